@@ -21,6 +21,7 @@ use crate::downstream::guard::Guard;
 use crate::downstream::listener::Listener;
 use crate::downstream::{Front, FrontParts};
 use crate::endpoint::{self, Endpoint};
+use crate::ownership::Ownership;
 use crate::policy::Policy;
 use crate::policy::rate::RateLimiter;
 use crate::process::Host;
@@ -174,7 +175,7 @@ fn assemble(
         total: config.events.total,
     }));
     let sessions = Sessions::new(
-        SessionIds::new(Arc::clone(&sealer), rand::random()),
+        SessionIds::new(Arc::clone(&sealer), Ownership::ALONE),
         Settings {
             idle: config.sessions.idle,
             absolute: config.sessions.absolute,

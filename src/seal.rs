@@ -3,6 +3,9 @@
 //! A sealed handle tells its holder nothing and opens only for the purpose and the associated data
 //! it was sealed with. Being able to open one is no authentication: the binding inside has to be
 //! compared by the caller (SPEC A-30).
+//!
+//! A handle is base64url of: version, key id, nonce, cipher text, tag. The version stands in clear, because
+//! it says how to read all that follows, and is authenticated with the rest.
 
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use aws_lc_rs::digest::{SHA256, digest};
@@ -12,7 +15,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::config::SealKey;
 
-/// Length of the key id at the start of a handle.
+/// Length of the key id, which follows the version.
 const ID_LEN: usize = 2;
 /// Bytes of a derived key.
 const KEY_LEN: usize = 32;
@@ -60,6 +63,19 @@ impl Purpose {
             Self::Task => "task",
             Self::RequestState => "request-state",
             Self::Elicitation => "elicitation",
+        }
+    }
+
+    /// Version of the format of this purpose's handles, envelope and content. A handle of any other version is
+    /// refused like a forged one. Raise the version with every change of the format.
+    fn version(self) -> u8 {
+        match self {
+            Self::Session
+            | Self::Event
+            | Self::Cursor
+            | Self::Task
+            | Self::RequestState
+            | Self::Elicitation => 1,
         }
     }
 
@@ -116,14 +132,17 @@ impl Sealer {
     }
 
     /// Seals `plain` for `purpose`, tied to `aad` (the endpoint, say): base64url without padding,
-    /// safe in headers and URLs, 40 characters longer than `plain` encoded alone.
+    /// safe in headers and URLs, at most 42 characters longer than `plain` encoded alone.
     #[must_use]
+    pub fn seal(&self, purpose: Purpose, aad: &[u8], plain: &[u8]) -> String {
+        self.seal_as(purpose.version(), purpose, aad, plain)
+    }
+
     #[expect(
         clippy::expect_used,
-        clippy::missing_panics_doc,
         reason = "AES-GCM refuses only messages of more than 64 GiB"
     )]
-    pub fn seal(&self, purpose: Purpose, aad: &[u8], plain: &[u8]) -> String {
+    fn seal_as(&self, version: u8, purpose: Purpose, aad: &[u8], plain: &[u8]) -> String {
         let (id, key) = self.sealing_key(purpose);
         let mut text = plain.to_vec();
         text.reserve_exact(TAG_LEN);
@@ -131,9 +150,10 @@ impl Sealer {
         // some 40 ms before its first number, which the first caller would wait for.
         let nonce: [u8; NONCE_LEN] = rand::random();
         let unique = Nonce::assume_unique_for_key(nonce);
-        key.seal_in_place_append_tag(unique, associated(purpose, aad), &mut text)
+        key.seal_in_place_append_tag(unique, associated(version, purpose, aad), &mut text)
             .expect("a handle is short");
-        let mut sealed = Vec::with_capacity(ID_LEN + NONCE_LEN + text.len());
+        let mut sealed = Vec::with_capacity(1 + ID_LEN + NONCE_LEN + text.len());
+        sealed.push(version);
         sealed.extend_from_slice(id);
         sealed.extend_from_slice(&nonce);
         sealed.extend_from_slice(&text);
@@ -148,7 +168,11 @@ impl Sealer {
             return None;
         }
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(sealed).ok()?;
-        let (id, rest) = bytes.split_first_chunk::<ID_LEN>()?;
+        let (version, rest) = bytes.split_first()?;
+        if *version != purpose.version() {
+            return None;
+        }
+        let (id, rest) = rest.split_first_chunk::<ID_LEN>()?;
         let (nonce, text) = rest.split_first_chunk::<NONCE_LEN>()?;
         // Two names can share an id by chance, so every key of that id is tried.
         self.ring
@@ -156,10 +180,11 @@ impl Sealer {
             .filter(|key| key.id == *id)
             .find_map(|key| {
                 let mut text = text.to_vec();
+                let aad = associated(*version, purpose, aad);
                 let plain_len = key
                     .derived
                     .get(purpose as usize)?
-                    .open_in_place(Nonce::from(nonce), associated(purpose, aad), &mut text)
+                    .open_in_place(Nonce::from(nonce), aad, &mut text)
                     .ok()?
                     .len();
                 text.truncate(plain_len);
@@ -212,14 +237,27 @@ impl KeyType for DerivedLen {
     }
 }
 
-/// Purpose and caller's data, the former of a length that its own end marks.
-fn associated(purpose: Purpose, aad: &[u8]) -> Aad<Vec<u8>> {
+/// Version, purpose and caller's data; the purpose ends at its zero byte.
+fn associated(version: u8, purpose: Purpose, aad: &[u8]) -> Aad<Vec<u8>> {
     let label = purpose.label().as_bytes();
-    let mut all = Vec::with_capacity(label.len() + 1 + aad.len());
+    let mut all = Vec::with_capacity(1 + label.len() + 1 + aad.len());
+    all.push(version);
     all.extend_from_slice(label);
     all.push(0);
     all.extend_from_slice(aad);
     Aad::from(all)
+}
+
+#[cfg(test)]
+impl Sealer {
+    /// The same content sealed in the version after the current one, by the same key: what a later release
+    /// would make.
+    pub(crate) fn of_next_version(&self, purpose: Purpose, aad: &[u8], handle: &str) -> String {
+        let plain = self
+            .open(purpose, aad, handle)
+            .expect("a handle of this ring");
+        self.seal_as(purpose.version() + 1, purpose, aad, &plain)
+    }
 }
 
 #[cfg(test)]
@@ -284,6 +322,32 @@ mod tests {
                 "{at}"
             );
         }
+    }
+
+    #[test]
+    fn unknown_version_is_refused_for_each_purpose() {
+        let sealer = sealer(&[]);
+        for purpose in Purpose::ALL {
+            for version in 0..=u8::MAX {
+                let handle = sealer.seal_as(version, purpose, b"/mcp", b"plain");
+                let opened = sealer.open(purpose, b"/mcp", &handle);
+                assert_eq!(
+                    opened.is_some(),
+                    version == purpose.version(),
+                    "{purpose:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn version_of_a_handle_cannot_be_changed() {
+        let sealer = sealer(&[]);
+        let next = sealer.seal_as(2, Purpose::Task, b"", b"plain");
+        let mut bytes = BASE64_URL_SAFE_NO_PAD.decode(next).expect("base64");
+        bytes[0] = Purpose::Task.version();
+        let changed = BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        assert_eq!(sealer.open(Purpose::Task, b"", &changed), None);
     }
 
     #[test]

@@ -51,13 +51,13 @@ impl Front {
                 let paid = self.pay_for_stream(&session, due).await;
                 paid.inspect_err(|fault| record.outcome(error_word(fault.kind)))?;
             }
-            self.open_get(&session, principal, headers)
+            self.open_get(&session, principal, headers).await
         };
         let opened = opened.await;
         opened.unwrap_or_else(|fault| reply::fault_response(&fault, None))
     }
 
-    fn open_get(
+    async fn open_get(
         self: &Arc<Self>,
         session: &Arc<Session>,
         principal: &Arc<Principal>,
@@ -79,6 +79,7 @@ impl Front {
                 session.standalone().attach_with(Some(permit))
             }
             Some((stream, seq)) => {
+                stream.recall(seq).await;
                 // First, so that the dead streams of the same client leave their permits.
                 let reader = stream.resume(seq).map_err(|_| nothing_to_resume())?;
                 let permit = if standalone {

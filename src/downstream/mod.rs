@@ -143,6 +143,7 @@ impl Front {
         let limits = &parts.settings.limits;
         let parking = Parking::new(
             parts.sealer,
+            parts.sessions.ownership(),
             parts.clock,
             parts.tasks.clone(),
             ParkingCaps::new(limits, &parts.settings.server),

@@ -23,6 +23,7 @@ use crate::session::Session;
 use crate::store::lists::{Held, Lists, Page};
 use crate::telemetry::metrics::COUNTERS;
 use crate::translate::project::{Hints, Scope};
+use crate::upstream::account::Account;
 use crate::upstream::knowledge::Key;
 
 /// Capacity of each cache of pages shared between sessions.
@@ -121,10 +122,10 @@ impl Catalog {
             .entry(heard)
             .and_modify(|known| *known = at.max(*known))
             .or_insert(at);
-        // Also under `owner: None`: `catalog_key` drops the owner of a shared legacy upstream only once its
+        // Also under `Account::Common`: `catalog_key` drops the owner of a shared legacy upstream only once its
         // era is known, which is after the first session opened it.
         let shared = Key {
-            owner: None,
+            account: Account::Common,
             ..key.clone()
         };
         for key in [shared, key.clone()] {
@@ -187,7 +188,7 @@ impl Relay {
         let may = |held: &Held| self.may_adopt(session, place, held);
         let private = self.catalog_key(session, place.upstream);
         let public = Key {
-            owner: None,
+            account: Account::Common,
             ..private.clone()
         };
         let found = [private, public]
@@ -199,7 +200,7 @@ impl Relay {
     /// Whether a cached page of another session may answer this session.
     pub(super) fn may_adopt(&self, session: &Session, place: Place<'_>, held: &Held) -> bool {
         let known = session.shelf();
-        if held.outlives_calls || self.is_shared(place.upstream) {
+        if held.outlives_calls || self.is_shared(session, place.upstream) {
             let by_calls = !held.outlives_calls;
             let disturbed = known.disturbed(place.upstream, place.kind, by_calls);
             disturbed.is_none_or(|at| held.asked > at) && self.catalog.is_calm(place, held)
@@ -245,7 +246,7 @@ impl Relay {
         let lists = session.shelf();
         let may = modern
             || !self.catalog.fresh.is_zero()
-                && (self.is_shared(place.upstream)
+                && (self.is_shared(session, place.upstream)
                     || place.cursor.is_some()
                     || lists.is_untouched(place.upstream, place.kind));
         may.then(|| Other::new(self.catalog_key(session, place.upstream), place))
@@ -319,10 +320,10 @@ impl Relay {
             let public = if modern {
                 hints.scope == Scope::Public
             } else {
-                self.is_shared(place.upstream)
+                self.is_shared(session, place.upstream)
             };
             let key = Key {
-                owner: (!public).then(|| session.owner()),
+                account: account_of(session, public),
                 ..self.catalog_key(session, place.upstream)
             };
             let other = Other::new(key, place);
@@ -346,7 +347,7 @@ impl Relay {
             key
         } else {
             Key {
-                owner: Some(session.owner()),
+                account: Account::Principal(session.owner()),
                 ..key
             }
         };
@@ -359,7 +360,7 @@ impl Relay {
     pub(super) fn known_elsewhere(&self, session: &Session, place: Place<'_>) -> Option<Held> {
         let alike = self.knowledge_key(session, place.upstream);
         let own = Key {
-            owner: Some(session.owner()),
+            account: Account::Principal(session.owner()),
             ..alike.clone()
         };
         let plain = Key {
@@ -380,9 +381,9 @@ impl Relay {
     /// `isolation = "shared"`. A modern upstream declares by itself which lists are public (SPEC M-82).
     pub(super) fn catalog_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
         let key = self.knowledge_key(session, upstream);
-        let all = self.is_shared(upstream) && self.known_era(&key) == Some(Era::Legacy);
+        let all = self.is_shared(session, upstream) && self.known_era(&key) == Some(Era::Legacy);
         Key {
-            owner: (!all).then(|| session.owner()),
+            account: account_of(session, all),
             ..key
         }
     }
@@ -391,8 +392,20 @@ impl Relay {
         Some(self.knowledge.last(key)?.revision.era())
     }
 
-    fn is_shared(&self, upstream: &str) -> bool {
-        let settings = self.parts.upstreams.settings(upstream);
+    /// Whether all principals get the same of an upstream, over one session.
+    fn is_shared(&self, session: &Session, upstream: &str) -> bool {
+        let upstreams = &self.parts.upstreams;
+        let settings = upstreams.settings(upstream);
         settings.is_some_and(|settings| settings.isolation == Isolation::Shared)
+            && upstreams.account(upstream, session.owner()) == Account::Common
+    }
+}
+
+/// The account of a cached list: the principal's, unless the list is public.
+fn account_of(session: &Session, public: bool) -> Account {
+    if public {
+        Account::Common
+    } else {
+        Account::Principal(session.owner())
     }
 }

@@ -12,7 +12,6 @@ use super::absent::{left_out, not_ready};
 use super::route::invalid;
 use super::{EMPTY, Failure, Relay};
 use crate::call::{Declared, MAX_DECLARED, Principal, Reply, UpstreamLink};
-use crate::config::Isolation;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::{Era, Message, Revision, json};
@@ -160,8 +159,6 @@ impl Relay {
     }
 
     pub(super) fn knowledge_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
-        let settings = self.parts.upstreams.settings(upstream);
-        let by_owner = settings.is_some_and(|settings| settings.isolation == Isolation::Principal);
         let capabilities = self
             .parts
             .upstreams
@@ -170,7 +167,7 @@ impl Relay {
             upstream: Arc::clone(upstream),
             offer: session.revision,
             capabilities: capabilities.fingerprint(),
-            owner: by_owner.then(|| session.owner()),
+            account: self.parts.upstreams.account(upstream, session.owner()),
         }
     }
 }

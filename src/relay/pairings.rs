@@ -9,7 +9,9 @@ use self::scripted::{INPUT_REQUIRED, ModernClient, Part, Scripted};
 use super::*;
 use crate::call::{ClientCapabilities, DownstreamLink, Principal};
 use crate::clock::SystemClock;
+use crate::ownership::Ownership;
 use crate::protocol::{Message, RequestId, Revision};
+use crate::seal::Purpose;
 use crate::session::{CallLink, NewSession, SessionIds, Settings};
 use crate::store::events::{Bounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
@@ -31,7 +33,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
         total: 1 << 20,
     };
     let sessions = Sessions::new(
-        SessionIds::new(Arc::clone(&sealer), [0; 8]),
+        SessionIds::new(Arc::clone(&sealer), Ownership::ALONE),
         Settings {
             idle: Duration::from_mins(1),
             absolute: Duration::from_mins(10),
@@ -122,6 +124,28 @@ impl Fixture {
                 .answer(&Message::parse(response.into(), 128).unwrap())
         );
     }
+}
+
+#[tokio::test]
+async fn cursor_of_an_unknown_version_is_refused_like_a_forged_one() {
+    let f = fixture(Scripted::new(Part::Modern));
+    let link = f.legacy_link();
+    let list = |cursor: &str| {
+        let text = format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{{"cursor":"{cursor}"}}}}"#
+        );
+        Call {
+            message: Message::parse(text.into(), 128).unwrap(),
+            ..f.call(Arc::clone(&link) as _, CancellationToken::new())
+        }
+    };
+    let (sealer, context) = (&f.relay.parts.sealer, cursor_context(&list("forged"), "up"));
+    let known = sealer.seal(Purpose::Cursor, &context, b"\"two\"");
+    let opened = f.relay.cursor(&list(&known), "up").unwrap();
+    assert_eq!(opened.as_deref(), Some("\"two\""));
+    let next = sealer.of_next_version(Purpose::Cursor, &context, &known);
+    let refusal = |cursor: &str| f.relay.cursor(&list(cursor), "up").unwrap_err().public;
+    assert_eq!(refusal(&next), refusal("forged"));
 }
 
 #[tokio::test]

@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::call::BindingKey;
+use crate::ownership::Ownership;
 use crate::seal::{Purpose, Sealer};
 use crate::store::events::SessionKey;
 
-/// Bytes inside a sealed session id: key, node, issue time, binding.
-const LEN: usize = 16 + 8 + 8 + 32;
+/// Bytes inside a sealed session id: key, owner, issue time, binding.
+const LEN: usize = 16 + Ownership::LEN + 8 + 32;
 
 /// Makes and reads session ids. Spec: SPEC T-41, T-47; DESIGN §5.
 #[derive(Debug, Clone)]
 pub struct SessionIds {
     sealer: Arc<Sealer>,
-    node: [u8; 8],
+    owner: Ownership,
 }
 
 /// What a genuine session id says.
@@ -22,17 +23,23 @@ pub struct SessionIds {
 pub struct SessionId {
     /// The session.
     pub key: SessionKey,
-    /// The replica that made it.
-    pub node: [u8; 8],
+    /// Ownership of the session when the id was made.
+    pub owner: Ownership,
     /// When, since the Unix epoch.
     pub issued: Duration,
 }
 
 impl SessionIds {
-    /// Ids sealed by `sealer` on the replica `node`.
+    /// Ids of sessions that `owner` keeps, sealed by `sealer`.
     #[must_use]
-    pub fn new(sealer: Arc<Sealer>, node: [u8; 8]) -> Self {
-        Self { sealer, node }
+    pub fn new(sealer: Arc<Sealer>, owner: Ownership) -> Self {
+        Self { sealer, owner }
+    }
+
+    /// Ownership of the sessions that get new ids.
+    #[must_use]
+    pub fn owner(&self) -> Ownership {
+        self.owner
     }
 
     /// A fresh id for a session of `binding` on `endpoint`: its key and its text, which is
@@ -47,7 +54,7 @@ impl SessionIds {
         let key: SessionKey = rand::random();
         let mut plain = Vec::with_capacity(LEN);
         plain.extend_from_slice(&key);
-        plain.extend_from_slice(&self.node);
+        plain.extend_from_slice(&self.owner.to_bytes());
         plain.extend_from_slice(&millis(now).to_be_bytes());
         plain.extend_from_slice(binding.bytes());
         (
@@ -65,13 +72,24 @@ impl SessionIds {
             .sealer
             .open(Purpose::Session, endpoint.as_bytes(), text)?;
         let (key, rest) = plain.split_first_chunk::<16>()?;
-        let (node, rest) = rest.split_first_chunk::<8>()?;
+        let (owner, rest) = Ownership::split_from(rest)?;
         let (issued, rest) = rest.split_first_chunk::<8>()?;
         (rest == binding.bytes()).then(|| SessionId {
             key: *key,
-            node: *node,
+            owner,
             issued: Duration::from_millis(u64::from_be_bytes(*issued)),
         })
+    }
+}
+
+#[cfg(test)]
+impl SessionIds {
+    /// An id of these, sealed once more as one of another owner.
+    pub(super) fn with_owner(&self, owner: Ownership, id: &str, endpoint: &str) -> String {
+        let (purpose, aad) = (Purpose::Session, endpoint.as_bytes());
+        let mut plain = self.sealer.open(purpose, aad, id).unwrap();
+        plain[16..16 + Ownership::LEN].copy_from_slice(&owner.to_bytes());
+        self.sealer.seal(purpose, aad, &plain)
     }
 }
 
@@ -128,8 +146,10 @@ mod tests {
     use super::*;
     use crate::call::Principal;
 
+    const OWNER: Ownership = Ownership { node: 7, epoch: 3 };
+
     fn ids() -> SessionIds {
-        SessionIds::new(Arc::new(Sealer::new(&[]).unwrap()), [1; 8])
+        SessionIds::new(Arc::new(Sealer::new(&[]).unwrap()), OWNER)
     }
 
     fn binding(subject: &str) -> BindingKey {
@@ -146,13 +166,22 @@ mod tests {
             read,
             Some(SessionId {
                 key,
-                node: [1; 8],
+                owner: OWNER,
                 issued: now
             })
         );
         assert_eq!(ids.read(&text, &binding("mallory"), "mcp"), None);
         assert_eq!(ids.read(&text, &binding("alice"), "files"), None);
         assert_eq!(ids.read("forged", &binding("alice"), "mcp"), None);
+    }
+
+    #[test]
+    fn id_of_an_unknown_version_is_refused() {
+        let (ids, binding) = (ids(), binding("alice"));
+        let (_, text) = ids.mint(&binding, "mcp", Duration::ZERO);
+        assert!(ids.read(&text, &binding, "mcp").is_some());
+        let next = ids.sealer.of_next_version(Purpose::Session, b"mcp", &text);
+        assert_eq!(ids.read(&next, &binding, "mcp"), None);
     }
 
     // SPEC T-41.

@@ -11,11 +11,12 @@ use tokio::time::Instant;
 
 use super::{EventStream, NoticeSource, Session, lock};
 use crate::call::{Answer, Asked, Notice, NoticeKind, Question, Round};
+use crate::ownership::Ownership;
 use crate::protocol::Message;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
 
 /// What the session has asked and not heard of yet. Ids are our own, unique in the session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Questions {
     next: AtomicU64,
     open: Mutex<BTreeMap<u64, Unanswered>>,
@@ -34,6 +35,15 @@ struct Unanswered {
 }
 
 impl Questions {
+    /// No question; ids begin where those of `owner` do.
+    pub(super) fn of(owner: Ownership) -> Self {
+        Self {
+            next: AtomicU64::new(owner.first_number()),
+            open: Mutex::default(),
+            answered_reader: AtomicU64::default(),
+        }
+    }
+
     fn open(&self, call: Option<u64>, reader: Option<u64>) -> (u64, oneshot::Receiver<Answer>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (asker, receiver) = oneshot::channel();

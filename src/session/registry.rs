@@ -30,6 +30,7 @@ use super::{
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
+use crate::ownership::Ownership;
 use crate::protocol::Revision;
 use crate::runtime::lifecycle::Tasks;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
@@ -201,9 +202,18 @@ impl Sessions {
         Ok(visit)
     }
 
-    /// The live visit with this key, which only handles of ours name; its client is there.
+    /// Ownership of the sessions of this registry.
     #[must_use]
-    pub fn live_visit(&self, key: SessionKey) -> Option<Arc<Session>> {
+    pub fn ownership(&self) -> Ownership {
+        self.ids.owner()
+    }
+
+    /// The live visit that `owner` keeps under this key, as only handles of ours say; its client is there.
+    #[must_use]
+    pub fn live_visit(&self, owner: Ownership, key: SessionKey) -> Option<Arc<Session>> {
+        if owner != self.ownership() {
+            return None;
+        }
         let found = self.live.get(&key).map(|session| Arc::clone(&session));
         let visit = found.filter(|session| {
             session.visit().is_some() && !self.is_expired(session, session.age())
@@ -286,7 +296,7 @@ impl Sessions {
             streams: Mutex::default(),
             next_stream: std::sync::atomic::AtomicU32::new(1),
             calls: Mutex::default(),
-            questions: super::Questions::default(),
+            questions: super::Questions::of(self.ownership()),
             undelivered,
             links: Mutex::default(),
             notifications: super::notifications::NotificationQueues::default(),
@@ -373,6 +383,9 @@ impl Sessions {
         endpoint: &Endpoint,
     ) -> Option<Arc<Session>> {
         let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
+        if handle.owner != self.ownership() {
+            return None;
+        }
         let session = self.live(handle)?;
         if session.id() == id {
             self.known.keep(&session, handle);

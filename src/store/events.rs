@@ -7,7 +7,10 @@ mod batch;
 mod live;
 mod memory;
 
+use std::task::{Context, Poll};
+
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 
 pub use live::LiveEvents;
 pub use memory::{Bounds, MemoryEvents};
@@ -47,6 +50,14 @@ impl Event {
     }
 }
 
+/// Gives events their positions after `newest`, which moves on: the only place that numbers events.
+fn number(events: &mut [Event], newest: &mut u64) {
+    for event in events {
+        *newest += 1;
+        event.seq = *newest;
+    }
+}
+
 /// Result of a replay request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Replay {
@@ -59,6 +70,10 @@ pub enum Replay {
 }
 
 /// Keeps events for replay. Bounded in age and size; eviction is counted, oldest first.
+///
+/// Positions are given and events read without waiting, so that no call waits for a store. Two things may wait
+/// for one outside this process: what is written to a client (`poll_durable`) and what is resumed (`recall`).
+/// Reasons: `docs/adr/0018`.
 pub trait EventStore: Send + Sync + std::fmt::Debug {
     /// Appends to a stream and gives the events their positions. They are kept, and may be evicted,
     /// together. When the `last` event of a stream is evicted, the stream is forgotten.
@@ -68,6 +83,19 @@ pub trait EventStore: Send + Sync + std::fmt::Debug {
     /// resumes.
     fn append_read(&self, at: StreamKey, events: &mut [Event]) {
         self.append(at, events);
+    }
+
+    /// Ready once the events of a stream up to `seq` are as durable as this store makes them. Until then their
+    /// ids are not written to a client. A store in this process is always ready.
+    fn poll_durable(&self, _at: StreamKey, _seq: u64, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Ready(())
+    }
+
+    /// Fetches events after `seq` that another process has logged, so that `after` finds them, and
+    /// returns the newest position of the stream; `None` if this process has them all. Dropping the future
+    /// abandons the fetch.
+    fn recall(&self, _at: StreamKey, _seq: u64) -> Option<BoxFuture<'_, u64>> {
+        None
     }
 
     /// Replaces the payload of an unread event; `false` if the event was evicted.

@@ -15,6 +15,7 @@ use self::duplex::{Duplex, Messages, Source};
 use self::http::client::HttpClient;
 use self::http::login::Login;
 use self::http::wire::Bounds;
+use super::account::Account;
 use super::error::LinkError;
 use super::health::Health;
 use super::not_reached::NotReached;
@@ -37,6 +38,31 @@ pub(crate) enum Carrier {
 }
 
 impl Carrier {
+    /// The account whose credential requests for `owner` carry. Decided here alone;
+    /// [`Upstreams::account`](super::Upstreams::account) asks this.
+    pub(super) fn account_of(&self, owner: OwnerKey) -> Account {
+        match self {
+            Self::Http(client, ..)
+            | Self::Duplex(Source::Events(client, _) | Source::Sockets(client, _)) => {
+                client.account_of(owner)
+            }
+            Self::Duplex(Source::Children(_)) => Account::Common,
+        }
+    }
+
+    /// This transport, for the requests of `owner`.
+    pub(super) fn on_behalf_of(&self, owner: OwnerKey) -> Self {
+        let mut own = self.clone();
+        match &mut own {
+            Self::Http(client, ..)
+            | Self::Duplex(Source::Events(client, _) | Source::Sockets(client, _)) => {
+                **client = client.on_behalf_of(owner);
+            }
+            Self::Duplex(Source::Children(_)) => {}
+        }
+        own
+    }
+
     /// The state of the login that the upstream asks for; `None` for children.
     pub(super) fn login(&self) -> Option<&Arc<Login>> {
         match self {

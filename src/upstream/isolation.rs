@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use self::checks::Links;
+use super::account::{Account, PerAccount};
 use super::carrier::duplex::Source;
 use super::carrier::http::client::{ClientError, HttpClient};
 use super::carrier::http::wire::Bounds;
@@ -86,7 +87,7 @@ struct Entry {
     settings: Arc<config::Upstream>,
     carrier: Carrier,
     asks: AskingHabit,
-    era: Arc<EraCell>,
+    eras: PerAccount<EraCell>,
     schemas: Arc<Schemas>,
     health: Arc<Health>,
     load: Arc<UpstreamLoad>,
@@ -146,7 +147,7 @@ impl Upstreams {
                     load: UpstreamLoad::of(&name),
                     links: Links::default(),
                     health: Arc::new(Health::new(name, first_starts)),
-                    era: Arc::new(EraCell::new(upstream)),
+                    eras: PerAccount::new(EraCell::new(upstream)),
                     schemas: Arc::default(),
                     asks: AskingHabit::default(),
                     settings,
@@ -208,12 +209,20 @@ impl Upstreams {
         self.left_out.admit((Arc::clone(name), what))
     }
 
+    /// The account of facts about an upstream that were learned for `owner`: the principal's, if isolation or
+    /// credentials let the upstream tell principals apart.
+    #[must_use]
+    pub fn account(&self, upstream: &str, owner: OwnerKey) -> Account {
+        let entry = self.entries.get(upstream);
+        entry.map_or(Account::Principal(owner), |entry| entry.account(owner))
+    }
+
     /// Whether an upstream speaks the modern era, alone or besides the legacy one.
     #[must_use]
     pub fn speaks_modern(&self, upstream: &str) -> bool {
         self.entries
             .get(upstream)
-            .is_some_and(|entry| entry.era.speaks_modern())
+            .is_some_and(|entry| entry.eras.common().speaks_modern())
     }
 
     /// How far the first start of an upstream has come, since that of the gateway; that of `owner` where the
@@ -267,17 +276,13 @@ impl Upstreams {
     #[must_use]
     pub fn link(&self, upstream: &str, seat: Seat) -> Option<Arc<dyn UpstreamLink>> {
         let (name, entry) = self.entries.get_key_value(upstream)?;
-        let owner = match entry.settings.isolation {
-            Isolation::Session => {
-                let holders = Holders::of(seat.session);
-                return Some(self.make(name, entry, seat, (holders, true)));
-            }
-            Isolation::Principal => Some(seat.owner),
-            Isolation::Shared => None,
-        };
+        if entry.settings.isolation == Isolation::Session {
+            let holders = Holders::of(seat.session);
+            return Some(self.make(name, entry, seat, (holders, true)));
+        }
         let key = PoolKey {
             upstream: Arc::clone(name),
-            owner,
+            account: entry.account(seat.owner),
             capabilities: seat.capabilities.fingerprint(),
             offer: seat.offer,
         };
@@ -312,17 +317,19 @@ impl Upstreams {
             Isolation::Session | Isolation::Principal => Unattributed::Call,
             Isolation::Shared => Unattributed::Nobody,
         };
+        let account = entry.carrier.account_of(seat.owner);
+        let era = entry.eras.of(account, || EraCell::new(&entry.settings));
         let settings = Settings {
             unattributed,
             asks: entry.asks.clone(),
             upstream: Arc::clone(&entry.settings),
             name: Arc::clone(name),
-            carrier: entry.carrier.clone(),
+            carrier: entry.carrier.on_behalf_of(seat.owner),
             owner: seat.owner,
             capabilities: seat.capabilities,
             client_info: seat.client_info,
             client: seat.offer.era(),
-            offer: entry.era.offer(seat.offer),
+            offer: era.offer(seat.offer),
             intake: seat.intake,
             holders,
             exclusive,
@@ -331,7 +338,7 @@ impl Upstreams {
             health: Arc::clone(&entry.health),
             load: Arc::clone(&entry.load),
         };
-        let (era, schemas) = (Arc::clone(&entry.era), Arc::clone(&entry.schemas));
+        let schemas = Arc::clone(&entry.schemas);
         let link = EraLink::new(Arc::new(settings), era, schemas);
         if let Carrier::Duplex(Source::Children(_)) = entry.carrier {
             entry.links.add(&link);
@@ -347,6 +354,15 @@ impl Upstreams {
             }
         };
         tokio::join!(self.shared.close(by), children);
+    }
+}
+
+impl Entry {
+    fn account(&self, owner: OwnerKey) -> Account {
+        match self.settings.isolation {
+            Isolation::Principal => Account::Principal(owner),
+            Isolation::Session | Isolation::Shared => self.carrier.account_of(owner),
+        }
     }
 }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use moka::sync::Cache;
 use tokio::time::Instant;
 
-use crate::call::{Declared, OwnerKey};
+use super::account::Account;
+use crate::call::Declared;
 use crate::protocol::Revision;
 
 /// How long a declaration is fresh.
@@ -26,8 +27,8 @@ pub struct Key {
     pub offer: Revision,
     /// Fingerprint of the client capabilities declared to it.
     pub capabilities: u64,
-    /// Set where the upstream sees users apart.
-    pub owner: Option<OwnerKey>,
+    /// Whose it is.
+    pub account: Account,
 }
 
 /// Declarations by key.
@@ -89,7 +90,7 @@ mod tests {
             upstream: "files".into(),
             offer: Revision::V2025_11_25,
             capabilities,
-            owner: None,
+            account: Account::Common,
         }
     }
 

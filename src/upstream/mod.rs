@@ -1,7 +1,9 @@
 //! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
+pub mod account;
 mod activity;
 pub mod carrier;
+pub mod credentials;
 pub mod error;
 mod failures;
 mod first_start;

@@ -18,6 +18,7 @@ use crate::clock::SharedClock;
 use crate::config::{Limits, Server};
 use crate::downstream::listener::H2_MAX_STREAMS;
 use crate::lock::lock;
+use crate::ownership::Ownership;
 use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
 use crate::sync::keyed_counter::Tally;
@@ -30,6 +31,8 @@ type Key = [u8; KEY_LEN];
 #[derive(Debug)]
 pub(in crate::downstream) struct Parking {
     pub(super) sealer: Arc<Sealer>,
+    /// Who keeps the parked calls.
+    pub(super) owner: Ownership,
     pub(super) clock: SharedClock,
     pub(super) tasks: Tasks,
     caps: ParkingCaps,
@@ -114,15 +117,17 @@ struct Waiting {
 }
 
 impl Parking {
-    /// No call is parked.
+    /// No call is parked; `owner` will keep those that are.
     pub(in crate::downstream) fn new(
         sealer: Arc<Sealer>,
+        owner: Ownership,
         clock: SharedClock,
         tasks: Tasks,
         caps: ParkingCaps,
     ) -> Arc<Self> {
         Arc::new(Self {
             sealer,
+            owner,
             clock,
             tasks,
             caps,

@@ -47,12 +47,15 @@ pub(super) fn read(
         return Ok(Retry::None);
     };
     let ticket = json::string(state)
-        .and_then(|state| asker().open(&parking.sealer, &state, parking.clock.now()))
+        .and_then(|state| {
+            let (sealer, now) = (&parking.sealer, parking.clock.now());
+            asker().open(sealer, &state, now, parking.owner)
+        })
         .ok_or_else(stale)?;
     let answers = answers(message)?;
     match ticket {
         Ticket::Carried(carry) => Ok(Retry::Upstream(Arc::new(Resumption { answers, carry }))),
-        Ticket::Parked { key, round } => Ok(Retry::Parked {
+        Ticket::Parked { key, round, .. } => Ok(Retry::Parked {
             link: parking.find(&key).ok_or_else(stale)?,
             round,
             answers,

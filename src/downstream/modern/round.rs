@@ -205,11 +205,11 @@ impl ModernLink {
         state.rounds.round += 1;
         let round = state.rounds.round;
         let life = self.life();
-        let sealed = self.desk.asker.seal(
-            &self.desk.parking.sealer,
-            &Ticket::Parked { key, round },
-            self.desk.parking.clock.now() + life,
-        );
+        let parking = &self.desk.parking;
+        let owner = parking.owner;
+        let ticket = Ticket::Parked { owner, key, round };
+        let expires = parking.clock.now() + life;
+        let sealed = self.desk.asker.seal(&parking.sealer, &ticket, expires);
         let server = self.desk.relay.server_info(&self.desk.session);
         let open = state.rounds.open.iter();
         let shown = open.map(|(number, open)| (format!("i{number}"), &open.question));

@@ -10,6 +10,7 @@ use bytes::Bytes;
 
 use crate::call::{BindingKey, CarriedState, Principal};
 use crate::endpoint::Endpoint;
+use crate::ownership::Ownership;
 use crate::protocol::Message;
 use crate::protocol::json::{self, Flaw, RawString, Scanner};
 use crate::seal::{Purpose, Sealer};
@@ -35,6 +36,8 @@ const CARRIED: u8 = 2;
 pub(super) enum Ticket {
     /// A call parked here, and its round.
     Parked {
+        /// Who keeps the call.
+        owner: Ownership,
         /// Key of the call in `Parking`.
         key: [u8; KEY_LEN],
         /// Counted from one.
@@ -69,8 +72,9 @@ impl Asker {
         plain.extend_from_slice(self.binding.bytes());
         plain.extend_from_slice(&digest(&self.message));
         match ticket {
-            Ticket::Parked { key, round } => {
+            Ticket::Parked { owner, key, round } => {
                 plain.push(PARKED);
+                plain.extend_from_slice(&owner.to_bytes());
                 plain.extend_from_slice(key);
                 plain.extend_from_slice(&round.to_be_bytes());
             }
@@ -89,8 +93,14 @@ impl Asker {
         sealer.seal(Purpose::RequestState, self.endpoint.as_bytes(), &plain)
     }
 
-    /// Opens a ticket of this asker that has not expired at `now`.
-    pub(super) fn open(&self, sealer: &Sealer, text: &str, now: Duration) -> Option<Ticket> {
+    /// Opens a ticket of this asker that has not expired at `now`; that of a parked call only where `own` keeps it.
+    pub(super) fn open(
+        &self,
+        sealer: &Sealer,
+        text: &str,
+        now: Duration,
+        own: Ownership,
+    ) -> Option<Ticket> {
         let plain = sealer.open(Purpose::RequestState, self.endpoint.as_bytes(), text)?;
         let (expires, rest) = plain.split_first_chunk::<8>()?;
         let (binding, rest) = rest.split_first_chunk::<32>()?;
@@ -102,8 +112,13 @@ impl Asker {
         let (kind, rest) = rest.split_first()?;
         match *kind {
             PARKED => {
+                let (owner, rest) = Ownership::split_from(rest)?;
+                if owner != own {
+                    return None;
+                }
                 let (key, round) = rest.split_first_chunk::<KEY_LEN>()?;
                 Some(Ticket::Parked {
+                    owner,
                     key: *key,
                     round: u16::from_be_bytes(*round.first_chunk::<2>()?),
                 })
@@ -280,6 +295,7 @@ mod tests {
 
     use super::*;
 
+    const OWNER: Ownership = Ownership { node: 7, epoch: 3 };
     const NOW: Duration = Duration::from_secs(1_000);
 
     fn asker(subject: &str, endpoint: &str, params: &str) -> Asker {
@@ -303,6 +319,7 @@ mod tests {
             })
         };
         let parked = Ticket::Parked {
+            owner: OWNER,
             key: [7; KEY_LEN],
             round: 300,
         };
@@ -338,7 +355,7 @@ mod tests {
         let sealer = Sealer::new(&[]).unwrap();
         for ticket in tickets() {
             let text = asker("alice", "mcp", CALL).seal(&sealer, &ticket, NOW + LIFE);
-            let opened = asker(subject, endpoint, params).open(&sealer, &text, NOW);
+            let opened = asker(subject, endpoint, params).open(&sealer, &text, NOW, OWNER);
             assert_eq!(opened, opens.then_some(ticket));
         }
     }
@@ -349,14 +366,43 @@ mod tests {
         let asker = asker("alice", "mcp", CALL);
         let [ticket, ..] = tickets();
         let text = asker.seal(&sealer, &ticket, NOW);
-        assert!(asker.open(&sealer, &text, NOW).is_some());
+        assert!(asker.open(&sealer, &text, NOW, OWNER).is_some());
         let later = NOW + Duration::from_millis(1);
-        assert_eq!(asker.open(&sealer, &text, later), None);
+        assert_eq!(asker.open(&sealer, &text, later, OWNER), None);
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
             let altered = String::from_utf8(bytes).unwrap();
-            assert_eq!(asker.open(&sealer, &altered, NOW), None, "{at}");
+            assert_eq!(asker.open(&sealer, &altered, NOW, OWNER), None, "{at}");
+        }
+    }
+
+    // The other states are no call of ours: any replica continues them.
+    #[test]
+    fn state_of_a_call_parked_elsewhere_is_refused() {
+        let sealer = Sealer::new(&[]).unwrap();
+        let asker = asker("alice", "mcp", CALL);
+        for ticket in tickets() {
+            let text = asker.seal(&sealer, &ticket, NOW + LIFE);
+            let is_parked = matches!(ticket, Ticket::Parked { .. });
+            for other in [
+                Ownership { node: 8, ..OWNER },
+                Ownership { epoch: 4, ..OWNER },
+            ] {
+                let opened = asker.open(&sealer, &text, NOW, other);
+                assert_eq!(opened.is_none(), is_parked);
+            }
+        }
+    }
+
+    #[test]
+    fn state_of_an_unknown_version_is_refused() {
+        let sealer = Sealer::new(&[]).unwrap();
+        let asker = asker("alice", "mcp", CALL);
+        for ticket in tickets() {
+            let text = asker.seal(&sealer, &ticket, NOW + LIFE);
+            let next = sealer.of_next_version(Purpose::RequestState, b"mcp", &text);
+            assert_eq!(asker.open(&sealer, &next, NOW, OWNER), None);
         }
     }
 

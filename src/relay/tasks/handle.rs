@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::sealed::SealedTask;
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, Method, Needs, Target as Names};
@@ -113,12 +114,12 @@ impl Relay {
         task: &str,
         home: Option<SessionKey>,
     ) -> Result<String, Fault> {
-        let home = home.map_or_else(String::new, |key| {
-            format!("{:032x}", u128::from_be_bytes(key))
-        });
-        let plain = format!("{upstream}\0{home}\0{task}");
-        let sealer = &self.parts.sealer;
-        let handle = sealer.seal(Purpose::Task, &task_context(call), plain.as_bytes());
+        let task = SealedTask {
+            upstream: (&**upstream).into(),
+            id: task.to_owned(),
+            home: home.map(|key| (self.parts.sessions.ownership(), key)),
+        };
+        let handle = task.seal(&self.parts.sealer, &task_context(call));
         if handle.len() <= Purpose::Task.max_len() {
             return Ok(handle);
         }
@@ -131,22 +132,15 @@ impl Relay {
 
     /// Opens a task handle: upstream and task id; `None` for a handle not issued to this client.
     pub(super) fn open_task(&self, call: &Call, given: &str) -> Option<Owned> {
-        let sealer = &self.parts.sealer;
-        let plain = sealer.open(Purpose::Task, &task_context(call), given)?;
-        let plain = String::from_utf8(plain).ok()?;
-        let (name, rest) = plain.split_once('\0')?;
-        let (home, task) = rest.split_once('\0')?;
+        let task = SealedTask::open(&self.parts.sealer, &task_context(call), given)?;
         let mut shown = call.endpoint.upstreams.iter();
-        let upstream = shown.find(|upstream| &***upstream == name)?;
-        let home = match home {
-            "" => None,
+        let upstream = shown.find(|upstream| ***upstream == *task.upstream)?;
+        let home = match task.home {
+            None => None,
             // With its session a task is gone.
-            home => {
-                let key = u128::from_str_radix(home, 16).ok()?.to_be_bytes();
-                Some(self.parts.sessions.live_visit(key)?)
-            }
+            Some((owner, key)) => Some(self.parts.sessions.live_visit(owner, key)?),
         };
-        Some((Arc::clone(upstream), task.to_owned(), home))
+        Some((Arc::clone(upstream), task.id, home))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Tasks: calls that continue after their first answer. Two designs exist: tasks of 2025-11-25, requested by
 //! the caller (*legacy*), and tasks of the extension, begun by the server.
 //!
-//! `handle` seals task ids for clients, `hold` runs a task for a client without tasks, `newer` opens the modern
+//! `handle` and `sealed` seal task ids for clients, `hold` runs a task for a client without tasks, `newer` opens the modern
 //! link for that on an upstream of both eras, `bridge` shows legacy tasks as extension tasks, `carried` passes
 //! legacy tasks between two sides of 2025-11-25, `mark` tags their messages, `host` runs tasks that a client of
 //! 2025-11-25 requests from an upstream with the extension, `hosted` answers requests about those, `follow`
@@ -21,6 +21,7 @@ mod inputs;
 mod mark;
 mod newer;
 mod pace;
+mod sealed;
 mod wait;
 mod watched;
 

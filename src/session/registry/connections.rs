@@ -30,7 +30,8 @@ impl Sessions {
         let place = connections_of(endpoint);
         let handle = self.ids.read(handle, &principal.binding(), &place)?;
         let age = self.clock.now().saturating_sub(handle.issued);
-        (age <= self.settings.absolute).then_some(handle.key)
+        let is_ours = handle.owner == self.ownership();
+        (is_ours && age <= self.settings.absolute).then_some(handle.key)
     }
 }
 

@@ -1,3 +1,4 @@
+mod owners;
 mod places;
 
 use std::sync::{Mutex, mpsc};
@@ -36,7 +37,7 @@ pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) ->
     };
     let sealer = Arc::new(Sealer::new(&[]).unwrap());
     let sessions = Sessions::new(
-        SessionIds::new(sealer, [1; 8]),
+        SessionIds::new(sealer, Ownership::ALONE),
         settings,
         Arc::new(MemoryEvents::new(bounds)),
         Arc::clone(&clock) as _,
@@ -289,7 +290,11 @@ async fn a_busy_visit_that_is_over_age_ends_with_its_calls() {
     assert!(!Arc::ptr_eq(&old, &fresh));
     assert!(!old.closed().is_cancelled(), "a call runs");
     assert!(Arc::ptr_eq(&fresh, &visit()));
-    assert!(f.sessions.live_visit(old.key()).is_some());
+    assert!(
+        f.sessions
+            .live_visit(f.sessions.ownership(), old.key())
+            .is_some()
+    );
     drop(call);
     f.sessions.reap_once();
     assert!(old.closed().is_cancelled());

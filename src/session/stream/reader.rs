@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use super::{Audience, EventStream, HungUp, READ_AT_ONCE, State, StreamPermit, wake};
@@ -15,8 +15,9 @@ pub struct Reader {
     stream: Arc<EventStream>,
     number: u64,
     position: u64,
-    /// Left over from a replay that had a gap: only the reply is still known.
-    pending: Option<Event>,
+    /// Taken from the stream, and shown once the store has made them durable. After a replay with a gap, the
+    /// reply at first: nothing else is still known.
+    taken: Vec<Event>,
     /// Whether events were gone before they were read.
     missed: bool,
 }
@@ -81,7 +82,19 @@ impl EventStream {
         let number = take_over(&mut state);
         state.permit = permit;
         drop(state);
-        Reader::new(Arc::clone(self), number, position, None)
+        Reader::new(Arc::clone(self), number, position, Vec::new())
+    }
+
+    /// Waits for what another process has logged of the stream after `seq`, before [`resume`](Self::resume).
+    ///
+    /// # Cancel safety
+    /// Dropping the future gives up the wait; nothing is lost.
+    pub async fn recall(&self, seq: u64) {
+        if let Some(recalled) = self.store.recall(self.key, seq) {
+            let newest = recalled.await;
+            let mut state = self.lock();
+            state.logged = state.logged.max(newest);
+        }
     }
 
     /// A new reader that starts right after the event `seq`. Spec: SPEC T-25. Older readers are
@@ -94,7 +107,7 @@ impl EventStream {
     pub fn resume(self: &Arc<Self>, seq: u64) -> Result<Reader, NotKept> {
         let mut state = self.lock();
         self.log_fresh(&mut state);
-        let mut pending = None;
+        let mut taken = Vec::new();
         let mut position = seq;
         match self.store.after(self.key, seq, usize::MAX) {
             Replay::Events(_) => {}
@@ -104,7 +117,7 @@ impl EventStream {
                     return Err(NotKept);
                 };
                 position = reply.seq;
-                pending = Some(reply);
+                taken.push(reply);
             }
             // An empty stream: its reader was given the initial position.
             Replay::Unknown if seq == 0 && state.logged == 0 => {}
@@ -119,7 +132,7 @@ impl EventStream {
         drop(state);
         // The permits of dead connections are free before the caller asks for its own.
         drop(replaced);
-        Ok(Reader::new(Arc::clone(self), number, position, pending))
+        Ok(Reader::new(Arc::clone(self), number, position, taken))
     }
 
     /// Ends the oldest open reader, whose permit is free at once; `false` when there is none.
@@ -132,14 +145,14 @@ impl EventStream {
 }
 
 impl Reader {
-    /// The reader `number` of a stream, which has read up to `position`; it hands out `pending`
+    /// The reader `number` of a stream, which has read up to `position`; it hands out `taken`
     /// first.
-    fn new(stream: Arc<EventStream>, number: u64, position: u64, pending: Option<Event>) -> Self {
+    fn new(stream: Arc<EventStream>, number: u64, position: u64, taken: Vec<Event>) -> Self {
         Self {
             stream,
             number,
             position,
-            pending,
+            taken,
             missed: false,
         }
     }
@@ -193,14 +206,26 @@ impl Reader {
         }
     }
 
-    /// The next events or end of the stream; pending while a newer reader is open (SPEC T-29).
+    /// The next events, once they are durable, or end of the stream; pending while a newer reader is open
+    /// (SPEC T-29).
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
-        if let Some(event) = self.pending.take() {
-            return Poll::Ready(Next::Events(vec![event]));
+        if self.taken.is_empty() {
+            match ready!(self.poll_taken(cx)) {
+                Next::Events(events) => self.taken = events,
+                end => return Poll::Ready(end),
+            }
         }
+        let newest = self.taken.last().map_or(0, |event| event.seq);
+        let stream = &self.stream;
+        ready!(stream.store.poll_durable(stream.key, newest, cx));
+        Poll::Ready(Next::Events(std::mem::take(&mut self.taken)))
+    }
+
+    /// Takes the next events from the stream; never none.
+    fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
         let mut state = self.stream.lock();
         if self.number <= state.superseded {
             state.turned_out.note(self.position);

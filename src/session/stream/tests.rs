@@ -1,3 +1,4 @@
+mod durable;
 mod logged;
 
 use std::time::Duration;

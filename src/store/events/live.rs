@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, EventStore, Replay, SessionKey, StreamKey};
+use super::{Event, EventStore, Replay, SessionKey, StreamKey, number};
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -66,11 +66,10 @@ impl State {
 impl EventStore for LiveEvents {
     fn append(&self, _at: StreamKey, events: &mut [Event]) {
         let mut state = self.state();
+        number(events, &mut state.newest);
         for event in events {
-            state.newest += 1;
-            event.seq = state.newest;
             if state.overflown {
-                continue;
+                return;
             }
             state.bytes += event.payload.len();
             state.entries.push_back(event.clone());
@@ -87,10 +86,7 @@ impl EventStore for LiveEvents {
         let mut state = self.state();
         let before = state.newest;
         state.forget_read(before);
-        for event in events {
-            state.newest += 1;
-            event.seq = state.newest;
-        }
+        number(events, &mut state.newest);
     }
 
     fn replace(&self, _at: StreamKey, seq: u64, payload: Bytes) -> bool {

@@ -10,7 +10,7 @@ use dashmap::DashMap;
 use tokio::time::Instant;
 
 use super::batch::Batch;
-use super::{Event, EventStore, Replay, SessionKey, StreamKey};
+use super::{Event, EventStore, Replay, SessionKey, StreamKey, number};
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
@@ -207,10 +207,7 @@ impl EventStore for MemoryEvents {
             let mut log = lock(&log);
             let edge = log.streams.entry(at.stream).or_default();
             let first = edge.newest + 1;
-            for event in &mut *events {
-                edge.newest += 1;
-                event.seq = edge.newest;
-            }
+            number(events, &mut edge.newest);
             let batch = Batch::new(at.stream, now, first, events);
             log.bytes += batch.cost();
             self.bytes.fetch_add(batch.cost(), Ordering::Relaxed);

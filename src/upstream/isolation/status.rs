@@ -57,7 +57,7 @@ impl Entry {
 
     fn spoken(&self) -> (Option<Era>, Option<Revision>) {
         let legacy = self.health.legacy_revision();
-        match self.era.spoken() {
+        match self.eras.common().spoken() {
             Some((Era::Modern, revision)) => (Some(Era::Modern), revision),
             Some((Era::Legacy, _)) => (Some(Era::Legacy), legacy),
             None => (legacy.map(|_| Era::Legacy), legacy),

@@ -5,6 +5,7 @@ use rstest::rstest;
 use super::*;
 use crate::call::{Deaf, Principal};
 use crate::fault::FaultKind;
+use crate::upstream::credentials::{Credential, Credentials};
 
 fn upstreams(keys: &str) -> Upstreams {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
@@ -63,4 +64,71 @@ async fn who_drops_a_shared_link_is_forgotten_there(
     // Polls the task that the drop has spawned, which does not wait.
     tokio::task::yield_now().await;
     assert_eq!(Arc::strong_count(&intake), 1);
+}
+
+/// Credentials of persons.
+#[derive(Debug)]
+struct Personal(http::HeaderMap);
+
+impl Credentials for Personal {
+    fn account_of(&self, owner: OwnerKey) -> Account {
+        Account::Principal(owner)
+    }
+
+    fn for_request(&self, _account: Account) -> Credential<'_> {
+        Credential::Ready(&self.0)
+    }
+}
+
+fn owner(subject: &str) -> OwnerKey {
+    Principal::new("issuer", subject, "", Vec::new(), None).owner()
+}
+
+#[rstest]
+#[case::session("session", false)]
+#[case::principal("principal", true)]
+#[case::shared("shared", false)]
+#[tokio::test]
+async fn configured_headers_are_the_account_of_all(#[case] isolation: &str, #[case] is_own: bool) {
+    let upstreams = upstreams(&format!("isolation = {isolation:?}\n"));
+    let alice = owner("alice");
+    let account = if is_own {
+        Account::Principal(alice)
+    } else {
+        Account::Common
+    };
+    assert_eq!(upstreams.account("up", alice), account);
+    let entry = &upstreams.entries["up"];
+    assert_eq!(entry.carrier.account_of(alice), Account::Common);
+}
+
+#[rstest]
+#[tokio::test]
+async fn personal_credential_keeps_principals_apart_in_all_that_is_remembered(
+    #[values("session", "principal", "shared")] isolation: &str,
+) {
+    let mut upstreams = upstreams(&format!("isolation = {isolation:?}\n"));
+    let entry = upstreams.entries.get_mut("up").unwrap();
+    if let Carrier::Http(client, ..) = &mut entry.carrier {
+        **client = client.with_credentials(Arc::new(Personal(http::HeaderMap::new())));
+    }
+    let [alice, bob] = ["alice", "bob"].map(owner);
+    assert_eq!(upstreams.account("up", alice), Account::Principal(alice));
+    let link = |owner| {
+        let seat = Seat {
+            owner,
+            ..seat(Arc::new(Deaf))
+        };
+        upstreams.link("up", seat).unwrap()
+    };
+    let (_first, _second) = (link(alice), link(bob));
+    if isolation != "session" {
+        assert_eq!(upstreams.shared.len(), 2, "a session upstream for each");
+    }
+    let entry = &upstreams.entries["up"];
+    let era = |owner| {
+        let unknown = || panic!("its link has made it");
+        entry.eras.of(Account::Principal(owner), unknown)
+    };
+    assert!(!Arc::ptr_eq(&era(alice), &era(bob)));
 }

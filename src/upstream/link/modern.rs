@@ -340,6 +340,7 @@ impl ModernLink {
         extensions::share_foreign(client.text(), declared)
     }
 
+    /// The id of the next request of ours, which is its progress token too.
     fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }

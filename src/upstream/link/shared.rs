@@ -33,14 +33,15 @@ use crate::protocol::{Message, Revision, json};
 use crate::runtime::lifecycle::Tasks;
 use crate::sync::desired::Wish;
 use crate::telemetry::metrics::COUNTERS;
+use crate::upstream::account::Account;
 use crate::upstream::lock;
 
 /// The key of a shared link: sessions with equal keys share one link.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::upstream) struct PoolKey {
     pub(in crate::upstream) upstream: Arc<str>,
-    /// `None` where all principals share the link.
-    pub(in crate::upstream) owner: Option<OwnerKey>,
+    /// [`Account::Common`] where all principals share the link.
+    pub(in crate::upstream) account: Account,
     pub(in crate::upstream) capabilities: u64,
     pub(in crate::upstream) offer: Revision,
 }
@@ -390,6 +391,10 @@ mod tests {
     use super::*;
 
     impl SharedLinks {
+        pub(in crate::upstream) fn len(&self) -> usize {
+            self.0.len()
+        }
+
         /// Whether `join`, which takes a place at the only link, holds the link's entry meanwhile.
         pub(in crate::upstream) fn is_entry_held_by(&self, join: impl FnOnce() + Send) -> bool {
             let (key, pooled) = {

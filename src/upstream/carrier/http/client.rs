@@ -6,6 +6,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_TYPE, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
@@ -18,20 +19,25 @@ use super::exchange_error::ExchangeError;
 use super::login::Login;
 use super::targets::{Sent, Targets, Verdict};
 use super::ways::{Carry, Way};
+use crate::call::OwnerKey;
 use crate::config::HttpCarrier;
 use crate::protocol::headers::MCP_SESSION_ID;
+use crate::upstream::account::Account;
+use crate::upstream::credentials::{Credential, Credentials, FixedHeaders};
 
 /// Headers that are put to a request besides those of its message and the configured ones, at most.
 const MADE_HERE: usize = 3;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
-/// A client for one upstream. Clones share its connections.
+/// A client for one upstream. Clones share its connections, and make requests for the same account.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     way: Arc<Way>,
     targets: Arc<Targets>,
-    fixed: HeaderMap,
+    credentials: Arc<dyn Credentials>,
+    /// The account whose credential the requests carry.
+    account: Account,
     /// `Host` of requests in origin form.
     host: HeaderValue,
     login: Arc<Login>,
@@ -51,6 +57,8 @@ struct Prepared<'a> {
     carry: Carry<'a>,
     request: Request<Full<Bytes>>,
     sent: Sent,
+    /// A credential that has to be waited for.
+    awaited: Option<BoxFuture<'a, Result<HeaderMap, ExchangeError>>>,
 }
 
 /// Why no client can be made for an upstream.
@@ -108,23 +116,31 @@ impl HttpClient {
     /// # Errors
     /// [`ClientError`] when the configuration cannot be used.
     pub fn new(carrier: &HttpCarrier) -> Result<Self, ClientError> {
-        let mut fixed = HeaderMap::new();
-        for (name, value) in &carrier.headers {
-            let bad = || ClientError::Header(name.clone());
-            let name: HeaderName = name.parse().map_err(|_| bad())?;
-            let mut value = HeaderValue::from_str(value.expose()).map_err(|_| bad())?;
-            value.set_sensitive(true);
-            fixed.insert(name, value);
-        }
         let targets = Targets::new(&carrier.url)?;
         let uri = &targets.configured().absolute;
         Ok(Self {
             way: Arc::new(Way::new(carrier, uri)?),
             host: host(uri)?,
             targets: Arc::new(targets),
-            fixed,
+            credentials: Arc::new(FixedHeaders::new(&carrier.headers)?),
+            account: Account::Common,
             login: Arc::new(Login::new(carrier)),
         })
+    }
+
+    /// The account whose credential requests for `owner` carry.
+    #[must_use]
+    pub fn account_of(&self, owner: OwnerKey) -> Account {
+        self.credentials.account_of(owner)
+    }
+
+    /// This client, for the requests of `owner`.
+    #[must_use]
+    pub fn on_behalf_of(&self, owner: OwnerKey) -> Self {
+        Self {
+            account: self.account_of(owner),
+            ..self.clone()
+        }
     }
 
     /// The login that the upstream asks for.
@@ -282,7 +298,12 @@ impl HttpClient {
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         let headers = request.headers_mut();
-        headers.reserve(own.0.len() + MADE_HERE + self.fixed.len());
+        let credential = self.credentials.for_request(self.account);
+        let at_hand = match &credential {
+            Credential::Ready(headers) => headers.len(),
+            Credential::Awaited(_) => 0,
+        };
+        headers.reserve(own.0.len() + MADE_HERE + at_hand);
         let uri = match &carry {
             Carry::Pool(_) => {
                 // Set by hyper's client, but not below it.
@@ -291,25 +312,33 @@ impl HttpClient {
             }
             Carry::Shared(_) => &target.absolute,
         };
-        for (name, value) in &self.fixed {
-            // Headers of the message replace configured ones.
-            if !own.0.iter().any(|(own, _)| own == name) {
-                headers.insert(name, value.clone());
-            }
-        }
         for (name, value) in own.0 {
             headers.append(name, value);
         }
         *request.uri_mut() = uri.clone();
+        let awaited = match credential {
+            Credential::Ready(credential) => {
+                bear(request.headers_mut(), credential);
+                None
+            }
+            Credential::Awaited(credential) => Some(credential),
+        };
         Prepared {
             carry,
             request,
             sent,
+            awaited,
         }
     }
 
     async fn carry(&self, prepared: Prepared<'_>) -> Result<Response<UpstreamBody>, ExchangeError> {
-        let answer = prepared.carry.send(prepared.request).await;
+        let answer = match prepared.awaited {
+            None => prepared.carry.send(prepared.request).await,
+            Some(credential) => {
+                let later = send_with(credential, prepared.carry, prepared.request);
+                Box::pin(later).await
+            }
+        };
         self.way.note(&answer);
         if let Ok(answer) = &answer {
             self.login.note(answer.status(), answer.headers());
@@ -320,7 +349,14 @@ impl HttpClient {
     /// Sends to the URL of the upstream; a redirect that can be followed is an error.
     async fn send(&self, prepared: Prepared<'_>) -> Result<Response<UpstreamBody>, ExchangeError> {
         let sent = prepared.sent;
-        let answer = prepared.carry.send(prepared.request).await;
+        // Each part is moved and none borrowed, so that the future has no room for the request twice.
+        let answer = match prepared.awaited {
+            None => prepared.carry.send(prepared.request).await,
+            Some(credential) => {
+                let later = send_with(credential, prepared.carry, prepared.request);
+                Box::pin(later).await
+            }
+        };
         self.way.note(&answer);
         let answer = answer?;
         self.login.note(answer.status(), answer.headers());
@@ -345,6 +381,36 @@ impl HttpClient {
     }
 }
 
+#[cfg(test)]
+impl HttpClient {
+    /// This client with other credentials.
+    pub(in crate::upstream) fn with_credentials(&self, credentials: Arc<dyn Credentials>) -> Self {
+        Self {
+            credentials,
+            ..self.clone()
+        }
+    }
+}
+
+/// Sends a request once its credential is there.
+async fn send_with(
+    credential: BoxFuture<'_, Result<HeaderMap, ExchangeError>>,
+    carry: Carry<'_>,
+    mut request: Request<Full<Bytes>>,
+) -> Result<Response<UpstreamBody>, ExchangeError> {
+    bear(request.headers_mut(), &credential.await?);
+    carry.send(request).await
+}
+
+/// Adds a credential to a request, whose own headers stand.
+fn bear(headers: &mut HeaderMap, credential: &HeaderMap) {
+    for (name, value) in credential {
+        if !headers.contains_key(name) {
+            headers.insert(name, value.clone());
+        }
+    }
+}
+
 /// As hyper's client spells it: user information and the scheme's own port are left out.
 fn host(uri: &Uri) -> Result<HeaderValue, ClientError> {
     let authority = uri.authority().ok_or(ClientError::Host)?;
@@ -354,3 +420,6 @@ fn host(uri: &Uri) -> Result<HeaderValue, ClientError> {
     };
     HeaderValue::from_str(&host).map_err(|_| ClientError::Host)
 }
+
+#[cfg(test)]
+mod tests;

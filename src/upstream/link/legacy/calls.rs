@@ -142,7 +142,7 @@ impl Connection {
             Ok(())
         };
         before_sending(&call.cancel, limit, heard).await?;
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_id();
         let progress = meta::progress_token(request).map(Arc::from);
         let own = id.to_string();
         let mut edit = request.edit().id(own.as_str());
@@ -250,7 +250,7 @@ impl Connection {
 
     /// Sends one of our own requests with a single parameter; a failure is only logged.
     pub(super) async fn tell(self: &Arc<Self>, method: &str, name: &str, value: &str) {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let id = self.next_id();
         let bytes = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"{name}":{value}}}}}"#
         );
@@ -265,6 +265,7 @@ impl Connection {
         flight.landed();
     }
 
+    /// The id of the next request of ours, which is its progress token too.
     pub(super) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }

@@ -63,7 +63,8 @@ impl EraLink {
         match self.cell.pin {
             Some(Pin::Legacy(_)) => Ok(self.legacy(None, false)),
             Some(Pin::Modern) => Ok(self.modern(None, None)),
-            None => self.detect(afresh).await,
+            // Large, and once for each link.
+            None => Box::pin(self.detect(afresh)).await,
         }
     }
 

@@ -1,0 +1,73 @@
+//! Which replica keeps a session, a parked call or a task, as its handle says.
+
+/// A replica, and the epoch in which the replica owns a session. Sealed into the handles of sessions, parked calls
+/// and tasks of a session; a handle of another ownership is refused here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ownership {
+    /// The replica.
+    pub node: u32,
+    /// Higher with every replica that takes over.
+    pub epoch: u16,
+}
+
+impl Ownership {
+    /// The owner of everything where there is one process.
+    pub const ALONE: Self = Self { node: 0, epoch: 0 };
+    /// Bytes inside a handle.
+    pub const LEN: usize = 4 + 2;
+    /// Numbers of one epoch, as a power of two: those of all epochs stay below 2^53, which every JSON parser keeps.
+    const NUMBERS: u32 = 53 - u16::BITS;
+
+    /// The bytes inside a handle.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::LEN] {
+        let number = u64::from(self.node) << u16::BITS | u64::from(self.epoch);
+        let [_, _, bytes @ ..] = number.to_be_bytes();
+        bytes
+    }
+
+    /// The ownership at the start of `bytes`, and the rest; `None` for fewer than [`LEN`](Self::LEN) bytes.
+    #[must_use]
+    pub fn split_from(bytes: &[u8]) -> Option<(Self, &[u8])> {
+        let (node, rest) = bytes.split_first_chunk()?;
+        let (epoch, rest) = rest.split_first_chunk()?;
+        let ownership = Self {
+            node: u32::from_be_bytes(*node),
+            epoch: u16::from_be_bytes(*epoch),
+        };
+        Some((ownership, rest))
+    }
+
+    /// Where numbers of this epoch begin, for ids that no two epochs of a session may give out.
+    #[must_use]
+    pub fn first_number(self) -> u64 {
+        u64::from(self.epoch) << Self::NUMBERS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_read_back_and_too_few_do_not() {
+        let owner = Ownership {
+            node: 0x0102_0304,
+            epoch: 0x0506,
+        };
+        let bytes = [&owner.to_bytes()[..], b"rest"].concat();
+        assert_eq!(Ownership::split_from(&bytes), Some((owner, &b"rest"[..])));
+        for short in 0..Ownership::LEN {
+            assert_eq!(Ownership::split_from(&bytes[..short]), None);
+        }
+    }
+
+    #[test]
+    fn numbers_of_epochs_never_meet_and_are_exact_in_json() {
+        let first = |epoch| Ownership { node: 1, epoch }.first_number();
+        assert_eq!(first(0), 0);
+        assert!(first(1) > 100_000_000_000);
+        let last = first(u16::MAX) + (first(1) - 1);
+        assert_eq!(last, (1 << 53) - 1);
+    }
+}

@@ -1,0 +1,48 @@
+//! A handle names who keeps its session: one of another owner is refused like a forged one.
+
+use super::*;
+
+#[tokio::test]
+async fn session_of_another_owner_is_not_bound() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let own = f.sessions.ownership();
+    let sessions = |owner| f.sessions.ids.with_owner(owner, session.id(), "files");
+    let bind = |id: &str| {
+        f.sessions
+            .bind(id, &principal("alice"), &endpoint("files"))
+            .is_some()
+    };
+    assert!(bind(&sessions(own)), "the same, sealed once more");
+    for other in [Ownership { node: 1, ..own }, Ownership { epoch: 1, ..own }] {
+        assert!(!bind(&sessions(other)), "{other:?}");
+    }
+}
+
+#[tokio::test]
+async fn connection_of_another_owner_is_not_read() {
+    let f = fixture(10, 10);
+    let (alice, files) = (principal("alice"), endpoint("files"));
+    let (key, handle) = f.sessions.mint_connection(&alice, &files);
+    let own = f.sessions.ownership();
+    let sealed = |owner| {
+        f.sessions
+            .ids
+            .with_owner(owner, &handle, "files/connection")
+    };
+    let read = |handle: &str| f.sessions.read_connection(handle, &alice, &files);
+    assert_eq!(read(&sealed(own)), Some(key));
+    assert_eq!(read(&sealed(Ownership { epoch: 1, ..own })), None);
+}
+
+#[tokio::test]
+async fn visit_of_another_owner_is_not_found() {
+    let f = fixture(10, 10);
+    let (alice, files) = (principal("alice"), endpoint("files"));
+    let visit = f.sessions.visit(&alice, &files, "{}", || new("alice"));
+    let key = visit.unwrap().key();
+    let own = f.sessions.ownership();
+    assert!(f.sessions.live_visit(own, key).is_some());
+    let other = Ownership { epoch: 1, ..own };
+    assert!(f.sessions.live_visit(other, key).is_none());
+}

@@ -1,0 +1,110 @@
+//! A store outside this process: events are shown once it has them, and fetched before they are resumed.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use std::task::{Context, Poll, Waker};
+
+use futures_util::future::BoxFuture;
+
+use super::super::*;
+use super::{log, read, stream as local_stream, texts};
+use crate::store::events::{Bounds, MemoryEvents, SessionKey};
+
+/// Has acknowledged the events up to `durable`; what is recalled was logged elsewhere before.
+#[derive(Debug)]
+struct Remote {
+    local: MemoryEvents,
+    durable: AtomicU64,
+    waits: Mutex<Option<Waker>>,
+}
+
+impl Remote {
+    fn acknowledge(&self, seq: u64) {
+        self.durable.store(seq, Ordering::SeqCst);
+        if let Some(waker) = lock(&self.waits).take() {
+            waker.wake();
+        }
+    }
+}
+
+impl EventStore for Remote {
+    fn append(&self, at: StreamKey, events: &mut [Event]) {
+        self.local.append(at, events);
+    }
+
+    fn poll_durable(&self, _at: StreamKey, seq: u64, cx: &mut Context<'_>) -> Poll<()> {
+        if self.durable.load(Ordering::SeqCst) >= seq {
+            return Poll::Ready(());
+        }
+        *lock(&self.waits) = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn recall(&self, at: StreamKey, _seq: u64) -> Option<BoxFuture<'_, u64>> {
+        Some(Box::pin(async move {
+            tokio::task::yield_now().await;
+            let mut logged = ["1", "2"].map(|text| Event::of(text.into()));
+            self.local.append(at, &mut logged);
+            logged[1].seq
+        }))
+    }
+
+    fn replace(&self, at: StreamKey, seq: u64, payload: Bytes) -> bool {
+        self.local.replace(at, seq, payload)
+    }
+
+    fn after(&self, at: StreamKey, seq: u64, limit: usize) -> Replay {
+        self.local.after(at, seq, limit)
+    }
+
+    fn forget(&self, session: SessionKey) {
+        self.local.forget(session);
+    }
+
+    fn sweep(&self) {}
+
+    fn size(&self) -> (usize, usize) {
+        self.local.size()
+    }
+}
+
+fn remote() -> (Arc<Remote>, Arc<EventStream>) {
+    let bounds = Bounds {
+        max_age: Duration::from_mins(5),
+        per_session: 1 << 20,
+        total: 1 << 20,
+    };
+    let store = Arc::new(Remote {
+        local: MemoryEvents::new(bounds),
+        durable: AtomicU64::new(0),
+        waits: Mutex::default(),
+    });
+    let key = local_stream().key;
+    (Arc::clone(&store), EventStream::new(key, store))
+}
+
+#[tokio::test]
+async fn events_are_shown_once_their_store_has_them() {
+    let (store, stream) = remote();
+    let mut reader = stream.attach();
+    stream.notify(log("1"));
+    stream.notify(log("2"));
+    assert_eq!(read(&mut reader), None);
+    store.acknowledge(1);
+    assert_eq!(read(&mut reader), None, "one write holds both");
+    let shown = std::future::poll_fn(|cx| reader.poll_next(cx));
+    let acknowledged = async { store.acknowledge(2) };
+    let (first, ()) = tokio::join!(shown, acknowledged);
+    assert_eq!(texts(Some(first)), ["1", "2"]);
+    assert_eq!(read(&mut reader), None, "each is shown once");
+}
+
+#[tokio::test]
+async fn what_was_logged_elsewhere_is_fetched_before_it_is_resumed() {
+    let (store, stream) = remote();
+    store.acknowledge(9);
+    assert_eq!(stream.resume(1).unwrap_err(), NotKept);
+    stream.recall(1).await;
+    let mut reader = stream.resume(1).unwrap();
+    assert_eq!(texts(read(&mut reader)), ["2"]);
+}

@@ -1,0 +1,74 @@
+//! The account that a cached fact about an upstream belongs to: common to all, or one principal's. With a personal
+//! credential the upstream's declaration, lists, schemas and era may differ for each principal, and may name the user.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use moka::sync::Cache;
+
+use crate::call::OwnerKey;
+
+/// Principals with a cached value, per upstream at most.
+const PRINCIPALS: u64 = 4096;
+/// Lifetime of a principal's value after its last use.
+const IDLE: Duration = Duration::from_hours(24);
+
+/// Part of the key of every cached fact about an upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Account {
+    /// The same for all principals.
+    Common,
+    /// One principal's, shown to no other.
+    Principal(OwnerKey),
+}
+
+/// A value for [`Account::Common`], and one for each principal that has its own.
+#[derive(Debug)]
+pub(super) struct PerAccount<T: Send + Sync + 'static> {
+    common: Arc<T>,
+    own: Cache<OwnerKey, Arc<T>>,
+}
+
+impl<T: Send + Sync + 'static> PerAccount<T> {
+    /// `common`, and nothing of principals.
+    pub(super) fn new(common: T) -> Self {
+        let own = Cache::builder().max_capacity(PRINCIPALS).time_to_idle(IDLE);
+        Self {
+            common: Arc::new(common),
+            own: own.build(),
+        }
+    }
+
+    /// The value of [`Account::Common`].
+    pub(super) fn common(&self) -> &T {
+        &self.common
+    }
+
+    /// The value of `account`; a principal's first one is made by `make`.
+    pub(super) fn of(&self, account: Account, make: impl FnOnce() -> T) -> Arc<T> {
+        match account {
+            Account::Common => Arc::clone(&self.common),
+            Account::Principal(owner) => self.own.get_with(owner, || Arc::new(make())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::Principal;
+
+    fn account(subject: &str) -> Account {
+        Account::Principal(Principal::new("issuer", subject, "", Vec::new(), None).owner())
+    }
+
+    #[test]
+    fn each_principal_has_a_value_of_its_own() {
+        let values = PerAccount::new(0);
+        assert_eq!(*values.of(account("alice"), || 1), 1);
+        assert_eq!(*values.of(account("bob"), || 2), 2);
+        assert_eq!(*values.of(account("alice"), || 3), 1);
+        assert_eq!(*values.of(Account::Common, || 4), 0);
+        assert_eq!(*values.common(), 0);
+    }
+}

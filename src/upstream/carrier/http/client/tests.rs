@@ -1,0 +1,146 @@
+//! Each request asks for its credential, whatever its kind.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use super::*;
+use crate::call::Principal;
+use crate::config::Transport;
+use crate::lock::lock;
+use crate::upstream::account::Account;
+
+/// Gives each request another token, which says whose it is and has to be waited for.
+#[derive(Debug, Default)]
+struct Counted(Mutex<usize>);
+
+impl Credentials for Counted {
+    fn account_of(&self, owner: OwnerKey) -> Account {
+        Account::Principal(owner)
+    }
+
+    fn for_request(&self, account: Account) -> Credential<'_> {
+        let whose = match account {
+            Account::Common => "common".to_owned(),
+            Account::Principal(owner) => owner.to_string(),
+        };
+        let fetch = async move {
+            tokio::task::yield_now().await;
+            let mut made = lock(&self.0);
+            *made += 1;
+            let mut headers = HeaderMap::new();
+            let token = format!("{whose} {made}").parse().unwrap();
+            headers.insert("x-token", token);
+            headers.insert("x-own", HeaderValue::from_static("credential"));
+            Ok(headers)
+        };
+        Credential::Awaited(fetch.boxed())
+    }
+}
+
+fn carrier(listener: &TcpListener, headers: Vec<(String, crate::secret::Secret)>) -> HttpCarrier {
+    let url = format!("http://{}/mcp", listener.local_addr().unwrap());
+    HttpCarrier {
+        url: url.parse().unwrap(),
+        transport: Transport::Streamable,
+        headers,
+        ca_file: None,
+        proxy: None,
+        pool_idle: Duration::from_secs(4),
+    }
+}
+
+/// Answers `count` requests; the values that each head has under `name`.
+async fn heads(listener: &TcpListener, count: usize, name: &str) -> Vec<Vec<String>> {
+    let mut found = Vec::new();
+    while found.len() < count {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.windows(4).any(|end| end == b"\r\n\r\n") {
+            assert_ne!(stream.read_buf(&mut head).await.unwrap(), 0, "it is gone");
+        }
+        let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
+        let lines = head.lines().filter_map(|line| line.split_once(": "));
+        let values = lines.filter(|(key, _)| *key == name);
+        found.push(values.map(|(_, value)| value.to_owned()).collect());
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+    }
+    found
+}
+
+/// Makes one request of each kind; their number.
+async fn all_kinds(client: &HttpClient) -> usize {
+    let (body, none) = (Bytes::new, MessageHeaders::default);
+    let uri = client.uri().clone();
+    client.post(body(), none()).await.unwrap();
+    let again = client.post_again(body(), none(), Repeat::IfUnread);
+    again.await.unwrap();
+    client.post_to(&uri, body(), none()).await.unwrap();
+    client.listen(none()).await.unwrap();
+    client.delete(none()).await.unwrap();
+    client.knock().await.unwrap();
+    client.upgrade("key", "mcp").await.unwrap();
+    7
+}
+
+#[tokio::test]
+async fn each_request_asks_for_the_credential_of_its_account() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let alice = Principal::new("issuer", "alice", "", Vec::new(), None).owner();
+    let common = HttpClient::new(&carrier(&listener, Vec::new())).unwrap();
+    let common = common.with_credentials(Arc::new(Counted::default()));
+    let own = common.on_behalf_of(alice);
+    let ask = async { all_kinds(&common).await + all_kinds(&own).await };
+    let (asked, seen) = tokio::join!(ask, heads(&listener, 14, "x-token"));
+    let whose = |number: usize| {
+        if number <= 7 {
+            "common".to_owned()
+        } else {
+            alice.to_string()
+        }
+    };
+    let expected: Vec<_> = (1..=asked)
+        .map(|number| vec![format!("{} {number}", whose(number))])
+        .collect();
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn header_of_a_message_stands_before_the_credential() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let configured = vec![
+        (
+            "x-own".to_owned(),
+            crate::secret::Secret::new("credential".to_owned()),
+        ),
+        (
+            "accept".to_owned(),
+            crate::secret::Secret::new("text/html".to_owned()),
+        ),
+    ];
+    let fixed = HttpClient::new(&carrier(&listener, configured)).unwrap();
+    let awaited = fixed.with_credentials(Arc::new(Counted::default()));
+    for client in [&fixed, &awaited] {
+        let own = || {
+            let value = HeaderValue::from_static("message");
+            MessageHeaders::default().with(HeaderName::from_static("x-own"), Some(value))
+        };
+        let ask = async {
+            client.post(Bytes::new(), own()).await.unwrap();
+            client
+                .post(Bytes::new(), MessageHeaders::default())
+                .await
+                .unwrap();
+        };
+        let ((), seen) = tokio::join!(ask, heads(&listener, 2, "x-own"));
+        assert_eq!(seen, [["message"], ["credential"]]);
+    }
+    let ask = fixed.post(Bytes::new(), MessageHeaders::default());
+    let (answer, seen) = tokio::join!(ask, heads(&listener, 1, "accept"));
+    answer.unwrap();
+    assert_eq!(seen, [["application/json, text/event-stream"]]);
+}
