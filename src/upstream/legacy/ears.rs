@@ -12,11 +12,13 @@ use super::connection::Connection;
 use super::place::may_be_asked;
 use super::wire::Wire;
 use crate::call::{Call, Notice};
-use crate::protocol::Era;
+use crate::protocol::{Era, Message};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::http::get_stream::Refused;
+use crate::upstream::http::sink::Sink;
 use crate::upstream::http::wire::HttpWire;
 use crate::upstream::lock;
+use crate::upstream::room::Growing;
 use crate::upstream::session_state::Followed;
 
 /// How long a call of a modern client waits for the stream to be open; then it goes on without.
@@ -95,6 +97,25 @@ impl Ears {
     }
 }
 
+/// Takes the messages of the GET stream.
+struct Heard(Weak<Connection>);
+
+impl Sink for Heard {
+    fn message(&mut self, message: Message) -> Option<Message> {
+        if let Some(connection) = self.0.upgrade() {
+            connection.on_message(message, None);
+        }
+        None
+    }
+
+    /// Counts them while they come, where they are of one session.
+    fn growing(&self) -> Option<Growing> {
+        let connection = self.0.upgrade().filter(|it| it.settings.exclusive)?;
+        let share = connection.settings.intake.reply_share()?;
+        Some(Growing::outside_calls(&share))
+    }
+}
+
 impl Connection {
     /// Opens or closes the GET stream; it stays open for questions and for calls.
     pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
@@ -118,11 +139,7 @@ impl Connection {
                         this.hears(again);
                     }
                 };
-                let listen = Arc::clone(http).listen(on_open, move |message| {
-                    if let Some(this) = this.upgrade() {
-                        this.on_message(message, None);
-                    }
-                });
+                let listen = Arc::clone(http).listen(on_open, Heard(this));
                 self.settings.tasks.spawn_service(async move {
                     let refused = tokio::select! {
                         refused = listen => refused,
