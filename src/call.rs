@@ -28,7 +28,7 @@ pub use notice::{Level, Notice, NoticeKind};
 pub use principal::{BindingKey, OwnerKey, Principal};
 pub use reply::Reply;
 
-use crate::budget::ReplyRoom;
+use crate::budget::{ReplyRoom, ReplyShare};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::{Message, Revision};
@@ -295,5 +295,10 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     /// any owner's.
     fn serves_several_owners(&self) -> bool {
         false
+    }
+
+    /// The byte budget for messages outside calls while they come; `None` if they count in no caller's share.
+    fn reply_share(&self) -> Option<ReplyShare> {
+        None
     }
 }

@@ -9,6 +9,7 @@ use super::Relay;
 use super::catalog::Catalog;
 use super::tasks;
 use super::view::{View, is_loud_enough};
+use crate::budget::ReplyShare;
 use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
 use crate::config::Isolation;
 use crate::protocol::{Era, Message};
@@ -67,6 +68,10 @@ impl Relay {
 }
 
 impl Intake for SessionIntake {
+    fn reply_share(&self) -> Option<ReplyShare> {
+        self.session.upgrade()?.reply_share().cloned()
+    }
+
     /// A session that was answered from knowledge learns when that was wrong (DESIGN §5).
     fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>) {
         if let Some(session) = self.session.upgrade() {

@@ -229,7 +229,7 @@ impl DownstreamLink for CallLink {
 
     fn reply_room(&self) -> Option<ReplyRoom<'_>> {
         Some(ReplyRoom {
-            share: self.session.reply_share.get()?,
+            share: self.session.reply_share()?,
             kept: &self.leases,
         })
     }

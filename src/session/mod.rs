@@ -261,6 +261,12 @@ impl Session {
         self.reply_share.get_or_init(|| share);
     }
 
+    /// The byte budget of replies to the session's calls, if set.
+    #[must_use]
+    pub fn reply_share(&self) -> Option<&ReplyShare> {
+        self.reply_share.get()
+    }
+
     /// The visit of a modern client; `None` for a session opened by `initialize`.
     #[must_use]
     pub fn visit(&self) -> Option<&Visit> {

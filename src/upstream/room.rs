@@ -36,6 +36,14 @@ impl Growing {
         }
     }
 
+    /// Nothing yet, of `share`: for a message outside calls.
+    pub(super) fn outside_calls(share: &ReplyShare) -> Self {
+        Self {
+            lease: share.lease(),
+            activity: Arc::new(Activity::new()),
+        }
+    }
+
     /// Takes the room missing for `len` bytes, waiting while there is none.
     ///
     /// # Cancel safety
@@ -60,7 +68,7 @@ impl Growing {
 
 /// The calls that run on a pipe.
 pub(super) trait Calls: Send + Sync {
-    /// The share of the caller of all calls; `None` where several sessions share the pipe.
+    /// The share of the caller of all calls, also while none runs; `None` where several sessions share the pipe.
     fn share(&self) -> Option<ReplyShare>;
 
     /// Their idle clocks stand still until the guards are dropped.

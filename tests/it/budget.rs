@@ -1,6 +1,7 @@
 //! The byte budget: memory for the messages of one caller, and refusals of those without room.
 //! Spec: SPEC T-17, O-01.
 
+mod partial;
 mod replies;
 mod sockets;
 

@@ -6,6 +6,7 @@
 mod duplicates;
 mod raw;
 mod scan;
+mod skip;
 mod write;
 
 use std::borrow::Cow;

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::duplicates::Seen;
 use super::raw::{Flaw, RawString, Stop};
+use super::skip;
 
 /// A cursor over one JSON text.
 #[derive(Debug, Clone)]
@@ -89,19 +90,11 @@ impl<'a> Scanner<'a> {
     pub(crate) fn skip(&mut self, first: Option<u8>) -> Result<(), Flaw> {
         match first {
             Some(b'"') => self.skip_string().map(drop),
-            Some(b'{') => self.object(|scanner, _| {
-                let first = scanner.peek();
-                scanner.skip(first)
-            }),
-            Some(b'[') => self.array(|scanner| {
-                let first = scanner.peek();
-                scanner.skip(first)
-            }),
-            Some(b'-' | b'0'..=b'9') => self.number(),
-            Some(b't') => self.literal(b"true"),
-            Some(b'f') => self.literal(b"false"),
-            Some(b'n') => self.literal(b"null"),
-            _ => Err(Flaw::Syntax),
+            Some(first) => {
+                let bytes = self.text.as_bytes();
+                self.moved(skip::value(bytes, self.at, first, self.depth_left()))
+            }
+            None => Err(Flaw::Syntax),
         }
     }
 
@@ -215,51 +208,10 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    fn literal(&mut self, word: &[u8]) -> Result<(), Flaw> {
-        let end = self.at + word.len();
-        if self.text.as_bytes().get(self.at..end) != Some(word) {
-            return Err(Flaw::Syntax);
-        }
-        self.at = end;
-        Ok(())
-    }
-
-    fn number(&mut self) -> Result<(), Flaw> {
-        let bytes = self.text.as_bytes();
-        if bytes.get(self.at) == Some(&b'-') {
-            self.at += 1;
-        }
-        // A leading zero stands alone.
-        if bytes.get(self.at) == Some(&b'0') {
-            self.at += 1;
-        } else {
-            self.digits()?;
-        }
-        if bytes.get(self.at) == Some(&b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        if let Some(b'e' | b'E') = bytes.get(self.at) {
-            self.at += 1;
-            if let Some(b'+' | b'-') = bytes.get(self.at) {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        Ok(())
-    }
-
-    fn digits(&mut self) -> Result<(), Flaw> {
-        let bytes = self.text.as_bytes();
-        let start = self.at;
-        while bytes.get(self.at).is_some_and(u8::is_ascii_digit) {
-            self.at += 1;
-        }
-        if self.at == start {
-            Err(Flaw::Syntax)
-        } else {
-            Ok(())
-        }
+    /// Goes where a walk over unread values ended.
+    fn moved(&mut self, (at, how): skip::Moved) -> Result<(), Flaw> {
+        self.at = at;
+        how
     }
 
     /// Moves over a string; the cursor stands on its opening quote.
@@ -284,47 +236,9 @@ impl<'a> Scanner<'a> {
             self.at += 1;
             return Ok(0);
         }
-        self.skip_escaped()
-    }
-
-    /// Moves over the rest of a string; the cursor stands on its first character that is not plain.
-    #[cold]
-    fn skip_escaped(&mut self) -> Result<usize, Flaw> {
-        let bytes = self.text.as_bytes();
-        let mut escapes = 0;
-        loop {
-            match bytes.get(self.at) {
-                Some(b'"') => {
-                    self.at += 1;
-                    return Ok(escapes);
-                }
-                Some(b'\\') => {
-                    escapes += 1;
-                    self.escape()?;
-                }
-                _ => return Err(Flaw::Syntax),
-            }
-            self.at = plain_end(bytes, self.at);
-        }
-    }
-
-    fn escape(&mut self) -> Result<(), Flaw> {
-        let bytes = self.text.as_bytes();
-        match bytes.get(self.at + 1) {
-            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
-                self.at += 2;
-                Ok(())
-            }
-            Some(b'u') => {
-                let digits = bytes.get(self.at + 2..self.at + 6).ok_or(Flaw::Syntax)?;
-                if !digits.iter().all(u8::is_ascii_hexdigit) {
-                    return Err(Flaw::Syntax);
-                }
-                self.at += 6;
-                Ok(())
-            }
-            _ => Err(Flaw::Syntax),
-        }
+        let (end, escapes) = skip::escaped(bytes, self.at).ok_or(Flaw::Syntax)?;
+        self.at = end;
+        Ok(escapes)
     }
 }
 
@@ -357,6 +271,13 @@ pub(super) fn plain_end(bytes: &[u8], at: usize) -> usize {
         rest = tail;
     }
     long_plain_end(bytes, bytes.len() - rest.len())
+}
+
+/// The same, if it is within eight bytes.
+#[inline]
+pub(super) fn short_plain_end(bytes: &[u8], at: usize) -> Option<usize> {
+    let marks = ends_in(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    (marks != 0).then(|| at + marks.trailing_zeros() as usize / 8)
 }
 
 /// The same, in blocks for as long as they are plain.

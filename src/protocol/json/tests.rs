@@ -23,7 +23,9 @@ fn what_the_grammar_allows_passes(
         "{\"a\":{\"b\":[true,false,null]}}",
         "\"\\ud800\"",
         "\"å😀\"",
-        "123456789012345678901234"
+        "123456789012345678901234",
+        "[0,-0.5,12,3.25e-7,1E2 , 4]",
+        "[0,1,{\"a\":[],\"b\":-1},\"\\n\\u00e9x\\\\\"]"
     )]
     text: &str,
 ) {
@@ -61,6 +63,16 @@ fn what_the_grammar_forbids_is_refused(
         "\"a\u{1}\"",
         "\"long enough for a word \u{1f}\"",
         "[1,]",
+        "[1,2,]",
+        "[1,02]",
+        "[1,-]",
+        "[1,2.,3]",
+        "[1,2e,3]",
+        "[1,tru]",
+        "[1,\"\\x\"]",
+        "[1,\"\\n\u{1}\"]",
+        "[[1]}",
+        "{\"a\":[1}]",
         "[,1]",
         "{\"a\"}",
         "{\"a\":}",
@@ -94,6 +106,44 @@ fn depth_is_bounded_without_recursion_beyond_the_bound() {
     assert_eq!(elements(&nested(MAX_DEPTH + 1)), Err(JsonError::TooDeep));
     assert_eq!(elements(&"[".repeat(1_000_000)), Err(JsonError::TooDeep));
     assert_eq!(scanner.value(), Err(Flaw::Syntax));
+}
+
+/// `kinds` containers in each other around `inside`, closed in the right order but for the one at `wrong`.
+fn nested(kinds: &[bool], inside: &str, wrong: Option<usize>) -> String {
+    let open = kinds
+        .iter()
+        .map(|is_object| if *is_object { "{\"a\":" } else { "[" });
+    let close = kinds.iter().enumerate().rev().map(|(place, is_object)| {
+        if *is_object == (wrong != Some(place)) {
+            "}"
+        } else {
+            "]"
+        }
+    });
+    open.chain([inside]).chain(close).collect()
+}
+
+#[test]
+fn each_bracket_closes_its_own_container_at_any_depth() {
+    for depth in [1, 2, 62, 63, 64, 65, 126, 127, 128, 200] {
+        let kinds: Vec<bool> = (0..depth).map(|level| level % 3 == 0).collect();
+        for inside in ["0", "[]", "{}", "\"\"", "[0,{\"b\":1},-0.5,2e3,\"c\"]"] {
+            assert!(is_json(&nested(&kinds, inside, None)), "{depth} {inside}");
+        }
+        for wrong in 0..depth {
+            assert!(
+                !is_json(&nested(&kinds, "0", Some(wrong))),
+                "{wrong} of {depth}"
+            );
+        }
+        for (inside, deeper) in [("0", 0), ("[]", 1), ("{}", 1), ("[0]", 1)] {
+            let text = nested(&kinds, inside, None);
+            let mut scanner = Scanner::new(&text, depth + deeper);
+            assert_eq!(scanner.value(), Ok(0..text.len()), "{depth} {inside}");
+            let mut scanner = Scanner::new(&text, depth + deeper - 1);
+            assert_eq!(scanner.value(), Err(Flaw::TooDeep), "{depth} {inside}");
+        }
+    }
 }
 
 #[test]

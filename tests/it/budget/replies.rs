@@ -13,22 +13,22 @@ use crate::modern::Modern;
 /// More than the system keeps of an answer that is not read. Two have room in a share, one in the reserve.
 const LARGE: usize = 7_500_000;
 
-fn small_budget() -> Setup {
+pub(super) fn small_budget() -> Setup {
     Setup::secured().toml(
         "[limits]\nupstream_message = \"8MiB\"\nsse_event = \"8MiB\"\n\
          replies_per_principal = \"32MiB\"\nreplies_total = \"128MiB\"",
     )
 }
 
-async fn held_mib(gw: &Gateway) -> f64 {
+pub(super) async fn held_mib(gw: &Gateway) -> f64 {
     gw.metric("drawbridge_replies_held_bytes", "").await / 1_048_576.0
 }
 
-async fn waited(gw: &Gateway) -> f64 {
+pub(super) async fn waited(gw: &Gateway) -> f64 {
     gw.metric("drawbridge_replies_waited_total", "").await
 }
 
-async fn until_nothing_is_held(gw: &Gateway) {
+pub(super) async fn until_nothing_is_held(gw: &Gateway) {
     eventually("all bytes are given back", async || {
         (held_mib(gw).await < 0.000_1).then_some(())
     })

@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::reading::{LONGEST_RETRY, Place, RESUME_DELAY, SHORTEST_RETRY, may_pass};
+use super::sink::Sink;
 use super::wire::{HttpWire, is_event_stream, is_gone, retry_after};
 use crate::cause::chain;
-use crate::protocol::Message;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::upstream::hearing::Hearing;
 
@@ -90,7 +90,7 @@ impl HttpWire {
     }
 
     /// Keeps the GET stream open until the upstream turns out to have none, or to have forgotten the session; `on_open`
-    /// is called for each stream that does not resume the one before. Resets `hearing` first, so that `until_heard`
+    /// is called for each stream that does not resume the one before; `sink` awaits no reply. Resets `hearing` first, so that `until_heard`
     /// waits for this stream instead of the outcome of an earlier one.
     ///
     /// # Cancel safety
@@ -98,16 +98,16 @@ impl HttpWire {
     pub(crate) fn listen(
         self: Arc<Self>,
         on_open: impl FnMut() + Send,
-        on_message: impl FnMut(Message) + Send,
+        sink: impl Sink,
     ) -> impl Future<Output = Refused> + Send {
         self.hearing.end();
-        self.keep_listening(on_open, on_message)
+        self.keep_listening(on_open, sink)
     }
 
     async fn keep_listening(
         self: Arc<Self>,
         mut on_open: impl FnMut() + Send,
-        mut on_message: impl FnMut(Message) + Send,
+        mut sink: impl Sink,
     ) -> Refused {
         let mut place = Place::default();
         let mut backoff = Pace::default();
@@ -126,11 +126,7 @@ impl HttpWire {
                     if place.last_event.is_none() {
                         on_open();
                     }
-                    let mut take = |message: Message| {
-                        on_message(message);
-                        None
-                    };
-                    if let Err(error) = self.read_once(&mut body, &mut place, &mut take).await {
+                    if let Err(error) = self.read_once(&mut body, &mut place, &mut sink).await {
                         tracing::warn!(error = chain(&error), "upstream event stream is invalid");
                     }
                     let is_good = place.events > events || since.elapsed() >= LASTING;

@@ -12,13 +12,15 @@ use super::connection::Connection;
 use super::place::may_be_asked;
 use super::wire::Wire;
 use crate::call::{Call, Notice};
-use crate::protocol::Era;
+use crate::protocol::{Era, Message};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::http::get_stream::Refused;
+use crate::upstream::carrier::http::sink::Sink;
 use crate::upstream::carrier::http::wire::HttpWire;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
+use crate::upstream::room::Growing;
 
 /// How long a call of a modern client waits for the stream to be open; then it goes on without.
 const OPENING: Duration = Duration::from_millis(500);
@@ -96,6 +98,25 @@ impl Ears {
     }
 }
 
+/// Takes the messages of the GET stream.
+struct Heard(Weak<Connection>);
+
+impl Sink for Heard {
+    fn message(&mut self, message: Message) -> Option<Message> {
+        if let Some(connection) = self.0.upgrade() {
+            connection.on_message(message, None);
+        }
+        None
+    }
+
+    /// Counts them while they come, where they are of one session.
+    fn growing(&self) -> Option<Growing> {
+        let connection = self.0.upgrade().filter(|it| it.settings.exclusive)?;
+        let share = connection.settings.intake.reply_share()?;
+        Some(Growing::outside_calls(&share))
+    }
+}
+
 impl Connection {
     /// Opens or closes the GET stream; it stays open for questions and for calls.
     pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
@@ -119,11 +140,7 @@ impl Connection {
                         this.hears(again);
                     }
                 };
-                let listen = Arc::clone(http).listen(on_open, move |message| {
-                    if let Some(this) = this.upgrade() {
-                        this.on_message(message, None);
-                    }
-                });
+                let listen = Arc::clone(http).listen(on_open, Heard(this));
                 self.settings.tasks.spawn_service(async move {
                     let refused = tokio::select! {
                         refused = listen => refused,

@@ -14,9 +14,12 @@ use crate::upstream::room::{Calls, too_late};
 impl Calls for Weak<Connection> {
     fn share(&self) -> Option<ReplyShare> {
         let connection = self.upgrade().filter(|it| it.settings.exclusive)?;
-        let pending = lock(&connection.pending);
-        let mut calls = pending.values();
-        calls.find_map(|call| Some(call.reply_room()?.share.clone()))
+        let of_call = {
+            let pending = lock(&connection.pending);
+            let mut calls = pending.values();
+            calls.find_map(|call| Some(call.reply_room()?.share.clone()))
+        };
+        of_call.or_else(|| connection.settings.intake.reply_share())
     }
 
     fn pause(&self) -> Vec<Paused> {

@@ -14,7 +14,8 @@ impl Calls for Weak<ModernLink> {
         let link = self.upgrade().filter(|it| it.settings.exclusive)?;
         let flights = link.pipe()?.flights();
         let mut flights = flights.iter();
-        flights.find_map(|flight| Some(flight.reply_room()?.share.clone()))
+        let of_call = flights.find_map(|flight| Some(flight.reply_room()?.share.clone()));
+        of_call.or_else(|| link.settings.intake.reply_share())
     }
 
     fn pause(&self) -> Vec<Paused> {
