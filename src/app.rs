@@ -142,8 +142,8 @@ async fn serve(
 }
 
 /// The operators' port is served like the public one, but in the clear and without proxies.
-fn admin_listener(config: &Config) -> config::Server {
-    config::Server {
+fn admin_listener(config: &Config) -> config::HttpServerConfig {
+    config::HttpServerConfig {
         listen: config.admin.listen,
         tls: None,
         trusted_proxies: Vec::new(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use url::Url;
 
-use crate::config::{Config, Prefix};
+use crate::config::{Config, PrefixRule};
 
 /// Where the metadata of a protected resource stands. Spec: RFC 9728 §3.
 pub const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
@@ -104,7 +104,7 @@ pub fn endpoints(config: &Config) -> Vec<Endpoint> {
     let merged = &config.mcp;
     if merged.enabled && !merged.upstreams.is_empty() {
         let mut endpoint = bare(config, None, &merged.upstreams);
-        endpoint.pure &= merged.prefix != Prefix::Always;
+        endpoint.pure &= merged.prefix != PrefixRule::Always;
         endpoint.audiences.clone_from(&merged.audiences);
         endpoint.required_scopes = or_else(&merged.required_scopes, &config.auth.required_scopes);
         endpoint.login_scopes = or_else(&merged.login_scopes, &config.auth.login_scopes);

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{Assembled, assemble};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, Carrier, Config};
+use crate::config::{self, CarrierConfig, Config};
 use crate::descriptors;
 use crate::endpoint::{self, Endpoint};
 use crate::fault::Fault;
@@ -48,8 +48,8 @@ type Listed = Result<Vec<(ListKind, usize)>, Fault>;
 /// Loads the keys of every issuer, and opens and lists every upstream, each once and as `serve` does; binds no port.
 /// No child of ours is left when this returns. With `lines`, log lines go to standard error.
 ///
-/// Takes 10 s more than the longest `connect_timeout`; where more stdio upstreams than may start at once hang, that long
-/// for each batch of them. SIGINT and SIGTERM end it within a second.
+/// Takes 10 s more than the longest `connect_timeout`; where more stdio upstreams than may start at once hang, that
+/// long for each batch of them. SIGINT and SIGTERM end it within a second.
 ///
 /// # Errors
 /// The parts of a gateway cannot be made: there is no guardian process, for instance.
@@ -118,8 +118,8 @@ impl Look {
         let upstreams = self.config.upstreams.iter().map(|upstream| async move {
             // The place for a child first: a session is never held while waiting for one.
             let _child = match upstream.carrier {
-                Carrier::Stdio(_) => children.acquire().await.ok(),
-                Carrier::Http(_) => None,
+                CarrierConfig::Stdio(_) => children.acquire().await.ok(),
+                CarrierConfig::Http(_) => None,
             };
             let _session = sessions.acquire().await;
             let name = Arc::from(upstream.name.as_str());
@@ -131,7 +131,7 @@ impl Look {
         found.into_iter().collect()
     }
 
-    async fn one(&self, upstream: &config::Upstream, name: &Arc<str>) -> Listed {
+    async fn one(&self, upstream: &config::UpstreamConfig, name: &Arc<str>) -> Listed {
         let limit = upstream.connect_timeout + LISTS;
         let by = Instant::now() + limit;
         let endpoint = self.endpoint_of(name);

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::config::{AuthMode, Carrier, Config};
+use crate::config::{AuthMode, CarrierConfig, Config};
 use crate::endpoint::Endpoint;
 use crate::process::{Host, missing};
 
@@ -46,7 +46,7 @@ pub(super) fn log(
 pub(super) fn shortcomings(config: &Config, host: &Host) -> Option<String> {
     let mut all = Vec::new();
     for upstream in &config.upstreams {
-        if let Carrier::Stdio(carrier) = &upstream.carrier {
+        if let CarrierConfig::Stdio(carrier) = &upstream.carrier {
             for one in missing(&host.environment, carrier) {
                 all.push(format!("{}: {}", upstream.name, one.what));
             }

@@ -90,7 +90,11 @@ pub(super) struct Introspection {
 type Flight = OnceCell<Result<Arc<[u8]>, Unanswered>>;
 
 impl Introspection {
-    pub(super) fn new(config: &config::Introspection, issuer: &str, fetcher: Fetcher) -> Self {
+    pub(super) fn new(
+        config: &config::IntrospectionConfig,
+        issuer: &str,
+        fetcher: Fetcher,
+    ) -> Self {
         for counter in [&LABELED.introspections, &LABELED.introspection_failures] {
             counter.add(issuer, 0);
         }

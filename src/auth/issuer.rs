@@ -143,7 +143,7 @@ impl Issuer {
     /// # Errors
     /// The file holds no keys.
     pub(super) fn new(
-        config: &config::Issuer,
+        config: &config::IssuerConfig,
         fetcher: &mut impl FnMut() -> Result<Fetcher, super::AuthError>,
     ) -> Result<Self, super::AuthError> {
         let (source, keys) = if let Some(path) = &config.jwks_file {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde::Serialize;
 
-use crate::config::Auth;
+use crate::config::AuthConfig;
 use crate::endpoint::Endpoint;
 
 #[derive(Serialize)]
@@ -26,7 +26,7 @@ struct Document<'a> {
     clippy::missing_panics_doc,
     reason = "a document of strings can be written"
 )]
-pub fn metadata(endpoint: &Endpoint, config: &Auth) -> Bytes {
+pub fn metadata(endpoint: &Endpoint, config: &AuthConfig) -> Bytes {
     let document = Document {
         resource: &endpoint.resource,
         authorization_servers: config
@@ -52,7 +52,7 @@ mod tests {
     use super::super::samples::{auth, endpoint};
     use super::*;
 
-    fn text(endpoint: &Endpoint, config: &Auth) -> String {
+    fn text(endpoint: &Endpoint, config: &AuthConfig) -> String {
         String::from_utf8(metadata(endpoint, config).to_vec()).expect("JSON is UTF-8")
     }
 

@@ -93,7 +93,7 @@ impl Authenticator {
     /// # Errors
     /// A key file cannot be used, or this machine has no trust anchors.
     pub fn new(
-        config: &config::Auth,
+        config: &config::AuthConfig,
         clock: SharedClock,
         tasks: Tasks,
     ) -> Result<Arc<Self>, AuthError> {

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::config::{Auth, AuthMode, Issuer};
+use crate::config::{AuthConfig, AuthMode, IssuerConfig};
 use crate::endpoint::Endpoint;
 
 /// The time of all tests, in seconds since the Unix epoch.
@@ -30,15 +30,15 @@ pub(super) fn endpoint() -> Endpoint {
 }
 
 /// `[auth]` that trusts these issuers.
-pub(super) fn auth(issuers: &[&str]) -> Auth {
-    let issuer = |issuer: &&str| Issuer {
+pub(super) fn auth(issuers: &[&str]) -> AuthConfig {
+    let issuer = |issuer: &&str| IssuerConfig {
         issuer: (*issuer).to_owned(),
         jwks_file: None,
         audiences: Vec::new(),
         subject_claim: None,
         introspection: None,
     };
-    Auth {
+    AuthConfig {
         mode: AuthMode::OAuth,
         required_scopes: vec!["mcp:tools".to_owned()],
         login_scopes: Vec::new(),

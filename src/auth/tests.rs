@@ -39,7 +39,7 @@ impl World {
         Self::with(|_| ())
     }
 
-    fn with(change: impl FnOnce(&mut config::Auth)) -> Self {
+    fn with(change: impl FnOnce(&mut config::AuthConfig)) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let signer = Signer::new("k1");
         publish(&dir, &[signer.jwk()]);

@@ -1,6 +1,6 @@
 //! The bound on the memory of the whole process, as the configuration makes it.
 
-use crate::config::{Carrier, Config, Isolation, Transport};
+use crate::config::{CarrierConfig, Config, Isolation, TransportKind};
 use crate::protocol::Revision;
 
 const KIB: usize = 1 << 10;
@@ -92,10 +92,10 @@ impl ProcessBound {
 fn shared_connections(config: &Config) -> usize {
     let connections = config.upstreams.iter().map(|upstream| {
         let most = match &upstream.carrier {
-            Carrier::Stdio(stdio) => stdio.max_children.min(config.stdio.max_children),
-            Carrier::Http(http) => match http.transport {
-                Transport::Sse | Transport::WebSocket => config.sessions.max_total,
-                Transport::Auto | Transport::Streamable => 0,
+            CarrierConfig::Stdio(stdio) => stdio.max_children.min(config.stdio.max_children),
+            CarrierConfig::Http(http) => match http.transport {
+                TransportKind::Sse | TransportKind::WebSocket => config.sessions.max_total,
+                TransportKind::Auto | TransportKind::Streamable => 0,
             },
         };
         match upstream.isolation {

@@ -105,7 +105,7 @@ impl AdminClient {
     }
 
     /// The target for `[admin]`; an unspecified listen address is reached over loopback.
-    fn of(admin: &config::Admin) -> Result<Self, AskError> {
+    fn of(admin: &config::AdminConfig) -> Result<Self, AskError> {
         let listen = admin.listen;
         if listen.port() == 0 {
             return Err(AskError::NoPort);
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     fn of(listen: &str) -> Result<String, String> {
-        let admin = config::Admin {
+        let admin = config::AdminConfig {
             listen: listen.parse().unwrap(),
             allowed_hosts: Vec::new(),
             token: None,

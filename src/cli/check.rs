@@ -11,7 +11,7 @@ use url::Url;
 use super::{BAD_CONFIG, Log, out, refuse, with_levels};
 use crate::app::asking::{self, Outcome};
 use crate::budget::ProcessBound;
-use crate::config::{self, AuthMode, Carrier, Config, Doubt, Problem};
+use crate::config::{self, AuthMode, CarrierConfig, Config, ConfigDoubt, ConfigProblem};
 use crate::descriptors::{self, Fit};
 use crate::endpoint::{Endpoint, endpoints};
 use crate::process::{Host, missing};
@@ -113,7 +113,7 @@ fn ask(config: Config, how: How, log: &Log) -> Result<Option<Asked>, ExitCode> {
 }
 
 /// 0, or 1 where something that was asked fails, or where warnings count.
-fn verdict(warnings: &[Problem], asked: Option<&Asked>, how: How) -> ExitCode {
+fn verdict(warnings: &[ConfigProblem], asked: Option<&Asked>, how: How) -> ExitCode {
     let is_down = asked.is_some_and(|asked| !asked.is_well());
     if is_down || how.strict && !warnings.is_empty() {
         return ExitCode::FAILURE;
@@ -122,7 +122,12 @@ fn verdict(warnings: &[Problem], asked: Option<&Asked>, how: How) -> ExitCode {
 }
 
 /// The JSON form.
-fn report(file: &str, errors: &[Value], warnings: &[Problem], asked: Option<&Asked>) -> Value {
+fn report(
+    file: &str,
+    errors: &[Value],
+    warnings: &[ConfigProblem],
+    asked: Option<&Asked>,
+) -> Value {
     let warnings: Vec<_> = warnings.iter().map(as_json).collect();
     let mut report = json!({"file": file, "errors": errors, "warnings": warnings});
     if let Some((members, asked)) = report.as_object_mut().zip(asked) {
@@ -141,13 +146,13 @@ fn placeholder(name: &str) -> String {
 }
 
 /// Programs and directories of stdio upstreams that are not on this machine.
-fn missing_of(config: &Config) -> Vec<Doubt> {
+fn missing_of(config: &Config) -> Vec<ConfigDoubt> {
     let host = Host::current();
     let mut doubts = Vec::new();
     for upstream in &config.upstreams {
-        if let Carrier::Stdio(carrier) = &upstream.carrier {
+        if let CarrierConfig::Stdio(carrier) = &upstream.carrier {
             for one in missing(&host.environment, carrier) {
-                doubts.push(Doubt {
+                doubts.push(ConfigDoubt {
                     key: format!("upstreams.{}.{}", upstream.name, one.key),
                     what: one.what,
                     hint: one.remedy.to_owned(),
@@ -158,7 +163,7 @@ fn missing_of(config: &Config) -> Vec<Doubt> {
     doubts
 }
 
-fn as_json(problem: &Problem) -> Value {
+fn as_json(problem: &ConfigProblem) -> Value {
     json!({
         "line": problem.line, "column": problem.column, "key": problem.key,
         "what": problem.what, "hint": problem.hint,
@@ -221,12 +226,12 @@ fn summary(file: &str, config: &Config) -> String {
     let _ = writeln!(text, "\nupstreams");
     for upstream in &config.upstreams {
         let how = match &upstream.carrier {
-            Carrier::Stdio(stdio) => {
+            CarrierConfig::Stdio(stdio) => {
                 // Arguments may hold secrets.
                 let arguments = if stdio.args.is_empty() { "" } else { " …" };
                 format!("stdio  {}{arguments}", stdio.command)
             }
-            Carrier::Http(http) => format!("http   {}", without_query(&http.url)),
+            CarrierConfig::Http(http) => format!("http   {}", without_query(&http.url)),
         };
         let _ = writeln!(text, "  {:<20}  {how}", upstream.name);
     }

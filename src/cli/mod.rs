@@ -15,7 +15,7 @@ use std::sync::Arc;
 use clap::{Parser, Subcommand};
 
 use crate::clock::SystemClock;
-use crate::config::{self, Config, ConfigErrors, LogLevels, Problem};
+use crate::config::{self, Config, ConfigErrors, ConfigProblem, LogLevels};
 use crate::process;
 
 /// The exit code for a configuration that cannot be used (`EX_CONFIG` of sysexits).
@@ -202,8 +202,8 @@ fn with_levels(
 }
 
 /// A mistake that stands in no file.
-fn wrong_levels(what: String) -> Problem {
-    Problem {
+fn wrong_levels(what: String) -> ConfigProblem {
+    ConfigProblem {
         file: "command line or environment".to_owned(),
         line: 1,
         column: 1,

@@ -2,13 +2,13 @@
 
 use url::Url;
 
-use super::report::{Report, join};
-use super::types::{Config, Issuer};
+use super::report::{ReadReport, join};
+use super::types::{Config, IssuerConfig};
 use super::units;
 use super::upstream_types::Isolation;
 
 /// Who reaches the admin port needs no token.
-fn check_admin(config: &Config, report: &Report<'_>) {
+fn check_admin(config: &Config, report: &ReadReport<'_>) {
     if config.admin.listen.ip().is_unspecified() && !report.has("admin.allowed_hosts") {
         let what = "the admin port, which asks for no token, listens on every address";
         let hint = "name the address that probes use; where only they reach it, say so with \
@@ -18,7 +18,7 @@ fn check_admin(config: &Config, report: &Report<'_>) {
 }
 
 /// Reports what an `[auth]` that asks for tokens lacks, and what lets in more than is meant.
-pub(super) fn check_oauth(config: &Config, report: &Report<'_>) {
+pub(super) fn check_oauth(config: &Config, report: &ReadReport<'_>) {
     check_admin(config, report);
     let auth = &config.auth;
     if auth.issuers.is_empty() && !report.has("auth.issuers") {
@@ -44,7 +44,7 @@ pub(super) fn check_oauth(config: &Config, report: &Report<'_>) {
             let hint = "one [[auth.issuers]] has all keys of an issuer";
             report.error(&key, "is listed twice", Some(hint));
         }
-        let asks = |issuer: &&Issuer| issuer.introspection.is_some();
+        let asks = |issuer: &&IssuerConfig| issuer.introspection.is_some();
         if asks(&issuer) && auth.issuers.iter().take(index).any(|one| asks(&one)) {
             let hint = "an opaque token does not say whose it is, and must not be shown to others";
             let key = format!("auth.issuers[{index}].introspection");
@@ -101,7 +101,7 @@ fn publishes_scope(config: &Config) -> bool {
 }
 
 /// Reports settings incompatible with `mode = "none"`, and removes settings without effect there.
-pub(super) fn check_open(config: &mut Config, report: &Report<'_>) {
+pub(super) fn check_open(config: &mut Config, report: &ReadReport<'_>) {
     if !report.has("stdio.max_children_per_principal") {
         config.stdio.max_children_per_principal = config.stdio.max_children;
     }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::entry::BESIDE;
 use super::files;
-use super::reader::Section;
-use super::reference::Shown;
+use super::reader::ConfigSection;
+use super::reference::ShownKey;
 use super::types::{
-    Auth, AuthMode, IntrospectedTokens, Introspection, Issuer, ScopeImplies, ToolScope,
+    AuthConfig, AuthMode, IntrospectedTokens, IntrospectionConfig, IssuerConfig, ScopeImplies,
+    ToolScope,
 };
 use super::units;
 use crate::secret::Secret;
@@ -24,7 +25,7 @@ or, on a loopback address only, let everybody in:
     mode = \"none\"";
 
 /// Reads `[auth]`.
-pub(super) fn read(s: &mut Section<'_>) -> Auth {
+pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
     let mode = s
         .key(
             "mode",
@@ -42,7 +43,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Auth {
             Some(SNIPPETS),
         );
     }
-    Auth {
+    AuthConfig {
         // Whatever stands in for a wrong mode is never used: the file is refused.
         mode: mode.unwrap_or(AuthMode::OAuth),
         required_scopes: s
@@ -82,7 +83,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Auth {
     }
 }
 
-fn scope_implies(s: &mut Section<'_>) -> ScopeImplies {
+fn scope_implies(s: &mut ConfigSection<'_>) -> ScopeImplies {
     let scope = s
         .key("scope", "Whoever has this scope has those below too.")
         .required("mcp:admin");
@@ -100,7 +101,7 @@ fn scope_implies(s: &mut Section<'_>) -> ScopeImplies {
     }
 }
 
-fn issuer(s: &mut Section<'_>) -> Issuer {
+fn issuer(s: &mut ConfigSection<'_>) -> IssuerConfig {
     let issuer = s
         .key(
             "issuer",
@@ -114,7 +115,7 @@ fn issuer(s: &mut Section<'_>) -> Issuer {
     if let Some(Err(what)) = jwks_file.as_deref().map(files::key_set) {
         s.error("jwks_file", what, Some(BESIDE));
     }
-    Issuer {
+    IssuerConfig {
         issuer,
         jwks_file,
         audiences: s
@@ -137,8 +138,8 @@ fn issuer(s: &mut Section<'_>) -> Issuer {
 /// An answer counts no longer than a verified token does.
 const MAX_INTROSPECTION_AGE: Duration = Duration::from_mins(5);
 
-fn introspection(s: &mut Section<'_>) -> Option<Introspection> {
-    let shown = Shown::Unset(
+fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {
+    let shown = ShownKey::Unset(
         "{ client_id = \"gateway\", client_secret = { file = \"secret\" }, tokens = \"opaque\", \
          max_age = \"30s\" }"
             .to_owned(),
@@ -176,7 +177,7 @@ fn introspection(s: &mut Section<'_>) -> Option<Introspection> {
         if max_age > MAX_INTROSPECTION_AGE {
             t.error("max_age", "may be 5m at most", None);
         }
-        Introspection {
+        IntrospectionConfig {
             endpoint,
             client_id: t.key("client_id", "The gateway there.").required("gateway"),
             client_secret: client_secret.unwrap_or_else(|| Secret::new("")),
@@ -189,7 +190,7 @@ fn introspection(s: &mut Section<'_>) -> Option<Introspection> {
     })
 }
 
-fn tool_scope(s: &mut Section<'_>) -> ToolScope {
+fn tool_scope(s: &mut ConfigSection<'_>) -> ToolScope {
     ToolScope {
         tools: s
             .key(

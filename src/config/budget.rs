@@ -1,10 +1,10 @@
 //! Whether the bounds of memory fit together.
 
-use super::report::Report;
+use super::report::ReadReport;
 use super::types::Config;
 
 /// A byte budget as it is configured.
-struct Budget<'a> {
+struct ConfiguredBudget<'a> {
     /// The keys of its share and its total, and those of what has to fit in.
     share: &'a str,
     total: &'a str,
@@ -17,9 +17,9 @@ struct Budget<'a> {
 }
 
 /// Reports byte budgets in which the largest message has no room.
-pub(super) fn check(config: &Config, report: &Report<'_>) {
+pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     let limits = &config.limits;
-    let of_clients = Budget {
+    let of_clients = ConfiguredBudget {
         share: "limits.bytes_per_principal",
         total: "limits.bytes_total",
         messages: &["limits.body"],
@@ -28,7 +28,7 @@ pub(super) fn check(config: &Config, report: &Report<'_>) {
         all: limits.bytes_total,
         largest: limits.body,
     };
-    let of_replies = Budget {
+    let of_replies = ConfiguredBudget {
         share: "limits.replies_per_principal",
         total: "limits.replies_total",
         messages: &["limits.upstream_message", "limits.sse_event"],
@@ -41,8 +41,8 @@ pub(super) fn check(config: &Config, report: &Report<'_>) {
     check_one(&of_replies, report);
 }
 
-fn check_one(budget: &Budget<'_>, report: &Report<'_>) {
-    let Budget { share, total, .. } = *budget;
+fn check_one(budget: &ConfiguredBudget<'_>, report: &ReadReport<'_>) {
+    let ConfiguredBudget { share, total, .. } = *budget;
     let mut keys = budget.messages.iter().chain([&share, &total]);
     if keys.any(|key| report.is_wrong(key)) {
         return;

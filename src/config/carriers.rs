@@ -7,10 +7,10 @@ use url::Url;
 
 use super::entry::BESIDE;
 use super::files;
-use super::reader::Section;
-use super::reference::Shown;
+use super::reader::ConfigSection;
+use super::reference::ShownKey;
 use super::report::join;
-use super::upstream_types::{HttpCarrier, StdioCarrier, Transport};
+use super::upstream_types::{HttpCarrier, StdioCarrier, TransportKind};
 use crate::protocol::headers::MCP_PARAM_PREFIX;
 use crate::secret::Secret;
 
@@ -41,8 +41,16 @@ const OWN_HEADERS: [&str; 17] = [
     "upgrade",
 ];
 
+/// Reads `stop`: the waits until SIGTERM, and until SIGKILL.
+fn stop_waits(t: &mut ConfigSection<'_>) -> (Duration, Duration) {
+    let eof = t.key("eof", "From closed input to SIGTERM.");
+    let eof = eof.duration_or_zero("2s");
+    let term = t.key("term", "From SIGTERM to SIGKILL.");
+    (eof, term.duration_or_zero("3s"))
+}
+
 /// Reads how a child is started; nothing without a command.
-pub(super) fn stdio(s: &mut Section<'_>) -> Option<StdioCarrier> {
+pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
     let command = s
         .key(
             "command",
@@ -81,16 +89,13 @@ pub(super) fn stdio(s: &mut Section<'_>) -> Option<StdioCarrier> {
         }
     }
     let rlimits = s.key("rlimits", "Resource limits.").numbers(&RLIMITS);
-    let stop = Shown::Default("{ eof = \"2s\", term = \"3s\" }".to_owned());
+    let stop = ShownKey::Default("{ eof = \"2s\", term = \"3s\" }".to_owned());
     let (stop_eof, stop_term) = s
         .key(
             "stop",
             "Patience after its input is closed, and after SIGTERM; then SIGKILL.",
         )
-        .inline_or_empty(stop, |t| {
-            let eof = t.key("eof", "From closed input to SIGTERM.").wait("2s");
-            (eof, t.key("term", "From SIGTERM to SIGKILL.").wait("3s"))
-        });
+        .inline_or_empty(stop, stop_waits);
     let max_children = s
         .key("max_children", "Children of this upstream at once.")
         .count(128);
@@ -130,7 +135,7 @@ fn is_variable(name: &str) -> bool {
 }
 
 /// Reads how an upstream is reached over HTTP; nothing without a URL.
-pub(super) fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
+pub(super) fn http(s: &mut ConfigSection<'_>) -> Option<HttpCarrier> {
     let url = s
         .key(
             "url",
@@ -139,10 +144,10 @@ pub(super) fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
         .chosen()
         .endpoint_url("https://tracker.example.net/mcp");
     let words = [
-        ("auto", Transport::Auto),
-        ("streamable", Transport::Streamable),
-        ("sse", Transport::Sse),
-        ("websocket", Transport::WebSocket),
+        ("auto", TransportKind::Auto),
+        ("streamable", TransportKind::Streamable),
+        ("sse", TransportKind::Sse),
+        ("websocket", TransportKind::WebSocket),
     ];
     let transport = s
         .key(
@@ -150,7 +155,7 @@ pub(super) fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
             "Streamable HTTP, HTTP+SSE of 2024-11-05, a WebSocket, or the first two to be found out.",
         )
         .choice("auto", &words)
-        .unwrap_or(Transport::Auto);
+        .unwrap_or(TransportKind::Auto);
     let (url, transport) = socket_url(s, url, transport);
     let headers = s
         .key(
@@ -188,18 +193,22 @@ pub(super) fn http(s: &mut Section<'_>) -> Option<HttpCarrier> {
     })
 }
 
-fn pool_idle(s: &mut Section<'_>) -> Duration {
+fn pool_idle(s: &mut ConfigSection<'_>) -> Duration {
     s.key(
         "pool_idle",
         "How long an idle HTTP/1.1 connection to it is used again, where it names no time itself. A \
          `Keep-Alive: timeout=` of its answers holds instead, less one second and 30s at most; \
          \"0s\" makes a connection for each request.",
     )
-    .wait("4s")
+    .duration_or_zero("4s")
 }
 
 /// WebSocket URLs as the HTTP URLs that are upgraded, and the transport they mean.
-fn socket_url(s: &Section<'_>, url: Option<Url>, transport: Transport) -> (Option<Url>, Transport) {
+fn socket_url(
+    s: &ConfigSection<'_>,
+    url: Option<Url>,
+    transport: TransportKind,
+) -> (Option<Url>, TransportKind) {
     let Some(given) = url else {
         return (None, transport);
     };
@@ -208,18 +217,18 @@ fn socket_url(s: &Section<'_>, url: Option<Url>, transport: Transport) -> (Optio
         "ws" => "http",
         _ => return (Some(given), transport),
     };
-    if !matches!(transport, Transport::Auto | Transport::WebSocket) {
+    if !matches!(transport, TransportKind::Auto | TransportKind::WebSocket) {
         let hint = "leave it out, or write an http:// or https:// URL";
         s.error("transport", "does not fit a WebSocket URL", Some(hint));
     }
     // A scheme of this kind cannot be changed in place.
     let rest = given.as_str().split_once(':').map_or("", |(_, rest)| rest);
     let url = Url::parse(&format!("{scheme}:{rest}")).ok();
-    (url, Transport::WebSocket)
+    (url, TransportKind::WebSocket)
 }
 
 /// A header that may be sent, in the form it is sent.
-fn header(s: &Section<'_>, name: String, value: Secret) -> Option<(String, Secret)> {
+fn header(s: &ConfigSection<'_>, name: String, value: Secret) -> Option<(String, Secret)> {
     let path = join("headers", &name);
     let known = HeaderName::try_from(name.as_str());
     if known.is_err() {

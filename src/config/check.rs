@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use super::access;
 use super::budget;
 use super::nearest::nearest;
-use super::report::{Report, join};
+use super::report::{ReadReport, join};
 use super::types::{AuthMode, Config};
 use super::units;
-use super::upstream_types::{Carrier, Era, Transport};
+use super::upstream_types::{CarrierConfig, EraPin, TransportKind};
 
 /// Path segments below `/mcp` that are not free, and `mcp`, which is the merged endpoint.
 const RESERVED: [&str; 5] = ["mcp", "server-card", "sse", "messages", "ws"];
 
 /// Reports what does not fit together, and drops what has no effect.
-pub(super) fn check(config: &mut Config, report: &Report<'_>) {
+pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     check_names(config, report);
     check_references(config, report);
     check_served(config, report);
@@ -31,7 +31,7 @@ pub(super) fn check(config: &mut Config, report: &Report<'_>) {
     budget::check(config, report);
 }
 
-fn check_names(config: &Config, report: &Report<'_>) {
+fn check_names(config: &Config, report: &ReadReport<'_>) {
     if !report.has("upstreams") {
         let hint = "for example\n    [upstreams.files]\n    command = \"…\"";
         report.error("", "no upstream is configured", Some(hint));
@@ -56,7 +56,7 @@ fn check_names(config: &Config, report: &Report<'_>) {
     }
 }
 
-fn check_references(config: &Config, report: &Report<'_>) {
+fn check_references(config: &Config, report: &ReadReport<'_>) {
     let names: Vec<&str> = config
         .upstreams
         .iter()
@@ -131,7 +131,7 @@ fn check_references(config: &Config, report: &Report<'_>) {
     }
 }
 
-fn check_addresses(config: &Config, report: &Report<'_>) {
+fn check_addresses(config: &Config, report: &ReadReport<'_>) {
     let public_url = &config.server.public_url;
     let is_said = !report.is_wrong("server.public_url");
     if is_said && public_url.scheme() != "https" && !units::is_loopback(public_url) {
@@ -162,7 +162,7 @@ fn check_addresses(config: &Config, report: &Report<'_>) {
 }
 
 /// A gateway without an endpoint answers everything with 404.
-fn check_served(config: &Config, report: &Report<'_>) {
+fn check_served(config: &Config, report: &ReadReport<'_>) {
     let merged = config.mcp.enabled && !config.mcp.upstreams.is_empty();
     let direct = config.upstreams.iter().any(|upstream| upstream.direct);
     let nothing = !merged && !direct && config.endpoints.is_empty();
@@ -174,7 +174,7 @@ fn check_served(config: &Config, report: &Report<'_>) {
 }
 
 /// Further transports have paths of their own, and room below them for the names of endpoints.
-fn check_paths(config: &Config, report: &Report<'_>) {
+fn check_paths(config: &Config, report: &ReadReport<'_>) {
     let server = &config.server;
     let mut taken = vec![("/mcp", "the MCP endpoints"), ("/.well-known", "metadata")];
     let sse = server.sse.as_ref().map(|sse| {
@@ -203,22 +203,25 @@ fn check_paths(config: &Config, report: &Report<'_>) {
     }
 }
 
-fn check_upstreams(config: &Config, report: &Report<'_>) {
+fn check_upstreams(config: &Config, report: &ReadReport<'_>) {
     for upstream in &config.upstreams {
         if upstream.restartable {
             let key = format!("{}.restartable", join("upstreams", &upstream.name));
             let what = "has no effect in this version, which has one replica";
             report.warning(&key, what, Some("leave it out"));
         }
-        if let Carrier::Http(http) = &upstream.carrier
-            && http.transport == Transport::Sse
-            && matches!(upstream.era, Era::Modern | Era::Revision("2026-07-28"))
+        if let CarrierConfig::Http(http) = &upstream.carrier
+            && http.transport == TransportKind::Sse
+            && matches!(
+                upstream.era,
+                EraPin::Modern | EraPin::Revision("2026-07-28")
+            )
         {
             let key = format!("{}.transport", join("upstreams", &upstream.name));
             let hint = "HTTP+SSE is of the legacy era; use \"streamable\", or leave `era` out";
             report.error(&key, "does not fit `era`", Some(hint));
         }
-        if let Carrier::Http(http) = &upstream.carrier
+        if let CarrierConfig::Http(http) = &upstream.carrier
             && http.url.scheme() == "http"
             && !units::is_loopback(&http.url)
         {
@@ -231,7 +234,7 @@ fn check_upstreams(config: &Config, report: &Report<'_>) {
 }
 
 /// A session of an endpoint needs a child of each stdio upstream that it shows.
-fn check_children(config: &Config, report: &Report<'_>) {
+fn check_children(config: &Config, report: &ReadReport<'_>) {
     let stdio = &config.stdio;
     let (key, most) = if stdio.max_children_per_principal <= stdio.max_children {
         let key = "stdio.max_children_per_principal";
@@ -241,7 +244,7 @@ fn check_children(config: &Config, report: &Report<'_>) {
     };
     let is_child = |name: &&String| {
         let named = config.upstreams.iter().find(|one| one.name == **name);
-        named.is_some_and(|upstream| matches!(upstream.carrier, Carrier::Stdio(_)))
+        named.is_some_and(|upstream| matches!(upstream.carrier, CarrierConfig::Stdio(_)))
     };
     let merged = ("/mcp".to_owned(), &config.mcp.upstreams);
     let merged = config.mcp.enabled.then_some(merged);

@@ -1,14 +1,14 @@
-//! Keys that hold lists and tables: the other half of [`Entry`].
+//! Keys that hold lists and tables: the other half of [`DeclaredKey`].
 
 use std::collections::BTreeMap;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::entry::{Entry, number, quote, read_secret, read_text};
+use super::entry::{DeclaredKey, number, quote, read_secret, read_text};
 use super::nearest::unknown_word;
-use super::reader::{Section, found};
-use super::reference::Shown;
+use super::reader::{ConfigSection, found};
+use super::reference::ShownKey;
 use super::report::join;
 use super::units;
 use crate::secret::Secret;
@@ -16,7 +16,7 @@ use crate::secret::Secret;
 /// The chapter of tables in one line: the reference shows them as a whole.
 const INLINE: usize = usize::MAX;
 
-impl<'r> Entry<'r> {
+impl<'r> DeclaredKey<'r> {
     /// A list of text; every item goes through `parse`.
     pub(super) fn list<T>(
         self,
@@ -26,7 +26,7 @@ impl<'r> Entry<'r> {
         let literal: Vec<_> = default.iter().map(|item| quote(item)).collect();
         self.document(
             "list of text",
-            Shown::Default(format!("[{}]", literal.join(", "))),
+            ShownKey::Default(format!("[{}]", literal.join(", "))),
         );
         self.items(parse)
     }
@@ -39,7 +39,7 @@ impl<'r> Entry<'r> {
     ) -> Option<Vec<T>> {
         self.document(
             "list of text",
-            Shown::Unset(format!("[{}]", quote(example))),
+            ShownKey::Unset(format!("[{}]", quote(example))),
         );
         self.value?;
         Some(self.items(parse))
@@ -52,7 +52,7 @@ impl<'r> Entry<'r> {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Vec<T> {
         let literal = format!("[{}]", quote(example));
-        self.document("list of text, required", Shown::Example(literal.clone()));
+        self.document("list of text, required", ShownKey::Example(literal.clone()));
         let empty = match self.value.map(Spanned::get_ref) {
             None => true,
             Some(DeValue::Array(items)) => items.is_empty(),
@@ -69,7 +69,7 @@ impl<'r> Entry<'r> {
 
     /// Secrets by name.
     pub(super) fn secrets(self) -> BTreeMap<String, Secret> {
-        self.document("table of secrets", Shown::Default("{}".to_owned()));
+        self.document("table of secrets", ShownKey::Default("{}".to_owned()));
         let mut out = BTreeMap::new();
         for (key, value) in self.members() {
             let path = join(&self.path, key);
@@ -83,7 +83,7 @@ impl<'r> Entry<'r> {
     /// Whole numbers or sizes by name.
     pub(super) fn numbers(self, known: &[&str]) -> BTreeMap<String, u64> {
         let kind = format!("table of numbers or sizes: {}", known.join(", "));
-        self.document(&kind, Shown::Default("{}".to_owned()));
+        self.document(&kind, ShownKey::Default("{}".to_owned()));
         let mut out = BTreeMap::new();
         for (key, value) in self.members() {
             let path = join(&self.path, key);
@@ -110,12 +110,12 @@ impl<'r> Entry<'r> {
     /// A table written in one line, `None` when it is missing; `shown` in the reference.
     pub(super) fn inline<T>(
         self,
-        shown: Shown,
-        body: impl FnOnce(&mut Section<'r>) -> T,
+        shown: ShownKey,
+        body: impl FnOnce(&mut ConfigSection<'r>) -> T,
     ) -> Option<T> {
         self.document("table, no default", shown);
         let table = self.one_table()?;
-        Some(Section::read(
+        Some(ConfigSection::read(
             self.report,
             self.path,
             Some(table),
@@ -127,20 +127,20 @@ impl<'r> Entry<'r> {
     /// A table written in one line; a missing one is read as empty.
     pub(super) fn inline_or_empty<T>(
         self,
-        shown: Shown,
-        body: impl FnOnce(&mut Section<'r>) -> T,
+        shown: ShownKey,
+        body: impl FnOnce(&mut ConfigSection<'r>) -> T,
     ) -> T {
         self.document("table", shown);
         let table = self.one_table();
-        Section::read(self.report, self.path, table, INLINE, body)
+        ConfigSection::read(self.report, self.path, table, INLINE, body)
     }
 
     /// Tables written in one line each.
     pub(super) fn inline_list<T>(
         self,
-        mut body: impl FnMut(&mut Section<'r>) -> Option<T>,
+        mut body: impl FnMut(&mut ConfigSection<'r>) -> Option<T>,
     ) -> Vec<T> {
-        self.document("list of tables", Shown::Default("[]".to_owned()));
+        self.document("list of tables", ShownKey::Default("[]".to_owned()));
         let Some(value) = self.value else {
             return Vec::new();
         };
@@ -156,7 +156,7 @@ impl<'r> Entry<'r> {
             let path = format!("{}[{index}]", self.path);
             match item.get_ref().as_table() {
                 Some(table) => {
-                    out.extend(Section::read(
+                    out.extend(ConfigSection::read(
                         self.report,
                         path,
                         Some(table),

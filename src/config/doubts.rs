@@ -4,10 +4,10 @@ use std::path::{Component, Path};
 
 use url::Url;
 
-use super::report::{Report, join};
+use super::report::{ReadReport, join};
 use super::types::Config;
 use super::units;
-use super::upstream_types::{Carrier, StdioCarrier, Upstream};
+use super::upstream_types::{CarrierConfig, StdioCarrier, UpstreamConfig};
 
 /// The port of OTLP over gRPC.
 const OTLP_GRPC: u16 = 4317;
@@ -15,18 +15,18 @@ const OTLP_GRPC: u16 = 4317;
 const WELL_KNOWN: &str = "/.well-known/";
 
 /// Notes every doubt.
-pub(super) fn check(config: &Config, report: &Report<'_>) {
+pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     check_addresses(config, report);
     check_times(config, report);
     for upstream in &config.upstreams {
         match &upstream.carrier {
-            Carrier::Stdio(stdio) => check_paths(upstream, stdio, report),
-            Carrier::Http(http) => check_loop(config, upstream, &http.url, report),
+            CarrierConfig::Stdio(stdio) => check_paths(upstream, stdio, report),
+            CarrierConfig::Http(http) => check_loop(config, upstream, &http.url, report),
         }
     }
 }
 
-fn check_addresses(config: &Config, report: &Report<'_>) {
+fn check_addresses(config: &Config, report: &ReadReport<'_>) {
     let url = config.server.public_url.as_str().trim_end_matches('/');
     if let Some(base) = url.strip_suffix("/mcp") {
         let what = format!("repeats /mcp: the first endpoint is {url}/mcp");
@@ -55,7 +55,7 @@ fn check_addresses(config: &Config, report: &Report<'_>) {
 }
 
 /// An upstream that is this gateway: each call would make another one.
-fn check_loop(config: &Config, upstream: &Upstream, url: &Url, report: &Report<'_>) {
+fn check_loop(config: &Config, upstream: &UpstreamConfig, url: &Url, report: &ReadReport<'_>) {
     let listen = config.server.listen;
     let is_here =
         units::is_loopback(url) && (listen.ip().is_loopback() || listen.ip().is_unspecified());
@@ -77,7 +77,7 @@ fn is_endpoint(public_url: &Url, url: &Url) -> bool {
 }
 
 /// Times that can never be reached, because another one ends the same thing earlier.
-fn check_times(config: &Config, report: &Report<'_>) {
+fn check_times(config: &Config, report: &ReadReport<'_>) {
     let (server, sessions) = (&config.server, &config.sessions);
     let mut pairs = vec![
         (
@@ -110,7 +110,7 @@ fn check_times(config: &Config, report: &Report<'_>) {
 }
 
 /// Paths as a shell would read them.
-fn check_paths(upstream: &Upstream, stdio: &StdioCarrier, report: &Report<'_>) {
+fn check_paths(upstream: &UpstreamConfig, stdio: &StdioCarrier, report: &ReadReport<'_>) {
     let table = join("upstreams", &upstream.name);
     let has_home = |path: &Path| {
         path.components()

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 /// `[mcp]`, the merged endpoint.
 #[derive(Debug, Clone)]
-pub struct Merged {
+pub struct MergedConfig {
     /// Whether `/mcp` is served.
     pub enabled: bool,
     /// Upstreams shown, in order.
     pub upstreams: Vec<String>,
     /// When names get a prefix.
-    pub prefix: Prefix,
+    pub prefix: PrefixRule,
     /// How long a merged list waits for one upstream.
     pub connect_wait: Duration,
     /// How long after the beginning of an upstream's first start a merged list waits for it.
@@ -33,7 +33,7 @@ pub struct Merged {
 
 /// `mcp.prefix`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Prefix {
+pub enum PrefixRule {
     /// None for a single upstream.
     Auto,
     /// Always.

@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
-use super::endpoint_types::{Merged, NamedEndpoint, Prefix};
-use super::reader::Section;
+use super::endpoint_types::{MergedConfig, NamedEndpoint, PrefixRule};
+use super::reader::ConfigSection;
 use super::units;
-use super::upstream_types::Upstream;
+use super::upstream_types::UpstreamConfig;
 
 /// Reads `[mcp]`; what it returns completes the list of upstreams when the file has none.
-pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged + use<> {
+pub(super) fn merged(
+    s: &mut ConfigSection<'_>,
+) -> impl FnOnce(&[UpstreamConfig]) -> MergedConfig + use<> {
     let enabled = s.key("enabled", "Whether /mcp is served.").flag(true);
     let listed = s
         .key(
@@ -23,9 +25,9 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
         )
         .choice(
             "auto",
-            &[("auto", Prefix::Auto), ("always", Prefix::Always)],
+            &[("auto", PrefixRule::Auto), ("always", PrefixRule::Always)],
         )
-        .unwrap_or(Prefix::Auto);
+        .unwrap_or(PrefixRule::Auto);
     let waits = waits(s);
     let list_changed = list_changed(s);
     let title = s
@@ -52,7 +54,7 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
                 .collect()
         };
         let upstreams = listed.unwrap_or_else(shown);
-        Merged {
+        MergedConfig {
             enabled,
             upstreams,
             prefix,
@@ -70,13 +72,13 @@ pub(super) fn merged(s: &mut Section<'_>) -> impl FnOnce(&[Upstream]) -> Merged 
 }
 
 /// Waits of lists for upstreams (`connect_wait`, first start), and the upstreams started in advance (`warm`).
-struct Waits {
+struct ListWaits {
     connect: Duration,
     first: Duration,
     warm: Vec<String>,
 }
 
-fn waits(s: &mut Section<'_>) -> Waits {
+fn waits(s: &mut ConfigSection<'_>) -> ListWaits {
     let connect = s
         .key(
             "connect_wait",
@@ -84,7 +86,7 @@ fn waits(s: &mut Section<'_>) -> Waits {
              most for one that failed or overran the last time. initialize and server/discover \
              wait a second at most.",
         )
-        .wait("3s");
+        .duration_or_zero("3s");
     let first = s
         .key(
             "first_wait",
@@ -92,7 +94,7 @@ fn waits(s: &mut Section<'_>) -> Waits {
              gateway did, counted from the beginning of that start. While no upstream has answered at \
              all it waits up to 25 s, unless this is 0s.",
         )
-        .wait("8s");
+        .duration_or_zero("8s");
     let warm = s
         .key(
             "warm",
@@ -100,14 +102,14 @@ fn waits(s: &mut Section<'_>) -> Waits {
              need not wait for them.",
         )
         .list(&[], |text| Ok(text.to_owned()));
-    Waits {
+    ListWaits {
         connect,
         first,
         warm,
     }
 }
 
-fn list_changed(s: &mut Section<'_>) -> bool {
+fn list_changed(s: &mut ConfigSection<'_>) -> bool {
     s.key(
             "list_changed",
             "Whether clients of any endpoint are told when a list changes, and that they are. false: for \
@@ -117,7 +119,7 @@ fn list_changed(s: &mut Section<'_>) -> bool {
 }
 
 /// Reads one `[endpoints.<name>]`.
-pub(super) fn named(s: &mut Section<'_>) -> NamedEndpoint {
+pub(super) fn named(s: &mut ConfigSection<'_>) -> NamedEndpoint {
     NamedEndpoint {
         upstreams: s
             .key("upstreams", "Upstreams shown, in this order.")
@@ -142,7 +144,7 @@ pub(super) fn named(s: &mut Section<'_>) -> NamedEndpoint {
 }
 
 /// `required_scopes` of one endpoint.
-pub(super) fn scopes(s: &mut Section<'_>) -> Vec<String> {
+pub(super) fn scopes(s: &mut ConfigSection<'_>) -> Vec<String> {
     s.key(
         "required_scopes",
         "Scopes needed here; empty means auth.required_scopes.",
@@ -151,7 +153,7 @@ pub(super) fn scopes(s: &mut Section<'_>) -> Vec<String> {
 }
 
 /// `login_scopes` of one endpoint.
-pub(super) fn login_scopes(s: &mut Section<'_>) -> Vec<String> {
+pub(super) fn login_scopes(s: &mut ConfigSection<'_>) -> Vec<String> {
     s.key(
         "login_scopes",
         "Scopes that clients ask for at login here, besides required ones; empty means auth.login_scopes.",
@@ -160,7 +162,7 @@ pub(super) fn login_scopes(s: &mut Section<'_>) -> Vec<String> {
 }
 
 /// `audiences` of one endpoint.
-pub(super) fn audiences(s: &mut Section<'_>) -> Vec<String> {
+pub(super) fn audiences(s: &mut ConfigSection<'_>) -> Vec<String> {
     s.key(
         "audiences",
         "Audiences accepted here besides the resource identifier.",

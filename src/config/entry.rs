@@ -14,9 +14,9 @@ use url::Url;
 use super::log_levels::LogLevels;
 use super::nearest::unknown_word;
 use super::reader::found;
-use super::reference::Shown;
-use super::report::Report;
-use super::types::Rate;
+use super::reference::ShownKey;
+use super::report::ReadReport;
+use super::types::RateConfig;
 use super::units;
 use crate::secret::Secret;
 
@@ -24,8 +24,8 @@ use crate::secret::Secret;
 const MOST: usize = 100_000_000;
 
 /// A declared key and what the file says about it.
-pub(super) struct Entry<'r> {
-    pub(super) report: &'r Report<'r>,
+pub(super) struct DeclaredKey<'r> {
+    pub(super) report: &'r ReadReport<'r>,
     pub(super) path: String,
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
@@ -34,7 +34,7 @@ pub(super) struct Entry<'r> {
     pub(super) chosen: bool,
 }
 
-impl Entry<'_> {
+impl DeclaredKey<'_> {
     /// Shows the example in the reference as if it were set.
     pub(super) fn chosen(mut self) -> Self {
         self.chosen = true;
@@ -48,8 +48,8 @@ impl Entry<'_> {
     }
 
     /// A length of time; zero means at once.
-    pub(super) fn wait(self, default: &str) -> Duration {
-        self.coded(default, "duration, may be zero", units::wait)
+    pub(super) fn duration_or_zero(self, default: &str) -> Duration {
+        self.coded(default, "duration, may be zero", units::duration_or_zero)
             .unwrap_or_default()
     }
 
@@ -59,8 +59,8 @@ impl Entry<'_> {
     }
 
     /// A rate.
-    pub(super) fn rate(self, default: &str) -> Rate {
-        let none = Rate {
+    pub(super) fn rate(self, default: &str) -> RateConfig {
+        let none = RateConfig {
             count: 1,
             per: Duration::from_secs(1),
         };
@@ -88,7 +88,7 @@ impl Entry<'_> {
 
     /// Plain text that must be there.
     pub(super) fn required(self, example: &str) -> String {
-        self.document("text, required", Shown::Example(quote(example)));
+        self.document("text, required", ShownKey::Example(quote(example)));
         if self.value.is_none() {
             self.error(
                 "is required",
@@ -154,7 +154,10 @@ impl Entry<'_> {
     ) -> Option<T> {
         let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
         let kind = known.join(" | ");
-        self.document(&format!("{kind}, required"), Shown::Example(quote(example)));
+        self.document(
+            &format!("{kind}, required"),
+            ShownKey::Example(quote(example)),
+        );
         self.parsed(&kind, |text| {
             let fit = words.iter().find(|(word, _)| *word == text);
             fit.map(|(_, value)| *value)
@@ -169,13 +172,13 @@ impl Entry<'_> {
 
     /// A whole number from 1 to `most`.
     pub(super) fn count_to(self, default: usize, most: usize) -> usize {
-        self.document("count", Shown::Default(default.to_string()));
+        self.document("count", ShownKey::Default(default.to_string()));
         self.counted(most).unwrap_or(default)
     }
 
     /// A whole number from 1 to `most` that may be missing.
     pub(super) fn optional_count_to(self, example: usize, most: usize) -> Option<usize> {
-        self.document("count, no default", Shown::Unset(example.to_string()));
+        self.document("count, no default", ShownKey::Unset(example.to_string()));
         self.counted(most)
     }
 
@@ -194,7 +197,7 @@ impl Entry<'_> {
 
     /// `true` or `false`.
     pub(super) fn flag(self, default: bool) -> bool {
-        self.document("true | false", Shown::Default(default.to_string()));
+        self.document("true | false", ShownKey::Default(default.to_string()));
         let Some(value) = self.value else {
             return default;
         };
@@ -209,7 +212,7 @@ impl Entry<'_> {
 
     /// A number from 0 to 1.
     pub(super) fn share(self, default: f64) -> f64 {
-        self.document("share from 0 to 1", Shown::Default(default.to_string()));
+        self.document("share from 0 to 1", ShownKey::Default(default.to_string()));
         let Some(value) = self.value else {
             return default;
         };
@@ -229,7 +232,7 @@ impl Entry<'_> {
 
     /// One secret that may be missing, as text or as `{ file = "…" }`.
     pub(super) fn optional_secret(self, example: &str) -> Option<Secret> {
-        self.document("secret", Shown::Unset(example.to_owned()));
+        self.document("secret", ShownKey::Unset(example.to_owned()));
         self.secret()
     }
 
@@ -254,7 +257,7 @@ impl Entry<'_> {
         kind: &str,
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Option<T> {
-        self.document(kind, Shown::Default(quote(default)));
+        self.document(kind, ShownKey::Default(quote(default)));
         self.parsed(kind, &parse).or_else(|| parse(default).ok())
     }
 
@@ -263,16 +266,16 @@ impl Entry<'_> {
         read_text(self.report, &self.path, self.value?, kind, parse)
     }
 
-    fn example(&self, example: &str) -> Shown {
+    fn example(&self, example: &str) -> ShownKey {
         let literal = quote(example);
         if self.chosen {
-            Shown::Example(literal)
+            ShownKey::Example(literal)
         } else {
-            Shown::Unset(literal)
+            ShownKey::Unset(literal)
         }
     }
 
-    pub(super) fn document(&self, kind: &str, shown: Shown) {
+    pub(super) fn document(&self, kind: &str, shown: ShownKey) {
         if let Some(reference) = &self.report.reference {
             reference
                 .borrow_mut()
@@ -291,7 +294,7 @@ const VARIABLES: &str = "`${NAME}` is a variable of the environment that drawbri
 
 /// Text with its variables put in, as `parse` understands it.
 pub(super) fn read_text<T>(
-    report: &Report<'_>,
+    report: &ReadReport<'_>,
     path: &str,
     value: &Spanned<DeValue<'_>>,
     kind: &str,
@@ -337,7 +340,7 @@ pub(super) fn read_text<T>(
 
 /// A secret; its content stands in no message.
 pub(super) fn read_secret(
-    report: &Report<'_>,
+    report: &ReadReport<'_>,
     path: &str,
     value: &Spanned<DeValue<'_>>,
 ) -> Option<Secret> {

@@ -69,11 +69,11 @@ pub(super) fn anchors(path: &Path) -> Result<(), String> {
 /// Says why it does not.
 pub(super) fn key_set(path: &Path) -> Result<(), String> {
     #[derive(Deserialize)]
-    struct Document {
+    struct ConfigDocument {
         keys: Vec<IgnoredAny>,
     }
     let text = std::fs::read(path).map_err(|error| unreadable(&error))?;
-    match serde_json::from_slice::<Document>(&text) {
+    match serde_json::from_slice::<ConfigDocument>(&text) {
         Ok(document) if document.keys.is_empty() => {
             Err("holds no key, so that every token would be refused".to_owned())
         }

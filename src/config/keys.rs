@@ -2,14 +2,14 @@
 
 use std::collections::BTreeSet;
 
-use super::reader::Section;
-use super::types::{Keys, SealKey};
+use super::reader::ConfigSection;
+use super::types::{KeysConfig, SealKey};
 
 /// The least key material, in bytes.
 const MIN_KEY_BYTES: usize = 32;
 
 /// Reads `[keys]`.
-pub(super) fn read(s: &mut Section<'_>) -> Keys {
+pub(super) fn read(s: &mut ConfigSection<'_>) -> KeysConfig {
     let seal = s
         .key(
             "seal",
@@ -27,10 +27,10 @@ pub(super) fn read(s: &mut Section<'_>) -> Keys {
             s.error(&format!("seal[{index}].id"), "two keys have this id", hint);
         }
     }
-    Keys { seal }
+    KeysConfig { seal }
 }
 
-fn one(s: &mut Section<'_>) -> Option<SealKey> {
+fn one(s: &mut ConfigSection<'_>) -> Option<SealKey> {
     let id = s.key("id", "Short name.").required("k1");
     let file = s.key("file", "File with the key.").secret_file();
     let key = s.key("key", "The key itself.").secret();

@@ -1,12 +1,12 @@
 //! `[limits]`.
 
-use super::reader::Section;
-use super::types::{HostedTaskLimits, Limits, Rate};
+use super::reader::ConfigSection;
+use super::types::{HostedTaskLimits, LimitsConfig, RateConfig};
 use crate::protocol::json;
 
 /// Reads `[limits]`.
-pub(super) fn read(s: &mut Section<'_>) -> Limits {
-    Limits {
+pub(super) fn read(s: &mut ConfigSection<'_>) -> LimitsConfig {
+    LimitsConfig {
         body: s.key("body", "A request body.").size("4MiB"),
         bytes_per_principal: bytes_per_principal(s),
         bytes_total: bytes_total(s),
@@ -57,7 +57,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
                 "How long a request above the running calls or the rate waits before it is refused, and a \
                  notification above the rate before it is dropped.",
             )
-            .wait("5s"),
+            .duration_or_zero("5s"),
         parked_per_principal: s
             .key(
                 "parked_per_principal",
@@ -88,7 +88,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Limits {
     }
 }
 
-fn parked_per_upstream(s: &mut Section<'_>) -> usize {
+fn parked_per_upstream(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "parked_per_upstream",
         "Calls that wait for an answer to one upstream; further questions of it wait as above.",
@@ -96,7 +96,7 @@ fn parked_per_upstream(s: &mut Section<'_>) -> usize {
     .count(5_000)
 }
 
-fn parked_total(s: &mut Section<'_>) -> usize {
+fn parked_total(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "parked_total",
         "Calls that wait for an answer, in all; further questions wait as above.",
@@ -104,7 +104,7 @@ fn parked_total(s: &mut Section<'_>) -> usize {
     .count(10_000)
 }
 
-fn bytes_per_principal(s: &mut Section<'_>) -> usize {
+fn bytes_per_principal(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "bytes_per_principal",
         "Messages over 16 KiB of one caller that are being received or kept by running calls; each \
@@ -113,7 +113,7 @@ fn bytes_per_principal(s: &mut Section<'_>) -> usize {
     .size("128MiB")
 }
 
-fn bytes_total(s: &mut Section<'_>) -> usize {
+fn bytes_total(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "bytes_total",
         "The same of all callers. An eighth of it is reserved for messages that are never refused.",
@@ -121,7 +121,7 @@ fn bytes_total(s: &mut Section<'_>) -> usize {
     .size("512MiB")
 }
 
-fn replies_per_principal(s: &mut Section<'_>) -> usize {
+fn replies_per_principal(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "replies_per_principal",
         "Replies over 16 KiB for one caller that are being received or not yet written; each counts twice, as \
@@ -130,7 +130,7 @@ fn replies_per_principal(s: &mut Section<'_>) -> usize {
     .size("128MiB")
 }
 
-fn replies_total(s: &mut Section<'_>) -> usize {
+fn replies_total(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "replies_total",
         "The same for all callers. An eighth of it is reserved for replies that wait.",
@@ -138,7 +138,7 @@ fn replies_total(s: &mut Section<'_>) -> usize {
     .size("512MiB")
 }
 
-fn unread(s: &mut Section<'_>) -> usize {
+fn unread(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "unread",
         "What may wait for a slow client of HTTP+SSE or WebSocket before its connection \
@@ -147,7 +147,7 @@ fn unread(s: &mut Section<'_>) -> usize {
     .size("32MiB")
 }
 
-fn rate(s: &mut Section<'_>) -> Rate {
+fn rate(s: &mut ConfigSection<'_>) -> RateConfig {
     s.key(
         "rate",
         "Requests of one principal; bursts may be twice as large. A message of a WebSocket counts as \
@@ -156,7 +156,7 @@ fn rate(s: &mut Section<'_>) -> Rate {
     .rate("100/s")
 }
 
-fn hosted_tasks(s: &mut Section<'_>) -> HostedTaskLimits {
+fn hosted_tasks(s: &mut ConfigSection<'_>) -> HostedTaskLimits {
     HostedTaskLimits {
         ttl: s
             .key(

@@ -45,15 +45,15 @@ use toml::de::DeTable;
 
 pub use endpoint_types::*;
 pub use log_levels::LogLevels;
-pub use problem::{ConfigErrors, Doubt, Problem};
+pub use problem::{ConfigDoubt, ConfigErrors, ConfigProblem};
 pub use reference::reference;
-pub use source::{Environment, OWN_PROGRAM, process_environment};
+pub use source::{OWN_PROGRAM, VariableSource, process_environment};
 pub use types::*;
 pub use upstream_types::*;
 
-use reader::{Sample, Section};
-use report::Report;
-use source::Source;
+use reader::{ConfigSection, SampleEntry};
+use report::ReadReport;
+use source::ConfigSource;
 
 /// For who brings the file of an MCP client. TOML never begins with a brace.
 const NOT_JSON: &str = "this looks like JSON, and TOML is read; \
@@ -100,8 +100,8 @@ pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
 /// As those of [`load`].
 pub fn load_with(
     path: &Path,
-    env: Environment<'_>,
-    look: &dyn Fn(&Config) -> Vec<Doubt>,
+    env: VariableSource<'_>,
+    look: &dyn Fn(&Config) -> Vec<ConfigDoubt>,
 ) -> Result<Config, ConfigErrors> {
     let file = path.to_string_lossy();
     let text = read_file(path)?;
@@ -113,12 +113,12 @@ pub fn load_with(
 /// # Errors
 ///
 /// Every mistake in `[admin]`, and every syntax error of the file.
-pub fn load_admin(path: &Path) -> Result<Admin, ConfigErrors> {
+pub fn load_admin(path: &Path) -> Result<AdminConfig, ConfigErrors> {
     let file = path.to_string_lossy();
     let text = read_file(path)?;
-    let source = Source::new(&file, &text, &process_environment);
+    let source = ConfigSource::new(&file, &text, &process_environment);
     let (root, syntax) = DeTable::parse_recoverable(&text);
-    let report = Report::new(&source, root.get_ref());
+    let report = ReadReport::new(&source, root.get_ref());
     for error in &syntax {
         let offset = error.span().map_or(0, |span| span.start);
         report.error_at(offset, "", error.message().to_owned(), None);
@@ -126,7 +126,7 @@ pub fn load_admin(path: &Path) -> Result<Admin, ConfigErrors> {
     if !syntax.is_empty() {
         return Err(refusal(report));
     }
-    let admin = Section::read_root(&report, Some(root.get_ref()), |root| {
+    let admin = ConfigSection::read_root(&report, Some(root.get_ref()), |root| {
         root.table("admin", ADMIN, server::admin)
     });
     let mut refused = refusal(report);
@@ -146,8 +146,8 @@ const ADMIN: &str = "The operators' side.";
 fn read_file(path: &Path) -> Result<String, ConfigErrors> {
     std::fs::read_to_string(path).map_err(|error| {
         let file = path.to_string_lossy();
-        let source = Source::new(&file, "", &process_environment);
-        let report = Report::new(&source, &DeTable::new());
+        let source = ConfigSource::new(&file, "", &process_environment);
+        let report = ReadReport::new(&source, &DeTable::new());
         let hint = match error.kind() {
             ErrorKind::NotFound => {
                 Some("--config, or the variable DRAWBRIDGE_CONFIG, names the file")
@@ -166,20 +166,20 @@ fn read_file(path: &Path) -> Result<String, ConfigErrors> {
 /// # Errors
 ///
 /// Every mistake at once; only when the text is no TOML at all, just the mistakes of its syntax.
-pub fn parse(text: &str, file: &str, env: Environment<'_>) -> Result<Config, ConfigErrors> {
+pub fn parse(text: &str, file: &str, env: VariableSource<'_>) -> Result<Config, ConfigErrors> {
     parse_with(text, file, env, &|_| Vec::new())
 }
 
 fn parse_with(
     text: &str,
     file: &str,
-    env: Environment<'_>,
-    look: &dyn Fn(&Config) -> Vec<Doubt>,
+    env: VariableSource<'_>,
+    look: &dyn Fn(&Config) -> Vec<ConfigDoubt>,
 ) -> Result<Config, ConfigErrors> {
-    let source = Source::new(file, text, env);
+    let source = ConfigSource::new(file, text, env);
     let (root, syntax) = DeTable::parse_recoverable(text);
     let root = root.get_ref();
-    let report = Report::new(&source, root);
+    let report = ReadReport::new(&source, root);
     if !syntax.is_empty() {
         let is_json = text.trim_start().starts_with('{');
         let is_yaml = !is_json && looks_like_yaml(text);
@@ -197,7 +197,7 @@ fn parse_with(
         }
         return Err(refusal(report));
     }
-    let mut config = Section::read_root(&report, Some(root), read_all);
+    let mut config = ConfigSection::read_root(&report, Some(root), read_all);
     check::check(&mut config, &report);
     doubts::check(&config, &report);
     if !report.has_errors() {
@@ -214,13 +214,13 @@ fn parse_with(
     }
 }
 
-fn refusal(report: Report<'_>) -> ConfigErrors {
+fn refusal(report: ReadReport<'_>) -> ConfigErrors {
     let (errors, warnings) = report.into_problems();
     ConfigErrors { errors, warnings }
 }
 
 /// The whole file, in the order of the reference.
-fn read_all(root: &mut Section<'_>) -> Config {
+fn read_all(root: &mut ConfigSection<'_>) -> Config {
     let server = root.table("server", "The public side.", server::read);
     let admin = root.table("admin", ADMIN, server::admin);
     let health = root.table(
@@ -233,18 +233,18 @@ fn read_all(root: &mut Section<'_>) -> Config {
     let merged = root.table("mcp", "The merged endpoint, /mcp.", endpoints::merged);
     let endpoints = root.named(
         "endpoints",
-        &[Sample {
+        &[SampleEntry {
             name: "dev",
             doc: "A further endpoint, /mcp/dev. The name is free.",
         }],
         |name, s| (name.to_owned(), endpoints::named(s)),
     );
     let samples = [
-        Sample {
+        SampleEntry {
             name: upstreams::STDIO_SAMPLE,
             doc: "An MCP server, here a stdio child. The name is free: [a-z][a-z0-9-]{0,19}.",
         },
-        Sample {
+        SampleEntry {
             name: upstreams::HTTP_SAMPLE,
             doc: "An MCP server over HTTP; from `isolation` on, keys are as above.",
         },

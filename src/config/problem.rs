@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A mistake or doubt, with its position in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct ConfigProblem {
     /// The file as it was named on the command line.
     pub file: String,
     /// Line, counted from 1.
@@ -21,7 +21,7 @@ pub struct Problem {
 
 /// Something doubtful about a correct configuration that its text alone does not show.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Doubt {
+pub struct ConfigDoubt {
     /// The key it is about.
     pub key: String,
     /// What is doubtful.
@@ -30,7 +30,7 @@ pub struct Doubt {
     pub hint: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}: ", self.file, self.line, self.column)?;
         if !self.key.is_empty() {
@@ -48,9 +48,9 @@ impl fmt::Display for Problem {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     /// The mistakes; at least one.
-    pub errors: Vec<Problem>,
+    pub errors: Vec<ConfigProblem>,
     /// What is legal, but probably not meant.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<ConfigProblem>,
 }
 
 impl fmt::Display for ConfigErrors {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_problem_reads_as_place_key_fault_and_indented_hint() {
-        let problem = Problem {
+        let problem = ConfigProblem {
             file: "a.toml".to_owned(),
             line: 3,
             column: 7,

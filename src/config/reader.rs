@@ -1,27 +1,27 @@
 //! Walks a parsed file table by table, collecting mistakes and, when asked to, the reference.
 //!
-//! A key is declared where it is read: [`Section::key`] gives its name and meaning, the method
-//! called on the [`Entry`] its type and default. Whatever stands in a table
+//! A key is declared where it is read: [`ConfigSection::key`] gives its name and meaning, the method
+//! called on the [`DeclaredKey`] its type and default. Whatever stands in a table
 //! and was never asked for is an unknown key. Run without a file, the same walk records every
 //! declaration, and `reference` writes them down: code and documentation cannot disagree.
 
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::entry::Entry;
+use super::entry::DeclaredKey;
 use super::nearest::nearest;
-use super::reference::{Header, tables_with};
-use super::report::{Report, join};
+use super::reference::{TableHeader, tables_with};
+use super::report::{ReadReport, join};
 
 /// One sample in the reference of tables that carry names of the operator's choice.
-pub(super) struct Sample {
+pub(super) struct SampleEntry {
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
 }
 
 /// One table being read.
-pub(super) struct Section<'r> {
-    pub(super) report: &'r Report<'r>,
+pub(super) struct ConfigSection<'r> {
+    pub(super) report: &'r ReadReport<'r>,
     pub(super) path: String,
     table: Option<&'r DeTable<'r>>,
     asked: Vec<&'static str>,
@@ -30,10 +30,10 @@ pub(super) struct Section<'r> {
     chapter: usize,
 }
 
-impl<'r> Section<'r> {
+impl<'r> ConfigSection<'r> {
     /// The whole file; `None` only records.
     pub(super) fn read_root<T>(
-        report: &'r Report<'r>,
+        report: &'r ReadReport<'r>,
         table: Option<&'r DeTable<'r>>,
         body: impl FnOnce(&mut Self) -> T,
     ) -> T {
@@ -42,13 +42,13 @@ impl<'r> Section<'r> {
 
     /// Runs `body` over one table, then reports every key that `body` did not request as unknown.
     pub(super) fn read<T>(
-        report: &'r Report<'r>,
+        report: &'r ReadReport<'r>,
         path: String,
         table: Option<&'r DeTable<'r>>,
         chapter: usize,
         body: impl FnOnce(&mut Self) -> T,
     ) -> T {
-        let mut section = Section {
+        let mut section = ConfigSection {
             report,
             path,
             table,
@@ -62,9 +62,9 @@ impl<'r> Section<'r> {
     }
 
     /// Declares a key and looks it up.
-    pub(super) fn key(&mut self, name: &'static str, doc: &'static str) -> Entry<'r> {
+    pub(super) fn key(&mut self, name: &'static str, doc: &'static str) -> DeclaredKey<'r> {
         self.asked.push(name);
-        Entry {
+        DeclaredKey {
             report: self.report,
             path: join(&self.path, name),
             name,
@@ -108,15 +108,15 @@ impl<'r> Section<'r> {
         &mut self,
         name: &'static str,
         doc: &'static str,
-        body: impl FnOnce(&mut Section<'r>) -> T,
+        body: impl FnOnce(&mut ConfigSection<'r>) -> T,
     ) -> T {
         self.asked.push(name);
         let path = join(&self.path, name);
         let table = self
             .value(name)
             .and_then(|value| self.as_table(&path, value));
-        let chapter = self.open_chapter(Header::Table(path.clone()), doc);
-        Section::read(self.report, path, table, chapter, body)
+        let chapter = self.open_chapter(TableHeader::Table(path.clone()), doc);
+        ConfigSection::read(self.report, path, table, chapter, body)
     }
 
     /// Reads every `[[name]]`.
@@ -124,13 +124,13 @@ impl<'r> Section<'r> {
         &mut self,
         name: &'static str,
         doc: &'static str,
-        mut body: impl FnMut(&mut Section<'r>) -> T,
+        mut body: impl FnMut(&mut ConfigSection<'r>) -> T,
     ) -> Vec<T> {
         self.asked.push(name);
         let path = join(&self.path, name);
         if self.is_recording() {
-            let chapter = self.open_chapter(Header::Tables(path.clone()), doc);
-            return vec![Section::read(self.report, path, None, chapter, body)];
+            let chapter = self.open_chapter(TableHeader::Tables(path.clone()), doc);
+            return vec![ConfigSection::read(self.report, path, None, chapter, body)];
         }
         let Some(value) = self.value(name) else {
             return Vec::new();
@@ -142,7 +142,13 @@ impl<'r> Section<'r> {
         for (index, item) in items.iter().enumerate() {
             let path = format!("{path}[{index}]");
             if let Some(table) = self.as_table(&path, item) {
-                out.push(Section::read(self.report, path, Some(table), 0, &mut body));
+                out.push(ConfigSection::read(
+                    self.report,
+                    path,
+                    Some(table),
+                    0,
+                    &mut body,
+                ));
             }
         }
         out
@@ -152,8 +158,8 @@ impl<'r> Section<'r> {
     pub(super) fn named<T>(
         &mut self,
         name: &'static str,
-        samples: &[Sample],
-        mut body: impl FnMut(&str, &mut Section<'r>) -> T,
+        samples: &[SampleEntry],
+        mut body: impl FnMut(&str, &mut ConfigSection<'r>) -> T,
     ) -> Vec<T> {
         self.asked.push(name);
         let path = join(&self.path, name);
@@ -161,9 +167,9 @@ impl<'r> Section<'r> {
             let mut out = Vec::new();
             for sample in samples {
                 let path = join(&path, sample.name);
-                let chapter = self.open_chapter(Header::Table(path.clone()), sample.doc);
-                let body = |section: &mut Section<'r>| body(sample.name, section);
-                out.push(Section::read(self.report, path, None, chapter, body));
+                let chapter = self.open_chapter(TableHeader::Table(path.clone()), sample.doc);
+                let body = |section: &mut ConfigSection<'r>| body(sample.name, section);
+                out.push(ConfigSection::read(self.report, path, None, chapter, body));
             }
             return out;
         }
@@ -179,14 +185,14 @@ impl<'r> Section<'r> {
         for (key, value) in entries {
             let path = join(&path, key.get_ref());
             if let Some(table) = self.as_table(&path, value) {
-                let body = |section: &mut Section<'r>| body(key.get_ref(), section);
-                out.push(Section::read(self.report, path, Some(table), 0, body));
+                let body = |section: &mut ConfigSection<'r>| body(key.get_ref(), section);
+                out.push(ConfigSection::read(self.report, path, Some(table), 0, body));
             }
         }
         out
     }
 
-    fn open_chapter(&self, header: Header, doc: &'static str) -> usize {
+    fn open_chapter(&self, header: TableHeader, doc: &'static str) -> usize {
         match &self.report.reference {
             Some(reference) => reference.borrow_mut().open(header, doc),
             None => 0,

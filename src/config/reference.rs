@@ -3,13 +3,13 @@
 use std::cell::RefCell;
 use std::fmt::Write as _;
 
-use super::reader::Section;
-use super::report::Report;
-use super::source::Source;
+use super::reader::ConfigSection;
+use super::report::ReadReport;
+use super::source::ConfigSource;
 
 /// How a key stands in the reference.
 #[derive(Debug, Clone)]
-pub(super) enum Shown {
+pub(super) enum ShownKey {
     /// A TOML literal that holds when the key is missing.
     Default(String),
     /// A TOML literal that has to be written, or replaces another.
@@ -20,7 +20,7 @@ pub(super) enum Shown {
 
 /// The line that opens a table.
 #[derive(Debug)]
-pub(super) enum Header {
+pub(super) enum TableHeader {
     /// `[path]`
     Table(String),
     /// `[[path]]`
@@ -28,30 +28,30 @@ pub(super) enum Header {
 }
 
 #[derive(Debug)]
-struct Chapter {
-    header: Header,
+struct ReferenceChapter {
+    header: TableHeader,
     doc: &'static str,
-    keys: Vec<Key>,
+    keys: Vec<ReferenceKey>,
 }
 
 #[derive(Debug)]
-struct Key {
+struct ReferenceKey {
     name: &'static str,
     doc: &'static str,
     kind: String,
-    shown: Shown,
+    shown: ShownKey,
 }
 
 /// Everything that was declared, in reading order.
 #[derive(Debug, Default)]
-pub(super) struct Reference {
-    chapters: Vec<Chapter>,
+pub(super) struct ConfigReference {
+    chapters: Vec<ReferenceChapter>,
 }
 
-impl Reference {
+impl ConfigReference {
     /// Starts a table; the answer names it for [`Self::add`].
-    pub(super) fn open(&mut self, header: Header, doc: &'static str) -> usize {
-        self.chapters.push(Chapter {
+    pub(super) fn open(&mut self, header: TableHeader, doc: &'static str) -> usize {
+        self.chapters.push(ReferenceChapter {
             header,
             doc,
             keys: Vec::new(),
@@ -66,10 +66,10 @@ impl Reference {
         name: &'static str,
         doc: &'static str,
         kind: &str,
-        shown: Shown,
+        shown: ShownKey,
     ) {
         if let Some(chapter) = self.chapters.get_mut(chapter) {
-            chapter.keys.push(Key {
+            chapter.keys.push(ReferenceKey {
                 name,
                 doc,
                 kind: kind.to_owned(),
@@ -82,8 +82,8 @@ impl Reference {
         let mut out = String::from(HEAD);
         for chapter in &self.chapters {
             let header = match &chapter.header {
-                Header::Table(path) => format!("[{path}]"),
-                Header::Tables(path) => format!("[[{path}]]"),
+                TableHeader::Table(path) => format!("[{path}]"),
+                TableHeader::Tables(path) => format!("[[{path}]]"),
             };
             comment(&mut out, "\n", chapter.doc);
             out.push_str(&header);
@@ -92,10 +92,10 @@ impl Reference {
                 comment(&mut out, "", &format!("{} ({})", key.doc, key.kind));
                 // Writing to a String cannot fail.
                 let _ = match &key.shown {
-                    Shown::Default(literal) | Shown::Example(literal) => {
+                    ShownKey::Default(literal) | ShownKey::Example(literal) => {
                         writeln!(out, "{} = {literal}", key.name)
                     }
-                    Shown::Unset(literal) => writeln!(out, "# {} = {literal}", key.name),
+                    ShownKey::Unset(literal) => writeln!(out, "# {} = {literal}", key.name),
                 };
             }
         }
@@ -140,7 +140,7 @@ pub fn reference() -> String {
 pub(super) fn tables_with(name: &str) -> Vec<String> {
     let recorded = record();
     let tables = recorded.chapters.iter().filter_map(|chapter| {
-        let Header::Table(path) = &chapter.header else {
+        let TableHeader::Table(path) = &chapter.header else {
             return None;
         };
         let has_key = chapter.keys.iter().any(|key| key.name == name);
@@ -149,10 +149,10 @@ pub(super) fn tables_with(name: &str) -> Vec<String> {
     tables.collect()
 }
 
-fn record() -> Reference {
-    let source = Source::new("gateway.reference.toml", "", &|_| None);
-    let report = Report::recording(&source);
-    drop(Section::read_root(&report, None, super::read_all));
+fn record() -> ConfigReference {
+    let source = ConfigSource::new("gateway.reference.toml", "", &|_| None);
+    let report = ReadReport::recording(&source);
+    drop(ConfigSection::read_root(&report, None, super::read_all));
     report
         .reference
         .map(RefCell::into_inner)

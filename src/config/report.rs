@@ -6,23 +6,23 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::Problem;
-use super::reference::Reference;
-use super::source::Source;
+use super::problem::ConfigProblem;
+use super::reference::ConfigReference;
+use super::source::ConfigSource;
 
 /// What one reading found out; shared by all its sections.
-pub(super) struct Report<'r> {
-    pub(super) source: &'r Source<'r>,
+pub(super) struct ReadReport<'r> {
+    pub(super) source: &'r ConfigSource<'r>,
     places: BTreeMap<String, usize>,
-    errors: RefCell<Vec<Problem>>,
-    warnings: RefCell<Vec<Problem>>,
+    errors: RefCell<Vec<ConfigProblem>>,
+    warnings: RefCell<Vec<ConfigProblem>>,
     /// Filled instead of values when there is no file.
-    pub(super) reference: Option<RefCell<Reference>>,
+    pub(super) reference: Option<RefCell<ConfigReference>>,
 }
 
-impl<'r> Report<'r> {
+impl<'r> ReadReport<'r> {
     /// For reading `root`.
-    pub(super) fn new(source: &'r Source<'r>, root: &DeTable<'_>) -> Self {
+    pub(super) fn new(source: &'r ConfigSource<'r>, root: &DeTable<'_>) -> Self {
         let mut places = BTreeMap::new();
         index_table(root, "", &mut places);
         Self {
@@ -35,7 +35,7 @@ impl<'r> Report<'r> {
     }
 
     /// For recording what could be read.
-    pub(super) fn recording(source: &'r Source<'r>) -> Self {
+    pub(super) fn recording(source: &'r ConfigSource<'r>) -> Self {
         Self {
             source,
             places: BTreeMap::new(),
@@ -82,8 +82,8 @@ impl<'r> Report<'r> {
     }
 
     /// Mistakes and doubts, each in file order.
-    pub(super) fn into_problems(self) -> (Vec<Problem>, Vec<Problem>) {
-        let sorted = |problems: RefCell<Vec<Problem>>| {
+    pub(super) fn into_problems(self) -> (Vec<ConfigProblem>, Vec<ConfigProblem>) {
+        let sorted = |problems: RefCell<Vec<ConfigProblem>>| {
             let mut problems = problems.into_inner();
             problems.sort_by_key(|problem| (problem.line, problem.column));
             problems
@@ -91,9 +91,9 @@ impl<'r> Report<'r> {
         (sorted(self.errors), sorted(self.warnings))
     }
 
-    fn problem(&self, key: &str, offset: usize, what: String, hint: Option<&str>) -> Problem {
+    fn problem(&self, key: &str, offset: usize, what: String, hint: Option<&str>) -> ConfigProblem {
         let (line, column) = self.source.place(offset);
-        Problem {
+        ConfigProblem {
             file: self.source.file.to_owned(),
             line,
             column,

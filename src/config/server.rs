@@ -8,9 +8,9 @@ use url::Url;
 
 use super::entry::BESIDE;
 use super::files;
-use super::reader::Section;
-use super::reference::Shown;
-use super::types::{Admin, EventPaths, Health, Server, Tls};
+use super::reader::ConfigSection;
+use super::reference::ShownKey;
+use super::types::{AdminConfig, EventPaths, HealthConfig, HttpServerConfig, TlsConfig};
 use super::units;
 use crate::secret::Secret;
 
@@ -20,7 +20,7 @@ const MAX_THREADS: usize = 1024;
 const MAX_SHARE: usize = 1 << 30;
 
 /// Reads `[server]`.
-pub(super) fn read(s: &mut Section<'_>) -> Server {
+pub(super) fn read(s: &mut ConfigSection<'_>) -> HttpServerConfig {
     let listen = s
         .key(
             "listen",
@@ -29,7 +29,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
         .address("127.0.0.1:8080");
     let tls = tls(s);
     let public_url = public_url(s, listen, tls.is_some());
-    Server {
+    HttpServerConfig {
         listen,
         public_url,
         allowed_origins: s
@@ -56,7 +56,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
                 "trusted_proxies",
                 "Address blocks whose X-Forwarded-* headers are believed.",
             )
-            .list(&[], units::block),
+            .list(&[], units::cidr),
         tls,
         header_timeout: s
             .key("header_timeout", "How long a request head may take.")
@@ -89,7 +89,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
                 "When a call that is still silent is answered by an event stream. Sessions older than \
                  2025-11-25 whose client names no text/event-stream in Accept wait 10 s.",
             )
-            .wait("250ms"),
+            .duration_or_zero("250ms"),
         keep_alive: s
             .key(
                 "keep_alive",
@@ -103,7 +103,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Server {
     }
 }
 
-fn idle_timeout(s: &mut Section<'_>) -> Duration {
+fn idle_timeout(s: &mut ConfigSection<'_>) -> Duration {
     s.key(
         "idle_timeout",
         "How long a connection may stay without a request; with HTTP/2 up to twice as long, with HTTP/1 \
@@ -112,7 +112,7 @@ fn idle_timeout(s: &mut Section<'_>) -> Duration {
     .duration("75s")
 }
 
-fn max_connections(s: &mut Section<'_>) -> usize {
+fn max_connections(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "max_connections",
         "Open connections at once. For one more the oldest that has not brought a good token is closed, else \
@@ -121,7 +121,7 @@ fn max_connections(s: &mut Section<'_>) -> usize {
     .count(10_000)
 }
 
-fn connections_per_address(s: &mut Section<'_>) -> Option<usize> {
+fn connections_per_address(s: &mut ConfigSection<'_>) -> Option<usize> {
     s.key(
         "connections_per_address",
         "Connections of one client address (of IPv6: one /64) that have not brought a good token, while fewer \
@@ -132,7 +132,7 @@ fn connections_per_address(s: &mut Section<'_>) -> Option<usize> {
     .optional_count_to(2_500, MAX_SHARE)
 }
 
-impl Server {
+impl HttpServerConfig {
     /// Open exchanges and streams of one principal: a quarter of `max_connections` where not configured.
     #[must_use]
     pub fn exchange_share(&self) -> usize {
@@ -141,7 +141,7 @@ impl Server {
     }
 }
 
-fn exchanges_per_principal(s: &mut Section<'_>) -> Option<usize> {
+fn exchanges_per_principal(s: &mut ConfigSection<'_>) -> Option<usize> {
     s.key(
         "exchanges_per_principal",
         "Open requests and streams of one principal, over whatever connections; more are refused with 429 (a \
@@ -151,22 +151,22 @@ fn exchanges_per_principal(s: &mut Section<'_>) -> Option<usize> {
     .optional_count_to(2_500, MAX_SHARE)
 }
 
-fn drain(s: &mut Section<'_>) -> Duration {
+fn drain(s: &mut ConfigSection<'_>) -> Duration {
     let about = "After SIGTERM, how long running calls may take to finish.";
-    s.key("drain", about).wait("10s")
+    s.key("drain", about).duration_or_zero("10s")
 }
 
-fn drain_linger(s: &mut Section<'_>) -> Duration {
+fn drain_linger(s: &mut ConfigSection<'_>) -> Duration {
     s.key(
         "drain_linger",
         "After SIGTERM, how long a quiet connection stays open, so that a request that was sent before its \
          client could know is answered (with `Connection: close`). Handshakes under way are finished for as \
          long. Part of `drain`.",
     )
-    .wait("500ms")
+    .duration_or_zero("500ms")
 }
 
-fn stall_timeout(s: &mut Section<'_>) -> Duration {
+fn stall_timeout(s: &mut ConfigSection<'_>) -> Duration {
     s.key(
         "stall_timeout",
         "After this long in which a peer reads nothing of what is written to it, its connection \
@@ -178,7 +178,7 @@ fn stall_timeout(s: &mut Section<'_>) -> Duration {
 }
 
 /// The URL that clients use, given or derived.
-fn public_url(s: &mut Section<'_>, listen: SocketAddr, tls: bool) -> Url {
+fn public_url(s: &mut ConfigSection<'_>, listen: SocketAddr, tls: bool) -> Url {
     let given = s
         .key(
             "public_url",
@@ -203,7 +203,7 @@ fn public_url(s: &mut Section<'_>, listen: SocketAddr, tls: bool) -> Url {
 }
 
 /// Reads `[admin]`.
-pub(super) fn admin(s: &mut Section<'_>) -> Admin {
+pub(super) fn admin(s: &mut ConfigSection<'_>) -> AdminConfig {
     let listen = s
         .key(
             "listen",
@@ -217,7 +217,7 @@ pub(super) fn admin(s: &mut Section<'_>) -> Admin {
              and scrapers ask.",
         )
         .list(&[], units::host);
-    Admin {
+    AdminConfig {
         listen,
         allowed_hosts,
         token: admin_token(s),
@@ -225,19 +225,19 @@ pub(super) fn admin(s: &mut Section<'_>) -> Admin {
 }
 
 /// Reads `[health]`.
-pub(super) fn health(s: &mut Section<'_>) -> Health {
+pub(super) fn health(s: &mut ConfigSection<'_>) -> HealthConfig {
     let interval = s
         .key(
             "interval",
             "Between two looks, from 1s to 1h; 0s looks at nothing. While an upstream is down, it is doubled each \
              time, up to 10m.",
         )
-        .wait("60s");
+        .duration_or_zero("60s");
     let bounds = Duration::from_secs(1)..=Duration::from_hours(1);
     if !interval.is_zero() && !bounds.contains(&interval) {
         s.error("interval", "must be 0s, or from 1s to 1h", None);
     }
-    Health {
+    HealthConfig {
         interval: (!interval.is_zero()).then_some(interval),
     }
 }
@@ -245,7 +245,7 @@ pub(super) fn health(s: &mut Section<'_>) -> Health {
 /// The least length of the operators' token, in bytes.
 const MIN_TOKEN_BYTES: usize = 16;
 
-fn admin_token(s: &mut Section<'_>) -> Option<Secret> {
+fn admin_token(s: &mut ConfigSection<'_>) -> Option<Secret> {
     let token = s
         .key(
             "token",
@@ -262,9 +262,9 @@ fn admin_token(s: &mut Section<'_>) -> Option<Secret> {
     Some(token)
 }
 
-fn tls(s: &mut Section<'_>) -> Option<Tls> {
+fn tls(s: &mut ConfigSection<'_>) -> Option<TlsConfig> {
     let shown =
-        Shown::Unset("{ cert = \"cert.pem\", key = \"key.pem\", reload = \"10s\" }".to_owned());
+        ShownKey::Unset("{ cert = \"cert.pem\", key = \"key.pem\", reload = \"10s\" }".to_owned());
     let about = "Certificate chain and private key, PEM files. They are looked at every `reload`: a changed \
          pair is used for the next handshake; one that cannot be used leaves the last good one, and makes a \
          WARN line.";
@@ -279,13 +279,13 @@ fn tls(s: &mut Section<'_>) -> Option<Tls> {
         let reload = t
             .key("reload", "How often the files are looked at for a change.")
             .duration("10s");
-        Tls { cert, key, reload }
+        TlsConfig { cert, key, reload }
     })
 }
 
 /// Path of a required PEM file, and its content as parsed by `read`.
 fn pem_file<T>(
-    t: &mut Section<'_>,
+    t: &mut ConfigSection<'_>,
     name: &'static str,
     read: impl FnOnce(&Path) -> Result<T, String>,
 ) -> (PathBuf, Option<T>) {
@@ -301,7 +301,7 @@ fn pem_file<T>(
 }
 
 /// Reads `[server.sse]`: the paths when it is on.
-fn sse(s: &mut Section<'_>) -> Option<EventPaths> {
+fn sse(s: &mut ConfigSection<'_>) -> Option<EventPaths> {
     s.table(
         "sse",
         "The 2024-11-05 transport towards clients, for those that speak nothing newer.",
@@ -327,7 +327,7 @@ fn sse(s: &mut Section<'_>) -> Option<EventPaths> {
 }
 
 /// Reads `[server.websocket]`: the path when it is on.
-fn websocket(s: &mut Section<'_>) -> Option<String> {
+fn websocket(s: &mut ConfigSection<'_>) -> Option<String> {
     s.table("websocket", "WebSocket towards clients.", |t| {
         let enabled = t.key("enabled", "Whether it is served.").flag(false);
         let path = path(
@@ -340,7 +340,7 @@ fn websocket(s: &mut Section<'_>) -> Option<String> {
     })
 }
 
-fn path(t: &mut Section<'_>, name: &'static str, doc: &'static str, default: &str) -> String {
+fn path(t: &mut ConfigSection<'_>, name: &'static str, doc: &'static str, default: &str) -> String {
     let path = t.key(name, doc).text(default);
     if let Err(what) = units::url_path(&path) {
         t.error(name, what, Some("for example \"/sse\""));

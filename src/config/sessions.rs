@@ -1,11 +1,11 @@
 //! `[sessions]`, `[events]`, `[stdio]` and `[lists]`.
 
-use super::reader::Section;
-use super::types::{Events, Lists, Sessions, Stdio};
+use super::reader::ConfigSection;
+use super::types::{EventsConfig, ListsConfig, SessionsConfig, StdioConfig};
 
 /// Reads `[sessions]`.
-pub(super) fn read(s: &mut Section<'_>) -> Sessions {
-    Sessions {
+pub(super) fn read(s: &mut ConfigSection<'_>) -> SessionsConfig {
+    SessionsConfig {
         idle: s
             .key(
                 "idle",
@@ -38,19 +38,19 @@ pub(super) fn read(s: &mut Section<'_>) -> Sessions {
                 "How long a question of an upstream that belongs to no call waits for a stream to \
                  the client.",
             )
-            .wait("10s"),
+            .duration_or_zero("10s"),
         token_grace: s
             .key(
                 "token_grace",
                 "A GET stream ends this long after the token that opened it has expired.",
             )
-            .wait("60s"),
+            .duration_or_zero("60s"),
     }
 }
 
 /// Reads `[events]`.
-pub(super) fn events(s: &mut Section<'_>) -> Events {
-    Events {
+pub(super) fn events(s: &mut ConfigSection<'_>) -> EventsConfig {
+    EventsConfig {
         max_age: s
             .key("max_age", "How long an event can be replayed.")
             .duration("5m"),
@@ -67,8 +67,8 @@ pub(super) fn events(s: &mut Section<'_>) -> Events {
 }
 
 /// Reads `[stdio]`.
-pub(super) fn stdio(s: &mut Section<'_>) -> Stdio {
-    Stdio {
+pub(super) fn stdio(s: &mut ConfigSection<'_>) -> StdioConfig {
+    StdioConfig {
         max_children: s.key("max_children", "Children at once.").count(256),
         max_children_per_principal: s
             .key(
@@ -88,13 +88,13 @@ pub(super) fn stdio(s: &mut Section<'_>) -> Stdio {
                 "spawn_wait",
                 "How long a caller waits for a place under these caps, before 503.",
             )
-            .wait("10s"),
+            .duration_or_zero("10s"),
     }
 }
 
 /// Reads `[lists]`.
-pub(super) fn lists(s: &mut Section<'_>) -> Lists {
-    Lists {
+pub(super) fn lists(s: &mut ConfigSection<'_>) -> ListsConfig {
+    ListsConfig {
         fresh: s
             .key(
                 "fresh",
@@ -102,7 +102,7 @@ pub(super) fn lists(s: &mut Section<'_>) -> Lists {
                  as long while its changes are announced. After a tool was called it is asked for \
                  again. 0 asks every time.",
             )
-            .wait("5s"),
+            .duration_or_zero("5s"),
         total: s.key("total", "Lists kept in all.").size("32MiB"),
         ttl: s
             .key(
@@ -110,6 +110,6 @@ pub(super) fn lists(s: &mut Section<'_>) -> Lists {
                 "The lifetime that 2026-07-28 clients are promised for lists of upstreams that \
                  promise none.",
             )
-            .wait("0s"),
+            .duration_or_zero("0s"),
     }
 }

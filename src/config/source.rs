@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::secret::Secret;
 
 /// Looks a variable up.
-pub type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;
+pub type VariableSource<'e> = &'e dyn Fn(&str) -> Option<String>;
 
 /// The largest secret file, in bytes.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
@@ -31,15 +31,15 @@ pub fn process_environment(name: &str) -> Option<String> {
 }
 
 /// A file being read.
-pub(super) struct Source<'s> {
+pub(super) struct ConfigSource<'s> {
     /// As the operator named it.
     pub(super) file: &'s str,
     text: &'s str,
-    env: Environment<'s>,
+    env: VariableSource<'s>,
 }
 
-impl<'s> Source<'s> {
-    pub(super) fn new(file: &'s str, text: &'s str, env: Environment<'s>) -> Self {
+impl<'s> ConfigSource<'s> {
+    pub(super) fn new(file: &'s str, text: &'s str, env: VariableSource<'s>) -> Self {
         Self { file, text, env }
     }
 
@@ -146,7 +146,10 @@ mod tests {
     #[case("$$", "$")]
     #[case("ends with $", "ends with $")]
     fn variables_are_put_in_and_dollars_escaped(#[case] text: &str, #[case] wanted: &str) {
-        assert_eq!(Source::new("a", "", &env).expand(text).unwrap(), wanted);
+        assert_eq!(
+            ConfigSource::new("a", "", &env).expand(text).unwrap(),
+            wanted
+        );
     }
 
     #[rstest]
@@ -154,7 +157,7 @@ mod tests {
     #[case("${WHO", "closing")]
     fn what_cannot_be_expanded_is_named(#[case] text: &str, #[case] said: &str) {
         assert!(
-            Source::new("a", "", &env)
+            ConfigSource::new("a", "", &env)
                 .expand(text)
                 .unwrap_err()
                 .contains(said)
@@ -163,7 +166,7 @@ mod tests {
 
     #[test]
     fn places_count_lines_and_characters_from_one() {
-        let source = Source::new("a", "ab\ncé = 1\n", &env);
+        let source = ConfigSource::new("a", "ab\ncé = 1\n", &env);
         assert_eq!(source.place(0), (1, 1));
         assert_eq!(source.place("ab\ncé".len()), (2, 3));
         assert_eq!(source.place(1000), (3, 1));
@@ -172,9 +175,12 @@ mod tests {
     #[test]
     fn relative_paths_start_at_the_file() {
         assert_eq!(
-            Source::new("etc/g.toml", "", &env).path("k"),
+            ConfigSource::new("etc/g.toml", "", &env).path("k"),
             Path::new("etc/k")
         );
-        assert_eq!(Source::new("g.toml", "", &env).path("/k"), Path::new("/k"));
+        assert_eq!(
+            ConfigSource::new("g.toml", "", &env).path("/k"),
+            Path::new("/k")
+        );
     }
 }

@@ -2,12 +2,12 @@
 
 use url::Url;
 
-use super::reader::Section;
-use super::types::{LogFormat, Telemetry};
+use super::reader::ConfigSection;
+use super::types::{LogFormat, TelemetryConfig};
 
 /// Reads `[telemetry]`.
-pub(super) fn read(s: &mut Section<'_>) -> Telemetry {
-    Telemetry {
+pub(super) fn read(s: &mut ConfigSection<'_>) -> TelemetryConfig {
+    TelemetryConfig {
         otlp_endpoint: otlp_endpoint(s),
         otlp_every_request: s
             .key(
@@ -54,7 +54,7 @@ pub(super) fn read(s: &mut Section<'_>) -> Telemetry {
     }
 }
 
-fn otlp_endpoint(s: &mut Section<'_>) -> Option<Url> {
+fn otlp_endpoint(s: &mut ConfigSection<'_>) -> Option<Url> {
     let url = s
         .key(
             "otlp_endpoint",

@@ -40,13 +40,13 @@ fn the_smallest_file_gets_every_default() {
     assert_eq!(config.limits.body, 4 << 20);
     assert_eq!(
         config.limits.rate,
-        Rate {
+        RateConfig {
             count: 100,
             per: Duration::from_secs(1)
         }
     );
     assert_eq!(config.sessions.max_total, 20_000);
-    let Carrier::Stdio(stdio) = &config.upstreams[0].carrier else {
+    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
         panic!("a child")
     };
     assert_eq!((stdio.command.as_str(), stdio.max_children), ("files", 128));
@@ -113,7 +113,7 @@ fn variables_fill_text_and_secrets() {
         "{OPEN}args = [\"--port=${{PORT}}\", \"$$5\"]\nenv = {{ KEY = \"Bearer ${{TOKEN}}\" }}\n"
     );
     let config = read(&text).unwrap();
-    let Carrier::Stdio(stdio) = &config.upstreams[0].carrier else {
+    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
         panic!("a child")
     };
     assert_eq!(stdio.args, ["--port=9999", "$5"]);
@@ -180,7 +180,7 @@ fn secrets_come_from_files_beside_the_configuration() {
         config.keys.seal[0].key.expose(),
         "0123456789abcdef0123456789abcdef"
     );
-    let Carrier::Stdio(stdio) = &config.upstreams[0].carrier else {
+    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
         panic!("a child")
     };
     assert_eq!(
@@ -210,7 +210,7 @@ fn empty_text_means_absent_where_a_key_may_be_missing() {
         "{OPEN}cwd = \"\"\n[upstreams.t]\nurl = \"https://t.example\"\nca_file = \"\"\nproxy = \"\"\n"
     );
     let config = read(&text).unwrap();
-    let Carrier::Http(http) = &config.upstreams[1].carrier else {
+    let CarrierConfig::Http(http) = &config.upstreams[1].carrier else {
         panic!("an HTTP upstream")
     };
     assert!(http.ca_file.is_none() && http.proxy.is_none());
@@ -228,7 +228,7 @@ fn the_public_url_loses_its_trailing_slash() {
 #[test]
 fn a_command_with_a_slash_is_found_from_the_file() {
     let config = read(&OPEN.replace("\"files\"", "\"./bin/files\"")).unwrap();
-    let Carrier::Stdio(stdio) = &config.upstreams[0].carrier else {
+    let CarrierConfig::Stdio(stdio) = &config.upstreams[0].carrier else {
         panic!("a child")
     };
     assert_eq!(stdio.command, "etc/./bin/files");

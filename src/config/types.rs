@@ -10,50 +10,50 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::endpoint_types::{Merged, NamedEndpoint};
+use super::endpoint_types::{MergedConfig, NamedEndpoint};
 use super::log_levels::LogLevels;
-use super::problem::Problem;
-use super::upstream_types::Upstream;
+use super::problem::ConfigProblem;
+use super::upstream_types::UpstreamConfig;
 use crate::secret::Secret;
 
 /// One complete, checked configuration.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The public listener.
-    pub server: Server,
+    pub server: HttpServerConfig,
     /// The operators' listener.
-    pub admin: Admin,
+    pub admin: AdminConfig,
     /// Health checks of idle upstreams.
-    pub health: Health,
+    pub health: HealthConfig,
     /// Who may call.
-    pub auth: Auth,
+    pub auth: AuthConfig,
     /// The merged endpoint.
-    pub mcp: Merged,
+    pub mcp: MergedConfig,
     /// Further named endpoints, by name.
     pub endpoints: BTreeMap<String, NamedEndpoint>,
     /// MCP servers behind us, by name, in file order of their names.
-    pub upstreams: Vec<Upstream>,
+    pub upstreams: Vec<UpstreamConfig>,
     /// Session lifetimes and caps.
-    pub sessions: Sessions,
+    pub sessions: SessionsConfig,
     /// Event log bounds.
-    pub events: Events,
+    pub events: EventsConfig,
     /// Caps over all stdio children.
-    pub stdio: Stdio,
+    pub stdio: StdioConfig,
     /// How long lists of upstreams are kept.
-    pub lists: Lists,
+    pub lists: ListsConfig,
     /// Sizes, counts and rates.
-    pub limits: Limits,
+    pub limits: LimitsConfig,
     /// Sealing keys.
-    pub keys: Keys,
+    pub keys: KeysConfig,
     /// What we tell the operator's systems.
-    pub telemetry: Telemetry,
+    pub telemetry: TelemetryConfig,
     /// What is legal, but probably not meant.
-    pub warnings: Vec<Problem>,
+    pub warnings: Vec<ConfigProblem>,
 }
 
 /// `[server]`.
 #[derive(Debug, Clone)]
-pub struct Server {
+pub struct HttpServerConfig {
     /// Where to listen for MCP traffic.
     pub listen: SocketAddr,
     /// The URL clients know us by; no trailing slash, may have a path.
@@ -67,7 +67,7 @@ pub struct Server {
     /// CIDR blocks whose `X-Forwarded-*` we believe.
     pub trusted_proxies: Vec<String>,
     /// Certificate and key, both PEM files.
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsConfig>,
     /// How long a request head may take.
     pub header_timeout: Duration,
     /// How long a TLS handshake may take.
@@ -113,7 +113,7 @@ pub struct EventPaths {
 
 /// `server.tls`.
 #[derive(Debug, Clone)]
-pub struct Tls {
+pub struct TlsConfig {
     /// PEM file with the chain.
     pub cert: PathBuf,
     /// PEM file with the private key.
@@ -124,7 +124,7 @@ pub struct Tls {
 
 /// `[admin]`.
 #[derive(Debug, Clone)]
-pub struct Admin {
+pub struct AdminConfig {
     /// Where to listen for probes, metrics and `/status`.
     pub listen: SocketAddr,
     /// Host names allowed besides addresses and loopback names.
@@ -135,14 +135,14 @@ pub struct Admin {
 
 /// `[health]`.
 #[derive(Debug, Clone, Copy)]
-pub struct Health {
+pub struct HealthConfig {
     /// Interval between health checks of an upstream, from 1 s to 1 h; `None` disables them.
     pub interval: Option<Duration>,
 }
 
 /// `[auth]`.
 #[derive(Debug, Clone)]
-pub struct Auth {
+pub struct AuthConfig {
     /// Who is asked for a token.
     pub mode: AuthMode,
     /// Scopes of every endpoint that names none.
@@ -150,7 +150,7 @@ pub struct Auth {
     /// Scopes that clients are told to ask for at login, on every endpoint that names none.
     pub login_scopes: Vec<String>,
     /// Trusted issuers.
-    pub issuers: Vec<Issuer>,
+    pub issuers: Vec<IssuerConfig>,
     /// Scopes that single tools need.
     pub tool_scopes: Vec<ToolScope>,
     /// Scopes that imply further scopes.
@@ -177,7 +177,7 @@ pub enum AuthMode {
 
 /// `[[auth.issuers]]`.
 #[derive(Debug, Clone)]
-pub struct Issuer {
+pub struct IssuerConfig {
     /// The issuer identifier, compared byte for byte.
     pub issuer: String,
     /// Fixed keys instead of discovery.
@@ -187,12 +187,12 @@ pub struct Issuer {
     /// The claim that identifies the subject; `sub` by default.
     pub subject_claim: Option<String>,
     /// How the issuer is asked about tokens, if it is.
-    pub introspection: Option<Introspection>,
+    pub introspection: Option<IntrospectionConfig>,
 }
 
 /// `introspection` of `[[auth.issuers]]`.
 #[derive(Debug, Clone)]
-pub struct Introspection {
+pub struct IntrospectionConfig {
     /// Where to ask; found by discovery when absent.
     pub endpoint: Option<Url>,
     /// The gateway as the issuer knows it.
@@ -227,10 +227,10 @@ pub struct ToolScope {
 
 /// `[sessions]`.
 #[derive(Debug, Clone)]
-pub struct Sessions {
+pub struct SessionsConfig {
     /// Without a request or open stream.
     pub idle: Duration,
-    /// Whatever happens, but for the running calls of a visit.
+    /// Whatever happens, but for the running calls of an implicit session.
     pub absolute: Duration,
     /// Live sessions of one principal.
     pub max_per_principal: usize,
@@ -246,7 +246,7 @@ pub struct Sessions {
 
 /// `[events]`.
 #[derive(Debug, Clone)]
-pub struct Events {
+pub struct EventsConfig {
     /// How long an event can be replayed.
     pub max_age: Duration,
     /// Bytes kept per session.
@@ -257,7 +257,7 @@ pub struct Events {
 
 /// `[stdio]`.
 #[derive(Debug, Clone)]
-pub struct Stdio {
+pub struct StdioConfig {
     /// Children at once.
     pub max_children: usize,
     /// Children of one principal at once.
@@ -270,7 +270,7 @@ pub struct Stdio {
 
 /// `[lists]`.
 #[derive(Debug, Clone)]
-pub struct Lists {
+pub struct ListsConfig {
     /// How long a list of a legacy upstream is believed; three times as long while its changes are
     /// announced.
     pub fresh: Duration,
@@ -282,7 +282,7 @@ pub struct Lists {
 
 /// `[limits]`.
 #[derive(Debug, Clone)]
-pub struct Limits {
+pub struct LimitsConfig {
     /// Request body, bytes.
     pub body: usize,
     /// Weight of the messages of one caller that are received or kept, bytes.
@@ -305,7 +305,7 @@ pub struct Limits {
     pub batch: usize,
     /// Open GET streams of a session; each running call may have a stream beside them.
     pub streams_per_session: usize,
-    /// Open subscriptions of a visit.
+    /// Open subscriptions of an implicit session.
     pub subscriptions_per_session: usize,
     /// Running calls of a session.
     pub calls_per_session: usize,
@@ -328,7 +328,7 @@ pub struct Limits {
     /// Bytes that a client of HTTP+SSE or WebSocket may leave unread.
     pub unread: usize,
     /// Requests of one principal.
-    pub rate: Rate,
+    pub rate: RateConfig,
 }
 
 /// `[limits]` of tasks of 2025-11-25 that are run here.
@@ -344,7 +344,7 @@ pub struct HostedTaskLimits {
 
 /// A sustained rate with a burst of twice its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
+pub struct RateConfig {
     /// Requests.
     pub count: u32,
     /// Per this period.
@@ -353,7 +353,7 @@ pub struct Rate {
 
 /// `[keys]`.
 #[derive(Debug, Clone)]
-pub struct Keys {
+pub struct KeysConfig {
     /// Sealing keys: the first seals, all open. Empty means a random key per process.
     pub seal: Vec<SealKey>,
 }
@@ -369,7 +369,7 @@ pub struct SealKey {
 
 /// `[telemetry]`.
 #[derive(Debug, Clone)]
-pub struct Telemetry {
+pub struct TelemetryConfig {
     /// OTLP over HTTP; off when absent.
     pub otlp_endpoint: Option<Url>,
     /// Whether lines of requests that went well are exported, too.
@@ -377,7 +377,7 @@ pub struct Telemetry {
     /// Share of root traces that are recorded, 0 to 1.
     pub sample_ratio: f64,
     /// Rate of traces recorded beyond `sample_ratio` at the request of callers; a burst of one period's count.
-    pub caller_traces: Rate,
+    pub caller_traces: RateConfig,
     /// Shape of log lines.
     pub log_format: LogFormat,
     /// Minimum levels of log lines, per target.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use url::{Host, ParseError, Url};
 
-use super::types::Rate;
+use super::types::RateConfig;
 
 /// The longest duration a file may name: a year. Longer ones are typing errors.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
@@ -22,7 +22,7 @@ fn number_and_unit(text: &str) -> Option<(u64, &str)> {
 }
 
 /// A length of time, `0s` included.
-pub(super) fn wait(text: &str) -> Result<Duration, String> {
+pub(super) fn duration_or_zero(text: &str) -> Result<Duration, String> {
     let wanted = || "expected a number with ms, s, m, h or d, such as \"10s\"".to_owned();
     let (number, unit) = number_and_unit(text).ok_or_else(wanted)?;
     let millis_each = match unit {
@@ -42,7 +42,7 @@ pub(super) fn wait(text: &str) -> Result<Duration, String> {
 
 /// A length of time that is not zero.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    match wait(text) {
+    match duration_or_zero(text) {
         Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
         other => other,
     }
@@ -70,7 +70,7 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
 }
 
 /// A rate such as `100/s`.
-pub(super) fn rate(text: &str) -> Result<Rate, String> {
+pub(super) fn rate(text: &str) -> Result<RateConfig, String> {
     let wanted = || "expected a number per s, m or h, such as \"100/s\"".to_owned();
     let (count, unit) = text.split_once('/').ok_or_else(wanted)?;
     let per = match unit.trim() {
@@ -81,7 +81,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
     };
     match count.trim().parse() {
         Ok(0) => Err("must be more than zero".to_owned()),
-        Ok(count) => Ok(Rate { count, per }),
+        Ok(count) => Ok(RateConfig { count, per }),
         Err(_) => Err(wanted()),
     }
 }
@@ -94,7 +94,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
 }
 
 /// An address block; a bare address is a block of one.
-pub(super) fn block(text: &str) -> Result<String, String> {
+pub(super) fn cidr(text: &str) -> Result<String, String> {
     let wanted = || "expected an address block, such as \"10.0.0.0/8\"".to_owned();
     let (address, length) = text
         .split_once('/')
@@ -262,7 +262,7 @@ mod tests {
     fn rates_name_their_period(#[case] text: &str, #[case] count: u32, #[case] secs: u64) {
         assert_eq!(
             rate(text),
-            Ok(Rate {
+            Ok(RateConfig {
                 count,
                 per: Duration::from_secs(secs)
             })
@@ -275,7 +275,7 @@ mod tests {
     #[case("10.0.0.0/33", false)]
     #[case("proxy.example.com", false)]
     fn blocks_are_addresses_with_a_length(#[case] text: &str, #[case] fits: bool) {
-        assert_eq!(block(text).is_ok(), fits);
+        assert_eq!(cidr(text).is_ok(), fits);
     }
 
     #[rstest]
@@ -314,7 +314,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_a_parser_panic(text in "\\PC{0,40}") {
-            drop((wait(&text), size(&text), rate(&text), address(&text), block(&text)));
+            drop((duration_or_zero(&text), size(&text), rate(&text), address(&text), cidr(&text)));
             drop((web_url(&text), origin(&text), host(&text), scope(&text), name(&text)));
         }
     }

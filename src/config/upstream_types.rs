@@ -14,15 +14,15 @@ use crate::secret::Secret;
     clippy::struct_excessive_bools,
     reason = "each is a key of its own in the file"
 )]
-pub struct Upstream {
+pub struct UpstreamConfig {
     /// `[a-z][a-z0-9-]{0,19}`.
     pub name: String,
     /// How it is reached.
-    pub carrier: Carrier,
+    pub carrier: CarrierConfig,
     /// Whose traffic may share a session or child.
     pub isolation: Isolation,
     /// Which protocol era it speaks.
-    pub era: Era,
+    pub era: EraPin,
     /// Lifetime of the verdict "legacy" when `era` is not configured.
     pub era_recheck: Duration,
     /// Shown on `/mcp`.
@@ -43,8 +43,8 @@ pub struct Upstream {
     pub total_timeout: Duration,
     /// For one question to the client.
     pub ask_timeout: Duration,
-    /// For a call that may be asked, behind another one on its connection; and for a question to a modern client, behind
-    /// its parked calls.
+    /// For a call that may be asked, behind another one on its connection; and for a question to a modern client,
+    /// behind its parked calls.
     pub ask_wait: Duration,
     /// Most open questions of this upstream per session.
     pub open_questions: usize,
@@ -59,7 +59,7 @@ pub struct Upstream {
 }
 
 #[cfg(test)]
-impl Upstream {
+impl UpstreamConfig {
     /// An HTTP upstream with these keys.
     pub(crate) fn sample(keys: &str) -> Self {
         let start = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
@@ -70,7 +70,7 @@ impl Upstream {
 
 /// How an upstream is reached.
 #[derive(Debug, Clone)]
-pub enum Carrier {
+pub enum CarrierConfig {
     /// A child process, one JSON-RPC message per line.
     Stdio(StdioCarrier),
     /// An HTTP service.
@@ -106,7 +106,7 @@ pub struct HttpCarrier {
     /// The MCP endpoint.
     pub url: Url,
     /// Which HTTP transport.
-    pub transport: Transport,
+    pub transport: TransportKind,
     /// Fixed request headers.
     pub headers: Vec<(String, Secret)>,
     /// Extra trust anchors, PEM.
@@ -119,7 +119,7 @@ pub struct HttpCarrier {
 
 /// `upstreams.*.transport`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
+pub enum TransportKind {
     /// Find out.
     Auto,
     /// Streamable HTTP.
@@ -143,7 +143,7 @@ pub enum Isolation {
 
 /// `upstreams.*.era`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Era {
+pub enum EraPin {
     /// Probe.
     Auto,
     /// `initialize` handshake.

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::carriers;
 use super::endpoints;
-use super::reader::Section;
+use super::reader::ConfigSection;
 use super::report::join;
-use super::upstream_types::{Carrier, Era, Isolation, Upstream};
+use super::upstream_types::{CarrierConfig, EraPin, Isolation, UpstreamConfig};
 
 /// The samples of the reference: a stdio child, an HTTP service.
 pub(super) const STDIO_SAMPLE: &str = "files";
@@ -14,7 +14,7 @@ pub(super) const STDIO_SAMPLE: &str = "files";
 pub(super) const HTTP_SAMPLE: &str = "tracker";
 
 /// Reads one `[upstreams.<name>]`; `None` unless exactly one of `command` and `url` is given.
-pub(super) fn read(name: &str, s: &mut Section<'_>) -> Option<Upstream> {
+pub(super) fn read(name: &str, s: &mut ConfigSection<'_>) -> Option<UpstreamConfig> {
     let only = |sample| !s.is_recording() || name == sample;
     let (with_stdio, with_http) = (only(STDIO_SAMPLE), only(HTTP_SAMPLE));
     let stdio = if with_stdio { carriers::stdio(s) } else { None };
@@ -24,7 +24,7 @@ pub(super) fn read(name: &str, s: &mut Section<'_>) -> Option<Upstream> {
     let carrier = match (stdio, http) {
         (Some(stdio), None) => {
             misplaced(s, &http_keys, "is for upstreams that are reached by `url`");
-            Some(Carrier::Stdio(stdio))
+            Some(CarrierConfig::Stdio(stdio))
         }
         (None, Some(http)) => {
             misplaced(
@@ -32,7 +32,7 @@ pub(super) fn read(name: &str, s: &mut Section<'_>) -> Option<Upstream> {
                 &stdio_keys,
                 "is for upstreams that are started by `command`",
             );
-            Some(Carrier::Http(http))
+            Some(CarrierConfig::Http(http))
         }
         (Some(_), Some(_)) => {
             s.error(
@@ -58,7 +58,11 @@ pub(super) fn read(name: &str, s: &mut Section<'_>) -> Option<Upstream> {
     common(name, s, carrier)
 }
 
-fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<Upstream> {
+fn common(
+    name: &str,
+    s: &mut ConfigSection<'_>,
+    carrier: Option<CarrierConfig>,
+) -> Option<UpstreamConfig> {
     let isolation = s
         .key(
             "isolation",
@@ -116,7 +120,7 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
         .list(&[], |text| Ok(text.to_owned()));
     let run_tasks = run_tasks(s);
     let list_changed = list_changed(s);
-    Some(Upstream {
+    Some(UpstreamConfig {
         name: name.to_owned(),
         carrier: carrier?,
         isolation,
@@ -140,10 +144,10 @@ fn common(name: &str, s: &mut Section<'_>, carrier: Option<Carrier>) -> Option<U
     })
 }
 
-fn connect_timeout(s: &mut Section<'_>, carrier: Option<&Carrier>) -> Duration {
+fn connect_timeout(s: &mut ConfigSection<'_>, carrier: Option<&CarrierConfig>) -> Duration {
     let default = match carrier {
-        Some(Carrier::Http(_)) => "10s",
-        Some(Carrier::Stdio(_)) | None => "30s",
+        Some(CarrierConfig::Http(_)) => "10s",
+        Some(CarrierConfig::Stdio(_)) | None => "30s",
     };
     s.key(
         "connect_timeout",
@@ -153,7 +157,7 @@ fn connect_timeout(s: &mut Section<'_>, carrier: Option<&Carrier>) -> Duration {
     .duration(default)
 }
 
-fn run_tasks(s: &mut Section<'_>) -> bool {
+fn run_tasks(s: &mut ConfigSection<'_>) -> bool {
     s.key(
         "run_tasks",
         "Whether a tool that it runs only as a task is run for clients that know no tasks: the \
@@ -163,7 +167,7 @@ fn run_tasks(s: &mut Section<'_>) -> bool {
     .flag(true)
 }
 
-fn list_changed(s: &mut Section<'_>) -> bool {
+fn list_changed(s: &mut ConfigSection<'_>) -> bool {
     s.key(
         "list_changed",
         "Whether clients are told that its lists of tools, prompts and resources may change, and when \
@@ -172,7 +176,7 @@ fn list_changed(s: &mut Section<'_>) -> bool {
     .flag(true)
 }
 
-fn open_questions(s: &mut Section<'_>) -> usize {
+fn open_questions(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "open_questions",
         "Questions that one of its sessions may have open, of any revision before 2026-07-28; \
@@ -181,7 +185,7 @@ fn open_questions(s: &mut Section<'_>) -> usize {
     .count(64)
 }
 
-fn ask_wait(s: &mut Section<'_>) -> Duration {
+fn ask_wait(s: &mut ConfigSection<'_>) -> Duration {
     s.key(
         "ask_wait",
         "How long a call whose client can be asked waits behind another such call, where questions \
@@ -189,19 +193,19 @@ fn ask_wait(s: &mut Section<'_>) -> Duration {
          question to a modern client waits while `limits.parked_per_principal` or another cap on parked calls is \
          reached; then the client is not asked.",
     )
-    .wait("2s")
+    .duration_or_zero("2s")
 }
 
-fn era(s: &mut Section<'_>) -> Era {
+fn era(s: &mut ConfigSection<'_>) -> EraPin {
     let words = [
-        ("auto", Era::Auto),
-        ("legacy", Era::Legacy),
-        ("modern", Era::Modern),
-        ("2024-11-05", Era::Revision("2024-11-05")),
-        ("2025-03-26", Era::Revision("2025-03-26")),
-        ("2025-06-18", Era::Revision("2025-06-18")),
-        ("2025-11-25", Era::Revision("2025-11-25")),
-        ("2026-07-28", Era::Revision("2026-07-28")),
+        ("auto", EraPin::Auto),
+        ("legacy", EraPin::Legacy),
+        ("modern", EraPin::Modern),
+        ("2024-11-05", EraPin::Revision("2024-11-05")),
+        ("2025-03-26", EraPin::Revision("2025-03-26")),
+        ("2025-06-18", EraPin::Revision("2025-06-18")),
+        ("2025-11-25", EraPin::Revision("2025-11-25")),
+        ("2026-07-28", EraPin::Revision("2026-07-28")),
     ];
     s.key(
         "era",
@@ -209,10 +213,10 @@ fn era(s: &mut Section<'_>) -> Era {
          or one era for all clients, or exactly this revision.",
     )
     .choice("auto", &words)
-    .unwrap_or(Era::Auto)
+    .unwrap_or(EraPin::Auto)
 }
 
-fn misplaced(s: &Section<'_>, keys: &[&'static str], what: &str) {
+fn misplaced(s: &ConfigSection<'_>, keys: &[&'static str], what: &str) {
     for key in keys {
         if s.has(key) {
             s.error(

@@ -1,6 +1,6 @@
 //! Whether a configuration fits under the limit on file descriptors.
 
-use crate::config::{Carrier, Config};
+use crate::config::{CarrierConfig, Config};
 
 /// Of one stdio child: three pipes, and the handle that tells its end.
 const PER_CHILD: usize = 4;
@@ -33,8 +33,8 @@ impl Fit {
         let (mut children, mut is_http) = (0, false);
         for upstream in &config.upstreams {
             match upstream.carrier {
-                Carrier::Stdio(_) => children = config.stdio.max_children,
-                Carrier::Http(_) => is_http = true,
+                CarrierConfig::Stdio(_) => children = config.stdio.max_children,
+                CarrierConfig::Http(_) => is_http = true,
             }
         }
         let wanted = config.server.max_connections;

@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     fn port(readiness: Readiness) -> AdminPort {
-        let admin = crate::config::Admin {
+        let admin = crate::config::AdminConfig {
             listen: "127.0.0.1:9090".parse().unwrap(),
             allowed_hosts: Vec::new(),
             token: None,

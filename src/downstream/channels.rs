@@ -29,7 +29,7 @@ struct Registry {
 }
 
 impl Channels {
-    pub(super) fn new(settings: &config::Sessions) -> Self {
+    pub(super) fn new(settings: &config::SessionsConfig) -> Self {
         Self {
             max_per_principal: settings.max_per_principal,
             max_total: settings.max_total,

@@ -83,7 +83,7 @@ impl Guard {
     /// The lists of DESIGN §4: `public_url`, the configured ones, and loopback names where the
     /// listener (for origins: and `public_url`) is loopback.
     #[must_use]
-    pub fn new(settings: &config::Server) -> Self {
+    pub fn new(settings: &config::HttpServerConfig) -> Self {
         let loopback_listener = settings.listen.ip().is_loopback();
         let public_host = settings.public_url.host_str().unwrap_or_default();
         let mut hosts = vec![AllowedHost {
@@ -125,7 +125,7 @@ impl Guard {
 
     /// Hosts of the admin port: addresses, as probes know no name, loopback names, and the configured hosts.
     #[must_use]
-    pub fn for_operators(settings: &config::Admin) -> Self {
+    pub fn for_operators(settings: &config::AdminConfig) -> Self {
         let loopback = LOOPBACK_NAMES.iter().map(|name| AllowedHost {
             name: (*name).to_owned(),
             port: None,

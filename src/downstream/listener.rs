@@ -120,7 +120,10 @@ impl Listener {
     ///
     /// # Errors
     /// The address, the certificate or the list of proxies cannot be used.
-    pub fn bind(settings: &config::Server, header_bytes: usize) -> Result<Self, ListenError> {
+    pub fn bind(
+        settings: &config::HttpServerConfig,
+        header_bytes: usize,
+    ) -> Result<Self, ListenError> {
         let address = settings.listen;
         let fail = |source| ListenError::Bind { address, source };
         let socket = open(address).map_err(fail)?;

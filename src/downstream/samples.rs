@@ -7,8 +7,8 @@ use url::Url;
 use crate::config;
 
 /// Defaults of DESIGN §11, with short deadlines.
-pub(crate) fn server(listen: &str, public_url: &str) -> config::Server {
-    config::Server {
+pub(crate) fn server(listen: &str, public_url: &str) -> config::HttpServerConfig {
+    config::HttpServerConfig {
         listen: listen.parse().unwrap(),
         public_url: Url::parse(public_url).unwrap(),
         allowed_origins: Vec::new(),

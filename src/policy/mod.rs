@@ -66,7 +66,7 @@ impl Denial {
 impl Policy {
     /// Takes the rules of a checked configuration.
     #[must_use]
-    pub fn new(config: &config::Auth) -> Self {
+    pub fn new(config: &config::AuthConfig) -> Self {
         let rule = |(position, of): (usize, &config::ToolScope)| Rule {
             name: format!("auth.tool_scopes[{position}]"),
             of: of.clone(),
@@ -182,7 +182,7 @@ mod tests {
             upstreams: owned(upstreams),
             scopes: owned(scopes),
         };
-        Policy::new(&config::Auth {
+        Policy::new(&config::AuthConfig {
             mode: config::AuthMode::OAuth,
             required_scopes: Vec::new(),
             login_scopes: Vec::new(),

@@ -11,7 +11,7 @@ use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter as Governor};
 
 use crate::call::OwnerKey;
-use crate::config::Rate;
+use crate::config::RateConfig;
 use crate::lock::lock;
 use crate::sync::keyed_counter::Tally;
 
@@ -61,7 +61,7 @@ impl Drop for Claim {
 impl RateLimiter {
     /// Every principal starts with its full allowance.
     #[must_use]
-    pub fn new(rate: Rate) -> Self {
+    pub fn new(rate: RateConfig) -> Self {
         Self::with_clock(rate, MonotonicClock)
     }
 
@@ -78,7 +78,7 @@ impl RateLimiter {
 }
 
 impl<C: Clock + Clone> RateLimiter<C> {
-    fn with_clock(rate: Rate, clock: C) -> Self {
+    fn with_clock(rate: RateConfig, clock: C) -> Self {
         let count = NonZeroU32::new(rate.count).unwrap_or(NonZeroU32::MIN);
         let burst = count.saturating_add(count.get());
         // A period of no length would mean no limit; the shortest is one nanosecond.
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
     use crate::call::Principal;
 
-    const RATE: Rate = Rate {
+    const RATE: RateConfig = RateConfig {
         count: 10,
         per: Duration::from_secs(1),
     };
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_newcomer_does_not_overtake_what_waits() {
-        let rate = Rate {
+        let rate = RateConfig {
             count: 1,
             per: Duration::from_hours(1),
         };

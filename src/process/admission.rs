@@ -12,7 +12,7 @@ use super::full::{Cap, Full};
 use super::state::ChildState;
 use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
-use crate::config::Stdio;
+use crate::config::StdioConfig;
 use crate::lock::lock;
 use crate::process::holders::Holders;
 use crate::sync::keyed_counter::Tally;
@@ -106,7 +106,7 @@ impl fmt::Debug for ChildSlots {
 }
 
 impl ChildSlots {
-    pub(super) fn new(settings: &Stdio) -> Arc<Self> {
+    pub(super) fn new(settings: &StdioConfig) -> Arc<Self> {
         let caps = Caps {
             total: settings.max_children,
             per_owner: settings.max_children_per_principal,

@@ -24,7 +24,7 @@ use super::stdout_reader::Lines;
 use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::cause::chain;
-use crate::config::{self, Carrier};
+use crate::config::{self, CarrierConfig};
 use crate::process::holders::Holders;
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::{GAUGES, LABELED};
@@ -128,7 +128,7 @@ pub struct Counts {
 /// All children of the gateway.
 pub struct StdioRuntime {
     pub(super) host: Host,
-    pub(super) settings: config::Stdio,
+    pub(super) settings: config::StdioConfig,
     pub(super) max_message: usize,
     /// Keeper tasks, apart from all others: they outlive the hard stop of the rest, so that children still end by the
     /// ladder.
@@ -157,8 +157,8 @@ impl StdioRuntime {
     /// # Errors
     /// No private directory can be made, or no process can be started.
     pub fn start(
-        settings: &config::Stdio,
-        limits: &config::Limits,
+        settings: &config::StdioConfig,
+        limits: &config::LimitsConfig,
         host: Host,
         tasks: &Tasks,
     ) -> io::Result<Arc<Self>> {
@@ -213,7 +213,7 @@ impl StdioRuntime {
     pub async fn open(
         &self,
         owner: OwnerKey,
-        upstream: &config::Upstream,
+        upstream: &config::UpstreamConfig,
         patience: Patience,
         holders: &Holders,
     ) -> Result<(StdioConnection, Lines), OpenError> {
@@ -227,11 +227,11 @@ impl StdioRuntime {
     async fn try_open(
         &self,
         owner: OwnerKey,
-        upstream: &config::Upstream,
+        upstream: &config::UpstreamConfig,
         patience: Patience,
         holders: &Holders,
     ) -> Result<(StdioConnection, Lines), OpenError> {
-        let Carrier::Stdio(carrier) = &upstream.carrier else {
+        let CarrierConfig::Stdio(carrier) = &upstream.carrier else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
         };
         let name: Arc<str> = upstream.name.as_str().into();

@@ -89,7 +89,7 @@ pub(super) struct Place<'a> {
 }
 
 impl Catalog {
-    pub(super) fn new(settings: &config::Lists) -> Self {
+    pub(super) fn new(settings: &config::ListsConfig) -> Self {
         Self {
             lists: Lists::new(settings.total),
             others: Cache::builder()

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::view::View;
 use super::{EMPTY, Relay, cursor_context, tasks, uris};
 use crate::call::{Call, Level, Reply};
-use crate::config::Prefix;
+use crate::config::PrefixRule;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, ListKind, Method};
@@ -53,7 +53,8 @@ pub(super) struct Target {
 impl Relay {
     /// How an endpoint shows one of its upstreams.
     pub(super) fn view(&self, endpoint: &Endpoint, upstream: &Arc<str>) -> View {
-        let always = self.parts.settings.mcp.prefix == Prefix::Always && &*endpoint.name == "mcp";
+        let always =
+            self.parts.settings.mcp.prefix == PrefixRule::Always && &*endpoint.name == "mcp";
         match self.prefixes.of(upstream) {
             Some(prefix) if !endpoint.pure || always => View::Merged(Arc::new(prefix.clone())),
             _ => View::Pure,

@@ -130,8 +130,8 @@ impl Relay {
         });
     }
 
-    /// Whether `logging/setLevel` was sent or is unnecessary: an upstream that refuses is not asked again. `false` for a
-    /// modern upstream, since a restart may make it a legacy one.
+    /// Whether `logging/setLevel` was sent or is unnecessary: an upstream that refuses is not asked again. `false` for
+    /// a modern upstream, since a restart may make it a legacy one.
     async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: Level) -> bool {
         let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;
         let declared = match link.declared() {

@@ -99,7 +99,7 @@ impl MetricsPage {
 ///
 /// # Errors
 /// An exporter cannot be built, or it was set up before.
-pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryError> {
+pub fn init(settings: &config::TelemetryConfig) -> Result<TelemetryGuard, TelemetryError> {
     let resource = resource(settings);
     let registry = Registry::new();
     let mut meter = SdkMeterProvider::builder()
@@ -180,7 +180,7 @@ pub fn init(settings: &config::Telemetry) -> Result<TelemetryGuard, TelemetryErr
 ///
 /// # Errors
 /// Logging was set up before, or the system refuses a thread.
-pub fn lines_to_stderr(settings: &config::Telemetry) -> Result<LinesGuard, TelemetryError> {
+pub fn lines_to_stderr(settings: &config::TelemetryConfig) -> Result<LinesGuard, TelemetryError> {
     let look = Look::new(settings.log_format, false);
     let (writer, guard) = Writer::start(std::io::stderr())?;
     let (filter, _) = log::filter(settings.log_level.clone());
@@ -192,7 +192,7 @@ pub fn lines_to_stderr(settings: &config::Telemetry) -> Result<LinesGuard, Telem
 }
 
 /// What every export says of its sender.
-fn resource(settings: &config::Telemetry) -> Resource {
+fn resource(settings: &config::TelemetryConfig) -> Resource {
     let instance = format!("{:016x}", rand::random::<u64>());
     Resource::builder()
         .with_service_name(settings.service_name.clone())

@@ -78,7 +78,7 @@ impl Carrier {
 /// Parameters of a link.
 #[derive(Debug)]
 pub(super) struct Settings {
-    pub(super) upstream: Arc<config::Upstream>,
+    pub(super) upstream: Arc<config::UpstreamConfig>,
     pub(super) name: Arc<str>,
     pub(super) carrier: Carrier,
     pub(super) owner: OwnerKey,

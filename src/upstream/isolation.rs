@@ -26,7 +26,7 @@ use super::link::negotiated::{EraCell, EraLink};
 use super::link::shared::{PoolKey, SharedLinks};
 use crate::call::{ClientCapabilities, Intake, OwnerKey, UpstreamLink};
 use crate::cause::Cause;
-use crate::config::{self, Isolation, Transport};
+use crate::config::{self, Isolation, TransportKind};
 use crate::process::holders::{HolderKey, Holders};
 use crate::process::{Host, StdioRuntime};
 use crate::protocol::{Era, Revision};
@@ -76,7 +76,7 @@ pub struct Upstreams {
     entries: HashMap<Arc<str>, Entry>,
     shared: SharedLinks,
     stdio: Option<Arc<StdioRuntime>>,
-    limits: config::Limits,
+    limits: config::LimitsConfig,
     stdio_idle: Duration,
     tasks: Tasks,
     left_out: LineLimit<(Arc<str>, &'static str)>,
@@ -84,7 +84,7 @@ pub struct Upstreams {
 
 #[derive(Debug)]
 struct Entry {
-    settings: Arc<config::Upstream>,
+    settings: Arc<config::UpstreamConfig>,
     carrier: Carrier,
     asks: AskingHabit,
     eras: PerAccount<EraCell>,
@@ -111,7 +111,7 @@ impl Upstreams {
         let any_stdio = config
             .upstreams
             .iter()
-            .any(|u| matches!(u.carrier, config::Carrier::Stdio(_)));
+            .any(|u| matches!(u.carrier, config::CarrierConfig::Stdio(_)));
         let stdio = if any_stdio {
             Some(StdioRuntime::start(&config.stdio, &limits, host, &tasks)?)
         } else {
@@ -120,23 +120,27 @@ impl Upstreams {
         let mut entries = HashMap::new();
         for upstream in &config.upstreams {
             let carrier = match (&upstream.carrier, &stdio) {
-                (config::Carrier::Http(http), _) => {
+                (config::CarrierConfig::Http(http), _) => {
                     let client = HttpClient::new(http).map_err(|source| SetupError::Client {
                         upstream: upstream.name.clone(),
                         source,
                     })?;
                     let client = Box::new(client);
                     match http.transport {
-                        Transport::Streamable => Carrier::Http(client, bounds, None),
-                        Transport::Auto => Carrier::Http(client, bounds, Some(Older::default())),
-                        Transport::Sse => Carrier::Duplex(Source::Events(client, bounds)),
-                        Transport::WebSocket => Carrier::Duplex(Source::Sockets(client, bounds)),
+                        TransportKind::Streamable => Carrier::Http(client, bounds, None),
+                        TransportKind::Auto => {
+                            Carrier::Http(client, bounds, Some(Older::default()))
+                        }
+                        TransportKind::Sse => Carrier::Duplex(Source::Events(client, bounds)),
+                        TransportKind::WebSocket => {
+                            Carrier::Duplex(Source::Sockets(client, bounds))
+                        }
                     }
                 }
-                (config::Carrier::Stdio(_), Some(stdio)) => {
+                (config::CarrierConfig::Stdio(_), Some(stdio)) => {
                     Carrier::Duplex(Source::Children(Arc::clone(stdio)))
                 }
-                (config::Carrier::Stdio(_), None) => continue,
+                (config::CarrierConfig::Stdio(_), None) => continue,
             };
             let settings = Arc::new(upstream.clone());
             let name: Arc<str> = Arc::from(upstream.name.as_str());
@@ -168,7 +172,7 @@ impl Upstreams {
 
     /// The configuration of an upstream.
     #[must_use]
-    pub fn settings(&self, upstream: &str) -> Option<&Arc<config::Upstream>> {
+    pub fn settings(&self, upstream: &str) -> Option<&Arc<config::UpstreamConfig>> {
         self.entries.get(upstream).map(|entry| &entry.settings)
     }
 
@@ -367,11 +371,14 @@ impl Entry {
 }
 
 /// Whether a question can come on the stream of the call that it belongs to.
-fn has_streams_of_calls(carrier: &config::Carrier) -> bool {
+fn has_streams_of_calls(carrier: &config::CarrierConfig) -> bool {
     match carrier {
-        config::Carrier::Stdio(_) => false,
-        config::Carrier::Http(http) => {
-            matches!(http.transport, Transport::Auto | Transport::Streamable)
+        config::CarrierConfig::Stdio(_) => false,
+        config::CarrierConfig::Http(http) => {
+            matches!(
+                http.transport,
+                TransportKind::Auto | TransportKind::Streamable
+            )
         }
     }
 }

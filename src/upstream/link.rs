@@ -1,5 +1,5 @@
-//! Links: one logical connection to an upstream. `legacy` and `modern` speak one era each, `negotiated` finds out which,
-//! `shared` puts several sessions on one link. The other files are what two of these need.
+//! Links: one logical connection to an upstream. `legacy` and `modern` speak one era each, `negotiated` finds out
+//! which, `shared` puts several sessions on one link. The other files are what two of these need.
 
 mod abandoned_calls;
 mod cancellation;

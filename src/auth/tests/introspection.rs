@@ -32,10 +32,10 @@ impl World {
         Self::with(|_| ()).await
     }
 
-    async fn with(change: impl FnOnce(&mut config::Issuer)) -> Self {
+    async fn with(change: impl FnOnce(&mut config::IssuerConfig)) -> Self {
         let server = Server::start().await;
         let mut config = auth(&[&server.origin]);
-        config.issuers[0].introspection = Some(config::Introspection {
+        config.issuers[0].introspection = Some(config::IntrospectionConfig {
             endpoint: None,
             client_id: "gate way".to_owned(),
             client_secret: Secret::new("hunter:2"),

@@ -65,7 +65,7 @@ async fn the_keys_of_one_issuer_do_not_sign_for_another() {
     publish(&dir, &[other.jwk()]);
     let file = dir.path().join("jwks.json");
     let world = World::with(|config| {
-        config.issuers.push(config::Issuer {
+        config.issuers.push(config::IssuerConfig {
             issuer: "https://other.test".to_owned(),
             jwks_file: Some(file),
             audiences: Vec::new(),

@@ -3,7 +3,7 @@ use rstest::rstest;
 use super::*;
 use crate::downstream::samples;
 
-fn settings(listen: &str, public_url: &str) -> config::Server {
+fn settings(listen: &str, public_url: &str) -> config::HttpServerConfig {
     let mut settings = samples::server(listen, public_url);
     settings.allowed_origins = vec![
         "https://claude.ai/".to_owned(),

@@ -55,7 +55,7 @@ pub(super) struct Protocols {
 }
 
 impl Protocols {
-    pub(super) fn new(settings: &config::Server, header_bytes: usize) -> Self {
+    pub(super) fn new(settings: &config::HttpServerConfig, header_bytes: usize) -> Self {
         let mut http1 = http1::Builder::new();
         // Spec: RFC 6585 §5; SPEC T-17: a larger head is 431.
         http1

@@ -37,7 +37,7 @@ pub(super) struct Shares {
 
 impl Shares {
     /// Shares from the configuration; a quarter of `max_connections` each where not configured.
-    pub(super) fn new(settings: &config::Server) -> Self {
+    pub(super) fn new(settings: &config::HttpServerConfig) -> Self {
         let total = settings.max_connections;
         let quarter = total.div_ceil(4).max(1);
         Self {

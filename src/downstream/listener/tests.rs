@@ -60,7 +60,7 @@ fn large(dropped: &Arc<Notify>) -> Body {
     Body::from(Bytes::from_owner(large))
 }
 
-pub(super) fn start(change: impl FnOnce(&mut config::Server)) -> Running {
+pub(super) fn start(change: impl FnOnce(&mut config::HttpServerConfig)) -> Running {
     let mut settings = samples::server("127.0.0.1:0", "http://127.0.0.1");
     change(&mut settings);
     let listener = Listener::bind(&settings, 16 * 1024).unwrap();
@@ -133,7 +133,7 @@ async fn until(stream: &mut TcpStream, text: &str) -> String {
     seen
 }
 
-fn short_deadline(settings: &mut config::Server) {
+fn short_deadline(settings: &mut config::HttpServerConfig) {
     settings.header_timeout = Duration::from_millis(200);
 }
 

@@ -48,7 +48,7 @@ pub enum TlsError {
 /// The certificate shown in handshakes, and the files with certificate and key.
 #[derive(Debug)]
 pub(super) struct Certificate {
-    files: config::Tls,
+    files: config::TlsConfig,
     current: Mutex<Arc<ServerConfig>>,
     /// Contents of both files at the last check.
     seen: Mutex<Pair>,
@@ -66,7 +66,7 @@ impl Certificate {
     ///
     /// # Errors
     /// They cannot be read, or used together.
-    pub(super) fn load(files: &config::Tls) -> Result<Self, TlsError> {
+    pub(super) fn load(files: &config::TlsConfig) -> Result<Self, TlsError> {
         let read = |path: &PathBuf| {
             std::fs::read(path).map_err(|source| TlsError::File {
                 path: path.clone(),
@@ -149,7 +149,7 @@ struct Refused {
 }
 
 impl Pair {
-    async fn read(files: &config::Tls) -> Result<Self, TlsError> {
+    async fn read(files: &config::TlsConfig) -> Result<Self, TlsError> {
         Ok(Self {
             cert: read(&files.cert).await?,
             key: read(&files.key).await?,
@@ -157,7 +157,7 @@ impl Pair {
     }
 
     /// Offers HTTP/2 and HTTP/1.1 under this certificate.
-    fn server(&self, files: &config::Tls) -> Result<Arc<ServerConfig>, TlsError> {
+    fn server(&self, files: &config::TlsConfig) -> Result<Arc<ServerConfig>, TlsError> {
         let fail = |path: &PathBuf| {
             let path = path.clone();
             move |source| TlsError::Pem { path, source }

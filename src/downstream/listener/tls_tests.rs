@@ -18,7 +18,7 @@ use crate::telemetry::metrics::LABELED;
 
 /// A running TLS listener, and a client configuration that trusts its certificate.
 fn start_tls(
-    change: impl FnOnce(&mut config::Server),
+    change: impl FnOnce(&mut config::HttpServerConfig),
 ) -> (Running, ClientConfig, tempfile::TempDir) {
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -30,7 +30,7 @@ fn start_tls(
     std::fs::write(&cert, issued.cert.pem()).unwrap();
     std::fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
     let running = start(|settings| {
-        settings.tls = Some(config::Tls {
+        settings.tls = Some(config::TlsConfig {
             cert,
             key,
             reload: Duration::from_millis(20),
@@ -369,7 +369,7 @@ async fn the_rest_of_an_answer_that_is_not_read_does_not_keep_a_connection() {
 #[tokio::test]
 async fn a_missing_certificate_is_named() {
     let mut settings = crate::downstream::samples::server("127.0.0.1:0", "https://localhost");
-    settings.tls = Some(config::Tls {
+    settings.tls = Some(config::TlsConfig {
         cert: "/nowhere/cert.pem".into(),
         key: "/nowhere".into(),
         reload: Duration::from_secs(10),

@@ -15,7 +15,7 @@ use super::link::ModernLink;
 use super::ticket::KEY_LEN;
 use crate::call::OwnerKey;
 use crate::clock::SharedClock;
-use crate::config::{Limits, Server};
+use crate::config::{HttpServerConfig, LimitsConfig};
 use crate::downstream::listener::H2_MAX_STREAMS;
 use crate::lock::lock;
 use crate::ownership::Ownership;
@@ -77,7 +77,7 @@ pub(in crate::downstream) struct ParkingCaps {
 impl ParkingCaps {
     /// The caps of the configuration. Calls that wait leave half of the exchanges to retries: those of a principal, of
     /// one HTTP/2 connection, and of all connections.
-    pub(in crate::downstream) fn new(limits: &Limits, server: &Server) -> Self {
+    pub(in crate::downstream) fn new(limits: &LimitsConfig, server: &HttpServerConfig) -> Self {
         let streams = H2_MAX_STREAMS as usize;
         Self {
             per_principal: limits.parked_per_principal,

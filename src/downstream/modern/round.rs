@@ -227,8 +227,8 @@ impl ModernLink {
         });
     }
 
-    /// Gives the call its place among the parked ones, if it has none yet; waits for one up to `ask_wait`. Its questions
-    /// are refused, and `false` returned, when there is none in time.
+    /// Gives the call its place among the parked ones, if it has none yet; waits for one up to `ask_wait`. Its
+    /// questions are refused, and `false` returned, when there is none in time.
     ///
     /// # Cancel safety
     /// The call stops waiting; a further question of it waits in its own right.

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Asked, Stopped, envelope, refusal};
 use crate::call::Reply;
-use crate::config::Limits;
+use crate::config::LimitsConfig;
 use crate::downstream::Front;
 use crate::downstream::access_log::{AccessLine, AccessRecord};
 use crate::downstream::admission::Due;
@@ -107,7 +107,7 @@ struct Place {
 }
 
 /// The two sides of a socket, with its bounds.
-pub(in crate::downstream) fn on_socket(limits: &Limits) -> (Calls, Frames) {
+pub(in crate::downstream) fn on_socket(limits: &LimitsConfig) -> (Calls, Frames) {
     let (sender, receiver) = mpsc::channel(WAITING);
     // As many as run may wait.
     let most = 2 * limits.calls_per_principal + limits.subscriptions_per_session;

@@ -10,7 +10,7 @@ use crate::process::state::Birth;
 use crate::process::stderr::Log;
 
 fn slots(total: usize, per_owner: usize) -> Arc<ChildSlots> {
-    ChildSlots::new(&Stdio {
+    ChildSlots::new(&StdioConfig {
         max_children: total,
         max_children_per_principal: per_owner,
         idle: std::time::Duration::MAX,

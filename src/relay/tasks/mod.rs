@@ -1,8 +1,8 @@
 //! Tasks: calls that continue after their first answer. Two designs exist: tasks of 2025-11-25, requested by
 //! the caller (*legacy*), and tasks of the extension, begun by the server.
 //!
-//! `handle` and `sealed` seal task ids for clients, `hold` runs a task for a client without tasks, `newer` opens the modern
-//! link for that on an upstream of both eras, `bridge` shows legacy tasks as extension tasks, `carried` passes
+//! `handle` and `sealed` seal task ids for clients, `hold` runs a task for a client without tasks, `newer` opens the
+//! modern link for that on an upstream of both eras, `bridge` shows legacy tasks as extension tasks, `carried` passes
 //! legacy tasks between two sides of 2025-11-25, `mark` tags their messages, `host` runs tasks that a client of
 //! 2025-11-25 requests from an upstream with the extension, `hosted` answers requests about those, `follow`
 //! sends task status to subscriptions. Clients see no other tasks.

@@ -11,12 +11,12 @@ use crate::protocol::{Message, Revision};
 use crate::telemetry::metrics::UpstreamLoad;
 use crate::telemetry::trace::{CallSpan, Outcome, TraceContext};
 
-fn settings(otlp_endpoint: Option<Url>) -> config::Telemetry {
-    config::Telemetry {
+fn settings(otlp_endpoint: Option<Url>) -> config::TelemetryConfig {
+    config::TelemetryConfig {
         otlp_endpoint,
         otlp_every_request: true,
         sample_ratio: 1.0,
-        caller_traces: config::Rate {
+        caller_traces: config::RateConfig {
             count: 5,
             per: Duration::from_secs(1),
         },

@@ -7,7 +7,7 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use opentelemetry_sdk::trace::SdkTracer;
 
 use super::TraceContext;
-use crate::config::Rate;
+use crate::config::RateConfig;
 
 static TRACING: OnceLock<Tracing> = OnceLock::new();
 
@@ -25,7 +25,7 @@ impl Tracing {
     /// Records `ratio` (0 to 1) of the traces that begin here or that a caller wants recorded, and of the
     /// latter as many more as `callers` allows, all callers together. `tracer` must record everything it is
     /// given. Only the first of a process counts.
-    pub fn install(tracer: SdkTracer, ratio: f64, callers: Rate) {
+    pub fn install(tracer: SdkTracer, ratio: f64, callers: RateConfig) {
         drop(TRACING.set(Self::new(tracer, ratio, callers)));
     }
 
@@ -34,7 +34,7 @@ impl Tracing {
         TRACING.get()
     }
 
-    pub(super) fn new(tracer: SdkTracer, ratio: f64, callers: Rate) -> Self {
+    pub(super) fn new(tracer: SdkTracer, ratio: f64, callers: RateConfig) -> Self {
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

@@ -352,9 +352,9 @@ mod tests {
     use opentelemetry_sdk::trace::{SdkTracerProvider, SpanData, SpanExporter};
 
     use super::*;
-    use crate::config::Rate;
+    use crate::config::RateConfig;
 
-    const CALLERS: Rate = Rate {
+    const CALLERS: RateConfig = RateConfig {
         count: 2,
         per: std::time::Duration::from_hours(1),
     };

@@ -22,7 +22,7 @@ pub(crate) struct Ourselves {
 
 impl Ourselves {
     /// As the operator wants it.
-    pub(crate) fn new(settings: &config::Merged) -> Self {
+    pub(crate) fn new(settings: &config::MergedConfig) -> Self {
         let title = json::quote(&clean(&settings.title, MAX_TITLE));
         let version = env!("CARGO_PKG_VERSION");
         let info = format!(r#"{{"name":"drawbridge","title":{title},"version":"{version}"}}"#);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Entry, Upstreams};
-use crate::config::{self, Transport};
+use crate::config::{self, TransportKind};
 use crate::protocol::{Era, Revision};
 use crate::status::{self, UpstreamStatus, millis, tenth, time_text};
 use crate::upstream::carrier::Carrier;
@@ -67,15 +67,15 @@ impl Entry {
     /// As in the configuration, but for one that was found to speak HTTP+SSE alone.
     fn transport(&self) -> &'static str {
         let http = match &self.settings.carrier {
-            config::Carrier::Stdio(_) => return "stdio",
-            config::Carrier::Http(http) => http,
+            config::CarrierConfig::Stdio(_) => return "stdio",
+            config::CarrierConfig::Http(http) => http,
         };
         match (http.transport, &self.carrier) {
-            (Transport::Auto, Carrier::Http(_, _, Some(older))) if older.is_spoken() => "sse",
-            (Transport::Auto, _) => "auto",
-            (Transport::Streamable, _) => "streamable",
-            (Transport::Sse, _) => "sse",
-            (Transport::WebSocket, _) => "websocket",
+            (TransportKind::Auto, Carrier::Http(_, _, Some(older))) if older.is_spoken() => "sse",
+            (TransportKind::Auto, _) => "auto",
+            (TransportKind::Streamable, _) => "streamable",
+            (TransportKind::Sse, _) => "sse",
+            (TransportKind::WebSocket, _) => "websocket",
         }
     }
 }

@@ -104,12 +104,12 @@ enum Sessions {
 pub(in crate::upstream) const FIRST_TO_DISCOVER: Revision = Revision::V2025_06_18;
 
 impl EraCell {
-    pub(in crate::upstream) fn new(upstream: &config::Upstream) -> Self {
+    pub(in crate::upstream) fn new(upstream: &config::UpstreamConfig) -> Self {
         let pin = match upstream.era {
-            config::Era::Auto => None,
-            config::Era::Legacy => Some(Pin::Legacy(None)),
-            config::Era::Modern => Some(Pin::Modern),
-            config::Era::Revision(text) => Some(match Revision::parse(text) {
+            config::EraPin::Auto => None,
+            config::EraPin::Legacy => Some(Pin::Legacy(None)),
+            config::EraPin::Modern => Some(Pin::Modern),
+            config::EraPin::Revision(text) => Some(match Revision::parse(text) {
                 Some(revision) if revision.era() == Era::Modern => Pin::Modern,
                 revision => Pin::Legacy(revision),
             }),

@@ -20,8 +20,8 @@ pub(super) fn client_span(
     let mut span = CallSpan::client(&call.trace, method, &settings.load);
     span.request(request, || id.to_string().into(), revision);
     span.attribute(attribute::TRANSPORT, || match settings.upstream.carrier {
-        config::Carrier::Stdio(_) => "pipe",
-        config::Carrier::Http(_) => "tcp",
+        config::CarrierConfig::Stdio(_) => "pipe",
+        config::CarrierConfig::Http(_) => "tcp",
     });
     span
 }

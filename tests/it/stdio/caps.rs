@@ -2,18 +2,18 @@
 
 use std::time::{Duration, Instant};
 
-use drawbridge::config::Upstream;
+use drawbridge::config::UpstreamConfig;
 use drawbridge::process::holders::Holders;
 use drawbridge::process::{OpenError, Patience};
 
 use super::world::{World, next, owner, sh, tuned};
 use crate::harness::{eventually, within};
 
-fn ready() -> Upstream {
+fn ready() -> UpstreamConfig {
     sh("echo '{}'; exec cat")
 }
 
-fn named(mut upstream: Upstream, name: &str) -> Upstream {
+fn named(mut upstream: UpstreamConfig, name: &str) -> UpstreamConfig {
     name.clone_into(&mut upstream.name);
     upstream
 }

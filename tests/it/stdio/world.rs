@@ -8,7 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use drawbridge::call::{OwnerKey, Principal};
 use drawbridge::config::{
-    Carrier, Era, HostedTaskLimits, Isolation, Limits, Rate, Stdio, StdioCarrier, Upstream,
+    CarrierConfig, EraPin, HostedTaskLimits, Isolation, LimitsConfig, RateConfig, StdioCarrier,
+    StdioConfig, UpstreamConfig,
 };
 use drawbridge::process::holders::Holders;
 use drawbridge::process::{Host, Lines, OpenError, Patience, StdioConnection, StdioRuntime};
@@ -38,7 +39,7 @@ impl World {
     }
 
     /// The same, with other settings.
-    pub(super) fn with(change: impl FnOnce(&mut Stdio)) -> Self {
+    pub(super) fn with(change: impl FnOnce(&mut StdioConfig)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut world = Self::at(&directory.path().join("state"), change);
         world.directory = Some(directory);
@@ -46,8 +47,8 @@ impl World {
     }
 
     /// The same in a directory owned by the caller.
-    pub(super) fn at(state: &Path, change: impl FnOnce(&mut Stdio)) -> Self {
-        let mut settings = Stdio {
+    pub(super) fn at(state: &Path, change: impl FnOnce(&mut StdioConfig)) -> Self {
+        let mut settings = StdioConfig {
             max_children: 256,
             max_children_per_principal: 64,
             idle: Duration::from_mins(10),
@@ -66,7 +67,11 @@ impl World {
     }
 
     /// A child of `upstream` for `who`.
-    pub(super) async fn open(&self, who: &str, upstream: &Upstream) -> (StdioConnection, Lines) {
+    pub(super) async fn open(
+        &self,
+        who: &str,
+        upstream: &UpstreamConfig,
+    ) -> (StdioConnection, Lines) {
         self.try_open(who, upstream).await.unwrap()
     }
 
@@ -74,7 +79,7 @@ impl World {
     pub(super) async fn try_open(
         &self,
         who: &str,
-        upstream: &Upstream,
+        upstream: &UpstreamConfig,
     ) -> Result<(StdioConnection, Lines), OpenError> {
         within(
             "open",
@@ -115,8 +120,8 @@ pub(super) fn host(state: &Path) -> Host {
     }
 }
 
-pub(super) fn limits() -> Limits {
-    Limits {
+pub(super) fn limits() -> LimitsConfig {
+    LimitsConfig {
         body: 4 << 20,
         bytes_per_principal: 128 << 20,
         bytes_total: 512 << 20,
@@ -143,7 +148,7 @@ pub(super) fn limits() -> Limits {
         },
         tasks_per_subscription: 64,
         unread: 1 << 20,
-        rate: Rate {
+        rate: RateConfig {
             count: 100,
             per: Duration::from_secs(1),
         },
@@ -156,20 +161,20 @@ pub(super) fn owner(name: &str) -> OwnerKey {
 }
 
 /// An upstream that runs `script` with `sh`.
-pub(super) fn sh(script: &str) -> Upstream {
+pub(super) fn sh(script: &str) -> UpstreamConfig {
     upstream("sh", &["-c", script])
 }
 
 /// An upstream that runs `script` with `python3`.
-pub(super) fn python(script: &str) -> Upstream {
+pub(super) fn python(script: &str) -> UpstreamConfig {
     upstream("python3", &["-u", "-c", script])
 }
 
 /// An upstream that runs a program, with a short stop ladder.
-pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
-    Upstream {
+pub(super) fn upstream(command: &str, args: &[&str]) -> UpstreamConfig {
+    UpstreamConfig {
         name: "up".to_owned(),
-        carrier: Carrier::Stdio(StdioCarrier {
+        carrier: CarrierConfig::Stdio(StdioCarrier {
             command: command.to_owned(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),
             cwd: None,
@@ -181,7 +186,7 @@ pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
             max_children: 128,
         }),
         isolation: Isolation::Session,
-        era: Era::Auto,
+        era: EraPin::Auto,
         era_recheck: Duration::from_hours(1),
         merged: true,
         direct: true,
@@ -202,8 +207,11 @@ pub(super) fn upstream(command: &str, args: &[&str]) -> Upstream {
 }
 
 /// `upstream` with its carrier changed.
-pub(super) fn tuned(mut upstream: Upstream, change: impl FnOnce(&mut StdioCarrier)) -> Upstream {
-    let Carrier::Stdio(carrier) = &mut upstream.carrier else {
+pub(super) fn tuned(
+    mut upstream: UpstreamConfig,
+    change: impl FnOnce(&mut StdioCarrier),
+) -> UpstreamConfig {
+    let CarrierConfig::Stdio(carrier) = &mut upstream.carrier else {
         panic!("a stdio upstream")
     };
     change(carrier);
@@ -211,14 +219,14 @@ pub(super) fn tuned(mut upstream: Upstream, change: impl FnOnce(&mut StdioCarrie
 }
 
 /// `upstream` with a variable set.
-pub(super) fn with_env(upstream: Upstream, name: &str, value: &str) -> Upstream {
+pub(super) fn with_env(upstream: UpstreamConfig, name: &str, value: &str) -> UpstreamConfig {
     tuned(upstream, |carrier| {
         carrier.env.insert(name.to_owned(), Secret::new(value));
     })
 }
 
 /// The same with a variable of our own.
-pub(super) fn with_inherited(upstream: Upstream, name: &str) -> Upstream {
+pub(super) fn with_inherited(upstream: UpstreamConfig, name: &str) -> UpstreamConfig {
     tuned(upstream, |carrier| carrier.inherit.push(name.to_owned()))
 }
 

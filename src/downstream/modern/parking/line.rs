@@ -13,8 +13,8 @@ pub(super) struct Spot {
     pub(super) upstream: Arc<str>,
 }
 
-/// The waiting calls. Those of one [`Spot`] share a lane, since the same caps keep them all waiting: a look for the next
-/// call reads the head of each lane only.
+/// The waiting calls. Those of one [`Spot`] share a lane, since the same caps keep them all waiting: a look for the
+/// next call reads the head of each lane only.
 #[derive(Debug)]
 pub(super) struct Line<W> {
     /// No lane is empty; numbers grow along a lane.

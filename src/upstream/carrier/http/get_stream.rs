@@ -90,8 +90,8 @@ impl HttpWire {
     }
 
     /// Keeps the GET stream open until the upstream turns out to have none, or to have forgotten the session; `on_open`
-    /// is called for each stream that does not resume the one before; `sink` awaits no reply. Resets `hearing` first, so that `until_heard`
-    /// waits for this stream instead of the outcome of an earlier one.
+    /// is called for each stream that does not resume the one before; `sink` awaits no reply. Resets `hearing` first,
+    /// so that `until_heard` waits for this stream instead of the outcome of an earlier one.
     ///
     /// # Cancel safety
     /// Dropping the future closes the stream.

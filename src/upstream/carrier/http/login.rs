@@ -188,12 +188,12 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-    use crate::config::Transport;
+    use crate::config::TransportKind;
 
     fn login(url: &str, proxy: Option<&str>) -> Login {
         Login::new(&HttpCarrier {
             url: url.parse().unwrap(),
-            transport: Transport::Streamable,
+            transport: TransportKind::Streamable,
             headers: Vec::new(),
             ca_file: None,
             proxy: proxy.map(|proxy| proxy.parse().unwrap()),

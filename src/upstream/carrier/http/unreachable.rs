@@ -42,7 +42,7 @@ mod tests {
     use tokio::net::TcpListener;
     use tokio_rustls::TlsAcceptor;
 
-    use crate::config::{HttpCarrier, Transport};
+    use crate::config::{HttpCarrier, TransportKind};
     use crate::upstream::carrier::http::client::{HttpClient, MessageHeaders};
     use crate::upstream::error::LinkError;
 
@@ -50,7 +50,7 @@ mod tests {
     async fn said(url: &str, ca_file: Option<PathBuf>) -> String {
         let client = HttpClient::new(&HttpCarrier {
             url: url.parse().unwrap(),
-            transport: Transport::Streamable,
+            transport: TransportKind::Streamable,
             headers: Vec::new(),
             ca_file,
             proxy: None,

@@ -23,7 +23,7 @@ use super::client::ClientError;
 use super::exchange_error::ExchangeError;
 use super::lanes::{AT_ONCE, Lanes};
 use super::pool::{self, Dial, Keep, Pool, Route};
-use crate::config::{HttpCarrier, Transport};
+use crate::config::{HttpCarrier, TransportKind};
 
 /// How long a TCP connect may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -185,7 +185,7 @@ fn connector<H>(carrier: &HttpCarrier, inner: H) -> Result<HttpsConnector<H>, Cl
 }
 
 fn upgrades(carrier: &HttpCarrier) -> bool {
-    carrier.transport == Transport::WebSocket
+    carrier.transport == TransportKind::WebSocket
 }
 
 fn builder() -> hyper_util::client::legacy::Builder {

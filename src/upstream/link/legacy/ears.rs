@@ -171,7 +171,8 @@ impl Connection {
         self.ears.state.get_or_init(|| state.clone());
     }
 
-    /// Reports a stream that was open and is refused now. Many servers have none: without one before, that says nothing.
+    /// Reports a stream that was open and is refused now. Many servers have none: without one before, that says
+    /// nothing.
     fn doubt(&self, status: u16) {
         let was_open = self.ears.was_open.load(Ordering::Relaxed);
         if let Some(state) = self.ears.state.get().filter(|_| was_open) {

@@ -81,7 +81,7 @@ pub(super) fn words(reply: &Message) -> Option<String> {
 /// The declaration of the upstream in its reply.
 pub(super) fn read(
     reply: &Message,
-    settings: &config::Upstream,
+    settings: &config::UpstreamConfig,
 ) -> Result<Arc<Declared>, LinkError> {
     if reply.error().is_some() {
         let text = words(reply).unwrap_or_default();
@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     fn told(reply: &Message) -> Result<Arc<Declared>, LinkError> {
-        read(reply, &config::Upstream::sample(""))
+        read(reply, &config::UpstreamConfig::sample(""))
     }
 
     fn reply(body: &str) -> Message {

@@ -32,7 +32,7 @@ impl Wire {
     pub(super) async fn send(
         &self,
         message: Bytes,
-        upstream: &config::Upstream,
+        upstream: &config::UpstreamConfig,
     ) -> Result<(), LinkError> {
         let (sent, limit) = match self {
             Self::Duplex(duplex) => (duplex.tell(message).left_future(), upstream.total_timeout),

@@ -72,7 +72,7 @@ pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
 pub(in crate::upstream) fn judge(
     reply: &Message,
     piped: bool,
-    settings: &config::Upstream,
+    settings: &config::UpstreamConfig,
 ) -> Verdict {
     if reply.result().is_some() {
         let Some(mut declared) = declared(reply) else {
@@ -183,7 +183,7 @@ mod tests {
 
     fn verdict(body: &str, piped: bool) -> String {
         let text = format!(r#"{{"jsonrpc":"2.0","id":0,{body}}}"#);
-        let settings = config::Upstream::sample("");
+        let settings = config::UpstreamConfig::sample("");
         let verdict = judge(&Message::parse(text.into(), 128).unwrap(), piped, &settings);
         let text = format!("{verdict:?}");
         text.split(['(', ' ']).next().unwrap().to_owned()
@@ -194,7 +194,7 @@ mod tests {
         let text = r#"{"jsonrpc":"2.0","id":0,"result":{"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true}}}}"#;
         let reply = Message::parse(text.into(), 128).unwrap();
         for (keys, announced) in [("", true), ("list_changed = false\n", false)] {
-            let settings = config::Upstream::sample(keys);
+            let settings = config::UpstreamConfig::sample(keys);
             let Verdict::Modern(declared) = judge(&reply, true, &settings) else {
                 panic!("a modern upstream")
             };

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::call::Principal;
-use crate::config::Transport;
+use crate::config::TransportKind;
 use crate::lock::lock;
 use crate::upstream::account::Account;
 
@@ -45,7 +45,7 @@ fn carrier(listener: &TcpListener, headers: Vec<(String, crate::secret::Secret)>
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     HttpCarrier {
         url: url.parse().unwrap(),
-        transport: Transport::Streamable,
+        transport: TransportKind::Streamable,
         headers,
         ca_file: None,
         proxy: None,

@@ -2,7 +2,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::config::{HttpCarrier, Transport};
+use crate::config::{HttpCarrier, TransportKind};
 use crate::protocol::Progress;
 
 /// The largest event that is read, bytes.
@@ -12,7 +12,7 @@ fn wire(listener: &TcpListener) -> HttpWire {
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let carrier = HttpCarrier {
         url: url.parse().unwrap(),
-        transport: Transport::Streamable,
+        transport: TransportKind::Streamable,
         headers: Vec::new(),
         ca_file: None,
         proxy: None,

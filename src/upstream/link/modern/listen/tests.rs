@@ -22,7 +22,7 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
     let config = config::parse(text, "test.toml", &|_| None).unwrap();
     let upstream = config.upstreams.first().unwrap();
-    let config::Carrier::Http(http) = &upstream.carrier else {
+    let config::CarrierConfig::Http(http) = &upstream.carrier else {
         panic!("it is reached over HTTP");
     };
     let bounds = Bounds {

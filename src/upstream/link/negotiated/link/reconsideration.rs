@@ -11,7 +11,8 @@ use crate::upstream::lock;
 
 impl EraLink {
     /// Asks again what the upstream speaks, after evidence against the era of `was`; not where another
-    /// link has just found it out. Returns the link that stands in the place of `was`, `None` where nothing has changed.
+    /// link has just found it out. Returns the link that stands in the place of `was`, `None` where nothing has
+    /// changed.
     pub(super) async fn reconsider(&self, was: &Inner) -> Option<Inner> {
         if self.cell.pin.is_some() {
             return None;
