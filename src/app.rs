@@ -22,7 +22,7 @@ use crate::downstream::listener::Listener;
 use crate::downstream::{Front, FrontParts};
 use crate::endpoint::{self, Endpoint};
 use crate::ownership::Ownership;
-use crate::policy::Policy;
+use crate::policy::ToolPolicy;
 use crate::policy::rate::RateLimiter;
 use crate::process::Host;
 use crate::relay::{self, Relay};
@@ -79,7 +79,7 @@ async fn serve(
     (mut config, file, host): (Config, Option<&str>, Host),
     workers: Workers,
     (metrics, log): (MetricsPage, LogControl),
-    records: &mut Option<audit::Sink>,
+    records: &mut Option<audit::AuditSink>,
 ) -> anyhow::Result<()> {
     let mut signals = Signals::install().context("signal handlers")?;
     let tasks = Tasks::new();
@@ -158,7 +158,7 @@ struct Assembled {
     front: FrontParts,
     sessions: Arc<Sessions>,
     upstreams: Arc<Upstreams>,
-    audit: audit::Sink,
+    audit: audit::AuditSink,
 }
 
 fn assemble(
@@ -188,11 +188,11 @@ fn assemble(
         tasks.clone(),
     );
     let upstreams = Arc::new(Upstreams::new(config, host, tasks.clone()).context("upstreams")?);
-    let audit = audit::Sink::start(Arc::clone(&clock), tasks);
+    let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
     let relay = Relay::new(relay::Parts {
         settings: Arc::clone(config),
         upstreams: Arc::clone(&upstreams),
-        policy: Arc::new(Policy::new(&config.auth)),
+        policy: Arc::new(ToolPolicy::new(&config.auth)),
         audit: audit.clone(),
         sealer: Arc::clone(&sealer),
         sessions: Arc::clone(&sessions),

@@ -4,26 +4,26 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Outcome, Record};
+use super::{AuditOutcome, AuditRecord};
 use crate::telemetry::names::AUDIT_TARGET;
 use crate::telemetry::record::{self, Fields};
 
 /// Writes `record`, which was made `at` this time since the Unix epoch. What was refused or failed
 /// is a warning.
-pub(super) fn write(at: Duration, record: &Record) {
+pub(super) fn write(at: Duration, record: &AuditRecord) {
     let level = match record.outcome {
-        Outcome::Ok | Outcome::Error => Level::INFO,
-        Outcome::Failed | Outcome::Denied => Level::WARN,
+        AuditOutcome::Ok | AuditOutcome::Error => Level::INFO,
+        AuditOutcome::Failed | AuditOutcome::Denied => Level::WARN,
     };
-    record::write(AUDIT_TARGET, level, &Line { at, record });
+    record::write(AUDIT_TARGET, level, &AuditLine { at, record });
 }
 
-struct Line<'a> {
+struct AuditLine<'a> {
     at: Duration,
-    record: &'a Record,
+    record: &'a AuditRecord,
 }
 
-impl record::Record for Line<'_> {
+impl record::Record for AuditLine<'_> {
     fn fields(&self, to: &mut dyn Fields) {
         let Self { at, record } = self;
         to.time("time", *at);
@@ -53,11 +53,11 @@ impl record::Record for Line<'_> {
     }
 }
 
-fn word(outcome: Outcome) -> &'static str {
+fn word(outcome: AuditOutcome) -> &'static str {
     match outcome {
-        Outcome::Ok => "ok",
-        Outcome::Error => "error",
-        Outcome::Failed => "failed",
-        Outcome::Denied => "denied",
+        AuditOutcome::Ok => "ok",
+        AuditOutcome::Error => "error",
+        AuditOutcome::Failed => "failed",
+        AuditOutcome::Denied => "denied",
     }
 }

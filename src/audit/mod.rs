@@ -32,7 +32,7 @@ const MAX_TEXT: usize = 256;
 
 /// Outcome of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AuditOutcome {
     /// The upstream answered with a result.
     Ok,
     /// The upstream answered with a JSON-RPC error.
@@ -45,23 +45,23 @@ pub enum Outcome {
 
 /// The audit record of one call. Holds no payload and no secret.
 #[derive(Debug)]
-pub struct Record {
+pub struct AuditRecord {
     principal: Arc<Principal>,
     endpoint: Arc<str>,
     upstream: Arc<str>,
     method: Cow<'static, str>,
     name: Option<Box<str>>,
-    outcome: Outcome,
+    outcome: AuditOutcome,
     rule: Option<Box<str>>,
     reason: Option<Box<str>>,
     tag: Option<RequestTag>,
     trace: Option<TraceId>,
 }
 
-impl Record {
+impl AuditRecord {
     /// The record of `call` to `upstream`. `name` is the tool, prompt or URI as the upstream spells it, cut
     /// to 256 bytes; `rule` is the rule that refused the call. Without a rule the call counts as failed until
-    /// [`Pending::end`].
+    /// [`PendingRecord::end`].
     #[must_use]
     pub fn new(call: &Call, upstream: &Arc<str>, name: Option<&str>, rule: Option<&str>) -> Self {
         let method = call.message.method().unwrap_or_default();
@@ -75,8 +75,8 @@ impl Record {
             ),
             name: name.map(|name| cut(name).into()),
             outcome: match rule {
-                Some(_) => Outcome::Denied,
-                None => Outcome::Failed,
+                Some(_) => AuditOutcome::Denied,
+                None => AuditOutcome::Failed,
             },
             rule: rule.map(Into::into),
             reason: None,
@@ -94,26 +94,26 @@ fn cut(text: &str) -> &str {
 
 /// The record of a running call.
 #[derive(Debug)]
-pub struct Pending<'a> {
-    sink: &'a Sink,
+pub struct PendingRecord<'a> {
+    sink: &'a AuditSink,
     call: &'a Call,
-    record: Option<Record>,
+    record: Option<AuditRecord>,
 }
 
-impl Pending<'_> {
+impl PendingRecord<'_> {
     /// Says how the call ended. What failed is recorded with the reason why it was cancelled, when
     /// one was given (SPEC C-12): 256 bytes of it.
-    pub fn end(mut self, outcome: Outcome) {
+    pub fn end(mut self, outcome: AuditOutcome) {
         if let Some(record) = &mut self.record {
             record.outcome = outcome;
         }
     }
 }
 
-impl Drop for Pending<'_> {
+impl Drop for PendingRecord<'_> {
     fn drop(&mut self) {
         if let Some(mut record) = self.record.take() {
-            if record.outcome == Outcome::Failed {
+            if record.outcome == AuditOutcome::Failed {
                 record.reason = self.call.link.cancel_reason().map(|why| cut(why).into());
             }
             self.sink.record(record);
@@ -123,17 +123,17 @@ impl Drop for Pending<'_> {
 
 /// Takes records from any thread. Clones share one queue.
 #[derive(Debug, Clone)]
-pub struct Sink(Arc<Queue>);
+pub struct AuditSink(Arc<AuditQueue>);
 
 #[derive(Debug)]
-struct Queue {
+struct AuditQueue {
     /// Each with the time it was recorded at, since the Unix epoch.
-    waiting: Mutex<VecDeque<(Duration, Record)>>,
+    waiting: Mutex<VecDeque<(Duration, AuditRecord)>>,
     some: Notify,
     clock: SharedClock,
 }
 
-impl Sink {
+impl AuditSink {
     /// Starts the writer. Needs a Tokio runtime.
     #[must_use]
     pub fn start(clock: SharedClock, tasks: &Tasks) -> Self {
@@ -150,7 +150,7 @@ impl Sink {
     }
 
     fn idle(clock: SharedClock) -> Self {
-        Self(Arc::new(Queue {
+        Self(Arc::new(AuditQueue {
             waiting: Mutex::default(),
             some: Notify::new(),
             clock,
@@ -160,8 +160,8 @@ impl Sink {
     /// Holds the record of `call`, which is about to run, and takes it when the call has ended,
     /// however that comes about.
     #[must_use = "the record is taken when this is dropped"]
-    pub fn begin<'a>(&'a self, call: &'a Call, record: Record) -> Pending<'a> {
-        Pending {
+    pub fn begin<'a>(&'a self, call: &'a Call, record: AuditRecord) -> PendingRecord<'a> {
+        PendingRecord {
             sink: self,
             call,
             record: Some(record),
@@ -169,7 +169,7 @@ impl Sink {
     }
 
     /// Takes one record, without waiting; drops and counts it when the queue is full.
-    pub fn record(&self, record: Record) {
+    pub fn record(&self, record: AuditRecord) {
         let now = self.0.clock.now();
         let is_first = {
             let mut waiting = self.lock();
@@ -194,7 +194,7 @@ impl Sink {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Duration, Record)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Duration, AuditRecord)>> {
         lock(&self.0.waiting)
     }
 }

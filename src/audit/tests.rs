@@ -66,12 +66,12 @@ fn call(message: &str) -> Call {
 
 const MESSAGE: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"read","arguments":{"password":"hunter2"}}}"#;
 
-fn record(rule: Option<&str>) -> Record {
-    Record::new(&call(MESSAGE), &"files".into(), Some("read"), rule)
+fn record(rule: Option<&str>) -> AuditRecord {
+    AuditRecord::new(&call(MESSAGE), &"files".into(), Some("read"), rule)
 }
 
-fn sink() -> Sink {
-    Sink::idle(TestClock::at(1_800_000_000))
+fn sink() -> AuditSink {
+    AuditSink::idle(TestClock::at(1_800_000_000))
 }
 
 // SPEC O-04
@@ -106,7 +106,7 @@ fn a_record_says_who_what_where_and_how_it_ended_and_nothing_else() {
 fn records_are_written_in_their_order() {
     let log = Capture::begin();
     let sink = sink();
-    let outcomes = [Outcome::Ok, Outcome::Error, Outcome::Failed];
+    let outcomes = [AuditOutcome::Ok, AuditOutcome::Error, AuditOutcome::Failed];
     for outcome in outcomes {
         sink.begin(&call(MESSAGE), record(None)).end(outcome);
     }
@@ -123,7 +123,7 @@ fn records_are_written_in_their_order() {
 fn a_call_that_is_dropped_is_recorded_as_failed() {
     let sink = sink();
     drop(sink.begin(&call(MESSAGE), record(None)));
-    assert_eq!(sink.lock()[0].1.outcome, Outcome::Failed);
+    assert_eq!(sink.lock()[0].1.outcome, AuditOutcome::Failed);
 }
 
 // SPEC C-12
@@ -134,11 +134,12 @@ fn a_cancelled_call_is_recorded_with_the_reason_its_client_gave() {
     let mut cancelled = call(MESSAGE);
     let reason = "no longer needed ".repeat(100);
     cancelled.link = Arc::new(NoLink(ClientCapabilities::none(), Some(reason.clone())));
-    sink.begin(&cancelled, record(None)).end(Outcome::Failed);
+    sink.begin(&cancelled, record(None))
+        .end(AuditOutcome::Failed);
     // The reply was faster.
-    sink.begin(&cancelled, record(None)).end(Outcome::Ok);
+    sink.begin(&cancelled, record(None)).end(AuditOutcome::Ok);
     sink.begin(&call(MESSAGE), record(None))
-        .end(Outcome::Failed);
+        .end(AuditOutcome::Failed);
     sink.flush();
     let reasons: Vec<Value> = log
         .lines()
@@ -165,7 +166,7 @@ fn what_does_not_fit_is_dropped_and_counted() {
 #[test]
 fn an_endless_name_is_cut_between_characters() {
     let name = "é".repeat(1000);
-    let record = Record::new(&call(MESSAGE), &"files".into(), Some(&name), None);
+    let record = AuditRecord::new(&call(MESSAGE), &"files".into(), Some(&name), None);
     let kept = record.name.expect("a name");
     assert_eq!(kept.len(), MAX_TEXT);
     assert!(name.starts_with(&*kept));
@@ -175,7 +176,7 @@ fn an_endless_name_is_cut_between_characters() {
 async fn the_writer_writes_what_has_gathered() {
     let log = Capture::begin();
     let tasks = Tasks::new();
-    let sink = Sink::start(TestClock::at(0), &tasks);
+    let sink = AuditSink::start(TestClock::at(0), &tasks);
     sink.record(record(None));
     sink.record(record(None));
     assert_eq!(log.lines().len(), 0);

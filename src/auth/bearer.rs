@@ -5,7 +5,7 @@ use http::header::AUTHORIZATION;
 
 /// What a request presents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Presented<'a> {
+pub(super) enum PresentedToken<'a> {
     /// No credentials, or some of a scheme that is not ours.
     Nothing,
     /// One token; its characters are not checked yet.
@@ -14,7 +14,7 @@ pub(super) enum Presented<'a> {
 
 /// Why the credentials cannot be read; the request is answered with 400.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Malformed {
+pub(super) enum MalformedCredentials {
     /// More than one `Authorization` header.
     Repeated,
     /// `Bearer` without a token, or a header that is no credentials at all.
@@ -23,7 +23,7 @@ pub(super) enum Malformed {
     InQuery,
 }
 
-impl Malformed {
+impl MalformedCredentials {
     pub(super) fn reason(self) -> &'static str {
         match self {
             Self::Repeated => "authorization_repeated",
@@ -48,33 +48,35 @@ impl Malformed {
 pub(super) fn find<'a>(
     headers: &'a HeaderMap,
     query: Option<&str>,
-) -> Result<Presented<'a>, Malformed> {
+) -> Result<PresentedToken<'a>, MalformedCredentials> {
     // Spec: MCP 2025-11-25, Authorization, "Token requirements"; RFC 6750 §2; SPEC A-12
     if query.is_some_and(carries_token) {
-        return Err(Malformed::InQuery);
+        return Err(MalformedCredentials::InQuery);
     }
     let mut all = headers.get_all(AUTHORIZATION).iter();
     let Some(header) = all.next() else {
-        return Ok(Presented::Nothing);
+        return Ok(PresentedToken::Nothing);
     };
     if all.next().is_some() {
-        return Err(Malformed::Repeated);
+        return Err(MalformedCredentials::Repeated);
     }
     let text = header.as_bytes().trim_ascii();
     let end = text.iter().position(|b| *b == b' ').unwrap_or(text.len());
-    let (scheme, rest) = text.split_at_checked(end).ok_or(Malformed::Syntax)?;
+    let (scheme, rest) = text
+        .split_at_checked(end)
+        .ok_or(MalformedCredentials::Syntax)?;
     if !scheme.eq_ignore_ascii_case(b"Bearer") {
         return if is_scheme(scheme) {
-            Ok(Presented::Nothing)
+            Ok(PresentedToken::Nothing)
         } else {
-            Err(Malformed::Syntax)
+            Err(MalformedCredentials::Syntax)
         };
     }
     let token = rest.trim_ascii_start();
     if token.is_empty() {
-        return Err(Malformed::Syntax);
+        return Err(MalformedCredentials::Syntax);
     }
-    Ok(Presented::Token(token))
+    Ok(PresentedToken::Token(token))
 }
 
 /// The token as text, if it has the characters of one. Spec: RFC 6750 §2.1, `b64token`
@@ -102,12 +104,12 @@ mod tests {
 
     use super::*;
 
-    fn found(header: &'static str) -> Result<Option<String>, Malformed> {
+    fn found(header: &'static str) -> Result<Option<String>, MalformedCredentials> {
         let mut headers = HeaderMap::new();
         headers.insert(AUTHORIZATION, HeaderValue::from_static(header));
         Ok(match find(&headers, None)? {
-            Presented::Nothing => None,
-            Presented::Token(token) => Some(String::from_utf8_lossy(token).into_owned()),
+            PresentedToken::Nothing => None,
+            PresentedToken::Token(token) => Some(String::from_utf8_lossy(token).into_owned()),
         })
     }
 
@@ -134,7 +136,7 @@ mod tests {
     #[case::only_spaces("Bearer   ")]
     #[case::no_scheme("=abc")]
     fn malformed_credentials_are_refused(#[case] header: &'static str) {
-        assert_eq!(found(header), Err(Malformed::Syntax));
+        assert_eq!(found(header), Err(MalformedCredentials::Syntax));
     }
 
     #[test]
@@ -142,7 +144,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer abc"));
         headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer abc"));
-        assert_eq!(find(&headers, None), Err(Malformed::Repeated));
+        assert_eq!(find(&headers, None), Err(MalformedCredentials::Repeated));
     }
 
     // SPEC A-12
@@ -153,16 +155,22 @@ mod tests {
     #[case::without_value("access_token")]
     fn a_token_in_the_query_is_refused(#[case] query: &str) {
         let mut headers = HeaderMap::new();
-        assert_eq!(find(&headers, Some(query)), Err(Malformed::InQuery));
+        assert_eq!(
+            find(&headers, Some(query)),
+            Err(MalformedCredentials::InQuery)
+        );
         headers.insert(AUTHORIZATION, HeaderValue::from_static("Bearer abc"));
-        assert_eq!(find(&headers, Some(query)), Err(Malformed::InQuery));
+        assert_eq!(
+            find(&headers, Some(query)),
+            Err(MalformedCredentials::InQuery)
+        );
     }
 
     #[test]
     fn other_parameters_of_the_query_do_not_matter() {
         assert_eq!(
             find(&HeaderMap::new(), Some("q=access_token")),
-            Ok(Presented::Nothing)
+            Ok(PresentedToken::Nothing)
         );
     }
 

@@ -39,7 +39,7 @@ static KEY: LazyLock<Result<LessSafeKey, Unspecified>> = LazyLock::new(|| {
 
 /// A caller whose token was verified.
 #[derive(Debug, Clone)]
-pub(super) struct Verified {
+pub(super) struct VerifiedCaller {
     pub(super) principal: Arc<Principal>,
     /// Position of its issuer in the configuration.
     pub(super) issuer: usize,
@@ -50,12 +50,12 @@ pub(super) struct Verified {
 /// Verified tokens, by key.
 #[derive(Debug)]
 pub(super) struct TokenCache {
-    shards: [Mutex<HashMap<TokenKey, Entry>>; SHARDS],
+    shards: [Mutex<HashMap<TokenKey, CachedToken>>; SHARDS],
 }
 
 #[derive(Debug)]
-struct Entry {
-    verified: Verified,
+struct CachedToken {
+    verified: VerifiedCaller,
     /// Since the Unix epoch.
     until: Duration,
     _counted: Open,
@@ -98,7 +98,7 @@ impl TokenCache {
     }
 
     /// What is known of a token at `now`.
-    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<Verified> {
+    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<VerifiedCaller> {
         let shard = self.shard(key).lock();
         let shard = shard.unwrap_or_else(PoisonError::into_inner);
         let entry = shard.get(key).filter(|entry| now < entry.until)?;
@@ -107,7 +107,13 @@ impl TokenCache {
 
     /// Remembers a verified token until it expires, `max_age` at most. When the shard is full, what has expired
     /// goes, else what would expire first.
-    pub(super) fn put(&self, key: TokenKey, verified: Verified, now: Duration, max_age: Duration) {
+    pub(super) fn put(
+        &self,
+        key: TokenKey,
+        verified: VerifiedCaller,
+        now: Duration,
+        max_age: Duration,
+    ) {
         let expires = verified.principal.expires_at().unwrap_or(Duration::MAX);
         let until = expires.min(now.saturating_add(max_age.min(MAX_AGE)));
         if until <= now {
@@ -124,7 +130,7 @@ impl TokenCache {
                 }
             }
         }
-        let entry = Entry {
+        let entry = CachedToken {
             verified,
             until,
             _counted: GAUGES.token_cache_size.enter(),
@@ -132,7 +138,7 @@ impl TokenCache {
         shard.insert(key, entry);
     }
 
-    fn shard(&self, key: &TokenKey) -> &Mutex<HashMap<TokenKey, Entry>> {
+    fn shard(&self, key: &TokenKey) -> &Mutex<HashMap<TokenKey, CachedToken>> {
         #[expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
         &self.shards[key.number() % SHARDS]
     }
@@ -144,8 +150,8 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(1_000_000);
 
-    fn verified(expires_at: Option<Duration>) -> Verified {
-        Verified {
+    fn verified(expires_at: Option<Duration>) -> VerifiedCaller {
+        VerifiedCaller {
             principal: Arc::new(Principal::new("i", "s", "c", Vec::new(), expires_at)),
             issuer: 0,
             generation: 0,

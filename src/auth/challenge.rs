@@ -9,7 +9,7 @@ use crate::endpoint::Endpoint;
 
 /// A request that stops here.
 #[derive(Debug, Clone)]
-pub struct Denied {
+pub struct DeniedResponse {
     /// 400 for malformed credentials, 401 for a missing or bad token, 403 for missing scopes, 503
     /// while an issuer cannot be asked and the token can therefore not be judged.
     pub status: StatusCode,
@@ -20,14 +20,14 @@ pub struct Denied {
 }
 
 /// What a challenge says besides where the metadata is.
-pub(super) struct Error {
+pub(super) struct ChallengeError {
     pub(super) status: StatusCode,
     pub(super) code: &'static str,
     pub(super) description: &'static str,
     pub(super) reason: &'static str,
 }
 
-impl Denied {
+impl DeniedResponse {
     /// Nobody presented a token: the challenge has no error code. Spec: RFC 6750 §3.1
     pub(super) fn no_token(endpoint: &Endpoint) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Denied {
     }
 
     /// What was presented is not accepted.
-    pub(super) fn refused(endpoint: &Endpoint, error: &Error) -> Self {
+    pub(super) fn refused(endpoint: &Endpoint, error: &ChallengeError) -> Self {
         Self {
             status: error.status,
             challenge: challenge(endpoint, &endpoint.scopes_at_login(), Some(error)),
@@ -48,7 +48,7 @@ impl Denied {
 
     /// The token is good but grants too little; `scopes` is everything the client should ask for.
     pub(super) fn insufficient_scope(endpoint: &Endpoint, scopes: &[String]) -> Self {
-        let error = Error {
+        let error = ChallengeError {
             status: StatusCode::FORBIDDEN,
             code: "insufficient_scope",
             description: "the token lacks a scope that this request needs",
@@ -71,7 +71,11 @@ impl Denied {
     }
 }
 
-fn challenge(endpoint: &Endpoint, scopes: &[String], error: Option<&Error>) -> Option<HeaderValue> {
+fn challenge(
+    endpoint: &Endpoint,
+    scopes: &[String],
+    error: Option<&ChallengeError>,
+) -> Option<HeaderValue> {
     let mut text = String::from("Bearer ");
     if let Some(error) = error {
         parameter(&mut text, "error", error.code);
@@ -106,7 +110,7 @@ mod tests {
     use super::super::samples::endpoint;
     use super::*;
 
-    fn shown(denied: &Denied) -> &str {
+    fn shown(denied: &DeniedResponse) -> &str {
         denied
             .challenge
             .as_ref()
@@ -117,7 +121,7 @@ mod tests {
     // SPEC A-10
     #[test]
     fn without_a_token_the_challenge_names_no_error() {
-        let denied = Denied::no_token(&endpoint());
+        let denied = DeniedResponse::no_token(&endpoint());
         assert_eq!(denied.status, StatusCode::UNAUTHORIZED);
         assert_eq!(
             shown(&denied),
@@ -130,7 +134,7 @@ mod tests {
     fn an_endpoint_without_scopes_asks_for_none() {
         let mut endpoint = endpoint();
         endpoint.required_scopes.clear();
-        assert!(!shown(&Denied::no_token(&endpoint)).contains("scope"));
+        assert!(!shown(&DeniedResponse::no_token(&endpoint)).contains("scope"));
     }
 
     // A client registers and signs in with what the first challenge names. Spec: RFC 6750 §3
@@ -138,7 +142,7 @@ mod tests {
     fn the_login_scopes_follow_the_required_ones() {
         let mut endpoint = endpoint();
         endpoint.login_scopes = vec!["mcp:admin".to_owned(), "mcp:tools".to_owned()];
-        let text = Denied::no_token(&endpoint);
+        let text = DeniedResponse::no_token(&endpoint);
         assert!(shown(&text).ends_with("scope=\"mcp:tools mcp:admin\""));
     }
 
@@ -146,7 +150,7 @@ mod tests {
     #[test]
     fn missing_scopes_are_all_named_at_once() {
         let scopes = ["mcp:tools".to_owned(), "mcp:admin".to_owned()];
-        let denied = Denied::insufficient_scope(&endpoint(), &scopes);
+        let denied = DeniedResponse::insufficient_scope(&endpoint(), &scopes);
         assert_eq!(denied.status, StatusCode::FORBIDDEN);
         let text = shown(&denied);
         assert!(
@@ -163,7 +167,7 @@ mod tests {
         endpoint.metadata_url = "https://gw.test/\"x\\y\r\n\u{e9}".to_owned();
         endpoint.required_scopes.clear();
         assert_eq!(
-            shown(&Denied::no_token(&endpoint)),
+            shown(&DeniedResponse::no_token(&endpoint)),
             "Bearer resource_metadata=\"https://gw.test/\\\"x\\\\y\""
         );
     }

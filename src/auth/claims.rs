@@ -10,13 +10,13 @@ use serde_json::value::RawValue;
 
 /// The members of one JSON object, by name, unread.
 #[derive(Debug)]
-pub(super) struct Members<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
+pub(super) struct ClaimSet<'a>(BTreeMap<Cow<'a, str>, &'a RawValue>);
 
 /// A member of the wrong JSON type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WrongType;
 
-impl<'a> Members<'a> {
+impl<'a> ClaimSet<'a> {
     /// Parses `json` as exactly one object; `None` if malformed, not UTF-8, or with a repeated name.
     pub(super) fn read(json: &'a [u8]) -> Option<Self> {
         serde_json::from_slice(json).ok()
@@ -28,8 +28,8 @@ impl<'a> Members<'a> {
 
     /// A member that is a string; `Ok(None)` when it is not there.
     pub(super) fn text(&self, name: &str) -> Result<Option<Cow<'a, str>>, WrongType> {
-        self.typed::<Text<'a>>(name)
-            .map(|text| text.map(|Text(text)| text))
+        self.typed::<ClaimText<'a>>(name)
+            .map(|text| text.map(|ClaimText(text)| text))
     }
 
     /// A member that is a string, or an array of different strings; empty when it is not there.
@@ -37,8 +37,8 @@ impl<'a> Members<'a> {
         if let Ok(text) = self.text(name) {
             return Ok(text.into_iter().collect());
         }
-        let all = self.typed::<Vec<Text<'a>>>(name)?.unwrap_or_default();
-        Ok(all.into_iter().map(|Text(text)| text).collect())
+        let all = self.typed::<Vec<ClaimText<'a>>>(name)?.unwrap_or_default();
+        Ok(all.into_iter().map(|ClaimText(text)| text).collect())
     }
 
     /// A member that is `true` or `false`; `Ok(None)` when it is not there.
@@ -64,7 +64,7 @@ impl<'a> Members<'a> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ClaimSet<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(MembersVisitor)
     }
@@ -73,7 +73,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
 struct MembersVisitor;
 
 impl<'de> Visitor<'de> for MembersVisitor {
-    type Value = Members<'de>;
+    type Value = ClaimSet<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
@@ -81,21 +81,23 @@ impl<'de> Visitor<'de> for MembersVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut members = BTreeMap::new();
-        while let Some((Text(name), value)) = map.next_entry::<Text<'de>, &'de RawValue>()? {
+        while let Some((ClaimText(name), value)) =
+            map.next_entry::<ClaimText<'de>, &'de RawValue>()?
+        {
             // Spec: RFC 7519 §4, which lets us refuse duplicates
             if members.insert(name, value).is_some() {
                 return Err(A::Error::custom("duplicate member"));
             }
         }
-        Ok(Members(members))
+        Ok(ClaimSet(members))
     }
 }
 
 /// A string that is borrowed unless it has escapes.
 #[derive(Debug)]
-struct Text<'a>(Cow<'a, str>);
+struct ClaimText<'a>(Cow<'a, str>);
 
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ClaimText<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(TextVisitor)
     }
@@ -104,18 +106,18 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
 struct TextVisitor;
 
 impl<'de> Visitor<'de> for TextVisitor {
-    type Value = Text<'de>;
+    type Value = ClaimText<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string")
     }
 
     fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Self::Value, E> {
-        Ok(Text(Cow::Borrowed(text)))
+        Ok(ClaimText(Cow::Borrowed(text)))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(Text(Cow::Owned(text.to_owned())))
+        Ok(ClaimText(Cow::Owned(text.to_owned())))
     }
 }
 
@@ -126,8 +128,8 @@ mod tests {
 
     use super::*;
 
-    fn members(json: &str) -> Members<'_> {
-        Members::read(json.as_bytes()).expect("an object")
+    fn members(json: &str) -> ClaimSet<'_> {
+        ClaimSet::read(json.as_bytes()).expect("an object")
     }
 
     #[rstest]
@@ -140,12 +142,12 @@ mod tests {
     #[case::escaped_duplicate(r#"{"aud":"a","\u0061ud":"b"}"#)]
     #[case::duplicate_of_a_stranger(r#"{"x":1,"x":1}"#)]
     fn what_is_ambiguous_is_not_read(#[case] json: &str) {
-        assert!(Members::read(json.as_bytes()).is_none());
+        assert!(ClaimSet::read(json.as_bytes()).is_none());
     }
 
     #[test]
     fn invalid_utf8_is_not_read() {
-        assert!(Members::read(b"{\"sub\":\"\xff\"}").is_none());
+        assert!(ClaimSet::read(b"{\"sub\":\"\xff\"}").is_none());
     }
 
     #[test]
@@ -184,7 +186,7 @@ mod tests {
     proptest! {
         #[test]
         fn reading_never_panics(json: Vec<u8>) {
-            drop(Members::read(&json));
+            drop(ClaimSet::read(&json));
         }
     }
 }

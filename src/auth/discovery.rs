@@ -5,7 +5,7 @@
 use serde::Deserialize;
 use url::Url;
 
-use super::fetch::{FetchError, Fetcher};
+use super::fetch::{FetchError, IssuerClients};
 use crate::telemetry::redact::shown;
 
 /// Bytes of another issuer's name that an error shows.
@@ -73,7 +73,7 @@ impl DiscoveryError {
 
 /// What we need of the metadata of an authorization server.
 #[derive(Debug, Deserialize)]
-struct Metadata {
+struct IssuerMetadata {
     issuer: String,
     jwks_uri: Option<String>,
     introspection_endpoint: Option<String>,
@@ -88,7 +88,7 @@ struct Metadata {
 /// # Cancel safety
 /// Dropping the future abandons the request under way.
 pub(super) async fn key_set(
-    fetcher: &Fetcher,
+    fetcher: &IssuerClients,
     issuer: &str,
 ) -> Result<(Url, Vec<u8>), DiscoveryError> {
     let base = Url::parse(issuer)?;
@@ -111,7 +111,7 @@ pub(super) async fn key_set(
 /// # Cancel safety
 /// Dropping the future abandons the request under way.
 pub(super) async fn introspection(
-    fetcher: &Fetcher,
+    fetcher: &IssuerClients,
     issuer: &str,
 ) -> Result<(Url, bool), DiscoveryError> {
     let base = Url::parse(issuer)?;
@@ -130,12 +130,12 @@ pub(super) async fn introspection(
 
 /// The first metadata that has the member which `read` picks, and the URL there.
 async fn find(
-    fetcher: &Fetcher,
+    fetcher: &IssuerClients,
     issuer: &str,
     base: &Url,
     member: &'static str,
-    read: fn(&Metadata) -> Option<&str>,
-) -> Result<(Metadata, Url), DiscoveryError> {
+    read: fn(&IssuerMetadata) -> Option<&str>,
+) -> Result<(IssuerMetadata, Url), DiscoveryError> {
     let mut failure: Option<DiscoveryError> = None;
     for url in places(base) {
         let error = match metadata(fetcher, issuer, base, &url).await {
@@ -168,11 +168,11 @@ async fn find(
 }
 
 async fn metadata(
-    fetcher: &Fetcher,
+    fetcher: &IssuerClients,
     issuer: &str,
     base: &Url,
     url: &Url,
-) -> Result<Metadata, DiscoveryError> {
+) -> Result<IssuerMetadata, DiscoveryError> {
     let document = fetcher
         .get(url, base)
         .await
@@ -180,7 +180,7 @@ async fn metadata(
             url: url.clone(),
             source,
         })?;
-    let metadata: Metadata =
+    let metadata: IssuerMetadata =
         serde_json::from_slice(&document).map_err(|source| DiscoveryError::Document {
             url: url.clone(),
             source,

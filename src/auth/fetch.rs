@@ -110,7 +110,7 @@ pub(super) const NO_ANSWER: &str = "look whether a firewall is between this mach
 
 /// What was answered to a form.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct FormResponse {
     pub(super) status: u16,
     /// Empty where the status is not 200 and the body cannot be read to its end.
     pub(super) body: Vec<u8>,
@@ -118,12 +118,12 @@ pub(super) struct Answer {
 
 /// The two clients: one for each kind of trust.
 #[derive(Debug, Clone)]
-pub(super) struct Fetcher {
+pub(super) struct IssuerClients {
     configured: Client,
     learned: Client,
 }
 
-impl Fetcher {
+impl IssuerClients {
     /// Sets up both clients, trust anchors of the system included.
     ///
     /// # Errors
@@ -162,7 +162,7 @@ impl Fetcher {
         issuer: &Url,
         authorization: Option<HeaderValue>,
         form: String,
-    ) -> Result<Answer, FetchError> {
+    ) -> Result<FormResponse, FetchError> {
         let client = self.client(url, issuer)?;
         let mut request = client
             .post(url.clone())
@@ -178,7 +178,7 @@ impl Fetcher {
             Err(error) if status == 200 => return Err(error),
             body => body.unwrap_or_default(),
         };
-        Ok(Answer { status, body })
+        Ok(FormResponse { status, body })
     }
 
     /// The client for `url`, which stands there by the operator's word or by a document's.

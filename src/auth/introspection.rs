@@ -20,15 +20,15 @@ use tokio::time::{Instant, timeout};
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
 
-use self::ask_error::AskError;
-use self::issuer_health::{Admission, IssuerHealth};
+use self::ask_error::IntrospectionError;
+use self::issuer_health::{IssuerHealth, RequestPermission};
 use super::cache::TokenKey;
-use super::claims::Members;
+use super::claims::ClaimSet;
 use super::discovery::{self, DiscoveryError};
-use super::fetch::Fetcher;
+use super::fetch::IssuerClients;
 use super::refused::REFUSED_AGE;
-use super::reject::Reject;
-use super::terms::{Missing, Terms};
+use super::reject::RejectReason;
+use super::token_policy::{MissingClaims, TokenPolicy};
 use crate::address::Address;
 use crate::call::Principal;
 use crate::cause::LastCause;
@@ -48,7 +48,7 @@ const ENDPOINT_AGE: Duration = Duration::from_mins(10);
 
 /// The issuer has not said whether the token is good. The reason is logged where it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unanswered {
+pub(super) enum IntrospectionFailed {
     /// The question about this token was refused, by an issuer that answers others.
     Refused,
     /// The token cannot be judged now.
@@ -67,9 +67,9 @@ struct IntrospectionEndpoint {
 
 /// The right to ask one issuer about tokens.
 #[derive(Debug)]
-pub(super) struct Introspection {
+pub(super) struct IntrospectionClient {
     issuer: String,
-    fetcher: Fetcher,
+    fetcher: IssuerClients,
     configured: Option<Url>,
     client_id: String,
     client_secret: Secret,
@@ -78,7 +78,7 @@ pub(super) struct Introspection {
     /// How long an answer counts, at most until the token expires.
     pub(super) max_age: Duration,
     endpoint: tokio::sync::Mutex<Option<IntrospectionEndpoint>>,
-    flights: Mutex<HashMap<TokenKey, Weak<Flight>>>,
+    flights: Mutex<HashMap<TokenKey, Weak<IntrospectionFlight>>>,
     questions: Arc<FairPermits<Address>>,
     health: IssuerHealth,
     lines: LineLimit,
@@ -87,13 +87,13 @@ pub(super) struct Introspection {
 }
 
 /// A single-flight introspection request, shared by its waiters.
-type Flight = OnceCell<Result<Arc<[u8]>, Unanswered>>;
+type IntrospectionFlight = OnceCell<Result<Arc<[u8]>, IntrospectionFailed>>;
 
-impl Introspection {
+impl IntrospectionClient {
     pub(super) fn new(
         config: &config::IntrospectionConfig,
         issuer: &str,
-        fetcher: Fetcher,
+        fetcher: IssuerClients,
     ) -> Self {
         for counter in [&LABELED.introspections, &LABELED.introspection_failures] {
             counter.add(issuer, 0);
@@ -133,7 +133,11 @@ impl Introspection {
     ///
     /// # Cancel safety
     /// Another of the waiting callers asks again.
-    pub(super) async fn ask(&self, token: &str, from: IpAddr) -> Result<Arc<[u8]>, Unanswered> {
+    pub(super) async fn ask(
+        &self,
+        token: &str,
+        from: IpAddr,
+    ) -> Result<Arc<[u8]>, IntrospectionFailed> {
         let key = TokenKey::of("", token.as_bytes());
         let waiting = self.join(key);
         let answer = waiting
@@ -152,7 +156,7 @@ impl Introspection {
     pub(super) async fn probe(&self) {
         let token = BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>());
         let answer = self.ask(&token, Ipv4Addr::LOCALHOST.into()).await;
-        let members = answer.as_deref().ok().and_then(Members::read);
+        let members = answer.as_deref().ok().and_then(ClaimSet::read);
         if members.is_some_and(|members| is_active(&members) == Some(true)) {
             self.cause.set_text(
                 "it calls a token active that was made up",
@@ -164,15 +168,15 @@ impl Introspection {
         }
     }
 
-    fn join(&self, key: TokenKey) -> Waiting<'_> {
+    fn join(&self, key: TokenKey) -> FlightWaiter<'_> {
         let mut flights = lock(&self.flights);
         let running = flights.get(&key).and_then(Weak::upgrade);
         let flight = running.unwrap_or_else(|| {
-            let flight = Arc::new(Flight::new());
+            let flight = Arc::new(IntrospectionFlight::new());
             flights.insert(key, Arc::downgrade(&flight));
             flight
         });
-        Waiting {
+        FlightWaiter {
             of: self,
             key,
             flight,
@@ -184,16 +188,16 @@ impl Introspection {
         key: &TokenKey,
         token: &str,
         from: IpAddr,
-    ) -> Result<Arc<[u8]>, Unanswered> {
+    ) -> Result<Arc<[u8]>, IntrospectionFailed> {
         // That many ask is no failure of the issuer: who has waited in vain is told to come back, and
         // those in front go on.
         let Some(_permit) = self.question_permit(key, from).await else {
             LABELED.introspection_failures.add(&self.issuer, 1);
-            return Err(Unanswered::Unavailable);
+            return Err(IntrospectionFailed::Unavailable);
         };
         LABELED.introspections.add(&self.issuer, 1);
         let answer = timeout(TIMEOUT, self.post(token));
-        let error = match answer.await.unwrap_or(Err(AskError::TimedOut)) {
+        let error = match answer.await.unwrap_or(Err(IntrospectionError::TimedOut)) {
             Ok(answer) => {
                 self.health.answered();
                 self.cause.clear();
@@ -203,7 +207,7 @@ impl Introspection {
         };
         let in_doubt = self.health.failed(key, error.blame());
         self.log(&error);
-        if !matches!(error, AskError::Refused(_)) {
+        if !matches!(error, IntrospectionError::Refused(_)) {
             self.cause.set(&error, Some(error.remedy().into()));
         }
         if in_doubt {
@@ -211,30 +215,30 @@ impl Introspection {
             if let Ok(mut endpoint) = self.endpoint.try_lock() {
                 *endpoint = None;
             }
-        } else if matches!(error, AskError::Refused(_)) {
-            return Err(Unanswered::Refused);
+        } else if matches!(error, IntrospectionError::Refused(_)) {
+            return Err(IntrospectionFailed::Refused);
         }
         LABELED.introspection_failures.add(&self.issuer, 1);
-        Err(Unanswered::Unavailable)
+        Err(IntrospectionFailed::Unavailable)
     }
 
     /// The right to ask about the token of `key` now; waits for it [`TIMEOUT`] at most, and not at all while
     /// the issuer is in doubt.
     async fn question_permit(&self, key: &TokenKey, from: IpAddr) -> Option<FairPermit<Address>> {
         match self.health.admit(key) {
-            Admission::Ask => {
+            RequestPermission::Ask => {
                 let turn = self.questions.permit(from.into());
                 let permit = timeout(TIMEOUT, turn).await.ok().flatten()?;
-                (self.health.admit(key) != Admission::Paused).then_some(permit)
+                (self.health.admit(key) != RequestPermission::Paused).then_some(permit)
             }
-            Admission::InDoubt if self.questions.free() > MAX_QUESTIONS / 2 => {
+            RequestPermission::InDoubt if self.questions.free() > MAX_QUESTIONS / 2 => {
                 self.questions.try_permit()
             }
-            Admission::InDoubt | Admission::Paused => None,
+            RequestPermission::InDoubt | RequestPermission::Paused => None,
         }
     }
 
-    fn log(&self, error: &AskError) {
+    fn log(&self, error: &IntrospectionError) {
         if let Some(muted) = self.lines.admit(error.kind()) {
             let remedy = error.remedy();
             let endpoint = self.configured.as_ref().map(Url::as_str);
@@ -250,7 +254,7 @@ impl Introspection {
         }
     }
 
-    async fn post(&self, token: &str) -> Result<Vec<u8>, AskError> {
+    async fn post(&self, token: &str) -> Result<Vec<u8>, IntrospectionError> {
         let endpoint = self.endpoint().await?;
         let form = self.form(token, endpoint.credentials_in_body);
         let authorization = (!endpoint.credentials_in_body)
@@ -260,17 +264,20 @@ impl Introspection {
             .fetcher
             .post(&endpoint.url, &endpoint.base, authorization, form)
             .await;
-        let answer = answer.map_err(AskError::Fetch)?;
+        let answer = answer.map_err(IntrospectionError::Fetch)?;
         if answer.status != 200 {
-            return Err(AskError::of_status(answer.status, &answer.body));
+            return Err(IntrospectionError::of_status(answer.status, &answer.body));
         }
         let answer = answer.body;
         // Spec: RFC 7662 §2.2: `active` is the only required member
-        let is_answer = Members::read(&answer).is_some_and(|members| is_active(&members).is_some());
-        is_answer.then_some(answer).ok_or(AskError::Answer)
+        let is_answer =
+            ClaimSet::read(&answer).is_some_and(|members| is_active(&members).is_some());
+        is_answer
+            .then_some(answer)
+            .ok_or(IntrospectionError::Answer)
     }
 
-    async fn endpoint(&self) -> Result<IntrospectionEndpoint, AskError> {
+    async fn endpoint(&self) -> Result<IntrospectionEndpoint, IntrospectionError> {
         let mut endpoint = self.endpoint.lock().await;
         if let Some(known) = &*endpoint
             && known.found.elapsed() < ENDPOINT_AGE
@@ -331,13 +338,13 @@ impl Introspection {
 }
 
 /// A waiter of a flight; the last waiter removes the flight.
-struct Waiting<'a> {
-    of: &'a Introspection,
+struct FlightWaiter<'a> {
+    of: &'a IntrospectionClient,
     key: TokenKey,
-    flight: Arc<Flight>,
+    flight: Arc<IntrospectionFlight>,
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for FlightWaiter<'_> {
     fn drop(&mut self) {
         let flights = self.of.flights.lock();
         let mut flights = flights.unwrap_or_else(PoisonError::into_inner);
@@ -355,23 +362,23 @@ impl Drop for Waiting<'_> {
 ///
 /// # Errors
 /// The token is not active, or breaks a rule of this endpoint.
-pub(super) fn judge(answer: &[u8], terms: &Terms<'_>) -> Result<Principal, Reject> {
-    let members = Members::read(answer).ok_or(Reject::Inactive)?;
+pub(super) fn validate(answer: &[u8], terms: &TokenPolicy<'_>) -> Result<Principal, RejectReason> {
+    let members = ClaimSet::read(answer).ok_or(RejectReason::Inactive)?;
     if is_active(&members) != Some(true) {
-        return Err(Reject::Inactive);
+        return Err(RejectReason::Inactive);
     }
     // Spec: RFC 7662 §2.2 with RFC 6749 §7.1; `typ` is how Keycloak marks refresh and ID tokens
     for kind in ["token_type", "typ"] {
         match members.text(kind)? {
             None => {}
             Some(kind) if kind.eq_ignore_ascii_case("Bearer") => {}
-            Some(kind) if kind.eq_ignore_ascii_case("DPoP") => return Err(Reject::Bound),
-            Some(_) => return Err(Reject::Type),
+            Some(kind) if kind.eq_ignore_ascii_case("DPoP") => return Err(RejectReason::Bound),
+            Some(_) => return Err(RejectReason::Type),
         }
     }
-    terms.admit(&members, Missing::Tolerated)
+    terms.admit(&members, MissingClaims::Tolerated)
 }
 
-fn is_active(members: &Members<'_>) -> Option<bool> {
+fn is_active(members: &ClaimSet<'_>) -> Option<bool> {
     members.flag("active").ok().flatten()
 }

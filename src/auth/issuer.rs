@@ -12,10 +12,10 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use super::discovery::{self, DiscoveryError};
-use super::fetch::{Fetcher, MAX_BYTES, NO_ANSWER};
-use super::introspection::Introspection;
+use super::fetch::{IssuerClients, MAX_BYTES, NO_ANSWER};
+use super::introspection::IntrospectionClient;
 use super::key_set::{BadKeySet, KeySet};
-use super::terms::SKEW_SECS;
+use super::token_policy::SKEW_SECS;
 use crate::cause::{Cause, LastCause};
 use crate::config;
 use crate::lock::lock;
@@ -90,9 +90,9 @@ impl LoadError {
 
 /// Where keys come from.
 #[derive(Debug)]
-enum Source {
+enum KeySource {
     File(PathBuf),
-    Discovery(Fetcher),
+    Discovery(IssuerClients),
 }
 
 /// One issuer of the configuration.
@@ -105,12 +105,12 @@ pub(super) struct Issuer {
     /// The claim that identifies the subject.
     pub(super) subject_claim: String,
     /// How it is asked about tokens, if it is.
-    pub(super) introspection: Option<Introspection>,
-    source: Source,
-    keys: RwLock<Option<Arc<Keys>>>,
+    pub(super) introspection: Option<IntrospectionClient>,
+    source: KeySource,
+    keys: RwLock<Option<Arc<LoadedKeys>>>,
     /// Grows whenever the keys change.
     generation: AtomicU64,
-    flight: Mutex<Flight>,
+    flight: Mutex<KeyFetches>,
     /// Why the keys could not be loaded, or hold none for signatures.
     cause: LastCause,
     lines: LineLimit,
@@ -118,7 +118,7 @@ pub(super) struct Issuer {
 
 /// The keys as last loaded.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(super) struct LoadedKeys {
     pub(super) set: KeySet,
     digest: Vec<u8>,
     /// When the load began: keys published before are included.
@@ -129,7 +129,7 @@ pub(super) struct Keys {
 
 /// What is known of fetches.
 #[derive(Debug, Default)]
-struct Flight {
+struct KeyFetches {
     /// Starts of the last fetches, [`BURST`] at most, oldest first.
     started: VecDeque<Instant>,
     failed: Option<Instant>,
@@ -144,13 +144,13 @@ impl Issuer {
     /// The file holds no keys.
     pub(super) fn new(
         config: &config::IssuerConfig,
-        fetcher: &mut impl FnMut() -> Result<Fetcher, super::AuthError>,
+        fetcher: &mut impl FnMut() -> Result<IssuerClients, super::AuthError>,
     ) -> Result<Self, super::AuthError> {
         let (source, keys) = if let Some(path) = &config.jwks_file {
             let file = path.display().to_string();
             let keys = std::fs::read(path)
                 .map_err(|source| unreadable(path, source))
-                .and_then(|json| Keys::read(&json, Instant::now(), file))
+                .and_then(|json| LoadedKeys::read(&json, Instant::now(), file))
                 .and_then(|keys| {
                     keys.usable()?;
                     Ok(keys)
@@ -159,12 +159,12 @@ impl Issuer {
                     issuer: config.issuer.clone(),
                     source: source.into(),
                 })?;
-            (Source::File(path.clone()), Some(Arc::new(keys)))
+            (KeySource::File(path.clone()), Some(Arc::new(keys)))
         } else {
-            (Source::Discovery(fetcher()?), None)
+            (KeySource::Discovery(fetcher()?), None)
         };
         let introspection = match &config.introspection {
-            Some(how) => Some(Introspection::new(how, &config.issuer, fetcher()?)),
+            Some(how) => Some(IntrospectionClient::new(how, &config.issuer, fetcher()?)),
             None => None,
         };
         // From the start: `increase` of Prometheus does not see the first count of a new series.
@@ -186,7 +186,7 @@ impl Issuer {
     }
 
     /// The keys as last loaded; `None` before the first success.
-    pub(super) fn keys(&self) -> Option<Arc<Keys>> {
+    pub(super) fn keys(&self) -> Option<Arc<LoadedKeys>> {
         let keys = self.keys.read().unwrap_or_else(PoisonError::into_inner);
         keys.clone()
     }
@@ -223,7 +223,7 @@ impl Issuer {
 
     /// Starts to load keys that are old or missing, and does not wait.
     pub(super) fn refresh_stale(self: &Arc<Self>, tasks: &Tasks) {
-        let is_fresh = |keys: Arc<Keys>| keys.loaded.elapsed() < STALE;
+        let is_fresh = |keys: Arc<LoadedKeys>| keys.loaded.elapsed() < STALE;
         if !self.keys().is_some_and(is_fresh) {
             self.start_refresh(tasks);
         }
@@ -290,20 +290,20 @@ impl Issuer {
         }
     }
 
-    async fn load(&self) -> Result<Keys, LoadError> {
+    async fn load(&self) -> Result<LoadedKeys, LoadError> {
         // What is published from now on may be missing.
         let begun = Instant::now();
         let (place, json) = match &self.source {
-            Source::File(path) => (path.display().to_string(), read_file(path).await?),
-            Source::Discovery(fetcher) => {
+            KeySource::File(path) => (path.display().to_string(), read_file(path).await?),
+            KeySource::Discovery(fetcher) => {
                 let (url, json) = discovery::key_set(fetcher, &self.id).await?;
                 (shown(url.as_str(), MAX_PLACE).into_owned(), json)
             }
         };
-        Keys::read(&json, begun, place)
+        LoadedKeys::read(&json, begun, place)
     }
 
-    fn store(&self, keys: Keys) {
+    fn store(&self, keys: LoadedKeys) {
         let mut held = self.keys.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = held.as_ref().is_none_or(|old| old.digest != keys.digest);
         if is_new {
@@ -320,7 +320,7 @@ impl Issuer {
     }
 }
 
-impl Keys {
+impl LoadedKeys {
     /// Whether they may lack the key of a token issued at `issued`, seconds since the Unix epoch, as it
     /// is `now`. An issuer publishes a key before it signs with it, so that a token older than the
     /// keys names one that was withdrawn, or never was.
@@ -360,7 +360,7 @@ impl Keys {
     }
 }
 
-impl Flight {
+impl KeyFetches {
     /// Whether a fetch may start now; if so, notes that it does.
     fn may_start(&mut self) -> bool {
         let recently = |at: &Instant, pause: Duration| at.elapsed() < pause;

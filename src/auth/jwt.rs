@@ -1,5 +1,5 @@
 //! What makes a JWT an access token for us. The signature is checked by `key_set`, the claims by
-//! `terms`, by our own reading: the library's validation passes tokens without audience or issuer.
+//! `token_policy`, by our own reading: the library's validation passes tokens without audience or issuer.
 //!
 //! Spec: RFC 9068 §4, RFC 8725 §3; SPEC A-20, A-21.
 
@@ -7,9 +7,9 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::Algorithm;
 
-use super::claims::Members;
-use super::reject::Reject;
-use super::terms::{Missing, Terms};
+use super::claims::ClaimSet;
+use super::reject::RejectReason;
+use super::token_policy::{MissingClaims, TokenPolicy};
 use crate::call::Principal;
 
 /// The longest token that is looked at, in bytes.
@@ -20,65 +20,65 @@ pub(super) const FOREIGN: [&str; 5] = ["nonce", "at_hash", "c_hash", "s_hash", "
 
 /// A parsed, unverified token.
 #[derive(Debug)]
-pub(super) struct Token<'t> {
+pub(super) struct ParsedToken<'t> {
     /// What is signed: header and claims as they were sent.
     pub(super) signed: &'t str,
     /// The signature, still encoded.
     pub(super) signature: &'t str,
-    pub(super) header: Header,
+    pub(super) header: TokenHeader,
     claims: Vec<u8>,
 }
 
 /// The header parameters that we act on.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct TokenHeader {
     pub(super) algorithm: Algorithm,
     pub(super) key_id: Option<String>,
     /// Whether `typ` is an access token's; else the claims are checked for other kinds of token.
     is_access_token: bool,
 }
 
-impl<'t> Token<'t> {
-    pub(super) fn read(token: &'t str) -> Result<Self, Reject> {
+impl<'t> ParsedToken<'t> {
+    pub(super) fn read(token: &'t str) -> Result<Self, RejectReason> {
         if token.len() > MAX_LEN {
-            return Err(Reject::TooLong);
+            return Err(RejectReason::TooLong);
         }
-        let (signed, signature) = token.rsplit_once('.').ok_or(Reject::NotAJwt)?;
-        let (header, claims) = signed.split_once('.').ok_or(Reject::NotAJwt)?;
+        let (signed, signature) = token.rsplit_once('.').ok_or(RejectReason::NotAJwt)?;
+        let (header, claims) = signed.split_once('.').ok_or(RejectReason::NotAJwt)?;
         let claims = decode(claims)?;
         Ok(Self {
             signed,
             signature,
-            header: Header::read(&decode(header)?)?,
+            header: TokenHeader::read(&decode(header)?)?,
             claims,
         })
     }
 
     /// The claims, none of them verified.
-    pub(super) fn claims(&self) -> Result<Members<'_>, Reject> {
-        Members::read(&self.claims).ok_or(Reject::NotAJwt)
+    pub(super) fn claims(&self) -> Result<ClaimSet<'_>, RejectReason> {
+        ClaimSet::read(&self.claims).ok_or(RejectReason::NotAJwt)
     }
 }
 
 /// Decodes one part; a dot, padding or a stray bit makes it no part of a JWT.
-fn decode(part: &str) -> Result<Vec<u8>, Reject> {
+fn decode(part: &str) -> Result<Vec<u8>, RejectReason> {
     BASE64_URL_SAFE_NO_PAD
         .decode(part)
-        .map_err(|_| Reject::NotAJwt)
+        .map_err(|_| RejectReason::NotAJwt)
 }
 
-impl Header {
-    fn read(json: &[u8]) -> Result<Self, Reject> {
-        let members = Members::read(json).ok_or(Reject::NotAJwt)?;
+impl TokenHeader {
+    fn read(json: &[u8]) -> Result<Self, RejectReason> {
+        let members = ClaimSet::read(json).ok_or(RejectReason::NotAJwt)?;
         // Spec: RFC 7515 §4.1.11: we understand no extension
         if members.has("crit") {
-            return Err(Reject::Critical);
+            return Err(RejectReason::Critical);
         }
-        let wrong = |_| Reject::NotAJwt;
+        let wrong = |_| RejectReason::NotAJwt;
         let algorithm = members.text("alg").map_err(wrong)?;
         let algorithm = algorithm
             .and_then(|name| algorithm_named(&name))
-            .ok_or(Reject::Algorithm)?;
+            .ok_or(RejectReason::Algorithm)?;
         // Spec: RFC 9068 §4; servers older than RFC 9068 send `JWT` or no `typ`
         let is_access_token = match members.text("typ").map_err(wrong)? {
             None => false,
@@ -89,7 +89,7 @@ impl Header {
             {
                 true
             }
-            Some(_) => return Err(Reject::Type),
+            Some(_) => return Err(RejectReason::Type),
         };
         let key_id = members.text("kid").map_err(wrong)?;
         Ok(Self {
@@ -123,19 +123,19 @@ pub(super) fn algorithm_named(name: &str) -> Option<Algorithm> {
 /// # Errors
 /// The first rule that the token breaks.
 pub(super) fn check(
-    header: &Header,
-    claims: &Members<'_>,
-    terms: &Terms<'_>,
-) -> Result<Principal, Reject> {
+    header: &TokenHeader,
+    claims: &ClaimSet<'_>,
+    terms: &TokenPolicy<'_>,
+) -> Result<Principal, RejectReason> {
     if !header.is_access_token && is_another_kind(claims)? {
-        return Err(Reject::Type);
+        return Err(RejectReason::Type);
     }
-    terms.admit(claims, Missing::Refused)
+    terms.admit(claims, MissingClaims::Refused)
 }
 
 /// Whether the claims are those of an ID token, a logout token, or (as Keycloak marks them) of
 /// anything but a bearer token. Spec: RFC 8725 §3.12
-fn is_another_kind(claims: &Members<'_>) -> Result<bool, Reject> {
+fn is_another_kind(claims: &ClaimSet<'_>) -> Result<bool, RejectReason> {
     let kind = claims.text("typ")?;
     Ok(FOREIGN.iter().any(|name| claims.has(name))
         || kind.is_some_and(|kind| !kind.eq_ignore_ascii_case("Bearer")))

@@ -9,8 +9,8 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::jwt::{Header, Token, algorithm_named};
-use super::reject::Reject;
+use super::jwt::{ParsedToken, TokenHeader, algorithm_named};
+use super::reject::RejectReason;
 
 /// Keys kept per set.
 const MAX_KEYS: usize = 100;
@@ -20,23 +20,23 @@ const MAX_TRIED: usize = 4;
 /// The keys of a set that can verify signatures; others are left out.
 #[derive(Debug, Default)]
 pub(super) struct KeySet {
-    keys: Vec<Key>,
+    keys: Vec<PublicKey>,
     /// Elements that were left out.
     others: usize,
 }
 
 /// One public key.
-struct Key {
+struct PublicKey {
     id: Option<String>,
     /// The key's `alg`, if any.
     algorithm: Option<Algorithm>,
-    material: Material,
+    material: KeyMaterial,
     public: DecodingKey,
 }
 
 /// What a key can be used with by its kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Material {
+enum KeyMaterial {
     Rsa,
     P256,
     P384,
@@ -44,9 +44,9 @@ enum Material {
 }
 
 /// One element of a set.
-enum Element {
+enum KeySetElement {
     /// It can verify signatures.
-    Key(Key),
+    Key(PublicKey),
     /// A key for another purpose, or of a kind that we do not use.
     Other,
     /// No key at all.
@@ -76,18 +76,19 @@ impl KeySet {
     /// key is withdrawn.
     pub(super) fn read(json: &[u8]) -> Result<Self, BadKeySet> {
         #[derive(Deserialize)]
-        struct Document<'a> {
+        struct KeySetDocument<'a> {
             #[serde(borrow)]
             keys: Vec<&'a RawValue>,
         }
-        let document: Document<'_> = serde_json::from_slice(json).map_err(BadKeySet::NotASet)?;
+        let document: KeySetDocument<'_> =
+            serde_json::from_slice(json).map_err(BadKeySet::NotASet)?;
         let mut set = Self::default();
         let mut has_keys = document.keys.is_empty();
         for raw in &document.keys {
-            match Element::read(raw.get()) {
-                Element::Key(key) => set.keys.push(key),
-                Element::Other => has_keys = true,
-                Element::Malformed => {}
+            match KeySetElement::read(raw.get()) {
+                KeySetElement::Key(key) => set.keys.push(key),
+                KeySetElement::Other => has_keys = true,
+                KeySetElement::Malformed => {}
             }
             if set.keys.len() == MAX_KEYS {
                 break;
@@ -126,8 +127,8 @@ impl KeySet {
     /// Verifies the signature of `token` with the keys that fit its header.
     ///
     /// # Errors
-    /// [`Reject::UnknownKey`] when no key fits, [`Reject::Signature`] when one does and says no.
-    pub(super) fn verify(&self, token: &Token<'_>) -> Result<(), Reject> {
+    /// [`RejectReason::UnknownKey`] when no key fits, [`RejectReason::Signature`] when one does and says no.
+    pub(super) fn verify(&self, token: &ParsedToken<'_>) -> Result<(), RejectReason> {
         let mut fitting = self
             .keys
             .iter()
@@ -135,7 +136,7 @@ impl KeySet {
             .take(MAX_TRIED)
             .peekable();
         if fitting.peek().is_none() {
-            return Err(Reject::UnknownKey);
+            return Err(RejectReason::UnknownKey);
         }
         let is_signed = fitting.any(|key| {
             jsonwebtoken::crypto::verify(
@@ -146,15 +147,15 @@ impl KeySet {
             )
             .unwrap_or(false)
         });
-        is_signed.then_some(()).ok_or(Reject::Signature)
+        is_signed.then_some(()).ok_or(RejectReason::Signature)
     }
 }
 
-impl Element {
+impl KeySetElement {
     fn read(json: &str) -> Self {
-        let Some(shape) = serde_json::from_str::<Shape>(json)
+        let Some(shape) = serde_json::from_str::<KeyShape>(json)
             .ok()
-            .filter(Shape::is_whole)
+            .filter(KeyShape::is_whole)
         else {
             return Self::Malformed;
         };
@@ -169,7 +170,7 @@ impl Element {
             return Self::Other;
         };
         match DecodingKey::from_jwk(&jwk) {
-            Ok(public) => Self::Key(Key {
+            Ok(public) => Self::Key(PublicKey {
                 id: shape.kid,
                 algorithm,
                 material,
@@ -182,7 +183,7 @@ impl Element {
 
 /// The members that make a JSON object a key. Spec: RFC 7517 §4, RFC 7518 §6, RFC 8037 §2
 #[derive(Deserialize)]
-struct Shape {
+struct KeyShape {
     kty: String,
     alg: Option<String>,
     kid: Option<String>,
@@ -194,7 +195,7 @@ struct Shape {
     k: Option<String>,
 }
 
-impl Shape {
+impl KeyShape {
     /// Whether its type and its curve are among those that can be read.
     fn is_known(&self) -> bool {
         let is_type = ["RSA", "EC", "OKP", "oct"].contains(&self.kty.as_str());
@@ -215,7 +216,7 @@ impl Shape {
     }
 
     /// Material and algorithm for verifying signatures; `None` for a key with another purpose.
-    fn purpose(&self, jwk: &Jwk) -> Option<(Material, Option<Algorithm>)> {
+    fn purpose(&self, jwk: &Jwk) -> Option<(KeyMaterial, Option<Algorithm>)> {
         let common = &jwk.common;
         let for_signatures = matches!(common.public_key_use, None | Some(PublicKeyUse::Signature))
             && common
@@ -225,7 +226,7 @@ impl Shape {
         if !for_signatures {
             return None;
         }
-        let material = Material::of(&jwk.algorithm)?;
+        let material = KeyMaterial::of(&jwk.algorithm)?;
         let algorithm = match &self.alg {
             Some(name) => Some(algorithm_named(name).filter(|one| material.serves(*one))?),
             None => None,
@@ -234,18 +235,18 @@ impl Shape {
     }
 }
 
-impl Key {
+impl PublicKey {
     /// A token that names no key may use any of the right kind; one that does, only that one.
-    fn fits(&self, header: &Header) -> bool {
+    fn fits(&self, header: &TokenHeader) -> bool {
         self.material.serves(header.algorithm)
             && self.algorithm.is_none_or(|own| own == header.algorithm)
             && (header.key_id.is_none() || header.key_id == self.id)
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Key")
+        f.debug_struct("PublicKey")
             .field("id", &self.id)
             .field("algorithm", &self.algorithm)
             .field("material", &self.material)
@@ -253,7 +254,7 @@ impl fmt::Debug for Key {
     }
 }
 
-impl Material {
+impl KeyMaterial {
     /// A symmetric key in a published set is no key.
     fn of(parameters: &AlgorithmParameters) -> Option<Self> {
         match parameters {

@@ -7,7 +7,7 @@ use crate::config::AuthConfig;
 use crate::endpoint::Endpoint;
 
 #[derive(Serialize)]
-struct Document<'a> {
+struct ResourceMetadata<'a> {
     resource: &'a str,
     authorization_servers: Vec<&'a str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -27,7 +27,7 @@ struct Document<'a> {
     reason = "a document of strings can be written"
 )]
 pub fn metadata(endpoint: &Endpoint, config: &AuthConfig) -> Bytes {
-    let document = Document {
+    let document = ResourceMetadata {
         resource: &endpoint.resource,
         authorization_servers: config
             .issuers

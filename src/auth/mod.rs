@@ -22,9 +22,9 @@ mod reject;
 mod samples;
 mod scope;
 mod status;
-mod terms;
 #[cfg(test)]
 mod tests;
+mod token_policy;
 mod verification;
 
 use std::collections::BTreeSet;
@@ -34,16 +34,16 @@ use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
 
-use self::bearer::{Malformed, Presented};
+use self::bearer::{MalformedCredentials, PresentedToken};
 use self::cache::{TokenCache, TokenKey};
-pub use self::challenge::Denied;
-use self::fetch::Fetcher;
+pub use self::challenge::DeniedResponse;
+use self::fetch::IssuerClients;
 use self::issuer::Issuer;
 pub use self::metadata::metadata;
-use self::refusals::{Refusal, RefusalLines};
+use self::refusals::{RefusalLines, TokenRefusal};
 use self::refused::RefusedTokens;
-use self::reject::Reject;
-use self::scope::Hierarchy;
+use self::reject::RejectReason;
+use self::scope::ScopeHierarchy;
 use crate::call::Principal;
 use crate::cause::Cause;
 use crate::clock::SharedClock;
@@ -81,7 +81,7 @@ pub struct Authenticator {
     refusal_lines: RefusalLines,
     /// Scopes that the configuration names outside endpoints.
     known_scopes: BTreeSet<String>,
-    hierarchy: Hierarchy,
+    hierarchy: ScopeHierarchy,
     clock: SharedClock,
     tasks: Tasks,
 }
@@ -97,10 +97,10 @@ impl Authenticator {
         clock: SharedClock,
         tasks: Tasks,
     ) -> Result<Arc<Self>, AuthError> {
-        let mut shared: Option<Fetcher> = None;
+        let mut shared: Option<IssuerClients> = None;
         let mut fetcher = || match &shared {
             Some(fetcher) => Ok(fetcher.clone()),
-            None => Ok(shared.insert(Fetcher::new()?).clone()),
+            None => Ok(shared.insert(IssuerClients::new()?).clone()),
         };
         let issuers = config
             .issuers
@@ -130,7 +130,7 @@ impl Authenticator {
             refused: RefusedTokens::new(),
             refusal_lines: RefusalLines::default(),
             known_scopes,
-            hierarchy: Hierarchy::new(&config.scope_implies),
+            hierarchy: ScopeHierarchy::new(&config.scope_implies),
             clock,
             tasks,
         }))
@@ -140,7 +140,7 @@ impl Authenticator {
     /// endpoint's required scopes. A cached token, verified within the last minutes, needs no waiting.
     ///
     /// # Errors
-    /// [`Denied`]: the refusal to send. The request must not be processed any further.
+    /// [`DeniedResponse`]: the refusal to send. The request must not be processed any further.
     ///
     /// # Cancel safety
     /// Dropping the future has no effect; a fetch of keys that it has started goes on.
@@ -150,10 +150,13 @@ impl Authenticator {
         query: Option<&str>,
         from: IpAddr,
         endpoint: &Endpoint,
-    ) -> Result<Arc<Principal>, Denied> {
+    ) -> Result<Arc<Principal>, DeniedResponse> {
         let result = match &self.anonymous {
             Some(anonymous) => return Ok(Arc::clone(anonymous)),
-            None => self.judge(headers, query, from, endpoint).await,
+            None => {
+                self.authenticate_token(headers, query, from, endpoint)
+                    .await
+            }
         };
         if let Err(denied) = &result {
             LABELED.auth_refused.add(denied.reason, 1);
@@ -161,16 +164,16 @@ impl Authenticator {
         result
     }
 
-    async fn judge(
+    async fn authenticate_token(
         &self,
         headers: &HeaderMap,
         query: Option<&str>,
         from: IpAddr,
         endpoint: &Endpoint,
-    ) -> Result<Arc<Principal>, Denied> {
+    ) -> Result<Arc<Principal>, DeniedResponse> {
         let token = match bearer::find(headers, query) {
-            Ok(Presented::Token(token)) => token,
-            Ok(Presented::Nothing) => return Err(Denied::no_token(endpoint)),
+            Ok(PresentedToken::Token(token)) => token,
+            Ok(PresentedToken::Nothing) => return Err(DeniedResponse::no_token(endpoint)),
             Err(malformed) => return Err(self.refuse_credentials(endpoint, malformed)),
         };
         let key = TokenKey::of(&endpoint.resource, token);
@@ -194,7 +197,11 @@ impl Authenticator {
     }
 
     /// What was found about a token, with keys that are still the issuer's.
-    fn recall(&self, key: &TokenKey, now: Duration) -> Option<Result<Arc<Principal>, Refusal>> {
+    fn recall(
+        &self,
+        key: &TokenKey,
+        now: Duration,
+    ) -> Option<Result<Arc<Principal>, TokenRefusal>> {
         let Some(verified) = self.cache.get(key, now) else {
             return self.refused.get(key, now).map(Err);
         };
@@ -226,7 +233,7 @@ impl Authenticator {
         endpoint: &Endpoint,
         needed: &[String],
         principal: &Principal,
-    ) -> Denied {
+    ) -> DeniedResponse {
         let wanted: Vec<String> = [&endpoint.required_scopes, needed].concat();
         self.note_missing_scope(endpoint, &wanted, principal);
         let kept = principal
@@ -239,26 +246,26 @@ impl Authenticator {
                 all.push(scope.clone());
             }
         }
-        Denied::insufficient_scope(endpoint, &all)
+        DeniedResponse::insufficient_scope(endpoint, &all)
     }
 }
 
-fn refuse_malformed(endpoint: &Endpoint, malformed: Malformed) -> Denied {
-    let error = challenge::Error {
+fn refuse_malformed(endpoint: &Endpoint, malformed: MalformedCredentials) -> DeniedResponse {
+    let error = challenge::ChallengeError {
         status: StatusCode::BAD_REQUEST,
         code: "invalid_request",
         description: malformed.description(),
         reason: malformed.reason(),
     };
-    Denied::refused(endpoint, &error)
+    DeniedResponse::refused(endpoint, &error)
 }
 
-fn refuse_token(endpoint: &Endpoint, reject: Reject) -> Denied {
-    let error = challenge::Error {
+fn refuse_token(endpoint: &Endpoint, reject: RejectReason) -> DeniedResponse {
+    let error = challenge::ChallengeError {
         status: StatusCode::UNAUTHORIZED,
         code: "invalid_token",
         description: reject.description(),
         reason: reject.reason(),
     };
-    Denied::refused(endpoint, &error)
+    DeniedResponse::refused(endpoint, &error)
 }

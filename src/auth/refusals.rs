@@ -8,12 +8,12 @@ use std::borrow::Cow;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
-use super::bearer::Malformed;
-use super::challenge::Denied;
-use super::claims::Members;
+use super::bearer::MalformedCredentials;
+use super::challenge::DeniedResponse;
+use super::claims::ClaimSet;
 use super::issuer::Issuer;
 use super::jwt::MAX_LEN;
-use super::reject::Reject;
+use super::reject::RejectReason;
 use super::{Authenticator, metadata, refuse_malformed, refuse_token};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -30,13 +30,13 @@ pub(super) type RefusalLines = LineLimit<(&'static str, Option<usize>)>;
 
 /// A refusal, and the place of the issuer whose rules were applied, if one was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) reject: Reject,
+pub(super) struct TokenRefusal {
+    pub(super) reject: RejectReason,
     pub(super) issuer: Option<usize>,
 }
 
-impl From<Reject> for Refusal {
-    fn from(reject: Reject) -> Self {
+impl From<RejectReason> for TokenRefusal {
+    fn from(reject: RejectReason) -> Self {
         Self {
             reject,
             issuer: None,
@@ -46,7 +46,7 @@ impl From<Reject> for Refusal {
 
 /// Fields of the presented token in a log line. Every value is untrusted.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Came {
+struct TokenFields {
     client: Option<String>,
     iss: Option<String>,
     aud: Option<String>,
@@ -63,10 +63,10 @@ impl Authenticator {
         &self,
         token: &[u8],
         endpoint: &Endpoint,
-        refusal: Refusal,
+        refusal: TokenRefusal,
         answer: Option<&[u8]>,
-    ) -> Denied {
-        let Refusal { reject, issuer } = refusal;
+    ) -> DeniedResponse {
+        let TokenRefusal { reject, issuer } = refusal;
         if let Some(muted) = self.refusal_lines.admit((reject.reason(), issuer)) {
             let issuer = issuer.and_then(|at| self.issuers.get(at));
             let came = self.came(token, reject, issuer, answer);
@@ -92,7 +92,11 @@ impl Authenticator {
     }
 
     /// Refuses credentials that are no single bearer token.
-    pub(super) fn refuse_credentials(&self, endpoint: &Endpoint, malformed: Malformed) -> Denied {
+    pub(super) fn refuse_credentials(
+        &self,
+        endpoint: &Endpoint,
+        malformed: MalformedCredentials,
+    ) -> DeniedResponse {
         let reason = malformed.reason();
         if let Some(muted) = self.refusal_lines.admit((reason, None)) {
             let flaw = malformed.description();
@@ -132,60 +136,70 @@ impl Authenticator {
     fn came(
         &self,
         token: &[u8],
-        reject: Reject,
+        reject: RejectReason,
         issuer: Option<&std::sync::Arc<Issuer>>,
         answer: Option<&[u8]>,
-    ) -> Came {
+    ) -> TokenFields {
         let (header, claims) = match answer {
             Some(answer) => (None, Some(answer.to_vec())),
             None => parts(token),
         };
-        let header = header.as_deref().and_then(Members::read);
-        let claims = claims.as_deref().and_then(Members::read);
+        let header = header.as_deref().and_then(ClaimSet::read);
+        let claims = claims.as_deref().and_then(ClaimSet::read);
         let of_header = |name| header.as_ref().and_then(|members| text(members, name));
         let of_claims = |name| claims.as_ref().and_then(|members| text(members, name));
-        let mut came = Came {
+        let mut came = TokenFields {
             client: of_claims("client_id").or_else(|| of_claims("azp")),
             iss: if issuer.is_none() {
                 of_claims("iss")
             } else {
                 None
             },
-            ..Came::default()
+            ..TokenFields::default()
         };
         match reject {
-            Reject::NotAJwt => came.flaw = Some(shape(token).to_owned()),
-            Reject::Inactive => came.flaw = Some(INACTIVE.to_owned()),
-            Reject::Issuer => came.iss = came.iss.or_else(|| Some("none".to_owned())),
-            Reject::Audience => came.aud = of_claims("aud").or_else(|| Some("none".to_owned())),
-            Reject::UnknownKey | Reject::Signature => {
+            RejectReason::NotAJwt => came.flaw = Some(shape(token).to_owned()),
+            RejectReason::Inactive => came.flaw = Some(INACTIVE.to_owned()),
+            RejectReason::Issuer => came.iss = came.iss.or_else(|| Some("none".to_owned())),
+            RejectReason::Audience => {
+                came.aud = of_claims("aud").or_else(|| Some("none".to_owned()));
+            }
+            RejectReason::UnknownKey | RejectReason::Signature => {
                 came.kid = of_header("kid").or_else(|| Some("none".to_owned()));
                 came.alg = of_header("alg");
             }
-            Reject::Algorithm => came.alg = of_header("alg").or_else(|| Some("none".to_owned())),
-            Reject::Type => {
+            RejectReason::Algorithm => {
+                came.alg = of_header("alg").or_else(|| Some("none".to_owned()));
+            }
+            RejectReason::Type => {
                 came.typ = [of_header("typ"), of_claims("typ"), of_claims("token_type")]
                     .into_iter()
                     .flatten()
                     .reduce(|typ, more| format!("{typ}, {more}"));
                 came.flaw = claims.as_ref().and_then(foreign_claim);
             }
-            Reject::Expired => came.flaw = claims.as_ref().map(|claims| self.lateness(claims)),
-            Reject::NotYet => came.flaw = claims.as_ref().map(|claims| self.earliness(claims)),
-            Reject::Claim => came.flaw = claims.as_ref().and_then(|c| wrong_claim(c, issuer)),
-            Reject::TooLong => came.flaw = Some(format!("{} bytes", token.len())),
-            Reject::Critical => came.flaw = of_header("crit").map(|crit| format!("crit {crit}")),
+            RejectReason::Expired => {
+                came.flaw = claims.as_ref().map(|claims| self.lateness(claims));
+            }
+            RejectReason::NotYet => {
+                came.flaw = claims.as_ref().map(|claims| self.earliness(claims));
+            }
+            RejectReason::Claim => came.flaw = claims.as_ref().and_then(|c| wrong_claim(c, issuer)),
+            RejectReason::TooLong => came.flaw = Some(format!("{} bytes", token.len())),
+            RejectReason::Critical => {
+                came.flaw = of_header("crit").map(|crit| format!("crit {crit}"));
+            }
             _ => {}
         }
         came
     }
 
-    fn lateness(&self, claims: &Members<'_>) -> String {
+    fn lateness(&self, claims: &ClaimSet<'_>) -> String {
         let late = self.now().as_secs_f64() - time(claims, "exp");
         format!("expired {late:.0} s ago")
     }
 
-    fn earliness(&self, claims: &Members<'_>) -> String {
+    fn earliness(&self, claims: &ClaimSet<'_>) -> String {
         let start = time(claims, "nbf").max(time(claims, "iat"));
         let early = start - self.now().as_secs_f64();
         format!("`nbf` or `iat` is {early:.0} s from now: compare the clocks")
@@ -194,12 +208,12 @@ impl Authenticator {
     /// What would have been accepted, in words of ours.
     fn wanted(
         &self,
-        reject: Reject,
+        reject: RejectReason,
         endpoint: &Endpoint,
         issuer: Option<&std::sync::Arc<Issuer>>,
     ) -> Cow<'static, str> {
         match reject {
-            Reject::Audience => {
+            RejectReason::Audience => {
                 let more = issuer.map_or(&[][..], |issuer| issuer.audiences.as_slice());
                 let all = [&endpoint.resource]
                     .into_iter()
@@ -207,12 +221,12 @@ impl Authenticator {
                     .chain(more);
                 format!("`aud` {}: the issuer has to put it there", one_of(all)).into()
             }
-            Reject::Issuer => {
+            RejectReason::Issuer => {
                 let ids = self.issuers.iter().map(|issuer| &issuer.id);
                 let ids = ids.filter(|id| metadata::accepts_issuer(endpoint, id));
                 format!("`iss` {}", one_of(ids)).into()
             }
-            Reject::UnknownKey => {
+            RejectReason::UnknownKey => {
                 let keys = issuer.and_then(|issuer| issuer.keys());
                 let ids = keys.map(|keys| list(keys.set.ids())).unwrap_or_default();
                 format!("a key that the issuer publishes: `kid` {ids}").into()
@@ -247,12 +261,12 @@ fn parts(token: &[u8]) -> (Option<Vec<u8>>, Option<Vec<u8>>) {
 }
 
 /// A text or a list of texts, cut and masked.
-fn text(members: &Members<'_>, name: &str) -> Option<String> {
+fn text(members: &ClaimSet<'_>, name: &str) -> Option<String> {
     let texts = members.texts(name).ok()?;
     (!texts.is_empty()).then(|| list(texts))
 }
 
-fn time(claims: &Members<'_>, name: &str) -> f64 {
+fn time(claims: &ClaimSet<'_>, name: &str) -> f64 {
     claims.time(name).ok().flatten().unwrap_or_default()
 }
 
@@ -282,13 +296,13 @@ fn one_of<T: AsRef<str>>(values: impl Iterator<Item = T>) -> String {
 }
 
 /// A claim that stands in ID tokens and logout tokens alone.
-fn foreign_claim(claims: &Members<'_>) -> Option<String> {
+fn foreign_claim(claims: &ClaimSet<'_>) -> Option<String> {
     let name = super::jwt::FOREIGN.iter().find(|name| claims.has(name))?;
     Some(format!("it has the claim `{name}`"))
 }
 
 /// The first claim that is not of its type.
-fn wrong_claim(claims: &Members<'_>, issuer: Option<&std::sync::Arc<Issuer>>) -> Option<String> {
+fn wrong_claim(claims: &ClaimSet<'_>, issuer: Option<&std::sync::Arc<Issuer>>) -> Option<String> {
     let subject = issuer.map_or("sub", |issuer| issuer.subject_claim.as_str());
     let texts = ["iss", "client_id", "azp", "typ", "token_type", subject];
     let wrong = texts

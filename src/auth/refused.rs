@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::cache::TokenKey;
-use super::refusals::Refusal;
+use super::refusals::TokenRefusal;
 use crate::lock::lock;
 
 /// A refusal is remembered this long at most.
@@ -18,11 +18,11 @@ const SHARD_TOKENS: usize = 256;
 
 /// Refused tokens, by key; each counts for a while and bounded in number.
 #[derive(Debug)]
-pub(super) struct RefusedTokens([Mutex<HashMap<TokenKey, Refused>>; SHARDS]);
+pub(super) struct RefusedTokens([Mutex<HashMap<TokenKey, RefusedToken>>; SHARDS]);
 
 #[derive(Debug, Clone, Copy)]
-struct Refused {
-    refusal: Refusal,
+struct RefusedToken {
+    refusal: TokenRefusal,
     /// Since the Unix epoch.
     until: Duration,
 }
@@ -33,14 +33,14 @@ impl RefusedTokens {
     }
 
     /// Why a token was refused, if that still counts at `now`.
-    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<Refusal> {
+    pub(super) fn get(&self, key: &TokenKey, now: Duration) -> Option<TokenRefusal> {
         let shard = lock(self.shard(key));
         let refused = shard.get(key).filter(|refused| now < refused.until)?;
         Some(refused.refusal)
     }
 
     /// Caches a refusal for `age`. A full shard evicts expired entries, else the entry that expires first.
-    pub(super) fn put(&self, key: TokenKey, refusal: Refusal, now: Duration, age: Duration) {
+    pub(super) fn put(&self, key: TokenKey, refusal: TokenRefusal, now: Duration, age: Duration) {
         let mut shard = lock(self.shard(&key));
         if shard.len() >= SHARD_TOKENS && !shard.contains_key(&key) {
             shard.retain(|_, refused| now < refused.until);
@@ -52,10 +52,10 @@ impl RefusedTokens {
             }
         }
         let until = now.saturating_add(age);
-        shard.insert(key, Refused { refusal, until });
+        shard.insert(key, RefusedToken { refusal, until });
     }
 
-    fn shard(&self, key: &TokenKey) -> &Mutex<HashMap<TokenKey, Refused>> {
+    fn shard(&self, key: &TokenKey) -> &Mutex<HashMap<TokenKey, RefusedToken>> {
         #[expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
         &self.0[key.number() % SHARDS]
     }
@@ -64,7 +64,7 @@ impl RefusedTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auth::reject::Reject;
+    use crate::auth::reject::RejectReason;
 
     const NOW: Duration = Duration::from_secs(1_000_000);
 
@@ -72,8 +72,8 @@ mod tests {
     fn a_refusal_is_forgotten_after_its_age() {
         let refused = RefusedTokens::new();
         let key = TokenKey::of("mcp", b"token");
-        refused.put(key, Reject::Signature.into(), NOW, REFUSED_AGE);
-        assert_eq!(refused.get(&key, NOW), Some(Reject::Signature.into()));
+        refused.put(key, RejectReason::Signature.into(), NOW, REFUSED_AGE);
+        assert_eq!(refused.get(&key, NOW), Some(RejectReason::Signature.into()));
         assert_eq!(refused.get(&key, NOW + REFUSED_AGE), None);
     }
 
@@ -82,7 +82,7 @@ mod tests {
         let refused = RefusedTokens::new();
         for n in 0..2 * SHARDS * SHARD_TOKENS {
             let key = TokenKey::of("mcp", n.to_string().as_bytes());
-            refused.put(key, Reject::Inactive.into(), NOW, REFUSED_AGE);
+            refused.put(key, RejectReason::Inactive.into(), NOW, REFUSED_AGE);
         }
         let kept: usize = refused.0.iter().map(|shard| lock(shard).len()).sum();
         assert!(kept <= SHARDS * SHARD_TOKENS, "{kept}");

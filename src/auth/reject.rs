@@ -4,7 +4,7 @@ use super::claims::WrongType;
 
 /// Why a token is not accepted. The order is that of the checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reject {
+pub(super) enum RejectReason {
     TooLong,
     NotAJwt,
     Inactive,
@@ -24,7 +24,7 @@ pub(super) enum Reject {
     Signature,
 }
 
-impl Reject {
+impl RejectReason {
     /// One word for logs and metrics.
     pub(super) fn reason(self) -> &'static str {
         match self {
@@ -95,7 +95,7 @@ impl Reject {
     }
 }
 
-impl From<WrongType> for Reject {
+impl From<WrongType> for RejectReason {
     fn from(_: WrongType) -> Self {
         Self::Claim
     }

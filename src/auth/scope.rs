@@ -6,9 +6,9 @@ use crate::config::ScopeImplies;
 
 /// Directly implied scopes, by scope.
 #[derive(Debug, Default)]
-pub(super) struct Hierarchy(BTreeMap<String, Vec<String>>);
+pub(super) struct ScopeHierarchy(BTreeMap<String, Vec<String>>);
 
-impl Hierarchy {
+impl ScopeHierarchy {
     pub(super) fn new(rules: &[ScopeImplies]) -> Self {
         let mut implied: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for rule in rules {
@@ -46,7 +46,7 @@ mod tests {
                 implies: owned(implies),
             })
             .collect();
-        Hierarchy::new(&rules).expand(owned(granted).into_iter().collect())
+        ScopeHierarchy::new(&rules).expand(owned(granted).into_iter().collect())
     }
 
     const RULES: [(&str, &[&str]); 3] = [

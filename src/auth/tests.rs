@@ -57,11 +57,15 @@ impl World {
         }
     }
 
-    async fn present(&self, token: &str) -> Result<Arc<Principal>, Denied> {
+    async fn present(&self, token: &str) -> Result<Arc<Principal>, DeniedResponse> {
         self.present_on(&endpoint(), token).await
     }
 
-    async fn present_on(&self, at: &Endpoint, token: &str) -> Result<Arc<Principal>, Denied> {
+    async fn present_on(
+        &self,
+        at: &Endpoint,
+        token: &str,
+    ) -> Result<Arc<Principal>, DeniedResponse> {
         self.authenticator
             .authenticate(&bearer(token), None, FROM, at)
             .await
@@ -73,7 +77,7 @@ impl World {
         &self,
         header: Value,
         claims: Value,
-    ) -> Result<Arc<Principal>, Denied> {
+    ) -> Result<Arc<Principal>, DeniedResponse> {
         let token = self.changed(&header, &claims);
         self.present(&token).await
     }
@@ -108,7 +112,7 @@ fn merged(mut base: Value, changes: &Value) -> Value {
 }
 
 /// Asserts a 401 with a challenge that says `invalid_token`, for this reason.
-fn assert_invalid(result: Result<Arc<Principal>, Denied>, reason: &str) {
+fn assert_invalid(result: Result<Arc<Principal>, DeniedResponse>, reason: &str) {
     let denied = result.expect_err("the token must be refused");
     assert_eq!(
         (denied.status, denied.reason),

@@ -7,17 +7,17 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::bearer::{self, Malformed};
-use super::cache::{MAX_AGE, TokenKey, Verified};
-use super::challenge::Denied;
-use super::claims::Members;
-use super::introspection::{self, Introspection, Unanswered};
+use super::bearer::{self, MalformedCredentials};
+use super::cache::{MAX_AGE, TokenKey, VerifiedCaller};
+use super::challenge::DeniedResponse;
+use super::claims::ClaimSet;
+use super::introspection::{self, IntrospectionClient, IntrospectionFailed};
 use super::issuer::Issuer;
-use super::jwt::{self, MAX_LEN, Token};
-use super::refusals::Refusal;
+use super::jwt::{self, MAX_LEN, ParsedToken};
+use super::refusals::TokenRefusal;
 use super::refused::REFUSED_AGE;
-use super::reject::Reject;
-use super::terms::Terms;
+use super::reject::RejectReason;
+use super::token_policy::TokenPolicy;
 use super::{Authenticator, metadata};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -25,34 +25,34 @@ use crate::telemetry::metrics::COUNTERS;
 
 /// Why a token was not verified.
 #[derive(Debug, PartialEq, Eq)]
-enum Failure {
+enum VerificationFailure {
     /// It is bad.
-    Rejected(Rejected),
+    Rejected(RejectedToken),
     /// It cannot be judged now.
     Unavailable(&'static str),
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Rejected {
-    refusal: Refusal,
+struct RejectedToken {
+    refusal: TokenRefusal,
     /// For how long it stays refused without another look.
     age: Option<Duration>,
     /// What its issuer said of it, if the issuer was asked.
     answer: Option<Arc<[u8]>>,
 }
 
-impl From<Reject> for Failure {
-    fn from(reject: Reject) -> Self {
-        Self::Rejected(Rejected {
+impl From<RejectReason> for VerificationFailure {
+    fn from(reject: RejectReason) -> Self {
+        Self::Rejected(RejectedToken {
             refusal: reject.into(),
             // The one refusal by our own judgement that costs more than a look-up.
-            age: (reject == Reject::Signature).then_some(REFUSED_AGE),
+            age: (reject == RejectReason::Signature).then_some(REFUSED_AGE),
             answer: None,
         })
     }
 }
 
-impl Failure {
+impl VerificationFailure {
     /// The same, found by the rules of the issuer at `position`.
     fn at(mut self, position: usize) -> Self {
         if let Self::Rejected(rejected) = &mut self {
@@ -71,17 +71,17 @@ impl Authenticator {
         endpoint: &Endpoint,
         key: TokenKey,
         now: Duration,
-    ) -> Result<Arc<Principal>, Denied> {
+    ) -> Result<Arc<Principal>, DeniedResponse> {
         COUNTERS.token_cache_misses.add(1);
         let token = bearer::b64token(token)
-            .ok_or_else(|| self.refuse_credentials(endpoint, Malformed::Syntax))?;
+            .ok_or_else(|| self.refuse_credentials(endpoint, MalformedCredentials::Syntax))?;
         match self.verify(token, from, endpoint, now).await {
             Ok((verified, max_age)) => {
                 let principal = Arc::clone(&verified.principal);
                 self.cache.put(key, verified, now, max_age);
                 Ok(principal)
             }
-            Err(Failure::Rejected(rejected)) => {
+            Err(VerificationFailure::Rejected(rejected)) => {
                 let refusal = rejected.refusal;
                 if let Some(age) = rejected.age {
                     self.refused.put(key, refusal, now, age);
@@ -89,7 +89,9 @@ impl Authenticator {
                 let answer = rejected.answer.as_deref();
                 Err(self.refuse(token.as_bytes(), endpoint, refusal, answer))
             }
-            Err(Failure::Unavailable(reason)) => Err(Denied::unavailable(reason)),
+            Err(VerificationFailure::Unavailable(reason)) => {
+                Err(DeniedResponse::unavailable(reason))
+            }
         }
     }
 
@@ -100,22 +102,24 @@ impl Authenticator {
         from: IpAddr,
         endpoint: &Endpoint,
         now: Duration,
-    ) -> Result<(Verified, Duration), Failure> {
+    ) -> Result<(VerifiedCaller, Duration), VerificationFailure> {
         if token.len() > MAX_LEN {
-            return Err(Reject::TooLong.into());
+            return Err(RejectReason::TooLong.into());
         }
         let text = token;
-        let token = match Token::read(text) {
-            Err(Reject::NotAJwt) => return self.verify_opaque(text, from, endpoint, now).await,
+        let token = match ParsedToken::read(text) {
+            Err(RejectReason::NotAJwt) => {
+                return self.verify_opaque(text, from, endpoint, now).await;
+            }
             read => read?,
         };
         let claims = token.claims()?;
         // The claim picks whose rules and keys apply; it is believed once they agree. SPEC A-21
-        let named = claims.text("iss").map_err(Reject::from)?;
+        let named = claims.text("iss").map_err(RejectReason::from)?;
         let (position, issuer) = self
             .issuers_of(endpoint)
             .find(|(_, issuer)| Some(issuer.id.as_str()) == named.as_deref())
-            .ok_or(Reject::Issuer)?;
+            .ok_or(RejectReason::Issuer)?;
         self.verify_of(
             (position, issuer),
             (text, &token, &claims),
@@ -130,15 +134,15 @@ impl Authenticator {
     async fn verify_of(
         &self,
         (position, issuer): (usize, &Arc<Issuer>),
-        (text, token, claims): (&str, &Token<'_>, &Members<'_>),
+        (text, token, claims): (&str, &ParsedToken<'_>, &ClaimSet<'_>),
         (from, endpoint): (IpAddr, &Endpoint),
         now: Duration,
-    ) -> Result<(Verified, Duration), Failure> {
+    ) -> Result<(VerifiedCaller, Duration), VerificationFailure> {
         let terms = self.terms(issuer, endpoint, now);
         let principal = jwt::check(&token.header, claims, &terms)?;
-        let minted = claims.time("iat").map_err(Reject::from)?;
+        let minted = claims.time("iat").map_err(RejectReason::from)?;
         let generation = self.verify_signature(issuer, token, minted, &terms).await?;
-        let mut verified = Verified {
+        let mut verified = VerifiedCaller {
             principal: Arc::new(principal),
             issuer: position,
             generation,
@@ -149,7 +153,7 @@ impl Authenticator {
         let asked = ask(introspection, text, from, &terms).await?;
         // Spec: RFC 7662 §2.2: the introspection response supersedes the claims, but only for the same binding.
         if asked.binding() != verified.principal.binding() {
-            return Err(refused(introspection, Reject::Subject, None));
+            return Err(refused(introspection, RejectReason::Subject, None));
         }
         verified.principal = Arc::new(asked);
         Ok((verified, introspection.max_age))
@@ -162,17 +166,17 @@ impl Authenticator {
         from: IpAddr,
         endpoint: &Endpoint,
         now: Duration,
-    ) -> Result<(Verified, Duration), Failure> {
+    ) -> Result<(VerifiedCaller, Duration), VerificationFailure> {
         let (position, issuer, introspection) = self
             .issuers_of(endpoint)
             .find_map(|(position, issuer)| Some((position, issuer, issuer.introspection.as_ref()?)))
-            .ok_or(Reject::NotAJwt)?;
+            .ok_or(RejectReason::NotAJwt)?;
         let generation = issuer.generation();
         let terms = self.terms(issuer, endpoint, now);
         let principal = ask(introspection, token, from, &terms)
             .await
             .map_err(|failure| failure.at(position))?;
-        let verified = Verified {
+        let verified = VerifiedCaller {
             principal: Arc::new(principal),
             issuer: position,
             generation,
@@ -191,8 +195,13 @@ impl Authenticator {
             .filter(|(_, issuer)| metadata::accepts_issuer(endpoint, &issuer.id))
     }
 
-    fn terms<'a>(&'a self, issuer: &'a Issuer, endpoint: &'a Endpoint, now: Duration) -> Terms<'a> {
-        Terms {
+    fn terms<'a>(
+        &'a self,
+        issuer: &'a Issuer,
+        endpoint: &'a Endpoint,
+        now: Duration,
+    ) -> TokenPolicy<'a> {
+        TokenPolicy {
             issuer: &issuer.id,
             resource: &endpoint.resource,
             audiences: [&endpoint.audiences, &issuer.audiences],
@@ -207,31 +216,31 @@ impl Authenticator {
     async fn verify_signature(
         &self,
         issuer: &Arc<Issuer>,
-        token: &Token<'_>,
+        token: &ParsedToken<'_>,
         minted: Option<f64>,
-        terms: &Terms<'_>,
-    ) -> Result<u64, Failure> {
+        terms: &TokenPolicy<'_>,
+    ) -> Result<u64, VerificationFailure> {
         issuer.refresh_stale(&self.tasks);
         // Read before the keys: if they change in between, the entry is stale from the start.
         let generation = issuer.generation();
         if let Some(keys) = issuer.keys() {
             match keys.set.verify(token) {
-                Err(Reject::UnknownKey) => {}
+                Err(RejectReason::UnknownKey) => {}
                 result => return Ok(result.map(|()| generation)?),
             }
         }
         let begun = Instant::now();
         issuer.refresh(&self.tasks).await;
         let generation = issuer.generation();
-        let no_keys = Failure::Unavailable("keys_unavailable");
+        let no_keys = VerificationFailure::Unavailable("keys_unavailable");
         let keys = issuer.keys().ok_or(no_keys)?;
         match keys.set.verify(token) {
             // The issuer may have published its key since, and could not or may not be asked now: it
             // is not the token's fault, and a client told otherwise would throw it away. SPEC A-23
-            Err(Reject::UnknownKey)
+            Err(RejectReason::UnknownKey)
                 if !keys.are_of(begun) && keys.may_lack_key(minted, terms.now) =>
             {
-                Err(Failure::Unavailable("keys_outdated"))
+                Err(VerificationFailure::Unavailable("keys_outdated"))
             }
             result => Ok(result.map(|()| generation)?),
         }
@@ -239,22 +248,30 @@ impl Authenticator {
 }
 
 async fn ask(
-    introspection: &Introspection,
+    introspection: &IntrospectionClient,
     token: &str,
     from: IpAddr,
-    terms: &Terms<'_>,
-) -> Result<Principal, Failure> {
+    terms: &TokenPolicy<'_>,
+) -> Result<Principal, VerificationFailure> {
     match introspection.ask(token, from).await {
-        Ok(answer) => introspection::judge(&answer, terms)
+        Ok(answer) => introspection::validate(&answer, terms)
             .map_err(|reject| refused(introspection, reject, Some(answer))),
-        Err(Unanswered::Refused) => Err(refused(introspection, Reject::Unasked, None)),
-        Err(Unanswered::Unavailable) => Err(Failure::Unavailable("introspection_unavailable")),
+        Err(IntrospectionFailed::Refused) => {
+            Err(refused(introspection, RejectReason::Unasked, None))
+        }
+        Err(IntrospectionFailed::Unavailable) => Err(VerificationFailure::Unavailable(
+            "introspection_unavailable",
+        )),
     }
 }
 
 /// The refusal of a token that its issuer was asked about.
-fn refused(introspection: &Introspection, reject: Reject, answer: Option<Arc<[u8]>>) -> Failure {
-    Failure::Rejected(Rejected {
+fn refused(
+    introspection: &IntrospectionClient,
+    reject: RejectReason,
+    answer: Option<Arc<[u8]>>,
+) -> VerificationFailure {
+    VerificationFailure::Rejected(RejectedToken {
         refusal: reject.into(),
         age: Some(introspection.refused_age()),
         answer,

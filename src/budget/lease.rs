@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{ByteBudget, EXEMPT_BYTES, Exhausted, Holder, weight};
+use super::{BudgetExhausted, BudgetHolder, ByteBudget, EXEMPT_BYTES, weight};
 
 /// What one message takes out of its caller's share; given back when it is dropped.
 #[derive(Debug)]
 #[must_use = "the bytes are given back when the lease is dropped"]
-pub struct Lease {
+pub struct BudgetLease {
     budget: Arc<ByteBudget>,
-    holder: Holder,
+    holder: BudgetHolder,
     /// Taken so far: the weight, not the length.
     taken: usize,
 }
 
 /// Bytes that keep their guard for as long as any slice of them lives.
-struct Guarded<G> {
+struct GuardedBytes<G> {
     bytes: Bytes,
     _guard: G,
 }
 
-impl<G> AsRef<[u8]> for Guarded<G> {
+impl<G> AsRef<[u8]> for GuardedBytes<G> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
     }
@@ -30,7 +30,7 @@ impl<G> AsRef<[u8]> for Guarded<G> {
 
 /// `bytes`, which keep `guard` until the last slice of them is dropped.
 pub(super) fn guarded<G: Send + 'static>(bytes: Bytes, guard: G) -> Bytes {
-    Bytes::from_owner(Guarded {
+    Bytes::from_owner(GuardedBytes {
         bytes,
         _guard: guard,
     })
@@ -47,9 +47,9 @@ pub fn held_with(copy: Bytes, sources: Vec<Bytes>) -> Bytes {
     guarded(copy, sources)
 }
 
-impl Lease {
+impl BudgetLease {
     /// One that holds nothing yet.
-    pub fn empty(budget: Arc<ByteBudget>, holder: Holder) -> Self {
+    pub fn empty(budget: Arc<ByteBudget>, holder: BudgetHolder) -> Self {
         Self {
             budget,
             holder,
@@ -65,7 +65,7 @@ impl Lease {
         self.taken == 0
     }
 
-    pub(super) fn holder(&self) -> Holder {
+    pub(super) fn holder(&self) -> BudgetHolder {
         self.holder
     }
 
@@ -73,7 +73,7 @@ impl Lease {
     ///
     /// # Errors
     /// What is used up; the lease is unchanged then.
-    pub fn grow_to(&mut self, len: usize) -> Result<(), Exhausted> {
+    pub fn grow_to(&mut self, len: usize) -> Result<(), BudgetExhausted> {
         let wanted = weight(len);
         if let Some(more) = wanted.checked_sub(self.taken).filter(|more| *more > 0) {
             self.budget.add(self.holder, more)?;
@@ -102,7 +102,7 @@ impl Lease {
     }
 }
 
-impl Drop for Lease {
+impl Drop for BudgetLease {
     fn drop(&mut self) {
         if self.taken > 0 {
             self.budget.remove(self.holder, self.taken);

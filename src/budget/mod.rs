@@ -15,12 +15,12 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
 
-pub use lease::{Lease, held_with};
-pub use process::{ProcessBound, Term};
+pub use lease::{BudgetLease, held_with};
+pub use process::{BoundTerm, ProcessBound};
 pub use replies::{KeptLeases, ReplyLease, ReplyRoom, ReplyShare};
 pub use reserve::ReservePermit;
 
-use self::reserve::Reserve;
+use self::reserve::ReservePermits;
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, Gauge};
 
@@ -36,7 +36,7 @@ const RESERVED_PART: usize = 8;
 
 /// Who a share belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Holder {
+pub enum BudgetHolder {
     /// A caller with a token: its principal's key.
     Owner([u8; 32]),
     /// A caller without one, where none is asked for.
@@ -45,14 +45,14 @@ pub enum Holder {
 
 /// What is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exhausted {
+pub enum BudgetExhausted {
     /// The caller's own share.
     Share,
     /// The whole budget.
     Total,
 }
 
-impl Exhausted {
+impl BudgetExhausted {
     /// Counts one refused message.
     pub fn count_refusal(self) {
         match self {
@@ -68,8 +68,8 @@ pub struct ByteBudget {
     /// Of all messages but those of the reserve.
     total: usize,
     per_holder: usize,
-    used: Mutex<Used>,
-    reserve: Reserve,
+    used: Mutex<UsedBytes>,
+    reserve: ReservePermits,
     /// Shows what is taken.
     gauge: &'static Gauge,
     /// Told whenever bytes are given back.
@@ -77,10 +77,10 @@ pub struct ByteBudget {
 }
 
 #[derive(Debug, Default)]
-struct Used {
+struct UsedBytes {
     total: usize,
     /// Without entries of zero.
-    by_holder: HashMap<Holder, usize>,
+    by_holder: HashMap<BudgetHolder, usize>,
 }
 
 impl ByteBudget {
@@ -109,7 +109,7 @@ impl ByteBudget {
             total: total.saturating_sub(permits.saturating_mul(one)),
             per_holder,
             used: Mutex::default(),
-            reserve: Reserve::new(permits),
+            reserve: ReservePermits::new(permits),
             gauge,
             freed: Notify::new(),
         })
@@ -119,8 +119,12 @@ impl ByteBudget {
     ///
     /// # Errors
     /// What is used up; nothing is taken then.
-    pub fn take(self: &Arc<Self>, holder: Holder, len: usize) -> Result<Lease, Exhausted> {
-        let mut lease = Lease::empty(Arc::clone(self), holder);
+    pub fn take(
+        self: &Arc<Self>,
+        holder: BudgetHolder,
+        len: usize,
+    ) -> Result<BudgetLease, BudgetExhausted> {
+        let mut lease = BudgetLease::empty(Arc::clone(self), holder);
         lease.grow_to(len)?;
         Ok(lease)
     }
@@ -130,7 +134,7 @@ impl ByteBudget {
     ///
     /// # Cancel safety
     /// A future that is dropped has left the line.
-    pub async fn reserve(&self, holder: Holder) -> ReservePermit {
+    pub async fn reserve(&self, holder: BudgetHolder) -> ReservePermit {
         self.reserve.enter(holder).await
     }
 
@@ -140,14 +144,14 @@ impl ByteBudget {
         lock(&self.used).total
     }
 
-    fn add(&self, holder: Holder, bytes: usize) -> Result<(), Exhausted> {
+    fn add(&self, holder: BudgetHolder, bytes: usize) -> Result<(), BudgetExhausted> {
         let mut used = lock(&self.used);
         let own = used.by_holder.get(&holder).copied().unwrap_or_default();
         if own + bytes > self.per_holder {
-            return Err(Exhausted::Share);
+            return Err(BudgetExhausted::Share);
         }
         if used.total + bytes > self.total {
-            return Err(Exhausted::Total);
+            return Err(BudgetExhausted::Total);
         }
         used.by_holder.insert(holder, own + bytes);
         used.total += bytes;
@@ -156,7 +160,7 @@ impl ByteBudget {
         Ok(())
     }
 
-    fn remove(&self, holder: Holder, bytes: usize) {
+    fn remove(&self, holder: BudgetHolder, bytes: usize) {
         let mut used = lock(&self.used);
         used.total = used.total.saturating_sub(bytes);
         if let Some(own) = used.by_holder.get_mut(&holder) {

@@ -19,7 +19,7 @@ const QUEUES: usize = 2 * (1 + 4) * MIB + 20 * MIB;
 
 /// A part of the bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Term {
+pub struct BoundTerm {
     /// Bytes at most.
     pub bytes: usize,
     /// What takes them.
@@ -29,7 +29,7 @@ pub struct Term {
 /// What the process takes at most, part by part. `docs/operations/sizing.md` explains each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessBound {
-    terms: Vec<Term>,
+    terms: Vec<BoundTerm>,
 }
 
 impl ProcessBound {
@@ -65,7 +65,9 @@ impl ProcessBound {
         ];
         let terms = terms.into_iter().filter(|(bytes, _)| *bytes > 0);
         Self {
-            terms: terms.map(|(bytes, what)| Term { bytes, what }).collect(),
+            terms: terms
+                .map(|(bytes, what)| BoundTerm { bytes, what })
+                .collect(),
         }
     }
 

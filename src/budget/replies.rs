@@ -8,7 +8,7 @@ use bytes::Bytes;
 use futures_util::FutureExt as _;
 
 use super::lease::guarded;
-use super::{ByteBudget, EXEMPT_BYTES, Holder, Lease, ReservePermit};
+use super::{BudgetHolder, BudgetLease, ByteBudget, EXEMPT_BYTES, ReservePermit};
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -16,17 +16,17 @@ use crate::telemetry::metrics::COUNTERS;
 #[derive(Debug, Clone)]
 pub struct ReplyShare {
     budget: Arc<ByteBudget>,
-    holder: Holder,
+    holder: BudgetHolder,
 }
 
 /// What one reply takes out of its caller's share; given back when it is dropped.
 #[derive(Debug)]
 #[must_use = "the bytes are given back when the lease is dropped"]
-pub struct ReplyLease(Hold);
+pub struct ReplyLease(ReplyHold);
 
 #[derive(Debug)]
-enum Hold {
-    Share(Lease),
+enum ReplyHold {
+    Share(BudgetLease),
     /// Room for one reply of any size.
     Reserve(#[expect(dead_code, reason = "held until it is dropped")] ReservePermit),
 }
@@ -51,7 +51,7 @@ pub struct ReplyRoom<'a> {
 impl ReplyShare {
     /// The share of `holder` in `budget`.
     #[must_use]
-    pub fn new(budget: &Arc<ByteBudget>, holder: Holder) -> Self {
+    pub fn new(budget: &Arc<ByteBudget>, holder: BudgetHolder) -> Self {
         Self {
             budget: Arc::clone(budget),
             holder,
@@ -60,8 +60,8 @@ impl ReplyShare {
 
     /// A lease that holds nothing yet.
     pub fn lease(&self) -> ReplyLease {
-        let lease = Lease::empty(Arc::clone(&self.budget), self.holder);
-        ReplyLease(Hold::Share(lease))
+        let lease = BudgetLease::empty(Arc::clone(&self.budget), self.holder);
+        ReplyLease(ReplyHold::Share(lease))
     }
 }
 
@@ -69,8 +69,8 @@ impl ReplyLease {
     /// Grows the lease to `len` bytes without waiting; `false` if the budget has no room.
     pub fn try_grow_to(&mut self, len: usize) -> bool {
         match &mut self.0 {
-            Hold::Share(lease) => lease.grow_to(len).is_ok(),
-            Hold::Reserve(_) => true,
+            ReplyHold::Share(lease) => lease.grow_to(len).is_ok(),
+            ReplyHold::Reserve(_) => true,
         }
     }
 
@@ -80,7 +80,7 @@ impl ReplyLease {
     /// # Cancel safety
     /// A dropped future leaves the queue; the lease is unchanged.
     pub async fn grow_to(&mut self, len: usize) {
-        let Hold::Share(lease) = &mut self.0 else {
+        let ReplyHold::Share(lease) = &mut self.0 else {
             return;
         };
         if lease.grow_to(len).is_ok() {
@@ -107,19 +107,19 @@ impl ReplyLease {
                 permit = &mut reserved => Some(permit),
             };
         };
-        self.0 = Hold::Reserve(permit);
+        self.0 = ReplyHold::Reserve(permit);
     }
 
     fn is_empty(&self) -> bool {
         match &self.0 {
-            Hold::Share(lease) => lease.is_empty(),
-            Hold::Reserve(_) => false,
+            ReplyHold::Share(lease) => lease.is_empty(),
+            ReplyHold::Reserve(_) => false,
         }
     }
 
     /// Gives back what a reply of `len` bytes does not need.
     pub fn shrink_to(&mut self, len: usize) {
-        if let Hold::Share(lease) = &mut self.0 {
+        if let ReplyHold::Share(lease) = &mut self.0 {
             lease.shrink_to(len);
         }
     }

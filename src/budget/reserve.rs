@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, Weak};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Holder;
+use super::BudgetHolder;
 use super::lease::guarded;
 use crate::lock::lock;
 
 /// Permits of the reserve: a fixed number in all, and one for each holder.
 #[derive(Debug)]
-pub(super) struct Reserve {
+pub(super) struct ReservePermits {
     all: Arc<Semaphore>,
     /// Of holders that have a permit or wait for one.
-    by_holder: Mutex<HashMap<Holder, Weak<Semaphore>>>,
+    by_holder: Mutex<HashMap<BudgetHolder, Weak<Semaphore>>>,
 }
 
 /// Room for one message in the reserve, until it is dropped.
@@ -35,7 +35,7 @@ impl ReservePermit {
     }
 }
 
-impl Reserve {
+impl ReservePermits {
     pub(super) fn new(permits: usize) -> Self {
         Self {
             all: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
@@ -44,7 +44,7 @@ impl Reserve {
     }
 
     /// Waits for a permit; first for the holder's own, so that others do not wait behind its slow messages.
-    pub(super) async fn enter(&self, holder: Holder) -> ReservePermit {
+    pub(super) async fn enter(&self, holder: BudgetHolder) -> ReservePermit {
         let own = self.own(holder).acquire_owned().await.ok();
         let all = Arc::clone(&self.all).acquire_owned().await.ok();
         ReservePermit {
@@ -53,7 +53,7 @@ impl Reserve {
         }
     }
 
-    fn own(&self, holder: Holder) -> Arc<Semaphore> {
+    fn own(&self, holder: BudgetHolder) -> Arc<Semaphore> {
         let mut by_holder = lock(&self.by_holder);
         if let Some(own) = by_holder.get(&holder).and_then(Weak::upgrade) {
             return own;

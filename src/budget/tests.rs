@@ -9,7 +9,7 @@ use crate::call::Principal;
 
 const MIB: usize = 1 << 20;
 
-fn holder(name: &str) -> Holder {
+fn holder(name: &str) -> BudgetHolder {
     Principal::new("issuer", name, "", Vec::new(), None)
         .owner()
         .into()
@@ -25,7 +25,7 @@ fn share_of_one_caller_leaves_room_for_another() {
     let budget = budget();
     let alice = holder("alice");
     let kept: Vec<_> = (0..4).map(|_| budget.take(alice, MIB).unwrap()).collect();
-    assert_eq!(budget.take(alice, MIB).unwrap_err(), Exhausted::Share);
+    assert_eq!(budget.take(alice, MIB).unwrap_err(), BudgetExhausted::Share);
     let other = budget.take(holder("bob"), 2 * MIB);
     assert!(other.is_ok());
     drop(kept);
@@ -38,7 +38,7 @@ fn all_callers_together_stay_within_the_total() {
     let take = |name: &str| budget.take(holder(name), 3 * MIB);
     let kept = [take("alice"), take("bob")];
     assert!(kept.iter().all(Result::is_ok));
-    assert_eq!(take("carol").unwrap_err(), Exhausted::Total);
+    assert_eq!(take("carol").unwrap_err(), BudgetExhausted::Total);
     assert_eq!(budget.used(), 12 * MIB);
     drop(kept);
     assert_eq!(budget.used(), 0);
@@ -65,14 +65,14 @@ fn small_message_takes_nothing() {
     assert_eq!(budget.used(), 0);
     drop(lease);
     let refused = budget.take(holder("alice"), EXEMPT_BYTES + 1);
-    assert_eq!(refused.unwrap_err(), Exhausted::Share);
+    assert_eq!(refused.unwrap_err(), BudgetExhausted::Share);
 }
 
 #[test]
 fn lease_that_cannot_grow_keeps_what_it_has() {
     let budget = budget();
     let mut lease = budget.take(holder("alice"), MIB).unwrap();
-    assert_eq!(lease.grow_to(5 * MIB), Err(Exhausted::Share));
+    assert_eq!(lease.grow_to(5 * MIB), Err(BudgetExhausted::Share));
     assert_eq!(budget.used(), 2 * MIB);
     assert_eq!(lease.grow_to(4 * MIB), Ok(()));
     drop(lease);

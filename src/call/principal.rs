@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
-use crate::budget::Holder;
+use crate::budget::BudgetHolder;
 use crate::telemetry::record::Lasting;
 
 /// Digest of issuer + subject: owns quotas, children, caches.
@@ -43,7 +43,7 @@ impl OwnerKey {
     }
 }
 
-impl From<OwnerKey> for Holder {
+impl From<OwnerKey> for BudgetHolder {
     fn from(owner: OwnerKey) -> Self {
         Self::Owner(owner.0)
     }

@@ -11,7 +11,7 @@ use super::Front;
 use super::conversation::draining;
 use crate::call::OwnerKey;
 use crate::fault::{Fault, FaultKind, Retry, Side};
-use crate::policy::rate::Claim;
+use crate::policy::rate::RateClaim;
 use crate::protocol::Message;
 use crate::session::{CallPlace, Caps, Entry, Lane, Request, Session, Toll, Unserved, Waiting};
 use crate::telemetry::metrics::COUNTERS;
@@ -23,10 +23,10 @@ pub(super) type Due = Option<Owed>;
 #[derive(Debug)]
 pub(super) enum Owed {
     /// Its part of the allowance, for which it may wait.
-    Rate(Claim),
+    Rate(RateClaim),
     /// An exchange within the share of its principal, for which nothing waits: a request is refused. What
     /// is none may still owe its part of the allowance.
-    Exchange(Option<Claim>),
+    Exchange(Option<RateClaim>),
 }
 
 impl Owed {
@@ -35,7 +35,7 @@ impl Owed {
         Self::Exchange(due.and_then(Self::claim))
     }
 
-    fn claim(self) -> Option<Claim> {
+    fn claim(self) -> Option<RateClaim> {
         match self {
             Self::Rate(claim) => Some(claim),
             Self::Exchange(claim) => claim,
@@ -46,9 +46,9 @@ impl Owed {
 /// When a refused request may come again, where nothing else says it.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-impl Toll for Claim {
+impl Toll for RateClaim {
     fn pay(&self) -> Result<(), Duration> {
-        Claim::pay(self)
+        RateClaim::pay(self)
     }
 }
 
@@ -67,7 +67,7 @@ impl Front {
         }
     }
 
-    fn request(&self, lane: Lane, due: Option<Claim>) -> Request {
+    fn request(&self, lane: Lane, due: Option<RateClaim>) -> Request {
         Request {
             lane,
             toll: due.map(|claim| Box::new(claim) as _),
@@ -222,7 +222,7 @@ impl Front {
 ///
 /// # Errors
 /// It is refused without waiting.
-fn claim(due: Due) -> Result<Option<Claim>, Fault> {
+fn claim(due: Due) -> Result<Option<RateClaim>, Fault> {
     match due {
         None => Ok(None),
         Some(Owed::Rate(claim)) => Ok(Some(claim)),

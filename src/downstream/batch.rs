@@ -15,7 +15,7 @@ use super::over_budget::{is_dropped, over_budget};
 use super::running::{Links, Outcome, Running};
 use super::streamable::{Begun, check_version, note_message, session_id};
 use super::{Front, modern, reply};
-use crate::budget::Exhausted;
+use crate::budget::BudgetExhausted;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -34,7 +34,7 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (bytes, due, over): (Bytes, Due, Option<Exhausted>),
+        (bytes, due, over): (Bytes, Due, Option<BudgetExhausted>),
         record: &AccessRecord,
     ) -> Response<Body> {
         // Spec: SPEC T-60…T-63: as for a single message.
@@ -121,7 +121,7 @@ impl Front {
         session: &Arc<Session>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (elements, over): (Elements, Option<Exhausted>),
+        (elements, over): (Elements, Option<BudgetExhausted>),
         record: &AccessRecord,
     ) -> Response<Body> {
         let outlet: Arc<Outlet> = Arc::default();

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::refused_body::RefusedBody;
 use super::room::{Collected, Full, Room};
 use super::{Front, media, reply};
-use crate::budget::{Exhausted, Holder};
+use crate::budget::{BudgetExhausted, BudgetHolder};
 use crate::protocol::json;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -25,7 +25,7 @@ pub(super) enum Unread {
     /// The body exceeds the configured size.
     TooLarge(Box<RefusedBody>),
     /// The byte budget has no room for the body.
-    NoRoom(Box<RefusedBody>, Exhausted),
+    NoRoom(Box<RefusedBody>, BudgetExhausted),
 }
 
 impl Unread {
@@ -56,7 +56,7 @@ impl Front {
         &self,
         headers: &HeaderMap,
         body: Body,
-        holder: Holder,
+        holder: BudgetHolder,
     ) -> Result<Bytes, Unread> {
         if !media::is_json(headers) {
             let text = "Content-Type must be application/json";

@@ -15,7 +15,7 @@ use super::over_budget::{is_dropped, over_budget};
 use super::running::Outcome;
 use super::streamable::{Begun, note_message};
 use super::{Front, batch, modern, reply};
-use crate::budget::Exhausted;
+use crate::budget::BudgetExhausted;
 use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind, Side};
 use crate::protocol::{Kind, Message, RequestId, Revision, json, meta};
@@ -36,7 +36,7 @@ pub(super) struct Arrival<'a> {
     /// Modern calls of this connection; `None` where the carrier allows none.
     pub(super) modern: Option<&'a modern::Calls>,
     /// Set when the byte budget had no room for the message: its requests are refused.
-    pub(super) over: Option<Exhausted>,
+    pub(super) over: Option<BudgetExhausted>,
 }
 
 /// Fault of an unreadable or rejected message, and the JSON text of its id, if present.

@@ -21,7 +21,7 @@ use super::over_budget::Unreserved;
 use super::plain_events::PlainEvents;
 use super::refused_body::{NoRequests, refuse_with, too_large};
 use super::{Front, reply};
-use crate::budget::{Exhausted, Holder};
+use crate::budget::{BudgetExhausted, BudgetHolder};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -154,9 +154,9 @@ impl Front {
     async fn read_post_otherwise(
         &self,
         channel: &Channel,
-        holder: Holder,
+        holder: BudgetHolder,
         unread: Unread,
-    ) -> Result<(Bytes, Exhausted), Response<Body>> {
+    ) -> Result<(Bytes, BudgetExhausted), Response<Body>> {
         let (body, fault, status) = match unread {
             Unread::Answered(response) => return Err(response),
             Unread::TooLarge(body) => {

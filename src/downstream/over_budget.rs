@@ -12,7 +12,7 @@ use super::listener::Place;
 use super::refused_body::{RefusedBody, too_large};
 use super::room::{Collected, Full, Room};
 use super::{Front, reply};
-use crate::budget::{Exhausted, Holder, ReplyShare};
+use crate::budget::{BudgetExhausted, BudgetHolder, ReplyShare};
 use crate::call::Principal;
 use crate::config::AuthMode;
 use crate::fault::{Fault, FaultKind, Retry, Side};
@@ -28,14 +28,14 @@ pub(super) enum Unreserved {
 }
 
 /// The refusal of a request without room in the byte budget; counted.
-pub(super) fn over_budget(exhausted: Exhausted) -> Fault {
+pub(super) fn over_budget(exhausted: BudgetExhausted) -> Fault {
     exhausted.count_refusal();
     let (kind, text) = match exhausted {
-        Exhausted::Share => (
+        BudgetExhausted::Share => (
             FaultKind::CallerBusy,
             "your messages under way take too much memory, try again later",
         ),
-        Exhausted::Total => (
+        BudgetExhausted::Total => (
             FaultKind::GatewayBusy,
             "the messages of all callers take too much memory, try again later",
         ),
@@ -57,16 +57,16 @@ pub(super) fn is_dropped(message: &Message) -> bool {
 impl Front {
     /// Whose share the messages of a caller are taken out of: the principal's, or the client address's where
     /// no token is asked for and all callers are one principal.
-    pub(super) fn holder(&self, principal: &Principal, extensions: &Extensions) -> Holder {
+    pub(super) fn holder(&self, principal: &Principal, extensions: &Extensions) -> BudgetHolder {
         let address = match self.settings.auth.mode {
             AuthMode::None => extensions.get().and_then(Place::client),
             AuthMode::OAuth => None,
         };
-        address.map_or(principal.owner().into(), Holder::Address)
+        address.map_or(principal.owner().into(), BudgetHolder::Address)
     }
 
     /// The share of the reply budget that belongs to `holder`.
-    pub(super) fn reply_share(&self, holder: Holder) -> ReplyShare {
+    pub(super) fn reply_share(&self, holder: BudgetHolder) -> ReplyShare {
         ReplyShare::new(&self.replies, holder)
     }
 
@@ -80,9 +80,9 @@ impl Front {
     /// Not cancel safe: what was read is lost.
     pub(super) async fn read_reserved(
         &self,
-        holder: Holder,
+        holder: BudgetHolder,
         mut body: RefusedBody,
-        exhausted: Exhausted,
+        exhausted: BudgetExhausted,
     ) -> Result<Bytes, Unreserved> {
         let limits = &self.settings.limits;
         let wait = body.until.min(Instant::now() + limits.call_wait);

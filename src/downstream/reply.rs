@@ -11,7 +11,7 @@ use http::header::{
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::admission;
-use crate::auth::Denied;
+use crate::auth::DeniedResponse;
 pub(super) use crate::fault::told::{
     data_of, error_object, is_tool_error, legacy_code, tool_error, with_request_id,
 };
@@ -163,14 +163,14 @@ pub(super) fn retry_after(response: &mut Response<Body>, retry: Retry) {
 
 /// A refusal by authentication or policy, with its challenge.
 #[must_use]
-pub(super) fn denied(denied: &Denied) -> Response<Body> {
+pub(super) fn denied(denied: &DeniedResponse) -> Response<Body> {
     let body = format!(r#"{{"error":{}}}"#, json::quote(denied.reason));
     denied_call(denied, body.into())
 }
 
 /// The same of a request that was read: `body` is the JSON-RPC error under its id. Spec: SPEC M-15.
 #[must_use]
-pub(super) fn denied_call(denied: &Denied, body: Bytes) -> Response<Body> {
+pub(super) fn denied_call(denied: &DeniedResponse, body: Bytes) -> Response<Body> {
     let mut response = json_response(denied.status, body);
     let headers = response.headers_mut();
     if let Some(challenge) = &denied.challenge {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::budget::{ByteBudget, EXEMPT_BYTES, Exhausted, Holder, Lease, ReservePermit};
+use crate::budget::{
+    BudgetExhausted, BudgetHolder, BudgetLease, ByteBudget, EXEMPT_BYTES, ReservePermit,
+};
 
 /// First step of a body without `Content-Length` that is larger than one read buffer, bytes.
 const FIRST_STEP: usize = 64 << 10;
@@ -13,7 +15,7 @@ const FIRST_STEP: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) enum Room<'a> {
     /// The caller's share; no lease before the body is larger than one buffer.
-    Share(&'a Arc<ByteBudget>, Holder, Option<Lease>),
+    Share(&'a Arc<ByteBudget>, BudgetHolder, Option<BudgetLease>),
     /// The reserve.
     Reserve(ReservePermit),
 }
@@ -24,7 +26,7 @@ pub(super) enum Full {
     /// The body is longer than it may be.
     TooLarge,
     /// The byte budget has no room.
-    NoRoom(Exhausted),
+    NoRoom(BudgetExhausted),
 }
 
 /// The bytes of a body so far.
@@ -41,14 +43,14 @@ pub(super) struct Collected<'a> {
 
 impl<'a> Room<'a> {
     /// In the share of `holder`.
-    pub(super) fn share(budget: &'a Arc<ByteBudget>, holder: Holder) -> Self {
+    pub(super) fn share(budget: &'a Arc<ByteBudget>, holder: BudgetHolder) -> Self {
         Self::Share(budget, holder, None)
     }
 
-    pub(super) fn grow_to(&mut self, len: usize) -> Result<(), Exhausted> {
+    pub(super) fn grow_to(&mut self, len: usize) -> Result<(), BudgetExhausted> {
         match self {
             Self::Share(budget, holder, lease) if len > EXEMPT_BYTES => {
-                let empty = || Lease::empty(Arc::clone(budget), *holder);
+                let empty = || BudgetLease::empty(Arc::clone(budget), *holder);
                 lease.get_or_insert_with(empty).grow_to(len)
             }
             Self::Share(..) | Self::Reserve(_) => Ok(()),
@@ -145,7 +147,10 @@ mod tests {
     const KIB: usize = 1 << 10;
 
     fn share(budget: &Arc<ByteBudget>) -> Room<'_> {
-        Room::share(budget, Holder::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+        Room::share(
+            budget,
+            BudgetHolder::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        )
     }
 
     fn budget(share: usize) -> Arc<ByteBudget> {
@@ -158,7 +163,7 @@ mod tests {
         let kept = Collected::begin(1 << 20, Some(200 << 10), share(&budget));
         assert_eq!(budget.used(), 400 * KIB);
         let refused = Collected::begin(1 << 20, Some(200 << 10), share(&budget));
-        assert_eq!(refused.err(), Some(Full::NoRoom(Exhausted::Share)));
+        assert_eq!(refused.err(), Some(Full::NoRoom(BudgetExhausted::Share)));
         drop(kept);
         assert_eq!(budget.used(), 0);
     }
@@ -180,7 +185,7 @@ mod tests {
             }
             assert!(budget.used() >= kept * piece.len(), "{kept} pieces");
         };
-        assert_eq!(full, Full::NoRoom(Exhausted::Share));
+        assert_eq!(full, Full::NoRoom(BudgetExhausted::Share));
         let begun = body.finish();
         assert_eq!(begun.len(), kept * piece.len());
         assert_eq!(budget.used(), 2 * begun.len());

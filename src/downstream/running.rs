@@ -21,7 +21,7 @@ pub(super) enum Outcome {
     /// The whole JSON-RPC response, and the status it has when no stream has begun.
     Response(StatusCode, Bytes),
     /// Refused by policy before anything was sent upstream.
-    Denied(auth::Denied, Bytes),
+    Denied(auth::DeniedResponse, Bytes),
     /// The responses of a JSON-RPC array that are not on its stream.
     Many(Vec<Bytes>),
     /// The call was cancelled: no answer is owed.

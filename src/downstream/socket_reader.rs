@@ -14,7 +14,7 @@ use tokio_tungstenite::tungstenite::protocol::Message;
 
 use super::metered::Meter;
 use super::room::Room;
-use crate::budget::{ByteBudget, EXEMPT_BYTES, Exhausted, Holder};
+use crate::budget::{BudgetExhausted, BudgetHolder, ByteBudget, EXEMPT_BYTES};
 
 /// Bytes around the payload of a control frame of a client: head and mask. Spec: RFC 6455 §5.2.
 const CONTROL_HEAD: usize = 6;
@@ -25,20 +25,20 @@ const FIRST_STEP: usize = 64 << 10;
 #[derive(Debug)]
 pub(super) struct SocketReader<'a> {
     budget: &'a Arc<ByteBudget>,
-    holder: Holder,
+    holder: BudgetHolder,
     meter: Arc<Meter>,
     /// The longest message, and how long one may take from its first bytes on.
     limit: usize,
     patience: Duration,
     room: Room<'a>,
     /// Why the message is in the reserve.
-    over: Option<Exhausted>,
+    over: Option<BudgetExhausted>,
     /// Deadline of the current message; `None` between messages.
     until: Option<Pin<Box<Sleep>>>,
     /// Budget room of the socket's read buffer, beside the message.
     buffer: Room<'a>,
     /// Set when the budget has no room for the read buffer.
-    full: Option<Exhausted>,
+    full: Option<BudgetExhausted>,
     /// The last large message. While it lives, the next read takes a buffer of its own and not the large one
     /// again, which the socket would then keep.
     last: Bytes,
@@ -51,14 +51,14 @@ pub(super) enum Incoming {
     /// The message took too long.
     Slow,
     /// There was no room for the message in time.
-    NoRoom(Exhausted),
+    NoRoom(BudgetExhausted),
 }
 
 impl<'a> SocketReader<'a> {
     /// For messages of at most `limit` bytes, each within `patience`; `meter` counts what the socket reads.
     pub(super) fn new(
         budget: &'a Arc<ByteBudget>,
-        holder: Holder,
+        holder: BudgetHolder,
         meter: Arc<Meter>,
         (limit, patience): (usize, Duration),
     ) -> Self {
@@ -138,7 +138,7 @@ impl<'a> SocketReader<'a> {
     }
 
     /// Takes room for more of the message: out of the share, else in the reserve.
-    async fn make_room(&mut self) -> Result<(), Exhausted> {
+    async fn make_room(&mut self) -> Result<(), BudgetExhausted> {
         self.note_begun();
         let doubled = self.meter.allowed().saturating_mul(2);
         let len = doubled.max(FIRST_STEP).min(self.limit);
@@ -167,7 +167,7 @@ impl<'a> SocketReader<'a> {
 
     /// Takes a whole message: it holds its room from now on. Also why its requests are to be refused, where
     /// it is in the reserve.
-    pub(super) fn whole(&mut self, message: Bytes) -> (Bytes, Option<Exhausted>) {
+    pub(super) fn whole(&mut self, message: Bytes) -> (Bytes, Option<BudgetExhausted>) {
         self.meter.restart(EXEMPT_BYTES);
         self.until = None;
         let room = std::mem::replace(&mut self.room, Room::share(self.budget, self.holder));

@@ -15,7 +15,7 @@ use super::observe::error_word;
 use super::over_budget::{Unreserved, is_dropped, over_budget};
 use super::refused_body::too_large;
 use super::{Front, modern, reply};
-use crate::budget::Exhausted;
+use crate::budget::BudgetExhausted;
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
@@ -158,7 +158,7 @@ impl Front {
         parts: &Parts,
         unread: Unread,
         record: &AccessRecord,
-    ) -> Result<(Bytes, Exhausted), Response<Body>> {
+    ) -> Result<(Bytes, BudgetExhausted), Response<Body>> {
         let headers = &parts.headers;
         let is_legacy = check_version(headers).is_ok() && !modern::names_modern(headers);
         let session = session_id(headers)

@@ -35,7 +35,7 @@ use super::observe::error_word;
 use super::over_budget::over_budget;
 use super::socket_reader::{Incoming, SocketReader};
 use super::{Front, reply};
-use crate::budget::{EXEMPT_BYTES, Holder};
+use crate::budget::{BudgetHolder, EXEMPT_BYTES};
 use crate::call::Principal;
 use crate::cause::chain;
 use crate::endpoint::Endpoint;
@@ -107,7 +107,7 @@ impl Front {
         self: Arc<Self>,
         upgraded: Upgraded,
         mut outgoing: Outgoing,
-        holder: Holder,
+        holder: BudgetHolder,
         record: &AccessRecord,
     ) {
         let limit = self.settings.limits.body;

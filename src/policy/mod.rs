@@ -18,13 +18,13 @@ const CALL: &str = "tools/call";
 
 /// The rules of the configuration.
 #[derive(Debug)]
-pub struct Policy {
-    rules: Vec<Rule>,
+pub struct ToolPolicy {
+    rules: Vec<ScopeRule>,
 }
 
 /// One of `auth.tool_scopes`.
 #[derive(Debug)]
-struct Rule {
+struct ScopeRule {
     /// Its place in the configuration.
     name: String,
     of: config::ToolScope,
@@ -32,7 +32,7 @@ struct Rule {
     tools: Vec<String>,
 }
 
-/// Proof that a request was allowed. Only [`Policy::decide`] constructs a `Permit`, so that a step with a
+/// Proof that a request was allowed. Only [`ToolPolicy::decide`] constructs a `Permit`, so that a step with a
 /// `Permit` parameter cannot be reached without the decision.
 #[derive(Debug)]
 pub struct Permit(());
@@ -63,11 +63,11 @@ impl Denial {
     }
 }
 
-impl Policy {
+impl ToolPolicy {
     /// Takes the rules of a checked configuration.
     #[must_use]
     pub fn new(config: &config::AuthConfig) -> Self {
-        let rule = |(position, of): (usize, &config::ToolScope)| Rule {
+        let rule = |(position, of): (usize, &config::ToolScope)| ScopeRule {
             name: format!("auth.tool_scopes[{position}]"),
             of: of.clone(),
             tools: of
@@ -151,7 +151,7 @@ impl Policy {
     }
 }
 
-impl Rule {
+impl ScopeRule {
     /// Whether it is about a tool, spelled as [`spelling::folded`] spells it: an upstream that ignores
     /// case or trims what it is sent runs the same tool under other spellings.
     fn concerns(&self, upstream: &str, folded: &str) -> bool {
@@ -175,14 +175,14 @@ mod tests {
 
     use super::*;
 
-    fn policy(rules: &[(&[&str], &[&str], &[&str])]) -> Policy {
+    fn policy(rules: &[(&[&str], &[&str], &[&str])]) -> ToolPolicy {
         let owned = |all: &[&str]| all.iter().map(|one| (*one).to_owned()).collect::<Vec<_>>();
         let rule = |(tools, upstreams, scopes): &(&[&str], &[&str], &[&str])| config::ToolScope {
             tools: owned(tools),
             upstreams: owned(upstreams),
             scopes: owned(scopes),
         };
-        Policy::new(&config::AuthConfig {
+        ToolPolicy::new(&config::AuthConfig {
             mode: config::AuthMode::OAuth,
             required_scopes: Vec::new(),
             login_scopes: Vec::new(),

@@ -36,12 +36,12 @@ pub struct RateLimiter<C: Clock = MonotonicClock> {
 /// A request that has not been taken out of the allowance yet. While there is one, no later request of its
 /// principal is, unless it waits too.
 #[derive(Debug)]
-pub struct Claim {
+pub struct RateClaim {
     limiter: Arc<RateLimiter>,
     owner: OwnerKey,
 }
 
-impl Claim {
+impl RateClaim {
     /// Takes the request out of the allowance.
     ///
     /// # Errors
@@ -51,7 +51,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for RateClaim {
     fn drop(&mut self) {
         lock(&self.limiter.claims).remove(&self.owner);
         self.limiter.claimed.fetch_sub(1, Ordering::SeqCst);
@@ -67,10 +67,10 @@ impl RateLimiter {
 
     /// Has a request of `owner` wait for the allowance.
     #[must_use]
-    pub fn claim(self: &Arc<Self>, owner: OwnerKey) -> Claim {
+    pub fn claim(self: &Arc<Self>, owner: OwnerKey) -> RateClaim {
         self.claimed.fetch_add(1, Ordering::SeqCst);
         lock(&self.claims).add(owner);
-        Claim {
+        RateClaim {
             limiter: Arc::clone(self),
             owner,
         }

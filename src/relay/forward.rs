@@ -27,7 +27,7 @@ pub(super) struct Forward<'a> {
 #[derive(Debug)]
 pub(super) struct Opened<'a> {
     pub(super) link: Arc<dyn UpstreamLink>,
-    audited: audit::Pending<'a>,
+    audited: audit::PendingRecord<'a>,
     /// The call with another way back to its client, if the session has tasks.
     marked: Option<Call>,
 }
@@ -39,9 +39,9 @@ impl<'a> Forward<'a> {
     }
 
     /// The audit record, begun.
-    pub(super) fn audit(&self) -> audit::Pending<'a> {
+    pub(super) fn audit(&self) -> audit::PendingRecord<'a> {
         let (call, target) = (self.call, self.target);
-        let record = audit::Record::new(call, &target.upstream, target.name.as_deref(), None);
+        let record = audit::AuditRecord::new(call, &target.upstream, target.name.as_deref(), None);
         self.relay.parts.audit.begin(call, record)
     }
 
@@ -50,11 +50,14 @@ impl<'a> Forward<'a> {
     ///
     /// # Errors
     /// There is no such upstream, it cannot be reached, or it does not declare the method.
-    pub(super) async fn open(&self, audited: audit::Pending<'a>) -> Result<Opened<'a>, Failure> {
+    pub(super) async fn open(
+        &self,
+        audited: audit::PendingRecord<'a>,
+    ) -> Result<Opened<'a>, Failure> {
         let link = self.relay.link(self.session, &self.target.upstream)?;
         let declared = self.relay.check_declared(&*link, self.call, self.target);
         if let Err(fault) = declared.await {
-            audited.end(audit::Outcome::Failed);
+            audited.end(audit::AuditOutcome::Failed);
             return Err(fault.into());
         }
         self.call.link.routed(&self.target.upstream);
@@ -134,10 +137,10 @@ impl Opened<'_> {
 }
 
 /// The audited outcome of a reply.
-pub(super) fn outcome(reply: &Result<Reply, Fault>) -> audit::Outcome {
+pub(super) fn outcome(reply: &Result<Reply, Fault>) -> audit::AuditOutcome {
     match reply {
-        Ok(reply) if reply.error().is_none() => audit::Outcome::Ok,
-        Ok(_) => audit::Outcome::Error,
-        Err(_) => audit::Outcome::Failed,
+        Ok(reply) if reply.error().is_none() => audit::AuditOutcome::Ok,
+        Ok(_) => audit::AuditOutcome::Error,
+        Err(_) => audit::AuditOutcome::Failed,
     }
 }

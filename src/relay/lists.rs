@@ -241,7 +241,7 @@ impl Relay {
             match listed {
                 Listed::Part(part) | Listed::StandIn(part) => {
                     if let Some(audited) = audited {
-                        audited.end(audit::Outcome::Ok);
+                        audited.end(audit::AuditOutcome::Ok);
                     }
                     part
                 }

@@ -49,7 +49,7 @@ use crate::call::{Call, Declared, OwnerKey, Reply, UpstreamLink};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::policy::{Denial, Permit, Policy};
+use crate::policy::{Denial, Permit, ToolPolicy};
 use crate::protocol::methods::{ListKind, is_list};
 use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
@@ -103,9 +103,9 @@ pub struct Parts {
     /// Where to.
     pub upstreams: Arc<Upstreams>,
     /// Who may what.
-    pub policy: Arc<Policy>,
+    pub policy: Arc<ToolPolicy>,
     /// Who did what.
-    pub audit: audit::Sink,
+    pub audit: audit::AuditSink,
     /// Seals cursors.
     pub sealer: Arc<Sealer>,
     /// Legacy sessions.
@@ -233,7 +233,7 @@ impl Relay {
         if let Err(denial) = &decision {
             LABELED.policy_denied.add(&denial.rule, 1);
             let name = target.name.as_deref();
-            let record = audit::Record::new(call, &target.upstream, name, Some(&denial.rule));
+            let record = audit::AuditRecord::new(call, &target.upstream, name, Some(&denial.rule));
             self.parts.audit.record(record);
         }
         Ok(decision?)
@@ -251,15 +251,15 @@ impl Relay {
         let decision = policy.decide(&call.principal, &call.endpoint, upstream, method, None);
         if let Err(denial) = &decision {
             LABELED.policy_denied.add(&denial.rule, 1);
-            let record = audit::Record::new(call, upstream, None, Some(&denial.rule));
+            let record = audit::AuditRecord::new(call, upstream, None, Some(&denial.rule));
             self.parts.audit.record(record);
         }
         decision
     }
 
     /// The audit record of the part of one upstream, taken when it is dropped.
-    fn audit_part<'a>(&'a self, call: &'a Call, upstream: &Arc<str>) -> audit::Pending<'a> {
-        let record = audit::Record::new(call, upstream, None, None);
+    fn audit_part<'a>(&'a self, call: &'a Call, upstream: &Arc<str>) -> audit::PendingRecord<'a> {
+        let record = audit::AuditRecord::new(call, upstream, None, None);
         self.parts.audit.begin(call, record)
     }
 

@@ -65,8 +65,8 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
     let host = crate::process::Host::current();
     let relay = Relay::new(Parts {
         upstreams: Arc::new(Upstreams::new(&config, host, tasks.clone()).unwrap()),
-        policy: Arc::new(Policy::new(&config.auth)),
-        audit: audit::Sink::start(Arc::new(SystemClock), &tasks),
+        policy: Arc::new(ToolPolicy::new(&config.auth)),
+        audit: audit::AuditSink::start(Arc::new(SystemClock), &tasks),
         settings: config,
         sealer,
         sessions,

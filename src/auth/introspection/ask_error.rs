@@ -2,11 +2,11 @@
 
 use super::super::discovery::DiscoveryError;
 use super::super::fetch::{FetchError, NO_ANSWER};
-use super::issuer_health::Blame;
+use super::issuer_health::FailureCause;
 
 /// Why nothing was learned of a token; for the log, and without a word of the token.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AskError {
+pub(super) enum IntrospectionError {
     #[error(transparent)]
     Discovery(#[from] DiscoveryError),
     #[error("it does not accept the gateway's credentials (HTTP {0}, invalid_client)")]
@@ -23,7 +23,7 @@ pub(super) enum AskError {
     TimedOut,
 }
 
-impl AskError {
+impl IntrospectionError {
     /// The error that an answer with a status other than 200 is.
     ///
     /// Which status comes may be the presenter's choice: a firewall or a limit in front of the issuer looks
@@ -39,13 +39,13 @@ impl AskError {
     }
 
     /// The likely cause of the failed request.
-    pub(super) fn blame(&self) -> Blame {
+    pub(super) fn blame(&self) -> FailureCause {
         match self {
-            Self::Credentials(_) => Blame::Credentials,
-            Self::Discovery(_) => Blame::Issuer,
-            Self::Fetch(FetchError::Transport(error)) if error.is_connect() => Blame::Issuer,
-            Self::Refused(_) => Blame::Token,
-            _ => Blame::Unknown,
+            Self::Credentials(_) => FailureCause::Credentials,
+            Self::Discovery(_) => FailureCause::Issuer,
+            Self::Fetch(FetchError::Transport(error)) if error.is_connect() => FailureCause::Issuer,
+            Self::Refused(_) => FailureCause::Token,
+            _ => FailureCause::Unknown,
         }
     }
 
@@ -83,7 +83,7 @@ impl AskError {
 }
 
 fn is_invalid_client(body: &[u8]) -> bool {
-    super::Members::read(body)
+    super::ClaimSet::read(body)
         .and_then(|members| members.text("error").ok().flatten())
         .is_some_and(|error| error == "invalid_client")
 }
@@ -110,6 +110,9 @@ mod tests {
         #[case] body: &str,
         #[case] kind: &str,
     ) {
-        assert_eq!(AskError::of_status(status, body.as_bytes()).kind(), kind);
+        assert_eq!(
+            IntrospectionError::of_status(status, body.as_bytes()).kind(),
+            kind
+        );
     }
 }

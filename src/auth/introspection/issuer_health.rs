@@ -24,7 +24,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The likely cause of a failed question.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Blame {
+pub(super) enum FailureCause {
     /// The token, which is refused and remembered as refused, unless the issuer is in doubt.
     Token,
     /// Unknown; possibly the token.
@@ -37,7 +37,7 @@ pub(super) enum Blame {
 
 /// Whether and how a question may be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Admission {
+pub(super) enum RequestPermission {
     /// As soon as there is a place.
     Ask,
     /// At once or not at all, in half of the places: the issuer is in doubt.
@@ -48,10 +48,10 @@ pub(super) enum Admission {
 
 /// Health of one issuer, derived from recent questions. Bounded in size.
 #[derive(Debug, Default)]
-pub(super) struct IssuerHealth(Mutex<State>);
+pub(super) struct IssuerHealth(Mutex<HealthState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct HealthState {
     answered: Option<Instant>,
     /// Different tokens whose questions failed since the last answer, oldest first; when they were paused.
     failed: Vec<(TokenKey, Option<Instant>)>,
@@ -62,7 +62,7 @@ struct State {
 
 impl IssuerHealth {
     /// Whether a question about the token of `key` may be asked now.
-    pub(super) fn admit(&self, key: &TokenKey) -> Admission {
+    pub(super) fn admit(&self, key: &TokenKey) -> RequestPermission {
         let state = lock(&self.0);
         let is_paused = |at: &Instant| at.elapsed() < PAUSE;
         let has_failed = state
@@ -72,25 +72,25 @@ impl IssuerHealth {
         let in_doubt = state.is_in_doubt();
         let refused = in_doubt && state.credentials_refused.as_ref().is_some_and(is_paused);
         if has_failed || refused {
-            Admission::Paused
+            RequestPermission::Paused
         } else if in_doubt {
-            Admission::InDoubt
+            RequestPermission::InDoubt
         } else {
-            Admission::Ask
+            RequestPermission::Ask
         }
     }
 
     /// The issuer answered a question.
     pub(super) fn answered(&self) {
         let mut state = lock(&self.0);
-        *state = State {
+        *state = HealthState {
             answered: Some(Instant::now()),
-            ..State::default()
+            ..HealthState::default()
         };
     }
 
     /// A question about the token of `key` failed. Whether the issuer is in doubt now.
-    pub(super) fn failed(&self, key: &TokenKey, blame: Blame) -> bool {
+    pub(super) fn failed(&self, key: &TokenKey, blame: FailureCause) -> bool {
         let now = Instant::now();
         let mut state = lock(&self.0);
         state.failed.retain(|(failed, _)| failed != key);
@@ -98,12 +98,12 @@ impl IssuerHealth {
             state.failed.remove(0);
         }
         state.failed.push((*key, Some(now)));
-        state.is_at_fault |= matches!(blame, Blame::Issuer | Blame::Credentials);
-        if blame == Blame::Credentials {
+        state.is_at_fault |= matches!(blame, FailureCause::Issuer | FailureCause::Credentials);
+        if blame == FailureCause::Credentials {
             state.credentials_refused = Some(now);
         }
         let in_doubt = state.is_in_doubt();
-        if blame == Blame::Token
+        if blame == FailureCause::Token
             && !in_doubt
             && let Some((_, paused)) = state.failed.last_mut()
         {
@@ -113,7 +113,7 @@ impl IssuerHealth {
     }
 }
 
-impl State {
+impl HealthState {
     fn is_in_doubt(&self) -> bool {
         let has_answered = self.answered.is_some_and(|at| at.elapsed() < ANSWER_AGE);
         !has_answered && (self.is_at_fault || self.failed.len() >= IN_A_ROW)
@@ -134,24 +134,24 @@ mod tests {
     async fn one_token_that_fails_often_puts_no_issuer_in_doubt() {
         let health = IssuerHealth::default();
         for _ in 0..2 * IN_A_ROW {
-            assert!(!health.failed(&key("junk"), Blame::Unknown));
+            assert!(!health.failed(&key("junk"), FailureCause::Unknown));
         }
-        assert_eq!(health.admit(&key("junk")), Admission::Paused);
-        assert_eq!(health.admit(&key("good")), Admission::Ask);
+        assert_eq!(health.admit(&key("junk")), RequestPermission::Paused);
+        assert_eq!(health.admit(&key("good")), RequestPermission::Ask);
         advance(PAUSE).await;
-        assert_eq!(health.admit(&key("junk")), Admission::Ask);
+        assert_eq!(health.admit(&key("junk")), RequestPermission::Ask);
     }
 
     #[tokio::test(start_paused = true)]
     async fn several_tokens_in_a_row_put_the_issuer_in_doubt() {
         let health = IssuerHealth::default();
         for n in 0..IN_A_ROW {
-            let in_doubt = health.failed(&key(&n.to_string()), Blame::Unknown);
+            let in_doubt = health.failed(&key(&n.to_string()), FailureCause::Unknown);
             assert_eq!(in_doubt, n + 1 == IN_A_ROW);
         }
-        assert_eq!(health.admit(&key("good")), Admission::InDoubt);
+        assert_eq!(health.admit(&key("good")), RequestPermission::InDoubt);
         health.answered();
-        assert_eq!(health.admit(&key("good")), Admission::Ask);
+        assert_eq!(health.admit(&key("good")), RequestPermission::Ask);
     }
 
     #[tokio::test(start_paused = true)]
@@ -159,20 +159,20 @@ mod tests {
         let health = IssuerHealth::default();
         health.answered();
         for n in 0..2 * MAX_FAILED {
-            assert!(!health.failed(&key(&n.to_string()), Blame::Credentials));
+            assert!(!health.failed(&key(&n.to_string()), FailureCause::Credentials));
         }
-        assert_eq!(health.admit(&key("good")), Admission::Ask);
+        assert_eq!(health.admit(&key("good")), RequestPermission::Ask);
         assert_eq!(lock(&health.0).failed.len(), MAX_FAILED);
         advance(ANSWER_AGE).await;
-        assert_eq!(health.admit(&key("good")), Admission::InDoubt);
+        assert_eq!(health.admit(&key("good")), RequestPermission::InDoubt);
     }
 
     #[tokio::test(start_paused = true)]
     async fn nothing_is_asked_for_a_second_after_our_credentials_were_refused() {
         let health = IssuerHealth::default();
-        assert!(health.failed(&key("a"), Blame::Credentials));
-        assert_eq!(health.admit(&key("b")), Admission::Paused);
+        assert!(health.failed(&key("a"), FailureCause::Credentials));
+        assert_eq!(health.admit(&key("b")), RequestPermission::Paused);
         advance(PAUSE).await;
-        assert_eq!(health.admit(&key("b")), Admission::InDoubt);
+        assert_eq!(health.admit(&key("b")), RequestPermission::InDoubt);
     }
 }

@@ -53,11 +53,15 @@ impl World {
         }
     }
 
-    async fn present(&self, token: &str) -> Result<Arc<Principal>, Denied> {
+    async fn present(&self, token: &str) -> Result<Arc<Principal>, DeniedResponse> {
         self.present_on(&endpoint(), token).await
     }
 
-    async fn present_on(&self, at: &Endpoint, token: &str) -> Result<Arc<Principal>, Denied> {
+    async fn present_on(
+        &self,
+        at: &Endpoint,
+        token: &str,
+    ) -> Result<Arc<Principal>, DeniedResponse> {
         self.present_from(FROM, at, token).await
     }
 
@@ -66,7 +70,7 @@ impl World {
         from: IpAddr,
         at: &Endpoint,
         token: &str,
-    ) -> Result<Arc<Principal>, Denied> {
+    ) -> Result<Arc<Principal>, DeniedResponse> {
         let mut headers = HeaderMap::new();
         let value = format!("Bearer {token}").parse().expect("a header value");
         headers.insert(http::header::AUTHORIZATION, value);
@@ -75,7 +79,7 @@ impl World {
     }
 }
 
-fn assert_unavailable(result: Result<Arc<Principal>, Denied>) {
+fn assert_unavailable(result: Result<Arc<Principal>, DeniedResponse>) {
     let denied = result.expect_err("nothing is known of the token");
     let found = (denied.status, denied.challenge, denied.reason);
     let expected = (
@@ -354,7 +358,7 @@ async fn a_discovered_endpoint_inside_is_not_asked() {
     let elsewhere = Server::start().await;
     // Its metadata names the second server's endpoint, on another port: another origin.
     let issuer = world.server.origin.clone();
-    let fetcher = Fetcher::new().expect("trust anchors");
+    let fetcher = IssuerClients::new().expect("trust anchors");
     let url = format!("{}/ask", elsewhere.origin).parse().expect("a URL");
     let base = issuer.parse().expect("a URL");
     let refused = fetcher.post(&url, &base, None, String::new()).await;

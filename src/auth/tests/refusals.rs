@@ -99,7 +99,7 @@ pub(super) fn assert_one_line(lines: &[Value], words: &[(&str, &str)], token: &s
 }
 
 /// Asserts that the caller hears nothing of what the line says came, or was wanted.
-pub(super) fn assert_nothing_is_told(denied: &Denied, line: &Value) {
+pub(super) fn assert_nothing_is_told(denied: &DeniedResponse, line: &Value) {
     let challenge = denied.challenge.as_ref().expect("a challenge");
     let challenge = challenge.to_str().expect("ASCII");
     let fields = line.as_object().expect("an object");

@@ -31,8 +31,8 @@ async fn a_bad_signature_is_not_checked_again() {
     for _ in 0..2 {
         assert_invalid(world.present(&forged).await, "token_signature");
         let remembered = world.authenticator.recall(&key, now);
-        let refusal = Refusal {
-            reject: Reject::Signature,
+        let refusal = TokenRefusal {
+            reject: RejectReason::Signature,
             issuer: Some(0),
         };
         assert_eq!(remembered.and_then(Result::err), Some(refusal));
@@ -50,7 +50,7 @@ async fn bad_tokens_push_out_no_good_one() {
         let key = TokenKey::of("", format!("junk {n}").as_bytes());
         let age = Duration::from_hours(1);
         let refused = &world.authenticator.refused;
-        refused.put(key, Reject::Signature.into(), world.clock.now(), age);
+        refused.put(key, RejectReason::Signature.into(), world.clock.now(), age);
     }
     let second = world.present(&good).await.expect("good");
     assert!(Arc::ptr_eq(&first, &second), "remembered");

@@ -38,7 +38,7 @@ pub(super) enum Outcome {
     /// A reply, and the status it has when no stream has begun.
     Reply(StatusCode, Reply),
     /// Refused by policy, with its challenge, before anything was sent upstream.
-    Denied(auth::Denied, Reply),
+    Denied(auth::DeniedResponse, Reply),
     /// The call waits for answers: JSON text of the `input_required` result.
     Parked(Bytes),
     /// The call was cancelled: no answer is owed.

@@ -16,7 +16,7 @@ pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
     let listing = relay.listing(forward.call, forward.session, target).await?;
     let lead = match listing {
         Listing::Known(reply) => {
-            audited.end(audit::Outcome::Ok);
+            audited.end(audit::AuditOutcome::Ok);
             return Ok(reply);
         }
         Listing::Ask(lead) => lead,

@@ -17,7 +17,7 @@ pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
     let opened = forward.open(forward.audit()).await?;
     let reply = forward.exchange(&opened).await;
     if let Some(begun) = begun
-        && outcome(&reply) == audit::Outcome::Ok
+        && outcome(&reply) == audit::AuditOutcome::Ok
     {
         begun.granted();
     }

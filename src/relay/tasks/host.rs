@@ -39,7 +39,7 @@ impl Relay {
     /// Records a call whose task did not begin.
     fn audit_failed(&self, call: &Call, target: &Target) {
         let name = target.name.as_deref();
-        let record = audit::Record::new(call, &target.upstream, name, None);
+        let record = audit::AuditRecord::new(call, &target.upstream, name, None);
         self.parts.audit.record(record);
     }
 

@@ -118,7 +118,7 @@ fn joined(events: &[Event]) -> (Bytes, Box<[usize]>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::{ByteBudget, Holder};
+    use crate::budget::{BudgetHolder, ByteBudget};
 
     fn batch(first: u64, payloads: &[&'static str]) -> Batch {
         let events: Vec<Event> = payloads
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn payload_in_the_log_keeps_no_lease() {
         let budget = ByteBudget::new(16 << 20, 8 << 20, 1 << 20);
-        let address = Holder::Address([127, 0, 0, 1].into());
+        let address = BudgetHolder::Address([127, 0, 0, 1].into());
         let lease = budget.take(address, 1 << 20).unwrap();
         let event = Event::of(lease.hold(Bytes::from(vec![b'x'; 1 << 20])));
         let batch = Batch::new(1, Instant::now(), 1, std::slice::from_ref(&event));

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use super::claims::Members;
-use super::reject::Reject;
-use super::scope::Hierarchy;
+use super::claims::ClaimSet;
+use super::reject::RejectReason;
+use super::scope::ScopeHierarchy;
 use crate::call::Principal;
 
 /// How far the issuer's clock may differ from ours, in seconds.
@@ -15,7 +15,7 @@ pub(super) const SKEW_SECS: f64 = 60.0;
 
 /// What a token has to fulfil besides being genuine.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms<'a> {
+pub(super) struct TokenPolicy<'a> {
     pub(super) issuer: &'a str,
     /// The resource identifier of the endpoint.
     pub(super) resource: &'a str,
@@ -24,7 +24,7 @@ pub(super) struct Terms<'a> {
     /// The claim that identifies the subject.
     pub(super) subject_claim: &'a str,
     /// Which scopes bring others with them.
-    pub(super) hierarchy: &'a Hierarchy,
+    pub(super) hierarchy: &'a ScopeHierarchy,
     /// Seconds since the Unix epoch.
     pub(super) now: f64,
 }
@@ -32,33 +32,33 @@ pub(super) struct Terms<'a> {
 /// What becomes of claims without an `iss` or `exp`. A missing audience or subject is never
 /// tolerated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum MissingClaims {
     /// As a token has to have them.
     Refused,
     /// As an answer of the issuer itself may leave them out. Spec: RFC 7662 §2.2
     Tolerated,
 }
 
-impl Terms<'_> {
+impl TokenPolicy<'_> {
     /// Names the caller.
     ///
     /// # Errors
     /// The first rule that the claims break.
     pub(super) fn admit(
         &self,
-        claims: &Members<'_>,
-        missing: Missing,
-    ) -> Result<Principal, Reject> {
+        claims: &ClaimSet<'_>,
+        missing: MissingClaims,
+    ) -> Result<Principal, RejectReason> {
         match claims.text("iss")? {
             Some(issuer) if issuer == self.issuer => {}
-            None if missing == Missing::Tolerated => {}
-            _ => return Err(Reject::Issuer),
+            None if missing == MissingClaims::Tolerated => {}
+            _ => return Err(RejectReason::Issuer),
         }
         self.check_audience(claims)?;
         let expires = claims.time("exp")?;
         match expires {
-            Some(expires) if self.now >= expires + SKEW_SECS => return Err(Reject::Expired),
-            None if missing == Missing::Refused => return Err(Reject::Claim),
+            Some(expires) if self.now >= expires + SKEW_SECS => return Err(RejectReason::Expired),
+            None if missing == MissingClaims::Refused => return Err(RejectReason::Claim),
             _ => {}
         }
         for start in ["nbf", "iat"] {
@@ -66,16 +66,16 @@ impl Terms<'_> {
                 .time(start)?
                 .is_some_and(|start| start > self.now + SKEW_SECS)
             {
-                return Err(Reject::NotYet);
+                return Err(RejectReason::NotYet);
             }
         }
         let subject = claims
             .text(self.subject_claim)?
             .filter(|subject| !subject.is_empty())
-            .ok_or(Reject::Subject)?;
+            .ok_or(RejectReason::Subject)?;
         // Spec: RFC 9449 §7.1, RFC 8705 §3: such a token is worth nothing without its key; SPEC A-40
         if claims.has("cnf") {
-            return Err(Reject::Bound);
+            return Err(RejectReason::Bound);
         }
         let client = match claims.text("client_id")? {
             Some(client) => client,
@@ -84,7 +84,7 @@ impl Terms<'_> {
         let expires = expires
             .map(std::time::Duration::try_from_secs_f64)
             .transpose()
-            .map_err(|_| Reject::Claim)?;
+            .map_err(|_| RejectReason::Claim)?;
         Ok(Principal::new(
             self.issuer,
             &subject,
@@ -94,7 +94,7 @@ impl Terms<'_> {
         ))
     }
 
-    fn check_audience(&self, claims: &Members<'_>) -> Result<(), Reject> {
+    fn check_audience(&self, claims: &ClaimSet<'_>) -> Result<(), RejectReason> {
         let audiences = claims.texts("aud")?;
         let mut distinct: Vec<&str> = audiences.iter().map(AsRef::as_ref).collect();
         distinct.sort_unstable();
@@ -108,14 +108,14 @@ impl Terms<'_> {
         };
         // An audience that stands there twice is no mistake that an issuer makes by itself.
         if distinct.len() != audiences.len() || !distinct.into_iter().any(is_ours) {
-            return Err(Reject::Audience);
+            return Err(RejectReason::Audience);
         }
         Ok(())
     }
 }
 
 /// `scope` as RFC 9068 §2.2.3 has it, else `scp` as some servers do: a string or an array.
-fn scopes(claims: &Members<'_>) -> Result<BTreeSet<String>, Reject> {
+fn scopes(claims: &ClaimSet<'_>) -> Result<BTreeSet<String>, RejectReason> {
     let name = if claims.has("scope") { "scope" } else { "scp" };
     let texts = claims.texts(name)?;
     let words = texts.iter().flat_map(|text| text.split(' '));
