@@ -19,7 +19,7 @@ use crate::budget::BudgetExhausted;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{DecodeError, Kind, Message, json, meta};
+use crate::protocol::{DecodeError, Message, MessageKind, json, meta};
 use crate::session::{CallLink, Outlet, Session};
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
@@ -84,7 +84,7 @@ impl Front {
             .map_err(|fault| (StatusCode::BAD_REQUEST, fault))?;
         let costs = |element: &Result<Message, DecodeError>| {
             let message = element.as_ref().ok();
-            message.is_some_and(|message| message.kind() != Kind::Response)
+            message.is_some_and(|message| message.kind() != MessageKind::Response)
         };
         let owner = principal.owner();
         let cost = elements.iter().filter(|element| costs(element)).count();
@@ -137,12 +137,12 @@ impl Front {
                 }
             };
             match message.kind() {
-                Kind::Notification if over.is_some() && is_dropped(&message) => {}
+                MessageKind::Notification if over.is_some() && is_dropped(&message) => {}
                 // Not awaited: if the client disconnected meanwhile, the calls already begun would be left without a
                 // task.
-                Kind::Notification => self.pass_on_later(Arc::clone(session), message, due),
-                Kind::Response => drop(session.questions().answer(&message)),
-                Kind::Request => {
+                MessageKind::Notification => self.pass_on_later(Arc::clone(session), message, due),
+                MessageKind::Response => drop(session.questions().answer(&message)),
+                MessageKind::Request => {
                     if let Some(exhausted) = over {
                         let fault = over_budget(exhausted);
                         ready.push(reply::error_response(&fault, message.id()));

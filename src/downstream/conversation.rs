@@ -18,7 +18,7 @@ use super::{Front, batch, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind, Side};
-use crate::protocol::{Kind, Message, RequestId, Revision, json, meta};
+use crate::protocol::{Message, MessageKind, RequestId, Revision, json, meta};
 use crate::session::{Delivery, HeldNotifications, Outlet, Session};
 use crate::telemetry::request_tag;
 
@@ -82,7 +82,7 @@ impl Front {
             (reply::decode_fault(&error), id)
         })?;
         note_message(arrival.record, &message);
-        if message.kind() != Kind::Request {
+        if message.kind() != MessageKind::Request {
             arrival.record.answered();
         }
         if arrival.modern.is_some_and(|calls| calls.cancel(&message)) {
@@ -91,7 +91,7 @@ impl Front {
         if modern::is_modern(arrival.headers, &message) {
             if let Some(calls) = arrival.modern {
                 if let Some(exhausted) = arrival.over
-                    && message.kind() == Kind::Request
+                    && message.kind() == MessageKind::Request
                 {
                     let fault = over_budget(exhausted);
                     arrival.record.outcome(error_word(fault.kind));
@@ -119,7 +119,7 @@ impl Front {
         due: Due,
     ) {
         channel.renew(&arrival.principal);
-        let is_request = message.kind() == Kind::Request;
+        let is_request = message.kind() == MessageKind::Request;
         let refuse = |fault: &Fault, message: &Message| refuse(channel, arrival, fault, message);
         if let Some(exhausted) = arrival.over {
             if is_request {
@@ -152,14 +152,14 @@ impl Front {
         };
         arrival.record.session(session.tag());
         match message.kind() {
-            Kind::Request => {
+            MessageKind::Request => {
                 let started = self.start(channel, &session, arrival, message.clone(), due);
                 if let Err(fault) = started {
                     refuse(&fault, &message);
                 }
             }
-            Kind::Notification => self.pass_on_later(session, message, due),
-            Kind::Response => drop(session.questions().answer(&message)),
+            MessageKind::Notification => self.pass_on_later(session, message, due),
+            MessageKind::Response => drop(session.questions().answer(&message)),
         }
     }
 
@@ -268,7 +268,7 @@ impl Front {
 
 /// Answers a request with a fault on the channel; other messages get no answer.
 fn refuse(channel: &Channel, arrival: &Arrival<'_>, fault: &Fault, message: &Message) {
-    if message.kind() == Kind::Request {
+    if message.kind() == MessageKind::Request {
         arrival.record.outcome(error_word(fault.kind));
         let refusal = reply::error_response(fault, message.id());
         channel.answer(refusal, arrival.record, arrival.line.as_ref());

@@ -16,7 +16,7 @@ use crate::budget::{BudgetExhausted, BudgetHolder, ReplyShare};
 use crate::call::Principal;
 use crate::config::AuthMode;
 use crate::fault::{Fault, FaultKind, Retry, Side};
-use crate::protocol::{Kind, Message};
+use crate::protocol::{Message, MessageKind};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Why a body was not read into the reserve.
@@ -46,8 +46,8 @@ pub(super) fn over_budget(exhausted: BudgetExhausted) -> Fault {
 /// Whether a message in the reserve is dropped: a notification without a waiting caller. Counts the drop. Answers to
 /// questions and cancellations are always processed.
 pub(super) fn is_dropped(message: &Message) -> bool {
-    let is_dropped =
-        message.kind() == Kind::Notification && message.method() != Some("notifications/cancelled");
+    let is_dropped = message.kind() == MessageKind::Notification
+        && message.method() != Some("notifications/cancelled");
     if is_dropped {
         COUNTERS.messages_dropped.add(1);
     }

@@ -17,7 +17,7 @@ pub(super) use crate::fault::told::{
 };
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::headers::X_ACCEL_BUFFERING;
-use crate::protocol::{DecodeError, Kind, Message, Revision, json};
+use crate::protocol::{DecodeError, Message, MessageKind, Revision, json};
 use crate::telemetry::metrics::COUNTERS;
 
 /// HTTP status of a fault that is answered before a stream has begun. A 404 means "session gone"
@@ -92,7 +92,7 @@ pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> 
 /// its sender may have a request of its own under the same id. Spec: SPEC T-12.
 #[must_use]
 pub(super) fn message_fault(fault: &Fault, message: &Message) -> Response<Body> {
-    if message.kind() == Kind::Request {
+    if message.kind() == MessageKind::Request {
         return fault_response(fault, message.id());
     }
     let mut body = br#"{"jsonrpc":"2.0","error":"#.to_vec();

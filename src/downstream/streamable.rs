@@ -20,7 +20,7 @@ use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::headers::{self, HeaderError, MCP_SESSION_ID};
-use crate::protocol::{Kind, Message, RequestId};
+use crate::protocol::{Message, MessageKind, RequestId};
 use crate::session::{CallLink, Delivery, Entry, NoRoom, Outlet, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
@@ -68,7 +68,7 @@ impl Front {
         };
         note_message(record, &message);
         if let Some(exhausted) = over {
-            if message.kind() == Kind::Request {
+            if message.kind() == MessageKind::Request {
                 let fault = over_budget(exhausted);
                 record.outcome(error_word(fault.kind));
                 return reply::refusal(&fault, message.id());
@@ -108,7 +108,7 @@ impl Front {
     ) -> Result<Response<Body>, Stopped> {
         check_version(&parts.headers)?;
         let given = session_id(&parts.headers);
-        if message.method() == Some("initialize") && message.kind() == Kind::Request {
+        if message.method() == Some("initialize") && message.kind() == MessageKind::Request {
             if given.is_some_and(|id| self.sessions.bind(id, &principal, endpoint).is_some()) {
                 // Spec: SPEC T-49.
                 let text = "the session is initialized already";
@@ -121,14 +121,14 @@ impl Front {
         let session = self.bind(given, &principal, endpoint)?;
         record.session(session.tag());
         match message.kind() {
-            Kind::Request => {
+            MessageKind::Request => {
                 let outlet = Arc::default();
                 let begun = self
                     .begin(&session, principal, &parts.headers, message, outlet, due)
                     .map_err(Stopped::of_request)?;
                 Ok(self.exchange(begun, session, &parts.headers, record).await)
             }
-            Kind::Notification => {
+            MessageKind::Notification => {
                 if due.is_some() {
                     Box::pin(self.pass_on_when_due(session, message, due)).await;
                 } else {
@@ -139,7 +139,7 @@ impl Front {
                 }
                 Ok(reply::empty(StatusCode::ACCEPTED))
             }
-            Kind::Response => {
+            MessageKind::Response => {
                 session.questions().answer(&message);
                 Ok(reply::empty(StatusCode::ACCEPTED))
             }

@@ -1,6 +1,6 @@
 //! Why bytes are no message.
 
-use super::json::Flaw;
+use super::json::JsonFlaw;
 
 /// Why bytes are no JSON-RPC message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,10 +56,10 @@ impl DecodeError {
         }
     }
 
-    pub(super) fn from_flaw(flaw: Flaw, offset: usize) -> Self {
+    pub(super) fn from_flaw(flaw: JsonFlaw, offset: usize) -> Self {
         match flaw {
-            Flaw::Syntax => Self::NotJson { offset },
-            Flaw::TooDeep => Self::TooDeep,
+            JsonFlaw::Syntax => Self::NotJson { offset },
+            JsonFlaw::TooDeep => Self::TooDeep,
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::json::{self, Members, ObjectWriter, Scanner};
+use super::json::{self, JsonScanner, ObjectMembers, ObjectWriter};
 
 /// Schemes of the sources that are passed on.
 const SCHEMES: [&str; 3] = ["https", "http", "data"];
@@ -16,7 +16,7 @@ const ICONS: &str = "icons";
 
 /// A text with icons left out of it.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Purged {
+pub struct PurgedText {
     /// The JSON text without them.
     pub text: String,
     /// How many there were.
@@ -28,14 +28,14 @@ pub struct Purged {
 /// an object whose icons two parsers could read differently loses every member. Names are compared
 /// without regard to case, as some parsers do.
 #[must_use]
-pub fn purged(text: &str) -> Option<Purged> {
+pub fn purged(text: &str) -> Option<PurgedText> {
     if !may_have(text) || !text.starts_with('{') {
         return None;
     }
     if let Ok(members) = json::members(text) {
         return without_unsafe(&members);
     }
-    has_icons(text).then(|| Purged {
+    has_icons(text).then(|| PurgedText {
         text: "{}".to_owned(),
         icons: 1,
     })
@@ -44,7 +44,7 @@ pub fn purged(text: &str) -> Option<Purged> {
 /// The same for each element of the array `text` (JSON text); an object that would lose every member
 /// is left out.
 #[must_use]
-pub fn purged_items(text: &str) -> Option<Purged> {
+pub fn purged_items(text: &str) -> Option<PurgedText> {
     if !may_have(text) {
         return None;
     }
@@ -58,7 +58,7 @@ pub fn purged_items(text: &str) -> Option<Purged> {
         (purged.text != "{}").then_some(Cow::Owned(purged.text))
     };
     let kept: Vec<_> = elements.into_iter().filter_map(purge).collect();
-    (icons > 0).then(|| Purged {
+    (icons > 0).then(|| PurgedText {
         text: json::array(kept),
         icons,
     })
@@ -66,7 +66,7 @@ pub fn purged_items(text: &str) -> Option<Purged> {
 
 /// The same for the links to resources among `content` (JSON text): a block, or an array of them.
 #[must_use]
-pub fn purged_content(content: &str) -> Option<Purged> {
+pub fn purged_content(content: &str) -> Option<PurgedText> {
     if !may_have_links(content) {
         return None;
     }
@@ -79,7 +79,7 @@ pub fn purged_content(content: &str) -> Option<Purged> {
 
 /// The same for messages of a prompt (JSON text of an array), each with content.
 #[must_use]
-pub fn purged_messages(messages: &str) -> Option<Purged> {
+pub fn purged_messages(messages: &str) -> Option<PurgedText> {
     if !may_have_links(messages) {
         return None;
     }
@@ -90,7 +90,7 @@ pub fn purged_messages(messages: &str) -> Option<Purged> {
         icons += purged.as_ref().map_or(0, |purged| purged.icons);
         kept.push(purged.map_or(Cow::Borrowed(message), |purged| purged.text.into()));
     }
-    (icons > 0).then(|| Purged {
+    (icons > 0).then(|| PurgedText {
         text: json::array(kept),
         icons,
     })
@@ -98,7 +98,7 @@ pub fn purged_messages(messages: &str) -> Option<Purged> {
 
 /// The same for an object with such content: a message of a prompt, or the result of a tool.
 #[must_use]
-pub fn purged_holder(holder: &str) -> Option<Purged> {
+pub fn purged_holder(holder: &str) -> Option<PurgedText> {
     let members = json::members(holder).ok()?;
     let mut out = ObjectWriter::default();
     let mut icons = 0;
@@ -111,7 +111,7 @@ pub fn purged_holder(holder: &str) -> Option<Purged> {
             None => out.member(name, value),
         }
     }
-    (icons > 0).then(|| Purged {
+    (icons > 0).then(|| PurgedText {
         text: out.finish(),
         icons,
     })
@@ -147,7 +147,7 @@ fn may_have(text: &str) -> bool {
 
 /// Whether one of the members of an object is named so, whatever else is the matter with it.
 fn has_icons(text: &str) -> bool {
-    let mut scanner = Scanner::new(text, json::MAX_DEPTH);
+    let mut scanner = JsonScanner::new(text, json::MAX_DEPTH);
     let mut found = false;
     let walked = scanner.object(|scanner, key| {
         found |= key.decode().is_ok_and(|name| is_named(&name, ICONS));
@@ -160,7 +160,7 @@ fn is_named(name: &str, known: &str) -> bool {
     name.eq_ignore_ascii_case(known)
 }
 
-fn without_unsafe(members: &Members<'_>) -> Option<Purged> {
+fn without_unsafe(members: &ObjectMembers<'_>) -> Option<PurgedText> {
     let mut left_out = 0;
     let mut out = ObjectWriter::default();
     for (name, value) in members {
@@ -179,7 +179,7 @@ fn without_unsafe(members: &Members<'_>) -> Option<Purged> {
             out.member(name, &json::array(&kept));
         }
     }
-    (left_out > 0).then(|| Purged {
+    (left_out > 0).then(|| PurgedText {
         text: out.finish(),
         icons: left_out,
     })
@@ -214,7 +214,7 @@ mod tests {
 
     use super::*;
 
-    fn text_of(purged: Option<Purged>) -> Option<String> {
+    fn text_of(purged: Option<PurgedText>) -> Option<String> {
         purged.map(|purged| purged.text)
     }
 

@@ -7,10 +7,10 @@ use super::json;
 /// For echoing, keep the JSON text ([`super::Message::id`]): this form forgets the spelling.
 /// Spec: SPEC T-07.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct RequestId(Form);
+pub struct RequestId(IdForm);
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Form {
+enum IdForm {
     Small(i64),
     /// Digits of an integer beyond 64 bits; JSON spells each in one way only.
     Large(Box<str>),
@@ -22,14 +22,14 @@ impl RequestId {
     #[must_use]
     pub fn parse(json_text: &str) -> Option<Self> {
         if json_text.starts_with('"') {
-            return json::string(json_text).map(|text| Self(Form::Text(text.into())));
+            return json::string(json_text).map(|text| Self(IdForm::Text(text.into())));
         }
         if !is_integer(json_text) {
             return None;
         }
         Some(Self(match json_text.parse() {
-            Ok(number) => Form::Small(number),
-            Err(_) => Form::Large(json_text.into()),
+            Ok(number) => IdForm::Small(number),
+            Err(_) => IdForm::Large(json_text.into()),
         }))
     }
 
@@ -37,15 +37,15 @@ impl RequestId {
     #[must_use]
     pub fn as_i64(&self) -> Option<i64> {
         match self.0 {
-            Form::Small(number) => Some(number),
-            Form::Large(_) | Form::Text(_) => None,
+            IdForm::Small(number) => Some(number),
+            IdForm::Large(_) | IdForm::Text(_) => None,
         }
     }
 }
 
 impl From<i64> for RequestId {
     fn from(number: i64) -> Self {
-        Self(Form::Small(number))
+        Self(IdForm::Small(number))
     }
 }
 
@@ -53,9 +53,9 @@ impl std::fmt::Display for RequestId {
     /// Writes the id as JSON text.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
-            Form::Small(number) => write!(f, "{number}"),
-            Form::Large(digits) => f.write_str(digits),
-            Form::Text(text) => f.write_str(&json::quote(text)),
+            IdForm::Small(number) => write!(f, "{number}"),
+            IdForm::Large(digits) => f.write_str(digits),
+            IdForm::Text(text) => f.write_str(&json::quote(text)),
         }
     }
 }

@@ -12,16 +12,16 @@ const IDS: usize = 3 << 10;
 /// counting brackets.
 #[derive(Debug, Default)]
 pub struct IdScan {
-    stage: Stage,
+    stage: ScanStage,
     /// Open containers.
     depth: usize,
     is_array: bool,
-    string: InString,
-    place: Place,
+    string: ScanString,
+    place: ScanPosition,
     /// The name or value being read, if it is examined.
     token: Vec<u8>,
     is_long: bool,
-    message: Request,
+    message: ScannedRequest,
     found: Vec<String>,
     /// Bytes of `found`.
     size: usize,
@@ -29,7 +29,7 @@ pub struct IdScan {
 
 /// How far the whole text is.
 #[derive(Debug, Default, PartialEq, Eq)]
-enum Stage {
+enum ScanStage {
     #[default]
     Open,
     Over,
@@ -39,7 +39,7 @@ enum Stage {
 
 /// Whether a string is read now.
 #[derive(Debug, Default, PartialEq, Eq)]
-enum InString {
+enum ScanString {
     #[default]
     No,
     Yes,
@@ -49,17 +49,17 @@ enum InString {
 
 /// What comes next among the members of a message.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ScanPosition {
     /// No message is open.
     #[default]
     Outside,
     Name,
-    Value(Member),
+    Value(PendingMember),
 }
 
 /// Whose value comes next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Member {
+enum PendingMember {
     Other,
     Id,
     Method,
@@ -67,14 +67,14 @@ enum Member {
 
 /// What is known of a message.
 #[derive(Debug, Default)]
-struct Request {
+struct ScannedRequest {
     id: Option<String>,
     ids: usize,
     has_method: bool,
     methods: usize,
 }
 
-impl Request {
+impl ScannedRequest {
     /// Its id, where it is a request that may be answered by an error.
     fn id(self) -> Option<String> {
         let is_clear = self.ids == 1 && self.methods == 1 && self.has_method;
@@ -87,11 +87,11 @@ impl IdScan {
     pub fn feed(&mut self, bytes: &[u8]) {
         let mut rest = bytes;
         while let Some((byte, after)) = rest.split_first() {
-            if self.stage == Stage::Failed {
+            if self.stage == ScanStage::Failed {
                 return;
             }
             // Skip strings that are not examined with `memchr`: most of a large body is inside them.
-            if self.string == InString::Yes && !self.is_wanted() {
+            if self.string == ScanString::Yes && !self.is_wanted() {
                 let Some(stop) = memchr::memchr2(b'"', b'\\', rest) else {
                     return;
                 };
@@ -102,7 +102,7 @@ impl IdScan {
                 }
                 continue;
             }
-            if self.string == InString::No {
+            if self.string == ScanString::No {
                 self.take(*byte);
             } else {
                 self.take_of_string(*byte);
@@ -120,10 +120,10 @@ impl IdScan {
     /// JSON texts of the ids of the requests so far, in their order; none where the text is not clear.
     #[must_use]
     pub fn ids(mut self) -> Vec<String> {
-        if self.place != Place::Outside {
+        if self.place != ScanPosition::Outside {
             self.end_message();
         }
-        if self.stage == Stage::Failed {
+        if self.stage == ScanStage::Failed {
             return Vec::new();
         }
         self.found
@@ -132,13 +132,13 @@ impl IdScan {
     fn take_of_string(&mut self, byte: u8) {
         self.push(byte);
         self.string = match (&self.string, byte) {
-            (InString::Escaped, _) => InString::Yes,
-            (_, b'\\') => InString::Escaped,
+            (ScanString::Escaped, _) => ScanString::Yes,
+            (_, b'\\') => ScanString::Escaped,
             (_, b'"') => {
                 self.end_token();
-                InString::No
+                ScanString::No
             }
-            _ => InString::Yes,
+            _ => ScanString::Yes,
         };
     }
 
@@ -152,7 +152,7 @@ impl IdScan {
             b',' => {
                 self.end_token();
                 if self.is_at_message() {
-                    self.place = Place::Name;
+                    self.place = ScanPosition::Name;
                 }
             }
             b'{' | b'[' => self.open(byte),
@@ -161,7 +161,7 @@ impl IdScan {
                 self.close(byte);
             }
             b'"' => {
-                self.string = InString::Yes;
+                self.string = ScanString::Yes;
                 self.push(byte);
             }
             _ => self.push(byte),
@@ -169,12 +169,12 @@ impl IdScan {
     }
 
     fn fail(&mut self) {
-        self.stage = Stage::Failed;
+        self.stage = ScanStage::Failed;
     }
 
     /// Whether the members of a message are read, not what they hold.
     fn is_at_message(&self) -> bool {
-        self.place != Place::Outside && self.depth == self.level()
+        self.place != ScanPosition::Outside && self.depth == self.level()
     }
 
     /// How deep the members of messages lie.
@@ -184,7 +184,7 @@ impl IdScan {
 
     /// Whether the text that is read now may be a name, an id or a method.
     fn is_wanted(&self) -> bool {
-        self.is_at_message() && self.place != Place::Value(Member::Other)
+        self.is_at_message() && self.place != ScanPosition::Value(PendingMember::Other)
     }
 
     fn push(&mut self, byte: u8) {
@@ -205,38 +205,38 @@ impl IdScan {
         let is_long = std::mem::take(&mut self.is_long);
         let token = std::mem::take(&mut self.token);
         let text = std::str::from_utf8(&token).ok().filter(|_| !is_long);
-        if self.place != Place::Name {
+        if self.place != ScanPosition::Name {
             return self.value(text);
         }
-        self.place = Place::Value(match text.and_then(json::string).as_deref() {
-            Some("id") => Member::Id,
-            Some("method") => Member::Method,
-            _ => Member::Other,
+        self.place = ScanPosition::Value(match text.and_then(json::string).as_deref() {
+            Some("id") => PendingMember::Id,
+            Some("method") => PendingMember::Method,
+            _ => PendingMember::Other,
         });
     }
 
     /// The value of an id or a method; nothing where it is no scalar, or too long.
     fn value(&mut self, text: Option<&str>) {
         let message = &mut self.message;
-        match std::mem::replace(&mut self.place, Place::Value(Member::Other)) {
-            Place::Value(Member::Id) => {
+        match std::mem::replace(&mut self.place, ScanPosition::Value(PendingMember::Other)) {
+            ScanPosition::Value(PendingMember::Id) => {
                 message.ids += 1;
                 let id = text.filter(|text| RequestId::parse(text).is_some());
                 message.id = id.map(str::to_owned);
             }
-            Place::Value(Member::Method) => {
+            ScanPosition::Value(PendingMember::Method) => {
                 message.methods += 1;
                 // `initialize` has no session that could go on.
                 let method = text.and_then(json::string);
                 message.has_method = method.is_some_and(|method| method != "initialize");
             }
-            Place::Value(Member::Other) => {}
-            Place::Name | Place::Outside => self.fail(),
+            ScanPosition::Value(PendingMember::Other) => {}
+            ScanPosition::Name | ScanPosition::Outside => self.fail(),
         }
     }
 
     fn open(&mut self, bracket: u8) {
-        if self.stage == Stage::Over {
+        if self.stage == ScanStage::Over {
             return self.fail();
         }
         if self.is_at_message() {
@@ -247,7 +247,7 @@ impl IdScan {
         }
         self.depth += 1;
         if bracket == b'{' && self.depth == self.level() {
-            self.place = Place::Name;
+            self.place = ScanPosition::Name;
         }
     }
 
@@ -262,13 +262,13 @@ impl IdScan {
             None => self.fail(),
             Some(depth) => self.depth = depth,
         }
-        if self.depth == 0 && self.stage == Stage::Open {
-            self.stage = Stage::Over;
+        if self.depth == 0 && self.stage == ScanStage::Open {
+            self.stage = ScanStage::Over;
         }
     }
 
     fn end_message(&mut self) {
-        self.place = Place::Outside;
+        self.place = ScanPosition::Outside;
         let Some(id) = std::mem::take(&mut self.message).id() else {
             return;
         };

@@ -16,7 +16,7 @@ pub enum Direction {
 
 /// The parameter that determines the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Target {
+pub enum UpstreamParam {
     /// `params.name`, a tool.
     Tool,
     /// `params.name`, a prompt.
@@ -29,7 +29,7 @@ pub enum Target {
     Task,
 }
 
-impl Target {
+impl UpstreamParam {
     /// Name of this parameter in `params`.
     #[must_use]
     pub fn param(self) -> &'static str {
@@ -116,7 +116,7 @@ impl ListKind {
 
 /// A server capability that a method needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Needs {
+pub enum NeededCapability {
     /// None.
     Nothing,
     /// `tools`
@@ -141,24 +141,24 @@ pub enum Needs {
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Method {
+pub struct MethodRow {
     /// The method's name on the wire.
     pub name: &'static str,
     /// The direction.
     pub direction: Direction,
     /// The parameter that routes a request on a merged endpoint.
-    pub target: Option<Target>,
+    pub target: Option<UpstreamParam>,
     /// The list requested by the method.
     pub list: Option<ListKind>,
     /// The capability that the server must have declared.
-    pub needs: Needs,
+    pub needs: NeededCapability,
     /// The first revision with the method.
     pub since: Revision,
     /// The last revision with the method.
     pub until: Revision,
 }
 
-impl Method {
+impl MethodRow {
     /// Whether `revision` has the method.
     #[must_use]
     pub fn is_in(&self, revision: Revision) -> bool {
@@ -190,13 +190,13 @@ impl Method {
             direction,
             target: None,
             list: None,
-            needs: Needs::Nothing,
+            needs: NeededCapability::Nothing,
             since,
             until,
         }
     }
 
-    const fn target(mut self, target: Target) -> Self {
+    const fn target(mut self, target: UpstreamParam) -> Self {
         self.target = Some(target);
         self
     }
@@ -206,7 +206,7 @@ impl Method {
         self
     }
 
-    const fn needs(mut self, needs: Needs) -> Self {
+    const fn needs(mut self, needs: NeededCapability) -> Self {
         self.needs = needs;
         self
     }
@@ -261,7 +261,7 @@ pub fn is_repeatable(method: &str) -> bool {
 
 /// The row of the method `name`; `None` for extensions and unknown methods.
 #[must_use]
-pub fn lookup(name: &str) -> Option<&'static Method> {
+pub fn lookup(name: &str) -> Option<&'static MethodRow> {
     let name = name.as_bytes();
     TABLE
         .iter()
@@ -272,98 +272,98 @@ use Direction::{Both, ToClient, ToServer};
 use Revision::{V2024_11_05, V2025_06_18, V2025_11_25, V2026_07_28};
 
 /// Every method of the five revisions, and of the extensions that we understand.
-pub const TABLE: &[Method] = &[
-    Method::new("tools/call", ToServer)
-        .target(Target::Tool)
-        .needs(Needs::Tools),
-    Method::new("tools/list", ToServer)
+pub const TABLE: &[MethodRow] = &[
+    MethodRow::new("tools/call", ToServer)
+        .target(UpstreamParam::Tool)
+        .needs(NeededCapability::Tools),
+    MethodRow::new("tools/list", ToServer)
         .list(ListKind::Tools)
-        .needs(Needs::Tools),
-    Method::new("prompts/get", ToServer)
-        .target(Target::Prompt)
-        .needs(Needs::Prompts),
-    Method::new("prompts/list", ToServer)
+        .needs(NeededCapability::Tools),
+    MethodRow::new("prompts/get", ToServer)
+        .target(UpstreamParam::Prompt)
+        .needs(NeededCapability::Prompts),
+    MethodRow::new("prompts/list", ToServer)
         .list(ListKind::Prompts)
-        .needs(Needs::Prompts),
-    Method::new("resources/read", ToServer)
-        .target(Target::Resource)
-        .needs(Needs::Resources),
-    Method::new("resources/list", ToServer)
+        .needs(NeededCapability::Prompts),
+    MethodRow::new("resources/read", ToServer)
+        .target(UpstreamParam::Resource)
+        .needs(NeededCapability::Resources),
+    MethodRow::new("resources/list", ToServer)
         .list(ListKind::Resources)
-        .needs(Needs::Resources),
-    Method::new("resources/templates/list", ToServer)
+        .needs(NeededCapability::Resources),
+    MethodRow::new("resources/templates/list", ToServer)
         .list(ListKind::Templates)
-        .needs(Needs::Resources),
-    Method::new("resources/subscribe", ToServer)
-        .target(Target::Resource)
-        .needs(Needs::Subscribe)
+        .needs(NeededCapability::Resources),
+    MethodRow::new("resources/subscribe", ToServer)
+        .target(UpstreamParam::Resource)
+        .needs(NeededCapability::Subscribe)
         .legacy(),
-    Method::new("resources/unsubscribe", ToServer)
-        .target(Target::Resource)
-        .needs(Needs::Subscribe)
+    MethodRow::new("resources/unsubscribe", ToServer)
+        .target(UpstreamParam::Resource)
+        .needs(NeededCapability::Subscribe)
         .legacy(),
-    Method::new("completion/complete", ToServer)
-        .target(Target::Reference)
-        .needs(Needs::Completions),
-    Method::new("logging/setLevel", ToServer)
-        .needs(Needs::Logging)
+    MethodRow::new("completion/complete", ToServer)
+        .target(UpstreamParam::Reference)
+        .needs(NeededCapability::Completions),
+    MethodRow::new("logging/setLevel", ToServer)
+        .needs(NeededCapability::Logging)
         .legacy(),
-    Method::new("initialize", ToServer).legacy(),
-    Method::new("server/discover", ToServer).since(V2026_07_28),
-    Method::new("subscriptions/listen", ToServer).since(V2026_07_28),
-    Method::new("ping", Both).legacy(),
-    Method::new("tasks/get", Both)
-        .target(Target::Task)
-        .needs(Needs::Tasks)
+    MethodRow::new("initialize", ToServer).legacy(),
+    MethodRow::new("server/discover", ToServer).since(V2026_07_28),
+    MethodRow::new("subscriptions/listen", ToServer).since(V2026_07_28),
+    MethodRow::new("ping", Both).legacy(),
+    MethodRow::new("tasks/get", Both)
+        .target(UpstreamParam::Task)
+        .needs(NeededCapability::Tasks)
         .since(V2025_11_25),
-    Method::new("tasks/cancel", Both)
-        .target(Target::Task)
-        .needs(Needs::Tasks)
+    MethodRow::new("tasks/cancel", Both)
+        .target(UpstreamParam::Task)
+        .needs(NeededCapability::Tasks)
         .since(V2025_11_25),
-    Method::new("tasks/result", Both)
-        .target(Target::Task)
-        .needs(Needs::Tasks)
+    MethodRow::new("tasks/result", Both)
+        .target(UpstreamParam::Task)
+        .needs(NeededCapability::Tasks)
         .since(V2025_11_25)
         .legacy(),
-    Method::new("tasks/list", Both)
-        .needs(Needs::Tasks)
+    MethodRow::new("tasks/list", Both)
+        .needs(NeededCapability::Tasks)
         .since(V2025_11_25)
         .legacy(),
-    Method::new("tasks/update", ToServer)
-        .target(Target::Task)
-        .needs(Needs::Tasks)
+    MethodRow::new("tasks/update", ToServer)
+        .target(UpstreamParam::Task)
+        .needs(NeededCapability::Tasks)
         .since(V2026_07_28),
-    Method::new("skills/list", ToServer)
+    MethodRow::new("skills/list", ToServer)
         .list(ListKind::Skills)
-        .needs(Needs::Skills),
-    Method::new("skills/get", ToServer)
-        .target(Target::Resource)
-        .needs(Needs::Skills),
-    Method::new("resources/directory/read", ToServer)
-        .target(Target::Resource)
-        .needs(Needs::DirectoryRead),
-    Method::new("sampling/createMessage", ToClient).legacy(),
-    Method::new("elicitation/create", ToClient)
+        .needs(NeededCapability::Skills),
+    MethodRow::new("skills/get", ToServer)
+        .target(UpstreamParam::Resource)
+        .needs(NeededCapability::Skills),
+    MethodRow::new("resources/directory/read", ToServer)
+        .target(UpstreamParam::Resource)
+        .needs(NeededCapability::DirectoryRead),
+    MethodRow::new("sampling/createMessage", ToClient).legacy(),
+    MethodRow::new("elicitation/create", ToClient)
         .since(V2025_06_18)
         .legacy(),
-    Method::new("roots/list", ToClient).legacy(),
-    Method::new("notifications/initialized", ToServer).legacy(),
-    Method::new("notifications/cancelled", Both),
-    Method::new("notifications/progress", Both),
-    Method::new("notifications/message", ToClient),
-    Method::new("notifications/tools/list_changed", ToClient),
-    Method::new("notifications/prompts/list_changed", ToClient),
-    Method::new("notifications/resources/list_changed", ToClient),
-    Method::new("notifications/resources/updated", ToClient),
-    Method::new("notifications/roots/list_changed", ToServer).legacy(),
-    Method::new("notifications/elicitation/complete", ToClient)
+    MethodRow::new("roots/list", ToClient).legacy(),
+    MethodRow::new("notifications/initialized", ToServer).legacy(),
+    MethodRow::new("notifications/cancelled", Both),
+    MethodRow::new("notifications/progress", Both),
+    MethodRow::new("notifications/message", ToClient),
+    MethodRow::new("notifications/tools/list_changed", ToClient),
+    MethodRow::new("notifications/prompts/list_changed", ToClient),
+    MethodRow::new("notifications/resources/list_changed", ToClient),
+    MethodRow::new("notifications/resources/updated", ToClient),
+    MethodRow::new("notifications/roots/list_changed", ToServer).legacy(),
+    MethodRow::new("notifications/elicitation/complete", ToClient)
         .since(V2025_11_25)
         .legacy(),
-    Method::new("notifications/tasks/status", Both)
+    MethodRow::new("notifications/tasks/status", Both)
         .since(V2025_11_25)
         .legacy(),
-    Method::new("notifications/tasks", ToClient).since(V2026_07_28),
-    Method::new("notifications/subscriptions/acknowledged", ToClient).since(V2026_07_28),
+    MethodRow::new("notifications/tasks", ToClient).since(V2026_07_28),
+    MethodRow::new("notifications/subscriptions/acknowledged", ToClient).since(V2026_07_28),
 ];
 
 /// Whether a method asks for a list, `tasks/list` too: such a request changes nothing, and callers may share its reply.

@@ -1,6 +1,5 @@
 //! Bytes and rules of MCP: messages, revisions, methods, event streams. Imports nothing of ours.
 
-pub(crate) mod asking;
 mod decode_error;
 pub mod error_codes;
 pub mod extensions;
@@ -9,6 +8,7 @@ pub mod headers;
 pub mod icons;
 mod id;
 mod id_scan;
+pub(crate) mod input_request_rules;
 pub mod json;
 pub(crate) mod links;
 mod message;
@@ -26,5 +26,5 @@ pub mod websocket;
 pub use decode_error::DecodeError;
 pub use id::RequestId;
 pub use id_scan::IdScan;
-pub use message::{Editor, Kind, Message, Progress};
+pub use message::{Message, MessageEditor, MessageKind, ProgressNotice};
 pub use revision::{Era, Revision};

@@ -2,7 +2,7 @@
 
 /// A decimal number of any size, in its one normal form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Number {
+pub(super) struct DecimalNumber {
     negative: bool,
     /// Without zeros at either end; empty for zero.
     digits: String,
@@ -13,7 +13,7 @@ pub(super) struct Number {
 /// Zeros that a plain spelling may add.
 const MAX_ZEROS: i64 = 64;
 
-impl Number {
+impl DecimalNumber {
     /// Reads a text of JSON's number grammar; `None` for anything else.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (negative, rest) = match text.strip_prefix('-') {
@@ -90,7 +90,10 @@ mod tests {
     #[case("9007199254740993", "9007199254740992", false)]
     #[case("42", "-42", false)]
     fn numbers_are_compared_by_value(#[case] a: &str, #[case] b: &str, #[case] same: bool) {
-        assert_eq!(Number::parse(a).unwrap() == Number::parse(b).unwrap(), same);
+        assert_eq!(
+            DecimalNumber::parse(a).unwrap() == DecimalNumber::parse(b).unwrap(),
+            same
+        );
     }
 
     #[rstest]
@@ -100,7 +103,7 @@ mod tests {
         )]
         text: &str,
     ) {
-        assert_eq!(Number::parse(text), None);
+        assert_eq!(DecimalNumber::parse(text), None);
     }
 
     #[rstest]
@@ -110,6 +113,9 @@ mod tests {
     #[case("1e99", None)]
     #[case("0e5", Some("0"))]
     fn integers_are_spelled_plainly(#[case] text: &str, #[case] plain: Option<&str>) {
-        assert_eq!(Number::parse(text).unwrap().integer().as_deref(), plain);
+        assert_eq!(
+            DecimalNumber::parse(text).unwrap().integer().as_deref(),
+            plain
+        );
     }
 }

@@ -8,8 +8,8 @@ use http::{HeaderName, HeaderValue};
 
 use super::header_value;
 use super::headers::{HeaderError, MCP_PARAM_PREFIX};
-use super::json::{self, JsonError, Scanner, Stop};
-use super::number::Number;
+use super::json::{self, JsonError, JsonScanner, WalkStop};
+use super::number::DecimalNumber;
 
 /// The annotation of a schema.
 const ANNOTATION: &str = "x-mcp-header";
@@ -79,7 +79,7 @@ pub enum AnnotationError {
 
 /// Why a call and its headers do not agree.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Mismatch {
+pub enum HeaderMismatch {
     /// The header is repeated or cannot be decoded.
     #[error(transparent)]
     Header(#[from] HeaderError),
@@ -113,8 +113,8 @@ impl ParamHeaders {
         if !may_annotate(input_schema) {
             return Ok(Self::default());
         }
-        let mut scanner = Scanner::new(input_schema, json::MAX_DEPTH);
-        let mut reader = Reader::default();
+        let mut scanner = JsonScanner::new(input_schema, json::MAX_DEPTH);
+        let mut reader = SchemaWalk::default();
         if let Err(stop) = reader.schema(&mut scanner, Some(&mut Vec::new())) {
             let unreadable = AnnotationError::Unreadable(stop.at(scanner.offset()));
             return Err(reader.broken.unwrap_or(unreadable));
@@ -164,26 +164,26 @@ impl ParamHeaders {
     /// Spec: SPEC M-04, M-18, M-33.
     ///
     /// # Errors
-    /// The first [`Mismatch`].
+    /// The first [`HeaderMismatch`].
     pub fn check(
         &self,
         arguments: Option<&str>,
         headers: &[(HeaderName, HeaderValue)],
-    ) -> Result<(), Mismatch> {
+    ) -> Result<(), HeaderMismatch> {
         for param in &self.0 {
             let given = header_value::single(headers, &param.name)?;
             let argument = at(arguments, &param.path)?.filter(|text| *text != "null");
             match (argument, given) {
                 (None, None) => {}
-                (None, Some(_)) => return Err(Mismatch::Unexpected(param.name.clone())),
+                (None, Some(_)) => return Err(HeaderMismatch::Unexpected(param.name.clone())),
                 (Some(argument), given) => match (mirrored(argument), given) {
                     // No value that a header could hold: for the tool to refuse.
                     (None, None) => {}
-                    (None, Some(_)) => return Err(Mismatch::Differs(param.name.clone())),
-                    (Some(_), None) => return Err(Mismatch::Missing(param.name.clone())),
+                    (None, Some(_)) => return Err(HeaderMismatch::Differs(param.name.clone())),
+                    (Some(_), None) => return Err(HeaderMismatch::Missing(param.name.clone())),
                     (Some(expected), Some(given)) => {
                         if !agree(argument, &expected, &given) {
-                            return Err(Mismatch::Differs(param.name.clone()));
+                            return Err(HeaderMismatch::Differs(param.name.clone()));
                         }
                     }
                 },
@@ -215,7 +215,7 @@ fn mirrored(argument: &str) -> Option<Cow<'_, str>> {
         b'"' => json::string(argument),
         b't' | b'f' => Some(Cow::Borrowed(argument)),
         b'-' | b'0'..=b'9' => {
-            let plain = Number::parse(argument).and_then(|number| number.integer());
+            let plain = DecimalNumber::parse(argument).and_then(|number| number.integer());
             Some(plain.map_or(Cow::Borrowed(argument), Cow::Owned))
         }
         _ => None,
@@ -227,23 +227,28 @@ fn agree(argument: &str, expected: &str, given: &str) -> bool {
     let is_number = argument.starts_with(|c: char| c == '-' || c.is_ascii_digit());
     expected == given
         || is_number
-            && Number::parse(given).is_some_and(|given| Number::parse(argument) == Some(given))
+            && DecimalNumber::parse(given)
+                .is_some_and(|given| DecimalNumber::parse(argument) == Some(given))
 }
 
 /// Walks a schema once.
 #[derive(Debug, Default)]
-struct Reader {
+struct SchemaWalk {
     found: Vec<ParamHeader>,
     /// The first rule that is broken.
     broken: Option<AnnotationError>,
 }
 
 /// Where a schema stands: its path from the root through `properties`, if there is one.
-type Place<'p> = Option<&'p mut Vec<String>>;
+type SchemaPath<'p> = Option<&'p mut Vec<String>>;
 
-impl Reader {
+impl SchemaWalk {
     /// Reads a schema, or an array of schemas, or moves over anything else.
-    fn schema(&mut self, scanner: &mut Scanner<'_>, mut place: Place<'_>) -> Result<(), Stop> {
+    fn schema(
+        &mut self,
+        scanner: &mut JsonScanner<'_>,
+        mut place: SchemaPath<'_>,
+    ) -> Result<(), WalkStop> {
         match scanner.peek() {
             Some(b'{') => {}
             Some(b'[') => return scanner.array(|scanner| self.schema(scanner, None)),
@@ -272,7 +277,11 @@ impl Reader {
     }
 
     /// Reads an object whose members are schemas.
-    fn named(&mut self, scanner: &mut Scanner<'_>, mut place: Place<'_>) -> Result<(), Stop> {
+    fn named(
+        &mut self,
+        scanner: &mut JsonScanner<'_>,
+        mut place: SchemaPath<'_>,
+    ) -> Result<(), WalkStop> {
         if scanner.peek() != Some(b'{') {
             return self.schema(scanner, None);
         }

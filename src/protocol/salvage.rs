@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use memchr::{memchr_iter, memmem};
 
-use super::{Kind as MessageKind, Message, json};
+use super::{Message, MessageKind, json};
 
 /// Longest id that is remembered, bytes of JSON text.
 const MAX_ID: usize = 64;

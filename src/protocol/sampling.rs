@@ -15,7 +15,9 @@ pub(crate) fn has_tool_content(params: &str) -> bool {
         return false;
     };
     let messages = json::elements(messages).unwrap_or_default();
-    let read = messages.iter().map(|message| Turn::read(message));
+    let read = messages
+        .iter()
+        .map(|message| SamplingMessage::read(message));
     read.into_iter()
         .any(|turn| turn.is_ok_and(|turn| turn.is_of_tools()))
 }
@@ -29,7 +31,7 @@ pub(crate) fn is_balanced(params: &str) -> bool {
     };
     let mut used: HashSet<String> = HashSet::new();
     for message in messages {
-        let Ok(turn) = Turn::read(message) else {
+        let Ok(turn) = SamplingMessage::read(message) else {
             return false;
         };
         if !turn.answers(&used) || !turn.uses.is_empty() && turn.role != "assistant" {
@@ -57,7 +59,7 @@ pub(crate) fn without_context(params: &str) -> Option<String> {
 
 /// One message.
 #[derive(Default)]
-struct Turn<'t> {
+struct SamplingMessage<'t> {
     role: Cow<'t, str>,
     /// The ids of the uses, and of those that are answered.
     uses: Vec<String>,
@@ -66,7 +68,7 @@ struct Turn<'t> {
     others: usize,
 }
 
-impl<'t> Turn<'t> {
+impl<'t> SamplingMessage<'t> {
     fn read(message: &'t str) -> Result<Self, JsonError> {
         let mut turn = Self::default();
         for (name, value) in json::members(message)? {

@@ -14,7 +14,7 @@ use super::view::View;
 use super::{Failure, Relay, cursor_context, foreign, icons};
 use crate::call::{Call, Declared, Reply};
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::methods::{self, Method};
+use crate::protocol::methods::{self, MethodRow};
 use crate::protocol::{Message, json, meta};
 use crate::seal::Purpose;
 use crate::telemetry::metrics::LABELED;
@@ -118,7 +118,7 @@ impl Relay {
         };
         let message = icons::in_directory(method, message, &target.upstream);
         let message = icons::in_content(method, message, &target.upstream);
-        let message = if known(call).is_some_and(Method::is_paged) {
+        let message = if known(call).is_some_and(MethodRow::is_paged) {
             self.page_of(call, target, message)?
         } else {
             message
@@ -205,7 +205,7 @@ pub(super) fn told(
 }
 
 /// What is known of the method of a call.
-fn known(call: &Call) -> Option<&'static Method> {
+fn known(call: &Call) -> Option<&'static MethodRow> {
     methods::lookup(call.message.method()?)
 }
 

@@ -6,7 +6,7 @@
 use super::catalog::Place;
 use crate::call::Reply;
 use crate::protocol::Message;
-use crate::protocol::icons::{self, Purged};
+use crate::protocol::icons::{self, PurgedText};
 use crate::protocol::methods::ListKind;
 
 /// The answer to a request for a page, as it may be kept and shown.
@@ -60,7 +60,7 @@ fn purged(message: Message, member: &str, upstream: &str) -> Message {
     }
 }
 
-fn edited(message: Message, member: &str, purged: Purged, upstream: &str) -> Message {
+fn edited(message: Message, member: &str, purged: PurgedText, upstream: &str) -> Message {
     tracing::warn!(
         upstream,
         member,

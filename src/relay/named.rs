@@ -148,7 +148,7 @@ impl Relay {
 }
 
 fn is_paged(method: &str) -> bool {
-    methods::lookup(method).is_some_and(methods::Method::is_paged)
+    methods::lookup(method).is_some_and(methods::MethodRow::is_paged)
 }
 
 fn nobody(kind: ListKind, given: &str) -> Fault {

@@ -9,14 +9,18 @@ use super::view::View;
 use super::{Relay, foreign};
 use crate::call::{Call, Declared, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::methods::{self, Method, Needs};
+use crate::protocol::methods::{self, MethodRow, NeededCapability};
 use crate::protocol::{Era, Revision, extensions, json};
 use crate::session::Session;
 
 /// The extension required by a method; `None` for core methods, available on every merged endpoint.
-fn extension_of(method: &str) -> Option<Needs> {
+fn extension_of(method: &str) -> Option<NeededCapability> {
     let needs = methods::lookup(method)?.needs;
-    matches!(needs, Needs::Skills | Needs::DirectoryRead).then_some(needs)
+    matches!(
+        needs,
+        NeededCapability::Skills | NeededCapability::DirectoryRead
+    )
+    .then_some(needs)
 }
 
 impl Relay {
@@ -66,7 +70,7 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         method: &str,
-        known: Option<&Method>,
+        known: Option<&MethodRow>,
     ) -> Result<(), Fault> {
         let needs = known.map(|known| known.needs);
         if needs.is_some_and(is_of_core) {
@@ -110,7 +114,7 @@ impl Relay {
             return Ok(());
         }
         let method = call.message.method().unwrap_or_default();
-        let needs = methods::lookup(method).map_or(Needs::Nothing, |known| known.needs);
+        let needs = methods::lookup(method).map_or(NeededCapability::Nothing, |known| known.needs);
         if !is_of_core(needs) {
             return Ok(());
         }
@@ -153,8 +157,11 @@ pub(super) async fn open(link: &dyn UpstreamLink, call: &Call) -> Result<Arc<Dec
 }
 
 /// Whether no extension defines it.
-fn is_of_core(needs: Needs) -> bool {
-    !matches!(needs, Needs::Tasks | Needs::Skills | Needs::DirectoryRead)
+fn is_of_core(needs: NeededCapability) -> bool {
+    !matches!(
+        needs,
+        NeededCapability::Tasks | NeededCapability::Skills | NeededCapability::DirectoryRead
+    )
 }
 
 fn declares(declared: &Declared, capability: &str) -> bool {
@@ -163,27 +170,29 @@ fn declares(declared: &Declared, capability: &str) -> bool {
 }
 
 /// Whether an upstream declared what a method needs. Log levels are for all upstreams.
-pub(super) fn provides(declared: &Declared, needs: Needs) -> bool {
+pub(super) fn provides(declared: &Declared, needs: NeededCapability) -> bool {
     let text = || std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
     let is_legacy = declared.revision.era() == Era::Legacy;
     match needs {
-        Needs::Nothing | Needs::Logging => true,
-        Needs::Tools => declared.has_tools(),
-        Needs::Prompts => declares(declared, "prompts"),
+        NeededCapability::Nothing | NeededCapability::Logging => true,
+        NeededCapability::Tools => declared.has_tools(),
+        NeededCapability::Prompts => declares(declared, "prompts"),
         // A modern upstream is listened to. Spec: SPEC C-50.
-        Needs::Subscribe if is_legacy => {
+        NeededCapability::Subscribe if is_legacy => {
             let resources = json::member(text(), "resources");
             let subscribe = resources.and_then(|resources| json::member(resources, "subscribe"));
             subscribe.is_some_and(|subscribe| !matches!(subscribe, "false" | "null"))
         }
-        Needs::Resources | Needs::Subscribe => declares(declared, "resources"),
+        NeededCapability::Resources | NeededCapability::Subscribe => {
+            declares(declared, "resources")
+        }
         // Undeclared in the first revision. Spec: SPEC C-30.
-        Needs::Completions => {
+        NeededCapability::Completions => {
             declared.revision == Revision::V2024_11_05 || declares(declared, "completions")
         }
-        Needs::Tasks if is_legacy => declared.takes_tasks(),
-        Needs::Tasks => extensions::declares(text(), extensions::TASKS),
-        Needs::Skills => extensions::declares(text(), extensions::SKILLS),
-        Needs::DirectoryRead => extensions::reads_directories(text()),
+        NeededCapability::Tasks if is_legacy => declared.takes_tasks(),
+        NeededCapability::Tasks => extensions::declares(text(), extensions::TASKS),
+        NeededCapability::Skills => extensions::declares(text(), extensions::SKILLS),
+        NeededCapability::DirectoryRead => extensions::reads_directories(text()),
     }
 }

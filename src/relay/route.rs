@@ -10,7 +10,7 @@ use crate::call::{Call, Level, Reply};
 use crate::config::PrefixRule;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::methods::{self, ListKind, Method};
+use crate::protocol::methods::{self, ListKind, MethodRow};
 use crate::protocol::{Message, json};
 use crate::seal::Purpose;
 use crate::session::Session;
@@ -132,7 +132,7 @@ impl Relay {
         Ok(Route::One(Box::new(target)))
     }
 
-    fn pure_target(&self, call: &Call, known: Option<&Method>) -> Result<Target, Fault> {
+    fn pure_target(&self, call: &Call, known: Option<&MethodRow>) -> Result<Target, Fault> {
         let message = &call.message;
         let upstream = call.endpoint.upstreams.first().map(Arc::clone);
         let upstream = upstream.ok_or_else(|| invalid("this endpoint shows no upstream"))?;
@@ -151,7 +151,7 @@ impl Relay {
         if name.is_none() && !named.is_empty() {
             return Err(invalid(format!("params.{named} must be a string")));
         }
-        let is_paged = known.is_some_and(Method::is_paged);
+        let is_paged = known.is_some_and(MethodRow::is_paged);
         let cursor = if is_paged {
             self.cursor(call, &upstream)?
         } else {
@@ -181,7 +181,7 @@ impl Relay {
     /// The upstream's cursor inside ours, as JSON text, where the method pages. Spec: SPEC C-40.
     pub(super) fn cursor(&self, call: &Call, upstream: &str) -> Result<Option<String>, Fault> {
         let known = methods::lookup(call.message.method().unwrap_or_default());
-        if !known.is_some_and(Method::is_paged) {
+        if !known.is_some_and(MethodRow::is_paged) {
             return Ok(None);
         }
         let Some(given) = given_cursor(&call.message) else {

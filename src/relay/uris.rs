@@ -9,7 +9,7 @@ use super::provided::provides;
 use super::route::invalid;
 use crate::call::Call;
 use crate::fault::Fault;
-use crate::protocol::methods::{Method, Needs};
+use crate::protocol::methods::{MethodRow, NeededCapability};
 use crate::session::Session;
 
 /// Whether `text` begins with a scheme and holds no control character. Blanks inside are let through, as
@@ -29,7 +29,7 @@ pub(super) fn malformed() -> Fault {
 }
 
 /// The `uri` parameter of `resources/read`, if it is not a valid URI.
-pub(super) fn odd<'a>(call: &'a Call, known: Option<&Method>) -> Option<Cow<'a, str>> {
+pub(super) fn odd<'a>(call: &'a Call, known: Option<&MethodRow>) -> Option<Cow<'a, str>> {
     if known.is_none_or(|known| known.name != "resources/read") {
         return None;
     }
@@ -57,7 +57,7 @@ impl Relay {
         };
         // Some upstreams serve undeclared resources; their lists are not requested.
         let is_declared = match self.learn(session, upstream, None).await {
-            Ok(declared) => provides(&declared, Needs::Resources),
+            Ok(declared) => provides(&declared, NeededCapability::Resources),
             Err(_) => false,
         };
         if is_declared && !self.is_listed(call, session, uri).await {

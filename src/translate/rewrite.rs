@@ -10,7 +10,7 @@ mod walk;
 use std::borrow::Cow;
 
 use crate::protocol::error_codes::INTERNAL_ERROR;
-use crate::protocol::json::{self, JsonError, MAX_DEPTH, Scanner, Stop};
+use crate::protocol::json::{self, JsonError, JsonScanner, MAX_DEPTH, WalkStop};
 use crate::protocol::methods::{ListKind, lookup};
 
 use super::naming::{Prefix, clean};
@@ -173,7 +173,7 @@ impl<'t> Reference<'t> {
 fn rewrite<'t>(
     text: &'t str,
     prefix: &'t Prefix,
-    walk: impl FnOnce(&mut Walk<'t>, &mut Scanner<'t>) -> Result<(), Stop>,
+    walk: impl FnOnce(&mut Walk<'t>, &mut JsonScanner<'t>) -> Result<(), WalkStop>,
 ) -> Result<Cow<'t, str>, JsonError> {
     let mut walker = Walk::new(prefix);
     over(text, |scanner| walk(&mut walker, scanner))?;
@@ -183,9 +183,9 @@ fn rewrite<'t>(
 /// Walks over the single JSON value in `text`.
 fn over<'t>(
     text: &'t str,
-    walk: impl FnOnce(&mut Scanner<'t>) -> Result<(), Stop>,
+    walk: impl FnOnce(&mut JsonScanner<'t>) -> Result<(), WalkStop>,
 ) -> Result<(), JsonError> {
-    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    let mut scanner = JsonScanner::new(text, MAX_DEPTH);
     let walked = walk(&mut scanner).and_then(|()| Ok(scanner.finish()?));
     walked.map_err(|stop| stop.at(scanner.offset()))
 }

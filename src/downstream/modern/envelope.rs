@@ -10,8 +10,8 @@ use crate::call::{Level, MAX_DECLARED};
 use crate::protocol::headers::{
     self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PARAM_PREFIX, MCP_PROTOCOL_VERSION,
 };
-use crate::protocol::methods::{self, Method, Target};
-use crate::protocol::{Era, Kind, Message, Revision, extensions, header_value, json, meta};
+use crate::protocol::methods::{self, MethodRow, UpstreamParam};
+use crate::protocol::{Era, Message, MessageKind, Revision, extensions, header_value, json, meta};
 
 /// The envelope of a request that passed every check.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +43,8 @@ pub(in crate::downstream) fn is_modern(headers: &HeaderMap, message: &Message) -
     if meta::is_modern(message) {
         return true;
     }
-    let handshake = message.kind() == Kind::Request && message.method() == Some("initialize");
+    let handshake =
+        message.kind() == MessageKind::Request && message.method() == Some("initialize");
     !handshake && names_modern(headers)
 }
 
@@ -109,8 +110,8 @@ pub(super) fn is_task(method: &str) -> bool {
     methods::lookup(method).is_some_and(concerns_task)
 }
 
-fn concerns_task(known: &Method) -> bool {
-    known.target == Some(Target::Task) && known.is_in(Revision::V2026_07_28)
+fn concerns_task(known: &MethodRow) -> bool {
+    known.target == Some(UpstreamParam::Task) && known.is_in(Revision::V2026_07_28)
 }
 
 /// Version and envelope in `params._meta`. Spec: SPEC M-05, M-06.
@@ -219,7 +220,7 @@ fn mismatch(error: &HeaderError) -> Refusal {
 }
 
 /// Whether the method is served here. Unknown methods are served too: an upstream's extension may define them.
-fn is_served(known: &Method) -> bool {
+fn is_served(known: &MethodRow) -> bool {
     known.is_for_servers(Revision::V2026_07_28)
 }
 

@@ -45,7 +45,7 @@ use crate::budget::ReplyShare;
 use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{Kind, Message, Revision, json, methods};
+use crate::protocol::{Message, MessageKind, Revision, json, methods};
 use crate::relay::Failure;
 use crate::session::Session;
 use crate::telemetry::metrics::GAUGES;
@@ -65,18 +65,18 @@ impl Front {
         record: &AccessRecord,
     ) -> Response<Body> {
         match message.kind() {
-            Kind::Request => {}
+            MessageKind::Request => {}
             // A notification has no id and never waits.
-            Kind::Notification if due.is_some() => {
+            MessageKind::Notification if due.is_some() => {
                 record.outcome(error_type::BUSY);
                 return reply::over_the_rate(Duration::ZERO);
             }
             // None is defined for this way, and whose call would one cancel? Spec: SPEC M-22.
-            Kind::Notification => {
+            MessageKind::Notification => {
                 self.relay.modern_notification(&message);
                 return reply::empty(StatusCode::ACCEPTED);
             }
-            Kind::Response => {
+            MessageKind::Response => {
                 record.outcome(error_type::BAD_REQUEST);
                 return reply::message_fault(&refusal::not_a_request(), &message);
             }

@@ -24,7 +24,7 @@ use crate::downstream::conversation::draining;
 use crate::downstream::observe::error_word;
 use crate::fault::{Fault, FaultKind};
 use crate::lock::lock;
-use crate::protocol::{Kind, Message, RequestId};
+use crate::protocol::{Message, MessageKind, RequestId};
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 
@@ -219,8 +219,8 @@ impl Front {
             .as_ref()
             .map_or_else(AccessRecord::default, |line| line.record().clone());
         // No notification but the cancellation means anything. Spec: SPEC M-22.
-        if message.kind() != Kind::Request {
-            if message.kind() == Kind::Notification {
+        if message.kind() != MessageKind::Request {
+            if message.kind() == MessageKind::Notification {
                 self.relay.modern_notification(&message);
             }
             return;

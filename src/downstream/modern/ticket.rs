@@ -12,7 +12,7 @@ use crate::call::{BindingKey, CarriedState, Principal};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::Message;
-use crate::protocol::json::{self, Flaw, RawString, Scanner};
+use crate::protocol::json::{self, JsonFlaw, JsonScanner, RawString};
 use crate::seal::{Purpose, Sealer};
 
 /// How long the client may take to answer.
@@ -180,7 +180,7 @@ struct Spelling {
 impl Spelling {
     fn of(value: &str) -> Self {
         let mut spelling = Self::default();
-        let mut scanner = Scanner::new(value, json::MAX_DEPTH);
+        let mut scanner = JsonScanner::new(value, json::MAX_DEPTH);
         if spelling.write(&mut scanner).is_err() {
             // No JSON: nothing that was parsed.
             spelling.out = value.into();
@@ -188,7 +188,7 @@ impl Spelling {
         spelling
     }
 
-    fn write(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Flaw> {
+    fn write(&mut self, scanner: &mut JsonScanner<'_>) -> Result<(), JsonFlaw> {
         match scanner.peek() {
             Some(b'{') => self.write_object(scanner),
             Some(b'[') => {
@@ -214,7 +214,7 @@ impl Spelling {
         }
     }
 
-    fn write_object(&mut self, scanner: &mut Scanner<'_>) -> Result<(), Flaw> {
+    fn write_object(&mut self, scanner: &mut JsonScanner<'_>) -> Result<(), JsonFlaw> {
         let start = self.out.len();
         let mut members = Vec::new();
         self.push(b"{");
@@ -228,7 +228,7 @@ impl Spelling {
             self.push(b":");
             self.write(scanner)?;
             members.push((name, from..self.out.len()));
-            Ok::<_, Flaw>(())
+            Ok::<_, JsonFlaw>(())
         })?;
         self.push(b"}");
         let is_long = self.out.len() - start > SHORT;

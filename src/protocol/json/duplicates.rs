@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 /// When two names count as the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Folding {
+pub(crate) enum NameFolding {
     /// Equal characters.
     Exact,
     /// Equal but for case. Some servers match members without regard to it (Go's `encoding/json`,
@@ -19,7 +19,7 @@ const PAIRWISE: usize = 16;
 /// The first duplicate in `names`, under `folding`.
 pub(crate) fn first_duplicate<'a>(
     names: impl Iterator<Item = &'a str> + Clone,
-    folding: Folding,
+    folding: NameFolding,
 ) -> Option<String> {
     if names.clone().nth(PAIRWISE).is_some() {
         let mut seen = HashSet::new();
@@ -27,7 +27,7 @@ pub(crate) fn first_duplicate<'a>(
             .map(|name| {
                 (
                     name,
-                    if folding == Folding::Case {
+                    if folding == NameFolding::Case {
                         fold(name)
                     } else {
                         name.into()
@@ -38,9 +38,9 @@ pub(crate) fn first_duplicate<'a>(
     }
     let ascii = names.clone().all(str::is_ascii);
     let same = |a: &str, b: &str| match folding {
-        Folding::Exact => a == b,
-        Folding::Case if ascii => a.eq_ignore_ascii_case(b),
-        Folding::Case => fold(a) == fold(b),
+        NameFolding::Exact => a == b,
+        NameFolding::Case if ascii => a.eq_ignore_ascii_case(b),
+        NameFolding::Case => fold(a) == fold(b),
     };
     let mut rest = names;
     while let Some(name) = rest.next() {
@@ -53,13 +53,13 @@ pub(crate) fn first_duplicate<'a>(
 
 /// Names of an object seen so far; without heap allocation for small objects.
 #[derive(Debug, Default)]
-pub(crate) struct Seen<'a> {
+pub(crate) struct SeenNames<'a> {
     few: [&'a str; PAIRWISE],
     len: usize,
     more: HashSet<Cow<'a, str>>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> SeenNames<'a> {
     /// Notes a decoded name; false when it was there before.
     pub(crate) fn is_new(&mut self, name: Cow<'a, str>) -> bool {
         if self.few.iter().take(self.len).any(|seen| *seen == name) {
@@ -99,15 +99,15 @@ mod tests {
     fn repeated_names_are_found_in_short_and_long_lists() {
         let many: Vec<String> = (0..40).map(|n| format!("member{n}")).collect();
         let names = || many.iter().map(String::as_str);
-        assert_eq!(first_duplicate(names(), Folding::Case), None);
+        assert_eq!(first_duplicate(names(), NameFolding::Case), None);
         let twice = names().chain(["MEMBER7"]);
         assert_eq!(
-            first_duplicate(twice.clone(), Folding::Case),
+            first_duplicate(twice.clone(), NameFolding::Case),
             Some("MEMBER7".to_owned())
         );
-        assert_eq!(first_duplicate(twice, Folding::Exact), None);
+        assert_eq!(first_duplicate(twice, NameFolding::Exact), None);
         assert_eq!(
-            first_duplicate(["a", "b", "a"].into_iter(), Folding::Exact),
+            first_duplicate(["a", "b", "a"].into_iter(), NameFolding::Exact),
             Some("a".into())
         );
     }
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn an_object_of_any_size_remembers_its_names() {
         let names: Vec<String> = (0..40).map(|n| format!("m{n}")).collect();
-        let mut seen = Seen::default();
+        let mut seen = SeenNames::default();
         assert!(seen.is_new(Cow::Owned("m39".to_owned())));
         for name in names.iter().take(39) {
             assert!(seen.is_new(Cow::Borrowed(name.as_str())));
@@ -128,8 +128,8 @@ mod tests {
     #[test]
     fn letters_that_lenient_parsers_confuse_count_as_equal() {
         let pair = ["param\u{17f}", "params"].into_iter();
-        assert!(first_duplicate(pair, Folding::Case).is_some());
+        assert!(first_duplicate(pair, NameFolding::Case).is_some());
         let pair = ["to\u{212a}en", "token"].into_iter();
-        assert!(first_duplicate(pair, Folding::Case).is_some());
+        assert!(first_duplicate(pair, NameFolding::Case).is_some());
     }
 }

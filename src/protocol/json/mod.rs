@@ -12,9 +12,9 @@ mod write;
 use std::borrow::Cow;
 use std::ops::Range;
 
-pub(crate) use duplicates::{Folding, first_duplicate};
-pub(crate) use raw::{Flaw, RawString, Stop};
-pub(crate) use scan::Scanner;
+pub(crate) use duplicates::{NameFolding, first_duplicate};
+pub(crate) use raw::{JsonFlaw, RawString, WalkStop};
+pub(crate) use scan::JsonScanner;
 use scan::is_plain;
 pub use write::{ObjectWriter, array, object, object_with, quote, quote_into, strings};
 
@@ -42,15 +42,15 @@ pub enum JsonError {
 }
 
 /// Members of an object, in order: decoded name and JSON text of the value.
-pub type Members<'a> = Vec<(Cow<'a, str>, &'a str)>;
+pub type ObjectMembers<'a> = Vec<(Cow<'a, str>, &'a str)>;
 
 /// The members of the one object that `text` holds.
 ///
 /// # Errors
 /// When `text` is not exactly one object, or repeats a member.
-pub fn members(text: &str) -> Result<Members<'_>, JsonError> {
-    let mut found = Members::new();
-    let mut scanner = Scanner::new(text, MAX_DEPTH);
+pub fn members(text: &str) -> Result<ObjectMembers<'_>, JsonError> {
+    let mut found = ObjectMembers::new();
+    let mut scanner = JsonScanner::new(text, MAX_DEPTH);
     let walked = scanner.members(|scanner, name| {
         let span = scanner.value()?;
         found.push((name.clone(), slice(text, span)));
@@ -68,7 +68,7 @@ pub fn is_object(text: &str) -> bool {
     if text == "{}" {
         return true;
     }
-    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    let mut scanner = JsonScanner::new(text, MAX_DEPTH);
     scanner.members(|_, _| Ok(false)).is_ok() && scanner.finish().is_ok()
 }
 
@@ -81,7 +81,7 @@ pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
         return None;
     }
     let mut found = None;
-    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    let mut scanner = JsonScanner::new(text, MAX_DEPTH);
     let walked = scanner.members(|scanner, known| {
         let span = scanner.value()?;
         if known == name {
@@ -100,14 +100,14 @@ pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
 /// When `text` is not exactly one array.
 pub fn elements(text: &str) -> Result<Vec<&str>, JsonError> {
     let mut found = Vec::new();
-    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    let mut scanner = JsonScanner::new(text, MAX_DEPTH);
     let walked = scanner.array(|scanner| {
         let span = scanner.value()?;
         found.push(slice(text, span));
         Ok(())
     });
     let whole = walked.and_then(|()| Ok(scanner.finish()?));
-    whole.map_err(|stop: Stop| stop.at(scanner.offset()))?;
+    whole.map_err(|stop: WalkStop| stop.at(scanner.offset()))?;
     Ok(found)
 }
 
@@ -121,7 +121,7 @@ pub fn string(text: &str) -> Option<Cow<'_, str>> {
     {
         return Some(Cow::Borrowed(inner));
     }
-    let mut scanner = Scanner::new(text, 0);
+    let mut scanner = JsonScanner::new(text, 0);
     if scanner.peek() != Some(b'"') {
         return None;
     }

@@ -11,7 +11,7 @@ use super::JsonError;
 /// cost a fifth of reading a small message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(usize)]
-pub(crate) enum Flaw {
+pub(crate) enum JsonFlaw {
     /// Not JSON at this place.
     Syntax,
     /// Nested deeper than allowed.
@@ -20,26 +20,26 @@ pub(crate) enum Flaw {
 
 /// What ends a walk over an object that is read.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum WalkStop {
     /// The text is no JSON, or too deep.
-    Flaw(Flaw),
+    Flaw(JsonFlaw),
     /// A member is repeated, or no two parsers need read it alike.
     Ambiguous(String),
 }
 
-impl Stop {
+impl WalkStop {
     /// As an error of a walk that stands at `offset`.
     pub(crate) fn at(self, offset: usize) -> JsonError {
         match self {
-            Self::Flaw(Flaw::Syntax) => JsonError::NotJson { offset },
-            Self::Flaw(Flaw::TooDeep) => JsonError::TooDeep,
+            Self::Flaw(JsonFlaw::Syntax) => JsonError::NotJson { offset },
+            Self::Flaw(JsonFlaw::TooDeep) => JsonError::TooDeep,
             Self::Ambiguous(member) => JsonError::Ambiguous { member },
         }
     }
 }
 
-impl From<Flaw> for Stop {
-    fn from(flaw: Flaw) -> Self {
+impl From<JsonFlaw> for WalkStop {
+    fn from(flaw: JsonFlaw) -> Self {
         Self::Flaw(flaw)
     }
 }
@@ -53,7 +53,7 @@ pub(crate) struct RawString<'a> {
     pub(super) start: usize,
     /// Offset behind the closing quote.
     pub(super) end: usize,
-    /// How many escapes it holds; a whole word for the same reason as [`Flaw`].
+    /// How many escapes it holds; a whole word for the same reason as [`JsonFlaw`].
     pub(super) escapes: usize,
 }
 
@@ -73,13 +73,13 @@ impl<'a> RawString<'a> {
     ///
     /// # Errors
     /// A lone surrogate means different things to different parsers.
-    pub(crate) fn decode(self) -> Result<Cow<'a, str>, Stop> {
+    pub(crate) fn decode(self) -> Result<Cow<'a, str>, WalkStop> {
         if !self.is_escaped() {
             return Ok(Cow::Borrowed(self.inner()));
         }
         let quoted = self.text.get(self.span()).unwrap_or_default();
         let decoded = serde_json::from_str(quoted).map(Cow::Owned);
-        decoded.map_err(|_| Stop::Ambiguous(self.inner().to_owned()))
+        decoded.map_err(|_| WalkStop::Ambiguous(self.inner().to_owned()))
     }
 
     /// Whether it holds a backslash.

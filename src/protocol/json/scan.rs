@@ -6,13 +6,13 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::duplicates::Seen;
-use super::raw::{Flaw, RawString, Stop};
+use super::duplicates::SeenNames;
+use super::raw::{JsonFlaw, RawString, WalkStop};
 use super::skip;
 
 /// A cursor over one JSON text.
 #[derive(Debug, Clone)]
-pub(crate) struct Scanner<'a> {
+pub(crate) struct JsonScanner<'a> {
     text: &'a str,
     at: usize,
     depth: usize,
@@ -25,7 +25,7 @@ const WORDS_OF_A_LONG_STRING: usize = 6;
 const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHS: u64 = ONES << 7;
 
-impl<'a> Scanner<'a> {
+impl<'a> JsonScanner<'a> {
     /// A cursor at the start of `text`; containers nest at most `max_depth` deep.
     pub(crate) fn new(text: &'a str, max_depth: usize) -> Self {
         Self {
@@ -70,16 +70,16 @@ impl<'a> Scanner<'a> {
     }
 
     /// Only white space may be left.
-    pub(crate) fn finish(&mut self) -> Result<(), Flaw> {
+    pub(crate) fn finish(&mut self) -> Result<(), JsonFlaw> {
         if self.peek().is_none() {
             Ok(())
         } else {
-            Err(Flaw::Syntax)
+            Err(JsonFlaw::Syntax)
         }
     }
 
     /// Moves over one value and says where it lay.
-    pub(crate) fn value(&mut self) -> Result<Range<usize>, Flaw> {
+    pub(crate) fn value(&mut self) -> Result<Range<usize>, JsonFlaw> {
         let first = self.peek();
         let start = self.at;
         self.skip(first)?;
@@ -87,20 +87,20 @@ impl<'a> Scanner<'a> {
     }
 
     /// Moves over a value that begins with `first`, which the cursor stands on.
-    pub(crate) fn skip(&mut self, first: Option<u8>) -> Result<(), Flaw> {
+    pub(crate) fn skip(&mut self, first: Option<u8>) -> Result<(), JsonFlaw> {
         match first {
             Some(b'"') => self.skip_string().map(drop),
             Some(first) => {
                 let bytes = self.text.as_bytes();
                 self.moved(skip::value(bytes, self.at, first, self.depth_left()))
             }
-            None => Err(Flaw::Syntax),
+            None => Err(JsonFlaw::Syntax),
         }
     }
 
     /// Moves over an object; `each` stands before a member's value and must move over it.
     #[inline]
-    pub(crate) fn object<E: From<Flaw>>(
+    pub(crate) fn object<E: From<JsonFlaw>>(
         &mut self,
         mut each: impl FnMut(&mut Self, RawString<'a>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -110,7 +110,7 @@ impl<'a> Scanner<'a> {
         }
         loop {
             if self.peek() != Some(b'"') {
-                return Err(Flaw::Syntax.into());
+                return Err(JsonFlaw::Syntax.into());
             }
             let key = self.string()?;
             self.expect(b':')?;
@@ -126,13 +126,13 @@ impl<'a> Scanner<'a> {
     #[inline]
     pub(crate) fn members(
         &mut self,
-        mut each: impl FnMut(&mut Self, &Cow<'a, str>) -> Result<bool, Stop>,
-    ) -> Result<(), Stop> {
-        let mut seen = Seen::default();
+        mut each: impl FnMut(&mut Self, &Cow<'a, str>) -> Result<bool, WalkStop>,
+    ) -> Result<(), WalkStop> {
+        let mut seen = SeenNames::default();
         self.object(|scanner, key| {
             let name = key.decode()?;
             if !seen.is_new(name.clone()) {
-                return Err(Stop::Ambiguous(name.into_owned()));
+                return Err(WalkStop::Ambiguous(name.into_owned()));
             }
             if !each(scanner, &name)? {
                 scanner.value()?;
@@ -142,7 +142,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Moves over one value; returns a string value raw, `None` for other types.
-    pub(crate) fn string_value(&mut self) -> Result<Option<RawString<'a>>, Flaw> {
+    pub(crate) fn string_value(&mut self) -> Result<Option<RawString<'a>>, JsonFlaw> {
         if self.peek() == Some(b'"') {
             return self.string().map(Some);
         }
@@ -152,7 +152,7 @@ impl<'a> Scanner<'a> {
 
     /// Moves over an array; `each` stands before an element and must move over it.
     #[inline]
-    pub(crate) fn array<E: From<Flaw>>(
+    pub(crate) fn array<E: From<JsonFlaw>>(
         &mut self,
         mut each: impl FnMut(&mut Self) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -168,10 +168,10 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    fn open(&mut self, bracket: u8) -> Result<(), Flaw> {
+    fn open(&mut self, bracket: u8) -> Result<(), JsonFlaw> {
         self.expect(bracket)?;
         if self.depth >= self.max_depth {
-            return Err(Flaw::TooDeep);
+            return Err(JsonFlaw::TooDeep);
         }
         self.depth += 1;
         Ok(())
@@ -188,7 +188,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// After an item: true at a comma, false at the closing `bracket`.
-    fn more(&mut self, bracket: u8) -> Result<bool, Flaw> {
+    fn more(&mut self, bracket: u8) -> Result<bool, JsonFlaw> {
         if self.peek() == Some(b',') {
             self.at += 1;
             return Ok(true);
@@ -196,27 +196,27 @@ impl<'a> Scanner<'a> {
         if self.close(bracket) {
             Ok(false)
         } else {
-            Err(Flaw::Syntax)
+            Err(JsonFlaw::Syntax)
         }
     }
 
-    fn expect(&mut self, byte: u8) -> Result<(), Flaw> {
+    fn expect(&mut self, byte: u8) -> Result<(), JsonFlaw> {
         if self.peek() != Some(byte) {
-            return Err(Flaw::Syntax);
+            return Err(JsonFlaw::Syntax);
         }
         self.at += 1;
         Ok(())
     }
 
     /// Goes where a walk over unread values ended.
-    fn moved(&mut self, (at, how): skip::Moved) -> Result<(), Flaw> {
+    fn moved(&mut self, (at, how): skip::Moved) -> Result<(), JsonFlaw> {
         self.at = at;
         how
     }
 
     /// Moves over a string; the cursor stands on its opening quote.
     #[inline]
-    pub(crate) fn string(&mut self) -> Result<RawString<'a>, Flaw> {
+    pub(crate) fn string(&mut self) -> Result<RawString<'a>, JsonFlaw> {
         let start = self.at;
         let escapes = self.skip_string()?;
         Ok(RawString {
@@ -229,14 +229,14 @@ impl<'a> Scanner<'a> {
 
     /// Moves over a string; how many escapes it holds.
     #[inline]
-    fn skip_string(&mut self) -> Result<usize, Flaw> {
+    fn skip_string(&mut self) -> Result<usize, JsonFlaw> {
         let bytes = self.text.as_bytes();
         self.at = plain_end(bytes, self.at + 1);
         if bytes.get(self.at) == Some(&b'"') {
             self.at += 1;
             return Ok(0);
         }
-        let (end, escapes) = skip::escaped(bytes, self.at).ok_or(Flaw::Syntax)?;
+        let (end, escapes) = skip::escaped(bytes, self.at).ok_or(JsonFlaw::Syntax)?;
         self.at = end;
         Ok(escapes)
     }

@@ -3,21 +3,21 @@
 //! A caller chooses what stands below `arguments`, so a byte must cost about the same whatever it is part of.
 //! Hence one loop over all levels, with the kinds of the open containers as bits, instead of a call for each value.
 
-use super::raw::Flaw;
+use super::raw::JsonFlaw;
 use super::scan::{plain_end, short_plain_end};
 
 /// How many levels are walked in one loop: so many bits hold the kinds of the containers around the innermost one.
 const LEVELS: usize = 63;
 
 /// Where a scan stands, and whether it may go on.
-pub(super) type Moved = (usize, Result<(), Flaw>);
+pub(super) type Moved = (usize, Result<(), JsonFlaw>);
 
 /// Moves over one value, which begins at `at` with `first`; containers may nest `room` deep in it.
 pub(super) fn value(bytes: &[u8], at: usize, first: u8, room: usize) -> Moved {
     match first {
         b'{' | b'[' => {
             let Some(room) = room.checked_sub(1) else {
-                return (at + 1, Err(Flaw::TooDeep));
+                return (at + 1, Err(JsonFlaw::TooDeep));
             };
             let (at, inner) = solid(bytes, at + 1);
             if inner == closing(first) {
@@ -27,7 +27,7 @@ pub(super) fn value(bytes: &[u8], at: usize, first: u8, room: usize) -> Moved {
         }
         _ => match scalar(bytes, at, first) {
             Some(end) => (end, Ok(())),
-            None => (at, Err(Flaw::Syntax)),
+            None => (at, Err(JsonFlaw::Syntax)),
         },
     }
 }
@@ -43,14 +43,14 @@ fn items(bytes: &[u8], mut at: usize, mut close: u8, room: usize) -> Moved {
     loop {
         if close == b'}' {
             let Some(value) = member(bytes, at, first) else {
-                return (at, Err(Flaw::Syntax));
+                return (at, Err(JsonFlaw::Syntax));
             };
             (at, first) = solid(bytes, value);
         }
         if !is_opening(first) {
             match scalar(bytes, at, first) {
                 Some(end) => at = end,
-                None => return (at, Err(Flaw::Syntax)),
+                None => return (at, Err(JsonFlaw::Syntax)),
             }
         } else if around < full {
             let inner = closing(first);
@@ -71,7 +71,7 @@ fn items(bytes: &[u8], mut at: usize, mut close: u8, room: usize) -> Moved {
         (at, first) = solid(bytes, at);
         while first != b',' {
             if first != close {
-                return (at, Err(Flaw::Syntax));
+                return (at, Err(JsonFlaw::Syntax));
             }
             at += 1;
             if around == 1 {

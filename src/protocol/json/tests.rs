@@ -4,7 +4,7 @@ use rstest::rstest;
 use super::*;
 
 fn is_json(text: &str) -> bool {
-    let mut scanner = Scanner::new(text, MAX_DEPTH);
+    let mut scanner = JsonScanner::new(text, MAX_DEPTH);
     scanner.value().and_then(|_| scanner.finish()).is_ok()
 }
 
@@ -101,11 +101,11 @@ fn what_the_grammar_forbids_is_refused(
 #[test]
 fn depth_is_bounded_without_recursion_beyond_the_bound() {
     let nested = |n: usize| format!("{}{}", "[".repeat(n), "]".repeat(n));
-    let mut scanner = Scanner::new("", 0);
+    let mut scanner = JsonScanner::new("", 0);
     assert!(is_json(&nested(MAX_DEPTH)));
     assert_eq!(elements(&nested(MAX_DEPTH + 1)), Err(JsonError::TooDeep));
     assert_eq!(elements(&"[".repeat(1_000_000)), Err(JsonError::TooDeep));
-    assert_eq!(scanner.value(), Err(Flaw::Syntax));
+    assert_eq!(scanner.value(), Err(JsonFlaw::Syntax));
 }
 
 /// `kinds` containers in each other around `inside`, closed in the right order but for the one at `wrong`.
@@ -138,10 +138,10 @@ fn each_bracket_closes_its_own_container_at_any_depth() {
         }
         for (inside, deeper) in [("0", 0), ("[]", 1), ("{}", 1), ("[0]", 1)] {
             let text = nested(&kinds, inside, None);
-            let mut scanner = Scanner::new(&text, depth + deeper);
+            let mut scanner = JsonScanner::new(&text, depth + deeper);
             assert_eq!(scanner.value(), Ok(0..text.len()), "{depth} {inside}");
-            let mut scanner = Scanner::new(&text, depth + deeper - 1);
-            assert_eq!(scanner.value(), Err(Flaw::TooDeep), "{depth} {inside}");
+            let mut scanner = JsonScanner::new(&text, depth + deeper - 1);
+            assert_eq!(scanner.value(), Err(JsonFlaw::TooDeep), "{depth} {inside}");
         }
     }
 }
@@ -191,7 +191,7 @@ fn spans_are_offsets_into_the_whole() {
 fn an_object_is_written_with_quoted_names_and_raw_values() {
     let members = members(r#"{ "a\"b" : 1.0e2 , "c":[ 2 ] }"#).unwrap();
     assert_eq!(object(members), r#"{"a\"b":1.0e2,"c":[ 2 ]}"#);
-    assert_eq!(object(Members::new()), "{}");
+    assert_eq!(object(ObjectMembers::new()), "{}");
 }
 
 #[test]
@@ -237,7 +237,7 @@ proptest! {
         prop_assert_eq!(serde_json::from_str::<String>(&quoted).unwrap(), text);
     }
 
-    /// `Scanner` accepts exactly the texts that serde_json accepts.
+    /// `JsonScanner` accepts exactly the texts that serde_json accepts.
     #[test]
     fn damaged_json_is_judged_like_the_reference_parser(
         value in arb_json(),

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::iter::once;
 
-use super::{Members, members};
+use super::{ObjectMembers, members};
 
 /// The JSON text of a string.
 #[must_use]
@@ -85,7 +85,7 @@ pub fn object<N: AsRef<str>, V: AsRef<str>>(members: impl IntoIterator<Item = (N
 /// JSON text of an object with these `members`, with `name` set to `value` (JSON text) in the nested
 /// object `place`. A missing or non-object `place` is replaced by an object.
 #[must_use]
-pub fn object_with(members: &Members<'_>, place: &str, name: &str, value: &str) -> String {
+pub fn object_with(members: &ObjectMembers<'_>, place: &str, name: &str, value: &str) -> String {
     let (within, others): (Vec<_>, Vec<_>) = members.iter().partition(|(known, _)| known == place);
     let within = within.first().map_or("{}", |(_, text)| *text);
     let within = self::members(within).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `Editor`: replaces single members of a message and copies all other bytes.
+//! `MessageEditor`: replaces single members of a message and copies all other bytes.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -7,7 +7,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::super::json;
 use super::Message;
-use super::layout::{Member, Section, Span};
+use super::layout::{MemberExtent, MemberSpan, MessageSection};
 
 /// Up to here exchanged values need no list on the heap.
 const FEW: usize = 4;
@@ -18,20 +18,20 @@ const FEW: usize = 4;
 /// `result` that is no object stays as it is.
 #[derive(Debug)]
 #[must_use = "call finish()"]
-pub struct Editor<'a> {
+pub struct MessageEditor<'a> {
     message: &'a Message,
-    changes: Vec<Change<'a>>,
+    changes: Vec<MemberChange<'a>>,
 }
 
 #[derive(Debug)]
-struct Change<'a> {
-    section: Section,
+struct MemberChange<'a> {
+    section: MessageSection,
     name: Cow<'a, str>,
     /// New JSON text; `None` removes the member.
     value: Option<Cow<'a, str>>,
 }
 
-impl<'a> Editor<'a> {
+impl<'a> MessageEditor<'a> {
     pub(super) fn new(message: &'a Message) -> Self {
         Self {
             message,
@@ -41,32 +41,36 @@ impl<'a> Editor<'a> {
 
     /// Replaces or adds the id (JSON text).
     pub fn id(self, id: impl Into<Cow<'a, str>>) -> Self {
-        self.change(Section::Top, "id", Some(id.into()))
+        self.change(MessageSection::Top, "id", Some(id.into()))
     }
 
     /// Replaces the method, given as plain text.
     pub fn method(self, method: &str) -> Self {
-        self.change(Section::Top, "method", Some(json::quote(method).into()))
+        self.change(
+            MessageSection::Top,
+            "method",
+            Some(json::quote(method).into()),
+        )
     }
 
     /// Replaces or adds a member of `params`.
     pub fn param(self, name: impl Into<Cow<'a, str>>, json: impl Into<Cow<'a, str>>) -> Self {
-        self.change(Section::Params, name, Some(json.into()))
+        self.change(MessageSection::Params, name, Some(json.into()))
     }
 
     /// Removes a member of `params`.
     pub fn remove_param(self, name: impl Into<Cow<'a, str>>) -> Self {
-        self.change(Section::Params, name, None)
+        self.change(MessageSection::Params, name, None)
     }
 
     /// Replaces or adds a member of `params._meta`.
     pub fn meta(self, key: impl Into<Cow<'a, str>>, json: impl Into<Cow<'a, str>>) -> Self {
-        self.change(Section::Meta, key, Some(json.into()))
+        self.change(MessageSection::Meta, key, Some(json.into()))
     }
 
     /// Removes a member of `params._meta`.
     pub fn remove_meta(self, key: impl Into<Cow<'a, str>>) -> Self {
-        self.change(Section::Meta, key, None)
+        self.change(MessageSection::Meta, key, None)
     }
 
     /// Replaces or adds a member at the top of `result`.
@@ -75,27 +79,27 @@ impl<'a> Editor<'a> {
         name: impl Into<Cow<'a, str>>,
         json: impl Into<Cow<'a, str>>,
     ) -> Self {
-        self.change(Section::Result, name, Some(json.into()))
+        self.change(MessageSection::Result, name, Some(json.into()))
     }
 
     /// Removes a member at the top of `result`.
     pub fn remove_result_member(self, name: impl Into<Cow<'a, str>>) -> Self {
-        self.change(Section::Result, name, None)
+        self.change(MessageSection::Result, name, None)
     }
 
     /// Replaces the whole `result` of a response.
     pub fn result(self, json: impl Into<Cow<'a, str>>) -> Self {
-        self.change(Section::Top, "result", Some(json.into()))
+        self.change(MessageSection::Top, "result", Some(json.into()))
     }
 
     /// Replaces the whole `error` of a response.
     pub fn error(self, json: impl Into<Cow<'a, str>>) -> Self {
-        self.change(Section::Top, "error", Some(json.into()))
+        self.change(MessageSection::Top, "error", Some(json.into()))
     }
 
     /// Replaces or adds the whole `params`.
     pub fn params(self, json: impl Into<Cow<'a, str>>) -> Self {
-        self.change(Section::Top, "params", Some(json.into()))
+        self.change(MessageSection::Top, "params", Some(json.into()))
     }
 
     /// The new message.
@@ -107,18 +111,18 @@ impl<'a> Editor<'a> {
         if let Some(exchanged) = self.exchange_values() {
             return exchanged;
         }
-        let added: usize = self.changes.iter().map(Change::size).sum();
+        let added: usize = self.changes.iter().map(MemberChange::size).sum();
         let mut out = BytesMut::with_capacity(self.message.bytes().len() + added);
-        let whole = self.object_span(Section::Top);
+        let whole = self.object_span(MessageSection::Top);
         out.put_slice(self.bytes(0, whole.start));
-        self.write_object(&mut out, Section::Top);
+        self.write_object(&mut out, MessageSection::Top);
         out.put_slice(self.bytes(whole.end, self.message.bytes().len()));
         out.freeze()
     }
 
     fn change(
         mut self,
-        section: Section,
+        section: MessageSection,
         name: impl Into<Cow<'a, str>>,
         value: Option<Cow<'a, str>>,
     ) -> Self {
@@ -129,7 +133,7 @@ impl<'a> Editor<'a> {
             .find(|c| c.section == section && c.name == name)
         {
             Some(earlier) => earlier.value = value,
-            None => self.changes.push(Change {
+            None => self.changes.push(MemberChange {
                 section,
                 name,
                 value,
@@ -168,7 +172,7 @@ impl<'a> Editor<'a> {
         Some(out.into())
     }
 
-    fn object_span(&self, section: Section) -> Range<usize> {
+    fn object_span(&self, section: MessageSection) -> Range<usize> {
         let object = self.message.read(section);
         object.map(|object| object.span.range()).unwrap_or_default()
     }
@@ -178,7 +182,7 @@ impl<'a> Editor<'a> {
     }
 
     /// Writes the object of `section` with its changes; the gaps between kept members stay.
-    fn write_object(&self, out: &mut BytesMut, section: Section) {
+    fn write_object(&self, out: &mut BytesMut, section: MessageSection) {
         let span = self.object_span(section);
         let mut kept_any = false;
         // Start of the gap that stands before the next member.
@@ -219,7 +223,7 @@ impl<'a> Editor<'a> {
         out.put_slice(self.bytes(gap, span.end));
     }
 
-    fn write_value(&self, out: &mut BytesMut, section: Section, member: &Member) {
+    fn write_value(&self, out: &mut BytesMut, section: MessageSection, member: &MemberExtent) {
         let value = member.value.range();
         let Some(child) = self.child_of(section, member).filter(|c| self.touches(*c)) else {
             out.put_slice(self.bytes(value.start, value.end));
@@ -227,7 +231,7 @@ impl<'a> Editor<'a> {
         };
         if self.message.bytes().get(value.start) == Some(&b'{') {
             self.write_object(out, child);
-        } else if child == Section::Result || !self.gains(child) {
+        } else if child == MessageSection::Result || !self.gains(child) {
             out.put_slice(self.bytes(value.start, value.end));
         } else {
             out.put_slice(&self.fresh(child));
@@ -235,7 +239,7 @@ impl<'a> Editor<'a> {
     }
 
     /// Members that `section` gains: those named, and the objects that must be created.
-    fn additions(&self, section: Section) -> Vec<(&str, Bytes)> {
+    fn additions(&self, section: MessageSection) -> Vec<(&str, Bytes)> {
         let mut added: Vec<(&str, Bytes)> = self
             .changes
             .iter()
@@ -248,9 +252,12 @@ impl<'a> Editor<'a> {
             })
             .collect();
         let created = match section {
-            Section::Top => Some(("params", Section::Params)),
-            Section::Params => Some(("_meta", Section::Meta)),
-            Section::Meta | Section::Result | Section::ResultMeta | Section::Error => None,
+            MessageSection::Top => Some(("params", MessageSection::Params)),
+            MessageSection::Params => Some(("_meta", MessageSection::Meta)),
+            MessageSection::Meta
+            | MessageSection::Result
+            | MessageSection::ResultMeta
+            | MessageSection::Error => None,
         };
         if let Some((name, child)) = created
             && self.gains(child)
@@ -263,7 +270,7 @@ impl<'a> Editor<'a> {
     }
 
     /// An object of `section` that holds the additions only.
-    fn fresh(&self, section: Section) -> Bytes {
+    fn fresh(&self, section: MessageSection) -> Bytes {
         let mut out = BytesMut::from(&b"{"[..]);
         for (index, (name, value)) in self.additions(section).iter().enumerate() {
             if index > 0 {
@@ -277,21 +284,28 @@ impl<'a> Editor<'a> {
         out.freeze()
     }
 
-    fn change_of(&self, section: Section, member: &Member) -> Option<&Change<'a>> {
+    fn change_of(
+        &self,
+        section: MessageSection,
+        member: &MemberExtent,
+    ) -> Option<&MemberChange<'a>> {
         let mut changes = self.changes.iter();
         changes.find(|c| c.section == section && self.message.is_named(member, &c.name))
     }
 
-    fn has(&self, section: Section, name: &str) -> bool {
+    fn has(&self, section: MessageSection, name: &str) -> bool {
         let mut members = self.message.layout.members.iter();
         members.any(|m| m.section == section && self.message.is_named(m, name))
     }
 
-    fn child_of(&self, section: Section, member: &Member) -> Option<Section> {
+    fn child_of(&self, section: MessageSection, member: &MemberExtent) -> Option<MessageSection> {
         let names: &[&str] = match section {
-            Section::Top => &["params", "result"],
-            Section::Params => &["_meta"],
-            Section::Meta | Section::Result | Section::ResultMeta | Section::Error => &[],
+            MessageSection::Top => &["params", "result"],
+            MessageSection::Params => &["_meta"],
+            MessageSection::Meta
+            | MessageSection::Result
+            | MessageSection::ResultMeta
+            | MessageSection::Error => &[],
         };
         let name = names
             .iter()
@@ -300,16 +314,16 @@ impl<'a> Editor<'a> {
     }
 
     /// Whether a change concerns `section` or a section below.
-    fn touches(&self, section: Section) -> bool {
-        let below = section == Section::Params;
-        let concerned = |s| s == section || below && s == Section::Meta;
+    fn touches(&self, section: MessageSection) -> bool {
+        let below = section == MessageSection::Params;
+        let concerned = |s| s == section || below && s == MessageSection::Meta;
         self.changes.iter().any(|c| concerned(c.section))
     }
 
     /// Whether `section` or a section below gains a member.
-    fn gains(&self, section: Section) -> bool {
-        let below = section == Section::Params;
-        let concerned = |s| s == section || below && s == Section::Meta;
+    fn gains(&self, section: MessageSection) -> bool {
+        let below = section == MessageSection::Params;
+        let concerned = |s| s == section || below && s == MessageSection::Meta;
         self.changes
             .iter()
             .any(|c| concerned(c.section) && c.value.is_some())
@@ -328,7 +342,7 @@ impl Message {
         put: impl FnOnce(&mut String),
     ) -> Option<Bytes> {
         let old_id = self.layout.id?.range();
-        let old_meta = self.read(Section::Meta)?.span.range();
+        let old_meta = self.read(MessageSection::Meta)?.span.range();
         let kept = self.whole.len() - old_id.len() - old_meta.len();
         let mut out = String::with_capacity(kept + id.len() + added);
         if old_id.end <= old_meta.start {
@@ -348,14 +362,14 @@ impl Message {
     }
 
     /// The message with another value in place of the one that lies at `old`.
-    pub(super) fn exchange(&self, old: Span, value: &str) -> Option<Bytes> {
+    pub(super) fn exchange(&self, old: MemberSpan, value: &str) -> Option<Bytes> {
         let old = old.range();
         let (before, after) = (self.bytes().get(..old.start)?, self.bytes().get(old.end..)?);
         Some([before, value.as_bytes(), after].concat().into())
     }
 }
 
-impl Change<'_> {
+impl MemberChange<'_> {
     fn size(&self) -> usize {
         // Room for quotes, colon, comma, and an object around it.
         self.name.len() + self.value.as_ref().map_or(0, |value| value.len()) + 24

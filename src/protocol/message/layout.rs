@@ -1,66 +1,66 @@
-//! `Layout`: spans of the members of a message that the gateway reads.
+//! `MessageLayout`: spans of the members of a message that the gateway reads.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-use super::Kind;
-use super::marks::{Mark, Marks};
+use super::MessageKind;
+use super::name_filter::{NameBit, NameFilter};
 
 /// Members of one message, by section and span.
 #[derive(Debug)]
-pub(super) struct Layout {
-    pub(super) kind: Kind,
+pub(super) struct MessageLayout {
+    pub(super) kind: MessageKind,
     /// Where the id lies, when it is not null.
-    pub(super) id: Option<Span>,
-    pub(super) method: Option<Method>,
-    pub(super) members: Vec<Member>,
+    pub(super) id: Option<MemberSpan>,
+    pub(super) method: Option<MethodName>,
+    pub(super) members: Vec<MemberExtent>,
     /// Names of members that are written with escapes.
     pub(super) decoded: Vec<Box<str>>,
-    /// Each object that was read, by [`Section`].
-    pub(super) objects: [Option<Object>; Section::COUNT],
+    /// Each object that was read, by [`MessageSection`].
+    pub(super) objects: [Option<ObjectExtent>; MessageSection::COUNT],
 }
 
 /// An object that was read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Object {
-    pub(super) span: Span,
+pub(super) struct ObjectExtent {
+    pub(super) span: MemberSpan,
     /// The names of its members.
-    pub(super) marks: Marks,
+    pub(super) marks: NameFilter,
     /// Where its members lie among those of the message, with those of the objects in it before them.
-    pub(super) members: Span,
+    pub(super) members: MemberSpan,
 }
 
 /// A place in the bytes, or in the list of members; half as large as a range, as a message has many.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct MemberSpan {
     pub(super) start: u32,
     pub(super) end: u32,
 }
 
 #[derive(Debug)]
-pub(super) enum Method {
+pub(super) enum MethodName {
     /// As it stands in the bytes.
-    Plain(Span),
+    Plain(MemberSpan),
     /// Written with escapes.
     Decoded(Box<str>),
 }
 
 /// One member of a parsed object. Small and without drop glue, as a message has many.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Member {
-    pub(super) section: Section,
+pub(super) struct MemberExtent {
+    pub(super) section: MessageSection,
     /// Mark of the name.
-    pub(super) mark: Mark,
+    pub(super) mark: NameBit,
     /// The name between its quotes.
-    pub(super) name: Span,
-    /// Index into `Layout::decoded`, from one, if the name is written with escapes.
+    pub(super) name: MemberSpan,
+    /// Index into `MessageLayout::decoded`, from one, if the name is written with escapes.
     pub(super) decoded: Option<NonZeroU32>,
-    pub(super) value: Span,
+    pub(super) value: MemberSpan,
 }
 
 /// The objects that are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Section {
+pub(super) enum MessageSection {
     Top,
     Params,
     Meta,
@@ -70,15 +70,15 @@ pub(super) enum Section {
     Error,
 }
 
-impl Layout {
+impl MessageLayout {
     /// The decoded name of a member, if written with escapes.
     #[cold]
-    pub(super) fn decoded(&self, member: &Member) -> Option<&str> {
+    pub(super) fn decoded(&self, member: &MemberExtent) -> Option<&str> {
         nth(&self.decoded, member.decoded)
     }
 }
 
-impl Section {
+impl MessageSection {
     pub(super) const COUNT: usize = 6;
 
     /// The section of the object in member `name` of this section, if read.
@@ -94,10 +94,10 @@ impl Section {
     }
 }
 
-impl Member {
+impl MemberExtent {
     /// The member of an equal object elsewhere: spans relative to `from` become relative to `to`.
     pub(super) fn moved(self, from: usize, to: usize) -> Self {
-        let Span { start, end } = Span::of(&(from..to));
+        let MemberSpan { start, end } = MemberSpan::of(&(from..to));
         // Modulo 2^32, so that `to` may be less than `from`.
         let by = end.wrapping_sub(start);
         Self {
@@ -114,7 +114,7 @@ impl Member {
     }
 }
 
-impl Span {
+impl MemberSpan {
     /// A span within the first 4 GiB, which a message never exceeds.
     pub(super) fn of(range: &Range<usize>) -> Self {
         #[expect(

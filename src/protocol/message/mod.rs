@@ -5,10 +5,10 @@
 
 mod edit;
 mod layout;
-mod marks;
+mod meta_cache;
+mod name_filter;
 mod parse;
 mod progress;
-mod recent;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,18 +16,20 @@ use std::sync::Arc;
 use bytes::Bytes;
 use bytestring::ByteString;
 
-pub use edit::Editor;
-pub use progress::Progress;
+pub use edit::MessageEditor;
+pub use progress::ProgressNotice;
 
-use self::layout::{Layout, Member, Method, Object, Section, Span};
-use self::marks::Mark;
+use self::layout::{
+    MemberExtent, MemberSpan, MessageLayout, MessageSection, MethodName, ObjectExtent,
+};
+use self::name_filter::NameBit;
 use super::decode_error::DecodeError;
 use super::json;
 use super::names::is_same;
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum MessageKind {
     /// Has a method and an id.
     Request,
     /// Has a method and no id.
@@ -40,7 +42,7 @@ pub enum Kind {
 #[derive(Clone)]
 pub struct Message {
     whole: ByteString,
-    layout: Arc<Layout>,
+    layout: Arc<MessageLayout>,
 }
 
 impl Message {
@@ -89,7 +91,7 @@ impl Message {
 
     /// What it is.
     #[must_use]
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> MessageKind {
         self.layout.kind
     }
 
@@ -110,22 +112,22 @@ impl Message {
     #[must_use]
     pub fn method(&self) -> Option<&str> {
         match self.layout.method.as_ref()? {
-            Method::Plain(span) => self.text(*span),
-            Method::Decoded(text) => Some(text),
+            MethodName::Plain(span) => self.text(*span),
+            MethodName::Decoded(text) => Some(text),
         }
     }
 
     /// JSON text of `params`; `None` also for `"params": null`.
     #[must_use]
     pub fn params(&self) -> Option<&str> {
-        self.object(Section::Params)
+        self.object(MessageSection::Params)
     }
 
     /// JSON text of one member of `params`.
     #[inline]
     #[must_use]
     pub fn param(&self, name: &str) -> Option<&str> {
-        self.member(Section::Params, name)
+        self.member(MessageSection::Params, name)
     }
 
     /// Whether `params` holds nothing but some of these members.
@@ -133,7 +135,7 @@ impl Message {
     pub fn has_only_params(&self, names: &[&str]) -> bool {
         let mut members = self.layout.members.iter();
         members.all(|m| {
-            m.section != Section::Params || names.iter().any(|name| self.is_named(m, name))
+            m.section != MessageSection::Params || names.iter().any(|name| self.is_named(m, name))
         })
     }
 
@@ -154,13 +156,13 @@ impl Message {
     #[inline]
     #[must_use]
     pub fn meta(&self, key: &str) -> Option<&str> {
-        self.member(Section::Meta, key)
+        self.member(MessageSection::Meta, key)
     }
 
     /// The members of `params._meta` whose decoded keys `wanted` takes, in order: the JSON texts of key and
     /// value.
     pub fn metas(&self, wanted: impl Fn(&str) -> bool) -> impl Iterator<Item = (&str, &str)> {
-        let object = self.read(Section::Meta);
+        let object = self.read(MessageSection::Meta);
         let members = object.and_then(|object| self.layout.members.get(object.members.range()));
         members.unwrap_or_default().iter().filter_map(move |m| {
             let key = match m.decoded {
@@ -177,20 +179,20 @@ impl Message {
     /// JSON text of `result`.
     #[must_use]
     pub fn result(&self) -> Option<&str> {
-        self.member(Section::Top, "result")
+        self.member(MessageSection::Top, "result")
     }
 
     /// Whether it has a result or an error that is an object, as every response of MCP has.
     #[must_use]
     pub fn has_outcome(&self) -> bool {
-        self.read(Section::Result).is_some() || self.read(Section::Error).is_some()
+        self.read(MessageSection::Result).is_some() || self.read(MessageSection::Error).is_some()
     }
 
     /// JSON text of one member at the top of `result`.
     #[inline]
     #[must_use]
     pub fn result_member(&self, name: &str) -> Option<&str> {
-        self.member(Section::Result, name)
+        self.member(MessageSection::Result, name)
     }
 
     /// Whether it is a tool result that says `isError`.
@@ -203,20 +205,20 @@ impl Message {
     #[inline]
     #[must_use]
     pub fn result_meta(&self, key: &str) -> Option<&str> {
-        self.member(Section::ResultMeta, key)
+        self.member(MessageSection::ResultMeta, key)
     }
 
     /// JSON text of `error`, an object.
     #[must_use]
     pub fn error(&self) -> Option<&str> {
-        self.object(Section::Error)
+        self.object(MessageSection::Error)
     }
 
     /// JSON text of one member of `error`.
     #[inline]
     #[must_use]
     pub fn error_member(&self, name: &str) -> Option<&str> {
-        self.member(Section::Error, name)
+        self.member(MessageSection::Error, name)
     }
 
     /// `error.code`, when it is an integer of at most 64 bits.
@@ -235,39 +237,41 @@ impl Message {
     /// The same bytes with another value (JSON text) for a member of `params`.
     #[must_use]
     pub fn with_param(&self, name: &str, json: &str) -> Bytes {
-        let old = self.find(Section::Params, name).map(|member| member.value);
+        let old = self
+            .find(MessageSection::Params, name)
+            .map(|member| member.value);
         let exchanged = old.and_then(|old| self.exchange(old, json));
         exchanged.unwrap_or_else(|| self.edit().param(name, json).finish())
     }
 
     /// Begins replacing members; what is not named stays byte for byte.
-    pub fn edit(&self) -> Editor<'_> {
-        Editor::new(self)
+    pub fn edit(&self) -> MessageEditor<'_> {
+        MessageEditor::new(self)
     }
 
-    fn text(&self, span: Span) -> Option<&str> {
+    fn text(&self, span: MemberSpan) -> Option<&str> {
         self.whole.get(span.range())
     }
 
-    fn object(&self, section: Section) -> Option<&str> {
+    fn object(&self, section: MessageSection) -> Option<&str> {
         self.text(self.read(section)?.span)
     }
 
-    fn read(&self, section: Section) -> Option<&Object> {
+    fn read(&self, section: MessageSection) -> Option<&ObjectExtent> {
         self.layout.objects.get(section as usize)?.as_ref()
     }
 
     #[inline]
-    fn member(&self, section: Section, name: &str) -> Option<&str> {
+    fn member(&self, section: MessageSection, name: &str) -> Option<&str> {
         self.text(self.find(section, name)?.value)
     }
 
     /// In line, so that the mark of a name that stands in the code is known when it is compiled: most of
     /// what is looked for is not there.
     #[inline]
-    fn find(&self, section: Section, name: &str) -> Option<&Member> {
+    fn find(&self, section: MessageSection, name: &str) -> Option<&MemberExtent> {
         let object = self.read(section)?;
-        let mark = Mark::of(name.as_bytes());
+        let mark = NameBit::of(name.as_bytes());
         if !object.marks.may_hold(mark) {
             return None;
         }
@@ -275,13 +279,18 @@ impl Message {
     }
 
     #[inline(never)]
-    fn search(&self, among: Span, (section, mark): (Section, Mark), name: &str) -> Option<&Member> {
+    fn search(
+        &self,
+        among: MemberSpan,
+        (section, mark): (MessageSection, NameBit),
+        name: &str,
+    ) -> Option<&MemberExtent> {
         let mut members = self.layout.members.get(among.range())?.iter();
         members.find(|m| m.section == section && m.mark.may_be(mark) && self.is_named(m, name))
     }
 
     #[inline]
-    fn is_named(&self, member: &Member, name: &str) -> bool {
+    fn is_named(&self, member: &MemberExtent, name: &str) -> bool {
         if member.decoded.is_some() {
             return self.layout.decoded(member) == Some(name);
         }

@@ -5,11 +5,15 @@ use std::ops::Range;
 
 use super::super::decode_error::DecodeError;
 use super::super::id::is_id;
-use super::super::json::{self, Flaw, Folding, RawString, Scanner, Stop, first_duplicate};
-use super::layout::{Layout, Member, Method, Object, Section, Span, nth};
-use super::marks::{Mark, Marks};
-use super::recent::Place;
-use super::{Kind, recent};
+use super::super::json::{
+    self, JsonFlaw, JsonScanner, NameFolding, RawString, WalkStop, first_duplicate,
+};
+use super::layout::{
+    MemberExtent, MemberSpan, MessageLayout, MessageSection, MethodName, ObjectExtent, nth,
+};
+use super::meta_cache::MetaPosition;
+use super::name_filter::{NameBit, NameFilter};
+use super::{MessageKind, meta_cache};
 
 /// Longer ids are refused: they become map keys and are echoed.
 const MAX_ID_BYTES: usize = 4096;
@@ -19,26 +23,26 @@ const MAX_ID_BYTES: usize = 4096;
 pub(super) const MAX_MEMBERS: usize = 1024;
 
 /// Finds the members that routing needs; refuses a text that is not a message.
-pub(super) fn layout(text: &str, max_depth: usize) -> Result<Layout, DecodeError> {
-    let mut scanner = Scanner::new(text, max_depth.min(json::MAX_DEPTH));
+pub(super) fn layout(text: &str, max_depth: usize) -> Result<MessageLayout, DecodeError> {
+    let mut scanner = JsonScanner::new(text, max_depth.min(json::MAX_DEPTH));
     if scanner.peek() != Some(b'{') {
         let one_value = scanner.value().and_then(|_| scanner.finish());
         one_value.map_err(|flaw| DecodeError::from_flaw(flaw, scanner.offset()))?;
         return Err(DecodeError::invalid("a message is one JSON object"));
     }
-    let mut reader = Reader {
+    let mut reader = MessageParser {
         members: Vec::with_capacity(12),
         decoded: Vec::new(),
         objects: Default::default(),
-        top: Top::default(),
+        top: TopSpans::default(),
         has_too_many: false,
     };
     let read = reader
-        .object(&mut scanner, Section::Top)
+        .object(&mut scanner, MessageSection::Top)
         .and_then(|()| Ok(scanner.finish()?));
     read.map_err(|stop| match stop {
-        Stop::Flaw(flaw) => DecodeError::from_flaw(flaw, scanner.offset()),
-        Stop::Ambiguous(member) => DecodeError::Ambiguous { member },
+        WalkStop::Flaw(flaw) => DecodeError::from_flaw(flaw, scanner.offset()),
+        WalkStop::Ambiguous(member) => DecodeError::Ambiguous { member },
     })?;
     reader.classify(text)
 }
@@ -51,14 +55,14 @@ pub(super) fn batch(
 ) -> Result<Vec<Range<usize>>, DecodeError> {
     let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)?;
     // The array itself is not part of any message's depth.
-    let mut scanner = Scanner::new(text, max_depth.min(json::MAX_DEPTH) + 1);
+    let mut scanner = JsonScanner::new(text, max_depth.min(json::MAX_DEPTH) + 1);
     let mut spans = Vec::new();
     let mut too_many = false;
     let walked = scanner.array(|scanner| {
         let span = scanner.value()?;
         too_many = spans.len() >= max_len;
         if too_many {
-            return Err(Flaw::Syntax);
+            return Err(JsonFlaw::Syntax);
         }
         spans.push(span);
         Ok(())
@@ -74,28 +78,28 @@ pub(super) fn batch(
     Ok(spans)
 }
 
-struct Reader {
-    members: Vec<Member>,
+struct MessageParser {
+    members: Vec<MemberExtent>,
     decoded: Vec<Box<str>>,
-    objects: [Option<Object>; Section::COUNT],
-    top: Top,
+    objects: [Option<ObjectExtent>; MessageSection::COUNT],
+    top: TopSpans,
     /// Whether members were left out because there are more than [`MAX_MEMBERS`].
     has_too_many: bool,
 }
 
 /// Spans of the values that determine the kind of a message.
 #[derive(Default)]
-struct Top {
-    jsonrpc: Option<Span>,
-    id: Option<Span>,
-    method: Option<Span>,
-    params: Option<Span>,
-    result: Option<Span>,
-    error: Option<Span>,
+struct TopSpans {
+    jsonrpc: Option<MemberSpan>,
+    id: Option<MemberSpan>,
+    method: Option<MemberSpan>,
+    params: Option<MemberSpan>,
+    result: Option<MemberSpan>,
+    error: Option<MemberSpan>,
 }
 
-impl Top {
-    fn note(&mut self, name: &[u8], value: Span) {
+impl TopSpans {
+    fn note(&mut self, name: &[u8], value: MemberSpan) {
         let place = match name {
             b"jsonrpc" => &mut self.jsonrpc,
             b"id" => &mut self.id,
@@ -109,24 +113,28 @@ impl Top {
     }
 }
 
-impl Reader {
-    fn object(&mut self, scanner: &mut Scanner<'_>, section: Section) -> Result<(), Stop> {
+impl MessageParser {
+    fn object(
+        &mut self,
+        scanner: &mut JsonScanner<'_>,
+        section: MessageSection,
+    ) -> Result<(), WalkStop> {
         let start = scanner.offset();
         let first = self.members.len();
-        let place = Place {
+        let place = MetaPosition {
             section,
             depth_left: scanner.depth_left(),
         };
-        let may_come_again = recent::may_come_again(section);
+        let may_come_again = meta_cache::may_come_again(section);
         if may_come_again
             && let Some((end, marks)) =
-                recent::recognize(scanner.text(), start, place, &mut self.members)
+                meta_cache::recognize(scanner.text(), start, place, &mut self.members)
         {
             scanner.skip_to(end);
             self.note_object(section, start..end, marks, first);
             return Ok(());
         }
-        let mut marks = Marks::NONE;
+        let mut marks = NameFilter::NONE;
         let mut may_repeat = false;
         scanner.object(|scanner, key| {
             if self.is_full() {
@@ -136,7 +144,7 @@ impl Reader {
             may_repeat |= known;
             self.member(scanner, (section, mark), key)
         })?;
-        if section == Section::ResultMeta && (may_repeat || self.is_full()) {
+        if section == MessageSection::ResultMeta && (may_repeat || self.is_full()) {
             self.members.truncate(first);
             return Ok(());
         }
@@ -149,29 +157,35 @@ impl Reader {
             self.refuse_duplicates(scanner.text(), section, first)?;
         } else if may_come_again {
             let members = self.members.get(first..).unwrap_or_default();
-            recent::remember(scanner.text(), span.clone(), place, marks, members);
+            meta_cache::remember(scanner.text(), span.clone(), place, marks, members);
         }
         self.note_object(section, span, marks, first);
         Ok(())
     }
 
     /// Notes an object that was read, with the members from the one at `first` on.
-    fn note_object(&mut self, section: Section, span: Range<usize>, marks: Marks, first: usize) {
+    fn note_object(
+        &mut self,
+        section: MessageSection,
+        span: Range<usize>,
+        marks: NameFilter,
+        first: usize,
+    ) {
         if let Some(object) = self.objects.get_mut(section as usize) {
-            *object = Some(Object {
-                span: Span::of(&span),
+            *object = Some(ObjectExtent {
+                span: MemberSpan::of(&span),
                 marks,
-                members: Span::of(&(first..self.members.len())),
+                members: MemberSpan::of(&(first..self.members.len())),
             });
         }
     }
 
     fn member(
         &mut self,
-        scanner: &mut Scanner<'_>,
-        (section, mark): (Section, Mark),
+        scanner: &mut JsonScanner<'_>,
+        (section, mark): (MessageSection, NameBit),
         key: RawString<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), WalkStop> {
         let decoded = if key.is_escaped() {
             self.decode(section, key)?
         } else {
@@ -188,19 +202,19 @@ impl Reader {
             Some(child) => self.object(scanner, child)?,
             None => scanner.skip(first)?,
         }
-        let value = Span::of(&(start..scanner.offset()));
-        if section == Section::Top {
+        let value = MemberSpan::of(&(start..scanner.offset()));
+        if section == MessageSection::Top {
             self.top.note(name_of(&self.decoded, key, decoded), value);
         }
         // Its child may have filled the list.
         if self.is_full() {
-            self.has_too_many |= section != Section::ResultMeta;
+            self.has_too_many |= section != MessageSection::ResultMeta;
             return Ok(());
         }
-        self.members.push(Member {
+        self.members.push(MemberExtent {
             section,
             mark,
-            name: Span::of(&key.inner_span()),
+            name: MemberSpan::of(&key.inner_span()),
             decoded,
             value,
         });
@@ -210,18 +224,18 @@ impl Reader {
     /// Moves over a member beyond the bound. What decides about the message is still noted, for the id.
     fn pass_over(
         &mut self,
-        scanner: &mut Scanner<'_>,
-        section: Section,
+        scanner: &mut JsonScanner<'_>,
+        section: MessageSection,
         key: RawString<'_>,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), WalkStop> {
         let first = scanner.peek();
         let start = scanner.offset();
         scanner.skip(first)?;
-        if section == Section::Top {
-            let value = Span::of(&(start..scanner.offset()));
+        if section == MessageSection::Top {
+            let value = MemberSpan::of(&(start..scanner.offset()));
             self.top.note(key.bytes(), value);
         }
-        self.has_too_many |= section != Section::ResultMeta;
+        self.has_too_many |= section != MessageSection::ResultMeta;
         Ok(())
     }
 
@@ -231,38 +245,48 @@ impl Reader {
 
     /// Decodes a name written with escapes, if its object will be read.
     #[cold]
-    fn decode(&mut self, section: Section, key: RawString<'_>) -> Result<Option<NonZeroU32>, Stop> {
+    fn decode(
+        &mut self,
+        section: MessageSection,
+        key: RawString<'_>,
+    ) -> Result<Option<NonZeroU32>, WalkStop> {
         // An escaped name is marked as possibly repeated, so that this object stays unread.
-        if section == Section::ResultMeta {
+        if section == MessageSection::ResultMeta {
             return Ok(None);
         }
         self.decoded.push(key.decode()?.into());
-        let count = u32::try_from(self.decoded.len()).map_err(|_| Flaw::Syntax)?;
+        let count = u32::try_from(self.decoded.len()).map_err(|_| JsonFlaw::Syntax)?;
         Ok(NonZeroU32::new(count))
     }
 
     /// Refuses duplicate names, so that every other parser reads the same value as the gateway: compared
     /// without regard to case at the top and in `params`, exactly elsewhere.
-    fn refuse_duplicates(&self, text: &str, section: Section, first: usize) -> Result<(), Stop> {
+    fn refuse_duplicates(
+        &self,
+        text: &str,
+        section: MessageSection,
+        first: usize,
+    ) -> Result<(), WalkStop> {
         let folding = match section {
-            Section::Top | Section::Params => Folding::Case,
-            Section::Meta | Section::Result | Section::ResultMeta | Section::Error => {
-                Folding::Exact
-            }
+            MessageSection::Top | MessageSection::Params => NameFolding::Case,
+            MessageSection::Meta
+            | MessageSection::Result
+            | MessageSection::ResultMeta
+            | MessageSection::Error => NameFolding::Exact,
         };
         let read = self.members.get(first..).unwrap_or_default();
         let names = read.iter().filter(|m| m.section == section).map(|m| {
             nth(&self.decoded, m.decoded).unwrap_or_else(|| json::slice(text, m.name.range()))
         });
         match first_duplicate(names, folding) {
-            Some(member) => Err(Stop::Ambiguous(member)),
+            Some(member) => Err(WalkStop::Ambiguous(member)),
             None => Ok(()),
         }
     }
 
     /// Applies the rules of JSON-RPC 2.0 and MCP to what was found. Spec: SPEC T-06, T-07.
-    fn classify(self, text: &str) -> Result<Layout, DecodeError> {
-        let value = |span: Option<Span>| span.map(|span| json::slice(text, span.range()));
+    fn classify(self, text: &str) -> Result<MessageLayout, DecodeError> {
+        let value = |span: Option<MemberSpan>| span.map(|span| json::slice(text, span.range()));
         let id_text = value(self.top.id);
         let id = id_text.filter(|id| id.len() <= MAX_ID_BYTES && is_id(id));
         let invalid = |reason| {
@@ -288,11 +312,11 @@ impl Reader {
         let (result, error) = (self.top.result, value(self.top.error));
         let kind = match (method_text, result, error) {
             (Some(_), None, None) if null_id => return invalid("\"id\" must not be null"),
-            (Some(_), None, None) if id.is_some() => Kind::Request,
-            (Some(_), None, None) => Kind::Notification,
-            (None, Some(_), None) if id.is_some() => Kind::Response,
+            (Some(_), None, None) if id.is_some() => MessageKind::Request,
+            (Some(_), None, None) => MessageKind::Notification,
+            (None, Some(_), None) if id.is_some() => MessageKind::Response,
             (None, Some(_), None) => return invalid("a result needs an \"id\""),
-            (None, None, Some(error)) if error.starts_with('{') => Kind::Response,
+            (None, None, Some(error)) if error.starts_with('{') => MessageKind::Response,
             (None, None, Some(_)) => return invalid("\"error\" must be an object"),
             (None, None, None) => return invalid("\"method\" is missing"),
             _ => return invalid("only one of \"method\", \"result\" and \"error\" may be present"),
@@ -304,12 +328,12 @@ impl Reader {
             },
             _ => None,
         };
-        if kind != Kind::Response
+        if kind != MessageKind::Response
             && params.is_some_and(|params| !params.starts_with('{') && params != "null")
         {
             return invalid("\"params\" must be an object");
         }
-        Ok(Layout {
+        Ok(MessageLayout {
             kind,
             id: self.top.id.filter(|_| id.is_some()),
             method,
@@ -326,14 +350,16 @@ fn name_of<'a>(names: &'a [Box<str>], key: RawString<'a>, place: Option<NonZeroU
 }
 
 /// The method that the JSON text `value` at `span` holds.
-fn method(span: Span, value: &str) -> Option<Method> {
+fn method(span: MemberSpan, value: &str) -> Option<MethodName> {
     // The scanner has checked `value`: a leading quote means a complete string.
     let is_string = value.starts_with('"');
     if is_string && memchr::memchr(b'\\', value.as_bytes()).is_none() {
-        return Some(Method::Plain(Span {
+        return Some(MethodName::Plain(MemberSpan {
             start: span.start + 1,
             end: span.end - 1,
         }));
     }
-    Some(Method::Decoded(json::string(value)?.into_owned().into()))
+    Some(MethodName::Decoded(
+        json::string(value)?.into_owned().into(),
+    ))
 }

@@ -1,24 +1,24 @@
-//! Progress notifications in the form that most servers write, read without building a `Layout`.
+//! Progress notifications in the form that most servers write, read without building a `MessageLayout`.
 //!
-//! They arrive in bursts and are relayed unchanged except for the token, so that a `Layout` for each
+//! They arrive in bursts and are relayed unchanged except for the token, so that a `MessageLayout` for each
 //! would cost more than all other work on it.
 
 use std::ops::Range;
 
 /// A progress notification in the usual form. Spec: SPEC C-01, C-02.
 #[derive(Debug, Clone)]
-pub struct Progress<'a> {
+pub struct ProgressNotice<'a> {
     text: &'a [u8],
     token: Range<usize>,
 }
 
-impl<'a> Progress<'a> {
+impl<'a> ProgressNotice<'a> {
     /// Reads a notification whose members are all known and appear once, without escapes. `None` for any
     /// other text, which may still be a progress notification, or no message at all:
     /// [`Message::parse`](super::Message::parse) tells.
     #[must_use]
     pub fn read(text: &'a [u8]) -> Option<Self> {
-        let token = Cursor { text, at: 0 }.message()?;
+        let token = ProgressCursor { text, at: 0 }.message()?;
         is_plain(text).then_some(Self { text, token })
     }
 
@@ -49,12 +49,12 @@ fn is_plain(text: &[u8]) -> bool {
 }
 
 /// A cursor; every step returns `None` where the text differs from the usual form.
-struct Cursor<'a> {
+struct ProgressCursor<'a> {
     text: &'a [u8],
     at: usize,
 }
 
-impl Cursor<'_> {
+impl ProgressCursor<'_> {
     /// Moves over the whole message; returns the span of the token.
     fn message(&mut self) -> Option<Range<usize>> {
         const ALL: u8 = 0b111;
@@ -187,21 +187,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::protocol::{Kind, Message};
+    use crate::protocol::{Message, MessageKind};
 
     const USUAL: &str = r#"{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":7,"progress":0.5,"total":10,"message":"half ü"}}"#;
 
-    fn read(text: &str) -> Option<Progress<'_>> {
-        Progress::read(text.as_bytes())
+    fn read(text: &str) -> Option<ProgressNotice<'_>> {
+        ProgressNotice::read(text.as_bytes())
     }
 
-    /// `Progress::read` agrees with `Message::parse`.
+    /// `ProgressNotice::read` agrees with `Message::parse`.
     fn agrees(bytes: &Bytes) {
-        let Some(progress) = Progress::read(bytes) else {
+        let Some(progress) = ProgressNotice::read(bytes) else {
             return;
         };
         let message = Message::parse(bytes.clone(), 128).unwrap();
-        assert_eq!(message.kind(), Kind::Notification);
+        assert_eq!(message.kind(), MessageKind::Notification);
         assert_eq!(message.method(), Some("notifications/progress"));
         let token = message.param("progressToken").unwrap();
         assert!(progress.is_of(token) && !progress.is_of("70"));
@@ -249,7 +249,7 @@ mod tests {
         let mut latin = USUAL.replace("ü", "u").into_bytes();
         let at = latin.len() - 4;
         latin[at] = 0xfc;
-        assert!(Progress::read(&latin).is_none());
+        assert!(ProgressNotice::read(&latin).is_none());
     }
 
     proptest! {

@@ -25,7 +25,7 @@ fn refusal(text: &str) -> (&'static str, Option<String>) {
 fn a_request_shows_what_routing_needs() {
     let text = r#" {"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"a\u0062","arguments":{"x":[1.0e2]},"_meta":{"progressToken":"p","k":{}}}} "#;
     let message = read(text);
-    assert_eq!(message.kind(), Kind::Request);
+    assert_eq!(message.kind(), MessageKind::Request);
     assert_eq!(message.id(), Some("7"));
     assert_eq!(message.method(), Some("tools/call"));
     assert_eq!(message.param("name"), Some("\"a\\u0062\""));
@@ -42,7 +42,7 @@ fn escaped_names_and_methods_are_understood() {
     let message = read(r#"{"jsonrpc":"2.\u0030","\u006dethod":"tools\/list"}"#);
     assert_eq!(
         (message.kind(), message.method()),
-        (Kind::Notification, Some("tools/list"))
+        (MessageKind::Notification, Some("tools/list"))
     );
     assert_eq!(message.params(), None);
 }
@@ -64,7 +64,7 @@ fn a_response_has_an_outcome_when_that_is_an_object(#[case] member: &str, #[case
 #[test]
 fn responses_show_result_or_error() {
     let ok = read(r#"{"jsonrpc":"2.0","id":"x","result":{"tools":[],"nextCursor":""}}"#);
-    assert_eq!(ok.kind(), Kind::Response);
+    assert_eq!(ok.kind(), MessageKind::Response);
     assert_eq!(ok.result_member("nextCursor"), Some("\"\""));
     assert_eq!(ok.error(), None);
     let bad = read(r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"m","data":1}}"#);

@@ -35,7 +35,7 @@ pub enum SseError {
 
 /// What stands before the next line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Before {
+enum BetweenLines {
     /// Nothing: a byte order mark may come.
     Start,
     /// A carriage return: a line feed may belong to it.
@@ -58,21 +58,21 @@ pub struct SseDecoder {
     joined: Option<BytesMut>,
     /// Bytes of the unfinished event.
     size: usize,
-    before: Before,
+    before: BetweenLines,
     saw_bytes: bool,
     failed: bool,
 }
 
 /// Where an event lies in a chunk that is one as most servers write it: perhaps its type, and data on
 /// one line.
-struct Usual {
+struct UsualEvent {
     is_named: bool,
     data: Range<usize>,
     end: usize,
 }
 
 /// A field of an event; what belongs to no event is none.
-enum Field {
+enum EventField {
     Data,
     Event,
     Id,
@@ -91,7 +91,7 @@ impl SseDecoder {
             event: SseEvent::default(),
             joined: None,
             size: 0,
-            before: Before::Start,
+            before: BetweenLines::Start,
             saw_bytes: false,
             failed: false,
         }
@@ -175,8 +175,8 @@ impl SseDecoder {
 
     /// Fast path: the next event, if written as most servers do and complete in `chunk`. Same result as
     /// reading the lines one by one.
-    fn usual(&self, chunk: &Bytes) -> Option<Usual> {
-        let begins = self.before == Before::LineFeed && self.partial.is_empty();
+    fn usual(&self, chunk: &Bytes) -> Option<UsualEvent> {
+        let begins = self.before == BetweenLines::LineFeed && self.partial.is_empty();
         if !begins || self.failed || !self.event.is_empty() {
             return None;
         }
@@ -189,7 +189,7 @@ impl SseDecoder {
             return None;
         }
         let start = self.at + before;
-        Some(Usual {
+        Some(UsualEvent {
             is_named: named.is_some(),
             data: start..start + len,
             end: start + len + 2,
@@ -217,8 +217,8 @@ impl SseDecoder {
     /// the rest of the previous chunks.
     fn line(&mut self, chunk: &Bytes) -> Result<Option<(usize, usize)>, SseError> {
         let mut rest = chunk.get(self.at..).unwrap_or_default();
-        if self.before == Before::CarriageReturn && !rest.is_empty() {
-            self.before = Before::LineFeed;
+        if self.before == BetweenLines::CarriageReturn && !rest.is_empty() {
+            self.before = BetweenLines::LineFeed;
             if let Some(after) = rest.strip_prefix(b"\n") {
                 self.at += 1;
                 rest = after;
@@ -234,11 +234,11 @@ impl SseDecoder {
         let start = self.at;
         self.at += len + 1;
         let ends_so = match rest.get(len) {
-            Some(b'\r') => Before::CarriageReturn,
-            _ => Before::LineFeed,
+            Some(b'\r') => BetweenLines::CarriageReturn,
+            _ => BetweenLines::LineFeed,
         };
         let before = std::mem::replace(&mut self.before, ends_so);
-        if before == Before::Start {
+        if before == BetweenLines::Start {
             return Ok(Some(self.unmarked(chunk, start, start + len)));
         }
         Ok(Some((start, start + len)))
@@ -285,18 +285,18 @@ impl SseDecoder {
         };
         let value = line.get(skip..).unwrap_or_default();
         match field {
-            Field::Data => self.data(text.slice(start + skip..end)),
-            Field::Event => {
+            EventField::Data => self.data(text.slice(start + skip..end)),
+            EventField::Event => {
                 self.event.event = is_text(value).then(|| text.slice(start + skip..end));
             }
-            Field::Id if value.len() <= MAX_ID_BYTES && !value.contains(&0) => {
+            EventField::Id if value.len() <= MAX_ID_BYTES && !value.contains(&0) => {
                 self.event.id = std::str::from_utf8(value).ok().map(ToOwned::to_owned);
             }
-            Field::Retry if value.iter().all(u8::is_ascii_digit) => {
+            EventField::Retry if value.iter().all(u8::is_ascii_digit) => {
                 let digits = std::str::from_utf8(value).ok();
                 self.event.retry = digits.and_then(|digits| digits.parse().ok());
             }
-            Field::Id | Field::Retry => return Ok(None),
+            EventField::Id | EventField::Retry => return Ok(None),
         }
         self.size = self.size.saturating_add(line.len());
         self.check(0)?;
@@ -338,12 +338,12 @@ impl SseEvent {
 }
 
 /// The field of a line and where its value begins.
-fn field(line: &[u8]) -> Option<(Field, usize)> {
+fn field(line: &[u8]) -> Option<(EventField, usize)> {
     let (field, name) = match line {
-        [b'd', b'a', b't', b'a', ..] => (Field::Data, 4),
-        [b'e', b'v', b'e', b'n', b't', ..] => (Field::Event, 5),
-        [b'i', b'd', ..] => (Field::Id, 2),
-        [b'r', b'e', b't', b'r', b'y', ..] => (Field::Retry, 5),
+        [b'd', b'a', b't', b'a', ..] => (EventField::Data, 4),
+        [b'e', b'v', b'e', b'n', b't', ..] => (EventField::Event, 5),
+        [b'i', b'd', ..] => (EventField::Id, 2),
+        [b'r', b'e', b't', b'r', b'y', ..] => (EventField::Retry, 5),
         _ => return None,
     };
     match line.get(name..) {

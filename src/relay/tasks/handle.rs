@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::sealed::SealedTask;
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::methods::{self, Method, Needs, Target as Names};
-use crate::protocol::{Era, Message, asking, json};
+use crate::protocol::methods::{self, MethodRow, NeededCapability, UpstreamParam as Names};
+use crate::protocol::{Era, Message, input_request_rules, json};
 use crate::relay::route::{Target, invalid};
 use crate::relay::{Relay, endpoint_context};
 use crate::seal::Purpose;
@@ -25,13 +25,13 @@ pub(in crate::relay) fn is_task(method: &str) -> bool {
 }
 
 /// [`is_task`] for a method that was looked up already.
-pub(in crate::relay) fn concerns_one(known: &Method) -> bool {
+pub(in crate::relay) fn concerns_one(known: &MethodRow) -> bool {
     known.target == Some(Names::Task)
 }
 
 /// Whether a method is there for tasks.
 pub(in crate::relay) fn is_of_tasks(method: &str) -> bool {
-    methods::lookup(method).is_some_and(|known| known.needs == Needs::Tasks)
+    methods::lookup(method).is_some_and(|known| known.needs == NeededCapability::Tasks)
 }
 
 impl Relay {
@@ -74,7 +74,7 @@ impl Relay {
         }
         // Spec: SPEC C-82, K-14.
         let asked = message.result_member("inputRequests");
-        if let Some(flaw) = asked.and_then(asking::flaw_among) {
+        if let Some(flaw) = asked.and_then(input_request_rules::flaw_among) {
             LABELED.upstream_garbage.add(&target.upstream, 1);
             let text = format!(
                 "upstream \"{}\" asks what no client may be asked: {flaw}",

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::call::{Answer, Asked, DownstreamLink, Question, Round};
-use crate::protocol::asking;
+use crate::protocol::input_request_rules;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::translate::task::state::State;
 
@@ -45,7 +45,8 @@ impl Inputs {
                     "it asks for {missing}, which this client did not offer"
                 ));
             }
-            if let Some(flaw) = asking::flaw(&question.method, question.params_text()) {
+            if let Some(flaw) = input_request_rules::flaw(&question.method, question.params_text())
+            {
                 return Err(format!("of what it asks, {flaw}"));
             }
             let question = link.capabilities().fitted(question);
@@ -91,7 +92,7 @@ fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Resu
         let text = match answer.map(|(_, answer)| answer) {
             // Spec: SPEC C-71.
             Some(Answer::Result(result))
-                if method == "roots/list" && !asking::are_files(result) =>
+                if method == "roots/list" && !input_request_rules::are_files(result) =>
             {
                 return Err("the client's roots are no file: URIs".to_owned());
             }

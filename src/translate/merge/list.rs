@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use crate::protocol::json::{self, JsonError, MAX_DEPTH, Scanner, Stop};
+use crate::protocol::json::{self, JsonError, JsonScanner, MAX_DEPTH, WalkStop};
 use crate::protocol::methods::ListKind;
 use crate::translate::naming::{Prefix, looks_like};
 use crate::translate::rewrite::Walk;
@@ -88,7 +88,7 @@ impl ListMerger {
     ) -> Result<(), JsonError> {
         let before = (self.out.len(), self.shown);
         self.out.reserve(items.len() + items.len() / 16);
-        let mut scanner = Scanner::new(items, MAX_DEPTH);
+        let mut scanner = JsonScanner::new(items, MAX_DEPTH);
         let mut walk = Walk::new(prefix);
         if self.upstream.as_ref() != Some(prefix.upstream()) {
             self.upstream = Some(Arc::clone(prefix.upstream()));
@@ -138,17 +138,17 @@ impl ListMerger {
 
     fn item<'t>(
         &mut self,
-        scanner: &mut Scanner<'t>,
+        scanner: &mut JsonScanner<'t>,
         walk: &mut Walk<'t>,
         prefix: &Prefix,
         is_shown: &mut impl FnMut(&str) -> bool,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), WalkStop> {
         scanner.peek();
         let start = scanner.clone();
         walk.splices.clear();
         let original = match walk.item(scanner, self.kind) {
             Ok(key) => key.and_then(|raw| raw.decode().ok()),
-            Err(Stop::Ambiguous(_)) => {
+            Err(WalkStop::Ambiguous(_)) => {
                 scanner.clone_from(&start);
                 scanner.value()?;
                 None

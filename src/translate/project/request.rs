@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::protocol::{Editor, Era, Message, Revision, meta};
+use crate::protocol::{Era, Message, MessageEditor, Revision, meta};
 
 /// What a modern request says of itself.
 const ENVELOPE: [&str; 4] = [
@@ -48,5 +48,5 @@ pub(crate) fn request(from: Revision, to: Option<Revision>, message: &Message) -
                 .remove_param("context"),
         );
     }
-    edit.map(Editor::finish)
+    edit.map(MessageEditor::finish)
 }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::protocol::json::{self, RawString, Scanner, Stop};
+use crate::protocol::json::{self, JsonScanner, RawString, WalkStop};
 use crate::protocol::methods::ListKind;
 use crate::translate::naming::{Prefix, clean};
 
@@ -20,9 +20,9 @@ pub(crate) struct Walk<'t> {
 
 /// Moves over an object that is read, or over anything else unread.
 pub(super) fn object<'t>(
-    scanner: &mut Scanner<'t>,
-    each: impl FnMut(&mut Scanner<'t>, &str) -> Result<bool, Stop>,
-) -> Result<(), Stop> {
+    scanner: &mut JsonScanner<'t>,
+    each: impl FnMut(&mut JsonScanner<'t>, &str) -> Result<bool, WalkStop>,
+) -> Result<(), WalkStop> {
     let mut each = each;
     if scanner.peek() != Some(b'{') {
         return Ok(scanner.value().map(drop)?);
@@ -32,9 +32,9 @@ pub(super) fn object<'t>(
 
 /// Moves over an array, or over anything else unread.
 fn array<'t>(
-    scanner: &mut Scanner<'t>,
-    each: impl FnMut(&mut Scanner<'t>) -> Result<(), Stop>,
-) -> Result<(), Stop> {
+    scanner: &mut JsonScanner<'t>,
+    each: impl FnMut(&mut JsonScanner<'t>) -> Result<(), WalkStop>,
+) -> Result<(), WalkStop> {
     if scanner.peek() != Some(b'[') {
         return Ok(scanner.value().map(drop)?);
     }
@@ -50,7 +50,7 @@ impl<'t> Walk<'t> {
     }
 
     /// Maps a tool's or prompt's name.
-    pub(super) fn name(&mut self, raw: RawString<'t>) -> Result<(), Stop> {
+    pub(super) fn name(&mut self, raw: RawString<'t>) -> Result<(), WalkStop> {
         let original = raw.decode()?;
         match self
             .prefix
@@ -66,7 +66,7 @@ impl<'t> Walk<'t> {
     }
 
     /// Maps a URI or a template.
-    pub(super) fn uri(&mut self, raw: RawString<'t>) -> Result<(), Stop> {
+    pub(super) fn uri(&mut self, raw: RawString<'t>) -> Result<(), WalkStop> {
         let original = raw.decode()?;
         match self.prefix.uri_insertion(&original) {
             None => {}
@@ -80,14 +80,14 @@ impl<'t> Walk<'t> {
     }
 
     /// Says whose logger it is.
-    pub(super) fn logger(&mut self, raw: RawString<'t>) -> Result<(), Stop> {
+    pub(super) fn logger(&mut self, raw: RawString<'t>) -> Result<(), WalkStop> {
         let shown = self.prefix.logger(&raw.decode()?);
         self.requote(raw, &shown);
         Ok(())
     }
 
     /// Takes hidden characters out of a title, and what is too long of it.
-    fn title(&mut self, raw: RawString<'t>) -> Result<(), Stop> {
+    fn title(&mut self, raw: RawString<'t>) -> Result<(), WalkStop> {
         if !raw.is_escaped() && raw.inner().len() <= MAX_ITEM_TITLE && raw.inner().is_ascii() {
             return Ok(());
         }
@@ -106,10 +106,10 @@ impl<'t> Walk<'t> {
     /// Walks into one member of an object.
     pub(super) fn in_member(
         &mut self,
-        scanner: &mut Scanner<'t>,
+        scanner: &mut JsonScanner<'t>,
         member: &str,
-        mut walk: impl FnMut(&mut Self, &mut Scanner<'t>) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
+        mut walk: impl FnMut(&mut Self, &mut JsonScanner<'t>) -> Result<(), WalkStop>,
+    ) -> Result<(), WalkStop> {
         object(scanner, |scanner, name| {
             let concerned = name == member;
             if concerned {
@@ -122,10 +122,10 @@ impl<'t> Walk<'t> {
     /// Maps one member of an object, where it is a string.
     pub(super) fn in_string(
         &mut self,
-        scanner: &mut Scanner<'t>,
+        scanner: &mut JsonScanner<'t>,
         member: &str,
-        mut map: impl FnMut(&mut Self, RawString<'t>) -> Result<(), Stop>,
-    ) -> Result<(), Stop> {
+        mut map: impl FnMut(&mut Self, RawString<'t>) -> Result<(), WalkStop>,
+    ) -> Result<(), WalkStop> {
         self.in_member(scanner, member, |walk, scanner| {
             match scanner.string_value()? {
                 Some(raw) => map(walk, raw),
@@ -135,7 +135,7 @@ impl<'t> Walk<'t> {
     }
 
     /// A `tools/call` result.
-    pub(super) fn call_result(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
+    pub(super) fn call_result(&mut self, scanner: &mut JsonScanner<'t>) -> Result<(), WalkStop> {
         object(scanner, |scanner, name| {
             match name {
                 "content" => self.content(scanner)?,
@@ -149,9 +149,9 @@ impl<'t> Walk<'t> {
     /// `elicitation/create` parameters; `title`, the inside of a JSON string, says who asks.
     pub(super) fn elicitation(
         &mut self,
-        scanner: &mut Scanner<'t>,
+        scanner: &mut JsonScanner<'t>,
         title: &str,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), WalkStop> {
         object(scanner, |scanner, name| {
             let concerned = matches!(name, "message" | "elicitationId");
             if concerned && let Some(raw) = scanner.string_value()? {
@@ -167,7 +167,7 @@ impl<'t> Walk<'t> {
     }
 
     /// Maps the id of an elicitation.
-    pub(super) fn elicitation_id(&mut self, raw: RawString<'t>) -> Result<(), Stop> {
+    pub(super) fn elicitation_id(&mut self, raw: RawString<'t>) -> Result<(), WalkStop> {
         let shown = self.prefix.elicitation(&raw.decode()?);
         self.requote(raw, &shown);
         Ok(())
@@ -177,10 +177,10 @@ impl<'t> Walk<'t> {
     /// the second; `title` as in [`Self::elicitation`].
     pub(super) fn error_data(
         &mut self,
-        scanner: &mut Scanner<'t>,
+        scanner: &mut JsonScanner<'t>,
         asked: Option<(&str, &str)>,
         title: &str,
-    ) -> Result<(), Stop> {
+    ) -> Result<(), WalkStop> {
         object(scanner, |scanner, name| {
             match name {
                 "uri" => {
@@ -199,7 +199,7 @@ impl<'t> Walk<'t> {
     }
 
     /// `sampling/createMessage` parameters: a merged endpoint shares no context of other servers.
-    pub(super) fn sampling(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
+    pub(super) fn sampling(&mut self, scanner: &mut JsonScanner<'t>) -> Result<(), WalkStop> {
         object(scanner, |scanner, name| {
             match name {
                 "messages" => self.messages(scanner)?,
@@ -211,14 +211,14 @@ impl<'t> Walk<'t> {
     }
 
     /// Messages of a prompt or of a sampling request.
-    pub(super) fn messages(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
+    pub(super) fn messages(&mut self, scanner: &mut JsonScanner<'t>) -> Result<(), WalkStop> {
         array(scanner, |scanner| {
             self.in_member(scanner, "content", Self::content)
         })
     }
 
     /// Walks over one content block, or an array of blocks.
-    fn content(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
+    fn content(&mut self, scanner: &mut JsonScanner<'t>) -> Result<(), WalkStop> {
         if scanner.peek() == Some(b'[') {
             array(scanner, |scanner| self.block(scanner))
         } else {
@@ -226,7 +226,7 @@ impl<'t> Walk<'t> {
         }
     }
 
-    fn block(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
+    fn block(&mut self, scanner: &mut JsonScanner<'t>) -> Result<(), WalkStop> {
         let (mut kind, mut link, mut embedded) = (None, None, None);
         object(scanner, |scanner, name| {
             match name {
@@ -254,12 +254,16 @@ impl<'t> Walk<'t> {
     }
 
     /// What `resources/read` gives, or the files of a skill.
-    pub(super) fn contents(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
+    pub(super) fn contents(&mut self, scanner: &mut JsonScanner<'t>) -> Result<(), WalkStop> {
         array(scanner, |scanner| self.in_string(scanner, "uri", Self::uri))
     }
 
     /// All items of a list.
-    pub(super) fn items(&mut self, scanner: &mut Scanner<'t>, kind: ListKind) -> Result<(), Stop> {
+    pub(super) fn items(
+        &mut self,
+        scanner: &mut JsonScanner<'t>,
+        kind: ListKind,
+    ) -> Result<(), WalkStop> {
         array(scanner, |scanner| self.item(scanner, kind).map(drop))
     }
 
@@ -267,9 +271,9 @@ impl<'t> Walk<'t> {
     /// frontmatter and digests are what hosts verify (SPEC N-05).
     pub(crate) fn item(
         &mut self,
-        scanner: &mut Scanner<'t>,
+        scanner: &mut JsonScanner<'t>,
         kind: ListKind,
-    ) -> Result<Option<RawString<'t>>, Stop> {
+    ) -> Result<Option<RawString<'t>>, WalkStop> {
         let mut key = None;
         object(scanner, |scanner, name| {
             if name == kind.item_key() {
@@ -297,7 +301,7 @@ impl<'t> Walk<'t> {
     }
 
     /// The resource that shows a tool's result, under both spellings. Spec: MCP Apps.
-    fn meta(&mut self, scanner: &mut Scanner<'t>) -> Result<(), Stop> {
+    fn meta(&mut self, scanner: &mut JsonScanner<'t>) -> Result<(), WalkStop> {
         object(scanner, |scanner, name| {
             match name {
                 "ui" => self.in_string(scanner, "resourceUri", Self::uri)?,

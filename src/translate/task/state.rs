@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::call::Reply;
-use crate::protocol::json::{self, Members};
+use crate::protocol::json::{self, ObjectMembers};
 
 /// Which of the two designs a task is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ pub(crate) struct State<'t> {
     pub(crate) message: Option<String>,
     /// How long the upstream wants to be left alone between two questions.
     pub(crate) interval: Option<Duration>,
-    members: Members<'t>,
+    members: ObjectMembers<'t>,
 }
 
 impl<'t> State<'t> {
@@ -98,7 +98,7 @@ impl<'t> State<'t> {
     }
 }
 
-fn find<'t>(members: &Members<'t>, name: &str) -> Option<&'t str> {
+fn find<'t>(members: &ObjectMembers<'t>, name: &str) -> Option<&'t str> {
     let found = members.iter().find(|(known, _)| known == name);
     found.map(|(_, value)| *value)
 }

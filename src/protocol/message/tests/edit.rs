@@ -57,7 +57,7 @@ fn meta_is_replaced_added_or_created(#[case] before: &str, #[case] after: &str) 
 #[test]
 fn removing_leaves_valid_neighbours() {
     let message = read(r#"{"jsonrpc":"2.0","method":"m","params":{"a":1, "b":2 ,"c":3}}"#);
-    let params = |editor: Editor<'_>| {
+    let params = |editor: MessageEditor<'_>| {
         String::from(
             Message::parse(editor.finish(), 128)
                 .unwrap()

@@ -14,7 +14,7 @@ use crate::budget::EXEMPT_BYTES;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::protocol::salvage;
 use crate::protocol::sse::SseDecoder;
-use crate::protocol::{Message, Progress};
+use crate::protocol::{Message, ProgressNotice};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::error::LinkError;
 
@@ -201,7 +201,8 @@ impl HttpWire {
         sink: &mut dyn Sink,
     ) -> Result<Option<Message>, LinkError> {
         loop {
-            let mut take = |data: &[u8]| Progress::read(data).is_some_and(|it| sink.progress(&it));
+            let mut take =
+                |data: &[u8]| ProgressNotice::read(data).is_some_and(|it| sink.progress(&it));
             while decoder.take_usual(&mut take) {
                 place.note(None, None);
             }

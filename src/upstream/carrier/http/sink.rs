@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::budget::ReplyLease;
-use crate::protocol::{Message, Progress};
+use crate::protocol::{Message, ProgressNotice};
 use crate::upstream::room::Growing;
 
 /// Receiver of a stream's messages, in order. A closure takes messages only.
@@ -26,7 +26,7 @@ pub(crate) trait Sink: Send {
 
     /// Takes a progress notification that needs no closer look; `false` leaves it, and it comes
     /// again as a message.
-    fn progress(&mut self, _progress: &Progress<'_>) -> bool {
+    fn progress(&mut self, _progress: &ProgressNotice<'_>) -> bool {
         false
     }
 

@@ -12,8 +12,8 @@ use super::connection::Connection;
 use super::related::{self, Related};
 use super::wire::Wire;
 use crate::call::{Answer, Asked, Notice, NoticeKind, Question};
-use crate::protocol::asking;
-use crate::protocol::{Era, Kind, Message, RequestId};
+use crate::protocol::input_request_rules;
+use crate::protocol::{Era, Message, MessageKind, RequestId};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::activity::Paused;
 use crate::upstream::carrier::Unattributed;
@@ -31,9 +31,9 @@ impl Connection {
             pending.activity.touch();
         }
         match message.kind() {
-            Kind::Request => self.on_question(&message, origin.map(|pending| pending.id)),
-            Kind::Notification => self.on_notice(&message, origin),
-            Kind::Response => match message.number() {
+            MessageKind::Request => self.on_question(&message, origin.map(|pending| pending.id)),
+            MessageKind::Notification => self.on_notice(&message, origin),
+            MessageKind::Response => match message.number() {
                 Some(id) if origin.is_some_and(|pending| pending.id == id) => return Some(message),
                 Some(id) => {
                     if self.counts_stray(id, message.bytes().len()) {
@@ -190,7 +190,7 @@ impl Connection {
         if self.is_pipe() && method != "roots/list" {
             self.settings.asks.note();
         }
-        if let Some(flaw) = asking::flaw(method, params) {
+        if let Some(flaw) = input_request_rules::flaw(method, params) {
             LABELED.upstream_garbage.add(&self.settings.name, 1);
             tracing::warn!(upstream = %self.settings.name, method, flaw, "a question was refused");
             return self.answer_later(id, &Err(error(-32602, flaw)));
@@ -280,7 +280,7 @@ impl Connection {
             Asked::Answered(answers) => match answers.into_iter().next() {
                 // Spec: SPEC C-71.
                 Some((_, Answer::Result(result)))
-                    if method == "roots/list" && !asking::are_files(&result) =>
+                    if method == "roots/list" && !input_request_rules::are_files(&result) =>
                 {
                     Err(error(-32603, "the client's roots are no file: URIs"))
                 }

@@ -8,7 +8,7 @@ use super::calls::Pending;
 use super::connection::Connection;
 use crate::budget::ReplyLease;
 use crate::call::Burst;
-use crate::protocol::{Message, Progress};
+use crate::protocol::{Message, ProgressNotice};
 use crate::upstream::carrier::http::sink::Sink;
 use crate::upstream::room::Growing;
 
@@ -65,7 +65,7 @@ impl Sink for OwnStream<'_> {
     }
 
     /// Takes the request's own progress, if the client wants it.
-    fn progress(&mut self, progress: &Progress<'_>) -> bool {
+    fn progress(&mut self, progress: &ProgressNotice<'_>) -> bool {
         let Some(token) = &self.pending.progress else {
             return false;
         };

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::call::{ClientCapabilities, Question};
-use crate::protocol::asking;
+use crate::protocol::input_request_rules;
 use crate::protocol::{Message, Revision, json};
 
 /// Entries of one round at most.
@@ -87,12 +87,12 @@ impl Entry {
 
     /// Why the question can be put to no client.
     pub(super) fn flaw(&self) -> Option<&'static str> {
-        asking::flaw(&self.method, self.params.as_deref().unwrap_or("{}"))
+        input_request_rules::flaw(&self.method, self.params.as_deref().unwrap_or("{}"))
     }
 
     /// Whether `result` is a valid answer of a client: roots must be files. Spec: SPEC C-71.
     pub(super) fn takes(&self, result: &[u8]) -> bool {
-        self.method != "roots/list" || asking::are_files(result)
+        self.method != "roots/list" || input_request_rules::are_files(result)
     }
 
     /// Whether the client offered to answer the question. Spec: SPEC M-62.

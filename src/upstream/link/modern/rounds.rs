@@ -12,7 +12,7 @@ use super::question::{self, Entry};
 use super::visits::Visits;
 use super::{ModernLink, Trip};
 use crate::call::{Answer, Asked, CarriedState, Notice, Reply, Resumption, Round};
-use crate::protocol::asking;
+use crate::protocol::input_request_rules;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Era, Message, methods};
 use crate::upstream::error::LinkError;
@@ -49,7 +49,7 @@ impl ModernLink {
             None => unprompted(trip),
         };
         let given = inputs.responses.as_deref();
-        if given.is_some_and(|given| !asking::name_only_files(given)) {
+        if given.is_some_and(|given| !input_request_rules::name_only_files(given)) {
             return Ok(no_files());
         }
         let mut pace = PACE_FIRST;

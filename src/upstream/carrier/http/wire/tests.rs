@@ -3,7 +3,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
 use crate::config::{HttpCarrier, TransportKind};
-use crate::protocol::Progress;
+use crate::protocol::ProgressNotice;
 
 /// The largest event that is read, bytes.
 const EVENT: usize = 1 << 10;
@@ -106,7 +106,7 @@ impl Sink for Record {
         message.id().is_some().then_some(message)
     }
 
-    fn progress(&mut self, progress: &Progress<'_>) -> bool {
+    fn progress(&mut self, progress: &ProgressNotice<'_>) -> bool {
         let is_ours = progress.is_of("1");
         self.0.extend(is_ours.then(|| "progress".to_owned()));
         is_ours

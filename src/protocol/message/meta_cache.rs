@@ -7,8 +7,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::super::{json, meta};
-use super::layout::{Member, Section};
-use super::marks::Marks;
+use super::layout::{MemberExtent, MessageSection};
+use super::name_filter::NameFilter;
 
 /// Objects cached per thread.
 const KNOWN: usize = 8;
@@ -27,35 +27,35 @@ const DESCRIPTIONS: [&str; 7] = [
 ];
 
 thread_local! {
-    static RECENT: RefCell<Recent> = const { RefCell::new(Recent::NEW) };
+    static RECENT: RefCell<MetaCache> = const { RefCell::new(MetaCache::NEW) };
 }
 
 /// The cache of a thread. No `Debug`, as the texts are peers' own.
-struct Recent {
-    known: [Option<Known>; KNOWN],
+struct MetaCache {
+    known: [Option<CachedMeta>; KNOWN],
     /// Index of the slot evicted next.
     next: usize,
 }
 
 /// An object that was parsed without a flaw.
-struct Known {
-    place: Place,
+struct CachedMeta {
+    place: MetaPosition,
     /// The whole object with its brackets, so that a text with this prefix starts with this object.
     text: Box<str>,
-    marks: Marks,
+    marks: NameFilter,
     /// The members, with spans relative to the object.
-    members: Box<[Member]>,
+    members: Box<[MemberExtent]>,
 }
 
 /// The place of an object in a message.
 #[derive(Clone, Copy)]
-pub(super) struct Place {
-    pub(super) section: Section,
+pub(super) struct MetaPosition {
+    pub(super) section: MessageSection,
     /// Nesting levels left, the object itself included.
     pub(super) depth_left: usize,
 }
 
-impl Recent {
+impl MetaCache {
     const NEW: Self = Self {
         known: [const { None }; KNOWN],
         next: 0,
@@ -63,8 +63,8 @@ impl Recent {
 }
 
 /// Whether objects of this section are cached.
-pub(super) fn may_come_again(section: Section) -> bool {
-    matches!(section, Section::Meta | Section::ResultMeta)
+pub(super) fn may_come_again(section: MessageSection) -> bool {
+    matches!(section, MessageSection::Meta | MessageSection::ResultMeta)
 }
 
 /// Looks up the object at `at`: on a hit, appends its members to `members` and returns its end and the
@@ -72,12 +72,12 @@ pub(super) fn may_come_again(section: Section) -> bool {
 pub(super) fn recognize(
     text: &str,
     at: usize,
-    place: Place,
-    members: &mut Vec<Member>,
-) -> Option<(usize, Marks)> {
+    place: MetaPosition,
+    members: &mut Vec<MemberExtent>,
+) -> Option<(usize, NameFilter)> {
     let rest = text.as_bytes().get(at..)?;
     RECENT.with_borrow_mut(|recent| {
-        let is_it = |known: &Known| {
+        let is_it = |known: &CachedMeta| {
             known.place.section == place.section
                 && known.place.depth_left <= place.depth_left
                 && rest.starts_with(known.text.as_bytes())
@@ -98,11 +98,11 @@ pub(super) fn recognize(
 pub(super) fn remember(
     text: &str,
     span: Range<usize>,
-    place: Place,
-    marks: Marks,
-    members: &[Member],
+    place: MetaPosition,
+    marks: NameFilter,
+    members: &[MemberExtent],
 ) {
-    let describes = |member: &Member| {
+    let describes = |member: &MemberExtent| {
         let name = json::slice(text, member.name.range());
         member.decoded.is_none() && DESCRIPTIONS.contains(&name)
     };
@@ -110,7 +110,7 @@ pub(super) fn remember(
         return;
     }
     let start = span.start;
-    let known = Known {
+    let known = CachedMeta {
         place,
         text: json::slice(text, span).into(),
         marks,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     fn is_known(meta: &str) -> bool {
-        let is_it = |known: &Option<Known>| known.as_ref().is_some_and(|k| *k.text == *meta);
+        let is_it = |known: &Option<CachedMeta>| known.as_ref().is_some_and(|k| *k.text == *meta);
         RECENT.with_borrow(|recent| recent.known.iter().any(is_it))
     }
 

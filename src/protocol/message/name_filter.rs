@@ -4,20 +4,20 @@ use super::super::json::RawString;
 
 /// Marks of the names in an object: equal names, whatever their case, have equal marks, and few others have.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Marks(u64);
+pub(super) struct NameFilter(u64);
 
-impl Marks {
+impl NameFilter {
     /// Of no names.
     pub(super) const NONE: Self = Self(0);
 
     /// Adds a name; returns its mark and whether an earlier name may be equal, so that names must be compared.
-    pub(super) fn note(&mut self, key: RawString<'_>) -> (Mark, bool) {
+    pub(super) fn note(&mut self, key: RawString<'_>) -> (NameBit, bool) {
         let name = key.bytes();
         if key.is_escaped() || !is_ascii(name) {
             self.0 = u64::MAX;
-            return (Mark::ANY, true);
+            return (NameBit::ANY, true);
         }
-        let mark = Mark::of(name);
+        let mark = NameBit::of(name);
         let known = self.may_hold(mark);
         self.0 |= 1 << mark.0;
         (mark, known)
@@ -25,16 +25,16 @@ impl Marks {
 
     /// Whether a name of this mark may be among those that were noted.
     #[inline]
-    pub(super) fn may_hold(self, mark: Mark) -> bool {
+    pub(super) fn may_hold(self, mark: NameBit) -> bool {
         self.0 & 1 << mark.0 != 0
     }
 }
 
 /// The mark of one name, below 64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark(u8);
+pub(super) struct NameBit(u8);
 
-impl Mark {
+impl NameBit {
     /// Of what may be any name.
     const ANY: Self = Self(u8::MAX);
 
@@ -78,15 +78,15 @@ fn is_ascii(name: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::json::Scanner;
+    use super::super::super::json::JsonScanner;
     use super::*;
 
-    fn noted(names: &[&str]) -> (Marks, bool) {
-        let mut marks = Marks::NONE;
+    fn noted(names: &[&str]) -> (NameFilter, bool) {
+        let mut marks = NameFilter::NONE;
         let mut repeats = false;
         for name in names {
             let text = format!("\"{name}\"");
-            let key = Scanner::new(&text, 1).string().unwrap();
+            let key = JsonScanner::new(&text, 1).string().unwrap();
             repeats |= marks.note(key).1;
         }
         (marks, repeats)
@@ -96,7 +96,7 @@ mod tests {
     fn names_that_were_noted_may_be_there() {
         let (marks, repeats) = noted(&["name", "arguments", "_meta"]);
         assert!(!repeats);
-        let may_hold = |name: &str| marks.may_hold(Mark::of(name.as_bytes()));
+        let may_hold = |name: &str| marks.may_hold(NameBit::of(name.as_bytes()));
         assert!(
             ["name", "arguments", "_meta", "NAME"]
                 .into_iter()
@@ -126,7 +126,7 @@ mod tests {
     fn an_escaped_or_foreign_name_may_be_any() {
         for unclear in ["\\u006eame", "\u{e9}"] {
             let (marks, repeats) = noted(&[unclear]);
-            let may_hold = |name: &str| marks.may_hold(Mark::of(name.as_bytes()));
+            let may_hold = |name: &str| marks.may_hold(NameBit::of(name.as_bytes()));
             assert!(repeats && may_hold("name") && may_hold("task"), "{unclear}");
         }
     }
