@@ -6,7 +6,7 @@ use tracing::Level;
 
 use super::{AuditOutcome, AuditRecord};
 use crate::telemetry::names::AUDIT_TARGET;
-use crate::telemetry::record::{self, Fields};
+use crate::telemetry::record::{self, RecordFields};
 
 /// Writes `record`, which was made `at` this time since the Unix epoch. What was refused or failed
 /// is a warning.
@@ -23,14 +23,14 @@ struct AuditLine<'a> {
     record: &'a AuditRecord,
 }
 
-impl record::Record for AuditLine<'_> {
-    fn fields(&self, to: &mut dyn Fields) {
+impl record::RecordEvent for AuditLine<'_> {
+    fn fields(&self, to: &mut dyn RecordFields) {
         let Self { at, record } = self;
         to.time("time", *at);
         let [issuer, subject, client] = record.principal.names();
-        to.lasting("issuer", issuer);
-        to.lasting("subject", subject);
-        to.lasting("client", client);
+        to.cached("issuer", issuer);
+        to.cached("subject", subject);
+        to.cached("client", client);
         to.word("endpoint", &record.endpoint);
         to.word("upstream", &record.upstream);
         to.text("method", &record.method);

@@ -8,7 +8,7 @@ use crate::call::{Asked, ClientCapabilities, DownstreamLink, Notice, Round};
 use crate::clock::TestClock;
 use crate::endpoint::Endpoint;
 use crate::protocol::{Message, Revision};
-use crate::telemetry::record::capture::Capture;
+use crate::telemetry::record::capture::RecordCapture;
 use crate::telemetry::trace::TraceContext;
 
 #[derive(Debug)]
@@ -77,7 +77,7 @@ fn sink() -> AuditSink {
 // SPEC O-04
 #[test]
 fn a_record_says_who_what_where_and_how_it_ended_and_nothing_else() {
-    let log = Capture::begin();
+    let log = RecordCapture::begin();
     let sink = sink();
     sink.record(record(Some("auth.tool_scopes[0]")));
     sink.flush();
@@ -104,7 +104,7 @@ fn a_record_says_who_what_where_and_how_it_ended_and_nothing_else() {
 
 #[test]
 fn records_are_written_in_their_order() {
-    let log = Capture::begin();
+    let log = RecordCapture::begin();
     let sink = sink();
     let outcomes = [AuditOutcome::Ok, AuditOutcome::Error, AuditOutcome::Failed];
     for outcome in outcomes {
@@ -129,7 +129,7 @@ fn a_call_that_is_dropped_is_recorded_as_failed() {
 // SPEC C-12
 #[test]
 fn a_cancelled_call_is_recorded_with_the_reason_its_client_gave() {
-    let log = Capture::begin();
+    let log = RecordCapture::begin();
     let sink = sink();
     let mut cancelled = call(MESSAGE);
     let reason = "no longer needed ".repeat(100);
@@ -174,7 +174,7 @@ fn an_endless_name_is_cut_between_characters() {
 
 #[tokio::test(start_paused = true)]
 async fn the_writer_writes_what_has_gathered() {
-    let log = Capture::begin();
+    let log = RecordCapture::begin();
     let tasks = Tasks::new();
     let sink = AuditSink::start(TestClock::at(0), &tasks);
     sink.record(record(None));

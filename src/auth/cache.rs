@@ -11,7 +11,7 @@ use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKe
 use aws_lc_rs::error::Unspecified;
 
 use crate::call::Principal;
-use crate::telemetry::metrics::{GAUGES, Open};
+use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 
 /// Shards with a lock each, against contention.
 const SHARDS: usize = 16;
@@ -58,7 +58,7 @@ struct CachedToken {
     verified: VerifiedCaller,
     /// Since the Unix epoch.
     until: Duration,
-    _counted: Open,
+    _counted: GaugeGuard,
 }
 
 impl TokenKey {

@@ -22,7 +22,7 @@ pub use reserve::ReservePermit;
 
 use self::reserve::ReservePermits;
 use crate::lock::lock;
-use crate::telemetry::metrics::{COUNTERS, GAUGES, Gauge};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeHandle};
 
 /// Messages up to this size take nothing out of the budget, bytes: they fit into one read buffer.
 pub const EXEMPT_BYTES: usize = 16 << 10;
@@ -71,7 +71,7 @@ pub struct ByteBudget {
     used: Mutex<UsedBytes>,
     reserve: ReservePermits,
     /// Shows what is taken.
-    gauge: &'static Gauge,
+    gauge: &'static GaugeHandle,
     /// Told whenever bytes are given back.
     freed: Notify,
 }
@@ -98,7 +98,7 @@ impl ByteBudget {
     }
 
     fn shown_by(
-        gauge: &'static Gauge,
+        gauge: &'static GaugeHandle,
         total: usize,
         per_holder: usize,
         largest: usize,

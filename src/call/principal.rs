@@ -6,7 +6,7 @@ use std::time::Duration;
 use aws_lc_rs::digest::{Context, SHA256};
 
 use crate::budget::BudgetHolder;
-use crate::telemetry::record::Lasting;
+use crate::telemetry::record::CachedText;
 
 /// Digest of issuer + subject: owns quotas, children, caches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,9 +80,9 @@ impl std::fmt::Debug for BindingKey {
 /// A verified caller. Scopes are what this token grants, never part of the identity (DESIGN §2).
 #[derive(Debug, Clone)]
 pub struct Principal {
-    issuer: Lasting,
-    subject: Lasting,
-    client: Lasting,
+    issuer: CachedText,
+    subject: CachedText,
+    client: CachedText,
     scopes: Vec<String>,
     expires_at: Option<Duration>,
     owner: OwnerKey,
@@ -103,9 +103,9 @@ impl Principal {
         Self {
             owner: OwnerKey(digest(&[issuer, subject])),
             binding: BindingKey(digest(&[issuer, subject, client])),
-            issuer: Lasting::new(issuer),
-            subject: Lasting::new(subject),
-            client: Lasting::new(client),
+            issuer: CachedText::new(issuer),
+            subject: CachedText::new(subject),
+            client: CachedText::new(client),
             scopes,
             expires_at,
         }
@@ -143,7 +143,7 @@ impl Principal {
 
     /// Issuer, subject and client, for the lines of the log.
     #[must_use]
-    pub fn names(&self) -> [&Lasting; 3] {
+    pub fn names(&self) -> [&CachedText; 3] {
         [&self.issuer, &self.subject, &self.client]
     }
 

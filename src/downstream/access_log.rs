@@ -21,7 +21,7 @@ use tracing::Level;
 use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::telemetry::names::{ACCESS_TARGET, error_type};
-use crate::telemetry::record::{self, Record};
+use crate::telemetry::record::{self, RecordEvent};
 use crate::telemetry::request_tag::{self, RequestTag};
 use crate::telemetry::trace::TraceId;
 
@@ -274,8 +274,8 @@ impl Fields {
     }
 }
 
-impl Record for Fields {
-    fn fields(&self, to: &mut dyn record::Fields) {
+impl RecordEvent for Fields {
+    fn fields(&self, to: &mut dyn record::RecordFields) {
         if let Some(status) = self.status {
             to.number("status", status.into());
         }

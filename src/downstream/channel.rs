@@ -20,7 +20,7 @@ use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::session::{Next, Reader, Session};
 use crate::store::events::SessionKey;
-use crate::telemetry::metrics::{GAUGES, Open};
+use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 
 /// How long a client may take to say `initialize`.
 const INITIALIZE_WITHIN: Duration = Duration::from_mins(1);
@@ -49,7 +49,7 @@ pub(super) struct Channel {
     sessionless: AtomicBool,
     /// Notified when `owed` falls to zero, and when a newer token arrives.
     changed: Notify,
-    _open: Open,
+    _open: GaugeGuard,
 }
 
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::protocol::Message;
 use crate::relay::Failure;
 use crate::session::{Delivery, Session};
 use crate::telemetry::names::error_type;
-use crate::telemetry::trace::{CallSpan, Outcome, TRACEPARENT, TRACESTATE, TraceContext};
+use crate::telemetry::trace::{CallSpan, SpanOutcome, TRACEPARENT, TRACESTATE, TraceContext};
 
 impl Front {
     /// Opens a session as an `initialize` request asks, and gives the response to it.
@@ -49,11 +49,11 @@ impl Front {
             note_session(&mut span, session);
         }
         span.finish(match &answer {
-            Ok(_) => Outcome::Ok,
+            Ok(_) => SpanOutcome::Ok,
             Err(Failure::Fault(fault)) => refused(fault, reply::legacy_code),
             Err(Failure::Denied(_)) => {
                 let code = reply::legacy_code(FaultKind::InvalidRequest);
-                Outcome::Refused(error_type::DENIED, code)
+                SpanOutcome::Refused(error_type::DENIED, code)
             }
         });
         match answer {

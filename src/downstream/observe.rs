@@ -7,7 +7,7 @@ use crate::protocol::{Message, Revision};
 use crate::relay::Failure;
 use crate::session::Session;
 use crate::telemetry::names::{attribute, error_type};
-use crate::telemetry::trace::{CallSpan, Outcome};
+use crate::telemetry::trace::{CallSpan, SpanOutcome};
 
 /// The span of a call, with the attributes known before the call runs; `session` is `None` for clients without one.
 /// SPEC C-99.
@@ -50,12 +50,12 @@ pub(super) fn ended(
     answer: &Result<Reply, Failure>,
     is_tool_call: bool,
     code_of: CodeOf,
-) -> Outcome {
+) -> SpanOutcome {
     match answer {
         Ok(reply) => match reply.error_code() {
-            Some(code) => Outcome::Rpc(code),
-            None if reply.is_tool_error() => Outcome::ToolError,
-            None => Outcome::Ok,
+            Some(code) => SpanOutcome::Rpc(code),
+            None if reply.is_tool_error() => SpanOutcome::ToolError,
+            None => SpanOutcome::Ok,
         },
         Err(failure) => failed(failure, is_tool_call, code_of),
     }
@@ -63,17 +63,17 @@ pub(super) fn ended(
 
 /// Outcome of a call that the gateway answered itself. A missing scope is answered by HTTP alone, a cancelled call not
 /// at all, and a fault that a model can act on as a tool result.
-fn failed(failure: &Failure, is_tool_call: bool, code_of: CodeOf) -> Outcome {
+fn failed(failure: &Failure, is_tool_call: bool, code_of: CodeOf) -> SpanOutcome {
     match failure {
         Failure::Denied(denial) if denial.missing_scopes.is_empty() => {
-            Outcome::Refused(error_type::DENIED, code_of(FaultKind::InvalidParams))
+            SpanOutcome::Refused(error_type::DENIED, code_of(FaultKind::InvalidParams))
         }
-        Failure::Denied(_) => Outcome::Failed(error_type::DENIED),
+        Failure::Denied(_) => SpanOutcome::Failed(error_type::DENIED),
         Failure::Fault(fault)
             if fault.kind == FaultKind::Cancelled
                 || (is_tool_call && reply::is_tool_error(fault.kind)) =>
         {
-            Outcome::Failed(error_word(fault.kind))
+            SpanOutcome::Failed(error_word(fault.kind))
         }
         Failure::Fault(fault) => refused(fault, code_of),
     }
@@ -88,8 +88,8 @@ pub(super) fn failure_word(failure: &Failure) -> &'static str {
 }
 
 /// A fault that is answered with a JSON-RPC error.
-pub(super) fn refused(fault: &Fault, code_of: CodeOf) -> Outcome {
-    Outcome::Refused(error_word(fault.kind), code_of(fault.kind))
+pub(super) fn refused(fault: &Fault, code_of: CodeOf) -> SpanOutcome {
+    SpanOutcome::Refused(error_word(fault.kind), code_of(fault.kind))
 }
 
 /// A fault as spans, metrics and access lines call it.
@@ -135,16 +135,16 @@ mod tests {
         let lost = FaultKind::UpstreamLost;
         assert_eq!(
             told(lost, false),
-            Outcome::Refused(error_type::LOST, -32603)
+            SpanOutcome::Refused(error_type::LOST, -32603)
         );
-        assert_eq!(told(lost, true), Outcome::Failed(error_type::LOST));
+        assert_eq!(told(lost, true), SpanOutcome::Failed(error_type::LOST));
         assert_eq!(
             told(FaultKind::InvalidParams, true),
-            Outcome::Refused(error_type::BAD_REQUEST, -32602)
+            SpanOutcome::Refused(error_type::BAD_REQUEST, -32602)
         );
         assert_eq!(
             told(FaultKind::Cancelled, false),
-            Outcome::Failed(error_type::CANCELLED)
+            SpanOutcome::Failed(error_type::CANCELLED)
         );
     }
 }

@@ -14,7 +14,7 @@ use crate::auth;
 use crate::runtime::lifecycle::Tasks;
 use crate::session::CallLink;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
-use crate::telemetry::request_tag::Kept;
+use crate::telemetry::request_tag::TaggedWork;
 
 /// Outcome of a call.
 pub(super) enum Outcome {
@@ -29,7 +29,7 @@ pub(super) enum Outcome {
 }
 
 /// The whole way of a call, part of its request wherever it is polled.
-pub(super) type CallFuture = Kept<BoxFuture<'static, Outcome>>;
+pub(super) type CallFuture = TaggedWork<BoxFuture<'static, Outcome>>;
 
 /// A call that runs. Dropped unfinished it goes on in the background.
 pub(super) struct Running {

@@ -23,7 +23,7 @@ use super::stop_reason::StopReason;
 use super::supervisor::StdioRuntime;
 use crate::call::OwnerKey;
 use crate::config::StdioCarrier;
-use crate::telemetry::metrics::{Counted, GAUGES, Open, UpstreamLoad};
+use crate::telemetry::metrics::{GAUGES, GaugeGuard, LoadGuard, UpstreamLoad};
 
 impl StdioRuntime {
     /// The helper that will become the child.
@@ -134,8 +134,8 @@ impl StdioRuntime {
 struct EndOfChild {
     slot: Option<Slot>,
     state: Arc<ChildState>,
-    _running: Open,
-    _of_upstream: Counted,
+    _running: GaugeGuard,
+    _of_upstream: LoadGuard,
 }
 
 impl Drop for EndOfChild {

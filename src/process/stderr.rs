@@ -353,7 +353,7 @@ impl Drain {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::captured::Captured;
+    use crate::telemetry::captured::LogCapture;
 
     fn redactor(secrets: &[&'static str]) -> Redactor {
         Redactor::new(secrets)
@@ -450,7 +450,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_stack_trace_is_one_record() {
-        let (log, caught) = (Log::new([""; 0], [""; 0]), Captured::begin());
+        let (log, caught) = (Log::new([""; 0], [""; 0]), LogCapture::begin());
         let (reader, _writer) = tokio::net::unix::pipe::pipe().map(|(w, r)| (r, w)).unwrap();
         let mut drain = Drain::new(reader, 1);
         let trace = b"Error: connect {\n  code: 'ECONNREFUSED'\n}\n    at a (x.js:1)\n    at b (x.js:2)\nnext\n";

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::{CallLink, EventStream, Outlet, Session, lock};
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::StreamKey;
-use crate::telemetry::metrics::{GAUGES, Open};
+use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 
 /// Finished streams a session remembers at most, for resumption.
 const FINISHED_STREAMS: usize = 1024;
@@ -33,7 +33,7 @@ pub struct StreamPermit {
     session: Arc<Session>,
     /// Whether the stream is for messages outside calls.
     is_standalone: bool,
-    _open: Open,
+    _open: GaugeGuard,
 }
 
 impl Drop for StreamPermit {

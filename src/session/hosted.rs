@@ -72,7 +72,7 @@ struct Ended {
 #[derive(Debug)]
 pub struct RunningTask {
     session: Arc<Session>,
-    _running: metrics::Open,
+    _running: metrics::GaugeGuard,
 }
 
 impl Outcome {

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use self::line::{Alarm, Granted, Line, Waiter, Wanted};
 pub use self::line::{Lane, Toll};
 use super::{Session, lock};
-use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
 /// How many calls may run. As many requests may wait besides.
 #[derive(Debug, Clone, Copy)]
@@ -59,7 +59,7 @@ pub struct Waiting {
     alarm: Arc<Alarm>,
     granted: oneshot::Receiver<Granted>,
     deadline: Instant,
-    _counted: Option<Open>,
+    _counted: Option<GaugeGuard>,
 }
 
 /// Why a request was not served.

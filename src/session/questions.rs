@@ -13,7 +13,7 @@ use super::{EventStream, NoticeSource, Session, lock};
 use crate::call::{Answer, Asked, Notice, NoticeKind, Question, Round};
 use crate::ownership::Ownership;
 use crate::protocol::Message;
-use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
 /// What the session has asked and not heard of yet. Ids are our own, unique in the session.
 #[derive(Debug)]
@@ -120,7 +120,7 @@ pub(super) struct Put<'a> {
     id: u64,
     pub(super) answer: oneshot::Receiver<Answer>,
     is_withdrawn: bool,
-    _open: Option<Open>,
+    _open: Option<GaugeGuard>,
 }
 
 impl Put<'_> {

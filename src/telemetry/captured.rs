@@ -9,10 +9,10 @@ use tracing::{Dispatch, Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
-use super::log::{Line, Look};
+use super::log::{LineBuffer, LineFormat};
 use crate::lock::lock;
 
-type Lines = Arc<Mutex<Vec<Value>>>;
+type CapturedLines = Arc<Mutex<Vec<Value>>>;
 
 /// A subscriber that is never dropped. With a single one alive, `tracing` asks the subscriber of the thread that first
 /// reaches an event whether the event is wanted, and remembers the answer for all threads: a test without a subscriber
@@ -20,27 +20,27 @@ type Lines = Arc<Mutex<Vec<Value>>>;
 static ALWAYS: LazyLock<Dispatch> = LazyLock::new(|| Dispatch::new(tracing_subscriber::registry()));
 
 /// Catches while it lives.
-pub(crate) struct Captured {
-    lines: Lines,
+pub(crate) struct LogCapture {
+    lines: CapturedLines,
     _guard: DefaultGuard,
 }
 
-struct Catch(Lines);
+struct CaptureWriter(CapturedLines);
 
-impl<S: Subscriber> Layer<S> for Catch {
+impl<S: Subscriber> Layer<S> for CaptureWriter {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let mut line = Line::default();
-        line.write(Look::Json, Duration::ZERO, event);
+        let mut line = LineBuffer::default();
+        line.write(LineFormat::Json, Duration::ZERO, event);
         let line = serde_json::from_slice(line.as_bytes()).expect("a JSON line");
         lock(&self.0).push(line);
     }
 }
 
-impl Captured {
+impl LogCapture {
     pub(crate) fn begin() -> Self {
         LazyLock::force(&ALWAYS);
-        let lines = Lines::default();
-        let layer = Catch(Arc::clone(&lines));
+        let lines = CapturedLines::default();
+        let layer = CaptureWriter(Arc::clone(&lines));
         let subscriber = tracing_subscriber::registry().with(layer);
         Self {
             lines,

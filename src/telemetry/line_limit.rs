@@ -15,11 +15,11 @@ const REPEAT: Duration = Duration::from_mins(1);
 /// Limits lines that callers or peers can cause as often as they like. Holds one entry for each kind.
 #[derive(Debug)]
 pub struct LineLimit<K = &'static str> {
-    written: Mutex<HashMap<K, Written>>,
+    written: Mutex<HashMap<K, WrittenLines>>,
 }
 
 #[derive(Debug)]
-struct Written {
+struct WrittenLines {
     at: Instant,
     /// Events since then.
     muted: u64,
@@ -40,7 +40,7 @@ impl<K: Eq + Hash> LineLimit<K> {
         let now = Instant::now();
         let mut written = lock(&self.written);
         let Some(last) = written.get_mut(&kind) else {
-            written.insert(kind, Written { at: now, muted: 0 });
+            written.insert(kind, WrittenLines { at: now, muted: 0 });
             return Some(0);
         };
         if now.duration_since(last.at) < REPEAT {

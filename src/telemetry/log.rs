@@ -19,25 +19,25 @@ use tracing_subscriber::layer::Context;
 pub(super) use export::ExportLayer;
 pub use level::LogControl;
 pub(super) use level::filter;
-pub(super) use line::{Line, Look};
-pub(super) use stamp::Stamp;
-pub(super) use writer::{Kind, Writer, WriterGuard};
+pub(super) use line::{LineBuffer, LineFormat};
+pub(super) use stamp::TimeStamps;
+pub(super) use writer::{LineKind, LogWriter, WriterGuard};
 
 use crate::clock::{Clock, SystemClock};
 
 thread_local! {
-    static LINE: RefCell<Line> = RefCell::default();
+    static LINE: RefCell<LineBuffer> = RefCell::default();
 }
 
 /// Writes every event as one line.
 #[derive(Debug)]
 pub(super) struct LineLayer {
-    look: Look,
-    writer: Writer,
+    look: LineFormat,
+    writer: LogWriter,
 }
 
 impl LineLayer {
-    pub(super) fn new(look: Look, writer: Writer) -> Self {
+    pub(super) fn new(look: LineFormat, writer: LogWriter) -> Self {
         Self { look, writer }
     }
 }
@@ -49,7 +49,7 @@ impl<S: Subscriber> Layer<S> for LineLayer {
         LINE.with(|line| {
             if let Ok(mut line) = line.try_borrow_mut() {
                 line.write(self.look, SystemClock.now(), event);
-                self.writer.put(Kind::Log, line.as_bytes());
+                self.writer.put(LineKind::Log, line.as_bytes());
             }
         });
     }

@@ -9,10 +9,10 @@ mod load;
 pub(super) mod process;
 mod sessions;
 
-pub(super) use durations::{Durations, Series};
-pub use instrument::{Counter, Gauge, Labeled, Level, Open};
-pub(super) use load::Ended;
-pub use load::{Counted, RecentCalls, UpstreamLoad};
+pub(super) use durations::{DurationHistogram, SeriesKey};
+pub use instrument::{CounterHandle, GaugeGuard, GaugeHandle, LabeledCounter, LabeledGauge};
+pub(super) use load::CallEnd;
+pub use load::{LoadGuard, RecentCalls, UpstreamLoad};
 pub use sessions::{UpstreamSession, server_session_ended};
 
 use super::names::{attribute, metric};
@@ -45,7 +45,7 @@ macro_rules! table {
 
 table! {
     /// What only ever grows.
-    Counters COUNTERS of Counter {
+    Counters COUNTERS of CounterHandle {
         connections_refused = CONNECTIONS_REFUSED "{connection}"
             "Connections refused because the configured number was open.";
         connections_stalled = CONNECTIONS_STALLED "{connection}"
@@ -102,7 +102,7 @@ table! {
             "Tasks not followed because their subscription names too many.";
         tasks_unheard = TASKS_UNHEARD "{task}"
             "Tasks whose progress is no longer passed on because a connection has too many.";
-        visits_forgotten = VISITS_FORGOTTEN "{visit}"
+        visits_forgotten = URL_ELICITATIONS_FORGOTTEN "{visit}"
             "Visits to URLs whose end would no longer be told because a shared link has too many.";
         questions_asked = QUESTIONS_ASKED "{question}"
             "Questions of upstreams that were put to clients.";
@@ -161,7 +161,7 @@ table! {
 
 table! {
     /// What goes up and down.
-    Gauges GAUGES of Gauge {
+    Gauges GAUGES of GaugeHandle {
         connections_open = CONNECTIONS_OPEN "{connection}"
             "Client connections that are open.";
         sessions_open = SESSIONS_OPEN "{session}"
@@ -207,7 +207,7 @@ table! {
 
 table! {
     /// What only ever grows, told apart by one label; rare things only.
-    LabeledCounters LABELED of Labeled {
+    LabeledCounters LABELED of LabeledCounter {
         connections_failed = CONNECTIONS_FAILED "{connection}" by attribute::REASON,
             "Connections that failed before they carried a request.";
         connections_evicted = CONNECTIONS_EVICTED "{connection}" by attribute::REASON,
@@ -265,7 +265,7 @@ table! {
 
 table! {
     /// What goes up and down, told apart by one label.
-    Levels LEVELS of Level {
+    Levels LEVELS of LabeledGauge {
         upstream_state = UPSTREAM_STATE "{state}" by attribute::UPSTREAM,
             "How an upstream does: 0 not reached yet, 1 up, 2 degraded, 3 down.";
         certificate_expiry = CERTIFICATE_EXPIRY "s" by attribute::LISTENER,

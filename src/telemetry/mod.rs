@@ -3,7 +3,7 @@
 #[cfg(test)]
 pub(crate) mod captured;
 pub mod chain;
-mod collector;
+mod exporter_health;
 pub mod line_limit;
 mod log;
 pub mod metrics;

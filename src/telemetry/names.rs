@@ -174,7 +174,7 @@ pub mod metric {
     /// Tasks whose progress is no longer passed on because a connection has too many.
     pub const TASKS_UNHEARD: &str = "drawbridge.tasks.unheard";
     /// Visits to URLs whose end would no longer be told because a shared link has too many that are not over.
-    pub const VISITS_FORGOTTEN: &str = "drawbridge.visits.forgotten";
+    pub const URL_ELICITATIONS_FORGOTTEN: &str = "drawbridge.visits.forgotten";
     /// Events in the log.
     pub const EVENTS_KEPT: &str = "drawbridge.events.kept";
     /// Size of the event log.

@@ -9,19 +9,19 @@ use std::time::Duration;
 use opentelemetry_sdk::logs::SdkLogger;
 use tracing::Level;
 
-use super::log::{Kind, Line, Look, Writer, export};
+use super::log::{LineBuffer, LineFormat, LineKind, LogWriter, export};
 use super::names::AUDIT_TARGET;
 use super::trace::TraceId;
 use crate::clock::{Clock, SystemClock};
 
-static LOG: OnceLock<Log> = OnceLock::new();
+static LOG: OnceLock<RecordLog> = OnceLock::new();
 
 thread_local! {
-    static LINE: RefCell<Line> = RefCell::default();
+    static LINE: RefCell<LineBuffer> = RefCell::default();
 }
 
 /// Takes the fields of a record, in their order.
-pub trait Fields {
+pub trait RecordFields {
     /// One of our own words, or a name from the configuration: without quotes, backslashes,
     /// control characters, and certainly no secret.
     fn word(&mut self, name: &'static str, value: &str);
@@ -33,8 +33,8 @@ pub trait Fields {
     /// A time since the Unix epoch.
     fn time(&mut self, name: &'static str, at: Duration);
 
-    /// The same as [`Fields::text`], worked out once.
-    fn lasting(&mut self, name: &'static str, value: &Lasting) {
+    /// The same as [`RecordFields::text`], worked out once.
+    fn cached(&mut self, name: &'static str, value: &CachedText) {
         self.text(name, value.as_str());
     }
 
@@ -70,13 +70,13 @@ pub trait Fields {
 
 /// An untrusted text shown in many lines, escaped once.
 #[derive(Debug, Clone)]
-pub struct Lasting {
+pub struct CachedText {
     text: Arc<str>,
     /// As lines show it: all lines of a process have one format.
     fit: OnceLock<Box<str>>,
 }
 
-impl Lasting {
+impl CachedText {
     /// Wraps `text`; escaping is deferred to the first line that shows the text.
     #[must_use]
     pub fn new(text: &str) -> Self {
@@ -98,16 +98,16 @@ impl Lasting {
 }
 
 /// An event with fields to log.
-pub trait Record {
+pub trait RecordEvent {
     /// Shows every field that applies.
-    fn fields(&self, to: &mut dyn Fields);
+    fn fields(&self, to: &mut dyn RecordFields);
 }
 
 /// Where records go.
 #[derive(Debug)]
-pub(super) struct Log {
-    pub(super) look: Look,
-    pub(super) writer: Writer,
+pub(super) struct RecordLog {
+    pub(super) look: LineFormat,
+    pub(super) writer: LogWriter,
     /// The OTLP logger, if records are exported.
     pub(super) exporter: Option<SdkLogger>,
     /// Whether records below the level `WARN` are exported, too.
@@ -115,7 +115,7 @@ pub(super) struct Log {
 }
 
 /// Installs the destination of records. Only the first call in a process has an effect.
-pub(super) fn install(log: Log) {
+pub(super) fn install(log: RecordLog) {
     drop(LOG.set(log));
 }
 
@@ -130,7 +130,7 @@ pub fn is_wanted() -> bool {
 }
 
 /// Writes one record, and exports it where logs are exported.
-pub fn write(target: &'static str, level: Level, record: &dyn Record) {
+pub fn write(target: &'static str, level: Level, record: &dyn RecordEvent) {
     #[cfg(test)]
     if capture::take(target, level, record) {
         return;
@@ -145,9 +145,9 @@ pub fn write(target: &'static str, level: Level, record: &dyn Record) {
                 record.fields(fields);
             });
             let kind = if target == AUDIT_TARGET {
-                Kind::Audit
+                LineKind::Audit
             } else {
-                Kind::Log
+                LineKind::Log
             };
             log.writer.put(kind, line.as_bytes());
         }
@@ -173,9 +173,9 @@ pub(crate) mod capture {
     }
 
     /// Catches while it lives.
-    pub(crate) struct Capture(Lines);
+    pub(crate) struct RecordCapture(Lines);
 
-    impl Capture {
+    impl RecordCapture {
         pub(crate) fn begin() -> Self {
             let lines = Lines::default();
             CAUGHT.set(Some(Rc::clone(&lines)));
@@ -190,7 +190,7 @@ pub(crate) mod capture {
         }
     }
 
-    impl Drop for Capture {
+    impl Drop for RecordCapture {
         fn drop(&mut self) {
             CAUGHT.set(None);
         }
@@ -200,13 +200,13 @@ pub(crate) mod capture {
         CAUGHT.with_borrow(Option::is_some)
     }
 
-    pub(super) fn take(target: &'static str, level: Level, record: &dyn Record) -> bool {
+    pub(super) fn take(target: &'static str, level: Level, record: &dyn RecordEvent) -> bool {
         CAUGHT.with_borrow(|caught| {
             let Some(caught) = caught else {
                 return false;
             };
-            let mut line = Line::default();
-            line.render(Look::Json, Duration::ZERO, level, target, |fields| {
+            let mut line = LineBuffer::default();
+            line.render(LineFormat::Json, Duration::ZERO, level, target, |fields| {
                 record.fields(fields);
             });
             let line = String::from_utf8(line.as_bytes().to_vec()).expect("text");
@@ -220,13 +220,13 @@ pub(crate) mod capture {
 mod tests {
     use serde_json::json;
 
-    use super::capture::Capture;
+    use super::capture::RecordCapture;
     use super::*;
 
     struct All<'a>(&'a str);
 
-    impl Record for All<'_> {
-        fn fields(&self, to: &mut dyn Fields) {
+    impl RecordEvent for All<'_> {
+        fn fields(&self, to: &mut dyn RecordFields) {
             to.word("word", "tools/call");
             to.text("name", self.0);
             to.number("count", u64::MAX);
@@ -235,16 +235,16 @@ mod tests {
             to.number("none", 0);
             to.address("client", IpAddr::from([192, 0, 2, 100]));
             to.address("other", "2001:db8::1".parse().expect("an address"));
-            let lasting = Lasting::new(self.0);
+            let cached = CachedText::new(self.0);
             for _ in 0..2 {
-                to.lasting("again", &lasting);
+                to.cached("again", &cached);
             }
         }
     }
 
     #[test]
     fn a_record_is_one_object_with_its_fields_in_order() {
-        let caught = Capture::begin();
+        let caught = RecordCapture::begin();
         write("audit", Level::WARN, &All("read"));
         let line = caught.lines().remove(0);
         assert_eq!(
@@ -260,7 +260,7 @@ mod tests {
 
     #[test]
     fn what_others_chose_can_neither_break_the_line_nor_show_a_secret() {
-        let caught = Capture::begin();
+        let caught = RecordCapture::begin();
         for text in [
             "a\"b\\c\nd\u{1b}é",
             "Bearer abcdef0123456789",
@@ -280,7 +280,7 @@ mod tests {
     #[test]
     fn nobody_reads_until_somebody_listens() {
         assert!(!is_wanted());
-        let _caught = Capture::begin();
+        let _caught = RecordCapture::begin();
         assert!(is_wanted());
     }
 }

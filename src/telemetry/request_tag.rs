@@ -99,7 +99,7 @@ pub fn current() -> Option<RequestTag> {
 pin_project! {
     /// Work that is part of a request wherever it is polled.
     #[derive(Debug)]
-    pub struct Kept<F> {
+    pub struct TaggedWork<F> {
         #[pin]
         work: F,
         tag: Option<RequestTag>,
@@ -108,14 +108,14 @@ pin_project! {
 
 /// `work` as part of the request that this task serves now, wherever it is polled. Large futures are boxed first:
 /// this moves them.
-pub fn keep<F: Future>(work: F) -> Kept<F> {
-    Kept {
+pub fn keep<F: Future>(work: F) -> TaggedWork<F> {
+    TaggedWork {
         work,
         tag: current(),
     }
 }
 
-impl<F: Future> Future for Kept<F> {
+impl<F: Future> Future for TaggedWork<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {

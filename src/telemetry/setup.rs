@@ -22,13 +22,13 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use url::Url;
 
-use super::collector::Watched;
+use super::exporter_health::WatchedExporter;
 pub use super::log::LogControl;
-use super::log::{self, ExportLayer, LineLayer, Look, Writer, WriterGuard};
+use super::log::{self, ExportLayer, LineFormat, LineLayer, LogWriter, WriterGuard};
 use super::metrics::{COUNTERS, GAUGES, LABELED, LEVELS, process};
 use super::names::{SCOPE, attribute};
 use super::record;
-use super::trace::Tracing;
+use super::trace::SpanPipeline;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, process_environment};
 use crate::telemetry::chain::chain;
@@ -112,34 +112,38 @@ pub fn init(settings: &config::TelemetryConfig) -> Result<TelemetryGuard, Teleme
         );
     let (mut tracer, mut logger) = (None, None);
     if let Some(endpoint) = &settings.otlp_endpoint {
-        meter = meter.with_periodic_exporter(Watched::new("metrics", metric_exporter(endpoint)?));
+        meter = meter
+            .with_periodic_exporter(WatchedExporter::new("metrics", metric_exporter(endpoint)?));
         tracer = Some(
             SdkTracerProvider::builder()
                 .with_resource(resource.clone())
-                // Whether to record is decided before the SDK is asked: see `trace::Tracing`.
+                // Whether to record is decided before the SDK is asked: see `trace::SpanPipeline`.
                 .with_sampler(Sampler::AlwaysOn)
-                .with_batch_exporter(Watched::new("traces", span_exporter(endpoint)?))
+                .with_batch_exporter(WatchedExporter::new("traces", span_exporter(endpoint)?))
                 .build(),
         );
         logger = Some(
             SdkLoggerProvider::builder()
                 .with_resource(resource)
                 .with_log_processor(
-                    BatchLogProcessor::builder(Watched::new("logs", log_exporter(endpoint)?))
-                        .with_batch_config(
-                            BatchConfigBuilder::default()
-                                .with_max_queue_size(LOG_QUEUE)
-                                .build(),
-                        )
-                        .build(),
+                    BatchLogProcessor::builder(WatchedExporter::new(
+                        "logs",
+                        log_exporter(endpoint)?,
+                    ))
+                    .with_batch_config(
+                        BatchConfigBuilder::default()
+                            .with_max_queue_size(LOG_QUEUE)
+                            .build(),
+                    )
+                    .build(),
                 )
                 .build(),
         );
     }
     let meter = meter.build();
-    let look = Look::new(settings.log_format, shows_colours());
-    let (writer, writer_guard) = Writer::start(std::io::stdout())?;
-    record::install(record::Log {
+    let look = LineFormat::new(settings.log_format, shows_colours());
+    let (writer, writer_guard) = LogWriter::start(std::io::stdout())?;
+    record::install(record::RecordLog {
         look,
         writer: writer.clone(),
         exporter: logger.as_ref().map(|provider| provider.logger(SCOPE)),
@@ -155,7 +159,7 @@ pub fn init(settings: &config::TelemetryConfig) -> Result<TelemetryGuard, Teleme
         .try_init()?;
     std::panic::set_hook(Box::new(report_panic));
     if let Some(tracer) = &tracer {
-        Tracing::install(
+        SpanPipeline::install(
             tracer.tracer(SCOPE),
             settings.sample_ratio,
             settings.caller_traces,
@@ -181,8 +185,8 @@ pub fn init(settings: &config::TelemetryConfig) -> Result<TelemetryGuard, Teleme
 /// # Errors
 /// Logging was set up before, or the system refuses a thread.
 pub fn lines_to_stderr(settings: &config::TelemetryConfig) -> Result<LinesGuard, TelemetryError> {
-    let look = Look::new(settings.log_format, false);
-    let (writer, guard) = Writer::start(std::io::stderr())?;
+    let look = LineFormat::new(settings.log_format, false);
+    let (writer, guard) = LogWriter::start(std::io::stderr())?;
     let (filter, _) = log::filter(settings.log_level.clone());
     tracing_subscriber::registry()
         .with(filter)

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
-pub use sampling::Tracing;
-pub use span::{CallSpan, Outcome};
+pub use sampling::SpanPipeline;
+pub use span::{CallSpan, SpanOutcome};
 
 /// HTTP header and `_meta` key of the position in a trace.
 pub const TRACEPARENT: &str = "traceparent";
@@ -28,12 +28,12 @@ const TRACEPARENT_BYTES: usize = 55;
 /// Where a call stands in a distributed trace; the default stands nowhere.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceContext {
-    position: Option<Position>,
+    position: Option<HexPosition>,
     state: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Position {
+struct HexPosition {
     trace: u128,
     span: u64,
     flags: u8,
@@ -44,7 +44,7 @@ impl TraceContext {
     /// left out.
     #[must_use]
     pub fn parse(traceparent: &str, tracestate: Option<&str>) -> Option<Self> {
-        let position = Position::parse(traceparent.as_bytes())?;
+        let position = HexPosition::parse(traceparent.as_bytes())?;
         let state = tracestate.and_then(state::read);
         Some(Self {
             position: Some(position),
@@ -85,8 +85,8 @@ impl TraceContext {
 
     /// The text for the header and for `_meta`.
     #[must_use]
-    pub fn traceparent(&self) -> Option<Traceparent> {
-        self.position.map(Position::write)
+    pub fn traceparent(&self) -> Option<TraceParent> {
+        self.position.map(HexPosition::write)
     }
 
     /// What vendors added.
@@ -123,8 +123,8 @@ impl TraceContext {
     pub fn child(&self) -> Self {
         let span = random_span();
         let position = match self.position {
-            Some(parent) => Position { span, ..parent },
-            None => Position {
+            Some(parent) => HexPosition { span, ..parent },
+            None => HexPosition {
                 trace: rand::random::<u128>().max(1),
                 span,
                 flags: 0,
@@ -141,7 +141,7 @@ fn random_span() -> u64 {
     rand::random::<u64>().max(1)
 }
 
-impl Position {
+impl HexPosition {
     /// `00-<32 hex>-<16 hex>-<2 hex>` in lower case; later versions may go on after a dash.
     /// Spec: W3C Trace Context §3.2.2.
     fn parse(text: &[u8]) -> Option<Self> {
@@ -159,7 +159,7 @@ impl Position {
         (dashes && ends_well && trace != 0 && span != 0).then_some(Self { trace, span, flags })
     }
 
-    fn write(self) -> Traceparent {
+    fn write(self) -> TraceParent {
         let mut text = *b"00-00000000000000000000000000000000-0000000000000000-00";
         let (head, tail) = text.split_at_mut(35);
         let (_, trace) = head.split_at_mut(3);
@@ -170,7 +170,7 @@ impl Position {
         if let Some(flags) = tail.get_mut(18..) {
             put_hex(flags, u128::from(self.flags));
         }
-        Traceparent(text)
+        TraceParent(text)
     }
 }
 
@@ -197,13 +197,13 @@ fn put_hex(into: &mut [u8], value: u128) {
 
 /// The text of a `traceparent`, kept in place.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Traceparent([u8; TRACEPARENT_BYTES]);
+pub struct TraceParent([u8; TRACEPARENT_BYTES]);
 
 /// The text of a trace id, kept in place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct TraceId([u8; 32]);
 
-impl Traceparent {
+impl TraceParent {
     /// The text; always ASCII, without characters that need escaping.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -219,7 +219,7 @@ impl TraceId {
     }
 }
 
-impl std::fmt::Debug for Traceparent {
+impl std::fmt::Debug for TraceParent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())
     }

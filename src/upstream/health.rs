@@ -324,7 +324,7 @@ fn has_answered(error: &LinkError) -> bool {
 mod tests {
     use super::*;
     use crate::clock::{Clock as _, SystemClock};
-    use crate::telemetry::captured::Captured;
+    use crate::telemetry::captured::LogCapture;
 
     fn health() -> Health {
         Health::new("health-test".into(), FirstStarts::new(false))
@@ -466,7 +466,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cause_is_logged_once_a_minute() {
-        let (health, caught) = (health(), Captured::begin());
+        let (health, caught) = (health(), LogCapture::begin());
         for _ in 0..10 {
             health.failed(Instant::now(), &LinkError::Status(401), None);
             health.call_failed(&LinkError::Status(401), None);

@@ -18,7 +18,7 @@ use super::refusals::{assert_nothing_is_told, assert_one_line};
 use super::{FROM, assert_invalid, merged};
 use crate::clock::TestClock;
 use crate::secret::Secret;
-use crate::telemetry::captured::Captured;
+use crate::telemetry::captured::LogCapture;
 
 /// An authenticator that asks a server.
 struct World {
@@ -145,7 +145,7 @@ async fn what_the_issuer_says_is_judged_as_a_token_is(#[case] said: Value, #[cas
 async fn an_inactive_token_is_logged_and_not_told() {
     let world = World::new().await;
     world.server.says(&json!({"active": false}));
-    let caught = Captured::begin();
+    let caught = LogCapture::begin();
     let token = "kR7mQ2xV9w";
     let denied = world.present(token).await.expect_err("refused");
     let lines = caught.of_level("WARN");

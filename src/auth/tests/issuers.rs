@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::telemetry::captured::Captured;
+use crate::telemetry::captured::LogCapture;
 
 /// What a server answers to a path; nothing where it never answers.
 type Answer = Box<dyn Fn(&str) -> Option<(u16, String)> + Send>;
@@ -181,7 +181,7 @@ async fn told(authenticator: &Authenticator, token: &str) -> (u16, bool, &'stati
 async fn each_broken_issuer_has_its_own_line() {
     let broken = broken().await;
     let ids: Vec<&str> = broken.iter().map(|(issuer, _)| issuer.as_str()).collect();
-    let caught = Captured::begin();
+    let caught = LogCapture::begin();
     let authenticator =
         Authenticator::new(&auth(&ids), TestClock::at(NOW) as SharedClock, Tasks::new());
     let authenticator = authenticator.expect("a configuration");

@@ -1,7 +1,7 @@
 //! What the log says of refused tokens.
 
 use super::*;
-use crate::telemetry::captured::Captured;
+use crate::telemetry::captured::LogCapture;
 
 /// What a token is changed by, and what the log then has to say.
 #[rstest]
@@ -73,7 +73,7 @@ async fn a_refusal_says_what_came_and_was_wanted(
 ) {
     let world = World::new();
     let token = world.changed(&header, &claims);
-    let caught = Captured::begin();
+    let caught = LogCapture::begin();
     let denied = world.present(&token).await.expect_err("refused");
     let lines = caught.of_level("WARN");
     assert_one_line(&lines, words, &token);
@@ -177,7 +177,7 @@ async fn a_token_of_another_make_says_how_it_is_made(
 ) {
     let world = World::new();
     let token = make(&world);
-    let caught = Captured::begin();
+    let caught = LogCapture::begin();
     let denied = world.present(&token).await.expect_err("refused");
     let lines = caught.of_level("WARN");
     assert_one_line(&lines, words, &token);
@@ -188,7 +188,7 @@ async fn a_token_of_another_make_says_how_it_is_made(
 async fn a_forged_token_is_logged_once_with_its_key() {
     let world = World::new();
     let forged = Signer::new("k1").mint(ISSUER);
-    let caught = Captured::begin();
+    let caught = LogCapture::begin();
     for _ in 0..5 {
         assert_invalid(world.present(&forged).await, "token_signature");
     }
@@ -201,7 +201,7 @@ async fn a_forged_token_is_logged_once_with_its_key() {
 #[tokio::test(start_paused = true)]
 async fn refusals_are_counted_after_the_first_of_a_minute() {
     let world = World::new();
-    let caught = Captured::begin();
+    let caught = LogCapture::begin();
     for n in 0..50 {
         let claims = json!({"aud": format!("a{n}"), "iss": ISSUER});
         assert_invalid(
@@ -232,7 +232,7 @@ async fn refusals_are_counted_after_the_first_of_a_minute() {
 #[tokio::test]
 async fn values_are_cut_and_stay_on_one_line() {
     let world = World::new();
-    let caught = Captured::begin();
+    let caught = LogCapture::begin();
     let long = format!("\n\u{1b}[2J{}", "é".repeat(1000));
     let result = world.present_changed(json!({}), json!({"aud": long})).await;
     assert_invalid(result, "token_audience");
@@ -244,7 +244,7 @@ async fn values_are_cut_and_stay_on_one_line() {
 #[tokio::test]
 async fn a_good_token_and_a_missing_one_make_no_line() {
     let world = World::new();
-    let caught = Captured::begin();
+    let caught = LogCapture::begin();
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("good");
     let (nothing, endpoint) = (HeaderMap::new(), endpoint());
@@ -258,7 +258,7 @@ async fn a_good_token_and_a_missing_one_make_no_line() {
 #[tokio::test]
 async fn what_is_no_token_says_why() {
     let world = World::new();
-    let caught = Captured::begin();
+    let caught = LogCapture::begin();
     assert_invalid(world.present("opaque").await, "token_not_a_jwt");
     let query = Some("access_token=abcdef");
     let (headers, endpoint) = (HeaderMap::new(), endpoint());

@@ -4,7 +4,7 @@ use http_body_util::BodyExt;
 
 use super::*;
 use crate::call::Principal;
-use crate::telemetry::record::capture::Capture;
+use crate::telemetry::record::capture::RecordCapture;
 
 fn begin() -> AccessLine {
     begin_until(&Arc::default())
@@ -18,7 +18,7 @@ fn begin_until(stop: &Arc<CancellationToken>) -> AccessLine {
 
 #[test]
 fn a_whole_answer_makes_one_line_at_once() {
-    let caught = Capture::begin();
+    let caught = RecordCapture::begin();
     let line = begin();
     let record = line.record().clone();
     record.message(Some("tools/call"), Some("7"), Some(&"é".repeat(500)));
@@ -54,7 +54,7 @@ fn a_whole_answer_makes_one_line_at_once() {
 
 #[tokio::test]
 async fn a_stream_makes_its_line_when_it_ends() {
-    let caught = Capture::begin();
+    let caught = RecordCapture::begin();
     let chunks = ["one", "two"].map(|text| Ok::<_, std::io::Error>(Bytes::from(text)));
     let response = begin().attach(Response::new(Body::from_stream(stream::iter(chunks))));
     assert!(caught.lines().is_empty());
@@ -67,7 +67,7 @@ async fn a_stream_makes_its_line_when_it_ends() {
 
 #[tokio::test]
 async fn a_client_that_leaves_is_noted() {
-    let caught = Capture::begin();
+    let caught = RecordCapture::begin();
     let endless = stream::pending::<Result<Bytes, std::io::Error>>();
     drop(begin().attach(Response::new(Body::from_stream(endless))));
     drop(begin());
@@ -78,7 +78,7 @@ async fn a_client_that_leaves_is_noted() {
 
 #[tokio::test]
 async fn what_our_own_stop_cuts_off_says_so() {
-    let caught = Capture::begin();
+    let caught = RecordCapture::begin();
     let stop = Arc::new(CancellationToken::new());
     let endless = stream::pending::<Result<Bytes, std::io::Error>>();
     let streaming = begin_until(&stop).attach(Response::new(Body::from_stream(endless)));
@@ -101,7 +101,7 @@ async fn what_our_own_stop_cuts_off_says_so() {
 
 #[test]
 fn a_message_of_a_socket_makes_a_line_of_its_own() {
-    let caught = Capture::begin();
+    let caught = RecordCapture::begin();
     let opening = begin();
     let socket = opening.record().clone();
     socket.principal(Principal::new("i", "alice", "", Vec::new(), None).owner());
@@ -126,7 +126,7 @@ fn a_message_of_a_socket_makes_a_line_of_its_own() {
 
 #[test]
 fn a_method_that_clients_invent_is_not_written_down() {
-    let caught = Capture::begin();
+    let caught = RecordCapture::begin();
     let invented = Method::from_bytes("x".repeat(5000).as_bytes()).unwrap();
     for method in [invented, Method::PUT] {
         drop(AccessLine::begin(&method, "other", None, &Arc::default()));
@@ -138,7 +138,7 @@ fn a_method_that_clients_invent_is_not_written_down() {
 
 #[test]
 fn the_line_of_a_response_has_an_id_and_no_method() {
-    let caught = Capture::begin();
+    let caught = RecordCapture::begin();
     let line = begin();
     line.record().message(None, Some("7"), None);
     line.record().message(Some("ping"), Some("8"), None);

@@ -11,7 +11,7 @@ use super::holding::{Holding, OpenExchange};
 use super::places::Places;
 use crate::call::OwnerKey;
 use crate::lock::lock;
-use crate::telemetry::metrics::{COUNTERS, Open};
+use crate::telemetry::metrics::{COUNTERS, GaugeGuard};
 
 /// State of a connection, as `Places` needs it.
 #[derive(Debug)]
@@ -90,7 +90,7 @@ struct Taken {
     entry: Arc<Entry>,
     places: Arc<Places>,
     /// Absent for a connection that is not a client's.
-    open: Option<Open>,
+    open: Option<GaugeGuard>,
 }
 
 impl Drop for Taken {
@@ -104,7 +104,7 @@ impl Drop for Taken {
 pub(in crate::downstream) struct Crowded;
 
 impl Place {
-    pub(super) fn new(entry: Arc<Entry>, places: Arc<Places>, open: Option<Open>) -> Self {
+    pub(super) fn new(entry: Arc<Entry>, places: Arc<Places>, open: Option<GaugeGuard>) -> Self {
         let taken = Arc::new(Taken {
             entry,
             places,

@@ -19,14 +19,14 @@ use super::outlet::{Next, Outlet};
 use crate::call::Reply;
 use crate::downstream::plain_events::{PlainEvents, encode};
 use crate::downstream::reply;
-use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
-use crate::telemetry::request_tag::Kept;
+use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
+use crate::telemetry::request_tag::TaggedWork;
 
 /// After this silence a call is answered as a stream, which can be kept alive.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The whole way of a call, part of its request wherever it is polled.
-pub(super) type CallFuture = Kept<BoxFuture<'static, Outcome>>;
+pub(super) type CallFuture = TaggedWork<BoxFuture<'static, Outcome>>;
 
 /// An exchange that waits for its call. Dropped before the end, it cancels the call.
 pub(super) struct Exchange {
@@ -36,7 +36,7 @@ pub(super) struct Exchange {
     outlet: Arc<Outlet<Outcome>>,
     ended: bool,
     /// Counts the exchange while its response is an event stream.
-    open: Option<Open>,
+    open: Option<GaugeGuard>,
 }
 
 impl Exchange {

@@ -23,7 +23,7 @@ use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
 use crate::sync::keyed_counter::Tally;
 use crate::telemetry::line_limit::LineLimit;
-use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
 type Key = [u8; KEY_LEN];
 
@@ -95,7 +95,7 @@ pub(super) struct Place {
     parking: Arc<Parking>,
     spot: Spot,
     key: Key,
-    _counted: Open,
+    _counted: GaugeGuard,
 }
 
 /// How a call that asks enters.

@@ -16,7 +16,7 @@ use super::parking::Place;
 use super::ticket::{LIFE, Ticket};
 use crate::call::{Answer, Asked, Question};
 use crate::downstream::access_log::AccessRecord;
-use crate::telemetry::metrics::{COUNTERS, GAUGES, Open};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 use crate::translate::answer_validation::is_answered_by;
 
 /// How long a question waits for further ones, to share a round.
@@ -54,7 +54,7 @@ pub(super) struct Rounds {
 struct OpenQuestion {
     question: Question,
     answer: oneshot::Sender<Result<Answer, Refused>>,
-    _counted: Open,
+    _counted: GaugeGuard,
 }
 
 /// A question and the client's answer.

@@ -2,14 +2,14 @@
 //! of none, are different instruments.
 
 use crate::session::Session;
-use crate::telemetry::metrics::{COUNTERS, Counter, GAUGES, Gauge};
+use crate::telemetry::metrics::{COUNTERS, CounterHandle, GAUGES, GaugeHandle};
 
 /// The instruments of one kind of session.
 #[derive(Debug)]
 pub(super) struct Counted {
-    pub(super) open: &'static Gauge,
-    pub(super) evicted: &'static Counter,
-    pub(super) expired: &'static Counter,
+    pub(super) open: &'static GaugeHandle,
+    pub(super) evicted: &'static CounterHandle,
+    pub(super) expired: &'static CounterHandle,
 }
 
 /// The instruments that count `session`.

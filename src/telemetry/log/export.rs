@@ -9,10 +9,10 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-use super::Stamp;
+use super::TimeStamps;
 use super::line::MAX_VALUE_BYTES;
 use crate::telemetry::chain::chain;
-use crate::telemetry::record::{self, Record};
+use crate::telemetry::record::{self, RecordEvent};
 use crate::telemetry::redact::{MASK, cut, is_secret_name, redact};
 use crate::telemetry::request_tag;
 use crate::telemetry::trace::TraceId;
@@ -42,7 +42,7 @@ impl<S: Subscriber> Layer<S> for ExportLayer {
         emit(&self.0, target, level, |attributes| {
             event.record(attributes);
             if let Some(tag) = request_tag::current() {
-                record::Fields::word(attributes, "request_id", tag.as_str());
+                record::RecordFields::word(attributes, "request_id", tag.as_str());
             }
         });
     }
@@ -53,7 +53,7 @@ pub(in crate::telemetry) fn record(
     logger: &SdkLogger,
     target: &'static str,
     level: Level,
-    record: &dyn Record,
+    record: &dyn RecordEvent,
 ) {
     emit(logger, target, level, |attributes| {
         record.fields(attributes);
@@ -64,14 +64,14 @@ fn emit(
     logger: &SdkLogger,
     target: &'static str,
     level: Level,
-    fill: impl FnOnce(&mut Attributes<'_, SdkLogRecord>),
+    fill: impl FnOnce(&mut RecordAttributes<'_, SdkLogRecord>),
 ) {
     let mut record = logger.create_log_record();
     let (number, word) = severity(level);
     record.set_severity_number(number);
     record.set_severity_text(word);
     record.set_target(target);
-    fill(&mut Attributes(&mut record));
+    fill(&mut RecordAttributes(&mut record));
     logger.emit(record);
 }
 
@@ -85,9 +85,9 @@ fn severity(level: Level) -> (Severity, &'static str) {
     }
 }
 
-struct Attributes<'a, R>(&'a mut R);
+struct RecordAttributes<'a, R>(&'a mut R);
 
-impl<R: LogRecord> Attributes<'_, R> {
+impl<R: LogRecord> RecordAttributes<'_, R> {
     fn add(&mut self, name: &'static str, value: AnyValue) {
         if name == "message" {
             self.0.set_body(value);
@@ -113,7 +113,7 @@ impl<R: LogRecord> Attributes<'_, R> {
     }
 }
 
-impl<R: LogRecord> Visit for Attributes<'_, R> {
+impl<R: LogRecord> Visit for RecordAttributes<'_, R> {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.string(field.name(), value);
     }
@@ -143,7 +143,7 @@ impl<R: LogRecord> Visit for Attributes<'_, R> {
     }
 }
 
-impl<R: LogRecord> record::Fields for Attributes<'_, R> {
+impl<R: LogRecord> record::RecordFields for RecordAttributes<'_, R> {
     fn word(&mut self, name: &'static str, value: &str) {
         self.add(name, AnyValue::from(value.to_owned()));
     }
@@ -167,7 +167,7 @@ impl<R: LogRecord> record::Fields for Attributes<'_, R> {
 
     fn time(&mut self, name: &'static str, at: Duration) {
         let mut text = String::new();
-        Stamp::default().put(&mut text, at);
+        TimeStamps::default().put(&mut text, at);
         self.add(name, AnyValue::from(text));
     }
 }

@@ -10,14 +10,14 @@ use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::config::LogLevels;
 use crate::lock::lock;
-use crate::telemetry::collector::is_repetition;
+use crate::telemetry::exporter_health::is_repetition;
 
 /// The filter of all events. Decides by callsite alone, so `tracing` caches the decision as the callsite's
 /// `Interest`: a disabled event costs one load, and an enabled event is not checked again.
 #[derive(Debug)]
-pub(in crate::telemetry) struct Filter(Targets);
+pub(in crate::telemetry) struct EventFilter(Targets);
 
-impl Filter {
+impl EventFilter {
     fn new(levels: &LogLevels) -> Self {
         let targets = levels.targets();
         Self(
@@ -33,7 +33,7 @@ impl Filter {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Filter {
+impl<S: Subscriber> Layer<S> for EventFilter {
     fn register_callsite(&self, event: &'static Metadata<'static>) -> Interest {
         if self.shows(event) {
             Interest::always()
@@ -54,7 +54,7 @@ impl<S: Subscriber> Layer<S> for Filter {
 /// Shows and changes the levels of log lines; cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LogControl {
-    handle: reload::Handle<Filter, Registry>,
+    handle: reload::Handle<EventFilter, Registry>,
     levels: Arc<Mutex<LogLevels>>,
 }
 
@@ -69,7 +69,7 @@ impl LogControl {
     pub fn set(&self, levels: LogLevels) {
         let mut known = lock(&self.levels);
         // `reload` fails if the subscriber is gone: then no lines are logged at all.
-        drop(self.handle.reload(Filter::new(&levels)));
+        drop(self.handle.reload(EventFilter::new(&levels)));
         *known = levels;
     }
 }
@@ -77,8 +77,8 @@ impl LogControl {
 /// The filter for `levels`, directly on the registry, and what changes it.
 pub(in crate::telemetry) fn filter(
     levels: LogLevels,
-) -> (reload::Layer<Filter, Registry>, LogControl) {
-    let (layer, handle) = reload::Layer::new(Filter::new(&levels));
+) -> (reload::Layer<EventFilter, Registry>, LogControl) {
+    let (layer, handle) = reload::Layer::new(EventFilter::new(&levels));
     let levels = Arc::new(Mutex::new(levels));
     (layer, LogControl { handle, levels })
 }

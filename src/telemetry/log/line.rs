@@ -8,10 +8,10 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level};
 
 use super::escape;
-use super::stamp::Stamp;
+use super::stamp::TimeStamps;
 use crate::config::LogFormat;
 use crate::telemetry::chain::chain;
-use crate::telemetry::record::{self, Lasting};
+use crate::telemetry::record::{self, CachedText};
 use crate::telemetry::redact::{MASK, cut, is_harmless, is_secret_name, redact};
 use crate::telemetry::request_tag;
 
@@ -22,7 +22,7 @@ const KEPT_BYTES: usize = 16 * 1024;
 
 /// How lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::telemetry) enum Look {
+pub(in crate::telemetry) enum LineFormat {
     /// One JSON object each.
     Json,
     /// Text for people.
@@ -31,7 +31,7 @@ pub(in crate::telemetry) enum Look {
     Coloured,
 }
 
-impl Look {
+impl LineFormat {
     /// What `format` means where the output is a terminal that shows colours, or not.
     pub(in crate::telemetry) fn new(format: LogFormat, colours: bool) -> Self {
         match format {
@@ -44,21 +44,26 @@ impl Look {
 
 /// A buffer for lines that keeps what successive lines share.
 #[derive(Debug, Default)]
-pub(in crate::telemetry) struct Line {
+pub(in crate::telemetry) struct LineBuffer {
     text: String,
     scratch: String,
-    written: Stamp,
-    told: Stamp,
+    written: TimeStamps,
+    told: TimeStamps,
 }
 
-impl Line {
+impl LineBuffer {
     /// Replaces the content by `event`, with a line feed.
-    pub(in crate::telemetry) fn write(&mut self, look: Look, now: Duration, event: &Event<'_>) {
+    pub(in crate::telemetry) fn write(
+        &mut self,
+        look: LineFormat,
+        now: Duration,
+        event: &Event<'_>,
+    ) {
         let about = event.metadata();
         self.render(look, now, *about.level(), about.target(), |fields| {
             event.record(fields);
             if let Some(tag) = request_tag::current() {
-                record::Fields::word(fields, "request_id", tag.as_str());
+                record::RecordFields::word(fields, "request_id", tag.as_str());
             }
         });
     }
@@ -66,17 +71,17 @@ impl Line {
     /// Replaces the content by a line with these fields, and a line feed.
     pub(in crate::telemetry) fn render(
         &mut self,
-        look: Look,
+        look: LineFormat,
         now: Duration,
         level: Level,
         target: &str,
-        fields: impl FnOnce(&mut Fields<'_>),
+        fields: impl FnOnce(&mut FieldWriter<'_>),
     ) {
         self.text.clear();
         self.text.shrink_to(KEPT_BYTES);
         let (word, text) = (level_word(level), &mut self.text);
         match look {
-            Look::Json => {
+            LineFormat::Json => {
                 text.push_str(r#"{"timestamp":""#);
                 self.written.put(text, now);
                 push_all(
@@ -84,12 +89,12 @@ impl Line {
                     &["\",\"level\":\"", word, "\",\"target\":\"", target, "\""],
                 );
             }
-            Look::Text => {
+            LineFormat::Text => {
                 self.written.put(text, now);
                 // Writing to a String cannot fail.
                 let _ = write!(text, " {word:<5} {target}:");
             }
-            Look::Coloured => {
+            LineFormat::Coloured => {
                 text.push_str(DIM);
                 self.written.put(text, now);
                 let colour = colour(level);
@@ -99,14 +104,17 @@ impl Line {
                 );
             }
         }
-        fields(&mut Fields {
+        fields(&mut FieldWriter {
             look,
             text: &mut self.text,
             scratch: &mut self.scratch,
             stamp: &mut self.told,
         });
-        self.text
-            .push_str(if look == Look::Json { "}\n" } else { "\n" });
+        self.text.push_str(if look == LineFormat::Json {
+            "}\n"
+        } else {
+            "\n"
+        });
     }
 
     pub(in crate::telemetry) fn as_bytes(&self) -> &[u8] {
@@ -151,22 +159,22 @@ fn colour(level: Level) -> &'static str {
 }
 
 /// Writes the fields of an event or a record.
-pub(in crate::telemetry) struct Fields<'a> {
-    look: Look,
+pub(in crate::telemetry) struct FieldWriter<'a> {
+    look: LineFormat,
     text: &'a mut String,
     scratch: &'a mut String,
-    stamp: &'a mut Stamp,
+    stamp: &'a mut TimeStamps,
 }
 
-impl Fields<'_> {
+impl FieldWriter<'_> {
     fn name(&mut self, name: &str) {
         match self.look {
-            Look::Json => {
+            LineFormat::Json => {
                 self.text.push_str(",\"");
                 self.text.push_str(name);
                 self.text.push_str("\":");
             }
-            Look::Text | Look::Coloured => {
+            LineFormat::Text | LineFormat::Coloured => {
                 self.text.push(' ');
                 if name != "message" {
                     self.text.push_str(name);
@@ -182,9 +190,9 @@ impl Fields<'_> {
     }
 
     /// What needs neither masking nor escaping.
-    fn quoted(&mut self, name: &str, put: impl FnOnce(&mut String, &mut Stamp)) {
+    fn quoted(&mut self, name: &str, put: impl FnOnce(&mut String, &mut TimeStamps)) {
         self.name(name);
-        let json = self.look == Look::Json;
+        let json = self.look == LineFormat::Json;
         if json {
             self.text.push('"');
         }
@@ -210,15 +218,15 @@ impl Fields<'_> {
 }
 
 /// Appends what others chose: cut, masked where it looks like a secret, escaped.
-fn put_fit(into: &mut String, look: Look, value: &str) {
+fn put_fit(into: &mut String, look: LineFormat, value: &str) {
     let safe = redact(cut(value, MAX_VALUE_BYTES));
     match look {
-        Look::Json => escape::json(into, &safe),
-        Look::Text | Look::Coloured => escape::terminal(into, &safe),
+        LineFormat::Json => escape::json(into, &safe),
+        LineFormat::Text | LineFormat::Coloured => escape::terminal(into, &safe),
     }
 }
 
-impl Visit for Fields<'_> {
+impl Visit for FieldWriter<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.string(field.name(), value);
     }
@@ -238,7 +246,7 @@ impl Visit for Fields<'_> {
 
     fn record_u64(&mut self, field: &Field, value: u64) {
         // `muted=0` is noise in the text formats; JSON keeps the field.
-        if value == 0 && self.look != Look::Json && field.name() == "muted" {
+        if value == 0 && self.look != LineFormat::Json && field.name() == "muted" {
             return;
         }
         self.plain(field.name(), value);
@@ -261,7 +269,7 @@ impl Visit for Fields<'_> {
     }
 }
 
-impl record::Fields for Fields<'_> {
+impl record::RecordFields for FieldWriter<'_> {
     fn word(&mut self, name: &'static str, value: &str) {
         self.quoted(name, |text, _| text.push_str(value));
     }
@@ -277,7 +285,7 @@ impl record::Fields for Fields<'_> {
         });
     }
 
-    fn lasting(&mut self, name: &'static str, value: &Lasting) {
+    fn cached(&mut self, name: &'static str, value: &CachedText) {
         let look = self.look;
         let fit = value.fit(|text| {
             let mut fit = String::new();
@@ -323,17 +331,17 @@ mod tests {
     use super::*;
 
     /// Collects lines instead of writing them.
-    struct Collect(Look, Arc<Mutex<String>>);
+    struct Collect(LineFormat, Arc<Mutex<String>>);
 
     impl<S: tracing::Subscriber> Layer<S> for Collect {
         fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-            let mut line = Line::default();
+            let mut line = LineBuffer::default();
             line.write(self.0, Duration::from_millis(1_795_251_600_123), event);
             self.1.lock().unwrap().push_str(&line.text);
         }
     }
 
-    fn collect(look: Look, work: impl FnOnce()) -> String {
+    fn collect(look: LineFormat, work: impl FnOnce()) -> String {
         let lines = Arc::new(Mutex::new(String::new()));
         let layer = Collect(look, Arc::clone(&lines));
         tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), work);
@@ -343,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_json_line_is_one_object_with_its_fields_on_top() {
-        let line = collect(Look::Json, || {
+        let line = collect(LineFormat::Json, || {
             tracing::warn!(upstream = "files", tries = 3, ok = false, "gone \"away\"\n");
         });
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -362,7 +370,7 @@ mod tests {
         #[error("no keys")]
         struct NoKeys(#[source] std::io::Error);
         let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        for format in [Look::Json, Look::Text] {
+        for format in [LineFormat::Json, LineFormat::Text] {
             let line = collect(format, || {
                 let error: &(dyn std::error::Error + 'static) = &NoKeys(refused.kind().into());
                 tracing::warn!(error, "failed");
@@ -373,7 +381,7 @@ mod tests {
 
     #[test]
     fn a_text_line_cannot_be_broken_by_what_it_says() {
-        let line = collect(Look::Text, || {
+        let line = collect(LineFormat::Text, || {
             tracing::info!(name = "a\n2026 ERROR forged\u{1b}[2J", "hello");
         });
         assert_eq!(line.matches('\n').count(), 1);
@@ -384,21 +392,21 @@ mod tests {
     #[test]
     fn only_a_line_for_a_terminal_has_colours() {
         let plain = |look| collect(look, || tracing::warn!(name = "a\u{1b}[2Jb", "hello"));
-        for look in [Look::Json, Look::Text] {
+        for look in [LineFormat::Json, LineFormat::Text] {
             assert!(!plain(look).contains('\u{1b}'), "{look:?}");
         }
-        let coloured = plain(Look::Coloured);
+        let coloured = plain(LineFormat::Coloured);
         assert!(coloured.contains("\u{1b}[33mWARN \u{1b}[0m"), "{coloured}");
         assert!(!coloured.contains("\u{1b}[2J"), "{coloured}");
-        assert_eq!(Look::new(LogFormat::Json, true), Look::Json);
-        assert_eq!(Look::new(LogFormat::Text, false), Look::Text);
-        assert_eq!(Look::new(LogFormat::Text, true), Look::Coloured);
+        assert_eq!(LineFormat::new(LogFormat::Json, true), LineFormat::Json);
+        assert_eq!(LineFormat::new(LogFormat::Text, false), LineFormat::Text);
+        assert_eq!(LineFormat::new(LogFormat::Text, true), LineFormat::Coloured);
     }
 
     #[test]
     fn secrets_are_masked_in_fields_and_messages() {
         let token = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2ln";
-        for look in [Look::Json, Look::Text] {
+        for look in [LineFormat::Json, LineFormat::Text] {
             let line = collect(look, || {
                 let shown = format!("Authorization: Bearer {token}");
                 tracing::info!(password = "hunter2", header = %shown, debug = ?Some(token), "token={token}");
@@ -409,7 +417,7 @@ mod tests {
 
     #[test]
     fn long_values_are_cut() {
-        let line = collect(Look::Json, || {
+        let line = collect(LineFormat::Json, || {
             tracing::info!(body = "é".repeat(10_000), "x");
         });
         assert!(line.len() < MAX_VALUE_BYTES + 200);

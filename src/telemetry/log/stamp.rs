@@ -5,13 +5,13 @@ use std::time::Duration;
 
 /// Points in time as text; the second is worked out once.
 #[derive(Debug, Default)]
-pub(in crate::telemetry) struct Stamp {
+pub(in crate::telemetry) struct TimeStamps {
     second: Option<u64>,
     /// `2026-11-21T09:00:00`
     text: String,
 }
 
-impl Stamp {
+impl TimeStamps {
     /// Appends the time since the Unix epoch as RFC 3339, in UTC, to the millisecond.
     pub(in crate::telemetry) fn put(&mut self, into: &mut String, at: Duration) {
         let second = at.as_secs();

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::lock::lock;
-use crate::telemetry::metrics::{COUNTERS, Counter};
+use crate::telemetry::metrics::{COUNTERS, CounterHandle};
 
 /// Lines waiting to be written; what comes on top is dropped and counted.
 const MAX_WAITING_BYTES: usize = 1024 * 1024;
@@ -28,37 +28,37 @@ const LONGEST: Duration = Duration::from_secs(5);
 
 /// Where lines are put; cheap to clone.
 #[derive(Debug, Clone)]
-pub(in crate::telemetry) struct Writer {
-    shared: Arc<Shared>,
+pub(in crate::telemetry) struct LogWriter {
+    shared: Arc<WriterState>,
 }
 
 /// A guard that flushes waiting lines when dropped, while the output is being read and for at most five
 /// seconds, then ends the thread.
 #[derive(Debug)]
 pub(in crate::telemetry) struct WriterGuard {
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct WriterState {
+    state: Mutex<WriterQueue>,
     wake: Condvar,
     ended: Condvar,
 }
 
 /// What a line belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::telemetry) enum Kind {
+pub(in crate::telemetry) enum LineKind {
     /// The audit.
     Audit,
     /// Everything else.
     Log,
 }
 
-impl Kind {
+impl LineKind {
     /// Where lines that are lost are counted.
-    fn dropped(self) -> &'static Counter {
+    fn dropped(self) -> &'static CounterHandle {
         match self {
             Self::Audit => &COUNTERS.audit_dropped,
             Self::Log => &COUNTERS.log_lines_dropped,
@@ -68,12 +68,12 @@ impl Kind {
 
 /// Whole lines.
 #[derive(Debug, Default)]
-struct Batch {
+struct LineBatch {
     audit: Vec<u8>,
     log: Vec<u8>,
 }
 
-impl Batch {
+impl LineBatch {
     fn is_empty(&self) -> bool {
         self.audit.is_empty() && self.log.is_empty()
     }
@@ -88,8 +88,8 @@ impl Batch {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: Batch,
+struct WriterQueue {
+    waiting: LineBatch,
     /// The writer sleeps and has to be woken.
     asleep: bool,
     closed: bool,
@@ -99,7 +99,7 @@ struct State {
     ended: bool,
 }
 
-impl Writer {
+impl LogWriter {
     /// Starts the thread that writes to `out`.
     ///
     /// # Errors
@@ -107,7 +107,7 @@ impl Writer {
     pub(in crate::telemetry) fn start(
         out: impl Write + Send + 'static,
     ) -> std::io::Result<(Self, WriterGuard)> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(WriterState::default());
         let theirs = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("log".to_owned())
@@ -120,11 +120,11 @@ impl Writer {
     }
 
     /// Queues one line, or drops and counts it where the buffer of its kind is full.
-    pub(in crate::telemetry) fn put(&self, kind: Kind, line: &[u8]) {
+    pub(in crate::telemetry) fn put(&self, kind: LineKind, line: &[u8]) {
         let mut state = self.shared.lock();
         let (lines, most) = match kind {
-            Kind::Audit => (&mut state.waiting.audit, MAX_AUDIT_BYTES),
-            Kind::Log => (&mut state.waiting.log, MAX_WAITING_BYTES),
+            LineKind::Audit => (&mut state.waiting.audit, MAX_AUDIT_BYTES),
+            LineKind::Log => (&mut state.waiting.log, MAX_WAITING_BYTES),
         };
         if lines.len() + line.len() > most {
             drop(state);
@@ -140,13 +140,13 @@ impl Writer {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl WriterState {
+    fn lock(&self) -> MutexGuard<'_, WriterQueue> {
         lock(&self.state)
     }
 
     fn write_all_to(&self, mut out: impl Write) {
-        let mut batch = Batch::default();
+        let mut batch = LineBatch::default();
         loop {
             let mut state = self.lock();
             while state.waiting.is_empty() && !state.closed {
@@ -163,8 +163,8 @@ impl Shared {
             let last = state.closed;
             std::mem::swap(&mut batch, &mut state.waiting);
             drop(state);
-            self.write(Kind::Audit, &batch.audit, &mut out);
-            self.write(Kind::Log, &batch.log, &mut out);
+            self.write(LineKind::Audit, &batch.audit, &mut out);
+            self.write(LineKind::Log, &batch.log, &mut out);
             drop(out.flush());
             batch.clear();
             if last {
@@ -176,10 +176,10 @@ impl Shared {
     }
 }
 
-impl Shared {
+impl WriterState {
     /// Writes lines in chunks. A failure of standard output cannot be logged, so lines not written in full
     /// are counted.
-    fn write(&self, kind: Kind, lines: &[u8], out: &mut impl Write) {
+    fn write(&self, kind: LineKind, lines: &[u8], out: &mut impl Write) {
         let mut rest = lines;
         while !rest.is_empty() {
             let chunk = rest.get(..CHUNK).unwrap_or(rest);

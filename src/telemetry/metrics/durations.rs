@@ -26,12 +26,12 @@ const BOUNDARIES: [f64; 17] = [
 
 static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Histograms by hash of the `Series`.
-type KnownSeries = HashMap<u64, BoundHistogram<f64>, BuildHasherDefault<Hashed>>;
+/// Histograms by hash of the `SeriesKey`.
+type KnownSeries = HashMap<u64, BoundHistogram<f64>, BuildHasherDefault<IdentityHasher>>;
 
 /// A histogram of durations. Nothing is kept before telemetry is set up.
 #[derive(Debug)]
-pub(in crate::telemetry) struct Durations {
+pub(in crate::telemetry) struct DurationHistogram {
     name: &'static str,
     help: &'static str,
     /// The attribute that says where: the endpoint or the upstream.
@@ -42,7 +42,7 @@ pub(in crate::telemetry) struct Durations {
 
 /// What tells one series from another.
 #[derive(Debug, Hash)]
-pub(in crate::telemetry) struct Series<'a> {
+pub(in crate::telemetry) struct SeriesKey<'a> {
     /// A known method.
     pub(in crate::telemetry) method: &'static str,
     /// Endpoint or upstream.
@@ -53,7 +53,7 @@ pub(in crate::telemetry) struct Series<'a> {
     pub(in crate::telemetry) error: Option<(&'static str, Option<&'static str>)>,
 }
 
-impl Durations {
+impl DurationHistogram {
     pub(in crate::telemetry) const fn new(
         name: &'static str,
         help: &'static str,
@@ -69,7 +69,7 @@ impl Durations {
     }
 
     /// Adds one duration.
-    pub(in crate::telemetry) fn record(&self, series: &Series<'_>, took: Duration) {
+    pub(in crate::telemetry) fn record(&self, series: &SeriesKey<'_>, took: Duration) {
         // A keyed hash: nobody can choose names that meet.
         let key = HASHER.hash_one(series);
         let known = self.series.read().unwrap_or_else(PoisonError::into_inner);
@@ -78,7 +78,7 @@ impl Durations {
         }
         // An error does not prove that the tool exists; an earlier result does.
         let unproven = || {
-            let proof = Series {
+            let proof = SeriesKey {
                 error: None,
                 ..*series
             };
@@ -88,7 +88,7 @@ impl Durations {
         drop(known);
         if nameless {
             return self.record(
-                &Series {
+                &SeriesKey {
                     tool: None,
                     ..*series
                 },
@@ -104,7 +104,7 @@ impl Durations {
             .or_insert(bound);
     }
 
-    fn bind(&self, series: &Series<'_>) -> BoundHistogram<f64> {
+    fn bind(&self, series: &SeriesKey<'_>) -> BoundHistogram<f64> {
         let histogram = self.histogram.get_or_init(|| {
             opentelemetry::global::meter(SCOPE)
                 .f64_histogram(self.name)
@@ -132,9 +132,9 @@ impl Durations {
 
 /// For keys that are hashes already.
 #[derive(Debug, Default)]
-struct Hashed(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }

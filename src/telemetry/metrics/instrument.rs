@@ -8,7 +8,7 @@ use crate::lock::lock;
 
 /// A number that only grows.
 #[derive(Debug)]
-pub struct Counter {
+pub struct CounterHandle {
     /// As exported, in OpenTelemetry spelling.
     pub name: &'static str,
     /// UCUM unit.
@@ -18,7 +18,7 @@ pub struct Counter {
     value: AtomicU64,
 }
 
-impl Counter {
+impl CounterHandle {
     pub(super) const fn new(name: &'static str, unit: &'static str, help: &'static str) -> Self {
         Self {
             name,
@@ -41,7 +41,7 @@ impl Counter {
 
 /// A number that goes up and down.
 #[derive(Debug)]
-pub struct Gauge {
+pub struct GaugeHandle {
     /// As exported, in OpenTelemetry spelling.
     pub name: &'static str,
     /// UCUM unit.
@@ -51,7 +51,7 @@ pub struct Gauge {
     value: AtomicI64,
 }
 
-impl Gauge {
+impl GaugeHandle {
     pub(super) const fn new(name: &'static str, unit: &'static str, help: &'static str) -> Self {
         Self {
             name,
@@ -78,17 +78,17 @@ impl Gauge {
 
     /// Counts one thing for as long as the guard lives.
     #[must_use = "the thing is counted while the guard lives"]
-    pub fn enter(&'static self) -> Open {
+    pub fn enter(&'static self) -> GaugeGuard {
         self.add(1);
-        Open(self)
+        GaugeGuard(self)
     }
 }
 
-/// One thing that a [`Gauge`] counts.
+/// One thing that a [`GaugeHandle`] counts.
 #[derive(Debug)]
-pub struct Open(&'static Gauge);
+pub struct GaugeGuard(&'static GaugeHandle);
 
-impl Drop for Open {
+impl Drop for GaugeGuard {
     fn drop(&mut self) {
         self.0.add(-1);
     }
@@ -109,10 +109,10 @@ pub struct ByLabel<N> {
 }
 
 /// Counts per value of one label.
-pub type Labeled = ByLabel<u64>;
+pub type LabeledCounter = ByLabel<u64>;
 
 /// Numbers per value of one label that go up and down.
-pub type Level = ByLabel<i64>;
+pub type LabeledGauge = ByLabel<i64>;
 
 impl<N: Copy> ByLabel<N> {
     /// Distinct label values; any further value counts as [`Self::OTHER`].
@@ -145,7 +145,7 @@ impl<N: Copy> ByLabel<N> {
     }
 }
 
-impl Labeled {
+impl LabeledCounter {
     /// The count of all values together.
     pub fn total(&self) -> u64 {
         lock(&self.values).values().sum()
@@ -167,7 +167,7 @@ impl Labeled {
     }
 }
 
-impl Level {
+impl LabeledGauge {
     /// Sets the number of `value`, which must be a name from the configuration: the number of values is not
     /// bounded here. No `OTHER` as for counts: several gauges cannot share a number, as the last set would win.
     pub fn set(&self, value: &str, n: i64) {
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_gauge_counts_what_is_open() {
-        static GAUGE: Gauge = Gauge::new("g", "1", "");
+        static GAUGE: GaugeHandle = GaugeHandle::new("g", "1", "");
         let first = GAUGE.enter();
         let second = GAUGE.enter();
         assert_eq!(GAUGE.get(), 2);
@@ -197,8 +197,8 @@ mod tests {
 
     #[test]
     fn every_level_has_a_value_of_its_own() {
-        static LEVEL: Level = Level::new("l", "1", "", "upstream");
-        let all = 0..2 * i64::try_from(Level::MAX_VALUES).unwrap();
+        static LEVEL: LabeledGauge = LabeledGauge::new("l", "1", "", "upstream");
+        let all = 0..2 * i64::try_from(LabeledGauge::MAX_VALUES).unwrap();
         for n in all.clone() {
             LEVEL.set(&format!("upstream {n}"), n);
         }
@@ -211,16 +211,16 @@ mod tests {
 
     #[test]
     fn label_values_are_bounded() {
-        static LABELED: Labeled = Labeled::new("l", "1", "", "reason");
+        static LABELED: LabeledCounter = LabeledCounter::new("l", "1", "", "reason");
         for n in 0..1000 {
             LABELED.add(&format!("value {n}"), 1);
         }
         let counts = LABELED.get();
-        assert_eq!(counts.len(), Labeled::MAX_VALUES + 1);
+        assert_eq!(counts.len(), LabeledCounter::MAX_VALUES + 1);
         let other = counts
             .iter()
-            .find(|(value, _)| value == Labeled::OTHER)
+            .find(|(value, _)| value == LabeledCounter::OTHER)
             .unwrap();
-        assert_eq!(other.1, 1000 - Labeled::MAX_VALUES as u64);
+        assert_eq!(other.1, 1000 - LabeledCounter::MAX_VALUES as u64);
     }
 }

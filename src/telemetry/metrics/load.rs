@@ -33,12 +33,12 @@ pub struct UpstreamLoad {
     since: Instant,
     /// Milliseconds from `since` to the last answer; 0 for none.
     answered: AtomicU64,
-    slices: [Slice; SLICES],
+    slices: [LoadSlice; SLICES],
 }
 
 /// Calls that ended within one [`SLICE`].
 #[derive(Debug)]
-struct Slice {
+struct LoadSlice {
     /// Which slice since the start, from 1; 0 for none.
     number: AtomicU64,
     failures: AtomicU32,
@@ -61,7 +61,7 @@ pub struct RecentCalls {
 
 /// How a call counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::telemetry) enum Ended {
+pub(in crate::telemetry) enum CallEnd {
     /// The upstream answered, with a result or with an error.
     Answered {
         /// Whether with an error.
@@ -91,7 +91,7 @@ impl UpstreamLoad {
             calls: AtomicI64::new(0),
             since: Instant::now(),
             answered: AtomicU64::new(0),
-            slices: std::array::from_fn(|_| Slice::new()),
+            slices: std::array::from_fn(|_| LoadSlice::new()),
         }
     }
 
@@ -137,14 +137,14 @@ impl UpstreamLoad {
 
     /// Counts a session for as long as the guard lives.
     #[must_use = "the session is counted while the guard lives"]
-    pub fn session(self: &Arc<Self>) -> Counted {
-        Counted::new(self, |load| &load.sessions)
+    pub fn session(self: &Arc<Self>) -> LoadGuard {
+        LoadGuard::new(self, |load| &load.sessions)
     }
 
     /// Counts a child for as long as the guard lives.
     #[must_use = "the child is counted while the guard lives"]
-    pub fn child(self: &Arc<Self>) -> Counted {
-        Counted::new(self, |load| &load.children)
+    pub fn child(self: &Arc<Self>) -> LoadGuard {
+        LoadGuard::new(self, |load| &load.children)
     }
 
     pub(in crate::telemetry) fn call_began(&self) {
@@ -156,12 +156,12 @@ impl UpstreamLoad {
         &self,
         started: Instant,
         took: Duration,
-        ended: Option<Ended>,
+        ended: Option<CallEnd>,
     ) {
         self.calls.fetch_sub(1, Ordering::Relaxed);
         let Some(ended) = ended else { return };
         let at = started.saturating_duration_since(self.since) + took;
-        if let Ended::Answered { .. } = ended {
+        if let CallEnd::Answered { .. } = ended {
             let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX).max(1);
             self.answered.store(at, Ordering::Relaxed);
         }
@@ -170,7 +170,7 @@ impl UpstreamLoad {
             return;
         };
         slice.begin(number);
-        if ended != (Ended::Answered { failed: false }) {
+        if ended != (CallEnd::Answered { failed: false }) {
             slice.failures.fetch_add(1, Ordering::Relaxed);
         }
         if let Some(count) = slice.calls.get(bucket(took)) {
@@ -178,7 +178,7 @@ impl UpstreamLoad {
         }
     }
 
-    fn slice(&self, number: u64) -> Option<&Slice> {
+    fn slice(&self, number: u64) -> Option<&LoadSlice> {
         let place = usize::try_from(number % SLICES as u64).ok()?;
         self.slices.get(place)
     }
@@ -213,7 +213,7 @@ impl UpstreamLoad {
     }
 }
 
-impl Slice {
+impl LoadSlice {
     fn new() -> Self {
         Self {
             number: AtomicU64::new(0),
@@ -242,12 +242,12 @@ impl Slice {
 
 /// A guard that counts one unit in an upstream's load.
 #[derive(Debug)]
-pub struct Counted {
+pub struct LoadGuard {
     load: Arc<UpstreamLoad>,
     number: fn(&UpstreamLoad) -> &AtomicI64,
 }
 
-impl Counted {
+impl LoadGuard {
     fn new(load: &Arc<UpstreamLoad>, number: fn(&UpstreamLoad) -> &AtomicI64) -> Self {
         number(load).fetch_add(1, Ordering::Relaxed);
         Self {
@@ -257,7 +257,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for LoadGuard {
     fn drop(&mut self) {
         (self.number)(&self.load).fetch_sub(1, Ordering::Relaxed);
     }
@@ -302,9 +302,9 @@ fn percentile(counts: &[u64], rank: u64) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    const GOOD: Option<Ended> = Some(Ended::Answered { failed: false });
+    const GOOD: Option<CallEnd> = Some(CallEnd::Answered { failed: false });
 
-    fn ends(load: &UpstreamLoad, at: u64, took: Duration, ended: Option<Ended>) {
+    fn ends(load: &UpstreamLoad, at: u64, took: Duration, ended: Option<CallEnd>) {
         load.call_began();
         load.call_ended(load.since + Duration::from_secs(at), took, ended);
     }
@@ -350,9 +350,14 @@ mod tests {
         for at in [100, 101, 102] {
             ends(&load, at, Duration::from_millis(3), GOOD);
         }
-        let failed = Some(Ended::Answered { failed: true });
+        let failed = Some(CallEnd::Answered { failed: true });
         ends(&load, 103, Duration::from_millis(3), failed);
-        ends(&load, 104, Duration::from_secs(3), Some(Ended::Unanswered));
+        ends(
+            &load,
+            104,
+            Duration::from_secs(3),
+            Some(CallEnd::Unanswered),
+        );
         ends(&load, 105, Duration::from_secs(3), None);
         let now = recent(&load, 120);
         assert!(per_minute(now.calls, 5.0), "{now:?}");

@@ -10,7 +10,7 @@ use rustix::process::{Resource, getrlimit};
 use crate::telemetry::names::{attribute, metric};
 
 /// Reads one number of the process, where the system tells it.
-type Reading = fn() -> Option<u64>;
+type ProcessReading = fn() -> Option<u64>;
 
 /// Has exporters read these numbers when they collect. `started` is when the process began, since the Unix
 /// epoch. Linux's `/proc` is read; a number that cannot be had is left out.
@@ -25,7 +25,7 @@ pub(in crate::telemetry) fn observe(meter: &Meter, started: Duration) {
             }
         })
         .build();
-    let numbers: [(_, _, _, Reading); 3] = [
+    let numbers: [(_, _, _, ProcessReading); 3] = [
         (
             metric::PROCESS_RESIDENT_MEMORY,
             "By",

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::Histogram;
 
-use super::load::{Counted, UpstreamLoad};
-use super::{GAUGES, Open};
+use super::load::{LoadGuard, UpstreamLoad};
+use super::{GAUGES, GaugeGuard};
 use crate::telemetry::names::{SCOPE, attribute, metric};
 
 /// Upper bounds in seconds; sessions last from one call to a day.
@@ -41,8 +41,8 @@ pub fn server_session_ended(revision: &'static str, lived: Duration) {
 pub struct UpstreamSession {
     load: Arc<UpstreamLoad>,
     started: Instant,
-    _open: Open,
-    _of_upstream: Counted,
+    _open: GaugeGuard,
+    _of_upstream: LoadGuard,
 }
 
 impl UpstreamSession {

@@ -9,7 +9,7 @@ use super::*;
 use crate::config::LogFormat;
 use crate::protocol::{Message, Revision};
 use crate::telemetry::metrics::UpstreamLoad;
-use crate::telemetry::trace::{CallSpan, Outcome, TraceContext};
+use crate::telemetry::trace::{CallSpan, SpanOutcome, TraceContext};
 
 fn settings(otlp_endpoint: Option<Url>) -> config::TelemetryConfig {
     config::TelemetryConfig {
@@ -52,7 +52,7 @@ fn one_call() {
     let call = Message::parse(call.into(), 128).unwrap();
     span.tool("search");
     span.request(&call, || "1".into(), Revision::V2025_11_25);
-    span.finish(Outcome::ToolError);
+    span.finish(SpanOutcome::ToolError);
 }
 
 // SPEC C-99.
@@ -65,14 +65,14 @@ fn the_metrics_page_shows_calls_and_counters() {
     let place: Arc<str> = "mcp".into();
     let mut span = CallSpan::server(&TraceContext::default(), "tools/call", &place);
     span.tool("search");
-    span.finish(Outcome::Ok);
+    span.finish(SpanOutcome::Ok);
     for n in 0..50 {
         let mut unknown = CallSpan::server(&TraceContext::default(), "tools/call", &place);
         unknown.tool(&format!("random{n}"));
         unknown.finish(if n % 2 == 0 {
-            Outcome::ToolError
+            SpanOutcome::ToolError
         } else {
-            Outcome::Rpc(-32602)
+            SpanOutcome::Rpc(-32602)
         });
         drop(CallSpan::server(
             &TraceContext::default(),
@@ -83,7 +83,7 @@ fn the_metrics_page_shows_calls_and_counters() {
     COUNTERS.notices_dropped.add(3);
     LABELED.auth_refused.add("expired", 2);
     let refused = CallSpan::server(&TraceContext::default(), "prompts/get", &place);
-    refused.finish(Outcome::Refused("bad_request", -32602));
+    refused.finish(SpanOutcome::Refused("bad_request", -32602));
     let page = guard.metrics_page().render();
     let code = r#"error_type="bad_request",mcp_method_name="prompts/get",rpc_response_status_code="-32602""#;
     assert!(page.contains(code), "{page}");

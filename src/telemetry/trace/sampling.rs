@@ -1,4 +1,4 @@
-//! `Tracing`: which traces are recorded, and where their spans go.
+//! `SpanPipeline`: which traces are recorded, and where their spans go.
 
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
@@ -9,11 +9,11 @@ use opentelemetry_sdk::trace::SdkTracer;
 use super::TraceContext;
 use crate::config::RateConfig;
 
-static TRACING: OnceLock<Tracing> = OnceLock::new();
+static TRACING: OnceLock<SpanPipeline> = OnceLock::new();
 
 /// Where recorded spans go, and how many there are.
 #[derive(Debug)]
-pub struct Tracing {
+pub struct SpanPipeline {
     pub(super) tracer: SdkTracer,
     /// A random 64-bit number below this is sampled.
     bound: u64,
@@ -21,7 +21,7 @@ pub struct Tracing {
     callers: DefaultDirectRateLimiter,
 }
 
-impl Tracing {
+impl SpanPipeline {
     /// Records `ratio` (0 to 1) of the traces that begin here or that a caller wants recorded, and of the
     /// latter as many more as `callers` allows, all callers together. `tracer` must record everything it is
     /// given. Only the first of a process counts.

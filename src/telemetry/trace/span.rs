@@ -12,10 +12,10 @@ use opentelemetry::trace::{
 };
 use opentelemetry::{Context, KeyValue, Value};
 
-use super::sampling::Tracing;
-use super::{KNOWN_FLAGS, Position, TraceContext};
+use super::sampling::SpanPipeline;
+use super::{HexPosition, KNOWN_FLAGS, TraceContext};
 use crate::protocol::{Message, Revision, json};
-use crate::telemetry::metrics::{Durations, Ended, Series, UpstreamLoad};
+use crate::telemetry::metrics::{CallEnd, DurationHistogram, SeriesKey, UpstreamLoad};
 use crate::telemetry::names::{attribute, error_type, method, metric};
 use crate::telemetry::redact::{cut, shown};
 use crate::telemetry::request_tag;
@@ -23,12 +23,12 @@ use crate::telemetry::request_tag;
 /// What peers chose is cut here, in bytes.
 const MAX_CHOSEN_BYTES: usize = 128;
 
-static SERVER: Durations = Durations::new(
+static SERVER: DurationHistogram = DurationHistogram::new(
     metric::SERVER_OPERATION_DURATION,
     "Time from reading an MCP request to its reply, as the client sees it.",
     attribute::ENDPOINT,
 );
-static CLIENT: Durations = Durations::new(
+static CLIENT: DurationHistogram = DurationHistogram::new(
     metric::CLIENT_OPERATION_DURATION,
     "Time from sending an MCP request upstream to its reply.",
     attribute::UPSTREAM,
@@ -36,7 +36,7 @@ static CLIENT: Durations = Durations::new(
 
 /// How a call ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SpanOutcome {
     /// With a result.
     Ok,
     /// With a tool result that says `isError`.
@@ -49,7 +49,7 @@ pub enum Outcome {
     Refused(&'static str, i64),
 }
 
-impl Outcome {
+impl SpanOutcome {
     /// `error.type`: absent for success, bounded for metrics.
     #[must_use]
     pub fn error_type(self) -> Option<&'static str> {
@@ -62,12 +62,12 @@ impl Outcome {
     }
 
     /// How it counts for its upstream; not at all where the client cancelled it.
-    fn ended(self) -> Option<Ended> {
+    fn ended(self) -> Option<CallEnd> {
         match self {
-            Self::Ok | Self::ToolError => Some(Ended::Answered { failed: false }),
-            Self::Rpc(_) => Some(Ended::Answered { failed: true }),
+            Self::Ok | Self::ToolError => Some(CallEnd::Answered { failed: false }),
+            Self::Rpc(_) => Some(CallEnd::Answered { failed: true }),
             Self::Failed(error_type::CANCELLED) => None,
-            Self::Failed(_) | Self::Refused(..) => Some(Ended::Unanswered),
+            Self::Failed(_) | Self::Refused(..) => Some(CallEnd::Unanswered),
         }
     }
 
@@ -102,12 +102,12 @@ fn rpc_code(code: i64) -> &'static str {
 
 /// Where a call goes.
 #[derive(Debug)]
-enum Place {
+enum SpanTarget {
     Endpoint(Arc<str>),
     Upstream(Arc<UpstreamLoad>),
 }
 
-impl Place {
+impl SpanTarget {
     fn name(&self) -> &Arc<str> {
         match self {
             Self::Endpoint(name) => name,
@@ -120,9 +120,9 @@ impl Place {
 #[derive(Debug)]
 pub struct CallSpan {
     context: TraceContext,
-    durations: &'static Durations,
+    durations: &'static DurationHistogram,
     method: &'static str,
-    place: Place,
+    place: SpanTarget,
     tool: Option<Box<str>>,
     started: Instant,
     recorded: Option<Box<opentelemetry_sdk::trace::Span>>,
@@ -133,12 +133,12 @@ impl CallSpan {
     /// A request that a client sent to `endpoint`, under the parent it brought.
     #[must_use]
     pub fn server(parent: &TraceContext, method: &str, endpoint: &Arc<str>) -> Self {
-        let tracing = Tracing::installed();
+        let tracing = SpanPipeline::installed();
         Self::start(
             tracing,
             parent,
             method,
-            Place::Endpoint(Arc::clone(endpoint)),
+            SpanTarget::Endpoint(Arc::clone(endpoint)),
             &SERVER,
             &SpanKind::Server,
         )
@@ -147,24 +147,24 @@ impl CallSpan {
     /// A request that we send to the upstream of `load`, under the call's own context.
     #[must_use]
     pub fn client(parent: &TraceContext, method: &str, load: &Arc<UpstreamLoad>) -> Self {
-        let tracing = Tracing::installed();
+        let tracing = SpanPipeline::installed();
         load.call_began();
         Self::start(
             tracing,
             parent,
             method,
-            Place::Upstream(Arc::clone(load)),
+            SpanTarget::Upstream(Arc::clone(load)),
             &CLIENT,
             &SpanKind::Client,
         )
     }
 
     fn start(
-        tracing: Option<&Tracing>,
+        tracing: Option<&SpanPipeline>,
         parent: &TraceContext,
         wanted: &str,
-        place: Place,
-        durations: &'static Durations,
+        place: SpanTarget,
+        durations: &'static DurationHistogram,
         kind: &SpanKind,
     ) -> Self {
         let method = method::known(wanted);
@@ -275,14 +275,14 @@ impl CallSpan {
     }
 
     /// Ends the call.
-    pub fn finish(mut self, outcome: Outcome) {
+    pub fn finish(mut self, outcome: SpanOutcome) {
         self.end(outcome);
     }
 
-    fn end(&mut self, outcome: Outcome) {
+    fn end(&mut self, outcome: SpanOutcome) {
         self.finished = true;
         let error = outcome.error_type();
-        let series = Series {
+        let series = SeriesKey {
             method: self.method,
             place: self.place.name(),
             tool: self.tool.as_deref(),
@@ -290,7 +290,7 @@ impl CallSpan {
         };
         let took = self.started.elapsed();
         self.durations.record(&series, took);
-        if let Place::Upstream(load) = &self.place {
+        if let SpanTarget::Upstream(load) = &self.place {
             load.call_ended(self.started, took, outcome.ended());
         }
         let Some(span) = &mut self.recorded else {
@@ -310,7 +310,7 @@ impl CallSpan {
 impl Drop for CallSpan {
     fn drop(&mut self) {
         if !self.finished {
-            self.end(Outcome::Failed(error_type::CANCELLED));
+            self.end(SpanOutcome::Failed(error_type::CANCELLED));
         }
     }
 }
@@ -332,7 +332,7 @@ fn above(parent: &TraceContext, remote: bool) -> Context {
 
 /// The SDK's span as our context; the state stays as it came.
 fn below(parent: &TraceContext, span: &SpanContext) -> TraceContext {
-    let position = Position {
+    let position = HexPosition {
         trace: u128::from_be_bytes(span.trace_id().to_bytes()),
         span: u64::from_be_bytes(span.span_id().to_bytes()),
         flags: span.trace_flags().to_u8() & KNOWN_FLAGS,
@@ -362,16 +362,16 @@ mod tests {
     const SAMPLED_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     const UNSAMPLED_PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
 
-    fn mcp() -> Place {
-        Place::Endpoint("mcp".into())
+    fn mcp() -> SpanTarget {
+        SpanTarget::Endpoint("mcp".into())
     }
 
-    fn server(tracing: Option<&Tracing>, parent: &TraceContext) -> CallSpan {
+    fn server(tracing: Option<&SpanPipeline>, parent: &TraceContext) -> CallSpan {
         let kind = SpanKind::Server;
         CallSpan::start(tracing, parent, "tools/call", mcp(), &SERVER, &kind)
     }
 
-    fn client(tracing: Option<&Tracing>, parent: &TraceContext) -> CallSpan {
+    fn client(tracing: Option<&SpanPipeline>, parent: &TraceContext) -> CallSpan {
         let kind = SpanKind::Client;
         CallSpan::start(tracing, parent, "tools/call", mcp(), &CLIENT, &kind)
     }
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn a_recorded_call_continues_the_trace_of_its_parent() {
-        let tracing = Tracing::new(
+        let tracing = SpanPipeline::new(
             SdkTracerProvider::builder().build().tracer("t"),
             0.0,
             CALLERS,
@@ -418,7 +418,7 @@ mod tests {
     // SPEC C-98, C-99. Upstreams are not told to record what was not recorded here.
     #[test]
     fn callers_have_traces_recorded_up_to_their_rate() {
-        let tracing = Tracing::new(
+        let tracing = SpanPipeline::new(
             SdkTracerProvider::builder().build().tracer("t"),
             0.0,
             CALLERS,
@@ -441,7 +441,7 @@ mod tests {
         let provider = SdkTracerProvider::builder()
             .with_simple_exporter(kept.clone())
             .build();
-        let tracing = Tracing::new(provider.tracer("t"), 1.0, CALLERS);
+        let tracing = SpanPipeline::new(provider.tracer("t"), 1.0, CALLERS);
         let long = "x".repeat(4 * 1024 * 1024);
         let secret = "X-Amz-Signature=5ECRET5ECRET";
         let state = Some("vendor=5ECRET");
@@ -460,7 +460,7 @@ mod tests {
             assert!(span.tool.as_ref().unwrap().len() <= MAX_CHOSEN_BYTES);
             let id = format!("\"{secret}{long}\"");
             span.request(&message, || id.as_str().into(), Revision::V2025_11_25);
-            span.finish(Outcome::Ok);
+            span.finish(SpanOutcome::Ok);
         }
         let kept = kept.0.lock().unwrap();
         assert_eq!(kept.len(), 3);
@@ -495,7 +495,7 @@ mod tests {
         let provider = SdkTracerProvider::builder()
             .with_simple_exporter(kept.clone())
             .build();
-        let tracing = Tracing::new(provider.tracer("t"), 1.0, CALLERS);
+        let tracing = SpanPipeline::new(provider.tracer("t"), 1.0, CALLERS);
         let read = |params: &str| {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
             Message::parse(text.into(), 128).unwrap()
@@ -506,7 +506,7 @@ mod tests {
                 let tracing = Some(&tracing);
                 let mut span = CallSpan::start(tracing, &none, method, mcp(), durations, &kind);
                 span.request(&read(params), || id.into(), Revision::V2025_11_25);
-                span.finish(Outcome::Ok);
+                span.finish(SpanOutcome::Ok);
             }
         };
         show("tools/call", r#"{"name":"echo"}"#, "\"request-7\"");
@@ -545,11 +545,11 @@ mod tests {
         let provider = SdkTracerProvider::builder()
             .with_simple_exporter(kept.clone())
             .build();
-        let tracing = Tracing::new(provider.tracer("t"), 1.0, CALLERS);
+        let tracing = SpanPipeline::new(provider.tracer("t"), 1.0, CALLERS);
         for outcome in [
-            Outcome::Refused("upstream_invalid", -32603),
-            Outcome::Rpc(4711),
-            Outcome::Failed("cancelled"),
+            SpanOutcome::Refused("upstream_invalid", -32603),
+            SpanOutcome::Rpc(4711),
+            SpanOutcome::Failed("cancelled"),
         ] {
             server(Some(&tracing), &TraceContext::default()).finish(outcome);
         }
@@ -578,11 +578,11 @@ mod tests {
 
     #[test]
     fn codes_that_upstreams_invent_are_one_series() {
-        assert_eq!(Outcome::Rpc(-32602).error_type(), Some("-32602"));
+        assert_eq!(SpanOutcome::Rpc(-32602).error_type(), Some("-32602"));
         // Those of 2026-07-28: a proxy that changes headers, a client that cannot be asked.
-        assert_eq!(Outcome::Rpc(-32020).error_type(), Some("-32020"));
-        assert_eq!(Outcome::Rpc(-32021).error_type(), Some("-32021"));
-        assert_eq!(Outcome::Rpc(4711).error_type(), Some("_OTHER"));
-        assert_eq!(Outcome::Ok.error_type(), None);
+        assert_eq!(SpanOutcome::Rpc(-32020).error_type(), Some("-32020"));
+        assert_eq!(SpanOutcome::Rpc(-32021).error_type(), Some("-32021"));
+        assert_eq!(SpanOutcome::Rpc(4711).error_type(), Some("_OTHER"));
+        assert_eq!(SpanOutcome::Ok.error_type(), None);
     }
 }

@@ -4,7 +4,7 @@ use crate::call::Call;
 use crate::config;
 use crate::protocol::{Message, Revision};
 use crate::telemetry::names::attribute;
-use crate::telemetry::trace::{CallSpan, Outcome};
+use crate::telemetry::trace::{CallSpan, SpanOutcome};
 use crate::upstream::carrier::Settings;
 use crate::upstream::error::LinkError;
 
@@ -27,14 +27,14 @@ pub(super) fn client_span(
 }
 
 /// The outcome of such a request.
-pub(super) fn outcome(reply: &Result<Message, LinkError>) -> Outcome {
+pub(super) fn outcome(reply: &Result<Message, LinkError>) -> SpanOutcome {
     match reply {
         Ok(reply) => match reply.error_code() {
-            Some(code) => Outcome::Rpc(code),
-            None if reply.is_tool_error() => Outcome::ToolError,
-            None => Outcome::Ok,
+            Some(code) => SpanOutcome::Rpc(code),
+            None if reply.is_tool_error() => SpanOutcome::ToolError,
+            None => SpanOutcome::Ok,
         },
-        Err(error) => Outcome::Failed(error.kind()),
+        Err(error) => SpanOutcome::Failed(error.kind()),
     }
 }
 
@@ -51,12 +51,12 @@ mod tests {
         };
         assert_eq!(
             read(r#""result":{"isError":true,"content":[]}"#),
-            Outcome::ToolError
+            SpanOutcome::ToolError
         );
-        assert_eq!(read(r#""result":{"content":[]}"#), Outcome::Ok);
+        assert_eq!(read(r#""result":{"content":[]}"#), SpanOutcome::Ok);
         assert_eq!(
             read(r#""error":{"code":-32602,"message":""}"#),
-            Outcome::Rpc(-32602)
+            SpanOutcome::Rpc(-32602)
         );
         let timeout = outcome(&Err(LinkError::Timeout));
         assert_eq!(timeout.error_type(), Some("timeout"));

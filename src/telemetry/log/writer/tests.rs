@@ -18,9 +18,9 @@ impl Write for Gate {
 #[test]
 fn everything_put_before_the_end_is_written_in_order() {
     let gate = Gate::default();
-    let (writer, guard) = Writer::start(gate.clone()).unwrap();
+    let (writer, guard) = LogWriter::start(gate.clone()).unwrap();
     for n in 0..1000 {
-        writer.put(Kind::Log, format!("{n}\n").as_bytes());
+        writer.put(LineKind::Log, format!("{n}\n").as_bytes());
     }
     drop(guard);
     let written = String::from_utf8(gate.0.lock().unwrap().clone()).unwrap();
@@ -34,10 +34,10 @@ fn an_output_that_blocks_costs_lines_and_nobody_waits() {
     let held = Arc::clone(&gate.0);
     let held = held.lock().unwrap();
     let before = COUNTERS.log_lines_dropped.get();
-    let (writer, guard) = Writer::start(gate.clone()).unwrap();
+    let (writer, guard) = LogWriter::start(gate.clone()).unwrap();
     let line = [b'x'; 1024];
     for _ in 0..4096 {
-        writer.put(Kind::Log, &line);
+        writer.put(LineKind::Log, &line);
     }
     assert!(COUNTERS.log_lines_dropped.get() > before);
     drop(held);
@@ -51,13 +51,13 @@ fn other_lines_push_no_audit_line_out() {
     let gate = Gate::default();
     let held = Arc::clone(&gate.0);
     let held = held.lock().unwrap();
-    let (writer, guard) = Writer::start(gate.clone()).unwrap();
+    let (writer, guard) = LogWriter::start(gate.clone()).unwrap();
     let line = [b'x'; 1024];
     for _ in 0..4096 {
-        writer.put(Kind::Log, &line);
+        writer.put(LineKind::Log, &line);
     }
     for n in 0..1000 {
-        writer.put(Kind::Audit, format!("audit {n}\n").as_bytes());
+        writer.put(LineKind::Audit, format!("audit {n}\n").as_bytes());
     }
     drop(held);
     drop(guard);
@@ -72,11 +72,11 @@ fn lost_audit_lines_are_counted_as_such() {
     let held = Arc::clone(&gate.0);
     let held = held.lock().unwrap();
     let before = COUNTERS.audit_dropped.get();
-    let (writer, guard) = Writer::start(gate.clone()).unwrap();
+    let (writer, guard) = LogWriter::start(gate.clone()).unwrap();
     let line = format!("audit {}\n", "x".repeat(1024));
     let all = 4 * MAX_AUDIT_BYTES / line.len();
     for _ in 0..all {
-        writer.put(Kind::Audit, line.as_bytes());
+        writer.put(LineKind::Audit, line.as_bytes());
     }
     drop(held);
     drop(guard);
@@ -107,9 +107,9 @@ impl Write for Broken {
 #[test]
 fn lines_that_a_closed_output_did_not_take_are_counted() {
     let before = COUNTERS.log_lines_dropped.get();
-    let (writer, guard) = Writer::start(Broken(8)).unwrap();
+    let (writer, guard) = LogWriter::start(Broken(8)).unwrap();
     for _ in 0..10 {
-        writer.put(Kind::Log, b"12345\n");
+        writer.put(LineKind::Log, b"12345\n");
     }
     drop(guard);
     assert!(COUNTERS.log_lines_dropped.get() >= before + 9);
@@ -132,10 +132,10 @@ impl Write for Slow {
 #[test]
 fn an_output_that_is_read_slowly_gets_everything() {
     let out = Gate::default();
-    let (writer, guard) = Writer::start(Slow(out.clone())).unwrap();
+    let (writer, guard) = LogWriter::start(Slow(out.clone())).unwrap();
     let line = [b'x'; CHUNK];
     for _ in 0..8 {
-        writer.put(Kind::Log, &line);
+        writer.put(LineKind::Log, &line);
     }
     drop(guard);
     assert_eq!(out.0.lock().unwrap().len(), 8 * CHUNK);
@@ -146,8 +146,8 @@ fn an_output_that_nobody_reads_does_not_hold_up_the_end() {
     let gate = Gate::default();
     let held = Arc::clone(&gate.0);
     let held = held.lock().unwrap();
-    let (writer, guard) = Writer::start(gate).unwrap();
-    writer.put(Kind::Log, b"never read\n");
+    let (writer, guard) = LogWriter::start(gate).unwrap();
+    writer.put(LineKind::Log, b"never read\n");
     let ended = std::thread::spawn(move || drop(guard));
     let deadline = Instant::now() + Duration::from_secs(10);
     while !ended.is_finished() && Instant::now() < deadline {

@@ -15,7 +15,7 @@ use crate::protocol::headers::{
 use crate::protocol::json::{self, JsonError};
 use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, meta, methods};
-use crate::telemetry::trace::{TraceContext, Traceparent};
+use crate::telemetry::trace::{TraceContext, TraceParent};
 use crate::upstream::OWN_INFO_TEXT;
 use crate::upstream::carrier::http::client::MessageHeaders;
 
@@ -69,9 +69,9 @@ pub(super) struct Place<'a> {
 
 impl<'a> Place<'a> {
     /// The trace context of `trace`, with `parent` as its `traceparent`.
-    pub(super) fn of(trace: &'a TraceContext, parent: Option<&'a Traceparent>) -> Self {
+    pub(super) fn of(trace: &'a TraceContext, parent: Option<&'a TraceParent>) -> Self {
         Self {
-            parent: parent.map(Traceparent::as_str),
+            parent: parent.map(TraceParent::as_str),
             state: trace.tracestate(),
         }
     }

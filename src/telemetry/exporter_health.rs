@@ -22,15 +22,15 @@ const SAY_EVERY: Duration = Duration::from_mins(5);
 
 /// An exporter of one signal with rate-limited log lines about failures.
 #[derive(Debug)]
-pub(super) struct Watched<E> {
+pub(super) struct WatchedExporter<E> {
     exporter: E,
     signal: &'static str,
-    state: Mutex<State>,
+    state: Mutex<ExporterState>,
 }
 
 /// What was said of one signal.
 #[derive(Debug, Default)]
-struct State {
+struct ExporterState {
     /// Exports that failed in a row.
     failed: u64,
     /// When a failure was said last.
@@ -41,18 +41,18 @@ struct State {
 
 /// What there is to say.
 #[derive(Debug, PartialEq, Eq)]
-enum Line {
+enum ExporterLine {
     /// So many exports have failed in a row.
     Down(u64),
     /// After so many an export has succeeded.
     Up(u64),
 }
 
-impl State {
-    fn note(&mut self, succeeded: bool, now: Instant) -> Option<Line> {
+impl ExporterState {
+    fn note(&mut self, succeeded: bool, now: Instant) -> Option<ExporterLine> {
         if succeeded {
             let failed = std::mem::take(&mut self.failed);
-            return std::mem::take(&mut self.is_told_down).then_some(Line::Up(failed));
+            return std::mem::take(&mut self.is_told_down).then_some(ExporterLine::Up(failed));
         }
         self.failed += 1;
         let is_due = |said| now.saturating_duration_since(said) >= SAY_EVERY;
@@ -61,11 +61,11 @@ impl State {
         }
         self.said = Some(now);
         self.is_told_down = true;
-        Some(Line::Down(self.failed))
+        Some(ExporterLine::Down(self.failed))
     }
 }
 
-impl<E> Watched<E> {
+impl<E> WatchedExporter<E> {
     /// Watches `exporter`; lines name its `signal`.
     pub(super) fn new(signal: &'static str, exporter: E) -> Self {
         Self {
@@ -79,7 +79,7 @@ impl<E> Watched<E> {
         let line = lock(&self.state).note(outcome.is_ok(), Instant::now());
         let signal = self.signal;
         match (line, &outcome) {
-            (Some(Line::Down(failed)), Err(error)) => {
+            (Some(ExporterLine::Down(failed)), Err(error)) => {
                 tracing::warn!(
                     signal,
                     failed,
@@ -87,7 +87,7 @@ impl<E> Watched<E> {
                     "the collector does not take what is exported"
                 );
             }
-            (Some(Line::Up(failed)), _) => {
+            (Some(ExporterLine::Up(failed)), _) => {
                 tracing::info!(signal, failed, "the collector takes what is exported again");
             }
             _ => {}
@@ -96,14 +96,14 @@ impl<E> Watched<E> {
     }
 }
 
-/// Whether an SDK event reports a failed batch, which [`Watched`] already logs per signal.
+/// Whether an SDK event reports a failed batch, which [`WatchedExporter`] already logs per signal.
 pub(super) fn is_repetition(event: &Metadata<'_>) -> bool {
     let name = event.name();
     event.target().starts_with("opentelemetry")
         && (name.ends_with(".ExportError") || name.starts_with("Export.Failed."))
 }
 
-impl<E: LogExporter> LogExporter for Watched<E> {
+impl<E: LogExporter> LogExporter for WatchedExporter<E> {
     async fn export(&self, batch: LogBatch<'_>) -> OTelSdkResult {
         self.note(self.exporter.export(batch).await)
     }
@@ -117,7 +117,7 @@ impl<E: LogExporter> LogExporter for Watched<E> {
     }
 }
 
-impl<E: SpanExporter> SpanExporter for Watched<E> {
+impl<E: SpanExporter> SpanExporter for WatchedExporter<E> {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         self.note(self.exporter.export(batch).await)
     }
@@ -135,7 +135,7 @@ impl<E: SpanExporter> SpanExporter for Watched<E> {
     }
 }
 
-impl<E: PushMetricExporter> PushMetricExporter for Watched<E> {
+impl<E: PushMetricExporter> PushMetricExporter for WatchedExporter<E> {
     async fn export(&self, metrics: &ResourceMetrics) -> OTelSdkResult {
         self.note(self.exporter.export(metrics).await)
     }
@@ -159,29 +159,40 @@ mod tests {
 
     #[test]
     fn a_state_of_the_collector_is_said_once_and_again_after_a_while() {
-        let (start, mut state) = (Instant::now(), State::default());
+        let (start, mut state) = (Instant::now(), ExporterState::default());
         let second = Duration::from_secs(1);
         assert_eq!(state.note(true, start), None);
-        assert_eq!(state.note(false, start), Some(Line::Down(1)));
+        assert_eq!(state.note(false, start), Some(ExporterLine::Down(1)));
         for n in 1..=4 {
             assert_eq!(state.note(false, start + second * n), None);
         }
-        assert_eq!(state.note(false, start + SAY_EVERY), Some(Line::Down(6)));
-        assert_eq!(state.note(true, start + SAY_EVERY), Some(Line::Up(6)));
+        assert_eq!(
+            state.note(false, start + SAY_EVERY),
+            Some(ExporterLine::Down(6))
+        );
+        assert_eq!(
+            state.note(true, start + SAY_EVERY),
+            Some(ExporterLine::Up(6))
+        );
         assert_eq!(state.note(true, start + SAY_EVERY), None);
     }
 
     #[test]
     fn a_collector_that_comes_and_goes_is_not_said_each_time() {
-        let (start, mut state) = (Instant::now(), State::default());
+        let (start, mut state) = (Instant::now(), ExporterState::default());
         let said = (0..600_u32).filter_map(|n| {
             let at = start + Duration::from_secs(1) * n;
             state.note(n % 2 == 1, at)
         });
-        let down = Line::Down(1);
+        let down = ExporterLine::Down(1);
         assert_eq!(
             said.collect::<Vec<_>>(),
-            [down, Line::Up(1), Line::Down(1), Line::Up(1)]
+            [
+                down,
+                ExporterLine::Up(1),
+                ExporterLine::Down(1),
+                ExporterLine::Up(1)
+            ]
         );
     }
 }
