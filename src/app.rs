@@ -29,7 +29,7 @@ use crate::relay::{self, Relay};
 use crate::runtime::lifecycle::{Drained, Signals, Tasks};
 use crate::runtime::workers::{Crew, Workers};
 use crate::seal::Sealer;
-use crate::session::{SessionIds, Sessions, Settings};
+use crate::session::{SessionIds, SessionRegistry, SessionSettings};
 use crate::store::events::{Bounds, EventStore, MemoryEvents};
 use crate::telemetry;
 use crate::telemetry::setup::{LogControl, MetricsPage};
@@ -156,7 +156,7 @@ fn admin_listener(config: &Config) -> config::HttpServerConfig {
 
 struct Assembled {
     front: FrontParts,
-    sessions: Arc<Sessions>,
+    sessions: Arc<SessionRegistry>,
     upstreams: Arc<Upstreams>,
     audit: audit::AuditSink,
 }
@@ -174,9 +174,9 @@ fn assemble(
         per_session: config.events.per_session,
         total: config.events.total,
     }));
-    let sessions = Sessions::new(
+    let sessions = SessionRegistry::new(
         SessionIds::new(Arc::clone(&sealer), Ownership::ALONE),
-        Settings {
+        SessionSettings {
             idle: config.sessions.idle,
             absolute: config.sessions.absolute,
             max_per_principal: config.sessions.max_per_principal,
@@ -189,7 +189,7 @@ fn assemble(
     );
     let upstreams = Arc::new(Upstreams::new(config, host, tasks.clone()).context("upstreams")?);
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
-    let relay = Relay::new(relay::Parts {
+    let relay = Relay::new(relay::RelayParts {
         settings: Arc::clone(config),
         upstreams: Arc::clone(&upstreams),
         policy: Arc::new(ToolPolicy::new(&config.auth)),

@@ -13,7 +13,10 @@ use crate::call::OwnerKey;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::policy::rate::RateClaim;
 use crate::protocol::Message;
-use crate::session::{CallPlace, Caps, Entry, Lane, Request, Session, Toll, Unserved, Waiting};
+use crate::session::{
+    CallCaps, CallEntry, CallPermit, QueueError, QueueLane, QueuedRequest, RateToll,
+    RequestedService, Session,
+};
 use crate::telemetry::metrics::COUNTERS;
 
 /// What a message still owes before it is served; nothing where it may be.
@@ -46,7 +49,7 @@ impl Owed {
 /// When a refused request may come again, where nothing else says it.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-impl Toll for RateClaim {
+impl RateToll for RateClaim {
     fn pay(&self) -> Result<(), Duration> {
         RateClaim::pay(self)
     }
@@ -59,16 +62,16 @@ impl Front {
         checked.is_err().then(|| Owed::Rate(self.rate.claim(owner)))
     }
 
-    fn caps(&self) -> Caps {
+    fn caps(&self) -> CallCaps {
         let limits = &self.settings.limits;
-        Caps {
+        CallCaps {
             session: limits.calls_per_session,
             principal: limits.calls_per_principal,
         }
     }
 
-    fn request(&self, lane: Lane, due: Option<RateClaim>) -> Request {
-        Request {
+    fn request(&self, lane: QueueLane, due: Option<RateClaim>) -> RequestedService {
+        RequestedService {
             lane,
             toll: due.map(|claim| Box::new(claim) as _),
             patience: self.settings.limits.call_wait,
@@ -84,12 +87,12 @@ impl Front {
         session: &Arc<Session>,
         method: Option<&str>,
         due: Due,
-    ) -> Result<Entry, Fault> {
+    ) -> Result<CallEntry, Fault> {
         // It is answered here, and a client that gets no answer gives its session up. Spec: SPEC L-07.
         if method == Some("ping") {
-            return Ok(Entry::Free);
+            return Ok(CallEntry::Free);
         }
-        let request = self.request(Lane::requests(session.key()), claim(due)?);
+        let request = self.request(QueueLane::requests(session.key()), claim(due)?);
         session.enter(request, self.caps()).map_err(refused)
     }
 
@@ -97,18 +100,18 @@ impl Front {
     ///
     /// # Errors
     /// A [`Fault`] when it cannot even wait.
-    pub(super) fn enter_visit(
+    pub(super) fn enter_implicit_session(
         &self,
         session: &Arc<Session>,
         patience: Duration,
-    ) -> Result<Entry, Fault> {
-        let request = Request {
-            lane: Lane::requests(session.key()),
+    ) -> Result<CallEntry, Fault> {
+        let request = RequestedService {
+            lane: QueueLane::requests(session.key()),
             toll: None,
             patience,
         };
         let principal = self.caps().principal;
-        let caps = Caps {
+        let caps = CallCaps {
             session: principal,
             principal,
         };
@@ -124,21 +127,21 @@ impl Front {
     /// A call whose future is dropped has left the line.
     pub(super) async fn seat(
         &self,
-        entry: Entry,
+        entry: CallEntry,
         over: &CancellationToken,
-    ) -> Result<Option<CallPlace>, Fault> {
+    ) -> Result<Option<CallPermit>, Fault> {
         match entry {
-            Entry::Free => Ok(None),
-            Entry::Placed(place) => Ok(Some(place)),
-            Entry::Waits(waiting) => Box::pin(self.wait(waiting, over)).await,
+            CallEntry::Free => Ok(None),
+            CallEntry::Placed(place) => Ok(Some(place)),
+            CallEntry::Waits(waiting) => Box::pin(self.wait(waiting, over)).await,
         }
     }
 
     async fn wait(
         &self,
-        waiting: Box<Waiting>,
+        waiting: Box<QueuedRequest>,
         over: &CancellationToken,
-    ) -> Result<Option<CallPlace>, Fault> {
+    ) -> Result<Option<CallPermit>, Fault> {
         tokio::select! {
             biased;
             () = over.cancelled() => {
@@ -160,7 +163,7 @@ impl Front {
         let Some(due) = claim(due)? else {
             return Ok(());
         };
-        let request = self.request(Lane::streams(session.key()), Some(due));
+        let request = self.request(QueueLane::streams(session.key()), Some(due));
         let waiting = session.places().pay(request, self.caps());
         let waiting = Box::new(waiting.map_err(refused)?);
         self.wait(waiting, session.closed()).await.map(drop)
@@ -179,11 +182,11 @@ impl Front {
             return Ok(());
         }
         let principal = self.caps().principal;
-        let caps = Caps {
+        let caps = CallCaps {
             session: principal,
             principal,
         };
-        let request = self.request(Lane::sessionless(), due);
+        let request = self.request(QueueLane::sessionless(), due);
         let waiting = self.sessions.pay(owner, request, caps);
         let waiting = Box::new(waiting.map_err(refused)?);
         self.wait(waiting, &CancellationToken::new())
@@ -203,7 +206,7 @@ impl Front {
         // It needs no exchange: nothing stays of it.
         let due = due.and_then(Owed::claim);
         if due.is_some() && message.method() != Some("notifications/cancelled") {
-            let request = self.request(Lane::notifications(session.key()), due);
+            let request = self.request(QueueLane::notifications(session.key()), due);
             let paid = match session.places().pay(request, self.caps()) {
                 Ok(waiting) => self.wait(Box::new(waiting), session.closed()).await.is_ok(),
                 Err(_) => false,
@@ -237,11 +240,11 @@ pub(super) fn crowded() -> Fault {
 }
 
 /// The refusal of a request that was not served in time.
-fn refused(unserved: Unserved) -> Fault {
+fn refused(unserved: QueueError) -> Fault {
     let (text, after) = match unserved {
-        Unserved::LineFull => ("too many calls are running and waiting", RETRY_AFTER),
-        Unserved::NoPlace => ("too many calls are running", RETRY_AFTER),
-        Unserved::Rate(after) => {
+        QueueError::LineFull => ("too many calls are running and waiting", RETRY_AFTER),
+        QueueError::NoPlace => ("too many calls are running", RETRY_AFTER),
+        QueueError::Rate(after) => {
             COUNTERS.rate_limited.add(1);
             ("too many requests, slow down", after)
         }

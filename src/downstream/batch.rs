@@ -20,7 +20,7 @@ use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{DecodeError, Message, MessageKind, json, meta};
-use crate::session::{CallLink, Outlet, Session};
+use crate::session::{LegacyClientLink, ResponseStream, Session};
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 
@@ -124,7 +124,7 @@ impl Front {
         (elements, over): (Elements, Option<BudgetExhausted>),
         record: &AccessRecord,
     ) -> Response<Body> {
-        let outlet: Arc<Outlet> = Arc::default();
+        let outlet: Arc<ResponseStream> = Arc::default();
         let mut ready = Vec::new();
         let mut calls = Vec::new();
         for (element, due) in elements {
@@ -158,7 +158,7 @@ impl Front {
                 }
             }
         }
-        let mut links: Vec<Arc<CallLink>> =
+        let mut links: Vec<Arc<LegacyClientLink>> =
             calls.iter().map(|begun| Arc::clone(&begun.link)).collect();
         let Some(first) = links.pop() else {
             return if ready.is_empty() {
@@ -206,7 +206,7 @@ fn check_elements(elements: &[Result<Message, DecodeError>]) -> Result<(), Fault
 }
 
 /// Puts a reply on the call's stream, if a stream is open; otherwise returns the reply for the shared response.
-pub(super) fn settle(link: &CallLink, outcome: Outcome) -> Option<Bytes> {
+pub(super) fn settle(link: &LegacyClientLink, outcome: Outcome) -> Option<Bytes> {
     let (Outcome::Response(_, body) | Outcome::Denied(_, body)) = outcome else {
         return None;
     };

@@ -18,7 +18,7 @@ use crate::budget::ReplyShare;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
-use crate::session::{Next, Reader, Session};
+use crate::session::{ReaderStep, Session, StreamReader};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 
@@ -304,7 +304,7 @@ type Ends = std::pin::Pin<Box<dyn Future<Output = End> + Send>>;
 pub(super) struct Outgoing {
     front: Arc<Front>,
     pub(super) channel: Arc<Channel>,
-    reader: Option<Reader>,
+    reader: Option<StreamReader>,
     ends: Ends,
 }
 
@@ -358,7 +358,7 @@ impl Outgoing {
         if let Some(reader) = &mut self.reader {
             while messages.len() < AT_ONCE {
                 match reader.poll_next(cx) {
-                    Poll::Ready(Next::Events(events)) => {
+                    Poll::Ready(ReaderStep::Events(events)) => {
                         let payloads = events.into_iter().map(|event| event.payload);
                         messages.extend(payloads.filter(|payload| !payload.is_empty()));
                     }

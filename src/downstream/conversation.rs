@@ -19,7 +19,7 @@ use crate::budget::BudgetExhausted;
 use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind, Side};
 use crate::protocol::{Message, MessageKind, RequestId, Revision, json, meta};
-use crate::session::{Delivery, HeldNotifications, Outlet, Session};
+use crate::session::{DeliveryMode, HeldNotifications, ResponseStream, Session};
 use crate::telemetry::request_tag;
 
 /// Sender, headers and access record of one incoming message.
@@ -170,7 +170,7 @@ impl Front {
         message: Message,
         due: Due,
     ) {
-        let delivery = Delivery::Connection {
+        let delivery = DeliveryMode::Connection {
             unread: self.settings.limits.unread,
             fallback: arrival.fallback,
             overflow: channel.ended.clone(),
@@ -218,7 +218,7 @@ impl Front {
         message: Message,
         due: Due,
     ) -> Result<(), Fault> {
-        let outlet = Outlet::onto(Arc::clone(session.standalone()));
+        let outlet = ResponseStream::onto(Arc::clone(session.standalone()));
         let principal = Arc::clone(&arrival.principal);
         let begun = self.begin(session, principal, arrival.headers, message, outlet, due)?;
         let Begun { call, link, entry } = begun;

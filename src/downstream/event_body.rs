@@ -17,7 +17,7 @@ use super::running::Running;
 use crate::budget::{EXEMPT_BYTES, held_with};
 use crate::protocol::sse::{self, NumberedEvents};
 use crate::runtime::wake::Bell;
-use crate::session::{EventId, Next, Reader};
+use crate::session::{EventId, ReaderStep, StreamReader};
 use crate::store::events::Event;
 
 /// `retry` delay sent to a client before it reconnects, unless an upstream sent one.
@@ -27,7 +27,7 @@ type Ends = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The body.
 pub(super) struct EventBody {
-    reader: Reader,
+    reader: StreamReader,
     events: NumberedEvents,
     running: Option<Running>,
     /// Wake-ups of the running call.
@@ -56,7 +56,7 @@ enum Beginning {
 
 /// Parameters of a body.
 pub(super) struct Parts {
-    pub(super) reader: Reader,
+    pub(super) reader: StreamReader,
     pub(super) tag: u64,
     pub(super) running: Option<Running>,
     pub(super) keep_alive: Duration,
@@ -92,7 +92,7 @@ impl EventBody {
     fn poll_events(&mut self, cx: &mut Context<'_>, out: &mut BytesMut) -> Poll<()> {
         loop {
             match self.reader.poll_next(cx) {
-                Poll::Ready(Next::Events(events)) => {
+                Poll::Ready(ReaderStep::Events(events)) => {
                     let room = |event: &Event| event.payload.len() + self.events.room();
                     out.reserve(events.iter().map(room).sum());
                     for event in events {
@@ -102,13 +102,13 @@ impl EventBody {
                         }
                     }
                 }
-                Poll::Ready(Next::Finished) => break,
+                Poll::Ready(ReaderStep::Finished) => break,
                 // Its client comes back, unless a newer connection of the same client is the reason.
-                Poll::Ready(Next::Superseded) => {
+                Poll::Ready(ReaderStep::Superseded) => {
                     self.say_retry(out, None);
                     break;
                 }
-                Poll::Ready(Next::HungUp(retry)) => {
+                Poll::Ready(ReaderStep::HungUp(retry)) => {
                     if self.running.as_mut().is_none_or(Running::detach) {
                         self.say_retry(out, retry);
                         break;

@@ -23,8 +23,8 @@ use crate::budget::held_with;
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
-use crate::relay::Failure;
-use crate::session::{CallLink, Entry, EventStream, Session};
+use crate::relay::RelayFailure;
+use crate::session::{CallEntry, EventStream, LegacyClientLink, Session};
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::request_tag;
 
@@ -134,7 +134,7 @@ impl Front {
     pub(super) fn stream_parts(
         &self,
         session: &Session,
-        reader: crate::session::Reader,
+        reader: crate::session::StreamReader,
         polls: bool,
     ) -> Parts {
         Parts {
@@ -152,8 +152,8 @@ impl Front {
     pub(super) fn run(
         self: &Arc<Self>,
         mut call: Call,
-        entry: Entry,
-        link: &Arc<CallLink>,
+        entry: CallEntry,
+        link: &Arc<LegacyClientLink>,
         record: &AccessRecord,
     ) -> CallFuture {
         let (front, link) = (Arc::clone(self), Arc::clone(link));
@@ -171,7 +171,7 @@ impl Front {
                     drop((counted, place));
                     answer
                 }
-                Err(fault) => Err(Failure::Fault(fault)),
+                Err(fault) => Err(RelayFailure::Fault(fault)),
             };
             let outcome = ended(&answer, is_tool_call, reply::legacy_code);
             if let Some(word) = outcome.error_type() {
@@ -186,7 +186,7 @@ impl Front {
         }))
     }
 
-    fn outcome(&self, call: &Call, answer: Result<Reply, Failure>) -> Outcome {
+    fn outcome(&self, call: &Call, answer: Result<Reply, RelayFailure>) -> Outcome {
         let id = call.message.id().unwrap_or("null");
         match answer {
             Ok(reply) => {
@@ -196,7 +196,7 @@ impl Front {
                 }
                 Outcome::Response(StatusCode::OK, body)
             }
-            Err(Failure::Denied(denial)) => {
+            Err(RelayFailure::Denied(denial)) => {
                 let fault = Fault::downstream(FaultKind::InvalidParams, denial.public());
                 let body = Reply::Error(reply::error_object(&fault)).into_response(id);
                 if denial.missing_scopes.is_empty() {
@@ -209,8 +209,10 @@ impl Front {
                 );
                 Outcome::Denied(denied, body)
             }
-            Err(Failure::Fault(fault)) if fault.kind == FaultKind::Cancelled => Outcome::Cancelled,
-            Err(Failure::Fault(fault)) => {
+            Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
+                Outcome::Cancelled
+            }
+            Err(RelayFailure::Fault(fault)) => {
                 log_fault(&fault);
                 let fault = reply::overload(fault);
                 let is_tool = call.message.method() == Some("tools/call");

@@ -12,8 +12,8 @@ use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Side};
 use crate::protocol::Message;
-use crate::relay::Failure;
-use crate::session::{Delivery, Session};
+use crate::relay::RelayFailure;
+use crate::session::{DeliveryMode, Session};
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{CallSpan, SpanOutcome, TRACEPARENT, TRACESTATE, TraceContext};
 
@@ -26,7 +26,7 @@ impl Front {
         headers: &HeaderMap,
         message: &Message,
         record: &AccessRecord,
-        delivery: Delivery,
+        delivery: DeliveryMode,
     ) -> Result<(Arc<Session>, Bytes), Fault> {
         if self.tasks.draining().is_cancelled() {
             return Err(Fault::new(
@@ -50,8 +50,8 @@ impl Front {
         }
         span.finish(match &answer {
             Ok(_) => SpanOutcome::Ok,
-            Err(Failure::Fault(fault)) => refused(fault, reply::legacy_code),
-            Err(Failure::Denied(_)) => {
+            Err(RelayFailure::Fault(fault)) => refused(fault, reply::legacy_code),
+            Err(RelayFailure::Denied(_)) => {
                 let code = reply::legacy_code(FaultKind::InvalidRequest);
                 SpanOutcome::Refused(error_type::DENIED, code)
             }
@@ -61,11 +61,11 @@ impl Front {
                 record.session(session.tag());
                 Ok((session, result.into_response(&id)))
             }
-            Err(Failure::Fault(fault)) => {
+            Err(RelayFailure::Fault(fault)) => {
                 log_fault(&fault);
                 Err(fault)
             }
-            Err(Failure::Denied(denial)) => Err(Fault::downstream(
+            Err(RelayFailure::Denied(denial)) => Err(Fault::downstream(
                 FaultKind::InvalidRequest,
                 denial.public(),
             )),

@@ -65,7 +65,7 @@ use crate::policy::rate::RateLimiter;
 use crate::relay::Relay;
 use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
-use crate::session::Sessions;
+use crate::session::SessionRegistry;
 
 /// Target of a path.
 #[derive(Debug, Clone)]
@@ -98,7 +98,7 @@ pub struct Front {
     scans: Arc<Scans>,
     budget: Arc<ByteBudget>,
     replies: Arc<ByteBudget>,
-    sessions: Arc<Sessions>,
+    sessions: Arc<SessionRegistry>,
     channels: Channels,
     relay: Arc<Relay>,
     background: Background,
@@ -124,7 +124,7 @@ pub struct FrontParts {
     /// How much memory replies may take.
     pub replies: Arc<ByteBudget>,
     /// Legacy sessions.
-    pub sessions: Arc<Sessions>,
+    pub sessions: Arc<SessionRegistry>,
     /// The spine.
     pub relay: Arc<Relay>,
     /// Seals the `requestState` of modern clients.

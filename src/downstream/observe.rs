@@ -4,7 +4,7 @@ use super::reply;
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, Revision};
-use crate::relay::Failure;
+use crate::relay::RelayFailure;
 use crate::session::Session;
 use crate::telemetry::names::{attribute, error_type};
 use crate::telemetry::trace::{CallSpan, SpanOutcome};
@@ -47,7 +47,7 @@ type CodeOf = fn(FaultKind) -> i64;
 
 /// The outcome as spans and durations tell it.
 pub(super) fn ended(
-    answer: &Result<Reply, Failure>,
+    answer: &Result<Reply, RelayFailure>,
     is_tool_call: bool,
     code_of: CodeOf,
 ) -> SpanOutcome {
@@ -63,27 +63,27 @@ pub(super) fn ended(
 
 /// Outcome of a call that the gateway answered itself. A missing scope is answered by HTTP alone, a cancelled call not
 /// at all, and a fault that a model can act on as a tool result.
-fn failed(failure: &Failure, is_tool_call: bool, code_of: CodeOf) -> SpanOutcome {
+fn failed(failure: &RelayFailure, is_tool_call: bool, code_of: CodeOf) -> SpanOutcome {
     match failure {
-        Failure::Denied(denial) if denial.missing_scopes.is_empty() => {
+        RelayFailure::Denied(denial) if denial.missing_scopes.is_empty() => {
             SpanOutcome::Refused(error_type::DENIED, code_of(FaultKind::InvalidParams))
         }
-        Failure::Denied(_) => SpanOutcome::Failed(error_type::DENIED),
-        Failure::Fault(fault)
+        RelayFailure::Denied(_) => SpanOutcome::Failed(error_type::DENIED),
+        RelayFailure::Fault(fault)
             if fault.kind == FaultKind::Cancelled
                 || (is_tool_call && reply::is_tool_error(fault.kind)) =>
         {
             SpanOutcome::Failed(error_word(fault.kind))
         }
-        Failure::Fault(fault) => refused(fault, code_of),
+        RelayFailure::Fault(fault) => refused(fault, code_of),
     }
 }
 
 /// The access-line word of a failed call.
-pub(super) fn failure_word(failure: &Failure) -> &'static str {
+pub(super) fn failure_word(failure: &RelayFailure) -> &'static str {
     match failure {
-        Failure::Denied(_) => error_type::DENIED,
-        Failure::Fault(fault) => error_word(fault.kind),
+        RelayFailure::Denied(_) => error_type::DENIED,
+        RelayFailure::Fault(fault) => error_word(fault.kind),
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
     #[test]
     fn an_error_that_we_answer_has_its_code_and_what_is_no_error_has_none() {
         let told = |kind, is_tool_call| {
-            let failure = Failure::Fault(Fault::upstream(kind, "it failed"));
+            let failure = RelayFailure::Fault(Fault::upstream(kind, "it failed"));
             ended(&Err(failure), is_tool_call, legacy_code)
         };
         let lost = FaultKind::UpstreamLost;

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use crate::auth;
 use crate::runtime::lifecycle::Tasks;
-use crate::session::CallLink;
+use crate::session::LegacyClientLink;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 use crate::telemetry::request_tag::TaggedWork;
 
@@ -40,7 +40,10 @@ pub(super) struct Running {
 }
 
 /// The calls of one exchange, never none.
-pub(super) struct Links(pub(super) Arc<CallLink>, pub(super) Vec<Arc<CallLink>>);
+pub(super) struct Links(
+    pub(super) Arc<LegacyClientLink>,
+    pub(super) Vec<Arc<LegacyClientLink>>,
+);
 
 impl Links {
     /// JSON texts of the ids of their requests.
@@ -50,7 +53,7 @@ impl Links {
         ids
     }
 
-    fn each(&self, mut act: impl FnMut(&CallLink)) {
+    fn each(&self, mut act: impl FnMut(&LegacyClientLink)) {
         act(&self.0);
         self.1.iter().for_each(|link| act(link));
     }
@@ -70,7 +73,7 @@ impl Running {
         };
         let outcome = futures_util::ready!(future.poll_unpin(cx));
         self.future = None;
-        self.links.each(CallLink::end);
+        self.links.each(LegacyClientLink::end);
         Poll::Ready(outcome)
     }
 
@@ -92,13 +95,13 @@ impl Running {
         let Some(future) = self.future.take() else {
             return true;
         };
-        self.links.each(CallLink::abandon);
+        self.links.each(LegacyClientLink::abandon);
         let links = self.take_links();
         COUNTERS.calls_detached.add(1);
         let counted = GAUGES.calls_detached_now.enter();
         self.background.tasks.spawn(async move {
             let outcome = future.await;
-            links.each(CallLink::end);
+            links.each(LegacyClientLink::end);
             finish(&links.0, outcome);
             drop((place, counted));
         });
@@ -115,18 +118,18 @@ impl Drop for Running {
         if self.detach() {
             return;
         }
-        self.links.each(CallLink::abandon);
+        self.links.each(LegacyClientLink::abandon);
         let links = self.take_links();
         COUNTERS.calls_detach_refused.add(1);
         // Dropping the future cancels the call upstream.
         drop(self.future.take());
-        links.each(CallLink::end);
+        links.each(LegacyClientLink::end);
         finish(&links.0, Outcome::Cancelled);
     }
 }
 
 /// Puts the outcome of a call on its stream, if a stream was opened.
-pub(super) fn finish(link: &CallLink, outcome: Outcome) {
+pub(super) fn finish(link: &LegacyClientLink, outcome: Outcome) {
     let Some(stream) = link.opened() else { return };
     match outcome {
         Outcome::Response(_, body) | Outcome::Denied(_, body) => stream.finish(Some(body)),

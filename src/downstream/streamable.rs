@@ -21,7 +21,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::headers::{self, HeaderError, MCP_SESSION_ID};
 use crate::protocol::{Message, MessageKind, RequestId};
-use crate::session::{CallLink, Delivery, Entry, NoRoom, Outlet, Session};
+use crate::session::{CallEntry, DeliveryMode, LegacyClientLink, NoRoom, ResponseStream, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
@@ -205,7 +205,7 @@ impl Front {
                 &parts.headers,
                 message,
                 record,
-                Delivery::Streams,
+                DeliveryMode::Streams,
             )
             .await?;
         session.share_replies(self.reply_share(holder));
@@ -224,7 +224,7 @@ impl Front {
         principal: Arc<Principal>,
         headers: &HeaderMap,
         message: Message,
-        outlet: Arc<Outlet>,
+        outlet: Arc<ResponseStream>,
         due: Due,
     ) -> Result<Begun, Fault> {
         let id = message.id().and_then(RequestId::parse).ok_or_else(|| {
@@ -298,8 +298,8 @@ impl Front {
 /// A call that was begun, and how it comes to its place.
 pub(super) struct Begun {
     pub(super) call: Call,
-    pub(super) link: Arc<CallLink>,
-    pub(super) entry: Entry,
+    pub(super) link: Arc<LegacyClientLink>,
+    pub(super) entry: CallEntry,
 }
 
 /// Why a posted message has no answer of its own.

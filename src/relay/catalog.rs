@@ -1,4 +1,4 @@
-//! `Catalog` caches the list pages of upstreams and decides which cached page may answer which session.
+//! `ListCatalog` caches the list pages of upstreams and decides which cached page may answer which session.
 //! A session gets its own pages; a page of another session only if its own would be identical: same
 //! principal, a legacy upstream with `isolation = "shared"`, or a page declared public.
 //! Spec: DESIGN §5 ("Lists are kept…"); SPEC M-80…M-86; BRIDGING §5.4…§5.6.
@@ -11,7 +11,7 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 
 use super::Relay;
-use super::flight::Flying;
+use super::page_fetch::PageFetches;
 use super::param_headers::warn_of_invalid;
 use crate::call::{ClientCapabilities, Declared, UpstreamLink};
 use crate::config::{self, Isolation};
@@ -22,7 +22,7 @@ use crate::protocol::{Era, Message, Revision};
 use crate::session::Session;
 use crate::store::lists::{Held, Lists, Page};
 use crate::telemetry::metrics::COUNTERS;
-use crate::translate::project::{Hints, Scope};
+use crate::translate::project::{CacheHints, CacheScope};
 use crate::upstream::account::Account;
 use crate::upstream::knowledge::Key;
 
@@ -34,35 +34,35 @@ const LENGTHENED: u32 = 3;
 const LONGEST: Duration = Duration::from_hours(24);
 
 /// When an upstream last said that its lists of a kind changed.
-type Heard = BTreeMap<(Arc<str>, &'static str), Instant>;
+type NoticeTimes = BTreeMap<(Arc<str>, &'static str), Instant>;
 
 /// The cached pages. Clones share one cache.
 #[derive(Debug, Clone)]
-pub(super) struct Catalog {
+pub(super) struct ListCatalog {
     pub(super) lists: Lists,
-    others: Cache<Other, Held>,
+    others: Cache<SharedPageKey, Held>,
     /// Pages received by sessions before their first tool call or change notice: stale substitutes that
     /// answer while an upstream is late.
-    untouched: Cache<Other, Held>,
+    untouched: Cache<SharedPageKey, Held>,
     /// Time of the latest change notice per owner (`Key`) and kind of list.
     changes: Cache<(Key, &'static str), Instant>,
     /// Time of the latest change notice to any session; bounded by upstreams × kinds of lists.
-    heard: Arc<Mutex<Heard>>,
+    heard: Arc<Mutex<NoticeTimes>>,
     /// Single-flight for pages on request.
-    pub(super) flights: Flying,
+    pub(super) flights: PageFetches,
     fresh: Duration,
 }
 
 /// Cache key of a page that every session with the same `key` may use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Other {
+pub(super) struct SharedPageKey {
     key: Key,
     kind: ListKind,
     cursor: Option<Box<str>>,
 }
 
-impl Other {
-    fn new(key: Key, place: Place<'_>) -> Self {
+impl SharedPageKey {
+    fn new(key: Key, place: ListPageKey<'_>) -> Self {
         Self {
             key,
             kind: place.kind,
@@ -73,7 +73,7 @@ impl Other {
 
 /// A page on request: when the request began, and the state of change notices at that time.
 #[derive(Debug)]
-pub(super) struct Fetch {
+pub(super) struct PageFetch {
     pub(super) asked: Instant,
     stretch: Option<u64>,
     declared: Arc<Declared>,
@@ -81,14 +81,14 @@ pub(super) struct Fetch {
 
 /// Identifies one page: upstream, kind of list and cursor.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place<'a> {
+pub(super) struct ListPageKey<'a> {
     pub(super) upstream: &'a Arc<str>,
     pub(super) kind: ListKind,
     /// JSON text of the upstream's cursor.
     pub(super) cursor: Option<&'a str>,
 }
 
-impl Catalog {
+impl ListCatalog {
     pub(super) fn new(settings: &config::ListsConfig) -> Self {
         Self {
             lists: Lists::new(settings.total),
@@ -105,7 +105,7 @@ impl Catalog {
                 .time_to_live(LONGEST)
                 .build(),
             heard: Arc::default(),
-            flights: Flying::default(),
+            flights: PageFetches::default(),
             fresh: settings.fresh,
         }
     }
@@ -137,9 +137,9 @@ impl Catalog {
     }
 
     /// A cached page of another session, if it is fresh and no change was announced since its request.
-    pub(super) fn other(&self, key: Key, place: Place<'_>) -> Option<Held> {
+    pub(super) fn other(&self, key: Key, place: ListPageKey<'_>) -> Option<Held> {
         let changed = self.changes.get(&(key.clone(), place.kind.capability()));
-        let other = self.others.get(&Other::new(key, place))?;
+        let other = self.others.get(&SharedPageKey::new(key, place))?;
         let calm = changed.is_none_or(|changed| other.asked > changed);
         (calm && other.asked.elapsed() < other.fresh).then_some(other)
     }
@@ -155,7 +155,7 @@ impl Catalog {
 
     /// Whether no change notice to any session has made a page stale. Lists of a modern upstream belong to
     /// no session, so a notice to one session counts for all (SPEC M-85).
-    fn is_calm(&self, place: Place<'_>, held: &Held) -> bool {
+    fn is_calm(&self, place: ListPageKey<'_>, held: &Held) -> bool {
         if !held.outlives_calls {
             return true;
         }
@@ -167,9 +167,9 @@ impl Catalog {
 
 impl Relay {
     /// The cached page that may answer this session now.
-    pub(super) fn held(&self, session: &Arc<Session>, place: Place<'_>) -> Option<Held> {
+    pub(super) fn held(&self, session: &Arc<Session>, place: ListPageKey<'_>) -> Option<Held> {
         let own = session
-            .shelf()
+            .list_validity()
             .current(place.upstream, place.kind, place.cursor, || {
                 session.link(place.upstream)?.hearing()
             });
@@ -184,7 +184,7 @@ impl Relay {
 
     /// Adopts a cached page of another session: on a shared upstream always, on a modern one within the
     /// page's lifetime, otherwise only as the first list of this session.
-    fn adopted(&self, session: &Arc<Session>, place: Place<'_>) -> Option<Held> {
+    fn adopted(&self, session: &Arc<Session>, place: ListPageKey<'_>) -> Option<Held> {
         let may = |held: &Held| self.may_adopt(session, place, held);
         let private = self.catalog_key(session, place.upstream);
         let public = Key {
@@ -198,8 +198,8 @@ impl Relay {
     }
 
     /// Whether a cached page of another session may answer this session.
-    pub(super) fn may_adopt(&self, session: &Session, place: Place<'_>, held: &Held) -> bool {
-        let known = session.shelf();
+    pub(super) fn may_adopt(&self, session: &Session, place: ListPageKey<'_>, held: &Held) -> bool {
+        let known = session.list_validity();
         if held.outlives_calls || self.is_shared(session, place.upstream) {
             let by_calls = !held.outlives_calls;
             let disturbed = known.disturbed(place.upstream, place.kind, by_calls);
@@ -210,7 +210,12 @@ impl Relay {
     }
 
     /// Records a page of another session in the shelf of this session, as if this session had fetched it.
-    pub(super) fn adopt(&self, session: &Arc<Session>, place: Place<'_>, found: Held) -> Held {
+    pub(super) fn adopt(
+        &self,
+        session: &Arc<Session>,
+        place: ListPageKey<'_>,
+        found: Held,
+    ) -> Held {
         let held = Held {
             stretch: None,
             is_own: false,
@@ -218,7 +223,7 @@ impl Relay {
         };
         let cursor = place.cursor;
         session
-            .shelf()
+            .list_validity()
             .hold(place.upstream, place.kind, cursor, held.clone());
         self.recheck_where_due(session, place, &held);
         self.open_later(session, place.upstream);
@@ -240,16 +245,20 @@ impl Relay {
     /// Single-flight key of a page, if one request may answer several sessions: the conditions are those of
     /// [`may_adopt`](Self::may_adopt) for a cached page. With `lists.fresh = 0` each session sends its own
     /// request to a legacy upstream.
-    pub(super) fn flight_key(&self, session: &Session, place: Place<'_>) -> Option<Other> {
+    pub(super) fn flight_key(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+    ) -> Option<SharedPageKey> {
         let key = self.knowledge_key(session, place.upstream);
         let modern = self.known_era(&key) == Some(Era::Modern);
-        let lists = session.shelf();
+        let lists = session.list_validity();
         let may = modern
             || !self.catalog.fresh.is_zero()
                 && (self.is_shared(session, place.upstream)
                     || place.cursor.is_some()
                     || lists.is_untouched(place.upstream, place.kind));
-        may.then(|| Other::new(self.catalog_key(session, place.upstream), place))
+        may.then(|| SharedPageKey::new(self.catalog_key(session, place.upstream), place))
     }
 
     /// Opens the link and starts the clock of a page request. Change notices are set up first, so that no
@@ -258,7 +267,7 @@ impl Relay {
         &self,
         link: &dyn UpstreamLink,
         kind: ListKind,
-    ) -> Result<Fetch, Fault> {
+    ) -> Result<PageFetch, Fault> {
         let declared = match link.declared() {
             Some(declared) => declared,
             None => link.open().await?,
@@ -269,7 +278,7 @@ impl Relay {
         let stretch = link
             .hearing()
             .filter(|_| declared.announces(kind.capability()));
-        Ok(Fetch {
+        Ok(PageFetch {
             asked: Instant::now(),
             stretch,
             declared,
@@ -281,8 +290,8 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         link: &dyn UpstreamLink,
-        place: Place<'_>,
-        fetch: Fetch,
+        place: ListPageKey<'_>,
+        fetch: PageFetch,
         message: &Message,
     ) -> Option<Held> {
         COUNTERS.lists_misses.add(1);
@@ -291,7 +300,7 @@ impl Relay {
             warn_of_invalid(place.upstream, &fetch.declared, message);
         }
         let modern = fetch.declared.revision.era() == Era::Modern;
-        let hints = Hints::read(message);
+        let hints = CacheHints::read(message);
         let fresh = if modern {
             Duration::from_millis(hints.ttl_ms)
         } else {
@@ -313,12 +322,12 @@ impl Relay {
         self.remember(session, place, &held, hints);
         let cursor = place.cursor;
         session
-            .shelf()
+            .list_validity()
             .hold(place.upstream, place.kind, cursor, held.clone());
         self.recheck_where_due(session, place, &held);
         if !fresh.is_zero() {
             let public = if modern {
-                hints.scope == Scope::Public
+                hints.scope == CacheScope::Public
             } else {
                 self.is_shared(session, place.upstream)
             };
@@ -326,7 +335,7 @@ impl Relay {
                 account: account_of(session, public),
                 ..self.catalog_key(session, place.upstream)
             };
-            let other = Other::new(key, place);
+            let other = SharedPageKey::new(key, place);
             self.catalog.others.insert(other, held.clone());
         }
         Some(held)
@@ -335,15 +344,15 @@ impl Relay {
     /// Caches a page in `untouched`, for sessions whose upstream is late. Legacy: only a page fetched before the
     /// session's first tool call or change notice, for all sessions with the same credentials and capabilities.
     /// Modern: public pages for the same sessions, private ones for the principal (SPEC M-82).
-    fn remember(&self, session: &Session, place: Place<'_>, held: &Held, hints: Hints) {
+    fn remember(&self, session: &Session, place: ListPageKey<'_>, held: &Held, hints: CacheHints) {
         let key = self.knowledge_key(session, place.upstream);
         let key = if !held.outlives_calls {
-            let known = session.shelf();
+            let known = session.list_validity();
             if known.disturbed(place.upstream, place.kind, true).is_some() {
                 return;
             }
             key
-        } else if hints.scope == Scope::Public {
+        } else if hints.scope == CacheScope::Public {
             key
         } else {
             Key {
@@ -351,13 +360,17 @@ impl Relay {
                 ..key
             }
         };
-        let page = Other::new(key, place);
+        let page = SharedPageKey::new(key, place);
         self.catalog.untouched.insert(page, held.clone());
     }
 
     /// A page [remembered](Self::remember) for sessions like this one, or for a session without capabilities:
     /// any client may use a list made for a client without capabilities.
-    pub(super) fn known_elsewhere(&self, session: &Session, place: Place<'_>) -> Option<Held> {
+    pub(super) fn known_elsewhere(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+    ) -> Option<Held> {
         let alike = self.knowledge_key(session, place.upstream);
         let own = Key {
             account: Account::Principal(session.owner()),
@@ -369,7 +382,7 @@ impl Relay {
             ..alike.clone()
         };
         let mut keys = [own, alike, plain].into_iter();
-        keys.find_map(|key| self.catalog.untouched.get(&Other::new(key, place)))
+        keys.find_map(|key| self.catalog.untouched.get(&SharedPageKey::new(key, place)))
     }
 
     /// The page behind `held`, unless its bytes were evicted.

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use super::Relay;
-use super::absent::left_out;
+use super::missing_upstreams::left_out;
 use crate::call::Declared;
 use crate::fault::Fault;
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 use crate::translate::merge;
-use crate::translate::merge::Known;
+use crate::translate::merge::MergedMember;
 
 impl Relay {
     /// JSON text of the result of `server/discover`. Never fails: on a merged endpoint a late upstream
@@ -66,7 +66,7 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         wait: impl Fn(&Arc<str>) -> Duration,
-    ) -> Vec<Known> {
+    ) -> Vec<MergedMember> {
         let wait = &wait;
         let all = session
             .endpoint
@@ -78,7 +78,7 @@ impl Relay {
                     Ok(_) => self.why_doubtful(session, upstream),
                     Err(fault) => Some(self.why_missing(session, upstream, Some(fault))),
                 };
-                Known {
+                MergedMember {
                     upstream: Arc::clone(upstream),
                     declared: self.or_left_out(upstream, declared),
                     missing,

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::bring_back::{Source, told};
-use super::route::Target;
+use super::map_reply::{ReplySource, told};
+use super::route::UpstreamTarget;
 use super::tasks::marking;
-use super::{Failure, Relay, methods, url_required};
+use super::{Relay, RelayFailure, methods, url_elicitation};
 use crate::audit;
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::fault::Fault;
@@ -19,7 +19,7 @@ pub(super) struct Forward<'a> {
     pub(super) relay: &'a Relay,
     pub(super) call: &'a Call,
     pub(super) session: &'a Arc<Session>,
-    pub(super) target: &'a Target,
+    pub(super) target: &'a UpstreamTarget,
     pub(super) permit: Permit,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Forward<'a> {
     pub(super) async fn open(
         &self,
         audited: audit::PendingRecord<'a>,
-    ) -> Result<Opened<'a>, Failure> {
+    ) -> Result<Opened<'a>, RelayFailure> {
         let link = self.relay.link(self.session, &self.target.upstream)?;
         let declared = self.relay.check_declared(&*link, self.call, self.target);
         if let Err(fault) = declared.await {
@@ -76,7 +76,7 @@ impl<'a> Forward<'a> {
     /// The reply of the upstream, after all URL elicitations that it requires.
     pub(super) async fn exchange(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
         let reply = self.send_once(opened).await?;
-        if url_required::is_required(opened.call(self), &reply) {
+        if url_elicitation::is_required(opened.call(self), &reply) {
             return Box::pin(self.after_url_elicitations(opened, reply)).await;
         }
         Ok(reply)
@@ -99,7 +99,7 @@ impl<'a> Forward<'a> {
     }
 
     /// Where the reply comes from.
-    pub(super) fn source(&self, opened: &Opened<'a>) -> Source {
+    pub(super) fn source(&self, opened: &Opened<'a>) -> ReplySource {
         let declared = opened.link.declared();
         self.relay
             .source(opened.call(self), declared, &self.target.view)
@@ -110,7 +110,7 @@ impl<'a> Forward<'a> {
         &self,
         opened: Opened<'a>,
         reply: Result<Reply, Fault>,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Reply, RelayFailure> {
         let source = self.source(&opened);
         self.respond_from(opened, &source, reply)
     }
@@ -119,9 +119,9 @@ impl<'a> Forward<'a> {
     pub(super) fn respond_from(
         &self,
         opened: Opened<'a>,
-        source: &Source,
+        source: &ReplySource,
         reply: Result<Reply, Fault>,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Reply, RelayFailure> {
         opened.audited.end(outcome(&reply));
         let call = opened.marked.as_ref().unwrap_or(self.call);
         let reply = told(call, source, reply)?;

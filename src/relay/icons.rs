@@ -3,14 +3,14 @@
 //! changes. Skills are unchanged, since hosts verify them.
 //! Spec: SPEC C-96, C-97.
 
-use super::catalog::Place;
+use super::catalog::ListPageKey;
 use crate::call::Reply;
 use crate::protocol::Message;
 use crate::protocol::icons::{self, PurgedText};
 use crate::protocol::methods::ListKind;
 
 /// The answer to a request for a page, as it may be kept and shown.
-pub(super) fn in_page(reply: Reply, place: Place<'_>) -> Reply {
+pub(super) fn in_page(reply: Reply, place: ListPageKey<'_>) -> Reply {
     match reply {
         Reply::Relayed(message) if place.kind != ListKind::Skills => {
             Reply::Relayed(purged(message, place.kind.member(), place.upstream))
@@ -87,7 +87,7 @@ mod tests {
             let items = r#"[{"name":"x","uri":"skill://x","icons":[{"src":"file:x"}]}]"#;
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"{member}":{items}}}}}"#);
             let reply = Reply::Relayed(Message::parse(text.into(), 128).unwrap());
-            let place = Place {
+            let place = ListPageKey {
                 upstream: &upstream,
                 kind,
                 cursor: None,

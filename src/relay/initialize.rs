@@ -8,16 +8,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::absent::{left_out, not_ready};
+use super::missing_upstreams::{left_out, not_ready};
 use super::route::invalid;
-use super::{EMPTY, Failure, Relay};
+use super::{EMPTY, Relay, RelayFailure};
 use crate::call::{Declared, MAX_DECLARED, Principal, Reply, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::{Era, Message, Revision, json};
-use crate::session::{Delivery, NewSession, Refused, Session};
+use crate::session::{DeliveryMode, NewSession, Session, SessionRefused};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
-use crate::translate::merge::Known;
+use crate::translate::merge::MergedMember;
 use crate::translate::{effective_capabilities, merge};
 use crate::upstream::knowledge::Key;
 
@@ -30,7 +30,7 @@ impl Relay {
     /// Opens a session and answers with its capabilities.
     ///
     /// # Errors
-    /// [`Failure`] when there is no room for a session, or its only upstream cannot be opened.
+    /// [`RelayFailure`] when there is no room for a session, or its only upstream cannot be opened.
     ///
     /// # Cancel safety
     /// A session whose answer is never sent ends by its idle lifetime.
@@ -39,15 +39,15 @@ impl Relay {
         principal: Arc<Principal>,
         endpoint: Arc<Endpoint>,
         message: &Message,
-        delivery: Delivery,
-    ) -> Result<(Arc<Session>, Reply), Failure> {
+        delivery: DeliveryMode,
+    ) -> Result<(Arc<Session>, Reply), RelayFailure> {
         let asked = message
             .param_str("protocolVersion")
             .ok_or_else(|| invalid("params.protocolVersion must be a string"))?;
         // Spec: SPEC L-01. The modern revision is never negotiated here.
         let fallback = match delivery {
-            Delivery::Streams => Revision::LATEST_LEGACY,
-            Delivery::Connection { fallback, .. } => fallback,
+            DeliveryMode::Streams => Revision::LATEST_LEGACY,
+            DeliveryMode::Connection { fallback, .. } => fallback,
         };
         let revision = Revision::parse(&asked)
             .filter(|revision| revision.era() == Era::Legacy)
@@ -96,7 +96,7 @@ impl Relay {
                     (self.presumed(session, upstream), Some(why))
                 }
             };
-            Known {
+            MergedMember {
                 upstream: Arc::clone(upstream),
                 declared,
                 missing,
@@ -185,11 +185,11 @@ fn client_info(message: &Message) -> Cow<'_, str> {
     info.into()
 }
 
-pub(super) fn refused(refused: Refused) -> Fault {
+pub(super) fn refused(refused: SessionRefused) -> Fault {
     COUNTERS.sessions_refused.add(1);
     let (kind, side) = match refused {
-        Refused::Principal => (FaultKind::CallerBusy, Side::Downstream),
-        Refused::Total => (FaultKind::GatewayBusy, Side::Gateway),
+        SessionRefused::Principal => (FaultKind::CallerBusy, Side::Downstream),
+        SessionRefused::Total => (FaultKind::GatewayBusy, Side::Gateway),
     };
     Fault::new(kind, side, refused.to_string()).retry(Retry::After(Duration::from_secs(5)))
 }

@@ -6,15 +6,15 @@ use std::sync::{Arc, Weak};
 use futures_util::future::BoxFuture;
 
 use super::Relay;
-use super::catalog::Catalog;
+use super::catalog::ListCatalog;
 use super::tasks;
-use super::view::{View, is_loud_enough};
+use super::view::{EndpointView, is_loud_enough};
 use crate::budget::ReplyShare;
 use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
 use crate::config::Isolation;
 use crate::protocol::{Era, Message};
 use crate::session::{NoticeSource, Session};
-use crate::translate::project::{self, Projection};
+use crate::translate::project::{self, RevisionProjection};
 use crate::upstream::Seat;
 use crate::upstream::knowledge::{Key, Knowledge};
 
@@ -23,10 +23,10 @@ use crate::upstream::knowledge::{Key, Knowledge};
 struct SessionIntake {
     relay: Weak<Relay>,
     session: Weak<Session>,
-    view: View,
+    view: EndpointView,
     knowledge: Knowledge,
     key: Key,
-    catalog: Catalog,
+    catalog: ListCatalog,
     /// Who is told of the same changes.
     listed: Key,
     /// Set where other sessions subscribe over the same link: only what this one asked for.
@@ -37,7 +37,7 @@ struct SessionIntake {
 
 impl Relay {
     /// The session's seat at an upstream.
-    pub(super) fn seat(&self, session: &Arc<Session>, upstream: &Arc<str>) -> Seat {
+    pub(super) fn client(&self, session: &Arc<Session>, upstream: &Arc<str>) -> Seat {
         let shared = self
             .parts
             .upstreams
@@ -75,7 +75,7 @@ impl Intake for SessionIntake {
     /// A session that was answered from knowledge learns when that was wrong (DESIGN §5).
     fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>) {
         if let Some(session) = self.session.upgrade() {
-            session.shelf().reconnected(upstream);
+            session.list_validity().reconnected(upstream);
         }
         let icons = declared.icons_left_out();
         if icons > 0 {
@@ -103,7 +103,7 @@ impl Intake for SessionIntake {
         };
         if let NoticeKind::ListChanged { what } = &notice.kind {
             // Before the client can hear of it and ask again (BRIDGING §5.6).
-            session.shelf().changed(upstream, what);
+            session.list_validity().changed(upstream, what);
             self.catalog.changed(&self.listed, what);
         }
         if notice.kind == NoticeKind::ElicitationComplete
@@ -150,8 +150,8 @@ impl Intake for SessionIntake {
         let Some(session) = self.session.upgrade() else {
             return;
         };
-        if let Some(visit) = session.visit() {
-            visit.task_changed();
+        if let Some(implicit_session) = session.implicit_session() {
+            implicit_session.task_changed();
         } else if let Some(bytes) = tasks::status(&session, upstream, status) {
             let kind = NoticeKind::Other;
             let source = NoticeSource {
@@ -184,8 +184,8 @@ impl Intake for SessionIntake {
 }
 
 /// From what an upstream speaks now to what the session's client speaks.
-fn projection(session: &Session, declared: Option<&Declared>) -> Projection {
-    Projection::of(declared.map(|declared| declared.revision), session.revision)
+fn projection(session: &Session, declared: Option<&Declared>) -> RevisionProjection {
+    RevisionProjection::of(declared.map(|declared| declared.revision), session.revision)
 }
 
 fn elicitation_id(notice: &Notice) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{Failure, Relay};
+use super::{Relay, RelayFailure};
 use crate::budget::EXEMPT_BYTES;
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind, Retry};
@@ -21,7 +21,7 @@ impl Relay {
         &self,
         call: &Call,
         answer: &Reply,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), RelayFailure> {
         let len = match answer {
             Reply::Relayed(message) => message.bytes().len(),
             Reply::Result(text) | Reply::Error(text) => Bytes::len(text),

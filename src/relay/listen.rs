@@ -1,4 +1,4 @@
-//! Subscriptions of modern clients: which notifications the upstreams of a `Visit` can serve, and the end of
+//! Subscriptions of modern clients: which notifications the upstreams of an `ImplicitSession` can serve, and the end of
 //! a subscription. Legacy upstreams push on the GET stream, and follow single resources on request.
 //! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
 
@@ -12,23 +12,23 @@ use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use tokio::time::Instant;
 
 use super::Relay;
-use super::nobody::own_call;
+use super::internal_call::own_call;
 use crate::call::{Call, ClientCapabilities, Declared, NoticeKind, Principal, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::{Era, json};
 use crate::session::{Session, is_below};
-use crate::translate::naming::Resolved;
+use crate::translate::naming::ResolvedName;
 
 /// How long an acknowledgement waits for the stream for changes of an upstream to open.
 const HEARING_WAIT: Duration = Duration::from_secs(1);
-/// Most resources followed by one `Visit`, and most URIs in one subscription.
+/// Most resources followed by one `ImplicitSession`, and most URIs in one subscription.
 pub const FOLLOWED: usize = 1024;
 /// Concurrent `resources/subscribe` requests of one subscription to one upstream.
 const AT_ONCE: usize = 64;
 
 /// The notifications requested by a subscription, or the honoured subset.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct SubscriptionFilter {
     /// `toolsListChanged`
     pub tools: bool,
     /// `promptsListChanged`
@@ -41,7 +41,7 @@ pub struct Filter {
     pub tasks: Vec<String>,
 }
 
-impl Filter {
+impl SubscriptionFilter {
     /// Whether a notice is asked for: a list, or a resource at or below one that is named.
     #[must_use]
     pub fn wants(&self, kind: &NoticeKind) -> bool {
@@ -57,25 +57,25 @@ impl Filter {
     }
 }
 
-/// What is known of the upstreams of a visit that are listened to.
+/// What is known of the upstreams of an implicit session that are listened to.
 #[derive(Debug)]
-pub struct Heard {
+pub struct WatchedUpstreams {
     /// The deliverable notifications, and the resources worth following.
-    pub filter: Filter,
+    pub filter: SubscriptionFilter,
     /// Upstreams acknowledged before their declaration was known; some may send no change notices.
-    late: Vec<Heeded>,
+    late: Vec<WatchedUpstream>,
 }
 
 /// One upstream that is listened to.
 #[derive(Debug)]
-struct Heeded {
+struct WatchedUpstream {
     declared: Arc<Declared>,
     link: Arc<dyn UpstreamLink>,
     /// Whether the upstream sends change notices; `None` while unknown.
     tells: Option<bool>,
 }
 
-impl Heeded {
+impl WatchedUpstream {
     fn announces(&self, what: &str) -> bool {
         self.tells != Some(false) && self.declared.tells(what)
     }
@@ -87,14 +87,18 @@ impl Heeded {
 }
 
 impl Relay {
-    /// Listens to every upstream of a visit that has a listener; what of their changes can be told.
+    /// Listens to every upstream of an implicit session that has a listener; what of their changes can be told.
     /// Waits for upstreams no longer than `mcp.connect_wait`: late ones join silently.
-    pub async fn listen_all(&self, session: &Arc<Session>, asked: &Filter) -> Heard {
+    pub async fn listen_all(
+        &self,
+        session: &Arc<Session>,
+        asked: &SubscriptionFilter,
+    ) -> WatchedUpstreams {
         session.tell_links();
         let wait = self.parts.settings.mcp.connect_wait;
         let upstreams = session.endpoint.upstreams.iter();
         let all = upstreams.map(|upstream| self.listen_one(session, upstream, asked, wait));
-        let known: Vec<Heeded> = join_all(all).await.into_iter().flatten().collect();
+        let known: Vec<WatchedUpstream> = join_all(all).await.into_iter().flatten().collect();
         // Whose upstreams come and go can always say that something has changed.
         let merged = !self.is_pure(&session.endpoint);
         let tells = merged && self.ourselves.tells_changes;
@@ -106,7 +110,7 @@ impl Relay {
                 .find(|one| Some(one.link.upstream()) == owner.as_ref());
             owner.is_some_and(|one| one.tells == Some(false) && one.tells_of_both())
         };
-        let filter = Filter {
+        let filter = SubscriptionFilter {
             tools: asked.tools && announces("tools"),
             prompts: asked.prompts && announces("prompts"),
             resources: asked.resources && announces("resources"),
@@ -119,7 +123,7 @@ impl Relay {
             tasks: Vec::new(),
         };
         let late = known.into_iter().filter(|one| one.tells.is_none());
-        Heard {
+        WatchedUpstreams {
             filter,
             late: late.collect(),
         }
@@ -130,8 +134,8 @@ impl Relay {
     pub fn until_deaf(
         &self,
         session: &Session,
-        heard: Heard,
-        honoured: &Filter,
+        heard: WatchedUpstreams,
+        honoured: &SubscriptionFilter,
     ) -> impl Future<Output = ()> + Send + 'static {
         let pure = self.is_pure(&session.endpoint);
         let lists = pure && (honoured.tools || honoured.prompts || honoured.resources);
@@ -159,8 +163,8 @@ impl Relay {
             return session.endpoint.upstreams.first().map(Arc::clone);
         }
         match self.prefixes.resolve_uri(uri) {
-            Resolved::Exact { upstream, .. } => Some(upstream),
-            Resolved::NeedsIndex | Resolved::Unknown => None,
+            ResolvedName::Exact { upstream, .. } => Some(upstream),
+            ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
         }
     }
 
@@ -169,9 +173,9 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         upstream: &Arc<str>,
-        asked: &Filter,
+        asked: &SubscriptionFilter,
         wait: Duration,
-    ) -> Option<Heeded> {
+    ) -> Option<WatchedUpstream> {
         let link = self.link(session, upstream).ok()?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let opening = Arc::clone(&link);
@@ -194,14 +198,14 @@ impl Relay {
         let tells = is_heard(&*link).await;
         // It may have turned out to speak the other era.
         let declared = link.declared().unwrap_or(declared);
-        Some(Heeded {
+        Some(WatchedUpstream {
             declared,
             link,
             tells,
         })
     }
 
-    /// Follows resources for one more subscription of a visit; yields each URI whose upstream accepts, as
+    /// Follows resources for one more subscription of an implicit session; yields each URI whose upstream accepts, as
     /// its answer arrives, until the deadline `until`. A silent upstream delays no other URI.
     /// Spec: SPEC G-03, M-75.
     pub fn follow_all<'a>(
@@ -222,8 +226,10 @@ impl Relay {
     }
 
     async fn follow(&self, principal: &Arc<Principal>, session: &Arc<Session>, uri: &str) -> bool {
-        let visit = session.visit();
-        let Some(resource) = visit.and_then(|visit| visit.resource(uri, FOLLOWED)) else {
+        let implicit_session = session.implicit_session();
+        let Some(resource) =
+            implicit_session.and_then(|implicit_session| implicit_session.resource(uri, FOLLOWED))
+        else {
             return false;
         };
         let mut count = resource.count().await;
@@ -249,8 +255,10 @@ impl Relay {
     }
 
     async fn leave_one(&self, principal: &Arc<Principal>, session: &Arc<Session>, uri: &str) {
-        let visit = session.visit();
-        let Some(resource) = visit.and_then(|visit| visit.resource(uri, usize::MAX)) else {
+        let implicit_session = session.implicit_session();
+        let Some(resource) = implicit_session
+            .and_then(|implicit_session| implicit_session.resource(uri, usize::MAX))
+        else {
             return;
         };
         let mut count = resource.count().await;
@@ -277,8 +285,8 @@ impl Relay {
         let mut lanes: HashMap<Option<Arc<str>>, Vec<&'a str>> = HashMap::new();
         for uri in uris {
             let upstream = match self.prefixes.resolve_uri(uri) {
-                Resolved::Exact { upstream, .. } => Some(upstream),
-                Resolved::NeedsIndex | Resolved::Unknown => None,
+                ResolvedName::Exact { upstream, .. } => Some(upstream),
+                ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
             };
             lanes.entry(upstream).or_default().push(uri);
         }
@@ -324,10 +332,10 @@ mod tests {
     // SPEC M-71.
     #[test]
     fn a_filter_wants_what_it_names_and_what_is_below() {
-        let filter = Filter {
+        let filter = SubscriptionFilter {
             tools: true,
             uris: vec!["file:///a".to_owned()],
-            ..Filter::default()
+            ..SubscriptionFilter::default()
         };
         let changed = |what| NoticeKind::ListChanged { what };
         let updated = |uri: &str| NoticeKind::ResourceUpdated {

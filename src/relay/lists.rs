@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::absent::Listed;
-use super::bring_back::merged_origin;
-use super::pages::Part;
-use super::patience::FirstAnswer;
+use super::list_deadline::FirstAnswer;
+use super::map_reply::merged_origin;
+use super::missing_upstreams::UpstreamListing;
+use super::pages::UpstreamList;
 use super::route::{given_cursor, invalid};
-use super::{Failure, Relay};
+use super::{Relay, RelayFailure};
 use crate::audit;
 use crate::call::{Call, Reply};
 use crate::endpoint::Endpoint;
@@ -22,12 +22,12 @@ use crate::session::Session;
 use crate::store::lists::{Digest, Form, Made, digest_of};
 use crate::telemetry::metrics::LABELED;
 use crate::translate::merge::{ListMerger, missing_member};
-use crate::translate::naming::{Found, Index, Prefix};
-use crate::translate::project::{Hints, Projection, Scope};
+use crate::translate::naming::{FoundName, NameIndex, NamePrefix};
+use crate::translate::project::{CacheHints, CacheScope, RevisionProjection};
 
 /// On whose behalf upstreams are listed: only what a client asks for is audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Asks {
+enum ListPurpose {
     Client,
     /// To find out whose a name is.
     Gateway,
@@ -35,28 +35,28 @@ enum Asks {
 
 /// The index of names from the lists of one session.
 #[derive(Debug, Clone)]
-pub(super) struct Indexed {
+pub(super) struct SessionIndex {
     made: Instant,
     /// Whether no upstream was missing.
     is_whole: bool,
-    index: Arc<Index>,
+    index: Arc<NameIndex>,
 }
 
 /// Lists of several upstreams, in configured order, without what policy hides.
-struct Collected {
-    parts: Vec<Part>,
+struct CollectedLists {
+    parts: Vec<UpstreamList>,
     /// What they were: equal for equal lists.
     digest: Digest,
     /// Cache hints valid for all parts together.
-    hints: Hints,
+    hints: CacheHints,
 }
 
-impl Collected {
-    fn new(kind: ListKind, endpoint: &Endpoint, parts: Vec<Part>) -> Self {
+impl CollectedLists {
+    fn new(kind: ListKind, endpoint: &Endpoint, parts: Vec<UpstreamList>) -> Self {
         let all = parts.iter().map(|part| part.hints);
-        let mut hints = all.reduce(Hints::and).unwrap_or(Hints::NONE);
+        let mut hints = all.reduce(CacheHints::and).unwrap_or(CacheHints::NONE);
         if !endpoint.tools.is_empty() {
-            hints.scope = Scope::Private;
+            hints.scope = CacheScope::Private;
         }
         let about = [kind.method(), &endpoint.name, hints.scope.as_json()];
         let mut named: Vec<&[u8]> = about.into_iter().map(str::as_bytes).collect();
@@ -86,12 +86,12 @@ impl Relay {
         call: &Call,
         session: &Arc<Session>,
         kind: ListKind,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Reply, RelayFailure> {
         if given_cursor(&call.message).is_some() {
             return Err(invalid("unknown cursor, list again from the start").into());
         }
         self.check_anybody_provides(session, kind.method()).await?;
-        let parts = self.collect(call, session, kind, Asks::Client).await;
+        let parts = self.collect(call, session, kind, ListPurpose::Client).await;
         let form = Form {
             endpoint: Arc::clone(&call.endpoint.name),
             from: None,
@@ -113,10 +113,10 @@ impl Relay {
         Ok(Reply::Result(made.result(ttl)))
     }
 
-    fn merge(&self, call: &Call, kind: ListKind, parts: &Collected) -> Made {
+    fn merge(&self, call: &Call, kind: ListKind, parts: &CollectedLists) -> Made {
         let mut merger = ListMerger::new(kind);
         for part in &parts.parts {
-            let prefix = Prefix::new(Arc::clone(&part.upstream));
+            let prefix = NamePrefix::new(Arc::clone(&part.upstream));
             for page in part.items(call, kind) {
                 let shown = |name: &str| self.is_shown(call, &part.upstream, kind, name);
                 if merger.append(&prefix, &page, shown).is_err() {
@@ -132,7 +132,7 @@ impl Relay {
                 "a merged list leaves items out or shows look-alikes"
             );
         }
-        let projection = Projection::new(call.revision, call.revision);
+        let projection = RevisionProjection::new(call.revision, call.revision);
         let missing = parts.parts.iter();
         let missing = missing.filter_map(|part| Some((&part.upstream, part.missing?)));
         let missing = missing_member(missing);
@@ -152,9 +152,9 @@ impl Relay {
         session: &Arc<Session>,
         kind: ListKind,
         given: &str,
-    ) -> Arc<Index> {
+    ) -> Arc<NameIndex> {
         let about = (session.key(), kind);
-        let changed = session.shelf().last_change(kind);
+        let changed = session.list_validity().last_change(kind);
         if let Some(known) = self.session_indexes.get(&about)
             && changed.is_none_or(|changed| changed < known.made)
             && self.is_enough(&known, given)
@@ -162,10 +162,12 @@ impl Relay {
             return known.index;
         }
         let made = Instant::now();
-        let parts = self.collect(call, session, kind, Asks::Gateway).await;
+        let parts = self
+            .collect(call, session, kind, ListPurpose::Gateway)
+            .await;
         let is_whole = parts.is_whole();
         if let Some(index) = self.indexes.get(&parts.digest) {
-            let known = Indexed {
+            let known = SessionIndex {
                 made,
                 is_whole,
                 index: Arc::clone(&index),
@@ -173,9 +175,9 @@ impl Relay {
             self.session_indexes.insert(about, known);
             return index;
         }
-        let mut index = Index::default();
+        let mut index = NameIndex::default();
         for part in &parts.parts {
-            let prefix = Prefix::new(Arc::clone(&part.upstream));
+            let prefix = NamePrefix::new(Arc::clone(&part.upstream));
             for page in part.items(call, kind) {
                 let shown = |name: &str| self.is_shown(call, prefix.upstream(), kind, name);
                 if index.add(kind, &prefix, &page, shown).is_err() {
@@ -187,7 +189,7 @@ impl Relay {
         if is_whole {
             self.indexes.insert(parts.digest, Arc::clone(&index));
         }
-        let known = Indexed {
+        let known = SessionIndex {
             made,
             is_whole,
             index: Arc::clone(&index),
@@ -212,9 +214,10 @@ impl Relay {
 
     /// Whether an index says enough of a name: not every unknown name is to wait for an upstream that is
     /// missing, and not every call of a known one is to list what the call before it put in doubt.
-    fn is_enough(&self, known: &Indexed, given: &str) -> bool {
+    fn is_enough(&self, known: &SessionIndex, given: &str) -> bool {
         let fresh = self.parts.settings.lists.fresh;
-        !known.is_whole || known.made.elapsed() < fresh && known.index.find(given) != Found::Nobody
+        !known.is_whole
+            || known.made.elapsed() < fresh && known.index.find(given) != FoundName::Nobody
     }
 
     /// Every upstream's list, in configured order, without what policy hides.
@@ -223,40 +226,40 @@ impl Relay {
         call: &Call,
         session: &Arc<Session>,
         kind: ListKind,
-        asks: Asks,
-    ) -> Collected {
+        asks: ListPurpose,
+    ) -> CollectedLists {
         let first_answer = &FirstAnswer::default();
         let all = call.endpoint.upstreams.iter().map(|upstream| async move {
             if self.decide_part(call, upstream, kind.method()).is_err() {
                 // A list filtered by policy is private to the caller (SPEC M-83).
-                return Part::empty(upstream, Hints::DECLARED);
+                return UpstreamList::empty(upstream, CacheHints::DECLARED);
             }
-            let audited = (asks == Asks::Client).then(|| self.audit_part(call, upstream));
-            let lacking = asks == Asks::Client;
+            let audited = (asks == ListPurpose::Client).then(|| self.audit_part(call, upstream));
+            let lacking = asks == ListPurpose::Client;
             let listed = self.list_in_time(call, session, upstream, kind, lacking, first_answer);
             let listed = listed.await;
-            if matches!(listed, Listed::Part(_)) {
+            if matches!(listed, UpstreamListing::Part(_)) {
                 first_answer.note();
             }
             match listed {
-                Listed::Part(part) | Listed::StandIn(part) => {
+                UpstreamListing::Part(part) | UpstreamListing::StandIn(part) => {
                     if let Some(audited) = audited {
                         audited.end(audit::AuditOutcome::Ok);
                     }
                     part
                 }
-                Listed::Nothing(why) => {
+                UpstreamListing::Nothing(why) => {
                     LABELED.upstream_skipped.add(upstream, 1);
                     // Partial: nobody shall keep it.
-                    Part {
+                    UpstreamList {
                         missing: Some(why),
-                        ..Part::empty(upstream, Hints::NONE)
+                        ..UpstreamList::empty(upstream, CacheHints::NONE)
                     }
                 }
             }
         });
         let parts = join_all(all).await;
-        Collected::new(kind, &call.endpoint, parts)
+        CollectedLists::new(kind, &call.endpoint, parts)
     }
 
     pub(super) fn is_shown(&self, call: &Call, upstream: &str, kind: ListKind, name: &str) -> bool {

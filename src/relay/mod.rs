@@ -4,37 +4,37 @@
 //! decide, choose the link, send. The route precedes the decision because rules use the upstream's
 //! spelling of names (`docs/adr`).
 
-mod absent;
-mod bring_back;
+mod cached_list_reply;
 mod catalog;
 mod discover;
-mod flight;
-mod foreign;
+mod extension_methods;
 mod forward;
 mod icons;
+mod implicit_session;
 mod initialize;
 mod intake;
-mod kept;
+mod internal_call;
+mod list_deadline;
 mod list_room;
 mod listen;
 mod lists;
+mod map_reply;
 mod methods;
-mod named;
-mod nobody;
+mod missing_upstreams;
 mod notify;
+mod page_fetch;
 mod pages;
 mod param_headers;
-mod patience;
-mod provided;
-mod recheck;
+mod resolve_name;
+mod revalidate;
 mod route;
 mod send;
 mod tasks;
 mod tools;
+mod unknown_methods;
 mod uris;
-mod url_required;
+mod url_elicitation;
 mod view;
-mod visit;
 mod warm;
 
 use std::sync::{Arc, Weak};
@@ -53,51 +53,51 @@ use crate::policy::{Denial, Permit, ToolPolicy};
 use crate::protocol::methods::{ListKind, is_list};
 use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
-use crate::session::{Session, Sessions};
+use crate::session::{Session, SessionRegistry};
 use crate::store::events::SessionKey;
 use crate::store::lists::Digest;
 use crate::sync::fair_permits::FairPermits;
 use crate::telemetry::metrics::LABELED;
-use crate::translate::merge::Ourselves;
-use crate::translate::naming::{Index, Prefixes};
+use crate::translate::merge::GatewayInfo;
+use crate::translate::naming::{NameIndex, NamePrefixes};
 use crate::upstream::Upstreams;
 use crate::upstream::knowledge::Knowledge;
 
-use self::bring_back::Source;
-use self::catalog::Catalog;
+use self::catalog::ListCatalog;
 use self::forward::Forward;
-pub use self::listen::{FOLLOWED, Filter, Heard};
-use self::lists::Indexed;
-use self::route::{Route, Target};
+pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
+use self::lists::SessionIndex;
+use self::map_reply::ReplySource;
+use self::route::{RequestRoute, UpstreamTarget};
 pub use self::tasks::FollowedTask;
-use self::tasks::{Desks, asks_for_task};
-use self::view::View;
+use self::tasks::{PendingInputs, asks_for_task};
+use self::view::EndpointView;
 
 /// The spine and what it needs.
 #[derive(Debug)]
 pub struct Relay {
     /// Itself, for what goes on in the background.
     own: Weak<Self>,
-    parts: Parts,
-    ourselves: Ourselves,
+    parts: RelayParts,
+    ourselves: GatewayInfo,
     knowledge: Knowledge,
     /// The marks of all upstreams.
-    prefixes: Prefixes,
+    prefixes: NamePrefixes,
     /// What upstreams listed.
-    catalog: Catalog,
+    catalog: ListCatalog,
     /// Indexes by digest of the lists, for names that do not contain their upstream.
-    indexes: Cache<Digest, Arc<Index>>,
+    indexes: Cache<Digest, Arc<NameIndex>>,
     /// The last of each session.
-    session_indexes: Cache<(SessionKey, ListKind), Indexed>,
+    session_indexes: Cache<(SessionKey, ListKind), SessionIndex>,
     /// Tasks that ask while their clients poll.
-    desks: Arc<Desks>,
+    desks: Arc<PendingInputs>,
     /// For lists that are looked at again.
     rechecks: Arc<FairPermits<OwnerKey>>,
 }
 
 /// What a [`Relay`] is made of.
 #[derive(Debug)]
-pub struct Parts {
+pub struct RelayParts {
     /// The whole configuration.
     pub settings: Arc<Config>,
     /// Where to.
@@ -109,27 +109,27 @@ pub struct Parts {
     /// Seals cursors.
     pub sealer: Arc<Sealer>,
     /// Legacy sessions.
-    pub sessions: Arc<Sessions>,
+    pub sessions: Arc<SessionRegistry>,
     /// Background work.
     pub tasks: Tasks,
 }
 
 /// Why a request has no reply from an upstream.
 #[derive(Debug)]
-pub enum Failure {
+pub enum RelayFailure {
     /// Something failed.
     Fault(Fault),
     /// Policy refused.
     Denied(Denial),
 }
 
-impl From<Fault> for Failure {
+impl From<Fault> for RelayFailure {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
     }
 }
 
-impl From<Denial> for Failure {
+impl From<Denial> for RelayFailure {
     fn from(denial: Denial) -> Self {
         Self::Denied(denial)
     }
@@ -138,17 +138,17 @@ impl From<Denial> for Failure {
 impl Relay {
     /// Puts the parts together.
     #[must_use]
-    pub fn new(parts: Parts) -> Arc<Self> {
+    pub fn new(parts: RelayParts) -> Arc<Self> {
         let upstreams = parts.settings.upstreams.iter();
-        let prefixes = Prefixes::new(upstreams.map(|upstream| upstream.name.as_str().into()));
+        let prefixes = NamePrefixes::new(upstreams.map(|upstream| upstream.name.as_str().into()));
         Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
-            rechecks: FairPermits::new(recheck::AT_ONCE),
-            catalog: Catalog::new(&parts.settings.lists),
-            ourselves: Ourselves::new(&parts.settings.mcp),
+            rechecks: FairPermits::new(revalidate::AT_ONCE),
+            catalog: ListCatalog::new(&parts.settings.lists),
+            ourselves: GatewayInfo::new(&parts.settings.mcp),
             desks: {
                 let limits = &parts.settings.limits;
-                Desks::new(limits.parked_per_principal, limits.parked_total)
+                PendingInputs::new(limits.parked_per_principal, limits.parked_total)
             },
             parts,
             knowledge: Knowledge::default(),
@@ -164,11 +164,11 @@ impl Relay {
     /// Answers one request of a session.
     ///
     /// # Errors
-    /// [`Failure`] when no upstream answered.
+    /// [`RelayFailure`] when no upstream answered.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request upstream.
-    pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Failure> {
+    pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, RelayFailure> {
         let answer = self.answer(call, session).await?;
         if call.message.method().is_some_and(is_list) {
             Box::pin(self.make_room_for_list(call, &answer)).await?;
@@ -176,10 +176,10 @@ impl Relay {
         Ok(answer)
     }
 
-    async fn answer(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Failure> {
+    async fn answer(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, RelayFailure> {
         match self.route(call, session).await? {
-            Route::Here(reply) => Ok(reply),
-            Route::One(target) => {
+            RequestRoute::Here(reply) => Ok(reply),
+            RequestRoute::One(target) => {
                 let home = target.home.as_ref().unwrap_or(session);
                 if asks_for_task(call, home)
                     && let Some(begun) = Box::pin(self.host(call, home, &target)).await?
@@ -188,9 +188,9 @@ impl Relay {
                 }
                 self.forward(call, home, &target).await
             }
-            Route::List(list) => self.list(call, session, list).await,
-            Route::Everywhere => self.tell_all(call, session).await,
-            Route::Task(own) => Box::pin(self.about_hosted(call, &own)).await,
+            RequestRoute::List(list) => self.list(call, session, list).await,
+            RequestRoute::Everywhere => self.tell_all(call, session).await,
+            RequestRoute::Task(own) => Box::pin(self.about_hosted(call, &own)).await,
         }
     }
 
@@ -199,8 +199,8 @@ impl Relay {
         &self,
         call: &Call,
         session: &Arc<Session>,
-        target: &Target,
-    ) -> Result<Reply, Failure> {
+        target: &UpstreamTarget,
+    ) -> Result<Reply, RelayFailure> {
         let forward = Forward {
             relay: self,
             call,
@@ -211,9 +211,14 @@ impl Relay {
         methods::handle(&forward).await
     }
 
-    fn source(&self, call: &Call, declared: Option<Arc<Declared>>, view: &View) -> Source {
+    fn source(
+        &self,
+        call: &Call,
+        declared: Option<Arc<Declared>>,
+        view: &EndpointView,
+    ) -> ReplySource {
         let ourselves = Arc::clone(&self.ourselves.info);
-        Source::new(
+        ReplySource::new(
             declared,
             call,
             view,
@@ -222,7 +227,7 @@ impl Relay {
         )
     }
 
-    fn decide(&self, call: &Call, target: &Target) -> Result<Permit, Failure> {
+    fn decide(&self, call: &Call, target: &UpstreamTarget) -> Result<Permit, RelayFailure> {
         let decision = self.parts.policy.decide(
             &call.principal,
             &call.endpoint,
@@ -272,8 +277,8 @@ impl Relay {
         if let Some(link) = session.link(upstream) {
             return Ok(link);
         }
-        let seat = self.seat(session, upstream);
-        let made = self.parts.upstreams.link(upstream, seat).ok_or_else(|| {
+        let client = self.client(session, upstream);
+        let made = self.parts.upstreams.link(upstream, client).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
         })?;
         let link = session.link_or(upstream, || Arc::clone(&made));

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::forward::outcome;
-use super::{EMPTY, Failure, Relay};
+use super::{EMPTY, Relay, RelayFailure};
 use crate::call::{Call, Reply};
 use crate::cause::chain;
 use crate::protocol::{Message, RequestId, json};
@@ -83,7 +83,7 @@ impl Relay {
         &self,
         call: &Call,
         session: &Arc<Session>,
-    ) -> Result<Reply, Failure> {
+    ) -> Result<Reply, RelayFailure> {
         let (links, level) = (session.links(), session.levels().wanted());
         let wait = self.parts.settings.mcp.connect_wait;
         let told = links.iter().map(|link| async {

@@ -5,11 +5,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::Relay;
-use super::absent::not_ready;
-use super::catalog::Place;
-use super::flight::{Boarded, Landed, land};
+use super::cached_list_reply::lifetime;
+use super::catalog::ListPageKey;
 use super::icons;
-use super::kept::lifetime;
+use super::missing_upstreams::not_ready;
+use super::page_fetch::{FetchOutcome, FetchRole, land};
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
@@ -17,14 +17,14 @@ use crate::protocol::{Era, Message, Revision, extensions, json};
 use crate::session::Session;
 use crate::store::lists::{Digest, Held};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
-use crate::translate::merge::Missing;
-use crate::translate::project::{Hints, Projection};
+use crate::translate::merge::MissingReason;
+use crate::translate::project::{CacheHints, RevisionProjection};
 
 /// Most pages read of one list.
 pub(super) const MAX_PAGES: usize = 100;
 
 /// One upstream's whole list.
-pub(super) struct Part {
+pub(super) struct UpstreamList {
     pub(super) upstream: Arc<str>,
     /// Revision of the upstream, once the first page arrived.
     pub(super) from: Option<Revision>,
@@ -32,14 +32,14 @@ pub(super) struct Part {
     pub(super) hosts_tasks: bool,
     pub(super) pages: Vec<(Digest, Message)>,
     /// Cache hints valid for all pages.
-    pub(super) hints: Hints,
+    pub(super) hints: CacheHints,
     /// Why the upstream is missing, or its list is stale.
-    pub(super) missing: Option<Missing>,
+    pub(super) missing: Option<MissingReason>,
 }
 
-impl Part {
+impl UpstreamList {
     /// The part of an upstream that lists nothing, with the cache hints for the empty list.
-    pub(super) fn empty(upstream: &Arc<str>, hints: Hints) -> Self {
+    pub(super) fn empty(upstream: &Arc<str>, hints: CacheHints) -> Self {
         Self {
             upstream: Arc::clone(upstream),
             from: None,
@@ -51,7 +51,7 @@ impl Part {
     }
 
     /// Appends a page; returns the cursor of the next page.
-    fn take(&mut self, held: &Held, message: Message, promise: Hints) -> Option<String> {
+    fn take(&mut self, held: &Held, message: Message, promise: CacheHints) -> Option<String> {
         self.from = Some(held.declared.revision);
         self.hosts_tasks = held.declared.hosts_tasks();
         self.hints = self.hints.and(promise);
@@ -78,7 +78,8 @@ impl Part {
     /// JSON texts of the pages' arrays, in the client's revision. What cannot be read is passed
     /// over, and counted.
     pub(super) fn items(&self, call: &Call, kind: ListKind) -> Vec<Cow<'_, str>> {
-        let projection = Projection::of(self.from, call.revision).hosting_tasks(self.hosts_tasks);
+        let projection =
+            RevisionProjection::of(self.from, call.revision).hosting_tasks(self.hosts_tasks);
         let mut pages = Vec::with_capacity(self.pages.len());
         for (_, message) in &self.pages {
             let items = message.result_member(kind.member()).unwrap_or("[]");
@@ -92,7 +93,7 @@ impl Part {
 }
 
 /// A list that could not be read.
-struct Broken {
+struct UnreadableList {
     fault: Fault,
     /// Whether the upstream no longer knew where it went on.
     in_the_middle: bool,
@@ -107,12 +108,12 @@ impl Relay {
         session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
-    ) -> Result<Part, Fault> {
+    ) -> Result<UpstreamList, Fault> {
         let listed = self.walk(call, session, upstream, kind).await;
         if !listed.as_ref().is_err_and(|broken| broken.in_the_middle) {
             return listed.map_err(|broken| broken.fault);
         }
-        session.shelf().changed(upstream, kind.capability());
+        session.list_validity().changed(upstream, kind.capability());
         let key = self.catalog_key(session, upstream);
         self.catalog.changed(&key, kind.capability());
         let again = self.walk(call, session, upstream, kind).await;
@@ -126,18 +127,18 @@ impl Relay {
         session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
-    ) -> Result<Part, Broken> {
+    ) -> Result<UpstreamList, UnreadableList> {
         // Each page takes from it.
-        let mut part = Part::empty(upstream, Hints::ANY);
+        let mut part = UpstreamList::empty(upstream, CacheHints::ANY);
         let mut cursor: Option<String> = None;
         while part.pages.len() < MAX_PAGES {
-            let place = Place {
+            let place = ListPageKey {
                 upstream,
                 kind,
                 cursor: cursor.as_deref(),
             };
             let page = self.page_at(call, session, place).await;
-            let page = page.map_err(|fault| Broken {
+            let page = page.map_err(|fault| UnreadableList {
                 in_the_middle: cursor.is_some() && fault.kind == FaultKind::UpstreamInvalid,
                 fault,
             });
@@ -164,9 +165,9 @@ impl Relay {
         session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
-    ) -> Option<Part> {
+    ) -> Option<UpstreamList> {
         let kept = |cursor: Option<&str>| {
-            let place = Place {
+            let place = ListPageKey {
                 upstream,
                 kind,
                 cursor,
@@ -179,7 +180,7 @@ impl Relay {
         listed.or_else(|| {
             let known = self.knowledge.get(&self.knowledge_key(session, upstream))?;
             let lists = declares(&known.capabilities, kind);
-            (!lists).then(|| Part::empty(upstream, self.promise_of_none(session, upstream)))
+            (!lists).then(|| UpstreamList::empty(upstream, self.promise_of_none(session, upstream)))
         })
     }
 
@@ -188,8 +189,8 @@ impl Relay {
         &self,
         upstream: &Arc<str>,
         page: impl Fn(Option<&str>) -> Option<(Held, Message)>,
-    ) -> Option<Part> {
-        let mut part = Part::empty(upstream, Hints::ANY);
+    ) -> Option<UpstreamList> {
+        let mut part = UpstreamList::empty(upstream, CacheHints::ANY);
         let mut cursor: Option<String> = None;
         while part.pages.len() < MAX_PAGES {
             let (held, message) = page(cursor.as_deref())?;
@@ -208,7 +209,7 @@ impl Relay {
         &self,
         call: &Call,
         session: &Arc<Session>,
-        place: Place<'_>,
+        place: ListPageKey<'_>,
     ) -> Result<Option<(Held, Message)>, Fault> {
         if let Some(kept) = self.kept_page(session, place) {
             COUNTERS.lists_hits.add(1);
@@ -221,16 +222,16 @@ impl Relay {
         if !declares(&declared.capabilities, place.kind) {
             return Ok(None);
         }
-        let lead = match self.board(call, session, place).await? {
-            Boarded::Page(held, message) => return Ok(Some((held, message))),
-            Boarded::Refused(_) => return Err(no_list(place)),
-            Boarded::Ask(lead) => lead,
+        let lead = match self.join_fetch(call, session, place).await? {
+            FetchRole::Page(held, message) => return Ok(Some((held, message))),
+            FetchRole::Refused(_) => return Err(no_list(place)),
+            FetchRole::Ask(lead) => lead,
         };
         let asked = self.ask_at(call, session, place).await;
         let landed = match &asked {
-            Ok(Some((held, message))) => Landed::Page(held.clone(), message.clone()),
-            Ok(None) => Landed::Nothing,
-            Err(fault) => Landed::failed(fault),
+            Ok(Some((held, message))) => FetchOutcome::Page(held.clone(), message.clone()),
+            Ok(None) => FetchOutcome::Nothing,
+            Err(fault) => FetchOutcome::failed(fault),
         };
         land(lead, landed);
         asked
@@ -241,7 +242,7 @@ impl Relay {
         &self,
         call: &Call,
         session: &Arc<Session>,
-        place: Place<'_>,
+        place: ListPageKey<'_>,
     ) -> Result<Option<(Held, Message)>, Fault> {
         let link = self.link(session, place.upstream)?;
         let request = self.list_request(place.kind, place.cursor)?;
@@ -257,24 +258,24 @@ impl Relay {
     }
 
     /// Cache hints of a page for the client: on a modern upstream its own scope and the remaining lifetime.
-    fn promise(&self, held: &Held, message: &Message) -> Hints {
+    fn promise(&self, held: &Held, message: &Message) -> CacheHints {
         if !held.outlives_calls {
-            return Hints::private(self.parts.settings.lists.ttl);
+            return CacheHints::private(self.parts.settings.lists.ttl);
         }
-        Hints {
-            scope: Hints::read(message).scope,
-            ..Hints::private(lifetime(held))
+        CacheHints {
+            scope: CacheHints::read(message).scope,
+            ..CacheHints::private(lifetime(held))
         }
     }
 
     /// Cache hints for a list that the upstream does not declare to this session: private, since a legacy
     /// upstream may declare the list to another session or later. A modern declaration is valid as long as
     /// the discovery result built from it.
-    fn promise_of_none(&self, session: &Session, upstream: &Arc<str>) -> Hints {
+    fn promise_of_none(&self, session: &Session, upstream: &Arc<str>) -> CacheHints {
         let known = self.knowledge.get(&self.knowledge_key(session, upstream));
         match known.map(|known| known.revision.era()) {
-            Some(Era::Modern) => Hints::DECLARED,
-            _ => Hints::private(self.parts.settings.lists.ttl),
+            Some(Era::Modern) => CacheHints::DECLARED,
+            _ => CacheHints::private(self.parts.settings.lists.ttl),
         }
     }
 
@@ -293,7 +294,7 @@ impl Relay {
 }
 
 /// An upstream answered a request for a list with something else.
-pub(super) fn no_list(place: Place<'_>) -> Fault {
+pub(super) fn no_list(place: ListPageKey<'_>) -> Fault {
     let (upstream, what) = (place.upstream, place.kind.member());
     let text = format!("upstream \"{upstream}\" did not list its {what}");
     Fault::upstream(FaultKind::UpstreamInvalid, text)

@@ -5,23 +5,23 @@ mod scripted;
 
 use tokio_util::sync::CancellationToken;
 
-use self::scripted::{INPUT_REQUIRED, ModernClient, Part, Scripted};
+use self::scripted::{INPUT_REQUIRED, ModernClient, ScriptStep, ScriptedUpstream};
 use super::*;
 use crate::call::{ClientCapabilities, DownstreamLink, Principal};
 use crate::clock::SystemClock;
 use crate::ownership::Ownership;
 use crate::protocol::{Message, RequestId, Revision};
 use crate::seal::Purpose;
-use crate::session::{CallLink, NewSession, SessionIds, Settings};
+use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionSettings};
 use crate::store::events::{Bounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
 
-struct Fixture {
+struct PairingFixture {
     relay: Arc<Relay>,
     session: Arc<Session>,
 }
 
-fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
+fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
     let config = crate::config::parse(text, "test.toml", &|_| None).unwrap();
     let config = Arc::new(config);
@@ -32,9 +32,9 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
         per_session: 1 << 20,
         total: 1 << 20,
     };
-    let sessions = Sessions::new(
+    let sessions = SessionRegistry::new(
         SessionIds::new(Arc::clone(&sealer), Ownership::ALONE),
-        Settings {
+        SessionSettings {
             idle: Duration::from_mins(1),
             absolute: Duration::from_mins(10),
             max_per_principal: 9,
@@ -51,7 +51,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
         .unwrap();
     let opening = sessions
         .open(NewSession {
-            delivery: crate::session::Delivery::Streams,
+            delivery: crate::session::DeliveryMode::Streams,
             principal: Arc::new(Principal::anonymous()),
             endpoint: Arc::new(endpoint),
             revision: Revision::V2025_11_25,
@@ -63,7 +63,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
     session.set_initialized();
     session.link_or(&"up".into(), || upstream).unwrap();
     let host = crate::process::Host::current();
-    let relay = Relay::new(Parts {
+    let relay = Relay::new(RelayParts {
         upstreams: Arc::new(Upstreams::new(&config, host, tasks.clone()).unwrap()),
         policy: Arc::new(ToolPolicy::new(&config.auth)),
         audit: audit::AuditSink::start(Arc::new(SystemClock), &tasks),
@@ -72,10 +72,10 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> Fixture {
         sessions,
         tasks,
     });
-    Fixture { relay, session }
+    PairingFixture { relay, session }
 }
 
-impl Fixture {
+impl PairingFixture {
     fn call(&self, link: Arc<dyn DownstreamLink>, cancel: CancellationToken) -> Call {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t"}}"#;
         Call {
@@ -91,7 +91,7 @@ impl Fixture {
         }
     }
 
-    fn legacy_link(&self) -> Arc<CallLink> {
+    fn legacy_link(&self) -> Arc<LegacyClientLink> {
         let id = RequestId::parse("1").unwrap();
         self.session.begin_call(id, Arc::default()).unwrap()
     }
@@ -104,12 +104,12 @@ impl Fixture {
     }
 
     /// The legacy client answers the question that it finds on the call's stream.
-    async fn answer(&self, link: &CallLink, answer: &str) {
+    async fn answer(&self, link: &LegacyClientLink, answer: &str) {
         let stream = link.stream();
         let mut reader = stream.attach();
         let asked = loop {
             let next = std::future::poll_fn(|cx| reader.poll_next(cx)).await;
-            let crate::session::Next::Events(events) = next else {
+            let crate::session::ReaderStep::Events(events) = next else {
                 panic!("{next:?}")
             };
             if let Some(asked) = events.into_iter().find(|event| !event.payload.is_empty()) {
@@ -128,7 +128,7 @@ impl Fixture {
 
 #[tokio::test]
 async fn cursor_of_an_unknown_version_is_refused_like_a_forged_one() {
-    let f = fixture(Scripted::new(Part::Modern));
+    let f = fixture(ScriptedUpstream::new(ScriptStep::Modern));
     let link = f.legacy_link();
     let list = |cursor: &str| {
         let text = format!(
@@ -150,7 +150,7 @@ async fn cursor_of_an_unknown_version_is_refused_like_a_forged_one() {
 
 #[tokio::test]
 async fn legacy_client_and_modern_upstream_the_round_is_asked_and_answered_in_the_call() {
-    let f = fixture(Scripted::new(Part::Modern));
+    let f = fixture(ScriptedUpstream::new(ScriptStep::Modern));
     let link = f.legacy_link();
     let call = f.call(Arc::clone(&link) as _, link.cancelled().clone());
     let (result, ()) = tokio::join!(f.handle(&call), f.answer(&link, r#""alice""#));
@@ -159,7 +159,7 @@ async fn legacy_client_and_modern_upstream_the_round_is_asked_and_answered_in_th
 
 #[tokio::test]
 async fn legacy_client_and_legacy_upstream_the_question_is_a_request_of_its_own() {
-    let f = fixture(Scripted::new(Part::Asking));
+    let f = fixture(ScriptedUpstream::new(ScriptStep::Asking));
     let link = f.legacy_link();
     let call = f.call(Arc::clone(&link) as _, link.cancelled().clone());
     let (result, ()) = tokio::join!(f.handle(&call), f.answer(&link, r#"{"action":"accept"}"#));
@@ -168,24 +168,24 @@ async fn legacy_client_and_legacy_upstream_the_question_is_a_request_of_its_own(
 
 #[tokio::test]
 async fn modern_client_and_modern_upstream_nothing_is_kept_between_rounds() {
-    let f = fixture(Scripted::new(Part::Modern));
+    let f = fixture(ScriptedUpstream::new(ScriptStep::Modern));
     let call = f.call(ModernClient::new(), CancellationToken::new());
     assert_eq!(f.handle(&call).await, INPUT_REQUIRED);
 }
 
 #[tokio::test]
 async fn modern_client_and_legacy_upstream_the_call_waits_for_the_retry() {
-    let f = fixture(Scripted::new(Part::Asking));
+    let f = fixture(ScriptedUpstream::new(ScriptStep::Asking));
     let client = ModernClient::new();
     let call = f.call(Arc::clone(&client) as _, CancellationToken::new());
     let (result, ()) = tokio::join!(f.handle(&call), client.retry(r#"{"action":"decline"}"#));
     assert_eq!(result, r#"{"action":"decline"}"#);
 }
 
-// What was learned in its visit is believed by how long ago that was, as its age says.
+// What was learned in its implicit session is believed by how long ago that was, as its age says.
 #[tokio::test(start_paused = true)]
 async fn the_client_of_a_parked_call_is_there_when_it_comes_back() {
-    let f = fixture(Scripted::new(Part::Asking));
+    let f = fixture(ScriptedUpstream::new(ScriptStep::Asking));
     let call = f.call(ModernClient::new(), CancellationToken::new());
     tokio::time::advance(Duration::from_secs(50)).await;
     f.relay.authorize(&call, &f.session).await.unwrap();
@@ -194,7 +194,7 @@ async fn the_client_of_a_parked_call_is_there_when_it_comes_back() {
 }
 
 async fn visited(capabilities: &'static str, answer: Option<&'static str>) -> (usize, Reply) {
-    let upstream = Scripted::new(Part::Visited);
+    let upstream = ScriptedUpstream::new(ScriptStep::Visited);
     let f = fixture(Arc::clone(&upstream) as _);
     let client = ModernClient::declaring(capabilities);
     let call = Call {
@@ -213,14 +213,14 @@ async fn visited(capabilities: &'static str, answer: Option<&'static str>) -> (u
 // BRIDGING §3.6.
 #[tokio::test]
 async fn a_call_runs_again_when_its_visit_is_over() {
-    let upstream = Scripted::new(Part::Visited);
+    let upstream = ScriptedUpstream::new(ScriptStep::Visited);
     let f = fixture(Arc::clone(&upstream) as _);
     let client = ModernClient::declaring(r#"{"elicitation":{"url":{}}}"#);
     let call = Call {
         revision: Revision::V2026_07_28,
         ..f.call(Arc::clone(&client) as _, CancellationToken::new())
     };
-    let visit = async {
+    let implicit_session = async {
         client.retry(r#"{"action":"accept"}"#).await;
         for _ in 0..10 {
             tokio::task::yield_now().await;
@@ -228,7 +228,7 @@ async fn a_call_runs_again_when_its_visit_is_over() {
         assert_eq!(upstream.calls(), 1, "the user is still there");
         f.session.completions().add("up", "e1");
     };
-    let (reply, ()) = tokio::join!(f.relay.handle(&call, &f.session), visit);
+    let (reply, ()) = tokio::join!(f.relay.handle(&call, &f.session), implicit_session);
     assert_eq!((upstream.calls(), reply.unwrap().error()), (2, None));
 }
 
@@ -248,7 +248,7 @@ async fn a_modern_client_is_asked_to_visit_and_the_call_runs_again() {
 // BRIDGING §3.8: after a panic the task is removed, so that no client waits for its result.
 #[tokio::test]
 async fn a_task_whose_work_panics_is_forgotten_and_counts_no_longer() {
-    let f = fixture(Scripted::new(Part::Faulty));
+    let f = fixture(ScriptedUpstream::new(ScriptStep::Faulty));
     let link = f.legacy_link();
     let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t","task":{}}}"#;
     let call = Call {
@@ -259,7 +259,7 @@ async fn a_task_whose_work_panics_is_forgotten_and_counts_no_longer() {
     let begun = crate::protocol::json::member(&begun, "task").unwrap();
     assert!(begun.contains("working"), "{begun}");
     let [task] = f.session.tasks().all().try_into().unwrap();
-    let crate::session::Run::Here(hosted) = &task.run else {
+    let crate::session::TaskSite::Here(hosted) = &task.run else {
         panic!("it is run here");
     };
     let known = async {

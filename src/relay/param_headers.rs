@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Relay;
-use super::provided::open;
-use super::route::Target;
+use super::extension_methods::open;
+use super::route::UpstreamTarget;
 use crate::call::{Call, Declared};
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
@@ -20,7 +20,7 @@ use crate::session::{Session, ToolHeaders};
 const LEARN_WAIT: Duration = Duration::from_secs(3);
 
 impl Relay {
-    /// Compares the parameter headers of a visit's call of a tool with its arguments; other calls have
+    /// Compares the parameter headers of an implicit session's call of a tool with its arguments; other calls have
     /// none.
     ///
     /// # Errors
@@ -30,10 +30,10 @@ impl Relay {
         &self,
         call: &Call,
         session: &Arc<Session>,
-        target: &Target,
+        target: &UpstreamTarget,
     ) -> Result<(), Fault> {
-        let (Some(visit), Some("tools/call"), Some(given)) = (
-            session.visit(),
+        let (Some(implicit_session), Some("tools/call"), Some(given)) = (
+            session.implicit_session(),
             call.message.method(),
             call.param_headers.as_deref(),
         ) else {
@@ -41,7 +41,7 @@ impl Relay {
         };
         let tool = target.name.as_deref().unwrap_or_default();
         let upstream = &target.upstream;
-        let mut known = visit.tool_headers(upstream, session.age_when_used());
+        let mut known = implicit_session.tool_headers(upstream, session.age_when_used());
         loop {
             let is_fresh = known.is_none();
             let tools = if let Some(tools) = known.take() {
@@ -54,7 +54,7 @@ impl Relay {
                     Box::pin(open(&*link, call)).await?;
                 }
                 let tools = Box::pin(self.headers_of_tools(call, session, upstream)).await;
-                visit.keep_tool_headers(upstream, Arc::clone(&tools), session.age());
+                implicit_session.keep_tool_headers(upstream, Arc::clone(&tools), session.age());
                 tools
             };
             let Some(asked) = tools.get(tool) else {
@@ -68,11 +68,11 @@ impl Relay {
                 return Err(Fault::downstream(FaultKind::HeaderMismatch, why));
             }
             // The tool may have changed since.
-            visit.forget_tool_headers(upstream);
+            implicit_session.forget_tool_headers(upstream);
         }
     }
 
-    /// The parameter headers of all tools listed for this `Visit`. Empty for a while if listing timed out, so
+    /// The parameter headers of all tools listed for this `ImplicitSession`. Empty for a while if listing timed out, so
     /// that later calls do not wait as long again.
     async fn headers_of_tools(
         &self,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::view::View;
+use super::view::EndpointView;
 use super::{EMPTY, Relay, cursor_context, tasks, uris};
 use crate::call::{Call, Level, Reply};
 use crate::config::PrefixRule;
@@ -20,11 +20,11 @@ const NO_CURSOR: &str = "null";
 
 /// Where a request goes.
 #[derive(Debug)]
-pub(super) enum Route {
+pub(super) enum RequestRoute {
     /// Nowhere: this is the answer.
     Here(Reply),
     /// To one upstream.
-    One(Box<Target>),
+    One(Box<UpstreamTarget>),
     /// A list that several upstreams contribute to.
     List(ListKind),
     /// To every upstream that knows the method.
@@ -35,7 +35,7 @@ pub(super) enum Route {
 
 /// One upstream, and the request rewritten for that upstream.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct UpstreamTarget {
     pub(super) upstream: Arc<str>,
     /// Tool, prompt or URI as the upstream spells it.
     pub(super) name: Option<String>,
@@ -45,19 +45,21 @@ pub(super) struct Target {
     pub(super) page: Option<(ListKind, Option<String>)>,
     /// The request, where it differs from the client's.
     pub(super) request: Option<Message>,
-    pub(super) view: View,
-    /// The visit that a task of 2025-11-25 lives in, where the request is about one.
+    pub(super) view: EndpointView,
+    /// The implicit session that a task of 2025-11-25 lives in, where the request is about one.
     pub(super) home: Option<Arc<Session>>,
 }
 
 impl Relay {
     /// How an endpoint shows one of its upstreams.
-    pub(super) fn view(&self, endpoint: &Endpoint, upstream: &Arc<str>) -> View {
+    pub(super) fn view(&self, endpoint: &Endpoint, upstream: &Arc<str>) -> EndpointView {
         let always =
             self.parts.settings.mcp.prefix == PrefixRule::Always && &*endpoint.name == "mcp";
         match self.prefixes.of(upstream) {
-            Some(prefix) if !endpoint.pure || always => View::Merged(Arc::new(prefix.clone())),
-            _ => View::Pure,
+            Some(prefix) if !endpoint.pure || always => {
+                EndpointView::Merged(Arc::new(prefix.clone()))
+            }
+            _ => EndpointView::Pure,
         }
     }
 
@@ -65,15 +67,19 @@ impl Relay {
         endpoint
             .upstreams
             .first()
-            .is_some_and(|upstream| matches!(self.view(endpoint, upstream), View::Pure))
+            .is_some_and(|upstream| matches!(self.view(endpoint, upstream), EndpointView::Pure))
     }
 
     /// Decides where a request goes.
-    pub(super) async fn route(&self, call: &Call, session: &Arc<Session>) -> Result<Route, Fault> {
+    pub(super) async fn route(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+    ) -> Result<RequestRoute, Fault> {
         let method = call.message.method().unwrap_or_default();
         match method {
             // Spec: SPEC L-07.
-            "ping" => return Ok(Route::Here(Reply::Result(EMPTY))),
+            "ping" => return Ok(RequestRoute::Here(Reply::Result(EMPTY))),
             "logging/setLevel" => {
                 let level = call.message.param_str("level");
                 let level = level
@@ -85,54 +91,55 @@ impl Relay {
                 }
                 session.levels().want(level);
                 if !is_pure {
-                    return Ok(Route::Everywhere);
+                    return Ok(RequestRoute::Everywhere);
                 }
             }
             "server/discover" => return Err(unknown_method(method)),
-            _ if session.visit().is_none() && tasks::is_of_tasks(method) => {
+            _ if session.implicit_session().is_none() && tasks::is_of_tasks(method) => {
                 // A task that the gateway runs: no upstream is contacted or checked.
                 if let Some(own) = tasks::OwnTask::find(call, session) {
-                    return Ok(Route::Task(own));
+                    return Ok(RequestRoute::Task(own));
                 }
                 Box::pin(self.check_tasks(session, method)).await?;
                 if method == "tasks/list" {
                     let list = Box::pin(self.list_tasks(call, session)).await?;
-                    return Ok(Route::Here(list));
+                    return Ok(RequestRoute::Here(list));
                 }
                 let target = self.own_task_target(call, session)?;
-                return Ok(Route::One(Box::new(target)));
+                return Ok(RequestRoute::One(Box::new(target)));
             }
             _ => {}
         }
         let known = methods::lookup(method);
-        // Requests of modern clients are checked on arrival; in a `Visit` the gateway itself subscribes.
-        if session.visit().is_none()
+        // Requests of modern clients are checked on arrival; in an `ImplicitSession` the gateway itself subscribes.
+        if session.implicit_session().is_none()
             && known.is_some_and(|known| !known.is_for_servers(session.revision))
         {
             return Err(unknown_method(method));
         }
         let pure = self.is_pure(&call.endpoint);
-        if pure && session.visit().is_some() {
+        if pure && session.implicit_session().is_some() {
             self.check_extension(session, method, known).await?;
         }
         if pure && let Some(uri) = uris::odd(call, known) {
             // Rare, and larger than the rest.
             Box::pin(self.check_listed(call, session, &uri)).await?;
         }
-        let target = if session.visit().is_some() && known.is_some_and(tasks::concerns_one) {
-            self.task_target(call)?
-        } else if pure {
-            self.pure_target(call, known)?
-        } else {
-            if let Some(kind) = known.and_then(|known| known.list) {
-                return Ok(Route::List(kind));
-            }
-            self.merged_target(call, session).await?
-        };
-        Ok(Route::One(Box::new(target)))
+        let target =
+            if session.implicit_session().is_some() && known.is_some_and(tasks::concerns_one) {
+                self.task_target(call)?
+            } else if pure {
+                self.pure_target(call, known)?
+            } else {
+                if let Some(kind) = known.and_then(|known| known.list) {
+                    return Ok(RequestRoute::List(kind));
+                }
+                self.merged_target(call, session).await?
+            };
+        Ok(RequestRoute::One(Box::new(target)))
     }
 
-    fn pure_target(&self, call: &Call, known: Option<&MethodRow>) -> Result<Target, Fault> {
+    fn pure_target(&self, call: &Call, known: Option<&MethodRow>) -> Result<UpstreamTarget, Fault> {
         let message = &call.message;
         let upstream = call.endpoint.upstreams.first().map(Arc::clone);
         let upstream = upstream.ok_or_else(|| invalid("this endpoint shows no upstream"))?;
@@ -167,13 +174,13 @@ impl Relay {
         let page = kind
             .filter(|_| message.has_only_params(&["cursor", "_meta"]))
             .map(|kind| (kind, cursor));
-        Ok(Target {
+        Ok(UpstreamTarget {
             upstream,
             name,
             shown: None,
             page,
             request,
-            view: View::Pure,
+            view: EndpointView::Pure,
             home: None,
         })
     }

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::Relay;
-use super::catalog::Place;
+use super::catalog::ListPageKey;
 use super::icons;
-use super::route::Target;
+use super::route::UpstreamTarget;
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::fault::Fault;
 use crate::policy::Permit;
 use crate::protocol::Message;
 use crate::session::Session;
 use crate::store::lists::Held;
-use crate::translate::project::{self, Projection};
+use crate::translate::project::{self, RevisionProjection};
 
 impl Relay {
     /// Requests a list page from an upstream and caches it; returns the reply, and the page on success.
@@ -22,8 +22,8 @@ impl Relay {
         link: &dyn UpstreamLink,
         call: &Call,
         session: &Arc<Session>,
-        target: &Target,
-        place: Place<'_>,
+        target: &UpstreamTarget,
+        place: ListPageKey<'_>,
     ) -> (Result<Reply, Fault>, Option<(Held, Message)>) {
         let fetch = match self.begin_fetch(link, place.kind).await {
             Ok(fetch) => fetch,
@@ -46,7 +46,7 @@ impl Relay {
         permit: &Permit,
         link: &dyn UpstreamLink,
         call: &Call,
-        target: &Target,
+        target: &UpstreamTarget,
     ) -> Result<Reply, Fault> {
         let request = self.request_for(link, call, target)?;
         self.transmit(permit, link, call, target, &request).await
@@ -57,7 +57,7 @@ impl Relay {
         &self,
         link: &dyn UpstreamLink,
         call: &Call,
-        target: &Target,
+        target: &UpstreamTarget,
     ) -> Result<Message, Fault> {
         let revision = link.declared().map(|declared| declared.revision);
         let request = target.request.as_ref().unwrap_or(&call.message);
@@ -74,12 +74,12 @@ impl Relay {
         _permit: &Permit,
         link: &dyn UpstreamLink,
         call: &Call,
-        target: &Target,
+        target: &UpstreamTarget,
         request: &Message,
     ) -> Result<Reply, Fault> {
         let declared = link.declared();
         let revision = declared.as_ref().map(|declared| declared.revision);
-        let projection = Projection::of(revision, call.revision);
+        let projection = RevisionProjection::of(revision, call.revision);
         match target.view.link(call, projection, declared) {
             None => link.call(request, call).await,
             Some(shown) => {

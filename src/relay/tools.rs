@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::Relay;
-use super::catalog::Place;
+use super::catalog::ListPageKey;
 use super::pages::MAX_PAGES;
 use crate::call::Call;
 use crate::protocol::methods::ListKind;
@@ -43,14 +43,14 @@ impl Relay {
         name: &str,
     ) -> Option<Bytes> {
         match self.listed_tool(session, upstream, name) {
-            Known::Found(tool) => Some(tool),
-            Known::Missing => None,
-            Known::Unlisted => {
+            ToolKnowledge::Found(tool) => Some(tool),
+            ToolKnowledge::Missing => None,
+            ToolKnowledge::Unlisted => {
                 let listed = self.list_one(call, session, upstream, ListKind::Tools);
                 drop(listed.await);
                 match self.listed_tool(session, upstream, name) {
-                    Known::Found(tool) => Some(tool),
-                    Known::Missing | Known::Unlisted => None,
+                    ToolKnowledge::Found(tool) => Some(tool),
+                    ToolKnowledge::Missing | ToolKnowledge::Unlisted => None,
                 }
             }
         }
@@ -59,41 +59,43 @@ impl Relay {
     /// Whether the session's client sees the output of this tool wrapped; `false` for an unlisted tool.
     pub(super) fn is_wrapped(&self, session: &Session, upstream: &Arc<str>, tool: &str) -> bool {
         match self.listed_tool(session, upstream, tool) {
-            Known::Found(tool) => std::str::from_utf8(&tool).is_ok_and(project::wraps),
-            Known::Missing | Known::Unlisted => false,
+            ToolKnowledge::Found(tool) => std::str::from_utf8(&tool).is_ok_and(project::wraps),
+            ToolKnowledge::Missing | ToolKnowledge::Unlisted => false,
         }
     }
 
-    fn listed_tool(&self, session: &Session, upstream: &Arc<str>, name: &str) -> Known {
+    fn listed_tool(&self, session: &Session, upstream: &Arc<str>, name: &str) -> ToolKnowledge {
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
-            let place = Place {
+            let place = ListPageKey {
                 upstream,
                 kind: ListKind::Tools,
                 cursor: cursor.as_deref(),
             };
-            let held = session.shelf().last(upstream, place.kind, place.cursor);
+            let held = session
+                .list_validity()
+                .last(upstream, place.kind, place.cursor);
             let Some((held, page)) =
                 held.and_then(|held| self.page(&held).map(|page| (held, page)))
             else {
-                return Known::Unlisted;
+                return ToolKnowledge::Unlisted;
             };
             if let Some(tool) = self.catalog.lists.tool(&held.digest, &page, name) {
-                return Known::Found(tool);
+                return ToolKnowledge::Found(tool);
             }
             let next = page.message.result_member("nextCursor");
             let next = next.filter(|next| *next != "null");
             if next.is_none() || next == cursor.as_deref() {
-                return Known::Missing;
+                return ToolKnowledge::Missing;
             }
             cursor = next.map(str::to_owned);
         }
-        Known::Missing
+        ToolKnowledge::Missing
     }
 }
 
 /// What the session's own lists say of a tool.
-enum Known {
+enum ToolKnowledge {
     Found(Bytes),
     /// The whole list was seen, and does not hold it.
     Missing,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::Relay;
-use super::provided::provides;
+use super::extension_methods::provides;
 use super::route::invalid;
 use crate::call::Call;
 use crate::fault::Fault;

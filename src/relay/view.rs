@@ -1,41 +1,42 @@
-//! `View`: how an endpoint presents an upstream, unchanged or under mapped names and URIs, and projected
+//! `EndpointView`: how an endpoint presents an upstream, unchanged or under mapped names and URIs, and projected
 //! to the revision of the client.
 
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::foreign;
+use super::unknown_methods;
 use crate::call::{
     Asked, Call, ClientCapabilities, Declared, DownstreamLink, Level, Notice, NoticeKind, Question,
     Round,
 };
 use crate::translate::mapping;
-use crate::translate::naming::Prefix;
-use crate::translate::project::{self, Projection};
+use crate::translate::naming::NamePrefix;
+use crate::translate::project::{self, RevisionProjection};
 
 /// How an upstream's names and URIs look on an endpoint (BRIDGING §4).
 #[derive(Debug, Clone)]
-pub(super) enum View {
+pub(super) enum EndpointView {
     /// Exactly as the upstream spells them.
     Pure,
     /// Mapped under the upstream's configured name.
-    Merged(Arc<Prefix>),
+    Merged(Arc<NamePrefix>),
 }
 
-impl View {
+impl EndpointView {
     /// A notification on its way to a client that declares `client`, from an upstream that
     /// declared `declared`; nothing when it cannot be shown.
     pub(super) fn notice(
         &self,
-        projection: Projection,
+        projection: RevisionProjection,
         notice: Notice,
         client: &ClientCapabilities,
         declared: Option<&Declared>,
     ) -> Option<Notice> {
-        let shared = || declared.is_some_and(|declared| foreign::is_shared(client, declared));
+        let shared =
+            || declared.is_some_and(|declared| unknown_methods::is_shared(client, declared));
         if notice.kind == NoticeKind::Other
-            && !foreign::may_notify(self, projection, &notice, shared)
+            && !unknown_methods::may_notify(self, projection, &notice, shared)
         {
             return None;
         }
@@ -52,7 +53,7 @@ impl View {
     /// Why the client cannot be asked.
     pub(super) fn question(
         &self,
-        projection: Projection,
+        projection: RevisionProjection,
         question: Question,
     ) -> Result<Question, String> {
         let question = projection
@@ -68,7 +69,7 @@ impl View {
     pub(super) fn link(
         &self,
         call: &Call,
-        projection: Projection,
+        projection: RevisionProjection,
         declared: Option<Arc<Declared>>,
     ) -> Option<Arc<dyn DownstreamLink>> {
         if matches!(self, Self::Pure) && projection.is_identity() {
@@ -87,8 +88,8 @@ impl View {
 #[derive(Debug)]
 struct ShownLink {
     inner: Arc<dyn DownstreamLink>,
-    view: View,
-    projection: Projection,
+    view: EndpointView,
+    projection: RevisionProjection,
     declared: Option<Arc<Declared>>,
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Relay;
-use super::nobody::own_call;
+use super::internal_call::own_call;
 use crate::call::{ClientCapabilities, Principal};
 use crate::cause::chain;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::protocol::methods::ListKind;
-use crate::session::{Delivery, NewSession};
+use crate::session::{DeliveryMode, NewSession};
 use crate::upstream::OWN_INFO;
 
 /// How often one is tried, and the pause before the second attempt, which doubles.
@@ -74,7 +74,8 @@ impl Relay {
     /// The [`Fault`] of the first list that failed, or of the handshake.
     ///
     /// # Cancel safety
-    /// The session of a dropped future stays open until [`Sessions::close_all`](crate::session::Sessions::close_all).
+    /// The session of a dropped future stays open until
+    /// [`SessionRegistry::close_all`](crate::session::SessionRegistry::close_all).
     pub async fn list_alone(
         &self,
         endpoint: &Arc<Endpoint>,
@@ -88,7 +89,7 @@ impl Relay {
             revision: Revision::LATEST_LEGACY,
             capabilities: ClientCapabilities::none(),
             client_info: OWN_INFO,
-            delivery: Delivery::Streams,
+            delivery: DeliveryMode::Streams,
         };
         let sessions = &self.parts.sessions;
         let opening = sessions.open(new).map_err(super::initialize::refused)?;

@@ -19,22 +19,22 @@ const BYTES: usize = 256 * 1024;
 
 /// Change notices of one session: when each kind was last sent, and the notice that waits.
 #[derive(Debug, Default)]
-pub(super) struct Bursts {
-    kinds: HashMap<NoticeKind, Burst>,
+pub(super) struct NoticeBursts {
+    kinds: HashMap<NoticeKind, NoticeBurst>,
     waiting_bytes: usize,
     /// Whether the task that sends waiting notices runs.
     pub(super) is_flushing: bool,
 }
 
 #[derive(Debug)]
-struct Burst {
+struct NoticeBurst {
     sent: Instant,
     waiting: Option<(Notice, NoticeSource)>,
 }
 
 /// What becomes of a notice.
 #[derive(Debug)]
-pub(super) enum Admission {
+pub(super) enum BurstAdmission {
     /// It goes out now.
     Now(Notice, NoticeSource),
     /// It waits for its turn.
@@ -52,38 +52,38 @@ pub(super) fn is_coalesced(kind: &NoticeKind) -> bool {
     }
 }
 
-impl Bursts {
+impl NoticeBursts {
     /// Takes a notice of a kind that is coalesced.
-    pub(super) fn admit(&mut self, notice: Notice, source: NoticeSource) -> Admission {
+    pub(super) fn admit(&mut self, notice: Notice, source: NoticeSource) -> BurstAdmission {
         let now = Instant::now();
         let size = notice.bytes.len();
         if let Some(burst) = self.kinds.get_mut(&notice.kind) {
             if burst.waiting.is_none() && now.duration_since(burst.sent) >= PAUSE {
                 burst.sent = now;
-                return Admission::Now(notice, source);
+                return BurstAdmission::Now(notice, source);
             }
             let before = burst.waiting.as_ref();
             let before = before.map_or(0, |(waiting, _)| waiting.bytes.len());
             if self.waiting_bytes - before + size > BYTES {
-                return Admission::Now(notice, source);
+                return BurstAdmission::Now(notice, source);
             }
             self.waiting_bytes = self.waiting_bytes - before + size;
             return match burst.waiting.replace((notice, source)) {
-                Some(_) => Admission::Replaces,
-                None => Admission::Waits,
+                Some(_) => BurstAdmission::Replaces,
+                None => BurstAdmission::Waits,
             };
         }
         if self.kinds.len() >= KINDS {
             self.forget_old(now);
         }
         if self.kinds.len() < KINDS {
-            let burst = Burst {
+            let burst = NoticeBurst {
                 sent: now,
                 waiting: None,
             };
             self.kinds.insert(notice.kind.clone(), burst);
         }
-        Admission::Now(notice, source)
+        BurstAdmission::Now(notice, source)
     }
 
     /// When the next waiting notice is due; `None` when none waits.
@@ -119,9 +119,9 @@ impl Bursts {
 mod tests {
     use super::*;
 
-    fn admit(bursts: &mut Bursts, notice: Notice) -> bool {
+    fn admit(bursts: &mut NoticeBursts, notice: Notice) -> bool {
         let admission = bursts.admit(notice, NoticeSource::default());
-        matches!(admission, Admission::Now(..))
+        matches!(admission, BurstAdmission::Now(..))
     }
 
     async fn pass(ms: u64) {
@@ -131,7 +131,7 @@ mod tests {
     // Spec: SPEC M-75.
     #[tokio::test(start_paused = true)]
     async fn burst_sends_first_then_one_per_pause_and_last() {
-        let mut bursts = Bursts::default();
+        let mut bursts = NoticeBursts::default();
         let mut sent = 0;
         for _ in 0..200 {
             sent += usize::from(admit(&mut bursts, Notice::list_changed("tools")));
@@ -149,7 +149,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn other_kinds_and_uris_do_not_wait() {
-        let mut bursts = Bursts::default();
+        let mut bursts = NoticeBursts::default();
         for notice in [
             Notice::list_changed("tools"),
             Notice::list_changed("prompts"),
@@ -165,7 +165,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn remembered_kinds_and_waiting_bytes_are_bounded() {
-        let mut bursts = Bursts::default();
+        let mut bursts = NoticeBursts::default();
         for number in 0..=KINDS {
             let notice = Notice::resource_updated(&format!("a:{number}"));
             assert!(admit(&mut bursts, notice));

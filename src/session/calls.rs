@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{CallLink, EventStream, Outlet, Session, lock};
+use super::{EventStream, LegacyClientLink, ResponseStream, Session, lock};
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::StreamKey;
 use crate::telemetry::metrics::{GAUGES, GaugeGuard};
@@ -115,7 +115,7 @@ impl Session {
         Ok(permit)
     }
 
-    /// Registers a call under the client's request id, with its messages going to `outlet`. The call's
+    /// Registers a call under the client's request id, with its messages going to `response_stream`. The call's
     /// place is taken separately ([`Session::enter`]).
     ///
     /// # Errors
@@ -123,9 +123,9 @@ impl Session {
     pub fn begin_call(
         self: &Arc<Self>,
         id: RequestId,
-        outlet: Arc<Outlet>,
-    ) -> Result<Arc<CallLink>, NoRoom> {
-        let link = CallLink::new(Arc::clone(self), id.clone(), outlet);
+        response_stream: Arc<ResponseStream>,
+    ) -> Result<Arc<LegacyClientLink>, NoRoom> {
+        let link = LegacyClientLink::new(Arc::clone(self), id.clone(), response_stream);
         let mut calls = lock(&self.calls);
         if calls.contains_key(&id) {
             return Err(NoRoom::IdInUse);
@@ -136,12 +136,12 @@ impl Session {
 
     /// The running call with this id.
     #[must_use]
-    pub fn running(&self, id: &RequestId) -> Option<Arc<CallLink>> {
+    pub fn running(&self, id: &RequestId) -> Option<Arc<LegacyClientLink>> {
         lock(&self.calls).get(id).map(Arc::clone)
     }
 
     /// Whether a call has no reply yet.
-    pub(super) fn is_running(&self, call: &CallLink) -> bool {
+    pub(super) fn is_running(&self, call: &LegacyClientLink) -> bool {
         let calls = lock(&self.calls);
         calls.values().any(|known| known.order() == call.order())
     }

@@ -9,8 +9,8 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 
-use super::bursts::{Admission, Bursts, is_coalesced};
-use super::{CallLink, Delivery, Session, lock};
+use super::bursts::{BurstAdmission, NoticeBursts, is_coalesced};
+use super::{DeliveryMode, LegacyClientLink, Session, lock};
 use crate::call::{DownstreamLink, Notice, NoticeKind};
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::COUNTERS;
@@ -44,12 +44,12 @@ impl NoticeSource {
 
 /// Notices and questions that wait for a stream of the client.
 #[derive(Debug)]
-pub(super) struct Waiting {
-    /// Whether one connection carries all messages ([`Delivery::Connection`](super::Delivery)).
+pub(super) struct PendingDelivery {
+    /// Whether one connection carries all messages ([`DeliveryMode::Connection`](super::DeliveryMode)).
     is_one_stream: bool,
     /// Runs the flush of bursts, and what sends waiting notifications of the client.
     pub(super) tasks: Tasks,
-    bursts: Mutex<Bursts>,
+    bursts: Mutex<NoticeBursts>,
     /// Notices for the next call, the oldest first; one of each kind.
     held: Mutex<Vec<Notice>>,
     /// Whether there are any: every call looks.
@@ -58,10 +58,10 @@ pub(super) struct Waiting {
     pub(super) questions: AtomicUsize,
 }
 
-impl Waiting {
-    pub(super) fn new(delivery: &Delivery, tasks: &Tasks) -> Self {
+impl PendingDelivery {
+    pub(super) fn new(delivery: &DeliveryMode, tasks: &Tasks) -> Self {
         Self {
-            is_one_stream: matches!(delivery, Delivery::Connection { .. }),
+            is_one_stream: matches!(delivery, DeliveryMode::Connection { .. }),
             tasks: tasks.clone(),
             bursts: Mutex::default(),
             held: Mutex::default(),
@@ -77,7 +77,7 @@ impl Waiting {
 }
 
 impl Session {
-    /// Hands a notice that belongs to no call of ours to the client, or to the subscriptions of a visit.
+    /// Hands a notice that belongs to no call of ours to the client, or to the subscriptions of an implicit session.
     /// Bursts of change notices are coalesced.
     pub fn tell(self: &Arc<Self>, notice: Notice, source: NoticeSource) {
         if !is_coalesced(&notice.kind) {
@@ -85,23 +85,23 @@ impl Session {
         }
         let mut bursts = lock(&self.undelivered.bursts);
         match bursts.admit(notice, source) {
-            Admission::Now(notice, source) => {
+            BurstAdmission::Now(notice, source) => {
                 drop(bursts);
                 self.deliver(notice, &source);
             }
-            Admission::Waits => {
+            BurstAdmission::Waits => {
                 if !std::mem::replace(&mut bursts.is_flushing, true) {
                     let flushing = flush_bursts(Arc::downgrade(self));
                     self.undelivered.tasks.spawn_service(flushing);
                 }
             }
-            Admission::Replaces => COUNTERS.notices_coalesced.add(1),
+            BurstAdmission::Replaces => COUNTERS.notices_coalesced.add(1),
         }
     }
 
     pub(super) fn deliver(&self, notice: Notice, source: &NoticeSource) {
-        if let Some(visit) = &self.visit {
-            return visit.tell(&notice);
+        if let Some(implicit_session) = &self.implicit {
+            return implicit_session.tell(&notice);
         }
         let notice = match source.call {
             Some(call) => match self.put_on_call(call, notice) {
@@ -152,7 +152,11 @@ impl Session {
 
     /// Has `put` put a message on the stream of the newest call at `upstream` that has a reader and no
     /// reply yet; `false` when there is none.
-    pub(super) fn put_on_newest(&self, upstream: &str, put: impl FnOnce(&Arc<CallLink>)) -> bool {
+    pub(super) fn put_on_newest(
+        &self,
+        upstream: &str,
+        put: impl FnOnce(&Arc<LegacyClientLink>),
+    ) -> bool {
         // Under the lock of `calls`: a call that ends takes the lock too, and sees the stream afterwards.
         let calls = lock(&self.calls);
         let running = calls.values();
@@ -192,7 +196,7 @@ impl Session {
     }
 
     /// A call goes to its upstream: held notices go on its stream, and waiting questions look at it.
-    pub(super) fn routed(&self, call: &CallLink) {
+    pub(super) fn routed(&self, call: &LegacyClientLink) {
         // Pairs with `hold` and with questions that begin to wait.
         fence(Ordering::SeqCst);
         if self.undelivered.is_holding.load(Ordering::Relaxed) {
@@ -203,7 +207,7 @@ impl Session {
         }
     }
 
-    fn send_held_on(&self, call: &CallLink) {
+    fn send_held_on(&self, call: &LegacyClientLink) {
         // Under the lock of `calls`: a call that ends takes the lock too, and sees the stream afterwards.
         let calls = lock(&self.calls);
         let is_running = calls.values().any(|known| known.order() == call.order());

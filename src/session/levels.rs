@@ -9,14 +9,14 @@ use crate::lock::lock;
 
 /// The log levels of one session.
 #[derive(Debug, Default)]
-pub struct Levels {
+pub struct SessionLevels {
     /// The client's level, if set.
     wanted: Mutex<Option<Level>>,
     /// The level last sent to each upstream.
     told: Mutex<HashMap<Arc<str>, Level>>,
 }
 
-impl Levels {
+impl SessionLevels {
     /// The client's level, if set.
     #[must_use]
     pub fn wanted(&self) -> Option<Level> {
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn an_upstream_is_told_of_a_level_when_none_wanted_as_much_or_it_was_not_told() {
-        let (levels, up) = (Levels::default(), Arc::from("up"));
+        let (levels, up) = (SessionLevels::default(), Arc::from("up"));
         assert!(levels.raise(&up, Level::Info));
         assert!(!levels.raise(&up, Level::Info));
         assert!(!levels.raise(&up, Level::Error));

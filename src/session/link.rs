@@ -1,4 +1,4 @@
-//! `CallLink`: the downstream link of a running call whose client is legacy.
+//! `LegacyClientLink`: the downstream link of a running call whose client is legacy.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -19,10 +19,10 @@ static ORDER: AtomicU64 = AtomicU64::new(0);
 /// A running call of a session. Its event stream exists from the first message that is not the
 /// reply, or when the exchange decides not to wait any longer (SPEC T-13).
 #[derive(Debug)]
-pub struct CallLink {
+pub struct LegacyClientLink {
     session: Arc<Session>,
     id: RequestId,
-    outlet: Arc<Outlet>,
+    response_stream: Arc<ResponseStream>,
     /// Whether the HTTP exchange of the call is still open.
     awaited: AtomicBool,
     order: u64,
@@ -36,15 +36,15 @@ pub struct CallLink {
 
 /// Where the messages of an exchange go; the calls of a JSON-RPC array share one.
 #[derive(Debug, Default)]
-pub struct Outlet {
+pub struct ResponseStream {
     stream: OnceLock<Arc<EventStream>>,
     opened: Mutex<Option<Waker>>,
     /// Whether the stream carries more than these calls.
     is_shared: bool,
 }
 
-impl Outlet {
-    /// An open outlet: all messages of the call go on `stream`.
+impl ResponseStream {
+    /// An open response stream: all messages of the call go on `stream`.
     #[must_use]
     pub fn onto(stream: Arc<EventStream>) -> Arc<Self> {
         Arc::new(Self {
@@ -55,12 +55,16 @@ impl Outlet {
     }
 }
 
-impl CallLink {
-    pub(super) fn new(session: Arc<Session>, id: RequestId, outlet: Arc<Outlet>) -> Arc<Self> {
+impl LegacyClientLink {
+    pub(super) fn new(
+        session: Arc<Session>,
+        id: RequestId,
+        response_stream: Arc<ResponseStream>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             session,
             id,
-            outlet,
+            response_stream,
             awaited: AtomicBool::new(true),
             order: ORDER.fetch_add(1, Ordering::Relaxed),
             upstream: OnceLock::new(),
@@ -83,12 +87,15 @@ impl CallLink {
     }
 
     fn open(&self) -> &Arc<EventStream> {
-        if let Some(stream) = self.outlet.stream.get() {
+        if let Some(stream) = self.response_stream.stream.get() {
             return stream;
         }
-        let stream = self.outlet.stream.get_or_init(|| self.session.new_stream());
+        let stream = self
+            .response_stream
+            .stream
+            .get_or_init(|| self.session.new_stream());
         let waker = {
-            let mut opened = lock(&self.outlet.opened);
+            let mut opened = lock(&self.response_stream.opened);
             // Under the lock, which `abandon` takes too: either this sees `awaited` cleared, or `abandon` sees the
             // stream, so `settle` is always called.
             if !self.awaited.load(Ordering::Relaxed) {
@@ -104,8 +111,8 @@ impl CallLink {
 
     /// Ready once the call has a stream.
     pub fn poll_opened(&self, cx: &mut Context<'_>) -> Poll<Arc<EventStream>> {
-        let mut opened = lock(&self.outlet.opened);
-        if let Some(stream) = self.outlet.stream.get() {
+        let mut opened = lock(&self.response_stream.opened);
+        if let Some(stream) = self.response_stream.stream.get() {
             return Poll::Ready(Arc::clone(stream));
         }
         *opened = Some(cx.waker().clone());
@@ -115,13 +122,13 @@ impl CallLink {
     /// Clears the waker of [`poll_opened`](Self::poll_opened) until its next poll. For a caller that is
     /// about to do work that may open the stream, and polls afterwards anyway.
     pub fn rest(&self) {
-        *lock(&self.outlet.opened) = None;
+        *lock(&self.response_stream.opened) = None;
     }
 
     /// The stream, when there is one.
     #[must_use]
     pub fn opened(&self) -> Option<&Arc<EventStream>> {
-        self.outlet.stream.get()
+        self.response_stream.stream.get()
     }
 
     /// Whether the call's messages have a reader: the call's exchange, or one that resumed the stream.
@@ -129,7 +136,7 @@ impl CallLink {
     pub fn is_awaited(&self) -> bool {
         self.awaited.load(Ordering::Relaxed)
             || self
-                .outlet
+                .response_stream
                 .stream
                 .get()
                 .is_some_and(|stream| stream.is_attached())
@@ -137,9 +144,9 @@ impl CallLink {
 
     /// The exchange that asked is gone; the call runs on.
     pub fn abandon(&self) {
-        let _opened = lock(&self.outlet.opened);
+        let _opened = lock(&self.response_stream.opened);
         self.awaited.store(false, Ordering::Relaxed);
-        if let Some(stream) = self.outlet.stream.get() {
+        if let Some(stream) = self.response_stream.stream.get() {
             stream.settle();
         }
     }
@@ -181,14 +188,14 @@ impl CallLink {
 
     /// The call is over: its id is free again, and what it has asked needs no answer.
     pub fn end(&self) {
-        if let Some(stream) = self.outlet.stream.get() {
+        if let Some(stream) = self.response_stream.stream.get() {
             self.session.questions.end_call(self.order, stream);
         }
         self.session.end_call(&self.id, self.order);
     }
 }
 
-impl DownstreamLink for CallLink {
+impl DownstreamLink for LegacyClientLink {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.session.capabilities
     }
@@ -210,7 +217,7 @@ impl DownstreamLink for CallLink {
 
     fn hang_up(&self, retry: Option<Duration>) {
         // Older clients cannot resume a stream that was closed early. Spec: SPEC T-28.
-        if self.session.revision >= Revision::V2025_11_25 && !self.outlet.is_shared {
+        if self.session.revision >= Revision::V2025_11_25 && !self.response_stream.is_shared {
             self.open().hang_up(retry);
         }
     }
@@ -240,7 +247,7 @@ impl DownstreamLink for CallLink {
     }
 
     fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {
-        Some(Arc::new(Afterwards {
+        Some(Arc::new(PostReplyLink {
             session: Arc::downgrade(&self.session),
             capabilities: self.session.capabilities.clone(),
         }))
@@ -249,12 +256,12 @@ impl DownstreamLink for CallLink {
 
 /// What is left of a call that has its reply: the stream of its session for what belongs to no call.
 #[derive(Debug)]
-struct Afterwards {
+struct PostReplyLink {
     session: Weak<Session>,
     capabilities: ClientCapabilities,
 }
 
-impl DownstreamLink for Afterwards {
+impl DownstreamLink for PostReplyLink {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.capabilities
     }

@@ -1,31 +1,31 @@
 //! Sessions: opened by a client's `initialize`, or kept for a modern client, which knows of no session
-//! (a *visit*, see [`Visit`]).
+//! (see [`ImplicitSession`]).
 //!
 //! Owns identity, streams, running calls and open questions of a session, its registry and its
 //! end. Knows nothing of HTTP and nothing of upstreams beyond their link trait.
 //! Spec: SPEC §1a, §1b; DESIGN §5.
 
-mod absences;
+mod absent_lists;
 mod bursts;
+mod call_permits;
 mod calls;
-mod completions;
 mod delivery;
-mod hosted;
+mod gateway_task;
 mod id;
+mod implicit_session;
 mod levels;
 mod link;
+mod list_validity;
 mod notifications;
 mod opening;
-mod places;
 mod questions;
 mod registry;
-mod shelf;
 mod stream;
 mod subscriptions;
 mod tasks;
 mod unattributed;
 mod upstreams;
-mod visit;
+mod url_elicitations;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -38,24 +38,30 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-pub use absences::{Absences, Errand};
+pub use absent_lists::{AbsentLists, BackgroundFetch};
+pub use call_permits::{
+    CallCaps, CallEntry, CallPermit, CallPermits, QueueError, QueueLane, QueuedRequest, RateToll,
+    RequestedService,
+};
 pub use calls::{NoRoom, StreamPermit};
-pub use completions::Completions;
 pub use delivery::NoticeSource;
-pub use hosted::{HostedTask, Kept, Outcome, ResultRoom, RunningTask};
+pub use gateway_task::{HostedTask, QuotaReservation, ResultQuota, RunningTask, TaskOutcome};
 pub use id::{EventId, SessionId, SessionIds};
-pub use levels::Levels;
-pub use link::{CallLink, Outlet};
+pub use implicit_session::{
+    FollowedResource, ImplicitSession, ImplicitSessionCall, ListenerRegistration, NoticeListener,
+    ToolHeaders,
+};
+pub use levels::SessionLevels;
+pub use link::{LegacyClientLink, ResponseStream};
+pub use list_validity::ListValidity;
 pub use notifications::HeldNotifications;
-pub use opening::Opening;
-pub use places::{CallPlace, Caps, Entry, Lane, Places, Request, Toll, Unserved, Waiting};
-pub use questions::{Questions, reply_of};
-pub use registry::{NewSession, Refused, Sessions, Settings};
-pub use shelf::Shelf;
-pub use stream::{EventStream, Next, NotKept, Reader};
-pub use subscriptions::{Subscribing, Subscriptions, is_below};
-pub use tasks::{Known, Run, Stage, Task, TaskHandle, Tasks};
-pub use visit::{FollowedResource, Listener, Listening, ToolHeaders, Visit, VisitCall};
+pub use opening::OpeningSession;
+pub use questions::{SentRequests, reply_of};
+pub use registry::{NewSession, SessionRefused, SessionRegistry, SessionSettings};
+pub use stream::{EventStream, NotKept, ReaderStep, StreamReader};
+pub use subscriptions::{PendingSubscription, SessionSubscriptions, is_below};
+pub use tasks::{SessionTask, SessionTasks, TaskHandle, TaskSite, TaskStage, TrackedTask};
+pub use url_elicitations::UrlElicitationIds;
 
 use crate::budget::ReplyShare;
 use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
@@ -85,17 +91,17 @@ pub struct Session {
     standalone: Arc<EventStream>,
     streams: Mutex<BTreeMap<u32, Arc<EventStream>>>,
     next_stream: AtomicU32,
-    calls: Mutex<HashMap<RequestId, Arc<CallLink>>>,
-    questions: Questions,
+    calls: Mutex<HashMap<RequestId, Arc<LegacyClientLink>>>,
+    questions: SentRequests,
     /// Notices and questions that wait for a stream.
-    undelivered: delivery::Waiting,
+    undelivered: delivery::PendingDelivery,
     /// Ordered: most sessions have few, and a name is hashed no quicker than it is found.
     links: Mutex<BTreeMap<Arc<str>, Arc<dyn UpstreamLink>>>,
     /// Notifications of the client that wait for an upstream.
     notifications: notifications::NotificationQueues,
-    absences: Absences,
+    absences: AbsentLists,
     /// The principal's places for calls; `calls_running` is this session's number of taken places.
-    places: Arc<Places>,
+    places: Arc<CallPermits>,
     calls_running: AtomicUsize,
     /// How long a question that names no call waits for a stream.
     hold_question: Duration,
@@ -106,15 +112,16 @@ pub struct Session {
     /// Whether the upstreams were told that a client listens.
     listening: Wish<bool>,
     changed: Notify,
-    levels: Levels,
+    levels: SessionLevels,
     /// Set for a modern client, which knows of no session.
-    visit: Option<Visit>,
-    subscriptions: Subscriptions,
-    shelf: Shelf,
-    completions: Completions,
-    tasks: Tasks,
-    results: ResultRoom,
-    /// The byte budget of replies to the session's calls; unset for a visit, each of whose calls has its own.
+    implicit: Option<ImplicitSession>,
+    subscriptions: SessionSubscriptions,
+    list_validity: ListValidity,
+    completions: UrlElicitationIds,
+    tasks: SessionTasks,
+    results: ResultQuota,
+    /// The byte budget of replies to the session's calls; unset for an implicit session, each of whose calls has its
+    /// own.
     reply_share: OnceLock<ReplyShare>,
     /// Open streams of calls; `open_standalones` counts streams for messages outside calls.
     open_streams: AtomicUsize,
@@ -128,7 +135,7 @@ pub struct Session {
 
 /// How the messages of a session reach its client.
 #[derive(Debug, Clone)]
-pub enum Delivery {
+pub enum DeliveryMode {
     /// On one stream per call and one standalone stream, which are logged and can be resumed.
     Streams,
     /// All on one connection, with which the session ends.
@@ -193,12 +200,12 @@ impl Session {
     }
 
     /// Whether the session has expired at `age`: idle for longer than `idle`, or older than `absolute`. A
-    /// visit with running or parked calls outlives `absolute`: its client knows of no session and could not
+    /// implicit session with running or parked calls outlives `absolute`: its client knows of no session and could not
     /// have opened another. Called for every request, so `is_busy`, which takes locks, is checked last.
     #[must_use]
     pub fn outlived(&self, age: Duration, idle: Duration, absolute: Duration) -> bool {
         if age > absolute {
-            return !self.visit.as_ref().is_some_and(Visit::is_busy);
+            return !self.implicit.as_ref().is_some_and(ImplicitSession::is_busy);
         }
         age.saturating_sub(self.age_when_used()) > idle && !self.is_busy()
     }
@@ -221,7 +228,7 @@ impl Session {
         self.opening.load(Ordering::Relaxed)
             || self.open_streams.load(Ordering::Relaxed) > 0
             || self.open_standalones.load(Ordering::Relaxed) > 0
-            || self.visit.as_ref().is_some_and(Visit::is_busy)
+            || self.implicit.as_ref().is_some_and(ImplicitSession::is_busy)
             || self.tasks.is_running()
             || !lock(&self.calls).is_empty()
     }
@@ -234,25 +241,25 @@ impl Session {
 
     /// The session's log levels.
     #[must_use]
-    pub fn levels(&self) -> &Levels {
+    pub fn levels(&self) -> &SessionLevels {
         &self.levels
     }
 
     /// The session's resource subscriptions.
     #[must_use]
-    pub fn subscriptions(&self) -> &Subscriptions {
+    pub fn subscriptions(&self) -> &SessionSubscriptions {
         &self.subscriptions
     }
 
     /// The session's tasks of 2025-11-25.
     #[must_use]
-    pub fn tasks(&self) -> &Tasks {
+    pub fn tasks(&self) -> &SessionTasks {
         &self.tasks
     }
 
     /// The byte budget for results of hosted tasks.
     #[must_use]
-    pub fn results(&self) -> &ResultRoom {
+    pub fn results(&self) -> &ResultQuota {
         &self.results
     }
 
@@ -267,16 +274,16 @@ impl Session {
         self.reply_share.get()
     }
 
-    /// The visit of a modern client; `None` for a session opened by `initialize`.
+    /// The implicit session of a modern client; `None` for a session opened by `initialize`.
     #[must_use]
-    pub fn visit(&self) -> Option<&Visit> {
-        self.visit.as_ref()
+    pub fn implicit_session(&self) -> Option<&ImplicitSession> {
+        self.implicit.as_ref()
     }
 
-    /// Whether messages outside calls have a reader: a visit's listener, or the GET stream.
+    /// Whether messages outside calls have a reader: an implicit session's listener, or the GET stream.
     fn is_listened_to(&self) -> bool {
-        match &self.visit {
-            Some(visit) => visit.is_listened_to(),
+        match &self.implicit {
+            Some(implicit_session) => implicit_session.is_listened_to(),
             None => self.watched.load(Ordering::Acquire),
         }
     }
@@ -294,19 +301,19 @@ impl Session {
 
     /// URL elicitations that upstreams reported complete.
     #[must_use]
-    pub fn completions(&self) -> &Completions {
+    pub fn completions(&self) -> &UrlElicitationIds {
         &self.completions
     }
 
     /// The lists that the session was given.
     #[must_use]
-    pub fn shelf(&self) -> &Shelf {
-        &self.shelf
+    pub fn list_validity(&self) -> &ListValidity {
+        &self.list_validity
     }
 
     /// Lists that were missing or out of date in answers to the client.
     #[must_use]
-    pub fn absences(&self) -> &Absences {
+    pub fn absences(&self) -> &AbsentLists {
         &self.absences
     }
 
@@ -318,7 +325,7 @@ impl Session {
 
     /// The open questions of this session.
     #[must_use]
-    pub fn questions(&self) -> &Questions {
+    pub fn questions(&self) -> &SentRequests {
         &self.questions
     }
 
@@ -336,7 +343,8 @@ impl Session {
     fn end(&self) -> Vec<Arc<dyn UpstreamLink>> {
         self.closed.cancel();
         let links = std::mem::take(&mut *lock(&self.links));
-        let calls: Vec<Arc<CallLink>> = lock(&self.calls).values().map(Arc::clone).collect();
+        let calls: Vec<Arc<LegacyClientLink>> =
+            lock(&self.calls).values().map(Arc::clone).collect();
         for call in calls {
             call.cancel(Some("the session has ended".to_owned()));
         }

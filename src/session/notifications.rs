@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 pub use self::held::HeldNotifications;
-use self::queue::{Admission, NotificationQueue, QueuedNotification, Sending};
+use self::queue::{NotificationQueue, QueueAdmission, QueuedNotification, SendingNotification};
 use super::{Session, lock};
 use crate::call::UpstreamLink;
 use crate::telemetry::metrics::LABELED;
@@ -52,9 +52,9 @@ impl Session {
                 message: message.clone(),
             };
             match self.send_or_queue(&upstream, notification, until) {
-                Admission::Queued => {}
-                Admission::Held(decided) => held.add(decided),
-                Admission::Dropped { is_first } => note_dropped(&upstream, 1, is_first),
+                QueueAdmission::Queued => {}
+                QueueAdmission::Held(decided) => held.add(decided),
+                QueueAdmission::Dropped { is_first } => note_dropped(&upstream, 1, is_first),
             }
         }
         held
@@ -65,10 +65,10 @@ impl Session {
         upstream: &Arc<str>,
         notification: QueuedNotification,
         until: Instant,
-    ) -> Admission {
+    ) -> QueueAdmission {
         let mut queues = lock(&self.notifications.0);
         if self.closed.is_cancelled() {
-            return Admission::Queued;
+            return QueueAdmission::Queued;
         }
         if let Some(queue) = queues.get_mut(upstream) {
             return queue.push(notification, until);
@@ -77,7 +77,7 @@ impl Session {
         // `sending` is polled under the lock, so that a later notification queues behind it.
         if sending.as_mut().now_or_never().is_none() {
             let queue = NotificationQueue::default();
-            let sender = Sender {
+            let sender = QueueSender {
                 session: Arc::downgrade(self),
                 closed: self.closed.clone(),
                 upstream: Arc::clone(upstream),
@@ -87,7 +87,7 @@ impl Session {
             drop(queues);
             self.undelivered.tasks.spawn_service(sender.run(sending));
         }
-        Admission::Queued
+        QueueAdmission::Queued
     }
 }
 
@@ -99,7 +99,7 @@ fn note_dropped(upstream: &Arc<str>, count: u64, is_first: bool) {
 }
 
 /// Sends what waits in one queue, until it is empty or the session ends. Does not keep the session.
-struct Sender {
+struct QueueSender {
     session: Weak<Session>,
     closed: CancellationToken,
     upstream: Arc<str>,
@@ -107,8 +107,8 @@ struct Sender {
     changed: Arc<Notify>,
 }
 
-impl Sender {
-    async fn run(self, mut sending: Sending) {
+impl QueueSender {
+    async fn run(self, mut sending: SendingNotification) {
         loop {
             let expiry = self.drop_expired();
             let expired = async {

@@ -9,9 +9,9 @@ use super::Session;
 /// idle time begins when this is dropped.
 #[derive(Debug)]
 #[must_use = "the session counts as idle once this is dropped"]
-pub struct Opening(Arc<Session>);
+pub struct OpeningSession(Arc<Session>);
 
-impl Opening {
+impl OpeningSession {
     /// Takes over a session that was made busy.
     pub(super) fn of(session: Arc<Session>) -> Self {
         Self(session)
@@ -24,7 +24,7 @@ impl Opening {
     }
 }
 
-impl Drop for Opening {
+impl Drop for OpeningSession {
     fn drop(&mut self) {
         // In this order: a session that is not busy any more must not look idle since its beginning.
         self.0.touch();

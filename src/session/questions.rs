@@ -17,16 +17,16 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
 /// What the session has asked and not heard of yet. Ids are our own, unique in the session.
 #[derive(Debug)]
-pub struct Questions {
+pub struct SentRequests {
     next: AtomicU64,
-    open: Mutex<BTreeMap<u64, Unanswered>>,
+    open: Mutex<BTreeMap<u64, UnansweredRequest>>,
     /// The newest reader of the GET stream under which a question was put there that has its answer.
     answered_reader: AtomicU64,
 }
 
 /// A question without an answer.
 #[derive(Debug)]
-struct Unanswered {
+struct UnansweredRequest {
     asker: oneshot::Sender<Answer>,
     /// The call that it belongs to, by its number in order, where the upstream said so.
     call: Option<u64>,
@@ -34,7 +34,7 @@ struct Unanswered {
     reader: Option<u64>,
 }
 
-impl Questions {
+impl SentRequests {
     /// No question; ids begin where those of `owner` do.
     pub(super) fn of(owner: Ownership) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Questions {
     fn open(&self, call: Option<u64>, reader: Option<u64>) -> (u64, oneshot::Receiver<Answer>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (asker, receiver) = oneshot::channel();
-        let unanswered = Unanswered {
+        let unanswered = UnansweredRequest {
             asker,
             call,
             reader,
@@ -63,7 +63,7 @@ impl Questions {
 
     /// Withdraws on `stream` what a call has asked, before that has its last message.
     pub(super) fn end_call(&self, call: u64, stream: &EventStream) {
-        let is_its = |_: &u64, question: &mut Unanswered| question.call == Some(call);
+        let is_its = |_: &u64, question: &mut UnansweredRequest| question.call == Some(call);
         let void = lock(&self.open).extract_if(.., is_its).collect::<Vec<_>>();
         for (id, _) in void {
             COUNTERS.questions_withdrawn.add(1);
@@ -114,7 +114,7 @@ pub fn reply_of(response: &Message) -> Answer {
 }
 
 /// A question that is put to the client; withdrawn when dropped without an answer.
-pub(super) struct Put<'a> {
+pub(super) struct SentRequest<'a> {
     session: &'a Session,
     stream: Arc<EventStream>,
     id: u64,
@@ -123,7 +123,7 @@ pub(super) struct Put<'a> {
     _open: Option<GaugeGuard>,
 }
 
-impl Put<'_> {
+impl SentRequest<'_> {
     /// Tells the client that the question needs no answer any more; an answer that comes all the same
     /// is taken until this is dropped.
     pub(super) fn withdraw(&mut self) {
@@ -141,7 +141,7 @@ impl Put<'_> {
     }
 }
 
-impl Drop for Put<'_> {
+impl Drop for SentRequest<'_> {
     fn drop(&mut self) {
         let unanswered = lock(&self.session.questions.open).remove(&self.id);
         if unanswered.is_some() {
@@ -205,11 +205,11 @@ impl Session {
         question: &Question,
         call: Option<u64>,
         reader: Option<u64>,
-    ) -> Put<'_> {
+    ) -> SentRequest<'_> {
         let (id, answer) = self.questions.open(call, reader);
         COUNTERS.questions_asked.add(1);
         stream.put(request(id, question));
-        Put {
+        SentRequest {
             session: self,
             stream: Arc::clone(stream),
             id,
@@ -221,14 +221,14 @@ impl Session {
 
     /// Pings the client on the GET stream under its `reader`; dropping the ping withdraws nothing.
     /// Spec: SPEC L-07.
-    pub(super) fn ping_on_get(&self, reader: u64) -> Put<'_> {
+    pub(super) fn ping_on_get(&self, reader: u64) -> SentRequest<'_> {
         let (id, answer) = self.questions.open(None, Some(reader));
         let ping = Question {
             method: "ping".to_owned(),
             params: None,
         };
         self.standalone.put(request(id, &ping));
-        Put {
+        SentRequest {
             session: self,
             stream: Arc::clone(&self.standalone),
             id,

@@ -22,10 +22,10 @@ use tokio_util::task::TaskTracker;
 
 use self::counted::counted;
 use self::known::KnownIds;
-use super::visit::{Visit, VisitKey};
+use super::implicit_session::{ImplicitSession, ImplicitSessionKey};
 use super::{
-    Caps, Delivery, EventStream, HostedTask, Opening, Places, Request, ResultRoom, Session,
-    SessionId, SessionIds, Unserved, Waiting, lock,
+    CallCaps, CallPermits, DeliveryMode, EventStream, HostedTask, OpeningSession, QueueError,
+    QueuedRequest, RequestedService, ResultQuota, Session, SessionId, SessionIds, lock,
 };
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
@@ -38,10 +38,10 @@ use crate::sync::desired::Wish;
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]
-pub struct Settings {
+pub struct SessionSettings {
     /// Without a request or an open stream.
     pub idle: Duration,
-    /// Whatever happens, but for the running calls of a visit.
+    /// Whatever happens, but for the running calls of an implicit session.
     pub absolute: Duration,
     /// Live sessions of one principal.
     pub max_per_principal: usize,
@@ -65,12 +65,12 @@ pub struct NewSession {
     /// JSON text of `clientInfo`.
     pub client_info: Bytes,
     /// How its messages reach the client.
-    pub delivery: Delivery,
+    pub delivery: DeliveryMode,
 }
 
 /// Why no session can be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum SessionRefused {
     /// The principal has as many busy sessions as it may have.
     #[error("too many sessions of this principal are in use")]
     Principal,
@@ -81,14 +81,14 @@ pub enum Refused {
 
 /// The registry.
 #[derive(Debug)]
-pub struct Sessions {
+pub struct SessionRegistry {
     ids: SessionIds,
     live: DashMap<SessionKey, Arc<Session>>,
     known: KnownIds,
-    visits: DashMap<VisitKey, Arc<Session>>,
-    owners: DashMap<OwnerKey, Arc<Owner>>,
+    implicit_sessions: DashMap<ImplicitSessionKey, Arc<Session>>,
+    owners: DashMap<OwnerKey, Arc<OwnerSessions>>,
     count: AtomicUsize,
-    settings: Settings,
+    settings: SessionSettings,
     events: Arc<dyn EventStore>,
     clock: SharedClock,
     tasks: Tasks,
@@ -97,16 +97,16 @@ pub struct Sessions {
 }
 
 #[derive(Debug, Default)]
-struct Owner {
+struct OwnerSessions {
     sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
-    places: Arc<Places>,
+    places: Arc<CallPermits>,
     /// Bytes that results of tasks take.
     results: Arc<AtomicUsize>,
     /// Bytes of the URIs that are followed.
     uris: Arc<super::subscriptions::UriBytes>,
 }
 
-impl Owner {
+impl OwnerSessions {
     /// Whether nothing is counted here, nor can be soon: no session is open, and no request is about to open
     /// one or to wait for its place. To be asked under the lock of the map, where all clones are made: a
     /// clone that outlived its entry would be counted beside the next one.
@@ -115,12 +115,12 @@ impl Owner {
     }
 }
 
-impl Sessions {
+impl SessionRegistry {
     /// An empty registry that keeps stream contents in `events`.
     #[must_use]
     pub fn new(
         ids: SessionIds,
-        settings: Settings,
+        settings: SessionSettings,
         events: Arc<dyn EventStore>,
         clock: SharedClock,
         tasks: Tasks,
@@ -129,7 +129,7 @@ impl Sessions {
             ids,
             live: DashMap::new(),
             known: KnownIds::default(),
-            visits: DashMap::new(),
+            implicit_sessions: DashMap::new(),
             owners: DashMap::new(),
             count: AtomicUsize::new(0),
             settings,
@@ -157,49 +157,58 @@ impl Sessions {
     /// (DESIGN §5).
     ///
     /// # Errors
-    /// [`Refused`] when there is no room.
-    pub fn open(&self, new: NewSession) -> Result<Opening, Refused> {
+    /// [`SessionRefused`] when there is no room.
+    pub fn open(&self, new: NewSession) -> Result<OpeningSession, SessionRefused> {
         let session = self.open_as(new, None)?;
-        Ok(Opening::of(session))
+        Ok(OpeningSession::of(session))
     }
 
-    /// The visit of a modern client, found by binding, endpoint and the capabilities it `declares` (JSON
-    /// text), or a new one. A visit has no id, is capped like a session, and expires when idle.
+    /// The implicit session of a modern client, found by binding, endpoint and the capabilities it `declares` (JSON
+    /// text), or a new one. An implicit session has no id, is capped like a session, and expires when idle.
     ///
     /// # Errors
-    /// [`Refused`] when there is no room for a new one.
-    pub fn visit(
+    /// [`SessionRefused`] when there is no room for a new one.
+    pub fn implicit_session(
         &self,
         principal: &Principal,
         endpoint: &Endpoint,
         declares: &str,
         new: impl FnOnce() -> NewSession,
-    ) -> Result<Arc<Session>, Refused> {
-        let key = VisitKey {
+    ) -> Result<Arc<Session>, SessionRefused> {
+        let key = ImplicitSessionKey {
             binding: principal.binding(),
             endpoint: Arc::clone(&endpoint.name),
-            declared: self.visits.hasher().hash_one(declares),
+            declared: self.implicit_sessions.hasher().hash_one(declares),
         };
-        let known = self.visits.get(&key).map(|visit| Arc::clone(&visit));
-        if let Some(visit) = known {
-            let age = visit.age();
-            if !visit.closed().is_cancelled() && !self.is_expired(&visit, age) {
+        let known = self
+            .implicit_sessions
+            .get(&key)
+            .map(|implicit_session| Arc::clone(&implicit_session));
+        if let Some(implicit_session) = known {
+            let age = implicit_session.age();
+            if !implicit_session.closed().is_cancelled() && !self.is_expired(&implicit_session, age)
+            {
                 if !self.is_over_age(age) {
-                    visit.touch_at(age);
-                    return Ok(visit);
+                    implicit_session.touch_at(age);
+                    return Ok(implicit_session);
                 }
-                self.retire(&visit);
+                self.retire(&implicit_session);
             } else {
-                self.close(&visit);
+                self.close(&implicit_session);
             }
         }
-        let made = self.open_as(new(), Some(Visit::new(key.clone())))?;
-        let visit = Arc::clone(&self.visits.entry(key).or_insert_with(|| Arc::clone(&made)));
-        if !Arc::ptr_eq(&visit, &made) {
+        let made = self.open_as(new(), Some(ImplicitSession::new(key.clone())))?;
+        let implicit_session = Arc::clone(
+            &self
+                .implicit_sessions
+                .entry(key)
+                .or_insert_with(|| Arc::clone(&made)),
+        );
+        if !Arc::ptr_eq(&implicit_session, &made) {
             // Another request of the same client was faster.
             self.close(&made);
         }
-        Ok(visit)
+        Ok(implicit_session)
     }
 
     /// Ownership of the sessions of this registry.
@@ -208,20 +217,24 @@ impl Sessions {
         self.ids.owner()
     }
 
-    /// The live visit that `owner` keeps under this key, as only handles of ours say; its client is there.
+    /// The live implicit session that `owner` keeps under this key, as only handles of ours say; its client is there.
     #[must_use]
-    pub fn live_visit(&self, owner: Ownership, key: SessionKey) -> Option<Arc<Session>> {
+    pub fn live_implicit_session(&self, owner: Ownership, key: SessionKey) -> Option<Arc<Session>> {
         if owner != self.ownership() {
             return None;
         }
         let found = self.live.get(&key).map(|session| Arc::clone(&session));
-        let visit = found.filter(|session| {
-            session.visit().is_some() && !self.is_expired(session, session.age())
+        let implicit_session = found.filter(|session| {
+            session.implicit_session().is_some() && !self.is_expired(session, session.age())
         });
-        visit.inspect(|visit| visit.touch())
+        implicit_session.inspect(|implicit_session| implicit_session.touch())
     }
 
-    fn open_as(&self, new: NewSession, visit: Option<Visit>) -> Result<Arc<Session>, Refused> {
+    fn open_as(
+        &self,
+        new: NewSession,
+        implicit_session: Option<ImplicitSession>,
+    ) -> Result<Arc<Session>, SessionRefused> {
         let owner = self.owner(new.principal.owner());
         let (spare, session) = {
             let mut sessions = lock(&owner.sessions);
@@ -236,13 +249,13 @@ impl Sessions {
                     .map(Arc::clone);
                 if spare.is_none() {
                     return Err(if full {
-                        Refused::Principal
+                        SessionRefused::Principal
                     } else {
-                        Refused::Total
+                        SessionRefused::Total
                     });
                 }
             }
-            let session = self.make(new, &owner, visit);
+            let session = self.make(new, &owner, implicit_session);
             sessions.insert(session.key(), Arc::clone(&session));
             self.live.insert(session.key(), Arc::clone(&session));
             self.count.fetch_add(1, Ordering::Relaxed);
@@ -256,16 +269,21 @@ impl Sessions {
         Ok(session)
     }
 
-    /// The sessions of a principal. While the caller keeps them, the reaper does too ([`Owner::is_unused`]).
-    fn owner(&self, key: OwnerKey) -> Arc<Owner> {
+    /// The sessions of a principal. While the caller keeps them, the reaper does too ([`OwnerSessions::is_unused`]).
+    fn owner(&self, key: OwnerKey) -> Arc<OwnerSessions> {
         Arc::clone(&self.owners.entry(key).or_default())
     }
 
-    fn make(&self, new: NewSession, owner: &Owner, visit: Option<Visit>) -> Arc<Session> {
+    fn make(
+        &self,
+        new: NewSession,
+        owner: &OwnerSessions,
+        implicit_session: Option<ImplicitSession>,
+    ) -> Arc<Session> {
         let binding = new.principal.binding();
-        let is_opening = visit.is_none();
-        let (key, id) = match visit {
-            // Nothing that a client could send names a visit.
+        let is_opening = implicit_session.is_none();
+        let (key, id) = match implicit_session {
+            // Nothing that a client could send names an implicit session.
             Some(_) => (rand::random(), String::new()),
             None => self
                 .ids
@@ -275,10 +293,10 @@ impl Sessions {
             session: key,
             stream: 0,
         };
-        let undelivered = super::delivery::Waiting::new(&new.delivery, &self.tasks);
+        let undelivered = super::delivery::PendingDelivery::new(&new.delivery, &self.tasks);
         let kept: Arc<dyn EventStore> = match new.delivery {
-            Delivery::Streams => Arc::clone(&self.events),
-            Delivery::Connection {
+            DeliveryMode::Streams => Arc::clone(&self.events),
+            DeliveryMode::Connection {
                 unread, overflow, ..
             } => Arc::new(LiveEvents::new(unread, overflow)),
         };
@@ -296,11 +314,11 @@ impl Sessions {
             streams: Mutex::default(),
             next_stream: std::sync::atomic::AtomicU32::new(1),
             calls: Mutex::default(),
-            questions: super::Questions::of(self.ownership()),
+            questions: super::SentRequests::of(self.ownership()),
             undelivered,
             links: Mutex::default(),
             notifications: super::notifications::NotificationQueues::default(),
-            absences: super::Absences::default(),
+            absences: super::AbsentLists::default(),
             places: Arc::clone(&owner.places),
             calls_running: AtomicUsize::new(0),
             initialized: std::sync::atomic::AtomicBool::new(false),
@@ -308,14 +326,14 @@ impl Sessions {
             watched: std::sync::atomic::AtomicBool::new(false),
             listening: Wish::default(),
             changed: tokio::sync::Notify::new(),
-            levels: super::Levels::default(),
-            visit,
-            subscriptions: super::Subscriptions::new(&owner.uris),
-            shelf: super::Shelf::default(),
-            completions: super::Completions::default(),
-            tasks: super::Tasks::default(),
+            levels: super::SessionLevels::default(),
+            implicit: implicit_session,
+            subscriptions: super::SessionSubscriptions::new(&owner.uris),
+            list_validity: super::ListValidity::default(),
+            completions: super::UrlElicitationIds::default(),
+            tasks: super::SessionTasks::default(),
             reply_share: OnceLock::new(),
-            results: ResultRoom {
+            results: ResultQuota {
                 own: Arc::clone(&owner.results),
                 all: Arc::clone(&self.results),
             },
@@ -338,8 +356,13 @@ impl Sessions {
     /// Waits for the allowance of a principal, which may have no session yet.
     ///
     /// # Errors
-    /// As for [`Places::pay`].
-    pub fn pay(&self, owner: OwnerKey, request: Request, caps: Caps) -> Result<Waiting, Unserved> {
+    /// As for [`CallPermits::pay`].
+    pub fn pay(
+        &self,
+        owner: OwnerKey,
+        request: RequestedService,
+        caps: CallCaps,
+    ) -> Result<QueuedRequest, QueueError> {
         self.owner(owner).places.pay(request, caps)
     }
 

@@ -2,11 +2,11 @@
 //!
 //! A reader is a position in the event log, so that a stream does not depend on a socket, and a
 //! resumed stream is the same stream. While a reader is attached or awaited, messages wait in
-//! `State::fresh` beside the log, and the reader logs them in one batch before handing them on.
+//! `StreamState::fresh` beside the log, and the reader logs them in one batch before handing them on.
 //! Without a reader, messages are logged at once.
 
 mod reader;
-mod turned_out;
+mod superseded_readers;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use reader::{Next, NotKept, Reader};
+pub use reader::{NotKept, ReaderStep, StreamReader};
 
-use self::reader::Beside;
-use self::turned_out::TurnedOut;
+use self::reader::StandbyReader;
+use self::superseded_readers::SupersededReaders;
 use super::StreamPermit;
 use crate::call::{Notice, NoticeKind};
 use crate::lock::lock;
@@ -39,16 +39,16 @@ const FRESH_BYTES: usize = 64 * 1024;
 pub struct EventStream {
     key: StreamKey,
     store: Arc<dyn EventStore>,
-    state: Mutex<State>,
+    state: Mutex<StreamState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    /// Messages not logged yet, oldest first; empty in [`Audience::Nobody`].
-    fresh: Vec<Fresh>,
+struct StreamState {
+    /// Messages not logged yet, oldest first; empty in [`StreamAudience::Nobody`].
+    fresh: Vec<UnloggedMessage>,
     fresh_bytes: usize,
     /// Logged, unread notifications, oldest first.
-    unread: VecDeque<Unread>,
+    unread: VecDeque<UnreadMessages>,
     /// Unread notifications, logged or not, and their bytes.
     notices: usize,
     notice_bytes: usize,
@@ -67,14 +67,14 @@ struct State {
     /// Where an older reader continues once the newer one is dropped: after the newer one's position.
     goes_on: u64,
     /// Older open readers, the oldest first; at most as many as the session may have streams.
-    beside: Vec<Beside>,
+    beside: Vec<StandbyReader>,
     /// Readers up to this one have to end, rather than stay open without messages.
     superseded: u64,
     /// Superseded readers that were told to end.
-    turned_out: TurnedOut,
+    turned_out: SupersededReaders,
     /// A planned close, after which the client reconnects while the call runs on.
     hung_up: Option<HungUp>,
-    audience: Audience,
+    audience: StreamAudience,
     /// Whether replies wait in `fresh` for the current reader, however large, rather than in the log,
     /// which evicts older events for newer ones.
     holds_replies: bool,
@@ -93,7 +93,7 @@ struct HungUp {
 
 /// Who reads a stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Audience {
+enum StreamAudience {
     /// No reader; one may attach later.
     #[default]
     Nobody,
@@ -105,13 +105,13 @@ enum Audience {
 
 /// A message that is not logged yet; the kind where it is a notification.
 #[derive(Debug)]
-struct Fresh {
+struct UnloggedMessage {
     payload: Bytes,
     kind: Option<NoticeKind>,
 }
 
 #[derive(Debug)]
-struct Unread {
+struct UnreadMessages {
     seq: u64,
     kind: NoticeKind,
     bytes: usize,
@@ -135,7 +135,7 @@ impl EventStream {
     pub(super) fn awaited(key: StreamKey, store: Arc<dyn EventStore>) -> Arc<Self> {
         let stream = Self::new(key, store);
         let mut state = stream.lock();
-        state.audience = Audience::Awaited;
+        state.audience = StreamAudience::Awaited;
         state.holds_replies = true;
         drop(state);
         stream
@@ -144,8 +144,8 @@ impl EventStream {
     /// Stops waiting for the first reader and logs `fresh`; a client may still resume.
     pub fn settle(&self) {
         let mut state = self.lock();
-        if state.audience != Audience::Attached {
-            state.audience = Audience::Nobody;
+        if state.audience != StreamAudience::Attached {
+            state.audience = StreamAudience::Nobody;
             self.log_fresh(&mut state);
         }
     }
@@ -159,7 +159,7 @@ impl EventStream {
     /// Whether a reader is attached.
     #[must_use]
     pub fn is_attached(&self) -> bool {
-        self.lock().audience == Audience::Attached
+        self.lock().audience == StreamAudience::Attached
     }
 
     /// Readers of this stream so far.
@@ -204,13 +204,13 @@ impl EventStream {
         wake(state);
     }
 
-    fn admit(&self, state: &mut State, notice: Notice) -> bool {
+    fn admit(&self, state: &mut StreamState, notice: Notice) -> bool {
         if state.finished {
             return false;
         }
         let size = notice.bytes.len();
         let full = state.notices >= UNREAD_FRAMES || state.notice_bytes + size > UNREAD_BYTES;
-        let is_read = state.audience == Audience::Attached;
+        let is_read = state.audience == StreamAudience::Attached;
         if full || (!is_read && merges_when_unread(&notice.kind)) {
             if let Some(merged) = self.merge(state, &notice) {
                 COUNTERS.notices_coalesced.add(1);
@@ -261,12 +261,13 @@ impl EventStream {
         wake(state);
     }
 
-    fn add(&self, state: &mut State, payload: Bytes, kind: Option<NoticeKind>) {
+    fn add(&self, state: &mut StreamState, payload: Bytes, kind: Option<NoticeKind>) {
         state.fresh_bytes += payload.len();
-        state.fresh.push(Fresh { payload, kind });
-        let is_left = state.audience == Audience::Nobody;
+        state.fresh.push(UnloggedMessage { payload, kind });
+        let is_left = state.audience == StreamAudience::Nobody;
         let is_much = state.fresh.len() >= READ_AT_ONCE || state.fresh_bytes > FRESH_BYTES;
-        let may_be_missed = |fresh: &Fresh| fresh.kind.is_some() || fresh.payload.is_empty();
+        let may_be_missed =
+            |fresh: &UnloggedMessage| fresh.kind.is_some() || fresh.payload.is_empty();
         let waits = state.holds_replies && !state.fresh.iter().all(may_be_missed);
         if is_left || is_much && !waits {
             self.log_fresh(state);
@@ -275,7 +276,7 @@ impl EventStream {
 
     /// Replaces the oldest unread notification of the same kind. `None` if the kind does not merge or
     /// has no unread notification; `Some(false)` if the store no longer has the event.
-    fn merge(&self, state: &mut State, notice: &Notice) -> Option<bool> {
+    fn merge(&self, state: &mut StreamState, notice: &Notice) -> Option<bool> {
         if !merges(&notice.kind) {
             return None;
         }
@@ -296,17 +297,17 @@ impl EventStream {
     }
 
     /// Logs `fresh` as unread events.
-    fn log_fresh(&self, state: &mut State) {
+    fn log_fresh(&self, state: &mut StreamState) {
         if state.fresh.is_empty() {
             return;
         }
         let mut seq = state.logged;
         let fresh = std::mem::take(&mut state.fresh);
-        for Fresh { payload, kind } in &fresh {
+        for UnloggedMessage { payload, kind } in &fresh {
             seq += 1;
             if let Some(kind) = kind.clone() {
                 let bytes = payload.len();
-                state.unread.push_back(Unread { seq, kind, bytes });
+                state.unread.push_back(UnreadMessages { seq, kind, bytes });
             }
         }
         let mut events = unlogged(state, fresh);
@@ -315,7 +316,7 @@ impl EventStream {
     }
 
     /// Logs `fresh` and returns the events to the current reader.
-    fn take_fresh(&self, state: &mut State) -> Vec<Event> {
+    fn take_fresh(&self, state: &mut StreamState) -> Vec<Event> {
         let fresh = std::mem::take(&mut state.fresh);
         let mut events = unlogged(state, fresh);
         self.store.append_read(self.key, &mut events);
@@ -323,13 +324,13 @@ impl EventStream {
         events
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, StreamState> {
         lock(&self.state)
     }
 }
 
 /// Converts `fresh` to events without positions.
-fn unlogged(state: &mut State, fresh: Vec<Fresh>) -> Vec<Event> {
+fn unlogged(state: &mut StreamState, fresh: Vec<UnloggedMessage>) -> Vec<Event> {
     state.fresh_bytes = 0;
     let payloads = fresh.into_iter().map(|fresh| fresh.payload);
     let mut events: Vec<Event> = payloads.map(Event::of).collect();
@@ -339,7 +340,7 @@ fn unlogged(state: &mut State, fresh: Vec<Fresh>) -> Vec<Event> {
     events
 }
 
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, StreamState>) {
     let waker = state.waker.take();
     drop(state);
     if let Some(waker) = waker {

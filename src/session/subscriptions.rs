@@ -34,14 +34,14 @@ impl UriBytes {
 /// Subscribed URIs, keyed by upstream and the upstream's spelling (two upstreams may have the same
 /// URI). Pending subscriptions count: a change notice may arrive before the answer.
 #[derive(Debug)]
-pub struct Subscriptions {
-    uris: Mutex<HashMap<String, Followed>>,
+pub struct SessionSubscriptions {
+    uris: Mutex<HashMap<String, FollowedResources>>,
     /// Shared by all sessions of the principal.
     bytes: Arc<UriBytes>,
 }
 
 #[derive(Debug, Default)]
-struct Followed {
+struct FollowedResources {
     /// Requests without their answer.
     asking: usize,
     /// Whether one was granted.
@@ -51,12 +51,12 @@ struct Followed {
 /// A pending subscription; withdrawn when dropped without [`granted`](Self::granted).
 #[derive(Debug)]
 #[must_use = "dropping it gives it up"]
-pub struct Subscribing<'a> {
-    all: &'a Subscriptions,
+pub struct PendingSubscription<'a> {
+    all: &'a SessionSubscriptions,
     key: String,
 }
 
-impl Subscribing<'_> {
+impl PendingSubscription<'_> {
     /// The upstream grants it.
     pub fn granted(self) {
         let mut uris = lock(&self.all.uris);
@@ -66,21 +66,21 @@ impl Subscribing<'_> {
     }
 }
 
-impl Drop for Subscribing<'_> {
+impl Drop for PendingSubscription<'_> {
     fn drop(&mut self) {
-        let change = |followed: &mut Followed| followed.asking -= 1;
+        let change = |followed: &mut FollowedResources| followed.asking -= 1;
         self.all.change(&self.key, change);
     }
 }
 
-impl Drop for Subscriptions {
+impl Drop for SessionSubscriptions {
     fn drop(&mut self) {
         let bytes = lock(&self.uris).keys().map(String::len).sum();
         self.bytes.give_back(bytes);
     }
 }
 
-impl Subscriptions {
+impl SessionSubscriptions {
     /// An empty set for one session that shares `bytes` with the principal's other sessions.
     pub(super) fn new(bytes: &Arc<UriBytes>) -> Self {
         Self {
@@ -91,7 +91,7 @@ impl Subscriptions {
 
     /// Begins a subscription; `None` if the session has `max`, the URI is longer than 8 KiB, or the
     /// principal's sessions together hold 4 MiB of URIs.
-    pub fn begin(&self, upstream: &str, uri: &str, max: usize) -> Option<Subscribing<'_>> {
+    pub fn begin(&self, upstream: &str, uri: &str, max: usize) -> Option<PendingSubscription<'_>> {
         let key = key(upstream, uri);
         let mut uris = lock(&self.uris);
         if !uris.contains_key(&key) {
@@ -101,7 +101,7 @@ impl Subscriptions {
             }
         }
         uris.entry(key.clone()).or_default().asking += 1;
-        Some(Subscribing { all: self, key })
+        Some(PendingSubscription { all: self, key })
     }
 
     /// Forgets a subscription.
@@ -110,7 +110,7 @@ impl Subscriptions {
     }
 
     /// Changes an entry, which is dropped where it is neither granted nor asked for.
-    fn change(&self, key: &str, change: impl FnOnce(&mut Followed)) {
+    fn change(&self, key: &str, change: impl FnOnce(&mut FollowedResources)) {
         let mut uris = lock(&self.uris);
         let Some(followed) = uris.get_mut(key) else {
             return;
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_subscription_covers_itself_and_what_is_below() {
-        let subscriptions = Subscriptions::new(&Arc::default());
+        let subscriptions = SessionSubscriptions::new(&Arc::default());
         let asked = subscriptions.begin("up", "file:///a", 10).unwrap();
         assert!(
             subscriptions.covers("up", "file:///a"),
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn subscriptions_are_bounded() {
-        let subscriptions = Subscriptions::new(&Arc::default());
+        let subscriptions = SessionSubscriptions::new(&Arc::default());
         let first = subscriptions.begin("up", "a:1", 1).unwrap();
         assert!(subscriptions.begin("up", "a:2", 1).is_none());
         assert!(subscriptions.begin("up", "a:1", 1).is_some());
@@ -185,8 +185,8 @@ mod tests {
     #[test]
     fn sessions_of_a_principal_share_bytes_of_uris() {
         let bytes = Arc::new(UriBytes::default());
-        let one = Subscriptions::new(&bytes);
-        let another = Subscriptions::new(&bytes);
+        let one = SessionSubscriptions::new(&bytes);
+        let another = SessionSubscriptions::new(&bytes);
         let uri = |number: usize| format!("{number:08000}");
         let most = OF_PRINCIPAL / key("up", &uri(0)).len();
         for number in 0..most {
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn what_is_not_granted_is_not_kept_unless_it_was_before() {
-        let subscriptions = Subscriptions::new(&Arc::default());
+        let subscriptions = SessionSubscriptions::new(&Arc::default());
         drop(subscriptions.begin("up", "a:1", 9).unwrap());
         assert!(!subscriptions.covers("up", "a:1"));
         let (one, two) = (
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_same_uri_of_another_upstream_is_another_one() {
-        let subscriptions = Subscriptions::new(&Arc::default());
+        let subscriptions = SessionSubscriptions::new(&Arc::default());
         subscriptions.begin("a", "x:1", 9).unwrap().granted();
         assert!(!subscriptions.covers("b", "x:1"));
         subscriptions.begin("b", "x:1", 9).unwrap().granted();

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use futures_util::future::select_all;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
 
-use super::questions::Put;
-use super::{CallLink, Session};
+use super::questions::SentRequest;
+use super::{LegacyClientLink, Session};
 use crate::call::{Asked, Question};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -20,24 +20,24 @@ const DOUBT_AFTER: Duration = Duration::from_secs(5);
 const MOVES: usize = 8;
 
 /// Where a question was put.
-enum Place {
+enum QuestionStream {
     /// The GET stream, while this reader was its newest.
     Get(u64),
     /// The stream of a running call.
-    Call(Arc<CallLink>),
+    Call(Arc<LegacyClientLink>),
 }
 
 /// Counts a question that waits for a stream.
-struct Waiting<'a>(&'a AtomicUsize);
+struct StreamWaiter<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> StreamWaiter<'a> {
     fn begin(questions: &'a AtomicUsize) -> Self {
         questions.fetch_add(1, Ordering::Relaxed);
         Self(questions)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for StreamWaiter<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -90,22 +90,26 @@ impl Session {
                 continue;
             }
             if is_half {
-                if let Place::Get(reader) = place
+                if let QuestionStream::Get(reader) = place
                     && pings.is_empty()
                 {
                     pings.push(self.ping_on_get(reader));
                 }
             } else if let Some((other, put)) = self.put_elsewhere(upstream, question, &place) {
                 COUNTERS.questions_moved.add(1);
-                puts.iter_mut().for_each(Put::withdraw);
+                puts.iter_mut().for_each(SentRequest::withdraw);
                 puts.push(put);
                 place = other;
             }
         }
     }
 
-    async fn place_question(&self, upstream: &str, question: &Question) -> (Place, Put<'_>) {
-        let _waiting = Waiting::begin(&self.undelivered.questions);
+    async fn place_question(
+        &self,
+        upstream: &str,
+        question: &Question,
+    ) -> (QuestionStream, SentRequest<'_>) {
+        let _waiting = StreamWaiter::begin(&self.undelivered.questions);
         loop {
             let changed = self.changed.notified();
             // Pairs with `routed`: either the call that begins now is seen here, or it tells of itself.
@@ -120,33 +124,37 @@ impl Session {
         }
     }
 
-    fn put_on_get(&self, question: &Question) -> Option<(Place, Put<'_>)> {
+    fn put_on_get(&self, question: &Question) -> Option<(QuestionStream, SentRequest<'_>)> {
         self.standalone.is_attached().then(|| {
             let reader = self.standalone.readers();
             let put = self.put_question(&self.standalone, question, None, Some(reader));
-            (Place::Get(reader), put)
+            (QuestionStream::Get(reader), put)
         })
     }
 
-    fn put_on_call_at(&self, upstream: &str, question: &Question) -> Option<(Place, Put<'_>)> {
+    fn put_on_call_at(
+        &self,
+        upstream: &str,
+        question: &Question,
+    ) -> Option<(QuestionStream, SentRequest<'_>)> {
         let mut put = None;
         self.put_on_newest(upstream, |call| {
             let asked = self.put_question(&call.stream(), question, None, None);
-            put = Some((Place::Call(Arc::clone(call)), asked));
+            put = Some((QuestionStream::Call(Arc::clone(call)), asked));
         });
         put
     }
 
     /// Whether an answer is not to be expected from the stream any more: a GET stream that has neither
     /// been opened again nor carried a question that was answered, or a call that is over or unread.
-    fn is_doubtful(&self, place: &Place) -> bool {
+    fn is_doubtful(&self, place: &QuestionStream) -> bool {
         match place {
-            Place::Get(reader) => {
+            QuestionStream::Get(reader) => {
                 let now = self.standalone.readers();
                 let is_proven = now != *reader || self.questions.has_answered(now);
                 !(is_proven && self.standalone.is_attached())
             }
-            Place::Call(call) => !call.is_awaited() || !self.is_running(call),
+            QuestionStream::Call(call) => !call.is_awaited() || !self.is_running(call),
         }
     }
 
@@ -154,11 +162,11 @@ impl Session {
         &self,
         upstream: &str,
         question: &Question,
-        place: &Place,
-    ) -> Option<(Place, Put<'_>)> {
+        place: &QuestionStream,
+    ) -> Option<(QuestionStream, SentRequest<'_>)> {
         let on_get = match place {
-            Place::Get(_) => None,
-            Place::Call(_) => self.put_on_get(question),
+            QuestionStream::Get(_) => None,
+            QuestionStream::Call(_) => self.put_on_get(question),
         };
         on_get.or_else(|| self.put_on_call_at(upstream, question))
     }

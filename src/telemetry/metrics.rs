@@ -102,7 +102,7 @@ table! {
             "Tasks not followed because their subscription names too many.";
         tasks_unheard = TASKS_UNHEARD "{task}"
             "Tasks whose progress is no longer passed on because a connection has too many.";
-        visits_forgotten = URL_ELICITATIONS_FORGOTTEN "{visit}"
+        url_elicitations_forgotten = URL_ELICITATIONS_FORGOTTEN "{visit}"
             "Visits to URLs whose end would no longer be told because a shared link has too many.";
         questions_asked = QUESTIONS_ASKED "{question}"
             "Questions of upstreams that were put to clients.";

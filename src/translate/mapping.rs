@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::naming::Prefix;
+use super::naming::NamePrefix;
 use super::rewrite;
 use crate::call::{Notice, NoticeKind, Question};
 use crate::fault::{Fault, FaultKind};
@@ -17,7 +17,7 @@ use crate::telemetry::metrics::LABELED;
 const ANY_DEPTH: usize = usize::MAX;
 
 /// A notification towards the client.
-pub(crate) fn notice(prefix: &Prefix, notice: Notice) -> Option<Notice> {
+pub(crate) fn notice(prefix: &NamePrefix, notice: Notice) -> Option<Notice> {
     let mapped = matches!(
         notice.kind,
         NoticeKind::ResourceUpdated { .. } | NoticeKind::Log | NoticeKind::ElicitationComplete
@@ -41,7 +41,7 @@ pub(crate) fn notice(prefix: &Prefix, notice: Notice) -> Option<Notice> {
 }
 
 /// A question towards the client; says which upstream asks.
-pub(crate) fn question(prefix: &Prefix, question: Question) -> Question {
+pub(crate) fn question(prefix: &NamePrefix, question: Question) -> Question {
     let Some(params) = &question.params else {
         return question;
     };
@@ -60,7 +60,11 @@ pub(crate) fn question(prefix: &Prefix, question: Question) -> Question {
 }
 
 /// The result of a request of `method`.
-pub(crate) fn result(prefix: &Prefix, method: &str, message: Message) -> Result<Message, Fault> {
+pub(crate) fn result(
+    prefix: &NamePrefix,
+    method: &str,
+    message: Message,
+) -> Result<Message, Fault> {
     let Some(text) = message.result() else {
         return Ok(message);
     };
@@ -84,7 +88,7 @@ pub(crate) fn result(prefix: &Prefix, method: &str, message: Message) -> Result<
 
 /// An error, about what the upstream knows as the first of `asked` and the client as the second.
 /// Where it cannot be mapped it goes on without its data, and its message says whose it is.
-pub(crate) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str)>) -> Message {
+pub(crate) fn error(prefix: &NamePrefix, message: Message, asked: Option<(&str, &str)>) -> Message {
     let Some(mapped) = message
         .error()
         .and_then(|text| mapped_error(prefix, text, asked))
@@ -96,7 +100,11 @@ pub(crate) fn error(prefix: &Prefix, message: Message, asked: Option<(&str, &str
 }
 
 /// The JSON text of an error that its link wrote for the upstream; see [`error`].
-pub(crate) fn written_error(prefix: &Prefix, text: Bytes, asked: Option<(&str, &str)>) -> Bytes {
+pub(crate) fn written_error(
+    prefix: &NamePrefix,
+    text: Bytes,
+    asked: Option<(&str, &str)>,
+) -> Bytes {
     let read = String::from_utf8_lossy(&text);
     match mapped_error(prefix, &read, asked) {
         Some(mapped) => mapped.into(),
@@ -105,7 +113,7 @@ pub(crate) fn written_error(prefix: &Prefix, text: Bytes, asked: Option<(&str, &
 }
 
 /// An error as the client may see it; `None` where that is the same text.
-fn mapped_error(prefix: &Prefix, text: &str, asked: Option<(&str, &str)>) -> Option<String> {
+fn mapped_error(prefix: &NamePrefix, text: &str, asked: Option<(&str, &str)>) -> Option<String> {
     match rewrite::error(text, prefix, asked) {
         Ok(Cow::Borrowed(_)) => None,
         Ok(Cow::Owned(mapped)) => Some(mapped),
@@ -144,7 +152,7 @@ mod tests {
     #[case(r#"{"elicitations":[{"elicitationId":"a","elicitationId":"good/77"}]}"#)]
     #[case(r#"{"uri":"good+x:1","uri":"y"}"#)]
     fn unmapped_error_keeps_its_label_and_loses_its_data(#[case] data: &str) {
-        let prefix = Prefix::new("evil".into());
+        let prefix = NamePrefix::new("evil".into());
         let error = format!(r#"{{"code":-32042,"message":"visit \"me\"","data":{data}}}"#);
         let expected = r#"{"code":-32042,"message":"[evil] visit \"me\""}"#;
         let text = format!(r#"{{"jsonrpc":"2.0","id":7,"error":{error}}}"#);
@@ -157,7 +165,7 @@ mod tests {
 
     #[test]
     fn an_updated_resource_is_told_under_its_mapped_uri() {
-        let prefix = Prefix::new("files".into());
+        let prefix = NamePrefix::new("files".into());
         let bytes = r#"{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{"uri":"file:///a"}}"#;
         let kind = NoticeKind::ResourceUpdated {
             uri: "file:///a".to_owned(),

@@ -14,8 +14,8 @@ pub(crate) use discover::{
     WHOLE_MS as DISCOVERED_MS, absent as discover_absent, merged as discover_merged,
     pure as discover_pure,
 };
-pub(crate) use gateway_info::Ourselves;
+pub(crate) use gateway_info::GatewayInfo;
 pub(crate) use initialize::{merged, pure};
-pub use instructions::{Instructions, Part};
-pub use list::{ListMerger, Merged};
-pub(crate) use missing::{Known, Missing, member as missing_member};
+pub use instructions::{InstructionPart, InstructionsText};
+pub use list::{ListMerger, MergedList};
+pub(crate) use missing::{MergedMember, MissingReason, member as missing_member};

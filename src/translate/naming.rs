@@ -2,7 +2,7 @@
 //!
 //! Each shown name contains its upstream. Upstream names contain no `_`, `+` or `:`, so the first separator
 //! is always the gateway's and no upstream can impersonate another. Only shortened names, bare names and
-//! `http` URLs need an [`Index`] of the listed items.
+//! `http` URLs need an [`NameIndex`] of the listed items.
 
 mod index;
 mod text;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 
-pub use index::{Found, Index};
+pub use index::{FoundName, NameIndex};
 pub use text::{clean, looks_like};
 
 use text::is_hidden;
@@ -27,7 +27,7 @@ const DIGEST: usize = 8;
 
 /// One upstream's mark on names and URIs.
 #[derive(Debug, Clone)]
-pub struct Prefix {
+pub struct NamePrefix {
     upstream: Arc<str>,
     name: String,
     uri: String,
@@ -36,7 +36,7 @@ pub struct Prefix {
 
 /// What a name or URI from a client means.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Resolved<'a> {
+pub enum ResolvedName<'a> {
     /// It names its upstream.
     Exact {
         /// The upstream.
@@ -50,7 +50,7 @@ pub enum Resolved<'a> {
     Unknown,
 }
 
-impl Prefix {
+impl NamePrefix {
     /// The mark of `upstream`, a configured name.
     #[must_use]
     pub fn new(upstream: Arc<str>) -> Self {
@@ -95,10 +95,10 @@ impl Prefix {
 
     /// The prefix to insert into a URI and its offset; `None` if the URI is shown unchanged.
     pub(crate) fn uri_insertion(&self, original: &str) -> Option<(usize, &str)> {
-        match uri::Form::of(original) {
-            uri::Form::Fetchable => None,
-            uri::Form::Hosted { authority } => Some((authority, &self.segment)),
-            uri::Form::Other => Some((0, &self.uri)),
+        match uri::UriForm::of(original) {
+            uri::UriForm::Fetchable => None,
+            uri::UriForm::Hosted { authority } => Some((authority, &self.segment)),
+            uri::UriForm::Other => Some((0, &self.uri)),
         }
     }
 
@@ -162,67 +162,67 @@ fn ends_in_digest(name: &str) -> bool {
 
 /// The marks of all upstreams of an endpoint, in configured order.
 #[derive(Debug, Clone)]
-pub struct Prefixes(Vec<Prefix>);
+pub struct NamePrefixes(Vec<NamePrefix>);
 
-impl Prefixes {
+impl NamePrefixes {
     /// The marks of `upstreams`.
     pub fn new(upstreams: impl IntoIterator<Item = Arc<str>>) -> Self {
-        Self(upstreams.into_iter().map(Prefix::new).collect())
+        Self(upstreams.into_iter().map(NamePrefix::new).collect())
     }
 
     /// All marks.
-    pub fn iter(&self) -> impl Iterator<Item = &Prefix> {
+    pub fn iter(&self) -> impl Iterator<Item = &NamePrefix> {
         self.0.iter()
     }
 
     /// The mark of one upstream.
     #[must_use]
-    pub fn of(&self, upstream: &str) -> Option<&Prefix> {
+    pub fn of(&self, upstream: &str) -> Option<&NamePrefix> {
         self.0.iter().find(|prefix| *prefix.upstream == *upstream)
     }
 
     /// What a tool's or prompt's name from a client means.
     #[must_use]
-    pub fn resolve_name<'a>(&self, name: &'a str) -> Resolved<'a> {
+    pub fn resolve_name<'a>(&self, name: &'a str) -> ResolvedName<'a> {
         if name.is_empty() || name.chars().any(is_hidden) {
-            return Resolved::Unknown;
+            return ResolvedName::Unknown;
         }
         let Some((upstream, original)) = name.split_once(SEPARATOR) else {
-            return Resolved::NeedsIndex;
+            return ResolvedName::NeedsIndex;
         };
         let Some(prefix) = self.of(upstream) else {
-            return Resolved::NeedsIndex;
+            return ResolvedName::NeedsIndex;
         };
         if prefix.is_plain(original) {
             return exact(prefix, original.into());
         }
         // Longer than anything we list: not ours, and no upstream's bare name may pass for it.
         if name.chars().count() > MAX_NAME {
-            Resolved::Unknown
+            ResolvedName::Unknown
         } else {
-            Resolved::NeedsIndex
+            ResolvedName::NeedsIndex
         }
     }
 
     /// What a URI, or a template, from a client means.
     #[must_use]
-    pub fn resolve_uri<'a>(&self, uri: &'a str) -> Resolved<'a> {
+    pub fn resolve_uri<'a>(&self, uri: &'a str) -> ResolvedName<'a> {
         if uri.is_empty() || uri.chars().any(char::is_control) {
-            return Resolved::Unknown;
+            return ResolvedName::Unknown;
         }
-        if let uri::Form::Hosted { authority } = uri::Form::of(uri) {
+        if let uri::UriForm::Hosted { authority } = uri::UriForm::of(uri) {
             let (scheme, rest) = uri.split_at(authority);
             let owner = rest
                 .split_once('/')
                 .and_then(|(up, rest)| Some((self.of(up)?, rest)));
-            return owner.map_or(Resolved::NeedsIndex, |(prefix, rest)| {
+            return owner.map_or(ResolvedName::NeedsIndex, |(prefix, rest)| {
                 exact(prefix, [scheme, rest].concat().into())
             });
         }
         let owner = uri
             .split_once('+')
             .and_then(|(up, rest)| Some((self.of(up)?, rest)));
-        owner.map_or(Resolved::NeedsIndex, |(prefix, rest)| {
+        owner.map_or(ResolvedName::NeedsIndex, |(prefix, rest)| {
             exact(prefix, rest.into())
         })
     }
@@ -231,11 +231,11 @@ impl Prefixes {
 /// Whether clients may fetch `uri` themselves, so that the URI is shown unchanged.
 #[must_use]
 pub fn is_fetchable(uri: &str) -> bool {
-    uri::Form::of(uri) == uri::Form::Fetchable
+    uri::UriForm::of(uri) == uri::UriForm::Fetchable
 }
 
-fn exact<'a>(prefix: &Prefix, original: Cow<'a, str>) -> Resolved<'a> {
-    Resolved::Exact {
+fn exact<'a>(prefix: &NamePrefix, original: Cow<'a, str>) -> ResolvedName<'a> {
+    ResolvedName::Exact {
         upstream: prefix.upstream.clone(),
         original,
     }

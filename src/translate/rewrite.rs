@@ -13,10 +13,10 @@ use crate::protocol::error_codes::INTERNAL_ERROR;
 use crate::protocol::json::{self, JsonError, JsonScanner, MAX_DEPTH, WalkStop};
 use crate::protocol::methods::{ListKind, lookup};
 
-use super::naming::{Prefix, clean};
+use super::naming::{NamePrefix, clean};
 
-pub(crate) use splice::Splices;
-pub(crate) use walk::Walk;
+pub(crate) use splice::SpliceSet;
+pub(crate) use walk::RewriteWalk;
 
 /// Characters of an upstream's title in a question: enough to recognise it.
 const MAX_TITLE: usize = 80;
@@ -28,15 +28,15 @@ const MAX_TITLE: usize = 80;
 pub fn result<'t>(
     method: &str,
     result: &'t str,
-    prefix: &'t Prefix,
+    prefix: &'t NamePrefix,
 ) -> Result<Cow<'t, str>, JsonError> {
     let list = lookup(method).and_then(|known| known.list);
     rewrite(result, prefix, |walk, scanner| match (method, list) {
         ("tools/call" | "tasks/result", _) => walk.call_result(scanner),
         // A task that is done holds the result of its call.
-        ("tasks/get", _) => walk.in_member(scanner, "result", Walk::call_result),
-        ("prompts/get", _) => walk.in_member(scanner, "messages", Walk::messages),
-        ("resources/read", _) => walk.in_member(scanner, "contents", Walk::contents),
+        ("tasks/get", _) => walk.in_member(scanner, "result", RewriteWalk::call_result),
+        ("prompts/get", _) => walk.in_member(scanner, "messages", RewriteWalk::messages),
+        ("resources/read", _) => walk.in_member(scanner, "contents", RewriteWalk::contents),
         ("skills/get", _) => walk.in_member(scanner, "skill", |walk, s| {
             walk.item(s, ListKind::Skills).map(drop)
         }),
@@ -56,7 +56,7 @@ pub fn result<'t>(
 pub fn question<'t>(
     method: &str,
     params: &'t str,
-    prefix: &'t Prefix,
+    prefix: &'t NamePrefix,
     title: &str,
 ) -> Result<Cow<'t, str>, JsonError> {
     rewrite(params, prefix, |walk, scanner| match method {
@@ -73,13 +73,13 @@ pub fn question<'t>(
 pub fn notice<'t>(
     method: &str,
     params: &'t str,
-    prefix: &'t Prefix,
+    prefix: &'t NamePrefix,
 ) -> Result<Cow<'t, str>, JsonError> {
     rewrite(params, prefix, |walk, scanner| match method {
-        "notifications/resources/updated" => walk.in_string(scanner, "uri", Walk::uri),
-        "notifications/message" => walk.in_string(scanner, "logger", Walk::logger),
+        "notifications/resources/updated" => walk.in_string(scanner, "uri", RewriteWalk::uri),
+        "notifications/message" => walk.in_string(scanner, "logger", RewriteWalk::logger),
         "notifications/elicitation/complete" => {
-            walk.in_string(scanner, "elicitationId", Walk::elicitation_id)
+            walk.in_string(scanner, "elicitationId", RewriteWalk::elicitation_id)
         }
         _ => Ok(scanner.value().map(drop)?),
     })
@@ -93,7 +93,7 @@ pub fn notice<'t>(
 /// When an object that we rewrite repeats a member, or the text is no JSON.
 pub fn error<'t>(
     error: &'t str,
-    prefix: &'t Prefix,
+    prefix: &'t NamePrefix,
     asked: Option<(&str, &str)>,
 ) -> Result<Cow<'t, str>, JsonError> {
     rewrite(error, prefix, |walk, scanner| {
@@ -105,7 +105,7 @@ pub fn error<'t>(
 
 /// Fallback for an error that cannot be rewritten: its code, and its message prefixed with the upstream.
 #[must_use]
-pub fn bare_error(error: &str, prefix: &Prefix) -> String {
+pub fn bare_error(error: &str, prefix: &NamePrefix) -> String {
     let code = json::member(error, "code").and_then(|code| code.parse().ok());
     let code: i64 = code.unwrap_or(INTERNAL_ERROR);
     let message = json::member(error, "message").and_then(json::string);
@@ -124,14 +124,14 @@ fn asker(title: &str) -> String {
 
 /// What a completion is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Reference<'t> {
+pub enum CompletionRef<'t> {
     /// A prompt, by name.
     Prompt(Cow<'t, str>),
     /// A resource or a template, by URI.
     Resource(Cow<'t, str>),
 }
 
-impl<'t> Reference<'t> {
+impl<'t> CompletionRef<'t> {
     /// Reads the JSON text of `params.ref`; `None` for an unknown kind of reference.
     #[must_use]
     pub fn read(text: &'t str) -> Option<Self> {
@@ -156,7 +156,7 @@ impl<'t> Reference<'t> {
             Self::Prompt(_) => "name",
             Self::Resource(_) => "uri",
         };
-        let mut splices = Splices::default();
+        let mut splices = SpliceSet::default();
         over(text, |scanner| {
             walk::object(scanner, |scanner, name| {
                 if name != key {
@@ -172,10 +172,10 @@ impl<'t> Reference<'t> {
 
 fn rewrite<'t>(
     text: &'t str,
-    prefix: &'t Prefix,
-    walk: impl FnOnce(&mut Walk<'t>, &mut JsonScanner<'t>) -> Result<(), WalkStop>,
+    prefix: &'t NamePrefix,
+    walk: impl FnOnce(&mut RewriteWalk<'t>, &mut JsonScanner<'t>) -> Result<(), WalkStop>,
 ) -> Result<Cow<'t, str>, JsonError> {
-    let mut walker = Walk::new(prefix);
+    let mut walker = RewriteWalk::new(prefix);
     over(text, |scanner| walk(&mut walker, scanner))?;
     Ok(walker.splices.apply(text))
 }

@@ -27,8 +27,8 @@ use crate::fault::{Fault, FaultKind};
 use crate::lock::lock;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
-use crate::relay::{FOLLOWED, Filter, FollowedTask};
-use crate::session::{Listener, Listening, Session, StreamPermit};
+use crate::relay::{FOLLOWED, FollowedTask, SubscriptionFilter};
+use crate::session::{ListenerRegistration, NoticeListener, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Receives the notices of an implicit session for one subscription.
@@ -37,16 +37,16 @@ struct Subscription {
     /// JSON text of the request's id, which names the subscription.
     id: String,
     outlet: Arc<Outlet<Infallible>>,
-    filter: Mutex<Filter>,
+    filter: Mutex<SubscriptionFilter>,
 }
 
 impl Subscription {
-    fn honours(&self, filter: Filter) {
+    fn honours(&self, filter: SubscriptionFilter) {
         *lock(&self.filter) = filter;
     }
 }
 
-impl Listener for Subscription {
+impl NoticeListener for Subscription {
     fn tell(&self, notice: &Notice) {
         let wanted = {
             let filter = lock(&self.filter);
@@ -74,7 +74,7 @@ struct Held {
     front: Arc<Front>,
     principal: Arc<Principal>,
     session: Arc<Session>,
-    listening: Option<Listening>,
+    listening: Option<ListenerRegistration>,
     uris: Vec<String>,
     _permit: StreamPermit,
 }
@@ -148,7 +148,7 @@ impl Front {
         &self,
         asked: &Asked,
         tasks: &[String],
-        wanted: &Filter,
+        wanted: &SubscriptionFilter,
         held: &mut Held,
     ) -> Vec<(String, FollowedTask)> {
         let (principal, session) = (&asked.principal, Arc::clone(&held.session));
@@ -173,10 +173,10 @@ impl Front {
     async fn open_subscription(
         self: &Arc<Self>,
         asked: &Asked,
-        wanted: Filter,
+        wanted: SubscriptionFilter,
     ) -> Result<Opened, Fault> {
         let capabilities = &asked.envelope.capabilities;
-        let session = self.relay.visit(
+        let session = self.relay.implicit_session(
             &asked.principal,
             &asked.endpoint,
             capabilities,
@@ -248,12 +248,12 @@ fn too_many() -> Fault {
 }
 
 /// The filter in the request.
-fn wanted(asked: &Asked) -> Result<Filter, Refusal> {
+fn wanted(asked: &Asked) -> Result<SubscriptionFilter, Refusal> {
     let text = asked.message.param("notifications");
     let members = text
         .and_then(|text| json::members(text).ok())
         .ok_or_else(|| Refusal::params("params.notifications must be an object"))?;
-    let mut filter = Filter::default();
+    let mut filter = SubscriptionFilter::default();
     for (name, value) in members {
         let flag = value == "true";
         match &*name {
@@ -293,7 +293,7 @@ fn strings(name: &str, value: &str) -> Result<Vec<String>, Refusal> {
     Ok(strings)
 }
 
-fn acknowledgement(id: &str, honoured: &Filter) -> String {
+fn acknowledgement(id: &str, honoured: &SubscriptionFilter) -> String {
     let mut notifications = ObjectWriter::default();
     for (name, honoured) in [
         ("toolsListChanged", honoured.tools),
@@ -384,11 +384,11 @@ mod tests {
     // SPEC M-70, M-72.
     #[test]
     fn an_acknowledgement_names_its_subscription_and_what_is_honoured() {
-        let filter = Filter {
+        let filter = SubscriptionFilter {
             prompts: true,
             uris: vec!["a:\"b".to_owned()],
             tasks: vec!["t".to_owned()],
-            ..Filter::default()
+            ..SubscriptionFilter::default()
         };
         let said: serde_json::Value =
             serde_json::from_str(&acknowledgement("\"7\"", &filter)).unwrap();

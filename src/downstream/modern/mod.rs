@@ -46,7 +46,7 @@ use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, MessageKind, Revision, json, methods};
-use crate::relay::Failure;
+use crate::relay::RelayFailure;
 use crate::session::Session;
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::names::error_type;
@@ -230,9 +230,12 @@ impl Front {
         } else {
             Cow::Owned(without_questions(declared))
         };
-        let session =
-            self.relay
-                .visit(&asked.principal, &asked.endpoint, &declared, &asked.message)?;
+        let session = self.relay.implicit_session(
+            &asked.principal,
+            &asked.endpoint,
+            &declared,
+            &asked.message,
+        )?;
         // A task asks in its results, never in the middle of a request.
         let can_be_asked = if askable || envelope::is_task(asked.method()) {
             session.capabilities.clone()
@@ -280,8 +283,8 @@ impl Front {
         record: &AccessRecord,
         patience: Duration,
     ) -> Result<CallFuture, Fault> {
-        let visiting = session.begin_visit_call();
-        let entry = self.enter_visit(&session, patience)?;
+        let visiting = session.begin_implicit_call();
+        let entry = self.enter_implicit_session(&session, patience)?;
         let span = server_span(&call, None);
         record.trace(span.context().trace_id());
         link.traced(span.context());
@@ -299,7 +302,7 @@ impl Front {
                     drop((counted, place));
                     answer
                 }
-                Err(fault) => Err(Failure::Fault(fault)),
+                Err(fault) => Err(RelayFailure::Fault(fault)),
             };
             let outcome = ended(&answer, is_tool_call(&call), refusal::code_of);
             let record = link.record();
@@ -319,11 +322,11 @@ impl Front {
         &self,
         call: &Call,
         session: &Session,
-        answer: Result<Reply, Failure>,
+        answer: Result<Reply, RelayFailure>,
     ) -> Outcome {
         match answer {
             Ok(reply) => Outcome::Reply(refusal::status_of(&reply), reply),
-            Err(Failure::Denied(denial)) => {
+            Err(RelayFailure::Denied(denial)) => {
                 let reply = Refusal::params(denial.public()).reply();
                 if denial.missing_scopes.is_empty() {
                     return Outcome::Reply(StatusCode::OK, reply);
@@ -335,8 +338,10 @@ impl Front {
                 );
                 Outcome::Denied(denied, reply)
             }
-            Err(Failure::Fault(fault)) if fault.kind == FaultKind::Cancelled => Outcome::Cancelled,
-            Err(Failure::Fault(fault)) => {
+            Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
+                Outcome::Cancelled
+            }
+            Err(RelayFailure::Fault(fault)) => {
                 log_fault(&fault);
                 let (status, reply) = if is_tool_call(call) {
                     refusal::of_tool_fault(&fault, || self.relay.server_info(session))

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use crate::call::Reply;
 use crate::protocol::{Message, json};
-use crate::relay::Failure;
+use crate::relay::RelayFailure;
 use crate::relay::forward::Forward;
 
 /// Values of one completion. Spec: MCP 2025-11-25, server/utilities/completion
@@ -12,7 +12,7 @@ const MAX_VALUES: usize = 100;
 
 /// # Errors
 /// The upstream did not answer.
-pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
+pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
     let opened = forward.open(forward.audit()).await?;
     let reply = forward.exchange(&opened).await;
     forward.respond(opened, reply.map(bounded))

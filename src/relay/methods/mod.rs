@@ -6,7 +6,7 @@ mod subscribe;
 mod task;
 pub(super) mod tools_call;
 
-use super::Failure;
+use super::RelayFailure;
 use super::forward::Forward;
 use super::tasks::is_of_tasks;
 use crate::call::Reply;
@@ -14,11 +14,11 @@ use crate::call::Reply;
 /// Answers a request that one upstream handles.
 ///
 /// # Errors
-/// [`Failure`] when the upstream did not answer.
+/// [`RelayFailure`] when the upstream did not answer.
 ///
 /// # Cancel safety
 /// Dropping the future cancels the request upstream.
-pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
+pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
     match forward.method() {
         "tools/call" => tools_call::handle(forward).await,
         "resources/subscribe" | "resources/unsubscribe" => {

@@ -2,17 +2,17 @@
 
 use crate::audit;
 use crate::call::Reply;
-use crate::relay::Failure;
+use crate::relay::RelayFailure;
 use crate::relay::forward::{Forward, outcome};
 use crate::relay::route::invalid;
-use crate::session::Subscribing;
+use crate::session::PendingSubscription;
 
 /// Subscriptions of one session at most.
 const SUBSCRIPTIONS: usize = 1024;
 
 /// # Errors
 /// The session follows too many resources, the URI is too long to be kept, or the upstream did not answer.
-pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
+pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
     let begun = begin(forward)?;
     let opened = forward.open(forward.audit()).await?;
     let reply = forward.exchange(&opened).await;
@@ -25,7 +25,7 @@ pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
 }
 
 /// Notes what the session follows, or no longer does.
-fn begin<'a>(forward: &Forward<'a>) -> Result<Option<Subscribing<'a>>, Failure> {
+fn begin<'a>(forward: &Forward<'a>) -> Result<Option<PendingSubscription<'a>>, RelayFailure> {
     let (all, target) = (forward.session.subscriptions(), forward.target);
     let Some(uri) = target.name.as_deref() else {
         return Ok(None);

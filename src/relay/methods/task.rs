@@ -2,19 +2,19 @@
 
 use crate::call::Reply;
 use crate::fault::Fault;
-use crate::relay::Failure;
+use crate::relay::RelayFailure;
 use crate::relay::forward::{Forward, Opened};
-use crate::relay::tasks::Bridged;
+use crate::relay::tasks::BridgedRequest;
 
 /// # Errors
 /// The upstream did not answer.
-pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
+pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
     let opened = forward.open(forward.audit()).await?;
     let reply = send(forward, &opened).await;
-    if let (Some(visit), "tasks/update" | "tasks/cancel") =
-        (forward.session.visit(), forward.method())
+    if let (Some(implicit_session), "tasks/update" | "tasks/cancel") =
+        (forward.session.implicit_session(), forward.method())
     {
-        visit.task_changed();
+        implicit_session.task_changed();
     }
     let (call, target) = (opened.call(forward), forward.target);
     let shown = match reply {
@@ -30,7 +30,7 @@ async fn send(forward: &Forward<'_>, opened: &Opened<'_>) -> Result<Reply, Fault
     let (relay, session, target) = (forward.relay, forward.session, forward.target);
     let (link, call) = (&opened.link, opened.call(forward));
     if target.home.is_some() {
-        let bridged = Bridged {
+        let bridged = BridgedRequest {
             relay,
             link,
             call,
@@ -39,7 +39,7 @@ async fn send(forward: &Forward<'_>, opened: &Opened<'_>) -> Result<Reply, Fault
         };
         return bridged.answer().await;
     }
-    if forward.method() == "tasks/result" && session.visit().is_none() {
+    if forward.method() == "tasks/result" && session.implicit_session().is_none() {
         return relay
             .result_of_task(&forward.permit, link, call, target)
             .await;

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use crate::call::{Call, Reply};
 use crate::fault::Fault;
 use crate::protocol::{Revision, json};
-use crate::relay::Failure;
+use crate::relay::RelayFailure;
 use crate::relay::forward::{Forward, Opened};
-use crate::relay::tasks::{Bridged, as_task, declaring, is_declared, unasked, wanted, would_help};
+use crate::relay::tasks::{
+    BridgedRequest, as_task, declaring, is_declared, unasked, wanted, would_help,
+};
 use crate::session::Session;
-use crate::translate::task::state::{Design, State};
+use crate::translate::task::state::{TaskDialect, UpstreamTask};
 
 /// # Errors
 /// A header disagrees with the arguments, or the upstream did not answer.
-pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, Failure> {
+pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
     if forward.call.param_headers.is_some() {
         let (call, session) = (forward.call, forward.session);
         Box::pin(
@@ -59,7 +61,7 @@ impl TaskRoles {
             .settings(&forward.target.upstream);
         Self {
             gateway: settings.is_some_and(|settings| settings.run_tasks),
-            client: forward.session.visit().is_some() && is_declared(call),
+            client: forward.session.implicit_session().is_some() && is_declared(call),
         }
     }
 }
@@ -98,12 +100,12 @@ pub(in crate::relay) async fn send(
     if roles.gateway && would_help(&reply, call) {
         return Box::pin(declare_and_send_again(forward, opened)).await;
     }
-    match State::begun(&reply, Design::Extension) {
+    match UpstreamTask::begun(&reply, TaskDialect::Extension) {
         None => Ok(reply),
         Some(_) if !roles.gateway => Err(unasked(&target.upstream)),
         Some(state) => {
             let call = declaring(call);
-            let held = relay.hold(link, &call, session, target, &state, Design::Extension);
+            let held = relay.hold(link, &call, session, target, &state, TaskDialect::Extension);
             Box::pin(held).await
         }
     }
@@ -122,11 +124,11 @@ async fn send_as_task(
     let reply = relay
         .transmit(&forward.permit, &**link, call, target, &request)
         .await?;
-    let Some(state) = State::begun(&reply, Design::Legacy) else {
+    let Some(state) = UpstreamTask::begun(&reply, TaskDialect::Legacy) else {
         return Ok(reply);
     };
     if roles.client {
-        let bridged = Bridged {
+        let bridged = BridgedRequest {
             relay,
             link,
             call,
@@ -136,7 +138,7 @@ async fn send_as_task(
         return bridged.begun(&state);
     }
     relay
-        .hold(link, call, session, target, &state, Design::Legacy)
+        .hold(link, call, session, target, &state, TaskDialect::Legacy)
         .await
 }
 
@@ -151,11 +153,11 @@ async fn declare_and_send_again(
     let link = newer.as_ref().unwrap_or(&opened.link);
     let call = declaring(opened.call(forward));
     let reply = relay.send(&forward.permit, &**link, &call, target).await?;
-    match State::begun(&reply, Design::Extension) {
+    match UpstreamTask::begun(&reply, TaskDialect::Extension) {
         None => Ok(reply),
         Some(state) => {
             relay
-                .hold(link, &call, session, target, &state, Design::Extension)
+                .hold(link, &call, session, target, &state, TaskDialect::Extension)
                 .await
         }
     }
@@ -191,13 +193,13 @@ struct Called<'a>(&'a Session, &'a Arc<str>);
 
 impl<'a> Called<'a> {
     fn begin(session: &'a Session, upstream: &'a Arc<str>) -> Self {
-        session.shelf().called(upstream);
+        session.list_validity().called(upstream);
         Self(session, upstream)
     }
 }
 
 impl Drop for Called<'_> {
     fn drop(&mut self) {
-        self.0.shelf().called(self.1);
+        self.0.list_validity().called(self.1);
     }
 }

@@ -22,15 +22,15 @@ const WITH_TASKS: &str = r#"{"tools":{},"extensions":{"io.modelcontextprotocol/t
 
 /// An upstream that plays a part.
 #[derive(Debug)]
-pub(super) struct Scripted {
+pub(super) struct ScriptedUpstream {
     name: Arc<str>,
-    part: Part,
+    part: ScriptStep,
     /// Calls that came.
     calls: AtomicUsize,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Part {
+pub(super) enum ScriptStep {
     /// Of the modern era: answers a first call with a question and its state, and a call that
     /// brings answers with a result. It keeps nothing in between.
     Modern,
@@ -42,8 +42,8 @@ pub(super) enum Part {
     Faulty,
 }
 
-impl Scripted {
-    pub(super) fn new(part: Part) -> Arc<Self> {
+impl ScriptedUpstream {
+    pub(super) fn new(part: ScriptStep) -> Arc<Self> {
         Arc::new(Self {
             name: "up".into(),
             part,
@@ -100,7 +100,7 @@ impl Scripted {
     }
 }
 
-impl UpstreamLink for Scripted {
+impl UpstreamLink for ScriptedUpstream {
     fn upstream(&self) -> &Arc<str> {
         &self.name
     }
@@ -113,10 +113,10 @@ impl UpstreamLink for Scripted {
         let earlier = self.calls.fetch_add(1, Relaxed);
         Box::pin(async move {
             Ok(match self.part {
-                Part::Modern => self.modern(call).await,
-                Part::Asking => self.asking(call).await,
-                Part::Visited => Self::visited(earlier),
-                Part::Faulty => panic!("a fault of ours, for a test"),
+                ScriptStep::Modern => self.modern(call).await,
+                ScriptStep::Asking => self.asking(call).await,
+                ScriptStep::Visited => Self::visited(earlier),
+                ScriptStep::Faulty => panic!("a fault of ours, for a test"),
             })
         })
     }
@@ -133,9 +133,9 @@ impl UpstreamLink for Scripted {
 
     fn declared(&self) -> Option<Arc<Declared>> {
         let (revision, capabilities) = match self.part {
-            Part::Modern | Part::Asking => return None,
-            Part::Visited => (Revision::V2025_11_25, "{}"),
-            Part::Faulty => (Revision::V2026_07_28, WITH_TASKS),
+            ScriptStep::Modern | ScriptStep::Asking => return None,
+            ScriptStep::Visited => (Revision::V2025_11_25, "{}"),
+            ScriptStep::Faulty => (Revision::V2026_07_28, WITH_TASKS),
         };
         let (capabilities, info) = (Bytes::from_static(capabilities.as_bytes()), "{}".into());
         Some(Arc::new(Declared::new(revision, capabilities, info, None)))

@@ -12,7 +12,7 @@ use crate::translate::project;
 
 /// A client's link that declares tasks in addition to the client's capabilities.
 #[derive(Debug)]
-struct Declaring {
+struct TaskDeclaringLink {
     inner: Arc<dyn DownstreamLink>,
     capabilities: ClientCapabilities,
 }
@@ -26,7 +26,7 @@ pub(in crate::relay) fn is_declared(call: &Call) -> bool {
 pub(in crate::relay) fn declaring(call: &Call) -> Call {
     let capabilities = call.link.capabilities().with_extension(extensions::TASKS);
     Call {
-        link: Arc::new(Declaring {
+        link: Arc::new(TaskDeclaringLink {
             inner: Arc::clone(&call.link),
             capabilities,
         }),
@@ -52,7 +52,7 @@ pub(in crate::relay) fn would_help(reply: &Reply, call: &Call) -> bool {
     project::covers(with.text(), required)
 }
 
-impl DownstreamLink for Declaring {
+impl DownstreamLink for TaskDeclaringLink {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.capabilities
     }

@@ -9,16 +9,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
-use super::pace::{Pace, SHORTEST};
+use super::cancel_on_drop::request;
+use super::polling::{PollPace, SHORTEST};
 use super::wait::is_passing;
-use super::watched::request;
 use crate::call::Principal;
 use crate::protocol::json::{self, ObjectWriter};
-use crate::relay::nobody::own_call;
-use crate::relay::{Failure, Relay};
+use crate::relay::internal_call::own_call;
+use crate::relay::{Relay, RelayFailure};
 use crate::session::Session;
 use crate::store::lists::{Digest, digest_of};
-use crate::translate::task::state::{State, Status};
+use crate::translate::task::state::{TaskStatus, UpstreamTask};
 
 /// A task that a subscription follows.
 #[derive(Debug)]
@@ -30,12 +30,12 @@ pub struct FollowedTask {
     id: String,
     /// Counter incremented when the upstream announces a change of any of its tasks.
     changes: watch::Receiver<u64>,
-    first: Look,
+    first: TaskLook,
 }
 
 /// How a task stands.
 #[derive(Debug)]
-struct Look {
+struct TaskLook {
     /// The notification, one JSON-RPC message.
     notice: Bytes,
     digest: Digest,
@@ -44,8 +44,8 @@ struct Look {
 }
 
 /// What came of looking at it.
-enum Seen {
-    Task(Look),
+enum TaskSighting {
+    Task(TaskLook),
     /// Its upstream is out of reach for now.
     Nothing,
     /// The task is unknown or has been removed.
@@ -67,9 +67,13 @@ impl Relay {
         let message = request("tasks/get", id, "").ok()?;
         let call = own_call(principal, session, message, session.capabilities.clone());
         let (_, _, home) = self.open_task(&call, id)?;
-        let changes = home.as_ref().unwrap_or(session).visit()?.task_changes();
+        let changes = home
+            .as_ref()
+            .unwrap_or(session)
+            .implicit_session()?
+            .task_changes();
         match relay.look_at_task(principal, session, id).await {
-            Seen::Task(first) => Some(FollowedTask {
+            TaskSighting::Task(first) => Some(FollowedTask {
                 relay,
                 principal: Arc::clone(principal),
                 session: Arc::clone(session),
@@ -77,7 +81,7 @@ impl Relay {
                 changes,
                 first,
             }),
-            Seen::Nothing | Seen::Gone => None,
+            TaskSighting::Nothing | TaskSighting::Gone => None,
         }
     }
 
@@ -86,17 +90,20 @@ impl Relay {
         principal: &Arc<Principal>,
         session: &Arc<Session>,
         id: &str,
-    ) -> Seen {
+    ) -> TaskSighting {
         let Ok(message) = request("tasks/get", id, "") else {
-            return Seen::Gone;
+            return TaskSighting::Gone;
         };
         let call = own_call(principal, session, message, session.capabilities.clone());
         let reply = match self.handle(&call, session).await {
             Ok(reply) => reply,
-            Err(Failure::Fault(fault)) if is_passing(&fault) => return Seen::Nothing,
-            Err(_) => return Seen::Gone,
+            Err(RelayFailure::Fault(fault)) if is_passing(&fault) => return TaskSighting::Nothing,
+            Err(_) => return TaskSighting::Gone,
         };
-        reply.result().and_then(read).map_or(Seen::Gone, Seen::Task)
+        reply
+            .result()
+            .and_then(read)
+            .map_or(TaskSighting::Gone, TaskSighting::Task)
     }
 }
 
@@ -130,7 +137,7 @@ impl FollowedTask {
                 .relay
                 .look_at_task(&self.principal, &self.session, &self.id);
             match look.await {
-                Seen::Task(look) => {
+                TaskSighting::Task(look) => {
                     interval = look.interval;
                     if look.digest != last {
                         last = look.digest;
@@ -140,8 +147,8 @@ impl FollowedTask {
                         return;
                     }
                 }
-                Seen::Nothing => {}
-                Seen::Gone => return,
+                TaskSighting::Nothing => {}
+                TaskSighting::Gone => return,
             }
             // However often it is said to have changed.
             tokio::time::sleep(SHORTEST).await;
@@ -150,8 +157,8 @@ impl FollowedTask {
 }
 
 /// Converts a result of `tasks/get` to a notification whose params are the task alone.
-fn read(result: &str) -> Option<Look> {
-    let state = State::read(result)?;
+fn read(result: &str) -> Option<TaskLook> {
+    let state = UpstreamTask::read(result)?;
     let members = json::members(result).ok()?;
     let mut params = ObjectWriter::default();
     for (name, value) in members {
@@ -162,11 +169,14 @@ fn read(result: &str) -> Option<Look> {
     let params = params.finish();
     let digest = digest_of([params.as_bytes()]);
     let notice = format!(r#"{{"jsonrpc":"2.0","method":"notifications/tasks","params":{params}}}"#);
-    Some(Look {
+    Some(TaskLook {
         notice: notice.into(),
         digest,
-        interval: Pace::asked_for(&state),
-        is_over: !matches!(state.status, Status::Working | Status::InputRequired),
+        interval: PollPace::asked_for(&state),
+        is_over: !matches!(
+            state.status,
+            TaskStatus::Working | TaskStatus::InputRequired
+        ),
     })
 }
 

@@ -9,23 +9,23 @@ use bytes::Bytes;
 use crate::call::{Answer, Asked, DownstreamLink, Question, Round};
 use crate::protocol::input_request_rules;
 use crate::protocol::json::{self, ObjectWriter};
-use crate::translate::task::state::State;
+use crate::translate::task::state::UpstreamTask;
 
 /// Questions that one task may put.
 const MAX_QUESTIONS: usize = 64;
 
 /// The keys of the questions that were put; each is put once, however often it is shown.
 #[derive(Debug, Default)]
-pub(super) struct Inputs(HashSet<String>);
+pub(super) struct AskedInputs(HashSet<String>);
 
-impl Inputs {
+impl AskedInputs {
     /// The questions that were not put yet.
     ///
     /// # Errors
     /// A sentence about why they cannot be answered.
     pub(super) fn fresh(
         &mut self,
-        state: &State<'_>,
+        state: &UpstreamTask<'_>,
         link: &dyn DownstreamLink,
     ) -> Result<Vec<(String, Question)>, String> {
         let requests = state.member("inputRequests").unwrap_or("{}");
@@ -123,20 +123,20 @@ fn missing(question: &Question, link: &dyn DownstreamLink) -> Option<String> {
 mod tests {
     use super::*;
     use crate::call::ClientCapabilities;
-    use crate::relay::nobody::Nobody;
+    use crate::relay::internal_call::InternalCall;
 
-    fn fresh(inputs: &mut Inputs, offered: &'static str) -> Result<Vec<String>, String> {
+    fn fresh(inputs: &mut AskedInputs, offered: &'static str) -> Result<Vec<String>, String> {
         let task = r#"{"taskId":"a","status":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"?"}}}}"#;
         let offered = ClientCapabilities::read(Bytes::from_static(offered.as_bytes()));
-        let link = Nobody::declaring(offered);
-        let found = inputs.fresh(&State::read(task).unwrap(), &*link)?;
+        let link = InternalCall::declaring(offered);
+        let found = inputs.fresh(&UpstreamTask::read(task).unwrap(), &*link)?;
         Ok(found.into_iter().map(|(key, _)| key).collect())
     }
 
     // SPEC K-14.
     #[test]
     fn a_question_is_put_once_however_often_it_is_shown() {
-        let mut inputs = Inputs::default();
+        let mut inputs = AskedInputs::default();
         let offered = r#"{"elicitation":{}}"#;
         assert_eq!(fresh(&mut inputs, offered).unwrap(), ["q"]);
         assert!(fresh(&mut inputs, offered).unwrap().is_empty());
@@ -145,7 +145,7 @@ mod tests {
     // SPEC M-62.
     #[test]
     fn what_the_client_did_not_offer_is_not_asked() {
-        let refused = fresh(&mut Inputs::default(), "{}").unwrap_err();
+        let refused = fresh(&mut AskedInputs::default(), "{}").unwrap_err();
         assert!(refused.contains("elicitation/create"), "{refused}");
     }
 
@@ -157,8 +157,8 @@ mod tests {
             r#"{{"taskId":"a","status":"input_required","inputRequests":{{"q":{{"method":"elicitation/create","params":{form}}}}}}}"#
         );
         let offered = ClientCapabilities::read(Bytes::from_static(br#"{"elicitation":{}}"#));
-        let link = Nobody::declaring(offered);
-        let refused = Inputs::default().fresh(&State::read(&task).unwrap(), &*link);
+        let link = InternalCall::declaring(offered);
+        let refused = AskedInputs::default().fresh(&UpstreamTask::read(&task).unwrap(), &*link);
         assert!(refused.unwrap_err().contains("flat"));
     }
 

@@ -8,30 +8,30 @@
 //! sends task status to subscriptions. Clients see no other tasks.
 //! Spec: SPEC §11; BRIDGING §3.8.
 
-mod bridge;
-mod carried;
+mod cancel_on_drop;
 mod declare;
-mod desk;
+mod extension_over_legacy;
+mod extension_passthrough;
 mod follow;
-mod handle;
-mod hold;
-mod host;
-mod hosted;
+mod gateway_task;
+mod gateway_task_requests;
 mod inputs;
-mod mark;
-mod newer;
-mod pace;
+mod legacy_passthrough;
+mod modern_fallback;
+mod pending_input;
+mod polling;
+mod related_task;
+mod run_to_completion;
 mod sealed;
 mod wait;
-mod watched;
 
-pub(super) use bridge::Bridged;
-pub(super) use carried::status;
 pub(super) use declare::{declaring, is_declared, would_help};
-pub(super) use desk::Desks;
+pub(super) use extension_over_legacy::BridgedRequest;
+pub(super) use extension_passthrough::{concerns_one, is_of_tasks};
 pub use follow::FollowedTask;
-pub(super) use handle::{concerns_one, is_of_tasks};
-pub(super) use hold::{as_task, unasked};
-pub(super) use host::{asks_for_task, wanted};
-pub(super) use hosted::OwnTask;
-pub(super) use mark::{marking, renamed};
+pub(super) use gateway_task::{asks_for_task, wanted};
+pub(super) use gateway_task_requests::OwnTask;
+pub(super) use legacy_passthrough::status;
+pub(super) use pending_input::PendingInputs;
+pub(super) use related_task::{marking, renamed};
+pub(super) use run_to_completion::{as_task, unasked};

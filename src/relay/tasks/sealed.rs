@@ -9,7 +9,7 @@ use crate::store::events::SessionKey;
 const END: u8 = 0;
 /// The task lives at its upstream alone: any replica can ask for it.
 const ANYWHERE: u8 = 0;
-/// The task lives in an upstream session of a `Visit`.
+/// The task lives in an upstream session of an `ImplicitSession`.
 const AT_HOME: u8 = 1;
 
 /// What the handle of a task says.
@@ -19,7 +19,7 @@ pub(super) struct SealedTask {
     pub(super) upstream: Box<str>,
     /// The upstream's id of it.
     pub(super) id: String,
-    /// Key and owner of the `Visit` in whose upstream session the task lives; `None` if in no session.
+    /// Key and owner of the `ImplicitSession` in whose upstream session the task lives; `None` if in no session.
     pub(super) home: Option<(Ownership, SessionKey)>,
 }
 

@@ -5,19 +5,19 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::inputs::{self, Inputs};
-use super::pace::Pace;
-use super::watched::Watched;
+use super::cancel_on_drop::CancelOnDrop;
+use super::inputs::{self, AskedInputs};
+use super::polling::PollPace;
 use crate::call::Reply;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, json, meta};
-use crate::translate::task::state::{Design, State, Status};
+use crate::translate::task::state::{TaskDialect, TaskStatus, UpstreamTask};
 
 /// How often in a row a task may be out of reach before it is given up.
 const MAX_MISSES: u32 = 3;
 
 /// How the wait for a task ends.
-pub(super) enum Ended {
+pub(super) enum WaitEnd {
     /// With the response that the call would have had.
     Reply(Reply),
     /// The upstream gave the task up.
@@ -27,14 +27,14 @@ pub(super) enum Ended {
 }
 
 /// A task that is waited for.
-pub(super) struct Wait<'a> {
-    pub(super) task: &'a Watched,
+pub(super) struct TaskWait<'a> {
+    pub(super) task: &'a CancelOnDrop,
     pub(super) upstream: &'a Arc<str>,
     /// For one round of questions.
     pub(super) ask_timeout: Duration,
 }
 
-impl Wait<'_> {
+impl TaskWait<'_> {
     /// Waits for the end of the task, however long that takes.
     ///
     /// # Errors
@@ -42,16 +42,20 @@ impl Wait<'_> {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the task as it is.
-    pub(super) async fn for_end(&self, design: Design, pace: &mut Pace) -> Result<Ended, Fault> {
+    pub(super) async fn for_end(
+        &self,
+        design: TaskDialect,
+        pace: &mut PollPace,
+    ) -> Result<WaitEnd, Fault> {
         match design {
-            Design::Legacy => self.for_result(pace).await,
-            Design::Extension => self.for_state(pace).await,
+            TaskDialect::Legacy => self.for_result(pace).await,
+            TaskDialect::Extension => self.for_state(pace).await,
         }
     }
 
     /// The request for the result of a legacy task waits for it, and what the task asks comes along
     /// with it.
-    async fn for_result(&self, pace: &mut Pace) -> Result<Ended, Fault> {
+    async fn for_result(&self, pace: &mut PollPace) -> Result<WaitEnd, Fault> {
         loop {
             let reply = tokio::select! {
                 reply = self.task.send("tasks/result", "") => reply,
@@ -65,19 +69,19 @@ impl Wait<'_> {
                         return Err(fault);
                     }
                 }
-                reply => return Ok(Ended::Reply(unmarked(reply?))),
+                reply => return Ok(WaitEnd::Reply(unmarked(reply?))),
             }
         }
     }
 
     /// Tells the caller how a legacy task is getting on, as long as that can be found out.
-    async fn report(&self, pace: &mut Pace) -> Infallible {
+    async fn report(&self, pace: &mut PollPace) -> Infallible {
         while pace.is_followed() {
             pace.wait().await;
             let Ok(reply) = self.task.send("tasks/get", "").await else {
                 break;
             };
-            let Some(state) = reply.result().and_then(State::read) else {
+            let Some(state) = reply.result().and_then(UpstreamTask::read) else {
                 break;
             };
             pace.note(&state, &*self.task.call().link);
@@ -86,8 +90,8 @@ impl Wait<'_> {
     }
 
     /// A task of the extension is looked after until it shows its end.
-    async fn for_state(&self, pace: &mut Pace) -> Result<Ended, Fault> {
-        let mut inputs = Inputs::default();
+    async fn for_state(&self, pace: &mut PollPace) -> Result<WaitEnd, Fault> {
+        let mut inputs = AskedInputs::default();
         let mut misses = 0;
         loop {
             pace.wait().await;
@@ -101,21 +105,21 @@ impl Wait<'_> {
             misses = 0;
             // An error to `tasks/get` (the upstream no longer knows the task) is the outcome.
             if reply.error().is_some() {
-                return Ok(Ended::Reply(reply));
+                return Ok(WaitEnd::Reply(reply));
             }
-            let state = reply.result().and_then(State::read);
+            let state = reply.result().and_then(UpstreamTask::read);
             let state = state.ok_or_else(|| self.lost_track())?;
             pace.note(&state, &*self.task.call().link);
             match state.status {
-                Status::Working => {}
-                Status::InputRequired => {
+                TaskStatus::Working => {}
+                TaskStatus::InputRequired => {
                     if let Err(why) = self.answer(&state, &mut inputs).await? {
-                        return Ok(Ended::Unanswered(why));
+                        return Ok(WaitEnd::Unanswered(why));
                     }
                 }
-                Status::Completed => return self.outcome(&state, "result"),
-                Status::Failed => return self.outcome(&state, "error"),
-                Status::Cancelled => return Ok(Ended::Cancelled),
+                TaskStatus::Completed => return self.outcome(&state, "result"),
+                TaskStatus::Failed => return self.outcome(&state, "error"),
+                TaskStatus::Cancelled => return Ok(WaitEnd::Cancelled),
             }
         }
     }
@@ -124,8 +128,8 @@ impl Wait<'_> {
     /// otherwise.
     async fn answer(
         &self,
-        state: &State<'_>,
-        inputs: &mut Inputs,
+        state: &UpstreamTask<'_>,
+        inputs: &mut AskedInputs,
     ) -> Result<Result<(), String>, Fault> {
         let link = &*self.task.call().link;
         let fresh = match inputs.fresh(state, link) {
@@ -147,13 +151,13 @@ impl Wait<'_> {
     }
 
     /// The outcome of the task, as the response that a plain call would have got.
-    fn outcome(&self, state: &State<'_>, name: &str) -> Result<Ended, Fault> {
+    fn outcome(&self, state: &UpstreamTask<'_>, name: &str) -> Result<WaitEnd, Fault> {
         let outcome = state.member(name).filter(|text| text.starts_with('{'));
         let outcome = outcome.ok_or_else(|| self.lost_track())?;
         let text = format!(r#"{{"jsonrpc":"2.0","id":0,"{name}":{outcome}}}"#);
         let message = Message::parse(text.into(), json::MAX_DEPTH);
         let message = message.map_err(|error| self.lost_track().caused_by(error))?;
-        Ok(Ended::Reply(Reply::Relayed(message)))
+        Ok(WaitEnd::Reply(Reply::Relayed(message)))
     }
 
     fn lost_track(&self) -> Fault {

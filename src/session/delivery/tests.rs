@@ -10,7 +10,7 @@ use super::*;
 use crate::call::{Answer, Asked, Question};
 use crate::protocol::{Message, RequestId};
 use crate::session::registry::tests::fixture;
-use crate::session::{Next, Outlet, Reader};
+use crate::session::{ReaderStep, ResponseStream, StreamReader};
 
 fn session() -> Arc<Session> {
     let session = fixture(9, 9).open("alice").unwrap();
@@ -27,18 +27,18 @@ fn of_up() -> NoticeSource {
 }
 
 /// A call that went to `upstream`.
-fn call_at(session: &Arc<Session>, id: &str, upstream: &str) -> Arc<CallLink> {
+fn call_at(session: &Arc<Session>, id: &str, upstream: &str) -> Arc<LegacyClientLink> {
     let id = RequestId::parse(id).unwrap();
-    let call = session.begin_call(id, Arc::<Outlet>::default());
+    let call = session.begin_call(id, Arc::<ResponseStream>::default());
     let call = call.unwrap();
     call.routed(&upstream.into());
     call
 }
 
 /// The messages that are there now.
-fn read(reader: &mut Reader) -> Vec<Value> {
+fn read(reader: &mut StreamReader) -> Vec<Value> {
     let mut messages = Vec::new();
-    while let Some(Next::Events(events)) = poll_fn(|cx| reader.poll_next(cx)).now_or_never() {
+    while let Some(ReaderStep::Events(events)) = poll_fn(|cx| reader.poll_next(cx)).now_or_never() {
         let texts = events.iter().filter(|event| !event.payload.is_empty());
         messages
             .extend(texts.map(|event| serde_json::from_slice::<Value>(&event.payload).unwrap()));
@@ -52,7 +52,7 @@ fn methods(messages: &[Value]) -> Vec<&str> {
 }
 
 /// The messages on the stream of a call; none without a stream.
-fn on(call: &CallLink) -> Vec<Value> {
+fn on(call: &LegacyClientLink) -> Vec<Value> {
     call.opened()
         .map_or_else(Vec::new, |stream| read(&mut stream.attach()))
 }

@@ -11,7 +11,7 @@ use super::fifo::{BoundedFifo, HasSize};
 use crate::call::UpstreamLink;
 
 /// A notification on its way.
-pub(super) type Sending = Pin<Box<dyn Future<Output = ()> + Send>>;
+pub(super) type SendingNotification = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A notification and the link that it goes to.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct QueuedNotification {
 }
 
 impl QueuedNotification {
-    pub(super) fn send(self) -> Sending {
+    pub(super) fn send(self) -> SendingNotification {
         Box::pin(async move { self.link.notify(self.message).await })
     }
 }
@@ -49,7 +49,7 @@ impl HasSize for HeldNotification {
 
 /// What becomes of a notification.
 #[derive(Debug)]
-pub(super) enum Admission {
+pub(super) enum QueueAdmission {
     /// It is sent, in its turn.
     Queued,
     /// It waits for room.
@@ -63,7 +63,7 @@ pub(super) enum Admission {
 
 /// What was held for too long.
 #[derive(Debug)]
-pub(super) struct Expired {
+pub(super) struct ExpiredNotifications {
     pub(super) count: u64,
     /// Whether this queue dropped none before.
     pub(super) is_first: bool,
@@ -87,15 +87,19 @@ impl NotificationQueue {
     }
 
     /// Takes a notification, which may be held until then at most.
-    pub(super) fn push(&mut self, notification: QueuedNotification, until: Instant) -> Admission {
+    pub(super) fn push(
+        &mut self,
+        notification: QueuedNotification,
+        until: Instant,
+    ) -> QueueAdmission {
         let size = notification.size();
         if self.held.is_empty() && self.waiting.has_room(size) {
             self.waiting.push(notification);
-            return Admission::Queued;
+            return QueueAdmission::Queued;
         }
         if until <= Instant::now() || !self.held.has_room(size) {
             let is_first = !std::mem::replace(&mut self.has_dropped, true);
-            return Admission::Dropped { is_first };
+            return QueueAdmission::Dropped { is_first };
         }
         if self.held.is_empty() {
             self.changed.notify_one();
@@ -106,7 +110,7 @@ impl NotificationQueue {
             until,
             decided,
         });
-        Admission::Held(outcome)
+        QueueAdmission::Held(outcome)
     }
 
     /// The next notification to send; held notifications fill the room.
@@ -124,10 +128,10 @@ impl NotificationQueue {
     }
 
     /// Drops what is held for too long.
-    pub(super) fn expire(&mut self, now: Instant) -> Expired {
+    pub(super) fn expire(&mut self, now: Instant) -> ExpiredNotifications {
         let dropped = self.held.retain(|held| held.until > now);
         let is_first = dropped > 0 && !std::mem::replace(&mut self.has_dropped, true);
-        Expired {
+        ExpiredNotifications {
             count: dropped.try_into().unwrap_or(u64::MAX),
             is_first,
             next: self.held.iter().map(|held| held.until).min(),

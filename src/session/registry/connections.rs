@@ -1,11 +1,11 @@
 //! Handles of connections that may become sessions. Spec: SPEC H-03, T-47.
 
-use super::Sessions;
+use super::SessionRegistry;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::store::events::SessionKey;
 
-impl Sessions {
+impl SessionRegistry {
     /// A handle for a connection that may become a session of this binding on this endpoint: its key
     /// and its text. It opens as nothing else.
     #[must_use]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::MissedTickBehavior;
 
-use super::{Owner, Sessions, counted};
+use super::{OwnerSessions, SessionRegistry, counted};
 use crate::call::UpstreamLink;
 use crate::session::{Session, lock};
 use crate::telemetry::metrics::server_session_ended;
@@ -22,7 +22,7 @@ async fn part(session: &Session, links: &[Arc<dyn UpstreamLink>], wait: Duration
     join_all(links.iter().map(|link| link.close())).await;
 }
 
-impl Sessions {
+impl SessionRegistry {
     /// Ends a session; its upstream links are closed in the background.
     pub fn close(&self, session: &Arc<Session>) {
         let links = self.remove(session).unwrap_or_default();
@@ -40,7 +40,7 @@ impl Sessions {
         self.count.fetch_sub(1, Ordering::Relaxed);
         counted(session).open.add(-1);
         self.retire(session);
-        if session.visit.is_none() {
+        if session.implicit.is_none() {
             server_session_ended(session.revision.as_str(), session.age());
         }
         let owner_key = session.owner();
@@ -49,15 +49,17 @@ impl Sessions {
             lock(&owner.sessions).remove(&session.key());
         }
         self.owners
-            .remove_if(&owner_key, |_, owner| Owner::is_unused(owner));
+            .remove_if(&owner_key, |_, owner| OwnerSessions::is_unused(owner));
         Some(session.end())
     }
 
-    /// Has no further request join a visit: its client's next one gets a new visit.
+    /// Has no further request join an implicit session: its client's next one gets a new implicit session.
     pub(super) fn retire(&self, session: &Arc<Session>) {
-        if let Some(visit) = &session.visit {
-            self.visits
-                .remove_if(&visit.key, |_, visit| Arc::ptr_eq(visit, session));
+        if let Some(implicit_session) = &session.implicit {
+            self.implicit_sessions
+                .remove_if(&implicit_session.key, |_, implicit_session| {
+                    Arc::ptr_eq(implicit_session, session)
+                });
         }
     }
 
@@ -103,7 +105,8 @@ impl Sessions {
             counted(&session).expired.add(1);
             self.close(&session);
         }
-        self.owners.retain(|_, owner| !Owner::is_unused(owner));
+        self.owners
+            .retain(|_, owner| !OwnerSessions::is_unused(owner));
         self.events.sweep();
     }
 

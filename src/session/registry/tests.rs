@@ -13,11 +13,11 @@ use crate::fault::Fault;
 use crate::lock::lock;
 use crate::protocol::Message;
 use crate::seal::Sealer;
-use crate::session::{Listener, Listening};
+use crate::session::{ListenerRegistration, NoticeListener};
 use crate::store::events::{Bounds, MemoryEvents};
 
 pub(in crate::session) struct Fixture {
-    pub(in crate::session) sessions: Arc<Sessions>,
+    pub(in crate::session) sessions: Arc<SessionRegistry>,
     clock: Arc<TestClock>,
 }
 
@@ -28,7 +28,7 @@ pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) ->
         per_session: 1 << 20,
         total: 1 << 20,
     };
-    let settings = Settings {
+    let settings = SessionSettings {
         idle: Duration::from_mins(1),
         absolute: Duration::from_mins(10),
         max_per_principal,
@@ -36,7 +36,7 @@ pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) ->
         hold_question: Duration::from_secs(10),
     };
     let sealer = Arc::new(Sealer::new(&[]).unwrap());
-    let sessions = Sessions::new(
+    let sessions = SessionRegistry::new(
         SessionIds::new(sealer, Ownership::ALONE),
         settings,
         Arc::new(MemoryEvents::new(bounds)),
@@ -48,7 +48,7 @@ pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) ->
 
 impl Fixture {
     /// Opens a session whose `initialize` is over at once.
-    pub(in crate::session) fn open(&self, subject: &str) -> Result<Arc<Session>, Refused> {
+    pub(in crate::session) fn open(&self, subject: &str) -> Result<Arc<Session>, SessionRefused> {
         let opening = self.sessions.open(new(subject))?;
         Ok(Arc::clone(opening.session()))
     }
@@ -82,7 +82,7 @@ fn endpoint(name: &str) -> Arc<Endpoint> {
 
 pub(in crate::session) fn new(subject: &str) -> NewSession {
     NewSession {
-        delivery: Delivery::Streams,
+        delivery: DeliveryMode::Streams,
         principal: principal(subject),
         endpoint: endpoint("files"),
         revision: Revision::V2025_11_25,
@@ -169,9 +169,9 @@ async fn a_busy_session_never_makes_room_and_strangers_sessions_neither() {
     let f = fixture(1, 2);
     let busy = f.open("alice").unwrap();
     let _stream = busy.open_stream(8).unwrap();
-    assert_eq!(f.open("alice").unwrap_err(), Refused::Principal);
+    assert_eq!(f.open("alice").unwrap_err(), SessionRefused::Principal);
     let _bob = f.open("bob").unwrap();
-    assert_eq!(f.open("carol").unwrap_err(), Refused::Total);
+    assert_eq!(f.open("carol").unwrap_err(), SessionRefused::Total);
     assert!(!busy.closed().is_cancelled());
 }
 
@@ -214,7 +214,7 @@ async fn a_session_is_kept_while_it_is_initialized() {
     tokio::time::advance(Duration::from_secs(61)).await;
     f.sessions.reap_once();
     assert!(!session.closed().is_cancelled(), "not expired");
-    assert_eq!(f.open("alice").unwrap_err(), Refused::Principal);
+    assert_eq!(f.open("alice").unwrap_err(), SessionRefused::Principal);
     drop(opening);
     tokio::time::advance(Duration::from_secs(59)).await;
     f.sessions.reap_once();
@@ -277,48 +277,50 @@ async fn a_call_that_goes_on_keeps_no_finished_streams_after_it() {
 async fn a_busy_visit_that_is_over_age_ends_with_its_calls() {
     let f = fixture(10, 10);
     let (alice, files) = (principal("alice"), endpoint("files"));
-    let visit = || {
-        let visit = f.sessions.visit(&alice, &files, "{}", || new("alice"));
-        visit.unwrap()
+    let implicit_session = || {
+        let implicit_session = f
+            .sessions
+            .implicit_session(&alice, &files, "{}", || new("alice"));
+        implicit_session.unwrap()
     };
-    let old = visit();
-    let call = old.begin_visit_call();
+    let old = implicit_session();
+    let call = old.begin_implicit_call();
     tokio::time::advance(Duration::from_secs(601)).await;
     f.sessions.reap_once();
     assert!(!old.closed().is_cancelled(), "a call runs");
-    let fresh = visit();
+    let fresh = implicit_session();
     assert!(!Arc::ptr_eq(&old, &fresh));
     assert!(!old.closed().is_cancelled(), "a call runs");
-    assert!(Arc::ptr_eq(&fresh, &visit()));
+    assert!(Arc::ptr_eq(&fresh, &implicit_session()));
     assert!(
         f.sessions
-            .live_visit(f.sessions.ownership(), old.key())
+            .live_implicit_session(f.sessions.ownership(), old.key())
             .is_some()
     );
     drop(call);
     f.sessions.reap_once();
     assert!(old.closed().is_cancelled());
     assert!(!fresh.closed().is_cancelled());
-    assert!(Arc::ptr_eq(&fresh, &visit()));
+    assert!(Arc::ptr_eq(&fresh, &implicit_session()));
 }
 
 // SPEC M-74: its client subscribes again.
 #[tokio::test(start_paused = true)]
 async fn a_visit_that_is_over_age_ends_though_somebody_subscribes() {
     let f = fixture(10, 10);
-    let visit = f
+    let implicit_session = f
         .sessions
-        .visit(&principal("alice"), &endpoint("files"), "{}", || {
+        .implicit_session(&principal("alice"), &endpoint("files"), "{}", || {
             new("alice")
         })
         .unwrap();
-    let _subscription = visit.open_stream(9).unwrap();
+    let _subscription = implicit_session.open_stream(9).unwrap();
     tokio::time::advance(Duration::from_secs(599)).await;
     f.sessions.reap_once();
-    assert!(!visit.closed().is_cancelled());
+    assert!(!implicit_session.closed().is_cancelled());
     tokio::time::advance(Duration::from_secs(2)).await;
     f.sessions.reap_once();
-    assert!(visit.closed().is_cancelled());
+    assert!(implicit_session.closed().is_cancelled());
 }
 
 /// A link whose `listen(false)` is slow: a listener registers meanwhile.
@@ -327,13 +329,13 @@ struct Slow {
     upstream: Arc<str>,
     session: Arc<Session>,
     told: Mutex<Vec<bool>>,
-    meanwhile: Mutex<Option<JoinHandle<Listening>>>,
+    meanwhile: Mutex<Option<JoinHandle<ListenerRegistration>>>,
 }
 
 #[derive(Debug)]
 struct Somebody;
 
-impl Listener for Somebody {
+impl NoticeListener for Somebody {
     fn tell(&self, _notice: &Notice) {}
 }
 
@@ -383,11 +385,11 @@ impl UpstreamLink for Slow {
 #[tokio::test]
 async fn who_begins_to_listen_is_not_outrun_by_who_ends() {
     let f = fixture(10, 10);
-    let session = f
-        .sessions
-        .visit(&principal("alice"), &endpoint("files"), "{}", || {
-            new("alice")
-        });
+    let session =
+        f.sessions
+            .implicit_session(&principal("alice"), &endpoint("files"), "{}", || {
+                new("alice")
+            });
     let session = session.unwrap();
     let link = Arc::new(Slow {
         upstream: "files".into(),

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use super::{Audience, EventStream, HungUp, READ_AT_ONCE, State, StreamPermit, wake};
+use super::{EventStream, HungUp, READ_AT_ONCE, StreamAudience, StreamPermit, StreamState, wake};
 use crate::store::events::{Event, Replay};
 use crate::telemetry::metrics::COUNTERS;
 
 /// A reader of a stream, which is served while no newer one is open; detaches when dropped.
 #[derive(Debug)]
-pub struct Reader {
+pub struct StreamReader {
     stream: Arc<EventStream>,
     number: u64,
     position: u64,
@@ -24,7 +24,7 @@ pub struct Reader {
 
 /// A reader that stays open beside a newer one, and is served once that one is gone.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct StandbyReader {
     reader: u64,
     waker: Option<Waker>,
     permit: Option<StreamPermit>,
@@ -37,7 +37,7 @@ pub struct NotKept;
 
 /// One step of a reader.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum ReaderStep {
     /// Events to write.
     Events(Vec<Event>),
     /// The stream is complete and all of it was read.
@@ -51,7 +51,7 @@ pub enum Next {
 
 impl EventStream {
     /// Closes the stream towards its present readers, whose clients resume it: after the events that
-    /// are on it comes [`Next::HungUp`]. Nothing happens where no reader is open or the stream has
+    /// are on it comes [`ReaderStep::HungUp`]. Nothing happens where no reader is open or the stream has
     /// its last message. Spec: SPEC T-27.
     pub fn hang_up(&self, retry: Option<Duration>) {
         let mut state = self.lock();
@@ -59,9 +59,9 @@ impl EventStream {
             return;
         }
         let readers = match state.audience {
-            Audience::Nobody => return,
-            Audience::Awaited => state.readers + 1,
-            Audience::Attached => state.readers,
+            StreamAudience::Nobody => return,
+            StreamAudience::Awaited => state.readers + 1,
+            StreamAudience::Attached => state.readers,
         };
         state.hung_up = Some(HungUp { readers, retry });
         wake(state);
@@ -69,20 +69,20 @@ impl EventStream {
 
     /// A new reader of what is unread; older ones are served again when it is gone (SPEC T-29).
     #[must_use]
-    pub fn attach(self: &Arc<Self>) -> Reader {
+    pub fn attach(self: &Arc<Self>) -> StreamReader {
         self.attach_with(None)
     }
 
     /// The same, with the reader's permit, which is released as soon as the reader is dropped or
     /// another takes its place.
     #[must_use]
-    pub fn attach_with(self: &Arc<Self>, permit: Option<StreamPermit>) -> Reader {
+    pub fn attach_with(self: &Arc<Self>, permit: Option<StreamPermit>) -> StreamReader {
         let mut state = self.lock();
         let position = state.read;
         let number = take_over(&mut state);
         state.permit = permit;
         drop(state);
-        Reader::new(Arc::clone(self), number, position, Vec::new())
+        StreamReader::new(Arc::clone(self), number, position, Vec::new())
     }
 
     /// Waits for what another process has logged of the stream after `seq`, before [`resume`](Self::resume).
@@ -104,7 +104,7 @@ impl EventStream {
     /// # Errors
     /// [`NotKept`] when events after `seq` were evicted, unless the stream has ended and its reply is
     /// still kept: then the reply alone is replayed (DESIGN §5).
-    pub fn resume(self: &Arc<Self>, seq: u64) -> Result<Reader, NotKept> {
+    pub fn resume(self: &Arc<Self>, seq: u64) -> Result<StreamReader, NotKept> {
         let mut state = self.lock();
         self.log_fresh(&mut state);
         let mut taken = Vec::new();
@@ -132,7 +132,7 @@ impl EventStream {
         drop(state);
         // The permits of dead connections are free before the caller asks for its own.
         drop(replaced);
-        Ok(Reader::new(Arc::clone(self), number, position, taken))
+        Ok(StreamReader::new(Arc::clone(self), number, position, taken))
     }
 
     /// Ends the oldest open reader, whose permit is free at once; `false` when there is none.
@@ -144,7 +144,7 @@ impl EventStream {
     }
 }
 
-impl Reader {
+impl StreamReader {
     /// The reader `number` of a stream, which has read up to `position`; it hands out `taken`
     /// first.
     fn new(stream: Arc<EventStream>, number: u64, position: u64, taken: Vec<Event>) -> Self {
@@ -192,7 +192,7 @@ impl Reader {
         }
     }
 
-    /// Goes on reading in spite of [`Next::HungUp`].
+    /// Goes on reading in spite of [`ReaderStep::HungUp`].
     pub fn stay(&self) {
         self.stream.lock().hung_up = None;
     }
@@ -211,25 +211,25 @@ impl Reader {
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<ReaderStep> {
         if self.taken.is_empty() {
             match ready!(self.poll_taken(cx)) {
-                Next::Events(events) => self.taken = events,
+                ReaderStep::Events(events) => self.taken = events,
                 end => return Poll::Ready(end),
             }
         }
         let newest = self.taken.last().map_or(0, |event| event.seq);
         let stream = &self.stream;
         ready!(stream.store.poll_durable(stream.key, newest, cx));
-        Poll::Ready(Next::Events(std::mem::take(&mut self.taken)))
+        Poll::Ready(ReaderStep::Events(std::mem::take(&mut self.taken)))
     }
 
     /// Takes the next events from the stream; never none.
-    fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+    fn poll_taken(&mut self, cx: &mut Context<'_>) -> Poll<ReaderStep> {
         let mut state = self.stream.lock();
         if self.number <= state.superseded {
             state.turned_out.note(self.position);
-            return Poll::Ready(Next::Superseded);
+            return Poll::Ready(ReaderStep::Superseded);
         }
         if state.current != self.number {
             let mut beside = state.beside.iter_mut();
@@ -251,40 +251,40 @@ impl Reader {
                     self.missed = true;
                     events
                 }
-                Replay::Unknown => return Poll::Ready(Next::Finished),
+                Replay::Unknown => return Poll::Ready(ReaderStep::Finished),
             };
             let newest = events.last().map_or(state.logged, |event| event.seq);
             self.position = newest;
             mark_read(&mut state, newest);
             if !events.is_empty() {
-                return Poll::Ready(Next::Events(events));
+                return Poll::Ready(ReaderStep::Events(events));
             }
         }
         if !state.fresh.is_empty() {
             let events = self.stream.take_fresh(&mut state);
             self.position = state.logged;
             mark_read(&mut state, self.position);
-            return Poll::Ready(Next::Events(events));
+            return Poll::Ready(ReaderStep::Events(events));
         }
         if state.finished {
-            return Poll::Ready(Next::Finished);
+            return Poll::Ready(ReaderStep::Finished);
         }
         if let Some(hung_up) = state.hung_up
             && self.number <= hung_up.readers
         {
-            return Poll::Ready(Next::HungUp(hung_up.retry));
+            return Poll::Ready(ReaderStep::HungUp(hung_up.retry));
         }
         state.waker = Some(cx.waker().clone());
         Poll::Pending
     }
 }
 
-impl Drop for Reader {
+impl Drop for StreamReader {
     fn drop(&mut self) {
         let mut state = self.stream.lock();
         let permit = if state.current == self.number {
             let permit = hand_back(&mut state);
-            if state.audience == Audience::Nobody {
+            if state.audience == StreamAudience::Nobody {
                 self.stream.log_fresh(&mut state);
             }
             permit
@@ -299,11 +299,11 @@ impl Drop for Reader {
 }
 
 /// Makes a new reader the one that is served; its number.
-fn take_over(state: &mut State) -> u64 {
+fn take_over(state: &mut StreamState) -> u64 {
     let (waker, permit) = (state.waker.take(), state.permit.take());
-    if state.audience == Audience::Attached {
+    if state.audience == StreamAudience::Attached {
         let reader = state.current;
-        state.beside.push(Beside {
+        state.beside.push(StandbyReader {
             reader,
             waker,
             permit,
@@ -312,12 +312,12 @@ fn take_over(state: &mut State) -> u64 {
     state.readers += 1;
     state.current = state.readers;
     state.goes_on = 0;
-    state.audience = Audience::Attached;
+    state.audience = StreamAudience::Attached;
     state.current
 }
 
 /// Ends every reader but the newest; their permits, for the caller to drop without the lock.
-fn supersede(state: &mut State) -> Vec<StreamPermit> {
+fn supersede(state: &mut StreamState) -> Vec<StreamPermit> {
     state.superseded = state.current - 1;
     let older = std::mem::take(&mut state.beside).into_iter();
     let permits = older.filter_map(|older| {
@@ -331,7 +331,7 @@ fn supersede(state: &mut State) -> Vec<StreamPermit> {
 
 /// Ends the oldest reader; its permit, for the caller to drop without the lock. `None` when there is
 /// no reader with a permit.
-fn turn_out_oldest(state: &mut State) -> Option<StreamPermit> {
+fn turn_out_oldest(state: &mut StreamState) -> Option<StreamPermit> {
     // Readers without a permit have been ended already.
     let mut beside = state.beside.iter();
     let oldest = beside.position(|beside| beside.permit.is_some());
@@ -350,11 +350,11 @@ fn turn_out_oldest(state: &mut State) -> Option<StreamPermit> {
 
 /// The served reader is gone: the next newest is served, if there is one. The permit of the one that is
 /// gone, for the caller to drop without the lock.
-fn hand_back(state: &mut State) -> Option<StreamPermit> {
+fn hand_back(state: &mut StreamState) -> Option<StreamPermit> {
     state.waker = None;
     let next = state.beside.pop();
     let Some(next) = next else {
-        state.audience = Audience::Nobody;
+        state.audience = StreamAudience::Nobody;
         return state.permit.take();
     };
     state.current = next.reader;
@@ -366,7 +366,7 @@ fn hand_back(state: &mut State) -> Option<StreamPermit> {
 }
 
 /// Marks everything up to `seq` as read, and counts the unread notifications left.
-fn mark_read(state: &mut State, seq: u64) {
+fn mark_read(state: &mut StreamState, seq: u64) {
     state.read = state.read.max(seq);
     while state.unread.front().is_some_and(|unread| unread.seq <= seq) {
         state.unread.pop_front();

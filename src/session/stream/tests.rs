@@ -40,13 +40,13 @@ fn log(text: &'static str) -> Notice {
 }
 
 /// What the reader has to give right now.
-fn read(reader: &mut Reader) -> Option<Next> {
+fn read(reader: &mut StreamReader) -> Option<ReaderStep> {
     poll_fn(|cx| reader.poll_next(cx)).now_or_never()
 }
 
-fn texts(next: Option<Next>) -> Vec<String> {
+fn texts(next: Option<ReaderStep>) -> Vec<String> {
     match next {
-        Some(Next::Events(events)) => events
+        Some(ReaderStep::Events(events)) => events
             .into_iter()
             .map(|event| String::from_utf8(event.payload.to_vec()).unwrap())
             .collect(),
@@ -72,7 +72,7 @@ fn a_reader_sees_messages_in_order_and_then_the_end() {
     stream.put(Bytes::from_static(b"q"));
     stream.finish(Some(Bytes::from_static(b"reply")));
     assert_eq!(texts(read(&mut reader)), ["a", "q", "reply"]);
-    assert_eq!(read(&mut reader), Some(Next::Finished));
+    assert_eq!(read(&mut reader), Some(ReaderStep::Finished));
 }
 
 // SPEC T-25: what came after the id, once, and nothing else.
@@ -90,7 +90,7 @@ fn resuming_replays_exactly_what_came_after() {
     assert_eq!(texts(read(&mut second)), ["3", "4"]);
     stream.finish(Some(Bytes::from_static(b"r")));
     assert_eq!(texts(read(&mut second)), ["r"]);
-    assert_eq!(read(&mut second), Some(Next::Finished));
+    assert_eq!(read(&mut second), Some(ReaderStep::Finished));
 }
 
 // SPEC T-26.
@@ -118,7 +118,7 @@ fn a_resuming_reader_supersedes_the_older() {
     let mut old = stream.attach();
     let mut new = stream.resume(1).unwrap();
     stream.notify(log("x"));
-    assert_eq!(read(&mut old), Some(Next::Superseded));
+    assert_eq!(read(&mut old), Some(ReaderStep::Superseded));
     assert_eq!(texts(read(&mut new)), ["x"]);
     drop(old);
     assert!(stream.is_attached());
@@ -128,7 +128,7 @@ fn a_resuming_reader_supersedes_the_older() {
 
 /// A client that comes back whenever its stream ends.
 struct Returning {
-    reader: Reader,
+    reader: StreamReader,
     last: u64,
     returns: usize,
 }
@@ -144,7 +144,7 @@ impl Returning {
 
     fn go_on(&mut self, stream: &Arc<EventStream>) {
         while let Some(next) = read(&mut self.reader) {
-            if let Next::Events(events) = next {
+            if let ReaderStep::Events(events) = next {
                 self.last = events.last().unwrap().seq;
             } else {
                 self.returns += 1;
@@ -184,10 +184,10 @@ async fn a_client_whose_connection_breaks_again_much_later_ends_the_dead_reader(
     let mut first = stream.attach();
     assert_eq!(texts(read(&mut first)), [""]);
     let mut second = stream.resume(1).unwrap();
-    assert_eq!(read(&mut first), Some(Next::Superseded));
+    assert_eq!(read(&mut first), Some(ReaderStep::Superseded));
     tokio::time::advance(Duration::from_mins(10)).await;
     let third = stream.resume(1).unwrap();
-    assert_eq!(read(&mut second), Some(Next::Superseded));
+    assert_eq!(read(&mut second), Some(ReaderStep::Superseded));
     drop([first, second, third]);
     assert!(!stream.is_attached());
 }
@@ -362,15 +362,15 @@ fn hung_up_readers_end_and_a_resumed_one_stays() {
     stream.notify(log("1"));
     stream.hang_up(wait);
     assert_eq!(texts(read(&mut second)), ["1"]);
-    assert_eq!(read(&mut second), Some(Next::HungUp(wait)));
+    assert_eq!(read(&mut second), Some(ReaderStep::HungUp(wait)));
     drop(second);
-    assert_eq!(read(&mut first), Some(Next::HungUp(wait)));
+    assert_eq!(read(&mut first), Some(ReaderStep::HungUp(wait)));
     drop(first);
     let mut back = stream.resume(2).unwrap();
     assert_eq!(read(&mut back), None);
     stream.finish(Some(Bytes::from_static(b"r")));
     assert_eq!(texts(read(&mut back)), ["r"]);
-    assert_eq!(read(&mut back), Some(Next::Finished));
+    assert_eq!(read(&mut back), Some(ReaderStep::Finished));
 }
 
 #[test]
@@ -382,11 +382,11 @@ fn reply_is_given_in_spite_of_a_hang_up() {
     // The first reader is still to come, and is the one that the close is for.
     let mut reader = stream.attach();
     assert_eq!(texts(read(&mut reader)), [""]);
-    assert_eq!(read(&mut reader), Some(Next::HungUp(None)));
+    assert_eq!(read(&mut reader), Some(ReaderStep::HungUp(None)));
     reader.stay();
     assert_eq!(read(&mut reader), None);
     stream.hang_up(None);
     stream.finish(Some(Bytes::from_static(b"r")));
     assert_eq!(texts(read(&mut reader)), ["r"]);
-    assert_eq!(read(&mut reader), Some(Next::Finished));
+    assert_eq!(read(&mut reader), Some(ReaderStep::Finished));
 }

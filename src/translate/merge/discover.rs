@@ -4,8 +4,8 @@ use bytes::Bytes;
 use std::borrow::Cow;
 
 use super::initialize::instructions;
-use super::missing::{self, Known};
-use super::{Ourselves, capabilities};
+use super::missing::{self, MergedMember};
+use super::{GatewayInfo, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json, meta};
 
@@ -24,7 +24,7 @@ pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
 pub(crate) fn absent(
     revision: Revision,
     last: Option<&Declared>,
-    ourselves: &Ourselves,
+    ourselves: &GatewayInfo,
     tells_changes: bool,
 ) -> Bytes {
     if let Some(last) = last {
@@ -46,18 +46,22 @@ fn of_one(revision: Revision, declared: &Declared, ttl_ms: u64) -> Bytes {
 }
 
 /// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
-pub(crate) fn merged(revision: Revision, upstreams: &[Known], ourselves: &Ourselves) -> Bytes {
+pub(crate) fn merged(
+    revision: Revision,
+    upstreams: &[MergedMember],
+    ourselves: &GatewayInfo,
+) -> Bytes {
     let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
     let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
     let capabilities =
         capabilities::merged(all.iter().map(String::as_str), ourselves.tells_changes);
-    let kept = |one: &Known| match (&one.declared, one.missing) {
+    let kept = |one: &MergedMember| match (&one.declared, one.missing) {
         (Some(declared), None) => declared.kept_ms(),
         _ => PARTIAL_MS,
     };
     let kept = upstreams.iter().map(kept).min();
-    let missing = missing::member(upstreams.iter().filter_map(Known::absence));
+    let missing = missing::member(upstreams.iter().filter_map(MergedMember::absence));
     result(
         &capabilities,
         instructions(upstreams, ourselves).as_deref(),
@@ -102,7 +106,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::translate::merge::Missing;
+    use crate::translate::merge::MissingReason;
 
     const MODERN: Revision = Revision::V2026_07_28;
 
@@ -115,8 +119,12 @@ mod tests {
         ))
     }
 
-    fn known(name: &str, declared: Option<Arc<Declared>>, missing: Option<Missing>) -> Known {
-        Known {
+    fn known(
+        name: &str,
+        declared: Option<Arc<Declared>>,
+        missing: Option<MissingReason>,
+    ) -> MergedMember {
+        MergedMember {
             upstream: name.into(),
             declared,
             missing,
@@ -151,18 +159,18 @@ mod tests {
         assert_eq!(read(&pure(MODERN, &declared("{}")))["ttlMs"], WHOLE_MS);
         assert_eq!(read(&pure(MODERN, &short))["ttlMs"], 7);
         let [a, b] = ["a", "b"].map(|name| known(name, Some(declared("{}")), None));
-        let ours = Ourselves::sample(None);
+        let ours = GatewayInfo::sample(None);
         let both = |other| read(&merged(MODERN, &[a.clone(), other], &ours));
         assert_eq!(both(b.clone())["ttlMs"], WHOLE_MS);
         assert_eq!(both(known("b", Some(short), None))["ttlMs"], 7);
-        let late = known("b", b.declared, Some(Missing::Unreachable));
+        let late = known("b", b.declared, Some(MissingReason::Unreachable));
         assert_eq!(both(late)["ttlMs"], PARTIAL_MS);
     }
 
     // SPEC M-51.
     #[test]
     fn what_cannot_be_reached_may_have_anything_for_a_moment() {
-        let said = read(&absent(MODERN, None, &Ourselves::sample(None), true));
+        let said = read(&absent(MODERN, None, &GatewayInfo::sample(None), true));
         let all = ["tools", "prompts", "resources"];
         assert!(
             all.iter()
@@ -175,7 +183,12 @@ mod tests {
     #[test]
     fn what_cannot_be_reached_has_what_it_had_last() {
         let last = declared(r#"{"tools":{}}"#);
-        let said = read(&absent(MODERN, Some(&last), &Ourselves::sample(None), true));
+        let said = read(&absent(
+            MODERN,
+            Some(&last),
+            &GatewayInfo::sample(None),
+            true,
+        ));
         assert_eq!(said["capabilities"], json!({"tools": {}}));
         assert_eq!(said["ttlMs"], PARTIAL_MS);
         assert_eq!(said["_meta"][meta::SERVER_INFO]["name"], "n");
@@ -185,12 +198,12 @@ mod tests {
     fn a_merged_endpoint_without_one_of_its_upstreams_is_asked_again_soon() {
         let upstreams = [
             known("a", Some(declared(r#"{"logging":{}}"#)), None),
-            known("b", None, Some(Missing::Unreachable)),
+            known("b", None, Some(MissingReason::Unreachable)),
         ];
         let said = read(&merged(
             MODERN,
             &upstreams,
-            &Ourselves::sample(Some("Ours.")),
+            &GatewayInfo::sample(Some("Ours.")),
         ));
         assert_eq!(said["ttlMs"], PARTIAL_MS);
         assert_eq!(said["capabilities"]["logging"], json!({}));

@@ -11,7 +11,7 @@ const MAX_TITLE: usize = 80;
 
 /// What clients of merged endpoints are told of the gateway.
 #[derive(Debug)]
-pub(crate) struct Ourselves {
+pub(crate) struct GatewayInfo {
     /// JSON text of its `Implementation`.
     pub(crate) info: Arc<str>,
     /// What the operator has to say before the upstreams do.
@@ -20,7 +20,7 @@ pub(crate) struct Ourselves {
     pub(crate) tells_changes: bool,
 }
 
-impl Ourselves {
+impl GatewayInfo {
     /// As the operator wants it.
     pub(crate) fn new(settings: &config::MergedConfig) -> Self {
         let title = json::quote(&clean(&settings.title, MAX_TITLE));

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::missing::{self, Known};
-use super::{Instructions, Ourselves, Part, capabilities};
+use super::missing::{self, MergedMember};
+use super::{GatewayInfo, InstructionPart, InstructionsText, capabilities};
 use crate::call::Declared;
 use crate::protocol::{Revision, json};
-use crate::translate::naming::Prefix;
+use crate::translate::naming::NamePrefix;
 
 /// Result for a pure endpoint: the upstream's declaration, projected to `revision`.
 pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
@@ -26,7 +26,11 @@ pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
 
 /// Result for a merged endpoint: the declarations of all known upstreams, with the gateway as the server.
 /// An unknown upstream contributes nothing.
-pub(crate) fn merged(revision: Revision, upstreams: &[Known], ourselves: &Ourselves) -> Bytes {
+pub(crate) fn merged(
+    revision: Revision,
+    upstreams: &[MergedMember],
+    ourselves: &GatewayInfo,
+) -> Bytes {
     let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
     let all = known.map(|declared| capabilities::shown(declared, revision));
     let all: Vec<String> = all.collect();
@@ -37,26 +41,26 @@ pub(crate) fn merged(revision: Revision, upstreams: &[Known], ourselves: &Oursel
         &capabilities,
         &ourselves.info,
         instructions(upstreams, ourselves).as_deref(),
-        missing::member(upstreams.iter().filter_map(Known::absence)).as_deref(),
+        missing::member(upstreams.iter().filter_map(MergedMember::absence)).as_deref(),
     )
 }
 
 /// What the operator and the upstreams that are known say about their use, and who is missing.
-pub(super) fn instructions(upstreams: &[Known], ourselves: &Ourselves) -> Option<String> {
+pub(super) fn instructions(upstreams: &[MergedMember], ourselves: &GatewayInfo) -> Option<String> {
     let known = upstreams
         .iter()
         .filter_map(|one| Some((&one.upstream, one.declared.as_deref()?)));
     let speakers: Vec<_> = known
         .filter_map(|(name, declared)| {
             let text = declared.instructions.as_deref()?;
-            Some((Prefix::new(Arc::clone(name)), title(declared), text))
+            Some((NamePrefix::new(Arc::clone(name)), title(declared), text))
         })
         .collect();
-    let missing = missing::sentence(upstreams.iter().filter_map(Known::absence));
-    let mut instructions = Instructions::new(ourselves.instructions.as_deref());
+    let missing = missing::sentence(upstreams.iter().filter_map(MergedMember::absence));
+    let mut instructions = InstructionsText::new(ourselves.instructions.as_deref());
     instructions.miss(missing.as_deref());
     for (prefix, title, text) in &speakers {
-        instructions.push(Part {
+        instructions.push(InstructionPart {
             prefix,
             title,
             text,
@@ -110,7 +114,7 @@ mod tests {
 
     use super::*;
     use crate::protocol::meta;
-    use crate::translate::merge::Missing;
+    use crate::translate::merge::MissingReason;
 
     fn declared(capabilities: &'static str, info: &'static str, says: Option<&str>) -> Declared {
         Declared::new(
@@ -121,8 +125,12 @@ mod tests {
         )
     }
 
-    fn known(name: &str, declared: Option<Declared>, missing: Option<Missing>) -> Known {
-        Known {
+    fn known(
+        name: &str,
+        declared: Option<Declared>,
+        missing: Option<MissingReason>,
+    ) -> MergedMember {
+        MergedMember {
             upstream: name.into(),
             declared: declared.map(Arc::new),
             missing,
@@ -154,12 +162,12 @@ mod tests {
         let upstreams = [
             known("a", Some(a), None),
             known("b", Some(b), None),
-            known("c", None, Some(Missing::Starting)),
+            known("c", None, Some(MissingReason::Starting)),
         ];
         let read: Value = serde_json::from_slice(&merged(
             Revision::V2025_06_18,
             &upstreams,
-            &Ourselves::sample(None),
+            &GatewayInfo::sample(None),
         ))
         .unwrap();
         assert_eq!(read["protocolVersion"], "2025-06-18");
@@ -175,9 +183,9 @@ mod tests {
 
     #[test]
     fn switched_off_changes_are_not_declared() {
-        let ours = Ourselves {
+        let ours = GatewayInfo {
             tells_changes: false,
-            ..Ourselves::sample(None)
+            ..GatewayInfo::sample(None)
         };
         let told = merged(Revision::V2025_06_18, &[], &ours);
         let read: Value = serde_json::from_slice(&told).unwrap();
@@ -193,7 +201,7 @@ mod tests {
         let read: Value = serde_json::from_slice(&merged(
             Revision::V2025_11_25,
             &[],
-            &Ourselves::sample(None),
+            &GatewayInfo::sample(None),
         ))
         .unwrap();
         assert_eq!(read.get("instructions"), None);

@@ -1,6 +1,6 @@
 //! Instructions of several upstreams as one text. Spec: BRIDGING §5.3.
 
-use crate::translate::naming::{Prefix, clean};
+use crate::translate::naming::{NamePrefix, clean};
 
 /// Characters of one upstream's instructions.
 const MAX_PART: usize = 8 * 1024;
@@ -11,9 +11,9 @@ const MAX_TITLE: usize = 80;
 
 /// What one upstream says.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
+pub struct InstructionPart<'a> {
     /// Whose it is.
-    pub prefix: &'a Prefix,
+    pub prefix: &'a NamePrefix,
     /// What people call it; empty for the upstream's configured name.
     pub title: &'a str,
     /// Its instructions, decoded.
@@ -22,14 +22,14 @@ pub struct Part<'a> {
 
 /// Builds the text: the operator's first, then each upstream's under its title.
 #[derive(Debug, Default)]
-pub struct Instructions<'a> {
+pub struct InstructionsText<'a> {
     operator: Option<&'a str>,
     /// A sentence that names the upstreams missing from the answer.
     missing: Option<&'a str>,
-    parts: Vec<Part<'a>>,
+    parts: Vec<InstructionPart<'a>>,
 }
 
-impl<'a> Instructions<'a> {
+impl<'a> InstructionsText<'a> {
     /// Nothing yet but the operator's own words.
     #[must_use]
     pub fn new(operator: Option<&'a str>) -> Self {
@@ -46,7 +46,7 @@ impl<'a> Instructions<'a> {
     }
 
     /// Adds what an upstream says, in the order of calls.
-    pub fn push(&mut self, part: Part<'a>) {
+    pub fn push(&mut self, part: InstructionPart<'a>) {
         self.parts.push(part);
     }
 
@@ -85,7 +85,7 @@ const PREFIX_RULE: &str = "This server joins several servers. Each section below
     one of them and speaks of its own tools, prompts and resources only; here their names begin \
     with the prefix in the heading.";
 
-fn label(part: Part<'_>) -> String {
+fn label(part: InstructionPart<'_>) -> String {
     let upstream = part.prefix.upstream();
     let title = clean(part.title, MAX_TITLE);
     let title = if title.is_empty() {
@@ -129,15 +129,15 @@ fn readable(text: &str, max_chars: usize) -> String {
 mod tests {
     use super::*;
 
-    fn prefixes() -> [Prefix; 2] {
-        ["a", "b"].map(|name| Prefix::new(name.into()))
+    fn prefixes() -> [NamePrefix; 2] {
+        ["a", "b"].map(|name| NamePrefix::new(name.into()))
     }
 
     fn text(operator: Option<&str>, parts: &[(&str, &str)]) -> Option<String> {
         let prefixes = prefixes();
-        let mut all = Instructions::new(operator);
+        let mut all = InstructionsText::new(operator);
         for (prefix, (title, text)) in prefixes.iter().zip(parts) {
-            all.push(Part {
+            all.push(InstructionPart {
                 prefix,
                 title,
                 text,

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::protocol::json::{self, JsonError, JsonScanner, MAX_DEPTH, WalkStop};
 use crate::protocol::methods::ListKind;
-use crate::translate::naming::{Prefix, looks_like};
-use crate::translate::rewrite::Walk;
+use crate::translate::naming::{NamePrefix, looks_like};
+use crate::translate::rewrite::RewriteWalk;
 
 /// Most items shown of one upstream, over all pages; further items are dropped.
 /// Spec: SPEC G-05.
@@ -40,7 +40,7 @@ pub struct ListMerger {
 
 /// A merged list.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergedList {
     /// JSON text of the list result.
     pub result: String,
     /// How many items it holds.
@@ -82,14 +82,14 @@ impl ListMerger {
     /// When the text is no array. Then no item of the page is shown, and the list counts as partial.
     pub fn append(
         &mut self,
-        prefix: &Prefix,
+        prefix: &NamePrefix,
         items: &str,
         mut is_shown: impl FnMut(&str) -> bool,
     ) -> Result<(), JsonError> {
         let before = (self.out.len(), self.shown);
         self.out.reserve(items.len() + items.len() / 16);
         let mut scanner = JsonScanner::new(items, MAX_DEPTH);
-        let mut walk = Walk::new(prefix);
+        let mut walk = RewriteWalk::new(prefix);
         if self.upstream.as_ref() != Some(prefix.upstream()) {
             self.upstream = Some(Arc::clone(prefix.upstream()));
             self.count = 0;
@@ -120,14 +120,14 @@ impl ListMerger {
 
     /// The list, with a cursor (plain text) when there is more.
     #[must_use]
-    pub fn finish(mut self, next_cursor: Option<&str>) -> Merged {
+    pub fn finish(mut self, next_cursor: Option<&str>) -> MergedList {
         self.out.push(']');
         if let Some(cursor) = next_cursor {
             self.out.push_str(",\"nextCursor\":");
             json::quote_into(&mut self.out, cursor);
         }
         self.out.push('}');
-        Merged {
+        MergedList {
             result: self.out,
             shown: self.shown,
             dropped: self.dropped,
@@ -139,8 +139,8 @@ impl ListMerger {
     fn item<'t>(
         &mut self,
         scanner: &mut JsonScanner<'t>,
-        walk: &mut Walk<'t>,
-        prefix: &Prefix,
+        walk: &mut RewriteWalk<'t>,
+        prefix: &NamePrefix,
         is_shown: &mut impl FnMut(&str) -> bool,
     ) -> Result<(), WalkStop> {
         scanner.peek();
@@ -176,7 +176,7 @@ impl ListMerger {
     }
 
     /// Whether nothing was shown under the same name or URI yet; notes look-alikes.
-    fn is_first(&mut self, prefix: &Prefix, original: &str) -> bool {
+    fn is_first(&mut self, prefix: &NamePrefix, original: &str) -> bool {
         // A URL that clients fetch themselves is shown bare: the first upstream owns it.
         let owner = match self.kind {
             ListKind::Resources | ListKind::Templates | ListKind::Skills

@@ -9,7 +9,7 @@ use crate::protocol::{json, meta};
 
 /// Why an answer goes out without an upstream, or with what was known of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Missing {
+pub(crate) enum MissingReason {
     /// Its first start since that of the gateway still runs.
     Starting,
     /// It did not answer in time.
@@ -28,7 +28,7 @@ pub(crate) enum Missing {
     Failed,
 }
 
-impl Missing {
+impl MissingReason {
     /// The code that clients are shown.
     fn code(self) -> &'static str {
         match self {
@@ -52,7 +52,7 @@ impl Missing {
     }
 }
 
-impl From<&Fault> for Missing {
+impl From<&Fault> for MissingReason {
     fn from(fault: &Fault) -> Self {
         match fault.kind {
             FaultKind::UpstreamTimeout => Self::Late,
@@ -67,17 +67,17 @@ impl From<&Fault> for Missing {
 
 /// One upstream of a merged endpoint, and its known or presumed declaration.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
+pub(crate) struct MergedMember {
     pub(crate) upstream: Arc<str>,
     /// Declaration of the upstream; while missing, the last known or a presumed declaration.
     pub(crate) declared: Option<Arc<Declared>>,
     /// Why it was not there; its list may come later.
-    pub(crate) missing: Option<Missing>,
+    pub(crate) missing: Option<MissingReason>,
 }
 
-impl Known {
+impl MergedMember {
     /// The upstream and the reason, if missing.
-    pub(super) fn absence(&self) -> Option<(&Arc<str>, Missing)> {
+    pub(super) fn absence(&self) -> Option<(&Arc<str>, MissingReason)> {
         Some((&self.upstream, self.missing?))
     }
 }
@@ -85,7 +85,7 @@ impl Known {
 /// JSON text of the member of `_meta` that names who is missing: `"<key>":{"<upstream>":"<code>"}`; nothing where
 /// nobody is.
 pub(crate) fn member<'m>(
-    missing: impl IntoIterator<Item = (&'m Arc<str>, Missing)>,
+    missing: impl IntoIterator<Item = (&'m Arc<str>, MissingReason)>,
 ) -> Option<String> {
     let mut codes = missing
         .into_iter()
@@ -97,7 +97,7 @@ pub(crate) fn member<'m>(
 
 /// A sentence for models: names the missing upstreams, and says that their lists may appear later.
 pub(super) fn sentence<'m>(
-    missing: impl IntoIterator<Item = (&'m Arc<str>, Missing)>,
+    missing: impl IntoIterator<Item = (&'m Arc<str>, MissingReason)>,
 ) -> Option<String> {
     let (mut soon, mut down) = (Vec::new(), Vec::new());
     for (upstream, why) in missing {
@@ -132,7 +132,10 @@ mod tests {
     #[test]
     fn codes_name_each_missing_upstream() {
         let (a, b) = (Arc::from("a"), Arc::from("b"));
-        let missing = [(&a, Missing::Starting), (&b, Missing::Unreachable)];
+        let missing = [
+            (&a, MissingReason::Starting),
+            (&b, MissingReason::Unreachable),
+        ];
         assert_eq!(
             member(missing).unwrap(),
             r#""dev.drawbridge/missing":{"a":"starting","b":"unreachable"}"#
@@ -143,7 +146,7 @@ mod tests {
     #[test]
     fn sentence_tells_those_who_come_from_those_who_are_down() {
         let (a, b) = (Arc::from("a"), Arc::from("b"));
-        let said = sentence([(&a, Missing::Lost), (&b, Missing::Late)]).unwrap();
+        let said = sentence([(&a, MissingReason::Lost), (&b, MissingReason::Late)]).unwrap();
         assert_eq!(
             said,
             format!("Not ready yet: `b`. Not available now: `a`. {LATER}")

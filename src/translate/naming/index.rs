@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Prefix, is_fetchable};
+use super::{NamePrefix, is_fetchable};
 use crate::protocol::json;
 use crate::protocol::methods::ListKind;
 
@@ -15,7 +15,7 @@ const MAX_OWNERS: usize = 8;
 
 /// What was listed under a name.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Found<'a> {
+pub enum FoundName<'a> {
     /// One owner.
     One {
         /// The upstream.
@@ -31,9 +31,9 @@ pub enum Found<'a> {
 
 /// Names listed to one principal, of one kind, by the spelling that clients see and by the bare one.
 #[derive(Debug, Default)]
-pub struct Index {
-    shown: HashMap<Box<str>, Entry>,
-    bare: HashMap<Box<str>, Vec<Entry>>,
+pub struct NameIndex {
+    shown: HashMap<Box<str>, IndexEntry>,
+    bare: HashMap<Box<str>, Vec<IndexEntry>>,
     /// What stands before the first expression of each template of `http` URLs, as listed.
     literals: Vec<(Box<str>, Arc<str>)>,
     /// Whether these are URIs.
@@ -42,12 +42,12 @@ pub struct Index {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Entry {
+struct IndexEntry {
     upstream: Arc<str>,
     original: Arc<str>,
 }
 
-impl Index {
+impl NameIndex {
     /// Adds the items of one upstream's list, the JSON text of an array, where `is_shown` says so.
     /// Items without a name are passed over.
     ///
@@ -56,7 +56,7 @@ impl Index {
     pub fn add(
         &mut self,
         kind: ListKind,
-        prefix: &Prefix,
+        prefix: &NamePrefix,
         items: &str,
         mut is_shown: impl FnMut(&str) -> bool,
     ) -> Result<(), json::JsonError> {
@@ -75,12 +75,12 @@ impl Index {
         Ok(())
     }
 
-    fn insert(&mut self, kind: ListKind, prefix: &Prefix, original: &str) {
+    fn insert(&mut self, kind: ListKind, prefix: &NamePrefix, original: &str) {
         if self.len >= MAX_ITEMS {
             return;
         }
         self.len += 1;
-        let entry = Entry {
+        let entry = IndexEntry {
             upstream: prefix.upstream().clone(),
             original: original.into(),
         };
@@ -103,7 +103,7 @@ impl Index {
         }
     }
 
-    fn shown_as<'n>(&self, prefix: &Prefix, original: &'n str) -> Cow<'n, str> {
+    fn shown_as<'n>(&self, prefix: &NamePrefix, original: &'n str) -> Cow<'n, str> {
         if self.are_uris {
             prefix.uri(original)
         } else {
@@ -116,25 +116,25 @@ impl Index {
     /// A second owner makes a bare name fail; it never switches. `http` URLs, which are shown bare,
     /// belong to the first upstream that lists them.
     #[must_use]
-    pub fn find(&self, name: &str) -> Found<'_> {
+    pub fn find(&self, name: &str) -> FoundName<'_> {
         if let Some(entry) = self.shown.get(name) {
-            return Found::One {
+            return FoundName::One {
                 upstream: &entry.upstream,
                 original: &entry.original,
             };
         }
         match self.bare.get(name).map(Vec::as_slice) {
-            Some([entry]) => Found::One {
+            Some([entry]) => FoundName::One {
                 upstream: &entry.upstream,
                 original: &entry.original,
             },
-            None | Some([]) => Found::Nobody,
+            None | Some([]) => FoundName::Nobody,
             Some(several) => {
                 let shown = several.iter().map(|entry| {
-                    let prefix = Prefix::new(entry.upstream.clone());
+                    let prefix = NamePrefix::new(entry.upstream.clone());
                     self.shown_as(&prefix, name).into_owned()
                 });
-                Found::Several(shown.collect())
+                FoundName::Several(shown.collect())
             }
         }
     }
@@ -212,21 +212,21 @@ mod tests {
 
     use super::*;
 
-    fn index(kind: ListKind, lists: &[(&str, &str)]) -> Index {
-        let mut index = Index::default();
+    fn index(kind: ListKind, lists: &[(&str, &str)]) -> NameIndex {
+        let mut index = NameIndex::default();
         for (upstream, items) in lists {
             index
-                .add(kind, &Prefix::new((*upstream).into()), items, |_| true)
+                .add(kind, &NamePrefix::new((*upstream).into()), items, |_| true)
                 .unwrap();
         }
         index
     }
 
-    fn owner(found: &Found<'_>) -> String {
+    fn owner(found: &FoundName<'_>) -> String {
         match found {
-            Found::One { upstream, original } => format!("{upstream} {original}"),
-            Found::Several(names) => names.join(" "),
-            Found::Nobody => "nobody".to_owned(),
+            FoundName::One { upstream, original } => format!("{upstream} {original}"),
+            FoundName::Several(names) => names.join(" "),
+            FoundName::Nobody => "nobody".to_owned(),
         }
     }
 
@@ -289,21 +289,21 @@ mod tests {
             ListKind::Prompts,
             &[("up", &format!(r#"[{{"name":"{long}"}}]"#))],
         );
-        let shown = Prefix::new("up".into()).name(&long);
+        let shown = NamePrefix::new("up".into()).name(&long);
         assert_eq!(owner(&one.find(&shown)), format!("up {long}"));
     }
 
     #[test]
     fn what_policy_hides_is_not_found_and_gives_no_hint() {
-        let mut index = Index::default();
+        let mut index = NameIndex::default();
         let items = r#"[{"name":"open"},{"name":"secret"},5,{"title":"no name"}]"#;
         index
-            .add(ListKind::Tools, &Prefix::new("a".into()), items, |n| {
+            .add(ListKind::Tools, &NamePrefix::new("a".into()), items, |n| {
                 n != "secret"
             })
             .unwrap();
-        assert_eq!(index.find("secret"), Found::Nobody);
-        assert_eq!(index.find("a__secret"), Found::Nobody);
+        assert_eq!(index.find("secret"), FoundName::Nobody);
+        assert_eq!(index.find("a__secret"), FoundName::Nobody);
         assert_eq!(owner(&index.find("open")), "a open");
     }
 

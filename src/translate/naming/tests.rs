@@ -3,19 +3,19 @@ use rstest::rstest;
 
 use super::*;
 
-fn prefixes() -> Prefixes {
-    Prefixes::new(["a", "b", "files", "a-b"].map(Arc::from))
+fn prefixes() -> NamePrefixes {
+    NamePrefixes::new(["a", "b", "files", "a-b"].map(Arc::from))
 }
 
-fn prefix(name: &str) -> Prefix {
-    Prefix::new(name.into())
+fn prefix(name: &str) -> NamePrefix {
+    NamePrefix::new(name.into())
 }
 
-fn meaning(resolved: &Resolved<'_>) -> String {
+fn meaning(resolved: &ResolvedName<'_>) -> String {
     match resolved {
-        Resolved::Exact { upstream, original } => format!("{upstream} {original}"),
-        Resolved::NeedsIndex => "index".to_owned(),
-        Resolved::Unknown => "unknown".to_owned(),
+        ResolvedName::Exact { upstream, original } => format!("{upstream} {original}"),
+        ResolvedName::NeedsIndex => "index".to_owned(),
+        ResolvedName::Unknown => "unknown".to_owned(),
     }
 }
 
@@ -48,7 +48,7 @@ fn names_that_cannot_be_shown_are_shortened_and_need_the_index(#[case] original:
     assert!(shown.starts_with("a__"));
     assert_eq!(shown.chars().count(), MAX_NAME);
     assert!(!shown.chars().any(is_hidden));
-    assert_eq!(prefixes().resolve_name(&shown), Resolved::NeedsIndex);
+    assert_eq!(prefixes().resolve_name(&shown), ResolvedName::NeedsIndex);
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn shortening_keeps_a_readable_head_and_tells_names_apart() {
 fn other_names_are_never_guessed(#[case] name: &str, #[case] expected: &str) {
     assert_eq!(meaning(&prefixes().resolve_name(name)), expected);
     let overlong = format!("a__{}", "x".repeat(100));
-    assert_eq!(prefixes().resolve_name(&overlong), Resolved::Unknown);
+    assert_eq!(prefixes().resolve_name(&overlong), ResolvedName::Unknown);
 }
 
 #[rstest]
@@ -105,7 +105,7 @@ fn uris_carry_their_upstream_and_come_back(#[case] original: &str, #[case] shown
 #[case("https://host/{path}")]
 fn urls_that_clients_may_fetch_stay_and_need_the_index(#[case] url: &str) {
     assert_eq!(prefix("a").uri(url), url);
-    assert_eq!(prefixes().resolve_uri(url), Resolved::NeedsIndex);
+    assert_eq!(prefixes().resolve_uri(url), ResolvedName::NeedsIndex);
 }
 
 #[rstest]
@@ -154,16 +154,16 @@ fn hostile() -> impl Strategy<Value = String> {
 proptest! {
     #[test]
     fn exact_names_are_reversible(up in upstream(), other in upstream(), name in hostile()) {
-        let all = Prefixes::new([up.as_str().into(), Arc::from(other.as_str())]);
+        let all = NamePrefixes::new([up.as_str().into(), Arc::from(other.as_str())]);
         let shown = all.of(&up).unwrap().name(&name);
         prop_assert!(shown.chars().count() <= MAX_NAME);
         match all.resolve_name(&shown) {
-            Resolved::Exact { upstream, original } => {
+            ResolvedName::Exact { upstream, original } => {
                 prop_assert_eq!(&*upstream, up.as_str());
                 prop_assert_eq!(original, name);
             }
-            Resolved::NeedsIndex => prop_assert_eq!(shown.chars().count(), MAX_NAME),
-            Resolved::Unknown => prop_assert!(false, "{:?}", shown),
+            ResolvedName::NeedsIndex => prop_assert_eq!(shown.chars().count(), MAX_NAME),
+            ResolvedName::Unknown => prop_assert!(false, "{:?}", shown),
         }
     }
 

@@ -2,7 +2,7 @@
 
 /// How a URI, or a URI template, carries its upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum UriForm {
     /// `http:` and `https:`: shown unchanged, since clients may fetch the URL directly. Spec: SPEC C-52.
     Fetchable,
     /// `ui://` and `skill://`: the upstream becomes the first segment, which keeps the scheme and
@@ -15,7 +15,7 @@ pub(super) enum Form {
     Other,
 }
 
-impl Form {
+impl UriForm {
     pub(super) fn of(uri: &str) -> Self {
         let Some((scheme, rest)) = uri.split_once(':') else {
             return Self::Other;

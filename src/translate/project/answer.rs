@@ -4,23 +4,23 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use super::Projection;
-use super::object::{Fate, object, string_member};
+use super::RevisionProjection;
+use super::object::{MemberFate, object, string_member};
 use crate::call::{Answer, Asked, Question};
 use crate::protocol::json::{self, JsonError, member};
 
 /// The methods of a round's questions, by key.
-pub(crate) type Methods = HashMap<String, String>;
+pub(crate) type RequestMethods = HashMap<String, String>;
 
 /// What was asked, to read the answers by.
-pub(crate) fn methods(entries: &[(String, Question)]) -> Methods {
+pub(crate) fn methods(entries: &[(String, Question)]) -> RequestMethods {
     let of = |(key, question): &(String, Question)| (key.clone(), question.method.clone());
     entries.iter().map(of).collect()
 }
 
-impl Projection {
+impl RevisionProjection {
     /// What became of a round, in the words of the upstream's revision.
-    pub(crate) fn asked(self, methods: &Methods, asked: Asked) -> Asked {
+    pub(crate) fn asked(self, methods: &RequestMethods, asked: Asked) -> Asked {
         let Asked::Answered(answers) = asked else {
             return asked;
         };
@@ -70,9 +70,9 @@ impl Projection {
         }
         let one = object(text, |name, _| {
             Ok(if name == "content" {
-                Fate::Put(first.into())
+                MemberFate::Put(first.into())
             } else {
-                Fate::Keep
+                MemberFate::Keep
             })
         });
         Ok(Some(one.map_err(ambiguous)?.into_owned()))
@@ -107,7 +107,7 @@ mod tests {
         let answer = json!({"role": "assistant", "content": content, "model": "m"});
         let answer = Answer::Result(Bytes::from(answer.to_string()));
         let read = |bytes: Bytes| serde_json::from_slice::<Value>(&bytes).unwrap();
-        match Projection::new(from, to).answer("sampling/createMessage", answer) {
+        match RevisionProjection::new(from, to).answer("sampling/createMessage", answer) {
             Answer::Result(result) => Ok(read(result)["content"].take()),
             Answer::Error(error) => Err(read(error)),
         }

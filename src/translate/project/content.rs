@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::Projection;
-use super::object::{Fate, array, object, string_member};
+use super::RevisionProjection;
+use super::object::{MemberFate, array, object, string_member};
 use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 
-impl Projection {
+impl RevisionProjection {
     /// Whether there are blocks that the client does not know and the upstream may send.
     pub(super) fn narrows_content(self) -> bool {
         self.from > self.to && !self.to.has_structured_content()
@@ -26,7 +26,7 @@ impl Projection {
         array(text, |message| {
             let message = object(message, |name, value| match name {
                 "content" => Ok(self.content(value)?.into()),
-                _ => Ok(Fate::Keep),
+                _ => Ok(MemberFate::Keep),
             })?;
             Ok(message.into())
         })

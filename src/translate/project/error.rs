@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::Projection;
-use super::object::Fate;
+use super::RevisionProjection;
+use super::object::MemberFate;
 use super::object::{object, string_member};
 use crate::call::Reply;
 use crate::protocol::error_codes::{
@@ -15,7 +15,7 @@ use crate::protocol::{Era, Message, json, methods};
 
 /// What an error is about.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct ErrorSubject<'a> {
     pub(crate) method: &'a str,
     /// The URI as the upstream was sent it.
     pub(crate) name: Option<&'a str>,
@@ -26,7 +26,7 @@ pub(crate) struct Asked<'a> {
 
 /// What the client gets for an error.
 #[derive(Debug)]
-pub(crate) enum Turned {
+pub(crate) enum ProjectedError {
     /// The upstream's own, perhaps under another code.
     Relayed(Message),
     /// An error that we wrote.
@@ -38,11 +38,11 @@ pub(crate) enum Turned {
 /// Converts an upstream's error `code` to the client's revision. Errors about a single hop are never
 /// relayed unchanged: the client would negotiate with the gateway about the hop between gateway and upstream.
 pub(crate) fn from_upstream(
-    projection: Projection,
+    projection: RevisionProjection,
     message: Message,
     code: i64,
-    asked: &Asked<'_>,
-) -> Turned {
+    asked: &ErrorSubject<'_>,
+) -> ProjectedError {
     let modern = projection.to.era() == Era::Modern;
     let error = message.error().unwrap_or("{}");
     match code {
@@ -51,23 +51,23 @@ pub(crate) fn from_upstream(
             && (code == MISSING_CLIENT_CAPABILITY || !is_relayable(code))
             && !is_of_one_hop(code) =>
         {
-            Turned::Relayed(message)
+            ProjectedError::Relayed(message)
         }
         MISSING_CLIENT_CAPABILITY => {
             let missing = missing(error);
             if modern && !is_declared(&missing, asked.declared) {
-                return Turned::Relayed(message);
+                return ProjectedError::Relayed(message);
             }
             capability_missing(asked.method, asked.upstream, &missing)
         }
         URL_ELICITATION_REQUIRED if modern => no_visit(asked),
-        URL_ELICITATION_REQUIRED if projection.is_beyond() => Turned::Relayed(message),
+        URL_ELICITATION_REQUIRED if projection.is_beyond() => ProjectedError::Relayed(message),
         URL_ELICITATION_REQUIRED if !projection.to.has_url_elicitation() => visit(error, asked),
         RESOURCE_NOT_FOUND if modern => recoded(message, INVALID_PARAMS),
         INVALID_PARAMS if projection.is_down() && is_not_found(error, asked) => {
             recoded(message, RESOURCE_NOT_FOUND)
         }
-        code if is_relayable(code) => Turned::Relayed(message),
+        code if is_relayable(code) => ProjectedError::Relayed(message),
         _ => written(
             INTERNAL_ERROR,
             "the upstream answered with an error of its own hop",
@@ -81,7 +81,7 @@ pub(crate) fn from_upstream(
 
 /// The call for a visit, for a client that knows no such error: text for the model to act on, with
 /// the URLs. Spec: BRIDGING §2.3; SPEC C-83.
-fn visit(error: &str, asked: &Asked<'_>) -> Turned {
+fn visit(error: &str, asked: &ErrorSubject<'_>) -> ProjectedError {
     let text = string_member(error, "message").unwrap_or_default();
     if asked.method != "tools/call" {
         let data = format!(r#"{{"upstream":{}}}"#, json::quote(asked.upstream));
@@ -93,12 +93,12 @@ fn visit(error: &str, asked: &Asked<'_>) -> Turned {
         .into_iter()
         .filter_map(|one| string_member(one, "url"));
     let lines: Vec<_> = std::iter::once(text).chain(urls).collect();
-    Turned::ToolError(lines.join("\n"))
+    ProjectedError::ToolError(lines.join("\n"))
 }
 
 /// A visit that a modern client was not, or could not be, asked for: it may declare that it can.
 /// The links are left out. Spec: BRIDGING §3.6; SPEC M-16, M-60.
-fn no_visit(asked: &Asked<'_>) -> Turned {
+fn no_visit(asked: &ErrorSubject<'_>) -> ProjectedError {
     let data = |inner: &str| {
         let upstream = json::quote(asked.upstream);
         format!(r#"{{"upstream":{upstream}{inner}}}"#)
@@ -119,10 +119,10 @@ fn no_visit(asked: &Asked<'_>) -> Turned {
 }
 
 /// The error for a client whose upstream requires a capability that the gateway did not offer.
-pub(crate) fn capability_missing(method: &str, upstream: &str, missing: &str) -> Turned {
+pub(crate) fn capability_missing(method: &str, upstream: &str, missing: &str) -> ProjectedError {
     let text = format!("upstream \"{upstream}\" needs what this client does not offer: {missing}");
     if method == "tools/call" {
-        return Turned::ToolError(text);
+        return ProjectedError::ToolError(text);
     }
     let data = format!(r#"{{"upstream":{}}}"#, json::quote(upstream));
     written(INTERNAL_ERROR, &text, &data)
@@ -159,7 +159,7 @@ pub(crate) fn covers(declared: &str, missing: &str) -> bool {
 }
 
 /// Whether a parameter error means that the requested resource does not exist (`data.uri` is the URI).
-fn is_not_found(error: &str, asked: &Asked<'_>) -> bool {
+fn is_not_found(error: &str, asked: &ErrorSubject<'_>) -> bool {
     asked.method == "resources/read"
         && member(error, "data")
             .and_then(|data| string_member(data, "uri"))
@@ -168,27 +168,27 @@ fn is_not_found(error: &str, asked: &Asked<'_>) -> bool {
         && asked.name.is_some()
 }
 
-fn recoded(message: Message, code: i64) -> Turned {
+fn recoded(message: Message, code: i64) -> ProjectedError {
     let error = message.error().unwrap_or("{}");
     let recoded = object(error, |name, _| {
         Ok(match name {
-            "code" => Fate::Put(code.to_string().into()),
-            _ => Fate::Keep,
+            "code" => MemberFate::Put(code.to_string().into()),
+            _ => MemberFate::Keep,
         })
     });
     let Ok(std::borrow::Cow::Owned(recoded)) = recoded else {
-        return Turned::Relayed(message);
+        return ProjectedError::Relayed(message);
     };
     let bytes = message.edit().error(recoded).finish();
-    Turned::Relayed(Message::parse(bytes, usize::MAX).unwrap_or(message))
+    ProjectedError::Relayed(Message::parse(bytes, usize::MAX).unwrap_or(message))
 }
 
-fn written(code: i64, text: &str, data: &str) -> Turned {
+fn written(code: i64, text: &str, data: &str) -> ProjectedError {
     let text = json::quote(text);
-    Turned::Written(format!(r#"{{"code":{code},"message":{text},"data":{data}}}"#).into())
+    ProjectedError::Written(format!(r#"{{"code":{code},"message":{text},"data":{data}}}"#).into())
 }
 
-impl Turned {
+impl ProjectedError {
     /// As a reply; `dress` makes a result of the client's revision out of one that we wrote.
     pub(crate) fn into_reply(self, dress: impl FnOnce(String) -> String) -> Reply {
         match self {

@@ -7,7 +7,7 @@ use crate::translate::merge::DISCOVERED_MS;
 
 /// Cache scope: which clients may share a cached result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Scope {
+pub(crate) enum CacheScope {
     /// Everybody.
     Public,
     /// One authorization context.
@@ -16,13 +16,13 @@ pub(crate) enum Scope {
 
 /// Cache hints: lifetime and scope of a result. Spec: SPEC M-80.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Hints {
+pub(crate) struct CacheHints {
     /// Milliseconds.
     pub(crate) ttl_ms: u64,
-    pub(crate) scope: Scope,
+    pub(crate) scope: CacheScope,
 }
 
-impl Scope {
+impl CacheScope {
     /// The JSON text.
     pub(crate) fn as_json(self) -> &'static str {
         match self {
@@ -32,43 +32,43 @@ impl Scope {
     }
 }
 
-impl Hints {
+impl CacheHints {
     /// Nothing.
     pub(crate) const NONE: Self = Self {
         ttl_ms: 0,
-        scope: Scope::Private,
+        scope: CacheScope::Private,
     };
 
     /// What follows from declarations and rules alone: as our own discovery of them.
     pub(crate) const DECLARED: Self = Self {
         ttl_ms: DISCOVERED_MS,
-        scope: Scope::Private,
+        scope: CacheScope::Private,
     };
 
     /// For one authorization context, for `ttl`.
     pub(crate) fn private(ttl: Duration) -> Self {
         Self {
             ttl_ms: u64::try_from(ttl.as_millis()).unwrap_or(0),
-            scope: Scope::Private,
+            scope: CacheScope::Private,
         }
     }
 
     /// What takes nothing from any other.
     pub(crate) const ANY: Self = Self {
         ttl_ms: 24 * 60 * 60 * 1000,
-        scope: Scope::Public,
+        scope: CacheScope::Public,
     };
 
     /// What holds for two parts together (SPEC M-83).
     #[must_use]
     pub(crate) fn and(self, other: Self) -> Self {
-        let public = self.scope == Scope::Public && other.scope == Scope::Public;
+        let public = self.scope == CacheScope::Public && other.scope == CacheScope::Public;
         Self {
             ttl_ms: self.ttl_ms.min(other.ttl_ms),
             scope: if public {
-                Scope::Public
+                CacheScope::Public
             } else {
-                Scope::Private
+                CacheScope::Private
             },
         }
     }
@@ -86,8 +86,8 @@ impl Hints {
         Self {
             ttl_ms: ttl.unwrap_or(otherwise.ttl_ms).min(Self::ANY.ttl_ms),
             scope: match message.result_member("cacheScope") {
-                Some("\"public\"") => Scope::Public,
-                Some("\"private\"") => Scope::Private,
+                Some("\"public\"") => CacheScope::Public,
+                Some("\"private\"") => CacheScope::Private,
                 _ => otherwise.scope,
             },
         }

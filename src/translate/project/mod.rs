@@ -16,14 +16,14 @@ mod schema;
 mod tool;
 
 pub(crate) use answer::methods;
-pub(crate) use error::{Asked, Turned, covers, from_upstream as error};
-pub(crate) use hints::{Hints, Scope};
+pub(crate) use error::{ErrorSubject, ProjectedError, covers, from_upstream as error};
+pub(crate) use hints::{CacheHints, CacheScope};
 pub(crate) use request::request;
-pub(crate) use result::{Origin, Unusable, is_of_unknown_kind, tool_error, wraps};
+pub(crate) use result::{ResultOrigin, UnusableResult, is_of_unknown_kind, tool_error, wraps};
 
 use std::borrow::Cow;
 
-use self::object::Fate;
+use self::object::MemberFate;
 use crate::call::{Notice, NoticeKind};
 use crate::cause::chain;
 use crate::protocol::json::JsonError;
@@ -32,14 +32,14 @@ use crate::telemetry::metrics::LABELED;
 
 /// From the revision of an upstream to that of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct Projection {
+pub(crate) struct RevisionProjection {
     from: Revision,
     to: Revision,
     /// Whether calls of the upstream are run here as tasks of 2025-11-25.
     hosts_tasks: bool,
 }
 
-impl Projection {
+impl RevisionProjection {
     /// Projection from the upstream's revision to the client's.
     pub(crate) fn new(from: Revision, to: Revision) -> Self {
         Self {
@@ -104,16 +104,16 @@ impl Projection {
         }
         object::array(items, |item| {
             if tool::is_left_out(self, item) {
-                return Ok(Fate::Drop);
+                return Ok(MemberFate::Drop);
             }
             Ok(tool::tool(self, item).map_or_else(
                 |error| {
                     let name = object::string_member(item, "name").unwrap_or_default();
                     LABELED.upstream_garbage.add(upstream, 1);
                     tracing::warn!(upstream, tool = ?name, error = chain(&error), "a tool is left out of a list");
-                    Fate::Drop
+                    MemberFate::Drop
                 },
-                Fate::from,
+                MemberFate::from,
             ))
         })
     }

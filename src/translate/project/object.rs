@@ -6,7 +6,7 @@ use crate::protocol::json::{self, JsonError, ObjectWriter};
 
 /// What becomes of a member or an element.
 #[derive(Debug)]
-pub(super) enum Fate<'t> {
+pub(super) enum MemberFate<'t> {
     /// It stays.
     Keep,
     /// It is left out.
@@ -15,7 +15,7 @@ pub(super) enum Fate<'t> {
     Put(Cow<'t, str>),
 }
 
-impl<'t> From<Cow<'t, str>> for Fate<'t> {
+impl<'t> From<Cow<'t, str>> for MemberFate<'t> {
     /// What was borrowed was not changed.
     fn from(text: Cow<'t, str>) -> Self {
         match text {
@@ -31,7 +31,7 @@ impl<'t> From<Cow<'t, str>> for Fate<'t> {
 /// When the object repeats a member, or is no JSON.
 pub(super) fn object<'t>(
     text: &'t str,
-    mut fate: impl FnMut(&str, &'t str) -> Result<Fate<'t>, JsonError>,
+    mut fate: impl FnMut(&str, &'t str) -> Result<MemberFate<'t>, JsonError>,
 ) -> Result<Cow<'t, str>, JsonError> {
     if !text.starts_with('{') {
         return Ok(Cow::Borrowed(text));
@@ -40,12 +40,12 @@ pub(super) fn object<'t>(
     let mut out = ObjectWriter::default();
     for (name, value) in json::members(text)? {
         let value = match fate(&name, value)? {
-            Fate::Keep => Cow::Borrowed(value),
-            Fate::Drop => {
+            MemberFate::Keep => Cow::Borrowed(value),
+            MemberFate::Drop => {
                 changed = true;
                 continue;
             }
-            Fate::Put(text) => {
+            MemberFate::Put(text) => {
                 changed = true;
                 text
             }
@@ -64,7 +64,7 @@ pub(super) fn object<'t>(
 /// When the text is no JSON.
 pub(super) fn array<'t>(
     text: &'t str,
-    mut fate: impl FnMut(&'t str) -> Result<Fate<'t>, JsonError>,
+    mut fate: impl FnMut(&'t str) -> Result<MemberFate<'t>, JsonError>,
 ) -> Result<Cow<'t, str>, JsonError> {
     if !text.starts_with('[') {
         return Ok(Cow::Borrowed(text));
@@ -73,9 +73,9 @@ pub(super) fn array<'t>(
     let mut kept: Vec<Cow<'t, str>> = Vec::new();
     for element in json::elements(text)? {
         match fate(element)? {
-            Fate::Keep => kept.push(Cow::Borrowed(element)),
-            Fate::Drop => changed = true,
-            Fate::Put(text) => {
+            MemberFate::Keep => kept.push(Cow::Borrowed(element)),
+            MemberFate::Drop => changed = true,
+            MemberFate::Put(text) => {
                 changed = true;
                 kept.push(text);
             }
@@ -99,22 +99,29 @@ mod tests {
     #[test]
     fn what_is_not_named_keeps_its_bytes() {
         let text = r#"{ "a" : [1, 2] , "b":{ } }"#;
-        let kept = object(text, |_, _| Ok(Fate::Keep)).unwrap();
+        let kept = object(text, |_, _| Ok(MemberFate::Keep)).unwrap();
         assert!(matches!(kept, Cow::Borrowed(same) if same == text));
         let cut = object(text, |name, _| {
-            Ok(if name == "b" { Fate::Drop } else { Fate::Keep })
+            Ok(if name == "b" {
+                MemberFate::Drop
+            } else {
+                MemberFate::Keep
+            })
         });
         assert_eq!(cut.unwrap(), r#"{"a":[1, 2]}"#);
     }
 
     #[test]
     fn an_object_that_loses_everything_is_still_an_object() {
-        assert_eq!(object(r#"{"a":1}"#, |_, _| Ok(Fate::Drop)).unwrap(), "{}");
-        assert_eq!(array("[1,2]", |_| Ok(Fate::Drop)).unwrap(), "[]");
+        assert_eq!(
+            object(r#"{"a":1}"#, |_, _| Ok(MemberFate::Drop)).unwrap(),
+            "{}"
+        );
+        assert_eq!(array("[1,2]", |_| Ok(MemberFate::Drop)).unwrap(), "[]");
     }
 
     #[test]
     fn an_object_that_two_parsers_read_differently_is_refused() {
-        assert!(object(r#"{"a":1,"a":2}"#, |_, _| Ok(Fate::Keep)).is_err());
+        assert!(object(r#"{"a":1,"a":2}"#, |_, _| Ok(MemberFate::Keep)).is_err());
     }
 }

@@ -4,15 +4,15 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::Projection;
-use super::object::{Fate, array, object, string_member};
+use super::RevisionProjection;
+use super::object::{MemberFate, array, object, string_member};
 use crate::call::Question;
 use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::{Era, Revision, meta};
 
 /// Why a question cannot be put to a client.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unaskable {
+pub(crate) enum UnaskableReason {
     /// Its revision has no words for it.
     #[error("the client's protocol revision cannot express {0}")]
     Inexpressible(&'static str),
@@ -21,16 +21,16 @@ pub(crate) enum Unaskable {
     Ambiguous(#[from] JsonError),
 }
 
-impl Projection {
+impl RevisionProjection {
     /// A question as the client's revision puts it. `mint` makes an elicitation id.
     ///
     /// # Errors
-    /// [`Unaskable`]: the upstream is told that the client cannot be asked.
+    /// [`UnaskableReason`]: the upstream is told that the client cannot be asked.
     pub(crate) fn question(
         self,
         question: Question,
         mint: impl FnOnce() -> String,
-    ) -> Result<Question, Unaskable> {
+    ) -> Result<Question, UnaskableReason> {
         let Some(params) = question.params.as_ref().filter(|_| !self.is_identity()) else {
             return Ok(question);
         };
@@ -55,13 +55,13 @@ impl Projection {
         self,
         params: &str,
         mint: impl FnOnce() -> String,
-    ) -> Result<Cow<'_, str>, Unaskable> {
+    ) -> Result<Cow<'_, str>, UnaskableReason> {
         let url = string_member(params, "mode").is_some_and(|mode| mode == "url");
         if !self.to.has_elicitation() {
-            return Err(Unaskable::Inexpressible("questions to the user"));
+            return Err(UnaskableReason::Inexpressible("questions to the user"));
         }
         if url && !self.to.has_url_elicitation() {
-            return Err(Unaskable::Inexpressible("a visit to a URL"));
+            return Err(UnaskableReason::Inexpressible("a visit to a URL"));
         }
         let mut schema = None;
         if self.to < Revision::V2025_11_25
@@ -71,10 +71,10 @@ impl Projection {
         }
         let projected = object(params, |name, value| {
             Ok(match name {
-                "mode" if !self.to.has_url_elicitation() => Fate::Drop,
-                "requestedSchema" => schema.take().map_or(Fate::Keep, Fate::from),
+                "mode" if !self.to.has_url_elicitation() => MemberFate::Drop,
+                "requestedSchema" => schema.take().map_or(MemberFate::Keep, MemberFate::from),
                 // Spec: SPEC C-82.
-                "elicitationId" if self.to.era() == Era::Modern => Fate::Drop,
+                "elicitationId" if self.to.era() == Era::Modern => MemberFate::Drop,
                 _ => self.common(name, value)?,
             })
         })?;
@@ -87,12 +87,14 @@ impl Projection {
         Ok(projected)
     }
 
-    fn sampling(self, params: &str) -> Result<Cow<'_, str>, Unaskable> {
+    fn sampling(self, params: &str) -> Result<Cow<'_, str>, UnaskableReason> {
         if self.to.has_sampling_tools() {
             return Ok(object(params, |name, value| self.common(name, value))?);
         }
         if member(params, "tools").is_some() || member(params, "toolChoice").is_some() {
-            return Err(Unaskable::Inexpressible("tools in a sampling request"));
+            return Err(UnaskableReason::Inexpressible(
+                "tools in a sampling request",
+            ));
         }
         let messages = match member(params, "messages") {
             Some(messages) => self.sampling_messages(messages)?,
@@ -101,18 +103,18 @@ impl Projection {
         let mut messages = Some(messages);
         Ok(object(params, |name, value| {
             Ok(match name {
-                "messages" => messages.take().map_or(Fate::Keep, Fate::from),
+                "messages" => messages.take().map_or(MemberFate::Keep, MemberFate::from),
                 _ => self.common(name, value)?,
             })
         })?)
     }
 
     /// Messages with one block each: a message of several becomes several of the same role.
-    fn sampling_messages(self, text: &str) -> Result<Cow<'_, str>, Unaskable> {
+    fn sampling_messages(self, text: &str) -> Result<Cow<'_, str>, UnaskableReason> {
         let mut tools = false;
         let messages = array(text, |one| {
             let Some(content) = member(one, "content") else {
-                return Ok(Fate::Keep);
+                return Ok(MemberFate::Keep);
             };
             let blocks = if content.starts_with('[') {
                 json::elements(content)?
@@ -127,60 +129,66 @@ impl Projection {
                 let block = self.content(block)?;
                 let same = matches!(&block, Cow::Borrowed(same) if *same == content);
                 if same {
-                    return Ok(Fate::Keep);
+                    return Ok(MemberFate::Keep);
                 }
                 let mut block = Some(block);
                 let message = object(one, |name, _| {
                     Ok(match name {
-                        "content" => block.take().map_or(Fate::Keep, |block| {
-                            Fate::Put(Cow::Owned(block.into_owned()))
+                        "content" => block.take().map_or(MemberFate::Keep, |block| {
+                            MemberFate::Put(Cow::Owned(block.into_owned()))
                         }),
-                        _ => Fate::Keep,
+                        _ => MemberFate::Keep,
                     })
                 })?;
                 split.push(message.into_owned());
             }
             Ok(if split.is_empty() {
-                Fate::Drop
+                MemberFate::Drop
             } else {
-                Fate::Put(split.join(",").into())
+                MemberFate::Put(split.join(",").into())
             })
         })?;
         if tools {
-            return Err(Unaskable::Inexpressible("tool use in a sampling request"));
+            return Err(UnaskableReason::Inexpressible(
+                "tool use in a sampling request",
+            ));
         }
         Ok(messages)
     }
 
     /// Members that every question may have.
-    fn common<'t>(self, name: &str, value: &'t str) -> Result<Fate<'t>, JsonError> {
+    fn common<'t>(self, name: &str, value: &'t str) -> Result<MemberFate<'t>, JsonError> {
         let modern = self.to.era() == Era::Modern;
         Ok(match name {
             // Only 2025-11-25 has tasks for questions.
-            "task" if !self.to.has_tasks_capability() => Fate::Drop,
+            "task" if !self.to.has_tasks_capability() => MemberFate::Drop,
             "_meta" if modern => object(value, |name, _| {
                 let own = name == meta::PROGRESS_TOKEN || name == meta::RELATED_TASK;
-                Ok(if own { Fate::Drop } else { Fate::Keep })
+                Ok(if own {
+                    MemberFate::Drop
+                } else {
+                    MemberFate::Keep
+                })
             })?
             .into(),
-            _ => Fate::Keep,
+            _ => MemberFate::Keep,
         })
     }
 }
 
 /// A form of 2025-11-25 in the words of 2025-06-18.
-fn plain_form(schema: &str) -> Result<Cow<'_, str>, Unaskable> {
+fn plain_form(schema: &str) -> Result<Cow<'_, str>, UnaskableReason> {
     let mut refused = None;
     let form = object(schema, |name, value| {
         if name != "properties" {
-            return Ok(Fate::Keep);
+            return Ok(MemberFate::Keep);
         }
         let fields = object(value, |_, field| {
             if let Some(field) = plain_field(field)? {
                 return Ok(field.into());
             }
-            refused = Some(Unaskable::Inexpressible("a choice of several values"));
-            Ok(Fate::Keep)
+            refused = Some(UnaskableReason::Inexpressible("a choice of several values"));
+            Ok(MemberFate::Keep)
         })?;
         Ok(fields.into())
     })?;

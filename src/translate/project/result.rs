@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::hints::Hints;
-use super::object::{Fate, object};
-use super::{Projection, content, schema};
+use super::hints::CacheHints;
+use super::object::{MemberFate, object};
+use super::{RevisionProjection, content, schema};
 use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::methods::{ListKind, lookup};
 use crate::protocol::{Era, Message, icons, meta};
@@ -25,7 +25,7 @@ const CACHEABLE: [&str; 4] = [
 
 /// Origin of a result, as shown to the client.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Origin<'a> {
+pub(crate) struct ResultOrigin<'a> {
     /// The method that was answered.
     pub(crate) method: &'a str,
     /// Configured name of the upstream, for the log; empty if the result is not a page of a list.
@@ -37,7 +37,7 @@ pub(crate) struct Origin<'a> {
     /// JSON text of the `serverInfo` in the upstream's declaration.
     pub(crate) upstream: Option<&'a str>,
     /// Cache hints for a result without hints of its own.
-    pub(crate) hints: Hints,
+    pub(crate) hints: CacheHints,
     /// Whether the called tool's output schema is shown wrapped.
     pub(crate) wraps: bool,
     /// Whether both sides declare an extension that may define further kinds of results.
@@ -48,7 +48,7 @@ pub(crate) struct Origin<'a> {
 
 /// Why a result cannot be shown.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unusable {
+pub(crate) enum UnusableResult {
     /// An object that is rewritten repeats a member.
     #[error(transparent)]
     Json(#[from] JsonError),
@@ -58,14 +58,18 @@ pub(crate) enum Unusable {
 }
 
 /// Changes of members at the top of a result.
-type Changes<'a> = Vec<(&'static str, Option<Cow<'a, str>>)>;
+type ResultChanges<'a> = Vec<(&'static str, Option<Cow<'a, str>>)>;
 
-impl Projection {
+impl RevisionProjection {
     /// The response of the upstream in the client's revision; the same bytes where nothing changes.
     ///
     /// # Errors
-    /// See [`Unusable`].
-    pub(crate) fn result(self, message: Message, origin: &Origin<'_>) -> Result<Message, Unusable> {
+    /// See [`UnusableResult`].
+    pub(crate) fn result(
+        self,
+        message: Message,
+        origin: &ResultOrigin<'_>,
+    ) -> Result<Message, UnusableResult> {
         let lists_tools = origin.method == "tools/list";
         let is_whole = || self.to.era() == Era::Legacy || is_dressed(&message, origin);
         if self.is_identity() && !lists_tools && is_whole() {
@@ -90,16 +94,16 @@ impl Projection {
     fn changes<'m>(
         self,
         message: &'m Message,
-        origin: &Origin<'m>,
-    ) -> Result<Changes<'m>, Unusable> {
-        let mut changes = Changes::new();
+        origin: &ResultOrigin<'m>,
+    ) -> Result<ResultChanges<'m>, UnusableResult> {
+        let mut changes = ResultChanges::new();
         let kind = message.result_member("resultType");
         if self.from.era() == Era::Modern
             && let Some(kind) = kind
             && !KINDS.contains(&kind)
             && !(origin.extended && self.to.era() == Era::Modern)
         {
-            return Err(Unusable::Kind(kind.chars().take(40).collect()));
+            return Err(UnusableResult::Kind(kind.chars().take(40).collect()));
         }
         if self.to.era() == Era::Modern {
             self.dress(message, kind, origin, &mut changes)?;
@@ -117,9 +121,9 @@ impl Projection {
         self,
         message: &'m Message,
         kind: Option<&str>,
-        origin: &Origin<'m>,
-        changes: &mut Changes<'m>,
-    ) -> Result<(), Unusable> {
+        origin: &ResultOrigin<'m>,
+        changes: &mut ResultChanges<'m>,
+    ) -> Result<(), UnusableResult> {
         if kind.is_none() || self.is_up() && kind != Some(COMPLETE) {
             changes.push(("resultType", Some(COMPLETE.into())));
         }
@@ -127,7 +131,7 @@ impl Projection {
             let hints = if self.is_up() {
                 origin.hints
             } else {
-                Hints::said(message, origin.hints)
+                CacheHints::said(message, origin.hints)
             };
             let ttl = hints.ttl_ms.to_string();
             if message.result_member("ttlMs") != Some(ttl.as_str()) {
@@ -146,7 +150,11 @@ impl Projection {
 
     /// `_meta` of a modern result, where it changes. A merged endpoint speaks in its own name, and
     /// tells of the upstream under a key of ours (BRIDGING §3.9).
-    fn named(self, message: &Message, origin: &Origin<'_>) -> Result<Option<String>, JsonError> {
+    fn named(
+        self,
+        message: &Message,
+        origin: &ResultOrigin<'_>,
+    ) -> Result<Option<String>, JsonError> {
         let meta = message.result_member("_meta");
         let own = || {
             let read = message.result_meta(SERVER_INFO);
@@ -189,9 +197,9 @@ impl Projection {
     fn body<'m>(
         self,
         message: &'m Message,
-        origin: &Origin<'m>,
-        changes: &mut Changes<'m>,
-    ) -> Result<(), Unusable> {
+        origin: &ResultOrigin<'m>,
+        changes: &mut ResultChanges<'m>,
+    ) -> Result<(), UnusableResult> {
         let mut put = |name, text: Cow<'m, str>| {
             if let Cow::Owned(_) = text {
                 changes.push((name, Some(text)));
@@ -234,7 +242,7 @@ impl Projection {
     }
 
     /// The answer that begins a task: its members, JSON text of an object, for a modern client.
-    pub(crate) fn begun(mut task: String, origin: &Origin<'_>) -> String {
+    pub(crate) fn begun(mut task: String, origin: &ResultOrigin<'_>) -> String {
         task.pop();
         let tail = format!(
             r#","resultType":"task","_meta":{{"{SERVER_INFO}":{}}}}}"#,
@@ -244,7 +252,7 @@ impl Projection {
     }
 
     /// A result that we wrote, JSON text of an object, in the client's revision.
-    pub(crate) fn authored(self, result: String, origin: &Origin<'_>) -> String {
+    pub(crate) fn authored(self, result: String, origin: &ResultOrigin<'_>) -> String {
         let (mut out, is_open) = self.authored_open(result, origin);
         if is_open {
             out.push_str(&origin.hints.ttl_ms.to_string());
@@ -255,7 +263,7 @@ impl Projection {
 
     /// The same up to its lifetime in milliseconds, which comes last where there is one; whether
     /// it and the closing brace are still to come.
-    pub(crate) fn authored_open(self, result: String, origin: &Origin<'_>) -> (String, bool) {
+    pub(crate) fn authored_open(self, result: String, origin: &ResultOrigin<'_>) -> (String, bool) {
         let is_legacy = self.to.era() == Era::Legacy;
         if is_legacy && origin.missing.is_none() {
             return (result, false);
@@ -304,7 +312,7 @@ const COMPLETE: &str = "\"complete\"";
 const KINDS: [&str; 2] = [COMPLETE, "\"task\""];
 
 /// Takes out what only a modern result has.
-fn undress<'m>(message: &'m Message, changes: &mut Changes<'m>) -> Result<(), JsonError> {
+fn undress<'m>(message: &'m Message, changes: &mut ResultChanges<'m>) -> Result<(), JsonError> {
     for name in ["resultType", "ttlMs", "cacheScope"] {
         if message.result_member(name).is_some() {
             changes.push((name, None));
@@ -315,7 +323,11 @@ fn undress<'m>(message: &'m Message, changes: &mut Changes<'m>) -> Result<(), Js
     };
     let kept = object(meta, |name, _| {
         let reserved = RESERVED.contains(&name);
-        Ok(if reserved { Fate::Drop } else { Fate::Keep })
+        Ok(if reserved {
+            MemberFate::Drop
+        } else {
+            MemberFate::Keep
+        })
     })?;
     match kept {
         Cow::Borrowed(_) => {}
@@ -326,7 +338,7 @@ fn undress<'m>(message: &'m Message, changes: &mut Changes<'m>) -> Result<(), Js
 }
 
 /// Whether a modern upstream's result has all that a modern client's has: most do.
-fn is_dressed(message: &Message, origin: &Origin<'_>) -> bool {
+fn is_dressed(message: &Message, origin: &ResultOrigin<'_>) -> bool {
     let named = || message.result_meta(SERVER_INFO);
     !origin.is_merged
         && message.result_member("resultType") == Some(COMPLETE)

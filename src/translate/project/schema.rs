@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use super::object::{Fate, array, object, string_member};
+use super::object::{MemberFate, array, object, string_member};
 use crate::protocol::json::{self, JsonError, ObjectWriter};
 
 /// Where a wrapped schema stands inside the wrapping one.
@@ -58,9 +58,9 @@ pub(super) fn wrapped_schema(schema: &str) -> Result<String, JsonError> {
         if name == "$schema" {
             // Says how the whole document is read, so it stands at its root.
             dialect = Some(value);
-            return Ok(Fate::Drop);
+            return Ok(MemberFate::Drop);
         }
-        Ok(Fate::Keep)
+        Ok(MemberFate::Keep)
     })?;
     let moved = moved(&inner)?;
     let mut out = ObjectWriter::default();
@@ -95,21 +95,21 @@ fn moved(schema: &str) -> Result<Cow<'_, str>, JsonError> {
             };
             return Ok(all.into());
         }
-        Ok(Fate::Keep)
+        Ok(MemberFate::Keep)
     })
 }
 
 /// A reference by pointer to the document's root; anchors are found wherever they stand.
-fn reference(value: &str) -> Fate<'_> {
+fn reference(value: &str) -> MemberFate<'_> {
     let target = json::string(value);
     match target
         .as_deref()
         .and_then(|target| target.strip_prefix('#'))
     {
         Some(pointer) if pointer.is_empty() || pointer.starts_with('/') => {
-            Fate::Put(json::quote(&format!("{PLACE}{pointer}")).into())
+            MemberFate::Put(json::quote(&format!("{PLACE}{pointer}")).into())
         }
-        _ => Fate::Keep,
+        _ => MemberFate::Keep,
     }
 }
 

@@ -18,16 +18,16 @@ fn message(result: &Value) -> Message {
     Message::parse(text.into(), 128).unwrap()
 }
 
-fn origin(method: &str) -> Origin<'_> {
-    Origin {
+fn origin(method: &str) -> ResultOrigin<'_> {
+    ResultOrigin {
         method,
         name: "up",
         server: r#"{"name":"s","version":"1"}"#,
         is_merged: false,
         upstream: None,
-        hints: Hints {
+        hints: CacheHints {
             ttl_ms: 0,
-            scope: Scope::Private,
+            scope: CacheScope::Private,
         },
         wraps: false,
         extended: false,
@@ -35,8 +35,8 @@ fn origin(method: &str) -> Origin<'_> {
     }
 }
 
-fn shown_as(from: Revision, to: Revision, origin: &Origin<'_>, result: &Value) -> Value {
-    let message = Projection::new(from, to)
+fn shown_as(from: Revision, to: Revision, origin: &ResultOrigin<'_>, result: &Value) -> Value {
+    let message = RevisionProjection::new(from, to)
         .result(message(result), origin)
         .unwrap();
     serde_json::from_str(message.result().unwrap()).unwrap()
@@ -63,7 +63,7 @@ fn an_equal_revision_leaves_the_very_bytes(#[case] revision: Revision) {
         "tools": [{"name": "a", "outputSchema": {"type": "array"}}]});
     let came = message(&result);
     let before = came.bytes().as_ptr();
-    let same = Projection::new(revision, revision)
+    let same = RevisionProjection::new(revision, revision)
         .result(came, &origin("tools/list"))
         .unwrap();
     assert_eq!(same.bytes().as_ptr(), before);
@@ -82,7 +82,7 @@ fn what_needs_no_change_leaves_the_very_bytes(
 ) {
     let came = message(&result);
     let before = came.bytes().as_ptr();
-    let same = Projection::new(from, to)
+    let same = RevisionProjection::new(from, to)
         .result(came, &origin(method))
         .unwrap();
     assert_eq!(same.bytes().as_ptr(), before);
@@ -158,7 +158,7 @@ fn on_a_merged_endpoint_the_gateway_is_the_server_and_names_the_upstream(
     #[case] upstream: &str,
 ) {
     let came = json!({"resultType": "complete", "_meta": meta});
-    let merged = Origin {
+    let merged = ResultOrigin {
         is_merged: true,
         upstream: Some(r#"{"name":"declared"}"#),
         ..origin("tools/call")
@@ -173,7 +173,7 @@ fn on_a_merged_endpoint_the_gateway_is_the_server_and_names_the_upstream(
 fn an_upstream_that_says_nothing_or_too_much_of_itself_is_not_described() {
     let long = json!({"name": "n".repeat(5000)}).to_string();
     for upstream in [None, Some("{}"), Some(long.as_str())] {
-        let merged = Origin {
+        let merged = ResultOrigin {
             is_merged: true,
             upstream,
             ..origin("tools/call")
@@ -187,8 +187,8 @@ fn an_upstream_that_says_nothing_or_too_much_of_itself_is_not_described() {
 #[test]
 fn a_result_of_an_unknown_kind_is_refused() {
     let came = message(&json!({"resultType": "zzz"}));
-    let refused = Projection::new(R5, R5).result(came, &origin("tools/call"));
-    assert!(matches!(refused, Err(Unusable::Kind(_))));
+    let refused = RevisionProjection::new(R5, R5).result(came, &origin("tools/call"));
+    assert!(matches!(refused, Err(UnusableResult::Kind(_))));
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn a_tool_that_repeats_a_member_is_left_out_and_the_others_stay(
 ) {
     let bad = r#"{"name":"a","name":"b","inputSchema":{"type":"object"}}"#;
     let good = r#"{"name":"c","inputSchema":{"type":"object"}}"#;
-    let projection = Projection::new(from, to);
+    let projection = RevisionProjection::new(from, to);
     let list = format!("[{bad},{good}]");
     let upstream = format!("flawed-{from:?}");
     let items = projection.items(methods::ListKind::Tools, &list, &upstream);

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::Projection;
-use super::object::{Fate, object};
+use super::RevisionProjection;
+use super::object::{MemberFate, object};
 use super::schema;
 use crate::protocol::json::{self, JsonError};
 use crate::protocol::param_headers::{ParamHeaders, may_annotate};
@@ -12,7 +12,7 @@ use crate::protocol::param_headers::{ParamHeaders, may_annotate};
 const OPTIONAL: &str = r#"{"taskSupport":"optional"}"#;
 
 /// One item of a list of tools.
-pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, JsonError> {
+pub(super) fn tool(projection: RevisionProjection, item: &str) -> Result<Cow<'_, str>, JsonError> {
     let to = projection.to;
     let shown = object(item, |name, value| {
         Ok(match name {
@@ -20,16 +20,16 @@ pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, J
             // `optional`: the gateway runs the task for plain calls, and some clients skip required ones.
             "execution" if projection.is_identity() && to.has_tasks_capability() => {
                 match json::member(value, "taskSupport") {
-                    Some("\"required\"") => Fate::Put(OPTIONAL.into()),
-                    _ => Fate::Keep,
+                    Some("\"required\"") => MemberFate::Put(OPTIONAL.into()),
+                    _ => MemberFate::Keep,
                 }
             }
-            "execution" => Fate::Drop,
-            "outputSchema" if !to.has_structured_content() => Fate::Drop,
+            "execution" => MemberFate::Drop,
+            "outputSchema" if !to.has_structured_content() => MemberFate::Drop,
             "outputSchema" if projection.is_down() && schema::needs_wrapping(value) => {
-                Fate::Put(schema::wrapped_schema(value)?.into())
+                MemberFate::Put(schema::wrapped_schema(value)?.into())
             }
-            _ => Fate::Keep,
+            _ => MemberFate::Keep,
         })
     })?;
     if !(projection.hosts_tasks && to.has_tasks_capability() && shown.starts_with('{')) {
@@ -42,7 +42,7 @@ pub(super) fn tool(projection: Projection, item: &str) -> Result<Cow<'_, str>, J
 
 /// Whether a client of the other revision would have to leave the tool out: the annotations that
 /// ask for headers mean nothing to a legacy upstream, and are invalid (SPEC M-31).
-pub(super) fn is_left_out(projection: Projection, item: &str) -> bool {
+pub(super) fn is_left_out(projection: RevisionProjection, item: &str) -> bool {
     let schema = || json::member(item, "inputSchema");
     projection.is_up()
         && may_annotate(item)

@@ -4,21 +4,21 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 #[derive(Debug)]
-struct Edit<'t> {
+struct SpliceEdit<'t> {
     span: Range<usize>,
     text: Cow<'t, str>,
 }
 
 /// Replacements in one text; they do not overlap.
 #[derive(Debug, Default)]
-pub(crate) struct Splices<'t> {
-    edits: Vec<Edit<'t>>,
+pub(crate) struct SpliceSet<'t> {
+    edits: Vec<SpliceEdit<'t>>,
 }
 
-impl<'t> Splices<'t> {
+impl<'t> SpliceSet<'t> {
     /// Puts `text` in place of `span`.
     pub(crate) fn replace(&mut self, span: Range<usize>, text: Cow<'t, str>) {
-        self.edits.push(Edit { span, text });
+        self.edits.push(SpliceEdit { span, text });
     }
 
     /// Puts `text` before the byte at `at`.

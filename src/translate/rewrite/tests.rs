@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::*;
 
-fn up() -> Prefix {
-    Prefix::new(Arc::from("up"))
+fn up() -> NamePrefix {
+    NamePrefix::new(Arc::from("up"))
 }
 
 fn mapped(method: &str, text: &str) -> String {
@@ -190,15 +190,15 @@ fn an_error_names_what_the_client_asked_for() {
 #[test]
 fn completion_references_are_read_and_renamed() {
     let text = r#"{"type":"ref/prompt", "name":"up__p","title":"t"}"#;
-    let reference = Reference::read(text).unwrap();
-    assert_eq!(reference, Reference::Prompt("up__p".into()));
+    let reference = CompletionRef::read(text).unwrap();
+    assert_eq!(reference, CompletionRef::Prompt("up__p".into()));
     let renamed = reference.renamed(text, "p\"").unwrap();
     assert_eq!(
         renamed,
         r#"{"type":"ref/prompt", "name":"p\"","title":"t"}"#
     );
     let text = r#"{"type":"ref/resource","uri":"up+file:///{x}"}"#;
-    let reference = Reference::read(text).unwrap();
+    let reference = CompletionRef::read(text).unwrap();
     assert_eq!(
         reference.renamed(text, "file:///{x}").unwrap(),
         r#"{"type":"ref/resource","uri":"file:///{x}"}"#
@@ -209,7 +209,7 @@ fn completion_references_are_read_and_renamed() {
         r#"{"type":"ref/x","name":"a"}"#,
         r#"{"type":"ref/prompt","uri":"a"}"#,
     ] {
-        assert_eq!(Reference::read(odd), None, "{odd}");
+        assert_eq!(CompletionRef::read(odd), None, "{odd}");
     }
 }
 

@@ -4,18 +4,18 @@ use std::borrow::Cow;
 
 use crate::protocol::json::{self, JsonScanner, RawString, WalkStop};
 use crate::protocol::methods::ListKind;
-use crate::translate::naming::{Prefix, clean};
+use crate::translate::naming::{NamePrefix, clean};
 
-use super::Splices;
+use super::SpliceSet;
 
 /// Longest title of an item that is shown, in characters.
 const MAX_ITEM_TITLE: usize = 256;
 
 /// Walk over a JSON text of one upstream that collects the splices for its names and URIs.
 #[derive(Debug)]
-pub(crate) struct Walk<'t> {
-    prefix: &'t Prefix,
-    pub(crate) splices: Splices<'t>,
+pub(crate) struct RewriteWalk<'t> {
+    prefix: &'t NamePrefix,
+    pub(crate) splices: SpliceSet<'t>,
 }
 
 /// Moves over an object that is read, or over anything else unread.
@@ -41,11 +41,11 @@ fn array<'t>(
     scanner.array(each)
 }
 
-impl<'t> Walk<'t> {
-    pub(crate) fn new(prefix: &'t Prefix) -> Self {
+impl<'t> RewriteWalk<'t> {
+    pub(crate) fn new(prefix: &'t NamePrefix) -> Self {
         Self {
             prefix,
-            splices: Splices::default(),
+            splices: SpliceSet::default(),
         }
     }
 

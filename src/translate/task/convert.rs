@@ -1,12 +1,12 @@
 //! A task of 2025-11-25 in the words of the extension. Spec: BRIDGING §3.8; SPEC K-11 to K-13.
 
-use super::state::{State, Status};
+use super::state::{TaskStatus, UpstreamTask};
 use crate::call::{Question, Reply};
 use crate::protocol::json;
 
 /// What a task of the extension shows besides its status.
 #[derive(Debug)]
-pub(crate) enum Shown<'a> {
+pub(crate) enum ShownTask<'a> {
     /// No further members: the task is working or cancelled.
     Bare,
     /// Open questions of the task, by key.
@@ -16,14 +16,14 @@ pub(crate) enum Shown<'a> {
 }
 
 /// JSON text of the task's members, under the id `handle`.
-pub(crate) fn task(state: &State<'_>, handle: &str, shown: &Shown<'_>) -> String {
+pub(crate) fn task(state: &UpstreamTask<'_>, handle: &str, shown: &ShownTask<'_>) -> String {
     let status = match shown {
-        Shown::Bare if state.status == Status::Cancelled => "cancelled",
-        Shown::Bare => "working",
-        Shown::Asks(_) => "input_required",
+        ShownTask::Bare if state.status == TaskStatus::Cancelled => "cancelled",
+        ShownTask::Bare => "working",
+        ShownTask::Asks(_) => "input_required",
         // A tool's error is a result here; only an error of the protocol is a failure.
-        Shown::Came(reply) if reply.error().is_some() => "failed",
-        Shown::Came(_) => "completed",
+        ShownTask::Came(reply) if reply.error().is_some() => "failed",
+        ShownTask::Came(_) => "completed",
     };
     let mut out = format!(
         r#"{{"taskId":{},"status":"{status}","ttlMs":{}"#,
@@ -42,9 +42,9 @@ pub(crate) fn task(state: &State<'_>, handle: &str, shown: &Shown<'_>) -> String
         }
     }
     match shown {
-        Shown::Bare => {}
-        Shown::Asks(questions) => member(&mut out, "inputRequests", &requests(questions)),
-        Shown::Came(reply) => match (reply.result(), reply.error()) {
+        ShownTask::Bare => {}
+        ShownTask::Asks(questions) => member(&mut out, "inputRequests", &requests(questions)),
+        ShownTask::Came(reply) => match (reply.result(), reply.error()) {
             (Some(result), _) => member(&mut out, "result", result),
             (None, error) => member(&mut out, "error", error.unwrap_or("{}")),
         },
@@ -81,8 +81,8 @@ mod tests {
 
     const THEIRS: &str = r#"{"taskId":"raw","status":"failed","statusMessage":"m","ttl":60000,"pollInterval":50,"createdAt":"c","lastUpdatedAt":"l"}"#;
 
-    fn shown(text: &str, shown: &Shown<'_>) -> serde_json::Value {
-        let state = State::read(text).unwrap();
+    fn shown(text: &str, shown: &ShownTask<'_>) -> serde_json::Value {
+        let state = UpstreamTask::read(text).unwrap();
         serde_json::from_str(&task(&state, "ours", shown)).unwrap()
     }
 
@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn a_tools_error_is_completed_and_an_error_of_the_protocol_is_failed() {
         let result = Reply::Result(Bytes::from_static(br#"{"isError":true}"#));
-        let said = shown(THEIRS, &Shown::Came(&result));
+        let said = shown(THEIRS, &ShownTask::Came(&result));
         assert_eq!(
             said,
             serde_json::json!({
@@ -100,7 +100,7 @@ mod tests {
             })
         );
         let error = Reply::Error(Bytes::from_static(br#"{"code":-1,"message":"no"}"#));
-        let said = shown(THEIRS, &Shown::Came(&error));
+        let said = shown(THEIRS, &ShownTask::Came(&error));
         assert_eq!(
             (&said["status"], &said["error"]["code"]),
             (&"failed".into(), &(-1).into())
@@ -115,12 +115,12 @@ mod tests {
             params: None,
         };
         let questions = [("k".to_owned(), question)];
-        let said = shown(text, &Shown::Asks(&questions));
+        let said = shown(text, &ShownTask::Asks(&questions));
         assert_eq!(said["inputRequests"]["k"]["method"], "roots/list");
         assert_eq!(
             (&said["status"], &said["ttlMs"]),
             (&"input_required".into(), &().into())
         );
-        assert_eq!(shown(text, &Shown::Bare)["status"], "working");
+        assert_eq!(shown(text, &ShownTask::Bare)["status"], "working");
     }
 }

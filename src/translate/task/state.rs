@@ -7,7 +7,7 @@ use crate::protocol::json::{self, ObjectMembers};
 
 /// Which of the two designs a task is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Design {
+pub(crate) enum TaskDialect {
     /// Of 2025-11-25: `tasks/result` waits, and brings questions along.
     Legacy,
     /// Of the extension: everything is in the answer to `tasks/get`.
@@ -16,7 +16,7 @@ pub(crate) enum Design {
 
 /// Where a task stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Status {
+pub(crate) enum TaskStatus {
     Working,
     InputRequired,
     Completed,
@@ -24,7 +24,7 @@ pub(crate) enum Status {
     Cancelled,
 }
 
-impl Status {
+impl TaskStatus {
     fn parse(word: &str) -> Option<Self> {
         Some(match word {
             "working" => Self::Working,
@@ -49,9 +49,9 @@ impl Status {
 
 /// A task as its upstream shows it.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct State<'t> {
+pub(crate) struct UpstreamTask<'t> {
     pub(crate) id: String,
-    pub(crate) status: Status,
+    pub(crate) status: TaskStatus,
     /// For people.
     pub(crate) message: Option<String>,
     /// How long the upstream wants to be left alone between two questions.
@@ -59,13 +59,13 @@ pub(crate) struct State<'t> {
     members: ObjectMembers<'t>,
 }
 
-impl<'t> State<'t> {
+impl<'t> UpstreamTask<'t> {
     /// Reads a task, JSON text of an object; nothing when it is none.
     pub(crate) fn read(text: &'t str) -> Option<Self> {
         let members = json::members(text).ok()?;
         let text_of = |name: &str| json::string(find(&members, name)?);
         let id = text_of("taskId")?.into_owned();
-        let status = Status::parse(&text_of("status")?)?;
+        let status = TaskStatus::parse(&text_of("status")?)?;
         let message = text_of("statusMessage").map(std::borrow::Cow::into_owned);
         let interval = find(&members, "pollIntervalMs").or_else(|| find(&members, "pollInterval"));
         let interval = interval.and_then(|text| text.parse().ok());
@@ -79,16 +79,16 @@ impl<'t> State<'t> {
     }
 
     /// The task that a reply to `tools/call` begins; `None` if the reply is the result of the call.
-    pub(crate) fn begun(reply: &'t Reply, design: Design) -> Option<Self> {
+    pub(crate) fn begun(reply: &'t Reply, design: TaskDialect) -> Option<Self> {
         let Reply::Relayed(message) = reply else {
             return None;
         };
         match design {
-            Design::Legacy => Self::read(message.result_member("task")?),
-            Design::Extension if message.result_member("resultType") == Some("\"task\"") => {
+            TaskDialect::Legacy => Self::read(message.result_member("task")?),
+            TaskDialect::Extension if message.result_member("resultType") == Some("\"task\"") => {
                 Self::read(message.result()?)
             }
-            Design::Extension => None,
+            TaskDialect::Extension => None,
         }
     }
 
@@ -120,26 +120,32 @@ mod tests {
         let flat = reply(
             r#"{"resultType":"task","taskId":"b","status":"working","pollIntervalMs":70,"statusMessage":"m"}"#,
         );
-        let begun = State::begun(&nested, Design::Legacy).unwrap();
+        let begun = UpstreamTask::begun(&nested, TaskDialect::Legacy).unwrap();
         assert_eq!(
             (begun.id.as_str(), begun.interval),
             ("a", Some(Duration::from_millis(50)))
         );
-        let begun = State::begun(&flat, Design::Extension).unwrap();
+        let begun = UpstreamTask::begun(&flat, TaskDialect::Extension).unwrap();
         assert_eq!(
             (begun.id.as_str(), begun.interval),
             ("b", Some(Duration::from_millis(70)))
         );
         assert_eq!(begun.message.as_deref(), Some("m"));
-        assert_eq!(State::begun(&nested, Design::Extension), None);
-        assert_eq!(State::begun(&flat, Design::Legacy), None);
+        assert_eq!(UpstreamTask::begun(&nested, TaskDialect::Extension), None);
+        assert_eq!(UpstreamTask::begun(&flat, TaskDialect::Legacy), None);
     }
 
     // SPEC K-04.
     #[test]
     fn what_has_no_known_status_is_no_task() {
-        assert_eq!(State::read(r#"{"taskId":"a","status":"dreaming"}"#), None);
-        assert_eq!(State::read(r#"{"taskId":7,"status":"working"}"#), None);
-        assert_eq!(State::read("[]"), None);
+        assert_eq!(
+            UpstreamTask::read(r#"{"taskId":"a","status":"dreaming"}"#),
+            None
+        );
+        assert_eq!(
+            UpstreamTask::read(r#"{"taskId":7,"status":"working"}"#),
+            None
+        );
+        assert_eq!(UpstreamTask::read("[]"), None);
     }
 }

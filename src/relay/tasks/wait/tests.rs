@@ -15,7 +15,7 @@ use crate::call::{
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::Revision;
-use crate::relay::nobody::Nobody;
+use crate::relay::internal_call::InternalCall;
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::trace::TraceContext;
 
@@ -109,7 +109,7 @@ fn call() -> Call {
         }),
         revision: Revision::V2026_07_28,
         message: Message::parse(text.into(), 128).unwrap(),
-        link: Nobody::declaring(ClientCapabilities::none()),
+        link: InternalCall::declaring(ClientCapabilities::none()),
         trace: TraceContext::default(),
         cancel: CancellationToken::new(),
         resumption: None,
@@ -131,17 +131,17 @@ async fn a_task_that_is_out_of_reach_is_given_up_when_it_stays_so(
     let script = Arc::new(Script("up".into(), script));
     let link: Arc<dyn UpstreamLink> = Arc::clone(&script) as _;
     let (call, tasks) = (call(), Tasks::new());
-    let state = State::read(WORKING.unwrap()).unwrap();
-    let mut pace = Pace::new(&call, &state);
-    let watched = Watched::new(&link, call, "t", TaskTracker::new().token(), &tasks);
-    let wait = Wait {
+    let state = UpstreamTask::read(WORKING.unwrap()).unwrap();
+    let mut pace = PollPace::new(&call, &state);
+    let watched = CancelOnDrop::new(&link, call, "t", TaskTracker::new().token(), &tasks);
+    let wait = TaskWait {
         task: &watched,
         upstream: link.upstream(),
         ask_timeout: Duration::from_secs(1),
     };
-    let ended = wait.for_end(Design::Extension, &mut pace).await;
+    let ended = wait.for_end(TaskDialect::Extension, &mut pace).await;
     match (ended, given_up) {
-        (Ok(Ended::Reply(reply)), None) => assert_eq!(reply.error(), None),
+        (Ok(WaitEnd::Reply(reply)), None) => assert_eq!(reply.error(), None),
         (Err(fault), Some(kind)) => assert_eq!(fault.kind, kind),
         _ => panic!("it ended in another way"),
     }
@@ -159,16 +159,16 @@ async fn answers_that_the_upstream_refuses_end_the_wait() {
         link: Arc::new(Willing(offered)),
         ..call()
     };
-    let state = State::read(WORKING.unwrap()).unwrap();
-    let mut pace = Pace::new(&call, &state);
-    let watched = Watched::new(&link, call, "t", TaskTracker::new().token(), &Tasks::new());
-    let wait = Wait {
+    let state = UpstreamTask::read(WORKING.unwrap()).unwrap();
+    let mut pace = PollPace::new(&call, &state);
+    let watched = CancelOnDrop::new(&link, call, "t", TaskTracker::new().token(), &Tasks::new());
+    let wait = TaskWait {
         task: &watched,
         upstream: link.upstream(),
         ask_timeout: Duration::from_secs(1),
     };
-    let ended = wait.for_end(Design::Extension, &mut pace).await;
-    assert!(matches!(ended, Ok(Ended::Unanswered(why)) if why.contains("no such field")));
+    let ended = wait.for_end(TaskDialect::Extension, &mut pace).await;
+    assert!(matches!(ended, Ok(WaitEnd::Unanswered(why)) if why.contains("no such field")));
     watched.over();
 }
 

@@ -39,10 +39,12 @@ async fn connection_of_another_owner_is_not_read() {
 async fn visit_of_another_owner_is_not_found() {
     let f = fixture(10, 10);
     let (alice, files) = (principal("alice"), endpoint("files"));
-    let visit = f.sessions.visit(&alice, &files, "{}", || new("alice"));
-    let key = visit.unwrap().key();
+    let implicit_session = f
+        .sessions
+        .implicit_session(&alice, &files, "{}", || new("alice"));
+    let key = implicit_session.unwrap().key();
     let own = f.sessions.ownership();
-    assert!(f.sessions.live_visit(own, key).is_some());
+    assert!(f.sessions.live_implicit_session(own, key).is_some());
     let other = Ownership { epoch: 1, ..own };
-    assert!(f.sessions.live_visit(other, key).is_none());
+    assert!(f.sessions.live_implicit_session(other, key).is_none());
 }

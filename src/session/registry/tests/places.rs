@@ -3,38 +3,41 @@
 use futures_util::FutureExt;
 
 use super::*;
-use crate::session::{CallPlace, Caps, Entry, Lane, Request, Toll, Unserved, Waiting};
+use crate::session::{
+    CallCaps, CallEntry, CallPermit, QueueError, QueueLane, QueuedRequest, RateToll,
+    RequestedService,
+};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 
-const CAPS: Caps = Caps {
+const CAPS: CallCaps = CallCaps {
     session: 1,
     principal: 2,
 };
 
-fn request(session: &Session) -> Request {
-    Request {
-        lane: Lane::requests(session.key()),
+fn request(session: &Session) -> RequestedService {
+    RequestedService {
+        lane: QueueLane::requests(session.key()),
         toll: None,
         patience: PATIENCE,
     }
 }
 
-fn placed(session: &Arc<Session>, caps: Caps) -> CallPlace {
+fn placed(session: &Arc<Session>, caps: CallCaps) -> CallPermit {
     match session.enter(request(session), caps) {
-        Ok(Entry::Placed(place)) => place,
+        Ok(CallEntry::Placed(place)) => place,
         other => panic!("{other:?}"),
     }
 }
 
-fn waits(session: &Arc<Session>, caps: Caps) -> Waiting {
+fn waits(session: &Arc<Session>, caps: CallCaps) -> QueuedRequest {
     match session.enter(request(session), caps) {
-        Ok(Entry::Waits(waiting)) => *waiting,
+        Ok(CallEntry::Waits(waiting)) => *waiting,
         other => panic!("{other:?}"),
     }
 }
 
-fn granted(waiting: Waiting) -> Option<CallPlace> {
+fn granted(waiting: QueuedRequest) -> Option<CallPermit> {
     waiting.turn().now_or_never()?.unwrap()
 }
 
@@ -42,7 +45,7 @@ fn granted(waiting: Waiting) -> Option<CallPlace> {
 #[derive(Debug)]
 struct After(Instant);
 
-impl Toll for After {
+impl RateToll for After {
     fn pay(&self) -> Result<(), Duration> {
         let left = self.0.saturating_duration_since(Instant::now());
         if left.is_zero() { Ok(()) } else { Err(left) }
@@ -72,10 +75,10 @@ async fn who_waited_too_long_is_refused_and_leaves() {
     let session = f.open("alice").unwrap();
     let _first = placed(&session, CAPS);
     let refused = waits(&session, CAPS).turn().await;
-    assert_eq!(refused.unwrap_err(), Unserved::NoPlace);
+    assert_eq!(refused.unwrap_err(), QueueError::NoPlace);
     let again = waits(&session, CAPS);
     let full = session.enter(request(&session), CAPS).unwrap_err();
-    assert_eq!(full, Unserved::LineFull, "as many wait as may run");
+    assert_eq!(full, QueueError::LineFull, "as many wait as may run");
     drop(again);
     let _again = waits(&session, CAPS);
 }
@@ -84,7 +87,7 @@ async fn who_waited_too_long_is_refused_and_leaves() {
 async fn sessions_of_a_principal_take_turns() {
     let f = fixture(10, 10);
     let (a, b) = (f.open("alice").unwrap(), f.open("alice").unwrap());
-    let caps = Caps {
+    let caps = CallCaps {
         session: 4,
         principal: 4,
     };
@@ -123,7 +126,7 @@ async fn a_full_session_does_not_hold_up_another() {
 async fn one_that_left_the_line_takes_no_place() {
     let f = fixture(10, 10);
     let session = f.open("alice").unwrap();
-    let caps = Caps {
+    let caps = CallCaps {
         session: 2,
         principal: 2,
     };
@@ -141,35 +144,35 @@ async fn one_that_left_the_line_takes_no_place() {
 async fn requests_above_the_rate_are_served_in_time() {
     let f = fixture(10, 10);
     let session = f.open("alice").unwrap();
-    let caps = Caps {
+    let caps = CallCaps {
         session: 9,
         principal: 9,
     };
     let began = Instant::now();
     let ask = |after: u64| {
-        let toll: Box<dyn Toll> = Box::new(After(began + Duration::from_secs(after)));
-        let request = Request {
+        let toll: Box<dyn RateToll> = Box::new(After(began + Duration::from_secs(after)));
+        let request = RequestedService {
             toll: Some(toll),
             ..request(&session)
         };
         session.enter(request, caps)
     };
-    let Ok(Entry::Waits(first)) = ask(1) else {
+    let Ok(CallEntry::Waits(first)) = ask(1) else {
         panic!("the allowance is not there yet");
     };
-    let Ok(Entry::Waits(second)) = ask(2) else {
+    let Ok(CallEntry::Waits(second)) = ask(2) else {
         panic!("the first one waits");
     };
-    let Ok(Entry::Waits(never)) = ask(60) else {
+    let Ok(CallEntry::Waits(never)) = ask(60) else {
         panic!("others wait");
     };
     let (first, second, never) = tokio::join!(first.turn(), second.turn(), never.turn());
     assert!(first.unwrap().is_some() && second.unwrap().is_some());
     let left = Duration::from_secs(55);
-    assert_eq!(never.unwrap_err(), Unserved::Rate(left));
+    assert_eq!(never.unwrap_err(), QueueError::Rate(left));
     assert!(session.places().are_idle());
     let at_once = ask(60).unwrap_err();
-    assert_eq!(at_once, Unserved::Rate(left), "it would come too late");
+    assert_eq!(at_once, QueueError::Rate(left), "it would come too late");
 }
 
 #[tokio::test(start_paused = true)]
@@ -178,8 +181,8 @@ async fn a_notification_waits_for_no_request() {
     let session = f.open("alice").unwrap();
     let _running = placed(&session, CAPS);
     let _waiting = waits(&session, CAPS);
-    let notice = Request {
-        lane: Lane::notifications(session.key()),
+    let notice = RequestedService {
+        lane: QueueLane::notifications(session.key()),
         toll: Some(Box::new(After(Instant::now() + Duration::from_secs(1)))),
         patience: PATIENCE,
     };
@@ -195,10 +198,10 @@ async fn line_of_a_principal_is_bounded_over_its_sessions() {
     let _running = [placed(&first, CAPS), placed(&second, CAPS)];
     let waiting = [waits(&first, CAPS), waits(&second, CAPS)];
     let full = third.enter(request(&third), CAPS).unwrap_err();
-    assert_eq!(full, Unserved::LineFull, "as many wait as may run");
+    assert_eq!(full, QueueError::LineFull, "as many wait as may run");
     // Notifications have a bound of their own, and another principal has a line of its own.
-    let notice = Request {
-        lane: Lane::notifications(third.key()),
+    let notice = RequestedService {
+        lane: QueueLane::notifications(third.key()),
         toll: Some(Box::new(After(Instant::now() + Duration::from_secs(1)))),
         patience: PATIENCE,
     };

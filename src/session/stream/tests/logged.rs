@@ -13,7 +13,7 @@ fn what_a_reader_is_given_is_logged() {
     assert_eq!(logged(&stream), ["1", "r"]);
     let mut again = stream.resume(1).unwrap();
     assert_eq!(texts(read(&mut again)), ["r"]);
-    assert_eq!(read(&mut again), Some(Next::Finished));
+    assert_eq!(read(&mut again), Some(ReaderStep::Finished));
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_reader_that_resumes_is_given_what_the_older_one_has_not_taken() {
 #[test]
 fn what_waits_for_a_first_reader_is_logged_when_none_comes() {
     let waiting = stream();
-    waiting.lock().audience = Audience::Awaited;
+    waiting.lock().audience = StreamAudience::Awaited;
     waiting.notify(log("1"));
     assert_eq!(logged(&waiting), [""; 0]);
     waiting.settle();
@@ -82,7 +82,7 @@ fn replies_that_the_log_cannot_keep_together_reach_a_reader_that_is_there() {
     stream.finish(Some(large.clone()));
     let text = String::from_utf8(large.to_vec()).unwrap();
     assert!(texts(read(&mut reader)) == [text.as_str(), &text, "n", &text]);
-    assert_eq!(read(&mut reader), Some(Next::Finished));
+    assert_eq!(read(&mut reader), Some(ReaderStep::Finished));
 }
 
 #[test]

@@ -1,10 +1,10 @@
 use super::*;
 
-fn prefix(upstream: &str) -> Prefix {
-    Prefix::new(upstream.into())
+fn prefix(upstream: &str) -> NamePrefix {
+    NamePrefix::new(upstream.into())
 }
 
-fn merged(kind: ListKind, lists: &[(&str, &str)]) -> Merged {
+fn merged(kind: ListKind, lists: &[(&str, &str)]) -> MergedList {
     let mut merger = ListMerger::new(kind);
     for (upstream, items) in lists {
         merger.append(&prefix(upstream), items, |_| true).unwrap();

@@ -27,7 +27,7 @@ fn structured_content_and_its_schema_are_wrapped_alike(#[case] to: Revision) {
     assert_eq!(result["structuredContent"], json!({"result": [1, 2]}));
     let called = json!({"content": [text("x")], "structuredContent": {"a": 1}});
     assert_eq!(shown(R5, to, "tools/call", &called), called);
-    let wraps = Origin {
+    let wraps = ResultOrigin {
         wraps: true,
         ..origin("tools/call")
     };

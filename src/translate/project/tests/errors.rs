@@ -10,14 +10,14 @@ use crate::call::Reply;
 fn failure(from: Revision, to: Revision, method: &str, error: &Value) -> Reply {
     let text = json!({"jsonrpc": "2.0", "id": 1, "error": error}).to_string();
     let message = Message::parse(text.into(), 128).unwrap();
-    let asked = Asked {
+    let asked = ErrorSubject {
         method,
         name: Some("a:b"),
         upstream: "up",
         declared: br#"{"sampling":{}}"#,
     };
     let code = message.error_code().unwrap();
-    let projection = Projection::new(from, to);
+    let projection = RevisionProjection::new(from, to);
     let turned = super::super::error(projection, message, code, &asked);
     turned.into_reply(|result| projection.authored(result, &origin(method)))
 }

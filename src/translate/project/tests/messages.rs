@@ -19,9 +19,9 @@ fn progress_has_no_message_in_the_first_revision() {
     let token = || NoticeKind::Progress { token: "1".into() };
     let params = json!({"progressToken": 1, "progress": 1, "message": "m"});
     let progress = || notice(token(), "notifications/progress", &params);
-    let told = Projection::new(R4, R1).notice(progress()).unwrap();
+    let told = RevisionProjection::new(R4, R1).notice(progress()).unwrap();
     assert!(!String::from_utf8_lossy(&told.bytes).contains("message\""));
-    let told = Projection::new(R4, R2).notice(progress()).unwrap();
+    let told = RevisionProjection::new(R4, R2).notice(progress()).unwrap();
     assert_eq!(told, progress());
 }
 
@@ -31,13 +31,13 @@ fn a_notice_is_told_only_to_revisions_that_have_it() {
         let id = json!({"elicitationId": "e"});
         notice(NoticeKind::ElicitationComplete, ELICITATION_COMPLETE, &id)
     };
-    assert!(Projection::new(R4, R4).notice(complete()).is_some());
-    assert!(Projection::new(R4, R3).notice(complete()).is_none());
-    assert!(Projection::new(R4, R5).notice(complete()).is_none());
+    assert!(RevisionProjection::new(R4, R4).notice(complete()).is_some());
+    assert!(RevisionProjection::new(R4, R3).notice(complete()).is_none());
+    assert!(RevisionProjection::new(R4, R5).notice(complete()).is_none());
     let task = || notice(NoticeKind::Other, "notifications/tasks/status", &json!({}));
-    assert!(Projection::new(R4, R5).notice(task()).is_none());
+    assert!(RevisionProjection::new(R4, R5).notice(task()).is_none());
     let own = || notice(NoticeKind::Other, "notifications/acme/x", &json!({}));
-    assert!(Projection::new(R4, R5).notice(own()).is_some());
+    assert!(RevisionProjection::new(R4, R5).notice(own()).is_some());
 }
 
 fn requested(from: Revision, to: Option<Revision>, method: &str, params: &Value) -> Value {

@@ -12,7 +12,7 @@ fn asked(from: Revision, to: Revision, method: &str, params: &Value) -> Result<V
         method: method.to_owned(),
         params: Some(Bytes::from(params.to_string())),
     };
-    let question = Projection::new(from, to).question(question, || "minted".to_owned());
+    let question = RevisionProjection::new(from, to).question(question, || "minted".to_owned());
     let question = question.map_err(|why| why.to_string())?;
     Ok(serde_json::from_slice(&question.params.unwrap()).unwrap())
 }

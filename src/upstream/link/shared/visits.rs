@@ -74,7 +74,7 @@ impl Visits {
         // A visit whose end arrived before is over.
         let is_new = early.is_none() && !inner.shown.contains(&shown);
         if is_new && push(&mut inner.shown, shown, SHOWN) {
-            COUNTERS.visits_forgotten.add(1);
+            COUNTERS.url_elicitations_forgotten.add(1);
         }
         early.map(|(_, notice)| notice)
     }
@@ -207,8 +207,8 @@ mod tests {
     #[test]
     fn visits_are_bounded_and_counted_where_they_are_forgotten_before_their_end() {
         let visits = Visits::default();
-        let before = COUNTERS.visits_forgotten.get();
-        let forgotten = || COUNTERS.visits_forgotten.get() - before;
+        let before = COUNTERS.url_elicitations_forgotten.get();
+        let forgotten = || COUNTERS.url_elicitations_forgotten.get() - before;
         for (number, member) in (0..=SHOWN).zip(2..) {
             let id = number.to_string();
             drop(visits.show(id.clone(), 1));

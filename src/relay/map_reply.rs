@@ -1,0 +1,272 @@
+//! What is done to a reply on its way back: cursors are sealed, items that policy hides are left
+//! out, names and URIs are mapped, errors that speak of one hop only are turned, and all of it is
+//! put in the words of the client's revision.
+//! Spec: SPEC C-40, E-01, E-04; BRIDGING §3.9, §3.10, §4.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::route::UpstreamTarget;
+use super::url_elicitation::without_bad_links;
+use super::view::EndpointView;
+use super::{Relay, RelayFailure, cursor_context, icons, unknown_methods};
+use crate::call::{Call, Declared, Reply};
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::methods::{self, MethodRow};
+use crate::protocol::{Message, json, meta};
+use crate::seal::Purpose;
+use crate::telemetry::metrics::LABELED;
+use crate::translate::project::{
+    CacheHints, CacheScope, ErrorSubject, ProjectedError, ResultOrigin, RevisionProjection,
+};
+use crate::translate::{mapping, project};
+
+/// Where a reply comes from.
+#[derive(Debug)]
+pub(super) struct ReplySource {
+    pub(super) projection: RevisionProjection,
+    /// JSON text of our own `Implementation`.
+    ourselves: Arc<str>,
+    declared: Option<Arc<Declared>>,
+    is_merged: bool,
+    /// Cache hints for a result without hints of its own.
+    hints: CacheHints,
+    /// Whether the called tool's output schema is shown wrapped.
+    pub(super) wraps: bool,
+}
+
+impl ReplySource {
+    /// The source of replies to `call` from an upstream that declared `declared`.
+    pub(super) fn new(
+        declared: Option<Arc<Declared>>,
+        call: &Call,
+        view: &EndpointView,
+        ttl: Duration,
+        ourselves: Arc<str>,
+    ) -> Self {
+        let is_list = known(call).is_some_and(|known| known.list.is_some());
+        let from = declared.as_ref().map(|declared| declared.revision);
+        let hosts_tasks = declared.as_ref().is_some_and(|d| d.hosts_tasks());
+        Self {
+            projection: RevisionProjection::of(from, call.revision).hosting_tasks(hosts_tasks),
+            ourselves,
+            declared,
+            is_merged: matches!(view, EndpointView::Merged(_)),
+            hints: CacheHints::private(if is_list { ttl } else { Duration::ZERO }),
+            wraps: false,
+        }
+    }
+
+    /// What a client learns of where a result comes from.
+    pub(super) fn origin<'a>(&'a self, call: &'a Call) -> ResultOrigin<'a> {
+        let declared = self.declared.as_ref();
+        let own = declared.map(|declared| &*declared.server_info);
+        ResultOrigin {
+            method: call.message.method().unwrap_or_default(),
+            name: "",
+            server: own.filter(|_| !self.is_merged).unwrap_or(&self.ourselves),
+            is_merged: self.is_merged,
+            upstream: own,
+            hints: self.hints,
+            wraps: self.wraps,
+            extended: false,
+            missing: None,
+        }
+    }
+}
+
+/// The origin of a merged result that we wrote.
+pub(super) fn merged_origin<'a>(
+    call: &'a Call,
+    hints: CacheHints,
+    ourselves: &'a str,
+    missing: Option<&'a str>,
+) -> ResultOrigin<'a> {
+    ResultOrigin {
+        method: call.message.method().unwrap_or_default(),
+        name: "",
+        server: ourselves,
+        is_merged: true,
+        upstream: None,
+        hints,
+        wraps: false,
+        extended: false,
+        missing,
+    }
+}
+
+impl Relay {
+    pub(super) fn bring_back(
+        &self,
+        call: &Call,
+        target: &UpstreamTarget,
+        source: &ReplySource,
+        reply: Reply,
+    ) -> Result<Reply, RelayFailure> {
+        let message = match reply {
+            Reply::Relayed(message) => message,
+            Reply::Error(error) => return Ok(Reply::Error(written(target, error))),
+            Reply::Result(_) => return Ok(reply),
+        };
+        if let Some(code) = message.error_code() {
+            return Ok(error(call, target, source, message, code));
+        }
+        let method = call.message.method().unwrap_or_default();
+        let message = match &target.view {
+            EndpointView::Pure => message,
+            EndpointView::Merged(prefix) => mapping::result(prefix, method, message)?,
+        };
+        let message = icons::in_directory(method, message, &target.upstream);
+        let message = icons::in_content(method, message, &target.upstream);
+        let message = if known(call).is_some_and(MethodRow::is_paged) {
+            self.page_of(call, target, message)?
+        } else {
+            message
+        };
+        let message = self.show_task(call, target, message)?;
+        let shared = |declared| unknown_methods::is_shared(call.link.capabilities(), declared);
+        let extended =
+            project::is_of_unknown_kind(&message) && source.declared.as_deref().is_some_and(shared);
+        let origin = ResultOrigin {
+            name: &target.upstream,
+            extended,
+            ..source.origin(call)
+        };
+        let shown = source.projection.result(message, &origin);
+        let message = shown.map_err(|why| unusable(&target.upstream, why))?;
+        Ok(Reply::Relayed(message))
+    }
+
+    /// A page of one upstream: as it is, but for its cursor and what the endpoint hides.
+    fn page_of(
+        &self,
+        call: &Call,
+        target: &UpstreamTarget,
+        message: Message,
+    ) -> Result<Message, Fault> {
+        let cursor = message
+            .result_member("nextCursor")
+            .filter(|text| *text != "null");
+        let kept = match message.result_member("tools") {
+            Some(tools) if !call.endpoint.tools.is_empty() => {
+                Some(mapping::kept_tools(tools, |name| {
+                    self.parts
+                        .policy
+                        .shows_tool(&call.endpoint, &target.upstream, name)
+                }))
+            }
+            _ => None,
+        };
+        if cursor.is_none() && kept.is_none() {
+            return Ok(message);
+        }
+        let mut edit = message.edit();
+        let sealed = cursor.map(|cursor| {
+            let context = cursor_context(call, &target.upstream);
+            json::quote(
+                &self
+                    .parts
+                    .sealer
+                    .seal(Purpose::Cursor, &context, cursor.as_bytes()),
+            )
+        });
+        if let Some(sealed) = &sealed {
+            edit = edit.result_member("nextCursor", sealed.as_str());
+        }
+        if let Some(kept) = &kept {
+            edit = edit.result_member("tools", kept.as_str());
+            // A list filtered by policy is private to the caller (SPEC M-83).
+            if message.result_member("cacheScope").is_some() {
+                edit = edit.result_member("cacheScope", CacheScope::Private.as_json());
+            }
+        }
+        self.reparse(edit.finish())
+    }
+}
+
+/// A tool's failure in our words, for a model to act on.
+pub(super) fn tool_failure(call: &Call, source: &ReplySource, text: &str) -> Reply {
+    let result = project::tool_error(text);
+    let result = source.projection.authored(result, &source.origin(call));
+    Reply::Result(result.into())
+}
+
+/// The reply of an upstream: where a tool needs an answer that there is none to, the model learns
+/// why. Spec: BRIDGING §3.2, 7; SPEC M-40, M-41.
+pub(super) fn told(
+    call: &Call,
+    source: &ReplySource,
+    reply: Result<Reply, Fault>,
+) -> Result<Reply, Fault> {
+    match reply {
+        Err(fault)
+            if fault.kind == FaultKind::CannotAsk
+                && call.message.method() == Some("tools/call") =>
+        {
+            Ok(tool_failure(call, source, &fault.public))
+        }
+        reply => reply,
+    }
+}
+
+/// What is known of the method of a call.
+fn known(call: &Call) -> Option<&'static MethodRow> {
+    methods::lookup(call.message.method()?)
+}
+
+/// An error that the link wrote, about what the endpoint shows under another name.
+fn written(target: &UpstreamTarget, error: Bytes) -> Bytes {
+    match &target.view {
+        EndpointView::Merged(prefix) => {
+            let asked = target.name.as_deref().zip(target.shown.as_deref());
+            mapping::written_error(prefix, error, asked)
+        }
+        EndpointView::Pure => error,
+    }
+}
+
+/// An upstream's error as the client may see it.
+fn error(
+    call: &Call,
+    target: &UpstreamTarget,
+    source: &ReplySource,
+    message: Message,
+    code: i64,
+) -> Reply {
+    if let Some(refused) = without_bad_links(call, source, &target.upstream, &message) {
+        return refused;
+    }
+    // What a modern client declared, also where we pass on less of it.
+    let declared = call.message.meta(meta::CLIENT_CAPABILITIES);
+    let asked = ErrorSubject {
+        method: call.message.method().unwrap_or_default(),
+        name: target.name.as_deref(),
+        upstream: &target.upstream,
+        declared: declared
+            .unwrap_or_else(|| call.link.capabilities().text())
+            .as_bytes(),
+    };
+    let turned = match project::error(source.projection, message, code, &asked) {
+        ProjectedError::Relayed(message) => ProjectedError::Relayed(match &target.view {
+            EndpointView::Merged(prefix) => {
+                let asked = target.name.as_deref().zip(target.shown.as_deref());
+                mapping::error(prefix, message, asked)
+            }
+            EndpointView::Pure => message,
+        }),
+        other => other,
+    };
+    let origin = source.origin(call);
+    turned.into_reply(|result| source.projection.authored(result, &origin))
+}
+
+fn unusable(upstream: &Arc<str>, why: project::UnusableResult) -> Fault {
+    LABELED.upstream_garbage.add(upstream, 1);
+    Fault::upstream(
+        FaultKind::UpstreamInvalid,
+        format!("upstream \"{upstream}\" sent a result that cannot be shown"),
+    )
+    .caused_by(why)
+}

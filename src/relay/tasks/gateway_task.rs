@@ -1,0 +1,384 @@
+//! Tasks of 2025-11-25 that the gateway runs: the client requests a task, and the upstream knows only tasks of
+//! the extension, which the server begins. The call passes `Relay::handle` like any other, with the task in
+//! place of its client; the outcome is kept until the client fetches it.
+//! Spec: SPEC K-02 to K-04; BRIDGING §3.8; `docs/adr/0014`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use super::legacy_passthrough::note_forgotten;
+use super::related_task::mark;
+use crate::audit;
+use crate::call::{
+    Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Reply, Round,
+};
+use crate::cause::chain;
+use crate::fault::{Fault, FaultKind, told};
+use crate::protocol::{Message, extensions, json, meta};
+use crate::relay::route::{UpstreamTarget, invalid};
+use crate::relay::{Relay, RelayFailure};
+use crate::session::{
+    HostedTask, NoticeSource, QuotaReservation, RunningTask, Session, TaskOutcome,
+};
+use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::request_tag;
+
+/// Depth limit for messages that were already checked on arrival.
+const ANY_DEPTH: usize = usize::MAX;
+
+/// Whether a client asks for a task of the design that it knows.
+pub(in crate::relay) fn asks_for_task(call: &Call, session: &Session) -> bool {
+    session.implicit_session().is_none()
+        && call.revision.has_tasks_capability()
+        && call.message.method() == Some("tools/call")
+        && wanted(&call.message).is_some()
+}
+
+impl Relay {
+    /// Records a call whose task did not begin.
+    fn audit_failed(&self, call: &Call, target: &UpstreamTarget) {
+        let name = target.name.as_deref();
+        let record = audit::AuditRecord::new(call, &target.upstream, name, None);
+        self.parts.audit.record(record);
+    }
+
+    /// Begins a task for a call that requests one, if the gateway runs the tasks of its upstream; otherwise
+    /// `None`. The policy decides about the call as about one without a task.
+    ///
+    /// # Errors
+    /// [`RelayFailure`] when the call is denied or a limit is reached.
+    pub(in crate::relay) async fn host(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        target: &UpstreamTarget,
+    ) -> Result<Option<Reply>, RelayFailure> {
+        self.decide(call, target)?;
+        call.link.routed(&target.upstream);
+        let declared = self.learn(session, &target.upstream, None).await;
+        // Made as a plain call, it might reach its upstream after all, and be no task.
+        let declared = declared.inspect_err(|_| self.audit_failed(call, target))?;
+        let Some(relay) = self.own.upgrade().filter(|_| declared.hosts_tasks()) else {
+            return Ok(None);
+        };
+        let limits = &self.parts.settings.limits;
+        let begun = self.admit(call, session);
+        let (ttl, message, running) = begun.inspect_err(|_| self.audit_failed(call, target))?;
+        let task = self.parts.sessions.begin_task(ttl);
+        let known = session
+            .tasks()
+            .host(&target.upstream, &task, limits.tasks_per_session);
+        let begun = task.shown(&known.handle);
+        note_forgotten(known.forgotten.as_slice());
+        let client = TaskClientLink {
+            capabilities: session.capabilities.with_extension(extensions::TASKS),
+            session: Arc::clone(session),
+            task: Arc::clone(&task),
+            mark: mark(&known.handle),
+            wants_progress: meta::progress_token(&call.message).is_some(),
+        };
+        let call = Call {
+            message,
+            link: Arc::new(client),
+            cancel: task.stopped().clone(),
+            resumption: None,
+            ..call.clone()
+        };
+        let hosted = GatewayRun {
+            relay,
+            session: Arc::clone(session),
+            upstream: Arc::clone(&target.upstream),
+            task: Arc::clone(&task),
+        };
+        let known = KnownTask {
+            session: Arc::clone(session),
+            handle: known.handle,
+            task,
+        };
+        // A drain waits for what runs, as for every call, and not until it is unknown.
+        let work = request_tag::keep(hosted.work(call, running));
+        self.parts.tasks.spawn(work);
+        self.parts.tasks.spawn_service(known.live());
+        Ok(Some(Reply::Result(format!(r#"{{"task":{begun}}}"#).into())))
+    }
+}
+
+impl Relay {
+    /// How long a task is known, the call that it runs, and its place among those of its principal.
+    fn admit(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+    ) -> Result<(Duration, Message, RunningTask), Fault> {
+        let limits = &self.parts.settings.limits;
+        let ttl = granted(&call.message, limits.hosted_tasks.ttl)?;
+        let message = plain(&call.message)?;
+        // At most half of the principal's calls may be tasks; otherwise no call would be left to poll them.
+        let running = session.begin_task(limits.calls_per_principal / 2);
+        let running =
+            running.map_err(|why| Fault::downstream(FaultKind::CallerBusy, why.to_string()))?;
+        Ok((ttl, message, running))
+    }
+}
+
+/// A task that the gateway runs. Dropping it before the task has an outcome removes the task.
+struct GatewayRun {
+    relay: Arc<Relay>,
+    session: Arc<Session>,
+    upstream: Arc<str>,
+    task: Arc<HostedTask>,
+}
+
+impl GatewayRun {
+    /// Runs `call`, whose client is the task. A type of its own, since that is handled as the call was
+    /// that began it.
+    fn work(self, call: Call, running: RunningTask) -> BoxFuture<'static, ()> {
+        Box::pin(async move {
+            let answer = tokio::select! {
+                answer = self.relay.handle(&call, &self.session) => answer,
+                () = self.task.stopped().cancelled() => return,
+            };
+            let outcome = self.outcome(answer);
+            // Release the slot before publishing the outcome, so that a client that is told can start the next task.
+            drop(running);
+            self.task.end(outcome);
+        })
+    }
+
+    /// The outcome of the task: the reply that the call would have got.
+    fn outcome(&self, answer: Result<Reply, RelayFailure>) -> TaskOutcome {
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
+                return TaskOutcome::Cancelled;
+            }
+            Err(RelayFailure::Fault(fault)) => {
+                let upstream = &self.upstream;
+                tracing::debug!(%upstream, kind = ?fault.kind, error = chain(&fault), "a task failed");
+                if told::is_tool_error(fault.kind) {
+                    Reply::Result(told::tool_error(&fault))
+                } else {
+                    Reply::Error(told::error_object(&fault))
+                }
+            }
+            Err(RelayFailure::Denied(denial)) => {
+                let fault = Fault::downstream(FaultKind::InvalidParams, denial.public());
+                Reply::Error(told::error_object(&fault))
+            }
+        };
+        let text = reply.result().or(reply.error()).unwrap_or("{}");
+        let Some(kept) = self.room_for(text.len()) else {
+            COUNTERS.tasks_unkept.add(1);
+            tracing::warn!(
+                upstream = %self.upstream, bytes = text.len(),
+                "there is no room for the result of a task, which fails: see limits.task_results_per_principal and task_results_total"
+            );
+            return TaskOutcome::Error(UNKEPT, None);
+        };
+        let bytes = Bytes::copy_from_slice(text.as_bytes());
+        match reply.error() {
+            None => TaskOutcome::Result(bytes, kept),
+            Some(_) => TaskOutcome::Error(bytes, Some(kept)),
+        }
+    }
+
+    /// Reserves quota for a result, and evicts other tasks of the session if necessary.
+    fn room_for(&self, bytes: usize) -> Option<QuotaReservation> {
+        let limits = self.relay.parts.settings.limits.hosted_tasks;
+        let (own, all) = (limits.results_per_principal, limits.results_total);
+        if bytes > own.min(all) {
+            return None;
+        }
+        let results = self.session.results();
+        loop {
+            if let Some(kept) = results.take(bytes, own, all) {
+                return Some(kept);
+            }
+            let lacking = results.lacking(bytes, own, all);
+            if lacking == 0 {
+                // Another task released quota between `take` and `lacking`: try again.
+                continue;
+            }
+            note_forgotten(&self.session.tasks().give_up(lacking)?);
+        }
+    }
+}
+
+impl Drop for GatewayRun {
+    fn drop(&mut self) {
+        if !self.task.is_over() {
+            self.task.forget();
+        }
+    }
+}
+
+/// A task that its client can ask for: until this is dropped.
+struct KnownTask {
+    session: Arc<Session>,
+    /// As its client calls it.
+    handle: Arc<str>,
+    task: Arc<HostedTask>,
+}
+
+impl KnownTask {
+    async fn live(self) {
+        let life = async {
+            // Not held any longer than it takes.
+            Box::pin(self.announce()).await;
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            () = life => {}
+            () = tokio::time::sleep(self.task.ttl()) => {}
+            () = self.session.closed().cancelled() => {}
+            () = self.task.forgotten().cancelled() => {}
+        }
+    }
+
+    /// Tells the client of every new status.
+    async fn announce(&self) {
+        let mut known = "working";
+        while matches!(known, "working" | "input_required") {
+            known = self.task.changed(known).await;
+            let task = self.task.shown(&self.handle);
+            let bytes = format!(
+                r#"{{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{task}}}"#
+            );
+            let notice = Notice {
+                kind: NoticeKind::Other,
+                bytes: bytes.into(),
+            };
+            self.session.tell(notice, NoticeSource::default());
+        }
+    }
+}
+
+impl Drop for KnownTask {
+    fn drop(&mut self) {
+        self.session.tasks().remove(&self.handle);
+        self.task.forget();
+    }
+}
+
+/// Of a task whose result finds no room, JSON text of its error.
+const UNKEPT: Bytes = Bytes::from_static(
+    br#"{"code":-32603,"message":"there is no room to keep the result of the task: call the tool without one","data":{"side":"gateway"}}"#,
+);
+
+/// A `DownstreamLink` in place of the client: receives the upstream's notifications and questions for the task.
+#[derive(Debug)]
+struct TaskClientLink {
+    task: Arc<HostedTask>,
+    session: Arc<Session>,
+    /// Of what belongs to the task, JSON text.
+    mark: String,
+    /// What the client can be asked, and the extension.
+    capabilities: ClientCapabilities,
+    /// Whether progress is told besides the status.
+    wants_progress: bool,
+}
+
+impl DownstreamLink for TaskClientLink {
+    fn capabilities(&self) -> &ClientCapabilities {
+        &self.capabilities
+    }
+
+    fn notify(&self, notice: Notice) {
+        let Ok(message) = Message::parse(notice.bytes.clone(), ANY_DEPTH) else {
+            return;
+        };
+        if let NoticeKind::Progress { .. } = &notice.kind {
+            if let Some(text) = message.param_str("message") {
+                self.task.note(&text);
+            }
+            if !self.wants_progress {
+                return;
+            }
+        }
+        let bytes = match &notice.kind {
+            NoticeKind::Progress { .. } | NoticeKind::Log => message
+                .edit()
+                .meta(meta::RELATED_TASK, self.mark.as_str())
+                .finish(),
+            _ => notice.bytes,
+        };
+        let kind = notice.kind;
+        let notice = Notice { kind, bytes };
+        self.session.tell(notice, NoticeSource::default());
+    }
+
+    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+        Box::pin(self.task.ask(round))
+    }
+
+    fn cancel_reason(&self) -> Option<&str> {
+        let is_cancelled = self.task.stopped().is_cancelled();
+        is_cancelled.then_some("the task was cancelled")
+    }
+
+    fn level(&self) -> Option<Level> {
+        self.session.levels().wanted()
+    }
+}
+
+/// `params.task` of a request, JSON text; `None` if `null`.
+pub(in crate::relay) fn wanted(request: &Message) -> Option<&str> {
+    request.param("task").filter(|task| *task != "null")
+}
+
+/// How long a task is known: as long as its client wants, and no longer than `most`.
+fn granted(request: &Message, most: Duration) -> Result<Duration, Fault> {
+    let task = wanted(request).filter(|task| task.starts_with('{'));
+    let task = task.ok_or_else(|| invalid("params.task must be an object"))?;
+    let wanted = json::member(task, "ttl").and_then(|ttl| ttl.parse().ok());
+    Ok(wanted.map_or(most, |ms| Duration::from_millis(ms).min(most)))
+}
+
+/// Of a call whose client wants to hear of no progress, JSON text: nobody else sees it.
+const OWN_TOKEN: &str = "\"task\"";
+
+/// The plain call that a task runs, with a progress token: progress messages become the task's status message.
+fn plain(request: &Message) -> Result<Message, Fault> {
+    let mut edit = request.edit().remove_param("task");
+    if meta::progress_token(request).is_none() {
+        edit = edit.meta(meta::PROGRESS_TOKEN, OWN_TOKEN);
+    }
+    Message::parse(edit.finish(), ANY_DEPTH).map_err(Fault::internal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(params: &str) -> Message {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{params}}}"#);
+        Message::parse(text.into(), 128).unwrap()
+    }
+
+    const MOST: Duration = Duration::from_mins(1);
+
+    // SPEC K-02.
+    #[test]
+    fn a_task_is_known_as_long_as_is_wanted_and_may_be() {
+        let of = |task: &str| granted(&request(&format!(r#"{{"task":{task}}}"#)), MOST);
+        assert_eq!(of(r#"{"ttl":5000}"#).unwrap(), Duration::from_secs(5));
+        for most in ["{}", r#"{"ttl":null}"#, r#"{"ttl":60001}"#, r#"{"ttl":-1}"#] {
+            assert_eq!(of(most).unwrap(), MOST, "{most}");
+        }
+        assert_eq!(of("7").unwrap_err().kind, FaultKind::InvalidParams);
+        assert_eq!(wanted(&request(r#"{"task":null}"#)), None);
+    }
+
+    // SPEC K-15.
+    #[test]
+    fn the_call_of_a_task_asks_for_none_and_for_progress() {
+        let call = plain(&request(r#"{"name":"t","task":{}}"#)).unwrap();
+        assert_eq!(call.param("task"), None);
+        assert_eq!(meta::progress_token(&call), Some(OWN_TOKEN));
+        let call = plain(&request(r#"{"task":{},"_meta":{"progressToken":7}}"#)).unwrap();
+        assert_eq!(meta::progress_token(&call), Some("7"));
+    }
+}

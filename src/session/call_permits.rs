@@ -1,0 +1,314 @@
+//! Places for the running calls of a principal, and the line of requests that wait for one.
+//!
+//! A request above the cap on running calls, or above the rate, waits in the line of its principal. The
+//! sessions in a line take turns; the requests of one session keep their order.
+
+mod principal_queue;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use self::principal_queue::{GrantedService, PrincipalQueue, QueueWaiter, RateAlarm, WantedPermit};
+pub use self::principal_queue::{QueueLane, RateToll};
+use super::{Session, lock};
+use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
+
+/// How many calls may run. As many requests may wait besides.
+#[derive(Debug, Clone, Copy)]
+pub struct CallCaps {
+    /// Calls of one session.
+    pub session: usize,
+    /// Calls of one principal.
+    pub principal: usize,
+}
+
+/// The running calls of one principal, and what waits.
+#[derive(Debug, Default)]
+pub struct CallPermits {
+    running: AtomicUsize,
+    waiting: AtomicUsize,
+    line: Mutex<PrincipalQueue>,
+}
+
+/// The place of a running call; free again when dropped.
+#[derive(Debug)]
+#[must_use = "the place is free again once this is dropped"]
+pub struct CallPermit(Arc<Session>);
+
+/// How a call begins.
+#[derive(Debug)]
+pub enum CallEntry {
+    /// It needs no place.
+    Free,
+    /// It has its place.
+    Placed(CallPermit),
+    /// It waits for its turn.
+    Waits(Box<QueuedRequest>),
+}
+
+/// A request in the line; it leaves the line when dropped.
+#[derive(Debug)]
+pub struct QueuedRequest {
+    places: Arc<CallPermits>,
+    lane: QueueLane,
+    number: u64,
+    alarm: Arc<RateAlarm>,
+    granted: oneshot::Receiver<GrantedService>,
+    deadline: Instant,
+    _counted: Option<GaugeGuard>,
+}
+
+/// Why a request was not served.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueError {
+    /// As many requests wait as may.
+    LineFull,
+    /// No place became free in time.
+    NoPlace,
+    /// The rate does not allow it in time; after this long it may.
+    Rate(Duration),
+}
+
+/// What a request is served with, and until when it waits for that.
+#[derive(Debug)]
+pub struct RequestedService {
+    /// Whose turn it waits for.
+    pub lane: QueueLane,
+    /// The allowance, where the request has not taken its part yet.
+    pub toll: Option<Box<dyn RateToll>>,
+    /// How long it may wait.
+    pub patience: Duration,
+}
+
+impl CallPermits {
+    /// Whether no call runs and no request waits.
+    pub(super) fn are_idle(&self) -> bool {
+        self.running.load(Ordering::Relaxed) == 0 && self.waiting.load(Ordering::Relaxed) == 0
+    }
+
+    /// Takes a place where fewer than `max` are taken.
+    pub(super) fn enter(&self, max: usize) -> bool {
+        enter(&self.running, max)
+    }
+
+    /// Gives a place back.
+    pub(super) fn leave(&self) {
+        self.running.fetch_sub(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.serve();
+        }
+    }
+
+    /// Waits for the allowance alone, as one of as many as `caps` says.
+    ///
+    /// # Errors
+    /// [`QueueError::LineFull`], or [`QueueError::Rate`] where the allowance comes too late.
+    pub fn pay(
+        self: &Arc<Self>,
+        request: RequestedService,
+        caps: CallCaps,
+    ) -> Result<QueuedRequest, QueueError> {
+        self.join(request, caps, None)
+    }
+
+    fn join(
+        self: &Arc<Self>,
+        request: RequestedService,
+        caps: CallCaps,
+        wanted: Option<WantedPermit>,
+    ) -> Result<QueuedRequest, QueueError> {
+        let RequestedService {
+            lane,
+            mut toll,
+            patience,
+        } = request;
+        let is_first = self.waiting.load(Ordering::SeqCst) == 0;
+        if let Some(asked) = toll.as_ref().filter(|_| is_first) {
+            match asked.pay() {
+                Ok(()) => toll = None,
+                // Nothing is gained by waiting for what comes too late.
+                Err(wait) if wait > patience => {
+                    note_refused(lane);
+                    return Err(QueueError::Rate(wait));
+                }
+                Err(_) => {}
+            }
+        }
+        let (sender, granted) = oneshot::channel();
+        let alarm: Arc<RateAlarm> = Arc::default();
+        let joined = {
+            let mut line = self.lock();
+            let waiter = QueueWaiter {
+                wanted,
+                toll,
+                alarm: Arc::clone(&alarm),
+                granted: sender,
+            };
+            let joined = line.join(lane, waiter, caps);
+            self.waiting
+                .fetch_add(joined.iter().count(), Ordering::SeqCst);
+            joined
+        };
+        let Some(number) = joined else {
+            note_refused(lane);
+            return Err(QueueError::LineFull);
+        };
+        let counted = lane.is_for_requests().then(|| {
+            COUNTERS.calls_waited.add(1);
+            GAUGES.calls_waiting.enter()
+        });
+        let waiting = QueuedRequest {
+            places: Arc::clone(self),
+            lane,
+            number,
+            alarm,
+            granted,
+            deadline: Instant::now() + patience,
+            _counted: counted,
+        };
+        self.serve();
+        Ok(waiting)
+    }
+
+    /// Serves the requests that can be served now, one lane after the other.
+    fn serve(&self) {
+        let served = self.lock().serve();
+        self.waiting.fetch_sub(served.count, Ordering::SeqCst);
+        // A place that was given to a request that has gone serves the next one.
+        drop(served.unclaimed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PrincipalQueue> {
+        lock(&self.line)
+    }
+}
+
+impl Session {
+    /// A place for a call, at once or after some waiting.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the request cannot even wait.
+    pub fn enter(
+        self: &Arc<Self>,
+        request: RequestedService,
+        caps: CallCaps,
+    ) -> Result<CallEntry, QueueError> {
+        // Nothing overtakes what waits.
+        if request.toll.is_none()
+            && self.places.waiting.load(Ordering::SeqCst) == 0
+            && let Some(place) = self.place(caps)
+        {
+            return Ok(CallEntry::Placed(place));
+        }
+        let wanted = WantedPermit {
+            session: Arc::clone(self),
+            caps,
+        };
+        let waiting = self.places.join(request, caps, Some(wanted))?;
+        Ok(CallEntry::Waits(Box::new(waiting)))
+    }
+
+    /// The places of its principal.
+    #[must_use]
+    pub fn places(&self) -> &Arc<CallPermits> {
+        &self.places
+    }
+
+    /// A place for a call, where one is free.
+    fn place(self: &Arc<Self>, caps: CallCaps) -> Option<CallPermit> {
+        if !enter(&self.calls_running, caps.session) {
+            return None;
+        }
+        if !self.places.enter(caps.principal) {
+            self.calls_running.fetch_sub(1, Ordering::SeqCst);
+            return None;
+        }
+        Some(CallPermit(Arc::clone(self)))
+    }
+}
+
+fn note_refused(lane: QueueLane) {
+    if lane.is_for_requests() {
+        COUNTERS.calls_refused.add(1);
+    }
+}
+
+fn enter(running: &AtomicUsize, max: usize) -> bool {
+    let more = |n: usize| (n < max).then_some(n + 1);
+    running
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, more)
+        .is_ok()
+}
+
+impl QueuedRequest {
+    /// Waits for its turn; the place, where one was wanted.
+    ///
+    /// # Errors
+    /// [`QueueError`] when its time is over.
+    ///
+    /// # Cancel safety
+    /// A request whose future is dropped has left the line, and its place is free.
+    pub async fn turn(mut self) -> Result<Option<CallPermit>, QueueError> {
+        let late = tokio::time::sleep_until(self.deadline);
+        let mut late = std::pin::pin!(late);
+        loop {
+            let due = self.alarm.due().unwrap_or(self.deadline);
+            tokio::select! {
+                biased;
+                granted = &mut self.granted => return granted.map_err(|_| QueueError::NoPlace),
+                () = &mut late => return self.give_up(),
+                () = self.alarm.changed() => {}
+                () = tokio::time::sleep_until(due) => {
+                    self.alarm.clear();
+                    self.places.serve();
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self) -> Result<Option<CallPermit>, QueueError> {
+        let left = self.leave();
+        if let Ok(place) = self.granted.try_recv() {
+            return Ok(place);
+        }
+        let unserved = match left.as_ref().and_then(|waiter| waiter.toll.as_ref()) {
+            Some(toll) => match toll.pay() {
+                // In the last moment, behind others.
+                Ok(()) if left.as_ref().is_some_and(QueueWaiter::wants_no_place) => {
+                    return Ok(None);
+                }
+                Ok(()) => QueueError::NoPlace,
+                Err(wait) => QueueError::Rate(wait),
+            },
+            None => QueueError::NoPlace,
+        };
+        note_refused(self.lane);
+        Err(unserved)
+    }
+
+    /// Takes the request out of the line, unless it was served.
+    fn leave(&self) -> Option<QueueWaiter> {
+        let left = self.places.lock().leave(self.lane, self.number)?;
+        self.places.waiting.fetch_sub(1, Ordering::SeqCst);
+        // The alarm of the rate may have been with this request.
+        self.places.serve();
+        Some(left)
+    }
+}
+
+impl Drop for QueuedRequest {
+    fn drop(&mut self) {
+        drop(self.leave());
+    }
+}
+
+impl Drop for CallPermit {
+    fn drop(&mut self) {
+        self.0.calls_running.fetch_sub(1, Ordering::SeqCst);
+        self.0.places.leave();
+    }
+}

@@ -1,0 +1,511 @@
+//! Lists that a session was given by its upstreams, and the events since that may have changed them.
+//! Only times are compared: a list that was requested before a change is stale after it, however late
+//! the list arrives. Spec: SPEC M-85; DESIGN §5.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::time::Instant;
+
+use super::lock;
+use crate::protocol::methods::ListKind;
+use crate::store::lists::Held;
+
+/// Pages remembered per upstream.
+const MAX_PAGES: usize = 400;
+
+/// Lists by upstream.
+#[derive(Debug, Default)]
+pub struct ListValidity(Mutex<Vec<UpstreamLists>>);
+
+/// What one upstream listed.
+#[derive(Debug)]
+struct UpstreamLists {
+    upstream: Arc<str>,
+    called: Option<Instant>,
+    /// When change notices began to be received.
+    heard: Option<Instant>,
+    changed: [Option<Instant>; ListKind::ALL.len()],
+    pages: Vec<GivenPage>,
+}
+
+/// A page that was given.
+#[derive(Debug)]
+struct GivenPage {
+    kind: ListKind,
+    cursor: Option<Box<str>>,
+    held: Held,
+    /// Whether the page is stale: a change was announced since. Used only by [`ListValidity::last_given`].
+    outdated: bool,
+    /// Whether a recheck of the page was begun.
+    rechecked: bool,
+}
+
+impl GivenPage {
+    fn is_at(&self, kind: ListKind, cursor: Option<&str>) -> bool {
+        self.kind == kind && self.cursor.as_deref() == cursor
+    }
+}
+
+/// A page that may be served from the cache now.
+#[derive(Debug)]
+pub struct CurrentPage {
+    /// The page.
+    pub held: Held,
+    /// Whether the caller has to recheck the page beside answering: it is older than `Held::fresh`.
+    /// `true` once per page.
+    pub is_due: bool,
+}
+
+impl UpstreamLists {
+    fn new(upstream: &Arc<str>) -> Self {
+        Self {
+            upstream: Arc::clone(upstream),
+            called: None,
+            heard: None,
+            changed: [None; ListKind::ALL.len()],
+            pages: Vec::new(),
+        }
+    }
+
+    fn changed(&self, kind: ListKind) -> Option<Instant> {
+        self.changed.get(kind as usize).copied().flatten()
+    }
+
+    fn page(&self, kind: ListKind, cursor: Option<&str>) -> Option<&Held> {
+        let found = self.any_page(kind, cursor).filter(|page| !page.outdated);
+        found.map(|page| &page.held)
+    }
+
+    fn any_page(&self, kind: ListKind, cursor: Option<&str>) -> Option<&GivenPage> {
+        self.pages.iter().find(|page| page.is_at(kind, cursor))
+    }
+
+    /// Records a change at `at` of the kinds for which `concerned` holds: pages requested until then are
+    /// stale.
+    fn change(&mut self, at: Instant, concerned: impl Fn(ListKind) -> bool) {
+        for kind in ListKind::ALL {
+            if concerned(kind)
+                && let Some(changed) = self.changed.get_mut(kind as usize)
+            {
+                *changed = Some(at).max(*changed);
+            }
+        }
+        for page in &mut self.pages {
+            page.outdated |= concerned(page.kind) && page.held.asked <= at;
+        }
+    }
+}
+
+impl ListValidity {
+    /// A page that may be served again: no change was announced and no tool called since it was requested,
+    /// and it is fresh. If change notices were received without a break since the request (`stretch` is the
+    /// current unbroken stretch, computed only if needed), the page lasts for `Held::lasts`; not for ever,
+    /// as many servers declare `listChanged` and never send it.
+    pub fn current(
+        &self,
+        upstream: &str,
+        kind: ListKind,
+        cursor: Option<&str>,
+        stretch: impl FnOnce() -> Option<u64>,
+    ) -> Option<CurrentPage> {
+        let (held, called) = {
+            let upstreams = lock(&self.0);
+            let upstream_lists = find(&upstreams, upstream)?;
+            (
+                upstream_lists.page(kind, cursor)?.clone(),
+                upstream_lists.called,
+            )
+        };
+        let calm = held.outlives_calls || called.is_none_or(|called| held.asked > called);
+        let age = held.asked.elapsed();
+        if !calm {
+            return None;
+        }
+        if age < held.fresh {
+            let is_due = false;
+            return Some(CurrentPage { held, is_due });
+        }
+        let heard = held.stretch.is_some() && age < held.lasts && held.stretch == stretch();
+        heard.then(|| CurrentPage {
+            is_due: self.begin_recheck(upstream, kind, cursor, held.asked),
+            held,
+        })
+    }
+
+    /// Whether the caller begins the recheck of a page: `true` for the first caller only.
+    fn begin_recheck(
+        &self,
+        upstream: &str,
+        kind: ListKind,
+        cursor: Option<&str>,
+        asked: Instant,
+    ) -> bool {
+        let mut upstreams = lock(&self.0);
+        let upstream_lists = upstreams
+            .iter_mut()
+            .find(|upstream_lists| *upstream_lists.upstream == *upstream);
+        let page = upstream_lists.and_then(|upstream_lists| {
+            let mut pages = upstream_lists.pages.iter_mut();
+            pages.find(|page| page.is_at(kind, cursor) && page.held.asked == asked)
+        });
+        page.is_some_and(|page| !std::mem::replace(&mut page.rechecked, true))
+    }
+
+    /// The last page given, however old; `None` once the upstream announced a change.
+    pub fn last(&self, upstream: &str, kind: ListKind, cursor: Option<&str>) -> Option<Held> {
+        let upstreams = lock(&self.0);
+        find(&upstreams, upstream)?.page(kind, cursor).cloned()
+    }
+
+    /// The last page given, even if stale: for an upstream that takes too long to answer.
+    pub fn last_given(&self, upstream: &str, kind: ListKind, cursor: Option<&str>) -> Option<Held> {
+        let upstreams = lock(&self.0);
+        let page = find(&upstreams, upstream)?.any_page(kind, cursor)?;
+        Some(page.held.clone())
+    }
+
+    /// The last given pages, without stale ones, of the kinds for which `concerned` holds.
+    pub fn given(
+        &self,
+        upstream: &str,
+        concerned: impl Fn(ListKind) -> bool,
+    ) -> Vec<(ListKind, Option<Box<str>>, Held)> {
+        let upstreams = lock(&self.0);
+        let pages = find(&upstreams, upstream).map(|upstream_lists| upstream_lists.pages.iter());
+        let pages = pages.into_iter().flatten();
+        pages
+            .filter(|page| concerned(page.kind) && !page.outdated)
+            .map(|page| (page.kind, page.cursor.clone(), page.held.clone()))
+            .collect()
+    }
+
+    /// Whether the session was given no list of this kind, called no tool and received no change notice.
+    pub fn is_untouched(&self, upstream: &str, kind: ListKind) -> bool {
+        let upstreams = lock(&self.0);
+        find(&upstreams, upstream).is_none_or(|upstream_lists| {
+            upstream_lists.called.is_none()
+                && upstream_lists.changed(kind).is_none()
+                && !upstream_lists.pages.iter().any(|page| page.kind == kind)
+        })
+    }
+
+    /// When lists of this kind may last have changed: the last change notice, or with `by_calls` the last
+    /// call.
+    pub fn disturbed(&self, upstream: &str, kind: ListKind, by_calls: bool) -> Option<Instant> {
+        let upstreams = lock(&self.0);
+        let upstream_lists = find(&upstreams, upstream)?;
+        let called = upstream_lists.called.filter(|_| by_calls);
+        called.max(upstream_lists.changed(kind))
+    }
+
+    /// When any upstream last announced a change of lists of this kind.
+    pub fn last_change(&self, kind: ListKind) -> Option<Instant> {
+        let upstreams = lock(&self.0);
+        upstreams
+            .iter()
+            .filter_map(|upstream_lists| upstream_lists.changed(kind))
+            .max()
+    }
+
+    /// Records that the upstream's change notices are received from now on; `true` if they were received
+    /// before.
+    pub fn heard(&self, upstream: &Arc<str>) -> bool {
+        let mut before = None;
+        self.at(upstream, |upstream_lists| {
+            before = upstream_lists.heard.replace(Instant::now());
+        });
+        before.is_some()
+    }
+
+    /// Whether a page requested at `asked` predates the receiving of change notices, so that a change may
+    /// have been missed.
+    pub fn may_be_missed(&self, upstream: &str, asked: Instant) -> bool {
+        let upstreams = lock(&self.0);
+        let heard = find(&upstreams, upstream).and_then(|upstream_lists| upstream_lists.heard);
+        heard.is_some_and(|heard| asked <= heard)
+    }
+
+    /// Keeps a page, unless a change was announced since it was requested.
+    pub fn hold(&self, upstream: &Arc<str>, kind: ListKind, cursor: Option<&str>, held: Held) {
+        self.at(upstream, |upstream_lists| {
+            let changed = upstream_lists.changed(kind);
+            if changed.is_some_and(|changed| held.asked <= changed) {
+                return;
+            }
+            let kept = GivenPage {
+                kind,
+                cursor: cursor.map(Into::into),
+                held,
+                outdated: false,
+                rechecked: false,
+            };
+            if cursor.is_none() {
+                // No cursor leads to the later pages of the replaced list any more.
+                upstream_lists
+                    .pages
+                    .retain(|page| page.kind != kind || !page.outdated);
+            }
+            let mut pages = upstream_lists.pages.iter_mut();
+            if let Some(known) = pages.find(|page| page.is_at(kind, cursor)) {
+                *known = kept;
+            } else if upstream_lists.pages.len() < MAX_PAGES {
+                upstream_lists.pages.push(kept);
+            }
+        });
+    }
+
+    /// A tool is called, or was: the upstream may list something else now.
+    pub fn called(&self, upstream: &Arc<str>) {
+        let now = Some(Instant::now());
+        self.at(upstream, |upstream_lists| upstream_lists.called = now);
+    }
+
+    /// The upstream said that its `what` (`tools`, `prompts`, `resources`) changed.
+    pub fn changed(&self, upstream: &Arc<str>, what: &str) {
+        self.changed_at(upstream, what, Instant::now());
+    }
+
+    /// The same, found out by a list that was asked for after `at`: that list stays.
+    pub fn changed_at(&self, upstream: &Arc<str>, what: &str, at: Instant) {
+        self.at(upstream, |upstream_lists| {
+            upstream_lists.change(at, |kind| kind.capability() == what);
+        });
+    }
+
+    /// There is a new connection to the upstream: what the session had from an older one is over.
+    /// What a modern upstream lists belongs to no connection.
+    pub fn reconnected(&self, upstream: &Arc<str>) {
+        self.at(upstream, |upstream_lists| {
+            let of_connection =
+                |page: &GivenPage| !page.outdated && page.held.is_own && !page.held.outlives_calls;
+            if upstream_lists.pages.iter().any(of_connection) {
+                upstream_lists.change(Instant::now(), |_| true);
+            }
+        });
+    }
+
+    fn at(&self, upstream: &Arc<str>, act: impl FnOnce(&mut UpstreamLists)) {
+        let mut upstreams = lock(&self.0);
+        if let Some(upstream_lists) = upstreams
+            .iter_mut()
+            .find(|upstream_lists| upstream_lists.upstream == *upstream)
+        {
+            return act(upstream_lists);
+        }
+        let mut upstream_lists = UpstreamLists::new(upstream);
+        act(&mut upstream_lists);
+        upstreams.push(upstream_lists);
+    }
+}
+
+fn find<'a>(upstreams: &'a [UpstreamLists], upstream: &str) -> Option<&'a UpstreamLists> {
+    upstreams
+        .iter()
+        .find(|upstream_lists| *upstream_lists.upstream == *upstream)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::call::Declared;
+    use crate::protocol::Revision;
+
+    fn up() -> Arc<str> {
+        "up".into()
+    }
+
+    fn held(stretch: Option<u64>) -> Held {
+        Held {
+            digest: [7; 32],
+            asked: Instant::now(),
+            fresh: Duration::from_secs(5),
+            lasts: Duration::from_secs(15),
+            outlives_calls: false,
+            stretch,
+            is_own: true,
+            declared: Arc::new(Declared::new(
+                Revision::LATEST_LEGACY,
+                Bytes::new(),
+                Bytes::new(),
+                None,
+            )),
+        }
+    }
+
+    async fn later() {
+        tokio::time::advance(Duration::from_millis(1)).await;
+    }
+
+    fn is_current(list_validity: &ListValidity, kind: ListKind, stretch: Option<u64>) -> bool {
+        list_validity
+            .current("up", kind, None, || stretch)
+            .is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unannounced_list_answers_until_it_is_old() {
+        let list_validity = ListValidity::default();
+        list_validity.hold(&up(), ListKind::Tools, None, held(None));
+        assert!(is_current(&list_validity, ListKind::Tools, None));
+        assert!(!is_current(&list_validity, ListKind::Prompts, None));
+        assert!(
+            list_validity
+                .current("up", ListKind::Tools, Some("c"), || None)
+                .is_none()
+        );
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert!(!is_current(&list_validity, ListKind::Tools, None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_unannounced_list_ends_with_the_first_call() {
+        let list_validity = ListValidity::default();
+        list_validity.hold(&up(), ListKind::Tools, None, held(None));
+        later().await;
+        list_validity.called(&up());
+        assert!(!is_current(&list_validity, ListKind::Tools, None));
+        assert!(list_validity.last("up", ListKind::Tools, None).is_some());
+    }
+
+    // Spec: SPEC M-85. What is declared is no promise that every change is announced.
+    #[tokio::test(start_paused = true)]
+    async fn heard_changes_lengthen_a_list_and_not_for_ever() {
+        let list_validity = ListValidity::default();
+        list_validity.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        tokio::time::advance(Duration::from_secs(14)).await;
+        assert!(is_current(&list_validity, ListKind::Tools, Some(3)));
+        assert!(!is_current(&list_validity, ListKind::Tools, Some(4)));
+        assert!(!is_current(&list_validity, ListKind::Tools, None));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!is_current(&list_validity, ListKind::Tools, Some(3)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_puts_a_list_in_doubt_that_is_heard_of() {
+        let list_validity = ListValidity::default();
+        list_validity.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        later().await;
+        list_validity.called(&up());
+        assert!(!is_current(&list_validity, ListKind::Tools, Some(3)));
+        assert!(list_validity.last("up", ListKind::Tools, None).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_list_past_its_freshness_is_rechecked_once() {
+        let list_validity = ListValidity::default();
+        let is_due = || {
+            let current = list_validity.current("up", ListKind::Tools, None, || Some(3));
+            current.map(|current| current.is_due)
+        };
+        list_validity.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        assert_eq!(is_due(), Some(false));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!([is_due(), is_due()], [Some(true), Some(false)]);
+        list_validity.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        assert_eq!(is_due(), Some(false));
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(is_due(), Some(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_list_that_showed_a_change_outlives_it() {
+        let list_validity = ListValidity::default();
+        list_validity.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        let began = Instant::now();
+        later().await;
+        let found = held(Some(3));
+        list_validity.changed_at(&up(), "tools", began);
+        assert!(!is_current(&list_validity, ListKind::Tools, Some(3)));
+        list_validity.hold(&up(), ListKind::Tools, None, found);
+        assert!(is_current(&list_validity, ListKind::Tools, Some(3)));
+    }
+
+    // SPEC M-85.
+    #[tokio::test(start_paused = true)]
+    async fn a_change_ends_lists_of_its_kind_at_once() {
+        let list_validity = ListValidity::default();
+        for kind in ListKind::ALL {
+            list_validity.hold(&up(), kind, None, held(Some(3)));
+        }
+        list_validity.changed(&up(), "resources");
+        assert!(is_current(&list_validity, ListKind::Tools, Some(3)));
+        assert!(!is_current(&list_validity, ListKind::Resources, Some(3)));
+        assert!(!is_current(&list_validity, ListKind::Templates, Some(3)));
+        assert!(
+            list_validity
+                .last("up", ListKind::Resources, None)
+                .is_none()
+        );
+        let known = list_validity.last_given("up", ListKind::Resources, None);
+        assert!(known.is_some(), "it may stand in");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_asked_for_before_a_change_is_not_kept_after_it() {
+        let list_validity = ListValidity::default();
+        let before = held(Some(3));
+        later().await;
+        list_validity.changed(&up(), "tools");
+        list_validity.hold(&up(), ListKind::Tools, None, before);
+        assert!(!is_current(&list_validity, ListKind::Tools, Some(3)));
+        later().await;
+        list_validity.hold(&up(), ListKind::Tools, None, held(Some(3)));
+        assert!(is_current(&list_validity, ListKind::Tools, Some(3)));
+    }
+
+    // Spec: BRIDGING §3.4.
+    #[tokio::test(start_paused = true)]
+    async fn what_was_asked_for_before_changes_were_heard_may_have_missed_one() {
+        let list_validity = ListValidity::default();
+        let before = held(None).asked;
+        assert!(
+            !list_validity.may_be_missed("up", before),
+            "nobody is to hear"
+        );
+        later().await;
+        assert!(!list_validity.heard(&up()), "nobody heard before");
+        assert!(list_validity.may_be_missed("up", before));
+        later().await;
+        assert!(!list_validity.may_be_missed("up", held(None).asked));
+        assert!(list_validity.heard(&up()), "it broke off meanwhile");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_lists_of_a_modern_upstream_outlive_its_connections() {
+        let list_validity = ListValidity::default();
+        let modern = Held {
+            outlives_calls: true,
+            ..held(None)
+        };
+        list_validity.hold(&up(), ListKind::Tools, None, modern);
+        later().await;
+        list_validity.reconnected(&up());
+        let given = list_validity.given("up", |kind| kind == ListKind::Tools);
+        assert_eq!(given.len(), 1);
+        assert!(
+            list_validity
+                .given("up", |kind| kind == ListKind::Prompts)
+                .is_empty()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_connection_ends_what_came_over_the_old_one() {
+        let list_validity = ListValidity::default();
+        let others = Held {
+            is_own: false,
+            ..held(None)
+        };
+        list_validity.hold(&up(), ListKind::Tools, None, others);
+        later().await;
+        list_validity.reconnected(&up());
+        assert!(is_current(&list_validity, ListKind::Tools, None));
+        list_validity.hold(&up(), ListKind::Tools, None, held(None));
+        list_validity.reconnected(&up());
+        assert!(!is_current(&list_validity, ListKind::Tools, None));
+    }
+}

@@ -1,0 +1,96 @@
+//! URL elicitations that upstreams reported complete. Spec: SPEC C-83; BRIDGING §3.6.
+
+use std::collections::VecDeque;
+use std::sync::Mutex;
+
+use tokio::sync::Notify;
+
+use super::lock;
+
+/// Completed ids kept, the newest.
+const REMEMBERED: usize = 64;
+
+/// Ids of completed elicitations, keyed by upstream, so that no upstream can complete another's.
+#[derive(Debug, Default)]
+pub struct UrlElicitationIds {
+    ids: Mutex<VecDeque<String>>,
+    added: Notify,
+}
+
+impl UrlElicitationIds {
+    /// Records that an upstream's URL elicitation is complete.
+    pub fn add(&self, upstream: &str, id: &str) {
+        {
+            let mut ids = lock(&self.ids);
+            if ids.len() >= REMEMBERED {
+                ids.pop_front();
+            }
+            ids.push_back(key(upstream, id));
+        }
+        self.added.notify_waiters();
+    }
+
+    /// Waits until `upstream` has reported all `wanted` URL elicitations complete.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: ids stay in `ids` until evicted.
+    pub async fn all(&self, upstream: &str, wanted: &[String]) {
+        let wanted: Vec<String> = wanted.iter().map(|id| key(upstream, id)).collect();
+        loop {
+            let added = self.added.notified();
+            tokio::pin!(added);
+            // `enable` before reading `ids`, so that a notification in between is not lost.
+            added.as_mut().enable();
+            let over = {
+                let ids = lock(&self.ids);
+                wanted.iter().all(|id| ids.contains(id))
+            };
+            if over {
+                return;
+            }
+            added.await;
+        }
+    }
+}
+
+/// Names of upstreams hold no slash.
+fn key(upstream: &str, id: &str) -> String {
+    format!("{upstream}/{id}")
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn visits_are_waited_for_whether_they_end_before_or_after() {
+        let completions = UrlElicitationIds::default();
+        completions.add("up", "a");
+        let wanted = ["a".to_owned(), "b".to_owned()];
+        let both = completions.all("up", &wanted);
+        let ((), ()) = tokio::join!(both, async { completions.add("up", "b") });
+    }
+
+    #[tokio::test]
+    async fn only_the_newest_are_remembered() {
+        let completions = UrlElicitationIds::default();
+        for number in 0..=REMEMBERED {
+            completions.add("up", &number.to_string());
+        }
+        assert_eq!(lock(&completions.ids).len(), REMEMBERED);
+        assert!(!lock(&completions.ids).contains(&key("up", "0")));
+    }
+
+    #[tokio::test]
+    async fn an_upstream_ends_only_its_own() {
+        let completions = UrlElicitationIds::default();
+        completions.add("other", "a");
+        let wanted = ["a".to_owned()];
+        let mut own = Box::pin(completions.all("up", &wanted));
+        assert!(own.as_mut().now_or_never().is_none());
+        completions.add("up", "a");
+        own.await;
+    }
+}
