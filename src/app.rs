@@ -30,7 +30,7 @@ use crate::runtime::lifecycle::{Drained, Signals, Tasks};
 use crate::runtime::workers::{Crew, Workers};
 use crate::seal::Sealer;
 use crate::session::{SessionIds, SessionRegistry, SessionSettings};
-use crate::store::events::{Bounds, EventStore, MemoryEvents};
+use crate::store::events::{EventStore, LogBounds, MemoryEvents};
 use crate::telemetry;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 use crate::upstream::Upstreams;
@@ -169,7 +169,7 @@ fn assemble(
 ) -> anyhow::Result<Assembled> {
     let clock: SharedClock = Arc::new(SystemClock);
     let sealer = Arc::new(Sealer::new(&config.keys.seal).context("keys.seal")?);
-    let events: Arc<dyn EventStore> = Arc::new(MemoryEvents::new(Bounds {
+    let events: Arc<dyn EventStore> = Arc::new(MemoryEvents::new(LogBounds {
         max_age: config.events.max_age,
         per_session: config.events.per_session,
         total: config.events.total,

@@ -4,12 +4,12 @@
 //! the other: what a call may do toward its client stands in [`DownstreamLink`], one logical
 //! connection to a server in [`UpstreamLink`].
 
-mod burst;
 mod capabilities;
-mod deaf;
 mod declared;
 mod notice;
+mod null_intake;
 mod principal;
+mod progress_batch;
 mod reply;
 
 use std::sync::Arc;
@@ -20,12 +20,12 @@ use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
-pub use burst::Burst;
 pub use capabilities::{Capabilities, ClientCapabilities, MAX_DECLARED};
-pub use deaf::Deaf;
-pub use declared::{Declared, takes_tasks};
-pub use notice::{Level, Notice, NoticeKind};
+pub use declared::{ServerDeclaration, takes_tasks};
+pub use notice::{LogLevel, Notice, NoticeKind};
+pub use null_intake::NullIntake;
 pub use principal::{BindingKey, OwnerKey, Principal};
+pub use progress_batch::ProgressBatch;
 pub use reply::Reply;
 
 use crate::budget::{ReplyRoom, ReplyShare};
@@ -52,7 +52,7 @@ pub struct Call {
     /// Cancelled when the client no longer wants an answer.
     pub cancel: CancellationToken,
     /// Answers and state returned by the client, if this call resumes a suspended one.
-    pub resumption: Option<Arc<Resumption>>,
+    pub resumption: Option<Arc<ResumedInput>>,
     /// The `Mcp-Param-*` headers of a modern request, unchanged (SPEC M-34); `None` if the carrier has no
     /// headers per request: the comparison is skipped.
     pub param_headers: Option<Vec<(HeaderName, HeaderValue)>>,
@@ -60,23 +60,23 @@ pub struct Call {
 
 /// Answers to a suspended round, and the state carried with the round.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resumption {
+pub struct ResumedInput {
     /// Key → JSON text of the client's result; keys as the upstream chose them.
     pub answers: Vec<(String, Bytes)>,
-    /// The value of [`Round::carry`].
+    /// The value of [`InputRequests::carry`].
     pub carry: CarriedState,
 }
 
 /// One question an upstream has for the client.
 #[derive(Debug, Clone)]
-pub struct Question {
+pub struct InputRequest {
     /// `elicitation/create`, `sampling/createMessage` or `roots/list`.
     pub method: String,
     /// JSON text of `params`; absent when the method takes none.
     pub params: Option<Bytes>,
 }
 
-impl Question {
+impl InputRequest {
     /// JSON text of its parameters.
     #[must_use]
     pub fn params_text(&self) -> &str {
@@ -87,9 +87,9 @@ impl Question {
 
 /// Questions asked together.
 #[derive(Debug, Clone)]
-pub struct Round {
+pub struct InputRequests {
     /// Key → question; keys are unique in the round and chosen by the asking side.
-    pub entries: Vec<(String, Question)>,
+    pub entries: Vec<(String, InputRequest)>,
     /// Time limit, if the asking side does not wait for every answer.
     pub limit: Option<Duration>,
     /// State to return to a stateless upstream with the answers.
@@ -109,7 +109,7 @@ pub struct CarriedState {
 
 /// One answer: JSON text of a `result`, or of an `error` object.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum InputResponse {
     /// The client answered.
     Result(Bytes),
     /// The client refused with a JSON-RPC error.
@@ -118,9 +118,9 @@ pub enum Answer {
 
 /// Result of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Asked {
+pub enum InputOutcome {
     /// Answers by key: all, or those that arrived within the limit of the round.
-    Answered(Vec<(String, Answer)>),
+    Answered(Vec<(String, InputResponse)>),
     /// The client must retry with answers; JSON text of the `input_required` result, which becomes the reply of
     /// the call.
     Suspended(Bytes),
@@ -142,7 +142,7 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     fn notify(&self, notice: Notice);
 
     /// Hands on a burst of progress; `token` is the client's (JSON text).
-    fn progress(&self, token: &Arc<str>, burst: Burst) {
+    fn progress(&self, token: &Arc<str>, burst: ProgressBatch) {
         burst.notices(token).for_each(|notice| self.notify(notice));
     }
 
@@ -150,7 +150,7 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the questions.
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked>;
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome>;
 
     /// The upstream closed the call's stream and will continue on a resumed one: a client that can resume
     /// gets its stream closed the same way, with the upstream's `retry` time. Spec: SPEC T-27.
@@ -178,7 +178,7 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
 
     /// The minimum log level that the client wants for this call; `None` if the client set no level
     /// (SPEC C-21).
-    fn level(&self) -> Option<Level> {
+    fn level(&self) -> Option<LogLevel> {
         self.behind()?.level()
     }
 
@@ -233,7 +233,7 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// A [`Fault`] when it cannot be opened.
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>>;
+    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, Fault>>;
 
     /// Opens the stream for change notices, as a call would, so that no change of a list requested next is
     /// missed. For an open connection.
@@ -245,7 +245,7 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     }
 
     /// What the upstream declared, while the connection is open.
-    fn declared(&self) -> Option<Arc<Declared>>;
+    fn declared(&self) -> Option<Arc<ServerDeclaration>>;
 
     /// Whether messages outside calls are wanted now: opens or closes the stream for them, where
     /// the carrier has one of its own.
@@ -271,9 +271,9 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
 }
 
 /// The receiver of upstream messages outside calls.
-pub trait Intake: Send + Sync + std::fmt::Debug {
+pub trait NoticeIntake: Send + Sync + std::fmt::Debug {
     /// A connection was opened: what the upstream declares now.
-    fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>);
+    fn opened(&self, upstream: &Arc<str>, declared: &Arc<ServerDeclaration>);
 
     /// Change notices of `lists` (`tools`, `prompts`, `resources`) are received from now on, and were not just
     /// before: changes since an earlier listing may have been missed. `is_late` if calls were sent before the
@@ -289,7 +289,7 @@ pub trait Intake: Send + Sync + std::fmt::Debug {
     fn task_changed(&self, upstream: &Arc<str>, status: &Message, call: Option<u64>);
 
     /// A question that names no call.
-    fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked>;
+    fn question(&self, upstream: &Arc<str>, question: InputRequest) -> BoxFuture<'_, InputOutcome>;
 
     /// Whether sessions of several owners are or were attached, so that a message without a call could be
     /// any owner's.

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::call::{Asked, ClientCapabilities, DownstreamLink, Notice, Round};
+use crate::call::{ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice};
 use crate::clock::TestClock;
 use crate::endpoint::Endpoint;
 use crate::protocol::{Message, Revision};
@@ -21,8 +21,8 @@ impl DownstreamLink for NoLink {
 
     fn notify(&self, _: Notice) {}
 
-    fn ask(&self, _: Round) -> BoxFuture<'_, Asked> {
-        Box::pin(async { Asked::CannotAsk("everything".to_owned()) })
+    fn ask(&self, _: InputRequests) -> BoxFuture<'_, InputOutcome> {
+        Box::pin(async { InputOutcome::CannotAsk("everything".to_owned()) })
     }
 
     fn cancel_reason(&self) -> Option<&str> {

@@ -7,7 +7,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 use bytestring::ByteString;
 
-use super::Question;
+use super::InputRequest;
 use crate::protocol::json::{self, member};
 use crate::protocol::{Revision, extensions, sampling};
 
@@ -208,12 +208,12 @@ impl Capabilities {
     /// The question as the client may be asked it: without its context where it did not offer that.
     /// Spec: SPEC C-70.
     #[must_use]
-    pub fn fitted(&self, question: Question) -> Question {
+    pub fn fitted(&self, question: InputRequest) -> InputRequest {
         if self.sampling_context || question.method != "sampling/createMessage" {
             return question;
         }
         match sampling::without_context(question.params_text()) {
-            Some(params) => Question {
+            Some(params) => InputRequest {
                 params: Some(params.into()),
                 ..question
             },
@@ -339,7 +339,7 @@ mod tests {
     ) {
         let read = read(declared);
         let capabilities = if is_old { read.with_context() } else { read };
-        let question = Question {
+        let question = InputRequest {
             method: "sampling/createMessage".to_owned(),
             params: Some(Bytes::from_static(br#"{"includeContext":"thisServer"}"#)),
         };

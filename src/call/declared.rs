@@ -1,4 +1,4 @@
-//! `Declared`: an upstream's capabilities, server info and instructions.
+//! `ServerDeclaration`: an upstream's capabilities, server info and instructions.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 /// An upstream's declaration in its handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub struct Declared {
+pub struct ServerDeclaration {
     /// The revision negotiated with the upstream.
     pub revision: Revision,
     /// JSON text of its `capabilities`.
@@ -28,23 +28,23 @@ pub struct Declared {
     hosts_tasks: bool,
     tells_changes: bool,
     icons_left_out: usize,
-    kept_ms: Kept,
+    kept_ms: DeclarationTtl,
 }
 
 /// Cache lifetime of the declaration in milliseconds. Ignored by `PartialEq`: a server may count down,
 /// and declare the same otherwise.
 #[derive(Debug, Clone, Copy)]
-struct Kept(u64);
+struct DeclarationTtl(u64);
 
-impl PartialEq for Kept {
+impl PartialEq for DeclarationTtl {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Eq for Kept {}
+impl Eq for DeclarationTtl {}
 
-impl Declared {
+impl ServerDeclaration {
     /// A declaration from JSON texts of objects and decoded instructions.
     #[must_use]
     pub fn new(
@@ -70,7 +70,7 @@ impl Declared {
             server_info,
             instructions,
             icons_left_out,
-            kept_ms: Kept(u64::MAX),
+            kept_ms: DeclarationTtl(u64::MAX),
         }
     }
 
@@ -78,7 +78,7 @@ impl Declared {
     #[must_use]
     pub fn kept_for(self, ms: u64) -> Self {
         Self {
-            kept_ms: Kept(ms),
+            kept_ms: DeclarationTtl(ms),
             ..self
         }
     }
@@ -211,7 +211,7 @@ mod tests {
     fn only_a_legacy_upstream_takes_calls_as_its_tasks() {
         let declared = |revision| {
             let capabilities = Bytes::from_static(WHOLE.as_bytes());
-            Declared::new(revision, capabilities, Bytes::from_static(b"{}"), None)
+            ServerDeclaration::new(revision, capabilities, Bytes::from_static(b"{}"), None)
         };
         assert!(declared(Revision::V2025_11_25).takes_tasks());
         assert!(!declared(Revision::V2026_07_28).takes_tasks());
@@ -222,7 +222,7 @@ mod tests {
         let declared = |revision| {
             let capabilities = r#"{"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
             let capabilities = Bytes::from_static(capabilities.as_bytes());
-            Declared::new(revision, capabilities, Bytes::from_static(b"{}"), None)
+            ServerDeclaration::new(revision, capabilities, Bytes::from_static(b"{}"), None)
         };
         let modern = declared(Revision::V2026_07_28);
         assert!(modern.hosts_tasks());
@@ -234,7 +234,7 @@ mod tests {
     fn only_a_declared_flag_announces_changes() {
         let capabilities =
             r#"{"tools":{"listChanged":true},"prompts":{"listChanged":false},"resources":{}}"#;
-        let declared = Declared::new(
+        let declared = ServerDeclaration::new(
             Revision::V2026_07_28,
             Bytes::from_static(capabilities.as_bytes()),
             Bytes::from_static(b"{}"),

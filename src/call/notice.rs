@@ -8,7 +8,7 @@ use crate::protocol::{Message, json};
 
 /// Severity of a log message, RFC 5424 order. Spec: MCP 2025-11-25, logging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum LogLevel {
     /// `debug`
     Debug,
     /// `info`
@@ -27,7 +27,7 @@ pub enum Level {
     Emergency,
 }
 
-impl Level {
+impl LogLevel {
     /// Reads the wire word.
     #[must_use]
     pub fn parse(word: &str) -> Option<Self> {
@@ -98,12 +98,12 @@ pub struct Notice {
 impl Notice {
     /// The level of a log message; `None` for other notices and unknown levels.
     #[must_use]
-    pub fn level(&self) -> Option<Level> {
+    pub fn level(&self) -> Option<LogLevel> {
         if self.kind != NoticeKind::Log {
             return None;
         }
         let message = Message::parse(self.bytes.clone(), json::MAX_DEPTH).ok()?;
-        Level::parse(&json::string(message.param("level")?)?)
+        LogLevel::parse(&json::string(message.param("level")?)?)
     }
 
     /// A change notice for `what`: `tools`, `prompts` or `resources`.

@@ -18,7 +18,7 @@ use crate::budget::{EXEMPT_BYTES, held_with};
 use crate::protocol::sse::{self, NumberedEvents};
 use crate::runtime::wake::Bell;
 use crate::session::{EventId, ReaderStep, StreamReader};
-use crate::store::events::Event;
+use crate::store::events::LoggedEvent;
 
 /// `retry` delay sent to a client before it reconnects, unless an upstream sent one.
 const RETRY: Duration = Duration::from_millis(500);
@@ -93,7 +93,7 @@ impl EventBody {
         loop {
             match self.reader.poll_next(cx) {
                 Poll::Ready(ReaderStep::Events(events)) => {
-                    let room = |event: &Event| event.payload.len() + self.events.room();
+                    let room = |event: &LoggedEvent| event.payload.len() + self.events.room();
                     out.reserve(events.iter().map(room).sum());
                     for event in events {
                         self.encode(&event, out);
@@ -131,7 +131,7 @@ impl EventBody {
         }
     }
 
-    fn encode(&self, event: &Event, out: &mut BytesMut) {
+    fn encode(&self, event: &LoggedEvent, out: &mut BytesMut) {
         if !event.payload.is_empty() {
             self.events.encode(out, event.seq, &event.payload);
         } else if self.polls && !event.last {

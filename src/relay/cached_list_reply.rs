@@ -14,7 +14,7 @@ use crate::call::{Call, Reply};
 use crate::fault::Fault;
 use crate::protocol::{Era, Message, json};
 use crate::session::Session;
-use crate::store::lists::{Form, Held, Made};
+use crate::store::lists::{CachedPage, ClientForm, MergedResult};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Depth limit for messages that were already checked on arrival.
@@ -72,10 +72,10 @@ impl Relay {
         &self,
         call: &Call,
         target: &UpstreamTarget,
-        held: &Held,
+        held: &CachedPage,
         page: Option<Message>,
     ) -> Option<Reply> {
-        let form = Form {
+        let form = ClientForm {
             endpoint: Arc::clone(&call.endpoint.name),
             from: Some(held.declared.revision),
             hosts_tasks: held.declared.hosts_tasks(),
@@ -94,10 +94,10 @@ impl Relay {
         &self,
         call: &Call,
         target: &UpstreamTarget,
-        held: &Held,
+        held: &CachedPage,
         page: Message,
-        form: Form,
-    ) -> Option<Made> {
+        form: ClientForm,
+    ) -> Option<MergedResult> {
         let source = self.source(call, Some(Arc::clone(&held.declared)), &target.view);
         let reply = Reply::Relayed(page);
         // If the cached page cannot be projected, the caller fetches the page again and reports the failure.
@@ -133,22 +133,22 @@ impl UpstreamTarget {
 }
 
 /// What is left of a page's lifetime.
-pub(super) fn lifetime(held: &Held) -> Duration {
+pub(super) fn lifetime(held: &CachedPage) -> Duration {
     held.fresh.saturating_sub(held.asked.elapsed())
 }
 
 /// The result as it stands.
-fn whole(message: &Message) -> Option<Made> {
+fn whole(message: &Message) -> Option<MergedResult> {
     let text = std::str::from_utf8(message.bytes()).ok()?;
     let span = json::span_of(text, message.result()?)?;
-    Some(Made {
+    Some(MergedResult {
         text: message.bytes().slice(span),
         ends_in_ttl: false,
     })
 }
 
 /// The result without its lifetime, which is to come last.
-fn open_end(message: &Message) -> Option<Made> {
+fn open_end(message: &Message) -> Option<MergedResult> {
     let bytes = message.edit().remove_result_member("ttlMs").finish();
     let message = Message::parse(bytes, ANY_DEPTH).ok()?;
     let mut text = message.result()?.strip_suffix('}')?.trim_end().to_owned();
@@ -156,7 +156,7 @@ fn open_end(message: &Message) -> Option<Made> {
         text.push(',');
     }
     text.push_str("\"ttlMs\":");
-    Some(Made {
+    Some(MergedResult {
         text: Bytes::from(text),
         ends_in_ttl: true,
     })

@@ -13,14 +13,14 @@ use tokio::time::Instant;
 use super::Relay;
 use super::page_fetch::PageFetches;
 use super::param_headers::warn_of_invalid;
-use crate::call::{ClientCapabilities, Declared, UpstreamLink};
+use crate::call::{ClientCapabilities, ServerDeclaration, UpstreamLink};
 use crate::config::{self, Isolation};
 use crate::fault::Fault;
 use crate::lock::lock;
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message, Revision};
 use crate::session::Session;
-use crate::store::lists::{Held, Lists, Page};
+use crate::store::lists::{CachedPage, ListCache, ListPage};
 use crate::telemetry::metrics::COUNTERS;
 use crate::translate::project::{CacheHints, CacheScope};
 use crate::upstream::account::Account;
@@ -39,11 +39,11 @@ type NoticeTimes = BTreeMap<(Arc<str>, &'static str), Instant>;
 /// The cached pages. Clones share one cache.
 #[derive(Debug, Clone)]
 pub(super) struct ListCatalog {
-    pub(super) lists: Lists,
-    others: Cache<SharedPageKey, Held>,
+    pub(super) lists: ListCache,
+    others: Cache<SharedPageKey, CachedPage>,
     /// Pages received by sessions before their first tool call or change notice: stale substitutes that
     /// answer while an upstream is late.
-    untouched: Cache<SharedPageKey, Held>,
+    untouched: Cache<SharedPageKey, CachedPage>,
     /// Time of the latest change notice per owner (`Key`) and kind of list.
     changes: Cache<(Key, &'static str), Instant>,
     /// Time of the latest change notice to any session; bounded by upstreams × kinds of lists.
@@ -76,7 +76,7 @@ impl SharedPageKey {
 pub(super) struct PageFetch {
     pub(super) asked: Instant,
     stretch: Option<u64>,
-    declared: Arc<Declared>,
+    declared: Arc<ServerDeclaration>,
 }
 
 /// Identifies one page: upstream, kind of list and cursor.
@@ -91,7 +91,7 @@ pub(super) struct ListPageKey<'a> {
 impl ListCatalog {
     pub(super) fn new(settings: &config::ListsConfig) -> Self {
         Self {
-            lists: Lists::new(settings.total),
+            lists: ListCache::new(settings.total),
             others: Cache::builder()
                 .max_capacity(OTHERS)
                 .time_to_live(LONGEST)
@@ -137,7 +137,7 @@ impl ListCatalog {
     }
 
     /// A cached page of another session, if it is fresh and no change was announced since its request.
-    pub(super) fn other(&self, key: Key, place: ListPageKey<'_>) -> Option<Held> {
+    pub(super) fn other(&self, key: Key, place: ListPageKey<'_>) -> Option<CachedPage> {
         let changed = self.changes.get(&(key.clone(), place.kind.capability()));
         let other = self.others.get(&SharedPageKey::new(key, place))?;
         let calm = changed.is_none_or(|changed| other.asked > changed);
@@ -155,7 +155,7 @@ impl ListCatalog {
 
     /// Whether no change notice to any session has made a page stale. Lists of a modern upstream belong to
     /// no session, so a notice to one session counts for all (SPEC M-85).
-    fn is_calm(&self, place: ListPageKey<'_>, held: &Held) -> bool {
+    fn is_calm(&self, place: ListPageKey<'_>, held: &CachedPage) -> bool {
         if !held.outlives_calls {
             return true;
         }
@@ -167,7 +167,11 @@ impl ListCatalog {
 
 impl Relay {
     /// The cached page that may answer this session now.
-    pub(super) fn held(&self, session: &Arc<Session>, place: ListPageKey<'_>) -> Option<Held> {
+    pub(super) fn held(
+        &self,
+        session: &Arc<Session>,
+        place: ListPageKey<'_>,
+    ) -> Option<CachedPage> {
         let own = session
             .list_validity()
             .current(place.upstream, place.kind, place.cursor, || {
@@ -184,8 +188,8 @@ impl Relay {
 
     /// Adopts a cached page of another session: on a shared upstream always, on a modern one within the
     /// page's lifetime, otherwise only as the first list of this session.
-    fn adopted(&self, session: &Arc<Session>, place: ListPageKey<'_>) -> Option<Held> {
-        let may = |held: &Held| self.may_adopt(session, place, held);
+    fn adopted(&self, session: &Arc<Session>, place: ListPageKey<'_>) -> Option<CachedPage> {
+        let may = |held: &CachedPage| self.may_adopt(session, place, held);
         let private = self.catalog_key(session, place.upstream);
         let public = Key {
             account: Account::Common,
@@ -198,7 +202,12 @@ impl Relay {
     }
 
     /// Whether a cached page of another session may answer this session.
-    pub(super) fn may_adopt(&self, session: &Session, place: ListPageKey<'_>, held: &Held) -> bool {
+    pub(super) fn may_adopt(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+        held: &CachedPage,
+    ) -> bool {
         let known = session.list_validity();
         if held.outlives_calls || self.is_shared(session, place.upstream) {
             let by_calls = !held.outlives_calls;
@@ -214,9 +223,9 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
-        found: Held,
-    ) -> Held {
-        let held = Held {
+        found: CachedPage,
+    ) -> CachedPage {
+        let held = CachedPage {
             stretch: None,
             is_own: false,
             ..found
@@ -293,7 +302,7 @@ impl Relay {
         place: ListPageKey<'_>,
         fetch: PageFetch,
         message: &Message,
-    ) -> Option<Held> {
+    ) -> Option<CachedPage> {
         COUNTERS.lists_misses.add(1);
         message.result_member(place.kind.member())?;
         if place.kind == ListKind::Tools {
@@ -309,7 +318,7 @@ impl Relay {
         let heard = fetch
             .stretch
             .filter(|_| !modern && !fresh.is_zero() && link.hearing() == fetch.stretch);
-        let held = Held {
+        let held = CachedPage {
             digest: self.catalog.lists.keep(message),
             asked: fetch.asked,
             fresh,
@@ -344,7 +353,13 @@ impl Relay {
     /// Caches a page in `untouched`, for sessions whose upstream is late. Legacy: only a page fetched before the
     /// session's first tool call or change notice, for all sessions with the same credentials and capabilities.
     /// Modern: public pages for the same sessions, private ones for the principal (SPEC M-82).
-    fn remember(&self, session: &Session, place: ListPageKey<'_>, held: &Held, hints: CacheHints) {
+    fn remember(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+        held: &CachedPage,
+        hints: CacheHints,
+    ) {
         let key = self.knowledge_key(session, place.upstream);
         let key = if !held.outlives_calls {
             let known = session.list_validity();
@@ -370,7 +385,7 @@ impl Relay {
         &self,
         session: &Session,
         place: ListPageKey<'_>,
-    ) -> Option<Held> {
+    ) -> Option<CachedPage> {
         let alike = self.knowledge_key(session, place.upstream);
         let own = Key {
             account: Account::Principal(session.owner()),
@@ -386,7 +401,7 @@ impl Relay {
     }
 
     /// The page behind `held`, unless its bytes were evicted.
-    pub(super) fn page(&self, held: &Held) -> Option<Arc<Page>> {
+    pub(super) fn page(&self, held: &CachedPage) -> Option<Arc<ListPage>> {
         self.catalog.lists.page(&held.digest)
     }
 

@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 
 use super::Relay;
 use super::missing_upstreams::left_out;
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::fault::Fault;
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
@@ -92,7 +92,7 @@ impl Relay {
     pub(super) async fn any_declares(
         &self,
         session: &Arc<Session>,
-        has: impl Fn(&Declared) -> bool,
+        has: impl Fn(&ServerDeclaration) -> bool,
     ) -> bool {
         let is_known = |upstream: &Arc<str>| {
             let known = self.knowledge.get(&self.knowledge_key(session, upstream));
@@ -113,7 +113,7 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         upstream: &Arc<str>,
-    ) -> Result<Arc<Declared>, Fault> {
+    ) -> Result<Arc<ServerDeclaration>, Fault> {
         let key = self.knowledge_key(session, upstream);
         if let Some(known) = self.knowledge.get(&key) {
             return Ok(known);
@@ -130,8 +130,8 @@ impl Relay {
     fn or_left_out(
         &self,
         upstream: &Arc<str>,
-        declared: Result<Arc<Declared>, Fault>,
-    ) -> Option<Arc<Declared>> {
+        declared: Result<Arc<ServerDeclaration>, Fault>,
+    ) -> Option<Arc<ServerDeclaration>> {
         if let Err(fault) = &declared {
             LABELED.upstream_skipped.add(upstream, 1);
             left_out(&self.parts.upstreams, upstream, "discovery", fault);

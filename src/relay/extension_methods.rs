@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::route::{UpstreamTarget, invalid, unknown_method};
 use super::view::EndpointView;
 use super::{Relay, unknown_methods};
-use crate::call::{Call, Declared, UpstreamLink};
+use crate::call::{Call, ServerDeclaration, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, MethodRow, NeededCapability};
 use crate::protocol::{Era, Revision, extensions, json};
@@ -33,7 +33,7 @@ impl Relay {
         let Some(needs) = extension_of(method) else {
             return Ok(());
         };
-        let provided = |declared: &Declared| provides(declared, needs);
+        let provided = |declared: &ServerDeclaration| provides(declared, needs);
         if self.any_declares(session, provided).await {
             Ok(())
         } else {
@@ -79,7 +79,7 @@ impl Relay {
         let Some(upstream) = session.endpoint.upstreams.first() else {
             return Ok(());
         };
-        let has = |declared: &Declared| match needs {
+        let has = |declared: &ServerDeclaration| match needs {
             Some(needs) => provides(declared, needs),
             None => unknown_methods::is_shared(&session.capabilities, declared),
         };
@@ -133,7 +133,7 @@ impl Relay {
     /// Refuses a log level on a merged endpoint none of whose upstreams logs. A missing upstream counts by its
     /// presumed declaration, as in `initialize`. Spec: SPEC C-21.
     pub(super) async fn check_anybody_logs(&self, session: &Arc<Session>) -> Result<(), Fault> {
-        let logs = |declared: &Declared| declares(declared, "logging");
+        let logs = |declared: &ServerDeclaration| declares(declared, "logging");
         let presumed = |upstream: &Arc<str>| self.presumed(session, upstream);
         let may_log = |upstream| presumed(upstream).is_some_and(|declared| logs(&declared));
         if self.any_declares(session, logs).await || session.endpoint.upstreams.iter().any(may_log)
@@ -146,7 +146,10 @@ impl Relay {
 }
 
 /// Waits for the handshake with an upstream, as long as the call is not cancelled.
-pub(super) async fn open(link: &dyn UpstreamLink, call: &Call) -> Result<Arc<Declared>, Fault> {
+pub(super) async fn open(
+    link: &dyn UpstreamLink,
+    call: &Call,
+) -> Result<Arc<ServerDeclaration>, Fault> {
     tokio::select! {
         biased;
         () = call.cancel.cancelled() => {
@@ -164,13 +167,13 @@ fn is_of_core(needs: NeededCapability) -> bool {
     )
 }
 
-fn declares(declared: &Declared, capability: &str) -> bool {
+fn declares(declared: &ServerDeclaration, capability: &str) -> bool {
     let text = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
     json::member(text, capability).is_some()
 }
 
 /// Whether an upstream declared what a method needs. Log levels are for all upstreams.
-pub(super) fn provides(declared: &Declared, needs: NeededCapability) -> bool {
+pub(super) fn provides(declared: &ServerDeclaration, needs: NeededCapability) -> bool {
     let text = || std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
     let is_legacy = declared.revision.era() == Era::Legacy;
     match needs {

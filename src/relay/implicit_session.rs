@@ -10,7 +10,7 @@ use super::initialize::refused;
 use super::route::RequestRoute;
 use super::{Relay, RelayFailure};
 use crate::call::{
-    Call, ClientCapabilities, Declared, Level, MAX_DECLARED, Principal, UpstreamLink,
+    Call, ClientCapabilities, LogLevel, MAX_DECLARED, Principal, ServerDeclaration, UpstreamLink,
 };
 use crate::cause::chain;
 use crate::endpoint::Endpoint;
@@ -103,7 +103,7 @@ impl Relay {
             return levels.tell(upstream, level);
         }
         // A modern one is told with each call; it may turn out to be a legacy one later.
-        let is_modern = |declared: Arc<Declared>| declared.revision.era() == Era::Modern;
+        let is_modern = |declared: Arc<ServerDeclaration>| declared.revision.era() == Era::Modern;
         if link.declared().is_some_and(is_modern) {
             return;
         }
@@ -132,8 +132,8 @@ impl Relay {
 
     /// Whether `logging/setLevel` was sent or is unnecessary: an upstream that refuses is not asked again. `false` for
     /// a modern upstream, since a restart may make it a legacy one.
-    async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: Level) -> bool {
-        let legacy = |declared: &Declared| declared.revision.era() == Era::Legacy;
+    async fn tell_level(&self, call: &Call, link: &dyn UpstreamLink, level: LogLevel) -> bool {
+        let legacy = |declared: &ServerDeclaration| declared.revision.era() == Era::Legacy;
         let declared = match link.declared() {
             Some(declared) => Some(declared),
             None => link.open().await.ok(),

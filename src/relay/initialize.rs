@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use super::missing_upstreams::{left_out, not_ready};
 use super::route::invalid;
 use super::{EMPTY, Relay, RelayFailure};
-use crate::call::{Declared, MAX_DECLARED, Principal, Reply, UpstreamLink};
+use crate::call::{MAX_DECLARED, Principal, Reply, ServerDeclaration, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::protocol::{Era, Message, Revision, json};
@@ -109,12 +109,16 @@ impl Relay {
     /// Substitute for the declaration of a late upstream, since a legacy client learns capabilities only once:
     /// the last declaration; for an upstream never seen before, `PRESUMED`, harmless if wrong; for a failing
     /// upstream `None`.
-    pub(super) fn presumed(&self, session: &Session, upstream: &Arc<str>) -> Option<Arc<Declared>> {
+    pub(super) fn presumed(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+    ) -> Option<Arc<ServerDeclaration>> {
         let last = self.knowledge.last(&self.knowledge_key(session, upstream));
         let is_new = !self.parts.upstreams.is_failing(upstream);
         last.or_else(|| {
             let capabilities = Bytes::from_static(PRESUMED.as_bytes());
-            let declared = Declared::new(session.revision, capabilities, EMPTY, None);
+            let declared = ServerDeclaration::new(session.revision, capabilities, EMPTY, None);
             is_new.then(|| Arc::new(declared))
         })
     }
@@ -126,7 +130,7 @@ impl Relay {
         session: &Arc<Session>,
         upstream: &Arc<str>,
         wait: Option<Duration>,
-    ) -> Result<Arc<Declared>, Fault> {
+    ) -> Result<Arc<ServerDeclaration>, Fault> {
         let key = self.knowledge_key(session, upstream);
         if let Some(known) = self.knowledge.get(&key) {
             return Ok(known);
@@ -150,7 +154,7 @@ impl Relay {
     pub(super) async fn open_aside(
         &self,
         link: Arc<dyn UpstreamLink>,
-    ) -> Result<Arc<Declared>, Fault> {
+    ) -> Result<Arc<ServerDeclaration>, Fault> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
         self.parts.tasks.spawn_service(async move {
             drop(sender.send(link.open().await));

@@ -10,7 +10,9 @@ use super::catalog::ListCatalog;
 use super::tasks;
 use super::view::{EndpointView, is_loud_enough};
 use crate::budget::ReplyShare;
-use crate::call::{Asked, Declared, Intake, Notice, NoticeKind, Question};
+use crate::call::{
+    InputOutcome, InputRequest, Notice, NoticeIntake, NoticeKind, ServerDeclaration,
+};
 use crate::config::Isolation;
 use crate::protocol::{Era, Message};
 use crate::session::{NoticeSource, Session};
@@ -67,13 +69,13 @@ impl Relay {
     }
 }
 
-impl Intake for SessionIntake {
+impl NoticeIntake for SessionIntake {
     fn reply_share(&self) -> Option<ReplyShare> {
         self.session.upgrade()?.reply_share().cloned()
     }
 
     /// A session that was answered from knowledge learns when that was wrong (DESIGN §5).
-    fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>) {
+    fn opened(&self, upstream: &Arc<str>, declared: &Arc<ServerDeclaration>) {
         if let Some(session) = self.session.upgrade() {
             session.list_validity().reconnected(upstream);
         }
@@ -162,17 +164,17 @@ impl Intake for SessionIntake {
         }
     }
 
-    fn question(&self, upstream: &Arc<str>, question: Question) -> BoxFuture<'_, Asked> {
+    fn question(&self, upstream: &Arc<str>, question: InputRequest) -> BoxFuture<'_, InputOutcome> {
         let upstream = Arc::clone(upstream);
         Box::pin(async move {
             let Some(session) = self.session.upgrade() else {
-                return Asked::Unanswered;
+                return InputOutcome::Unanswered;
             };
             let declared = session.link(&upstream).and_then(|link| link.declared());
             let projection = projection(&session, declared.as_deref());
             let question = match self.view.question(projection, question) {
                 Ok(question) => question,
-                Err(why) => return Asked::CannotAsk(why),
+                Err(why) => return InputOutcome::CannotAsk(why),
             };
             let entries = [(String::new(), question)];
             let methods = project::methods(&entries);
@@ -184,7 +186,7 @@ impl Intake for SessionIntake {
 }
 
 /// From what an upstream speaks now to what the session's client speaks.
-fn projection(session: &Session, declared: Option<&Declared>) -> RevisionProjection {
+fn projection(session: &Session, declared: Option<&ServerDeclaration>) -> RevisionProjection {
     RevisionProjection::of(declared.map(|declared| declared.revision), session.revision)
 }
 

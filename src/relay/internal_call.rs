@@ -6,7 +6,9 @@ use futures_util::future::BoxFuture;
 
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Principal, Round};
+use crate::call::{
+    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice, Principal,
+};
 use crate::protocol::Message;
 use crate::session::Session;
 use crate::telemetry::trace::TraceContext;
@@ -49,8 +51,8 @@ impl DownstreamLink for InternalCall {
 
     fn notify(&self, _notice: Notice) {}
 
-    fn ask(&self, _round: Round) -> BoxFuture<'_, Asked> {
-        Box::pin(std::future::ready(Asked::CannotAsk(
+    fn ask(&self, _round: InputRequests) -> BoxFuture<'_, InputOutcome> {
+        Box::pin(std::future::ready(InputOutcome::CannotAsk(
             "nobody stands behind this request".to_owned(),
         )))
     }

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 
 use super::Relay;
 use super::internal_call::own_call;
-use crate::call::{Call, ClientCapabilities, Declared, NoticeKind, Principal, UpstreamLink};
+use crate::call::{
+    Call, ClientCapabilities, NoticeKind, Principal, ServerDeclaration, UpstreamLink,
+};
 use crate::fault::Fault;
 use crate::protocol::{Era, json};
 use crate::session::{Session, is_below};
@@ -69,7 +71,7 @@ pub struct WatchedUpstreams {
 /// One upstream that is listened to.
 #[derive(Debug)]
 struct WatchedUpstream {
-    declared: Arc<Declared>,
+    declared: Arc<ServerDeclaration>,
     link: Arc<dyn UpstreamLink>,
     /// Whether the upstream sends change notices; `None` while unknown.
     tells: Option<bool>,

@@ -19,7 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::protocol::Revision;
 use crate::protocol::methods::ListKind;
 use crate::session::Session;
-use crate::store::lists::{Digest, Form, Made, digest_of};
+use crate::store::lists::{ClientForm, ContentDigest, MergedResult, digest_of};
 use crate::telemetry::metrics::LABELED;
 use crate::translate::merge::{ListMerger, missing_member};
 use crate::translate::naming::{FoundName, NameIndex, NamePrefix};
@@ -46,7 +46,7 @@ pub(super) struct SessionIndex {
 struct CollectedLists {
     parts: Vec<UpstreamList>,
     /// What they were: equal for equal lists.
-    digest: Digest,
+    digest: ContentDigest,
     /// Cache hints valid for all parts together.
     hints: CacheHints,
 }
@@ -92,7 +92,7 @@ impl Relay {
         }
         self.check_anybody_provides(session, kind.method()).await?;
         let parts = self.collect(call, session, kind, ListPurpose::Client).await;
-        let form = Form {
+        let form = ClientForm {
             endpoint: Arc::clone(&call.endpoint.name),
             from: None,
             hosts_tasks: false,
@@ -113,7 +113,7 @@ impl Relay {
         Ok(Reply::Result(made.result(ttl)))
     }
 
-    fn merge(&self, call: &Call, kind: ListKind, parts: &CollectedLists) -> Made {
+    fn merge(&self, call: &Call, kind: ListKind, parts: &CollectedLists) -> MergedResult {
         let mut merger = ListMerger::new(kind);
         for part in &parts.parts {
             let prefix = NamePrefix::new(Arc::clone(&part.upstream));
@@ -139,7 +139,7 @@ impl Relay {
         let ours = &self.ourselves.info;
         let origin = merged_origin(call, parts.hints, ours, missing.as_deref());
         let (text, ends_in_ttl) = projection.authored_open(list.result, &origin);
-        Made {
+        MergedResult {
             text: text.into(),
             ends_in_ttl,
         }

@@ -12,7 +12,7 @@ use super::route::UpstreamTarget;
 use super::url_elicitation::without_bad_links;
 use super::view::EndpointView;
 use super::{Relay, RelayFailure, cursor_context, icons, unknown_methods};
-use crate::call::{Call, Declared, Reply};
+use crate::call::{Call, Reply, ServerDeclaration};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, MethodRow};
 use crate::protocol::{Message, json, meta};
@@ -29,7 +29,7 @@ pub(super) struct ReplySource {
     pub(super) projection: RevisionProjection,
     /// JSON text of our own `Implementation`.
     ourselves: Arc<str>,
-    declared: Option<Arc<Declared>>,
+    declared: Option<Arc<ServerDeclaration>>,
     is_merged: bool,
     /// Cache hints for a result without hints of its own.
     hints: CacheHints,
@@ -40,7 +40,7 @@ pub(super) struct ReplySource {
 impl ReplySource {
     /// The source of replies to `call` from an upstream that declared `declared`.
     pub(super) fn new(
-        declared: Option<Arc<Declared>>,
+        declared: Option<Arc<ServerDeclaration>>,
         call: &Call,
         view: &EndpointView,
         ttl: Duration,

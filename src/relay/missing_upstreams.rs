@@ -14,7 +14,7 @@ use super::Relay;
 use super::catalog::ListPageKey;
 use super::list_deadline::FirstAnswer;
 use super::pages::UpstreamList;
-use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Round};
+use crate::call::{Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice};
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
@@ -370,9 +370,9 @@ impl DownstreamLink for DetachedLink {
         }
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         if self.gone.load(Ordering::Relaxed) {
-            return Box::pin(std::future::ready(Asked::Unanswered));
+            return Box::pin(std::future::ready(InputOutcome::Unanswered));
         }
         self.link.ask(round)
     }

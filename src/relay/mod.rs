@@ -45,7 +45,7 @@ use bytes::Bytes;
 use moka::sync::Cache;
 
 use crate::audit;
-use crate::call::{Call, Declared, OwnerKey, Reply, UpstreamLink};
+use crate::call::{Call, OwnerKey, Reply, ServerDeclaration, UpstreamLink};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -55,7 +55,7 @@ use crate::runtime::lifecycle::Tasks;
 use crate::seal::Sealer;
 use crate::session::{Session, SessionRegistry};
 use crate::store::events::SessionKey;
-use crate::store::lists::Digest;
+use crate::store::lists::ContentDigest;
 use crate::sync::fair_permits::FairPermits;
 use crate::telemetry::metrics::LABELED;
 use crate::translate::merge::GatewayInfo;
@@ -86,7 +86,7 @@ pub struct Relay {
     /// What upstreams listed.
     catalog: ListCatalog,
     /// Indexes by digest of the lists, for names that do not contain their upstream.
-    indexes: Cache<Digest, Arc<NameIndex>>,
+    indexes: Cache<ContentDigest, Arc<NameIndex>>,
     /// The last of each session.
     session_indexes: Cache<(SessionKey, ListKind), SessionIndex>,
     /// Tasks that ask while their clients poll.
@@ -214,7 +214,7 @@ impl Relay {
     fn source(
         &self,
         call: &Call,
-        declared: Option<Arc<Declared>>,
+        declared: Option<Arc<ServerDeclaration>>,
         view: &EndpointView,
     ) -> ReplySource {
         let ourselves = Arc::clone(&self.ourselves.info);

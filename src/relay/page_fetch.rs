@@ -14,7 +14,7 @@ use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Message;
 use crate::session::Session;
-use crate::store::lists::Held;
+use crate::store::lists::CachedPage;
 use crate::sync::single_flight::{self, Flights, Lead};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -26,7 +26,7 @@ const ASKS_AGAIN: f64 = 0.4;
 #[derive(Debug, Clone)]
 pub(super) enum FetchOutcome {
     /// A page.
-    Page(Held, Message),
+    Page(CachedPage, Message),
     /// A JSON-RPC error.
     Refused(Message),
     /// No reply.
@@ -44,7 +44,7 @@ pub(super) type FetchLeader = Lead<SharedPageKey, FetchOutcome>;
 /// How a session gets a page that is not cached.
 pub(super) enum FetchRole {
     /// Another session asked.
-    Page(Held, Message),
+    Page(CachedPage, Message),
     /// The leader got a slow error, so followers do not retry.
     Refused(Message),
     /// The session asks for itself, and hands the reply to the waiting sessions, if there may be any.
@@ -58,7 +58,7 @@ impl FetchOutcome {
     }
 
     /// The outcome of a request, with its page if it brought one.
-    pub(super) fn of(reply: &Result<Reply, Fault>, page: Option<(Held, Message)>) -> Self {
+    pub(super) fn of(reply: &Result<Reply, Fault>, page: Option<(CachedPage, Message)>) -> Self {
         match (page, reply) {
             (Some((held, message)), _) => Self::Page(held, message),
             (None, Err(fault)) => Self::failed(fault),
@@ -154,7 +154,7 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
-    ) -> Option<(Held, Message)> {
+    ) -> Option<(CachedPage, Message)> {
         let held = self.held(session, place)?;
         let page = self.page(&held)?;
         Some((held, page.message.clone()))

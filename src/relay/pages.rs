@@ -15,7 +15,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message, Revision, extensions, json};
 use crate::session::Session;
-use crate::store::lists::{Digest, Held};
+use crate::store::lists::{CachedPage, ContentDigest};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::translate::merge::MissingReason;
 use crate::translate::project::{CacheHints, RevisionProjection};
@@ -30,7 +30,7 @@ pub(super) struct UpstreamList {
     pub(super) from: Option<Revision>,
     /// Whether its calls are run here as tasks of 2025-11-25.
     pub(super) hosts_tasks: bool,
-    pub(super) pages: Vec<(Digest, Message)>,
+    pub(super) pages: Vec<(ContentDigest, Message)>,
     /// Cache hints valid for all pages.
     pub(super) hints: CacheHints,
     /// Why the upstream is missing, or its list is stale.
@@ -51,7 +51,7 @@ impl UpstreamList {
     }
 
     /// Appends a page; returns the cursor of the next page.
-    fn take(&mut self, held: &Held, message: Message, promise: CacheHints) -> Option<String> {
+    fn take(&mut self, held: &CachedPage, message: Message, promise: CacheHints) -> Option<String> {
         self.from = Some(held.declared.revision);
         self.hosts_tasks = held.declared.hosts_tasks();
         self.hints = self.hints.and(promise);
@@ -63,7 +63,7 @@ impl UpstreamList {
 
     /// Entries of all its pages, as the upstream lists them.
     pub(super) fn length(&self, kind: ListKind) -> usize {
-        let of_page = |(_, page): &(Digest, Message)| {
+        let of_page = |(_, page): &(ContentDigest, Message)| {
             let items = page.result_member(kind.member()).unwrap_or("[]");
             json::elements(items).map_or(0, |items| items.len())
         };
@@ -71,7 +71,7 @@ impl UpstreamList {
     }
 
     /// What its pages hold.
-    pub(super) fn digests(&self) -> Vec<Digest> {
+    pub(super) fn digests(&self) -> Vec<ContentDigest> {
         self.pages.iter().map(|(digest, _)| *digest).collect()
     }
 
@@ -188,7 +188,7 @@ impl Relay {
     pub(super) fn part_of(
         &self,
         upstream: &Arc<str>,
-        page: impl Fn(Option<&str>) -> Option<(Held, Message)>,
+        page: impl Fn(Option<&str>) -> Option<(CachedPage, Message)>,
     ) -> Option<UpstreamList> {
         let mut part = UpstreamList::empty(upstream, CacheHints::ANY);
         let mut cursor: Option<String> = None;
@@ -210,7 +210,7 @@ impl Relay {
         call: &Call,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
-    ) -> Result<Option<(Held, Message)>, Fault> {
+    ) -> Result<Option<(CachedPage, Message)>, Fault> {
         if let Some(kept) = self.kept_page(session, place) {
             COUNTERS.lists_hits.add(1);
             return Ok(Some(kept));
@@ -243,7 +243,7 @@ impl Relay {
         call: &Call,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
-    ) -> Result<Option<(Held, Message)>, Fault> {
+    ) -> Result<Option<(CachedPage, Message)>, Fault> {
         let link = self.link(session, place.upstream)?;
         let request = self.list_request(place.kind, place.cursor)?;
         let fetch = self.begin_fetch(&*link, place.kind).await?;
@@ -258,7 +258,7 @@ impl Relay {
     }
 
     /// Cache hints of a page for the client: on a modern upstream its own scope and the remaining lifetime.
-    fn promise(&self, held: &Held, message: &Message) -> CacheHints {
+    fn promise(&self, held: &CachedPage, message: &Message) -> CacheHints {
         if !held.outlives_calls {
             return CacheHints::private(self.parts.settings.lists.ttl);
         }

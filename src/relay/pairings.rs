@@ -13,7 +13,7 @@ use crate::ownership::Ownership;
 use crate::protocol::{Message, RequestId, Revision};
 use crate::seal::Purpose;
 use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionSettings};
-use crate::store::events::{Bounds, MemoryEvents};
+use crate::store::events::{LogBounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
 
 struct PairingFixture {
@@ -27,7 +27,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
     let config = Arc::new(config);
     let tasks = Tasks::new();
     let sealer = Arc::new(Sealer::new(&[]).unwrap());
-    let bounds = Bounds {
+    let bounds = LogBounds {
         max_age: Duration::from_mins(5),
         per_session: 1 << 20,
         total: 1 << 20,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::Relay;
 use super::extension_methods::open;
 use super::route::UpstreamTarget;
-use crate::call::{Call, Declared};
+use crate::call::{Call, ServerDeclaration};
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::ListKind;
@@ -109,7 +109,7 @@ fn read(page: &str, tools: &mut ToolHeaders) {
 
 /// Tells the operator which tools of a page modern clients are not shown, though their upstream
 /// lists them. A modern upstream's link has left them out itself (SPEC M-31).
-pub(super) fn warn_of_invalid(upstream: &str, declared: &Declared, page: &Message) {
+pub(super) fn warn_of_invalid(upstream: &str, declared: &ServerDeclaration, page: &Message) {
     if declared.revision.era() == Era::Modern {
         return;
     }

@@ -21,7 +21,7 @@ use crate::fault::Fault;
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message};
 use crate::session::{NoticeSource, Session};
-use crate::store::lists::Held;
+use crate::store::lists::CachedPage;
 
 /// Pages that are looked at again at the same time: all sessions at a link hear at once.
 pub(super) const AT_ONCE: usize = 16;
@@ -43,7 +43,7 @@ enum RevalidateOutcome {
 }
 
 /// A page, as it was given.
-type ServedPage = (ListKind, Option<Box<str>>, Held);
+type ServedPage = (ListKind, Option<Box<str>>, CachedPage);
 
 impl Relay {
     /// Changes of `lists` are heard from now on: looks again at what the session has of them. Where calls
@@ -79,7 +79,7 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
-        held: &Held,
+        held: &CachedPage,
     ) {
         if session
             .list_validity()
@@ -96,7 +96,12 @@ impl Relay {
     }
 
     /// Looks again at a page that answers beyond the age of an unannounced list.
-    pub(super) fn recheck_aged(&self, session: &Arc<Session>, place: ListPageKey<'_>, held: &Held) {
+    pub(super) fn recheck_aged(
+        &self,
+        session: &Arc<Session>,
+        place: ListPageKey<'_>,
+        held: &CachedPage,
+    ) {
         let given = (place.kind, place.cursor.map(Into::into), held.clone());
         self.recheck_later(session, place.upstream, vec![given], RevalidateReason::Aged);
     }
@@ -135,7 +140,7 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
-        given: &Held,
+        given: &CachedPage,
         why: RevalidateReason,
     ) {
         let Some(_permit) = self.rechecks.permit(session.owner()).await else {
@@ -207,7 +212,7 @@ impl Relay {
         &self,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
-        given: &Held,
+        given: &CachedPage,
     ) -> Result<RevalidateOutcome, Fault> {
         let before = self.page(given);
         if before.is_none() {
@@ -217,7 +222,7 @@ impl Relay {
             if other.digest != given.digest {
                 return Ok(RevalidateOutcome::Differs(None));
             }
-            let again = Held {
+            let again = CachedPage {
                 asked: other.asked,
                 ..given.clone()
             };
@@ -249,7 +254,12 @@ impl Relay {
     }
 
     /// A page of another session that was asked for after `given`, and since changes are heard.
-    fn younger(&self, session: &Session, place: ListPageKey<'_>, given: &Held) -> Option<Held> {
+    fn younger(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+        given: &CachedPage,
+    ) -> Option<CachedPage> {
         let key = self.catalog_key(session, place.upstream);
         let other = self.catalog.other(key, place)?;
         let missed = session

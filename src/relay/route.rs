@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::view::EndpointView;
 use super::{EMPTY, Relay, cursor_context, tasks, uris};
-use crate::call::{Call, Level, Reply};
+use crate::call::{Call, LogLevel, Reply};
 use crate::config::PrefixRule;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -83,7 +83,7 @@ impl Relay {
             "logging/setLevel" => {
                 let level = call.message.param_str("level");
                 let level = level
-                    .and_then(|word| Level::parse(&word))
+                    .and_then(|word| LogLevel::parse(&word))
                     .ok_or_else(|| invalid("params.level must be one of debug … emergency"))?;
                 let is_pure = self.is_pure(&call.endpoint);
                 if !is_pure {

@@ -11,7 +11,7 @@ use crate::fault::Fault;
 use crate::policy::Permit;
 use crate::protocol::Message;
 use crate::session::Session;
-use crate::store::lists::Held;
+use crate::store::lists::CachedPage;
 use crate::translate::project::{self, RevisionProjection};
 
 impl Relay {
@@ -24,7 +24,7 @@ impl Relay {
         session: &Arc<Session>,
         target: &UpstreamTarget,
         place: ListPageKey<'_>,
-    ) -> (Result<Reply, Fault>, Option<(Held, Message)>) {
+    ) -> (Result<Reply, Fault>, Option<(CachedPage, Message)>) {
         let fetch = match self.begin_fetch(link, place.kind).await {
             Ok(fetch) => fetch,
             Err(fault) => return (Err(fault), None),

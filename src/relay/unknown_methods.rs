@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Relay;
 use super::view::EndpointView;
-use crate::call::{ClientCapabilities, Declared, Notice};
+use crate::call::{ClientCapabilities, Notice, ServerDeclaration};
 use crate::protocol::methods::{self, Direction};
 use crate::protocol::{Era, Message, extensions, json};
 use crate::session::{HeldNotifications, Session};
@@ -24,7 +24,7 @@ const SMALL_BYTES: usize = 16 << 10;
 const SHOWN: usize = 64;
 
 /// Whether a client and an upstream declare an extension in common that we do not understand.
-pub(super) fn is_shared(client: &ClientCapabilities, declared: &Declared) -> bool {
+pub(super) fn is_shared(client: &ClientCapabilities, declared: &ServerDeclaration) -> bool {
     let declared = std::str::from_utf8(&declared.capabilities).unwrap_or("{}");
     extensions::share_foreign(client.text(), declared)
 }

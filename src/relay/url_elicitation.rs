@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::ReplySource;
 use super::forward::{Forward, Opened};
 use super::map_reply::tool_failure;
-use crate::call::{Answer, Asked, Call, Question, Reply, Round};
+use crate::call::{Call, InputOutcome, InputRequest, InputRequests, InputResponse, Reply};
 use crate::fault::Fault;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::{Era, Message, json, links, methods};
@@ -61,12 +61,12 @@ impl Forward<'_> {
             let shown = target.view.link(call, projection, declared);
             let shown = shown.unwrap_or_else(|| Arc::clone(&call.link));
             match shown.ask(round(&elicitations)).await {
-                Asked::Answered(answers) if answers.iter().all(|(_, a)| is_accepted(a)) => {}
-                Asked::Answered(_) => {
+                InputOutcome::Answered(answers) if answers.iter().all(|(_, a)| is_accepted(a)) => {}
+                InputOutcome::Answered(_) => {
                     return Ok(declined(call, &self.source(opened), &target.upstream));
                 }
-                Asked::Suspended(result) => return Ok(Reply::Result(result)),
-                Asked::CannotAsk(_) | Asked::Unanswered => return Ok(reply),
+                InputOutcome::Suspended(result) => return Ok(Reply::Result(result)),
+                InputOutcome::CannotAsk(_) | InputOutcome::Unanswered => return Ok(reply),
             }
             let ids: Vec<String> = elicitations
                 .into_iter()
@@ -147,23 +147,23 @@ fn without_id(elicitation: &str) -> String {
     )
 }
 
-fn round(elicitations: &[RequiredUrl]) -> Round {
+fn round(elicitations: &[RequiredUrl]) -> InputRequests {
     let entry = |elicitation: &RequiredUrl| {
-        let question = Question {
+        let question = InputRequest {
             method: "elicitation/create".to_owned(),
             params: Some(elicitation.params.clone()),
         };
         (elicitation.key.clone(), question)
     };
-    Round {
+    InputRequests {
         entries: elicitations.iter().map(entry).collect(),
         limit: None,
         carry: None,
     }
 }
 
-fn is_accepted(answer: &Answer) -> bool {
-    let Answer::Result(result) = answer else {
+fn is_accepted(answer: &InputResponse) -> bool {
+    let InputResponse::Result(result) = answer else {
         return false;
     };
     let text = std::str::from_utf8(result).unwrap_or_default();
@@ -243,10 +243,13 @@ mod tests {
     // SPEC C-85: only consent lets the call go on.
     #[test]
     fn only_accept_is_consent() {
-        let of =
-            |text: &'static str| is_accepted(&Answer::Result(Bytes::from_static(text.as_bytes())));
+        let of = |text: &'static str| {
+            is_accepted(&InputResponse::Result(Bytes::from_static(text.as_bytes())))
+        };
         assert!(of(r#"{"action":"accept"}"#));
         assert!(!of(r#"{"action":"decline"}"#) && !of(r#"{"action":"cancel"}"#) && !of("1"));
-        assert!(!is_accepted(&Answer::Error(Bytes::from_static(b"{}"))));
+        assert!(!is_accepted(&InputResponse::Error(Bytes::from_static(
+            b"{}"
+        ))));
     }
 }

@@ -7,8 +7,8 @@ use futures_util::future::BoxFuture;
 
 use super::unknown_methods;
 use crate::call::{
-    Asked, Call, ClientCapabilities, Declared, DownstreamLink, Level, Notice, NoticeKind, Question,
-    Round,
+    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests, LogLevel,
+    Notice, NoticeKind, ServerDeclaration,
 };
 use crate::translate::mapping;
 use crate::translate::naming::NamePrefix;
@@ -31,7 +31,7 @@ impl EndpointView {
         projection: RevisionProjection,
         notice: Notice,
         client: &ClientCapabilities,
-        declared: Option<&Declared>,
+        declared: Option<&ServerDeclaration>,
     ) -> Option<Notice> {
         let shared =
             || declared.is_some_and(|declared| unknown_methods::is_shared(client, declared));
@@ -54,8 +54,8 @@ impl EndpointView {
     pub(super) fn question(
         &self,
         projection: RevisionProjection,
-        question: Question,
-    ) -> Result<Question, String> {
+        question: InputRequest,
+    ) -> Result<InputRequest, String> {
         let question = projection
             .question(question, elicitation_id)
             .map_err(|why| why.to_string())?;
@@ -70,7 +70,7 @@ impl EndpointView {
         &self,
         call: &Call,
         projection: RevisionProjection,
-        declared: Option<Arc<Declared>>,
+        declared: Option<Arc<ServerDeclaration>>,
     ) -> Option<Arc<dyn DownstreamLink>> {
         if matches!(self, Self::Pure) && projection.is_identity() {
             return None;
@@ -90,7 +90,7 @@ struct ShownLink {
     inner: Arc<dyn DownstreamLink>,
     view: EndpointView,
     projection: RevisionProjection,
-    declared: Option<Arc<Declared>>,
+    declared: Option<Arc<ServerDeclaration>>,
 }
 
 impl DownstreamLink for ShownLink {
@@ -116,18 +116,18 @@ impl DownstreamLink for ShownLink {
         }
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         let shown = |(key, question)| {
             let question = self.view.question(self.projection, question)?;
             Ok((key, question))
         };
         let entries: Vec<_> = match round.entries.into_iter().map(shown).collect() {
             Ok(entries) => entries,
-            Err(why) => return Box::pin(std::future::ready(Asked::CannotAsk(why))),
+            Err(why) => return Box::pin(std::future::ready(InputOutcome::CannotAsk(why))),
         };
         let methods = project::methods(&entries);
         Box::pin(async move {
-            let asked = self.inner.ask(Round { entries, ..round }).await;
+            let asked = self.inner.ask(InputRequests { entries, ..round }).await;
             self.projection.asked(&methods, asked)
         })
     }
@@ -147,7 +147,7 @@ impl DownstreamLink for ShownLink {
 }
 
 /// Whether a log message is at least as severe as `wanted`; a message without a level passes.
-pub(super) fn is_loud_enough(notice: &Notice, wanted: Level) -> bool {
+pub(super) fn is_loud_enough(notice: &Notice, wanted: LogLevel) -> bool {
     notice.level().is_none_or(|level| level >= wanted)
 }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::lock;
 use crate::protocol::methods::ListKind;
-use crate::store::lists::Digest;
+use crate::store::lists::ContentDigest;
 
 /// Which list of which upstream.
 type ListKey = (Arc<str>, ListKind);
@@ -32,7 +32,7 @@ struct AbsentList {
     /// Whether the client asked for it since its upstream was asked.
     again: bool,
     /// The pages that the client was shown; `None` where only the gateway asked.
-    shown: Option<Vec<Digest>>,
+    shown: Option<Vec<ContentDigest>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl AbsentLists {
         upstream: &Arc<str>,
         kind: ListKind,
         asked: bool,
-        shown: Option<Vec<Digest>>,
+        shown: Option<Vec<ContentDigest>>,
     ) -> Option<BackgroundFetch> {
         let place = (Arc::clone(upstream), kind);
         let mut lists = lock(&self.lists);
@@ -145,7 +145,7 @@ impl AbsentLists {
     }
 
     /// The client asked again and was shown `shown`, while its upstream is still asked.
-    pub fn show(&self, upstream: &Arc<str>, kind: ListKind, shown: Option<Vec<Digest>>) {
+    pub fn show(&self, upstream: &Arc<str>, kind: ListKind, shown: Option<Vec<ContentDigest>>) {
         let place = (Arc::clone(upstream), kind);
         if let Some(absence) = lock(&self.lists).get_mut(&place) {
             absence.again = true;
@@ -167,7 +167,7 @@ impl AbsentLists {
     }
 
     /// The list of an errand came, and is this.
-    pub fn came(&self, errand: &BackgroundFetch, now: Vec<Digest>) -> FetchArrival {
+    pub fn came(&self, errand: &BackgroundFetch, now: Vec<ContentDigest>) -> FetchArrival {
         let arrival = self.with(errand, |absence| {
             let differs = absence.shown.as_ref().is_some_and(|shown| *shown != now);
             absence.shown = absence.shown.take().map(|_| now);

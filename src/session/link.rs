@@ -10,7 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{EventStream, NoticeSource, Session, lock};
 use crate::budget::{KeptLeases, ReplyRoom};
-use crate::call::{Asked, Burst, ClientCapabilities, DownstreamLink, Level, Notice, Round};
+use crate::call::{
+    ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, LogLevel, Notice,
+    ProgressBatch,
+};
 use crate::protocol::{RequestId, Revision};
 
 /// Orders calls and streams by age, over all sessions.
@@ -204,11 +207,11 @@ impl DownstreamLink for LegacyClientLink {
         self.open().notify(notice);
     }
 
-    fn progress(&self, token: &Arc<str>, burst: Burst) {
+    fn progress(&self, token: &Arc<str>, burst: ProgressBatch) {
         self.open().notify_all(burst.notices(token));
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         Box::pin(async move {
             let stream = self.stream();
             self.session.ask_on(&stream, Some(self.order), round).await
@@ -226,7 +229,7 @@ impl DownstreamLink for LegacyClientLink {
         self.reason.get().map(String::as_str)
     }
 
-    fn level(&self) -> Option<Level> {
+    fn level(&self) -> Option<LogLevel> {
         self.session.levels().wanted()
     }
 
@@ -272,8 +275,8 @@ impl DownstreamLink for PostReplyLink {
         }
     }
 
-    fn ask(&self, _round: Round) -> BoxFuture<'_, Asked> {
-        let refusal = Asked::CannotAsk("the call is over".to_owned());
+    fn ask(&self, _round: InputRequests) -> BoxFuture<'_, InputOutcome> {
+        let refusal = InputOutcome::CannotAsk("the call is over".to_owned());
         Box::pin(std::future::ready(refusal))
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::lock;
 use crate::protocol::methods::ListKind;
-use crate::store::lists::Held;
+use crate::store::lists::CachedPage;
 
 /// Pages remembered per upstream.
 const MAX_PAGES: usize = 400;
@@ -33,7 +33,7 @@ struct UpstreamLists {
 struct GivenPage {
     kind: ListKind,
     cursor: Option<Box<str>>,
-    held: Held,
+    held: CachedPage,
     /// Whether the page is stale: a change was announced since. Used only by [`ListValidity::last_given`].
     outdated: bool,
     /// Whether a recheck of the page was begun.
@@ -50,8 +50,8 @@ impl GivenPage {
 #[derive(Debug)]
 pub struct CurrentPage {
     /// The page.
-    pub held: Held,
-    /// Whether the caller has to recheck the page beside answering: it is older than `Held::fresh`.
+    pub held: CachedPage,
+    /// Whether the caller has to recheck the page beside answering: it is older than `CachedPage::fresh`.
     /// `true` once per page.
     pub is_due: bool,
 }
@@ -71,7 +71,7 @@ impl UpstreamLists {
         self.changed.get(kind as usize).copied().flatten()
     }
 
-    fn page(&self, kind: ListKind, cursor: Option<&str>) -> Option<&Held> {
+    fn page(&self, kind: ListKind, cursor: Option<&str>) -> Option<&CachedPage> {
         let found = self.any_page(kind, cursor).filter(|page| !page.outdated);
         found.map(|page| &page.held)
     }
@@ -99,7 +99,7 @@ impl UpstreamLists {
 impl ListValidity {
     /// A page that may be served again: no change was announced and no tool called since it was requested,
     /// and it is fresh. If change notices were received without a break since the request (`stretch` is the
-    /// current unbroken stretch, computed only if needed), the page lasts for `Held::lasts`; not for ever,
+    /// current unbroken stretch, computed only if needed), the page lasts for `CachedPage::lasts`; not for ever,
     /// as many servers declare `listChanged` and never send it.
     pub fn current(
         &self,
@@ -152,13 +152,18 @@ impl ListValidity {
     }
 
     /// The last page given, however old; `None` once the upstream announced a change.
-    pub fn last(&self, upstream: &str, kind: ListKind, cursor: Option<&str>) -> Option<Held> {
+    pub fn last(&self, upstream: &str, kind: ListKind, cursor: Option<&str>) -> Option<CachedPage> {
         let upstreams = lock(&self.0);
         find(&upstreams, upstream)?.page(kind, cursor).cloned()
     }
 
     /// The last page given, even if stale: for an upstream that takes too long to answer.
-    pub fn last_given(&self, upstream: &str, kind: ListKind, cursor: Option<&str>) -> Option<Held> {
+    pub fn last_given(
+        &self,
+        upstream: &str,
+        kind: ListKind,
+        cursor: Option<&str>,
+    ) -> Option<CachedPage> {
         let upstreams = lock(&self.0);
         let page = find(&upstreams, upstream)?.any_page(kind, cursor)?;
         Some(page.held.clone())
@@ -169,7 +174,7 @@ impl ListValidity {
         &self,
         upstream: &str,
         concerned: impl Fn(ListKind) -> bool,
-    ) -> Vec<(ListKind, Option<Box<str>>, Held)> {
+    ) -> Vec<(ListKind, Option<Box<str>>, CachedPage)> {
         let upstreams = lock(&self.0);
         let pages = find(&upstreams, upstream).map(|upstream_lists| upstream_lists.pages.iter());
         let pages = pages.into_iter().flatten();
@@ -226,7 +231,13 @@ impl ListValidity {
     }
 
     /// Keeps a page, unless a change was announced since it was requested.
-    pub fn hold(&self, upstream: &Arc<str>, kind: ListKind, cursor: Option<&str>, held: Held) {
+    pub fn hold(
+        &self,
+        upstream: &Arc<str>,
+        kind: ListKind,
+        cursor: Option<&str>,
+        held: CachedPage,
+    ) {
         self.at(upstream, |upstream_lists| {
             let changed = upstream_lists.changed(kind);
             if changed.is_some_and(|changed| held.asked <= changed) {
@@ -311,15 +322,15 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::call::Declared;
+    use crate::call::ServerDeclaration;
     use crate::protocol::Revision;
 
     fn up() -> Arc<str> {
         "up".into()
     }
 
-    fn held(stretch: Option<u64>) -> Held {
-        Held {
+    fn held(stretch: Option<u64>) -> CachedPage {
+        CachedPage {
             digest: [7; 32],
             asked: Instant::now(),
             fresh: Duration::from_secs(5),
@@ -327,7 +338,7 @@ mod tests {
             outlives_calls: false,
             stretch,
             is_own: true,
-            declared: Arc::new(Declared::new(
+            declared: Arc::new(ServerDeclaration::new(
                 Revision::LATEST_LEGACY,
                 Bytes::new(),
                 Bytes::new(),
@@ -477,7 +488,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_lists_of_a_modern_upstream_outlive_its_connections() {
         let list_validity = ListValidity::default();
-        let modern = Held {
+        let modern = CachedPage {
             outlives_calls: true,
             ..held(None)
         };
@@ -496,7 +507,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_new_connection_ends_what_came_over_the_old_one() {
         let list_validity = ListValidity::default();
-        let others = Held {
+        let others = CachedPage {
             is_own: false,
             ..held(None)
         };

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{EventStream, NoticeSource, Session, lock};
-use crate::call::{Answer, Asked, Notice, NoticeKind, Question, Round};
+use crate::call::{InputOutcome, InputRequest, InputRequests, InputResponse, Notice, NoticeKind};
 use crate::ownership::Ownership;
 use crate::protocol::Message;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
@@ -27,7 +27,7 @@ pub struct SentRequests {
 /// A question without an answer.
 #[derive(Debug)]
 struct UnansweredRequest {
-    asker: oneshot::Sender<Answer>,
+    asker: oneshot::Sender<InputResponse>,
     /// The call that it belongs to, by its number in order, where the upstream said so.
     call: Option<u64>,
     /// The reader of the GET stream, where it was put there.
@@ -44,7 +44,11 @@ impl SentRequests {
         }
     }
 
-    fn open(&self, call: Option<u64>, reader: Option<u64>) -> (u64, oneshot::Receiver<Answer>) {
+    fn open(
+        &self,
+        call: Option<u64>,
+        reader: Option<u64>,
+    ) -> (u64, oneshot::Receiver<InputResponse>) {
         let id = self.next.fetch_add(1, Ordering::Relaxed) + 1;
         let (asker, receiver) = oneshot::channel();
         let unanswered = UnansweredRequest {
@@ -103,12 +107,12 @@ impl SentRequests {
 
 /// A response as an answer.
 #[must_use]
-pub fn reply_of(response: &Message) -> Answer {
+pub fn reply_of(response: &Message) -> InputResponse {
     match (response.result(), response.error()) {
-        (Some(result), _) => Answer::Result(Bytes::copy_from_slice(result.as_bytes())),
+        (Some(result), _) => InputResponse::Result(Bytes::copy_from_slice(result.as_bytes())),
         (None, error) => {
             let text = error.unwrap_or(r#"{"code":-32603,"message":"no answer"}"#);
-            Answer::Error(Bytes::copy_from_slice(text.as_bytes()))
+            InputResponse::Error(Bytes::copy_from_slice(text.as_bytes()))
         }
     }
 }
@@ -118,7 +122,7 @@ pub(super) struct SentRequest<'a> {
     session: &'a Session,
     stream: Arc<EventStream>,
     id: u64,
-    pub(super) answer: oneshot::Receiver<Answer>,
+    pub(super) answer: oneshot::Receiver<InputResponse>,
     is_withdrawn: bool,
     _open: Option<GaugeGuard>,
 }
@@ -171,10 +175,10 @@ impl Session {
         &self,
         stream: &Arc<EventStream>,
         call: Option<u64>,
-        round: Round,
-    ) -> Asked {
+        round: InputRequests,
+    ) -> InputOutcome {
         if !self.wait_initialized().await {
-            return Asked::CannotAsk("the client has not finished its handshake".to_owned());
+            return InputOutcome::CannotAsk("the client has not finished its handshake".to_owned());
         }
         let mut waiting = Vec::with_capacity(round.entries.len());
         for (key, question) in round.entries {
@@ -189,12 +193,12 @@ impl Session {
             };
             match answer {
                 Ok(Ok(answer)) => answers.push((key, answer)),
-                Ok(Err(_)) => return Asked::Unanswered,
+                Ok(Err(_)) => return InputOutcome::Unanswered,
                 // The limit expired: `put` withdraws the question; answers so far are returned.
                 Err(_) => {}
             }
         }
-        Asked::Answered(answers)
+        InputOutcome::Answered(answers)
     }
 
     /// Puts a question on `stream` under an id of its own: for the call of number `call`, or on the GET
@@ -202,7 +206,7 @@ impl Session {
     pub(super) fn put_question(
         &self,
         stream: &Arc<EventStream>,
-        question: &Question,
+        question: &InputRequest,
         call: Option<u64>,
         reader: Option<u64>,
     ) -> SentRequest<'_> {
@@ -223,7 +227,7 @@ impl Session {
     /// Spec: SPEC L-07.
     pub(super) fn ping_on_get(&self, reader: u64) -> SentRequest<'_> {
         let (id, answer) = self.questions.open(None, Some(reader));
-        let ping = Question {
+        let ping = InputRequest {
             method: "ping".to_owned(),
             params: None,
         };
@@ -252,7 +256,7 @@ impl Session {
     }
 }
 
-fn request(id: u64, question: &Question) -> Bytes {
+fn request(id: u64, question: &InputRequest) -> Bytes {
     let mut out = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"{}""#,
         question.method

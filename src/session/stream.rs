@@ -22,7 +22,7 @@ use self::superseded_readers::SupersededReaders;
 use super::StreamPermit;
 use crate::call::{Notice, NoticeKind};
 use crate::lock::lock;
-use crate::store::events::{Event, EventStore, Replay, StreamKey};
+use crate::store::events::{EventStore, LoggedEvent, ReplayResult, StreamKey};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Unread notifications of one stream before they are merged or dropped.
@@ -171,7 +171,7 @@ impl EventStream {
     /// Whether any event can still be replayed.
     #[must_use]
     pub fn is_kept(&self) -> bool {
-        !self.lock().fresh.is_empty() || self.store.after(self.key, 0, 0) != Replay::Unknown
+        !self.lock().fresh.is_empty() || self.store.after(self.key, 0, 0) != ReplayResult::Unknown
     }
 
     /// Whether its last message was put on it.
@@ -316,7 +316,7 @@ impl EventStream {
     }
 
     /// Logs `fresh` and returns the events to the current reader.
-    fn take_fresh(&self, state: &mut StreamState) -> Vec<Event> {
+    fn take_fresh(&self, state: &mut StreamState) -> Vec<LoggedEvent> {
         let fresh = std::mem::take(&mut state.fresh);
         let mut events = unlogged(state, fresh);
         self.store.append_read(self.key, &mut events);
@@ -330,10 +330,10 @@ impl EventStream {
 }
 
 /// Converts `fresh` to events without positions.
-fn unlogged(state: &mut StreamState, fresh: Vec<UnloggedMessage>) -> Vec<Event> {
+fn unlogged(state: &mut StreamState, fresh: Vec<UnloggedMessage>) -> Vec<LoggedEvent> {
     state.fresh_bytes = 0;
     let payloads = fresh.into_iter().map(|fresh| fresh.payload);
-    let mut events: Vec<Event> = payloads.map(Event::of).collect();
+    let mut events: Vec<LoggedEvent> = payloads.map(LoggedEvent::of).collect();
     if let Some(newest) = events.last_mut() {
         newest.last = state.ended;
     }

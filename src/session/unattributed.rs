@@ -10,7 +10,7 @@ use tokio::time::{Duration, Instant, sleep_until, timeout};
 
 use super::questions::SentRequest;
 use super::{LegacyClientLink, Session};
-use crate::call::{Asked, Question};
+use crate::call::{InputOutcome, InputRequest};
 use crate::telemetry::metrics::COUNTERS;
 
 /// How long a question waits for its answer before its stream is doubted, and again after that. Half of it
@@ -51,22 +51,26 @@ impl Session {
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the question.
-    pub async fn ask_unattributed(self: &Arc<Self>, upstream: &str, question: &Question) -> Asked {
+    pub async fn ask_unattributed(
+        self: &Arc<Self>,
+        upstream: &str,
+        question: &InputRequest,
+    ) -> InputOutcome {
         let closed = self.closed.clone();
         tokio::select! {
             asked = self.ask_somewhere(upstream, question) => asked,
-            () = closed.cancelled() => Asked::Unanswered,
+            () = closed.cancelled() => InputOutcome::Unanswered,
         }
     }
 
-    async fn ask_somewhere(&self, upstream: &str, question: &Question) -> Asked {
+    async fn ask_somewhere(&self, upstream: &str, question: &InputRequest) -> InputOutcome {
         if !self.wait_initialized().await {
-            return Asked::CannotAsk("the client has not finished its handshake".to_owned());
+            return InputOutcome::CannotAsk("the client has not finished its handshake".to_owned());
         }
         let placing = timeout(self.hold_question, self.place_question(upstream, question));
         let Ok((mut place, put)) = placing.await else {
             COUNTERS.questions_refused.add(1);
-            return Asked::CannotAsk("no stream of the client is open".to_owned());
+            return InputOutcome::CannotAsk("no stream of the client is open".to_owned());
         };
         // Withdrawn ones stay: a client may have begun to answer one before it was told.
         let mut puts = vec![put];
@@ -78,8 +82,8 @@ impl Session {
                 biased;
                 (answer, _, _) = select_all(puts.iter_mut().map(|put| &mut put.answer)) => {
                     return match answer {
-                        Ok(answer) => Asked::Answered(vec![(String::new(), answer)]),
-                        Err(_) => Asked::Unanswered,
+                        Ok(answer) => InputOutcome::Answered(vec![(String::new(), answer)]),
+                        Err(_) => InputOutcome::Unanswered,
                     };
                 }
                 () = sleep_until(look) => look += DOUBT_AFTER / 2,
@@ -107,7 +111,7 @@ impl Session {
     async fn place_question(
         &self,
         upstream: &str,
-        question: &Question,
+        question: &InputRequest,
     ) -> (QuestionStream, SentRequest<'_>) {
         let _waiting = StreamWaiter::begin(&self.undelivered.questions);
         loop {
@@ -124,7 +128,7 @@ impl Session {
         }
     }
 
-    fn put_on_get(&self, question: &Question) -> Option<(QuestionStream, SentRequest<'_>)> {
+    fn put_on_get(&self, question: &InputRequest) -> Option<(QuestionStream, SentRequest<'_>)> {
         self.standalone.is_attached().then(|| {
             let reader = self.standalone.readers();
             let put = self.put_question(&self.standalone, question, None, Some(reader));
@@ -135,7 +139,7 @@ impl Session {
     fn put_on_call_at(
         &self,
         upstream: &str,
-        question: &Question,
+        question: &InputRequest,
     ) -> Option<(QuestionStream, SentRequest<'_>)> {
         let mut put = None;
         self.put_on_newest(upstream, |call| {
@@ -161,7 +165,7 @@ impl Session {
     fn put_elsewhere(
         &self,
         upstream: &str,
-        question: &Question,
+        question: &InputRequest,
         place: &QuestionStream,
     ) -> Option<(QuestionStream, SentRequest<'_>)> {
         let on_get = match place {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 pub use live::LiveEvents;
-pub use memory::{Bounds, MemoryEvents};
+pub use memory::{LogBounds, MemoryEvents};
 
 /// A session inside the log.
 pub type SessionKey = [u8; 16];
@@ -29,7 +29,7 @@ pub struct StreamKey {
 
 /// One logged event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Event {
+pub struct LoggedEvent {
     /// Position in its stream, from 1.
     pub seq: u64,
     /// The JSON-RPC message; empty for a priming event and for the end of a cancelled call.
@@ -38,7 +38,7 @@ pub struct Event {
     pub last: bool,
 }
 
-impl Event {
+impl LoggedEvent {
     /// An event not logged yet that does not end its stream.
     #[must_use]
     pub fn of(payload: Bytes) -> Self {
@@ -51,7 +51,7 @@ impl Event {
 }
 
 /// Gives events their positions after `newest`, which moves on: the only place that numbers events.
-fn number(events: &mut [Event], newest: &mut u64) {
+fn number(events: &mut [LoggedEvent], newest: &mut u64) {
     for event in events {
         *newest += 1;
         event.seq = *newest;
@@ -60,11 +60,11 @@ fn number(events: &mut [Event], newest: &mut u64) {
 
 /// Result of a replay request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Replay {
+pub enum ReplayResult {
     /// All events after the requested position, oldest first.
-    Events(Vec<Event>),
+    Events(Vec<LoggedEvent>),
     /// Some events after the position were evicted; the remaining ones, oldest first.
-    Evicted(Vec<Event>),
+    Evicted(Vec<LoggedEvent>),
     /// The log does not know the stream or the position.
     Unknown,
 }
@@ -77,11 +77,11 @@ pub enum Replay {
 pub trait EventStore: Send + Sync + std::fmt::Debug {
     /// Appends to a stream and gives the events their positions. They are kept, and may be evicted,
     /// together. When the `last` event of a stream is evicted, the stream is forgotten.
-    fn append(&self, at: StreamKey, events: &mut [Event]);
+    fn append(&self, at: StreamKey, events: &mut [LoggedEvent]);
 
     /// Appends events that the stream's reader already holds: it asks only for later ones, unless its client
     /// resumes.
-    fn append_read(&self, at: StreamKey, events: &mut [Event]) {
+    fn append_read(&self, at: StreamKey, events: &mut [LoggedEvent]) {
         self.append(at, events);
     }
 
@@ -102,7 +102,7 @@ pub trait EventStore: Send + Sync + std::fmt::Debug {
     fn replace(&self, at: StreamKey, seq: u64, payload: Bytes) -> bool;
 
     /// At most `limit` events after `seq`.
-    fn after(&self, at: StreamKey, seq: u64, limit: usize) -> Replay;
+    fn after(&self, at: StreamKey, seq: u64, limit: usize) -> ReplayResult;
 
     /// Forgets a session.
     fn forget(&self, session: SessionKey);

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use moka::sync::Cache;
 use tokio::time::Instant;
 
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Message, Revision, json};
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
@@ -25,11 +25,11 @@ const ENTRY_BYTES: usize = 64;
 const MAX_NAMES: usize = 20_000;
 
 /// SHA-256 of a content.
-pub type Digest = [u8; 32];
+pub type ContentDigest = [u8; 32];
 
 /// One page of a list, as its upstream sent it.
 #[derive(Debug)]
-pub struct Page {
+pub struct ListPage {
     /// The whole response.
     pub message: Message,
     /// Byte ranges of items in `message`, by name.
@@ -38,7 +38,7 @@ pub struct Page {
 
 /// A result made out of pages for one kind of client.
 #[derive(Debug, Clone)]
-pub struct Made {
+pub struct MergedResult {
     /// JSON text of the result; without its end where `ends_in_ttl`.
     pub text: Bytes,
     /// Whether the remaining lifetime in milliseconds and the closing brace are still to come.
@@ -47,7 +47,7 @@ pub struct Made {
 
 /// The kind of client for which a result was made.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Form {
+pub struct ClientForm {
     /// The endpoint's name: an endpoint may show only some items.
     pub endpoint: Arc<str>,
     /// The upstream's revision; `None` where several upstreams are merged.
@@ -61,9 +61,9 @@ pub struct Form {
 
 /// A page given to a session: digest and cache lifetimes.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct CachedPage {
     /// Digest of the page's content.
-    pub digest: Digest,
+    pub digest: ContentDigest,
     /// When the page was requested.
     pub asked: Instant,
     /// How long the page is fresh, from `asked`.
@@ -77,33 +77,33 @@ pub struct Held {
     /// Whether the holding session requested the page.
     pub is_own: bool,
     /// The upstream's declaration at the time of the request.
-    pub declared: Arc<Declared>,
+    pub declared: Arc<ServerDeclaration>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-enum Key {
-    Page(Digest),
-    Made(Digest, Form),
+enum CacheKey {
+    Page(ContentDigest),
+    Made(ContentDigest, ClientForm),
 }
 
 #[derive(Debug, Clone)]
-enum Content {
-    Page(Arc<Page>),
-    Made(Made),
+enum CachedContent {
+    Page(Arc<ListPage>),
+    Made(MergedResult),
 }
 
 /// The cache. Cloning shares it.
 #[derive(Debug, Clone)]
-pub struct Lists(Cache<Key, Content>);
+pub struct ListCache(Cache<CacheKey, CachedContent>);
 
-impl Lists {
+impl ListCache {
     /// A cache of at most about `total` bytes, favouring the most used entries.
     #[must_use]
     pub fn new(total: usize) -> Self {
-        let weigh = |_: &Key, content: &Content| {
+        let weigh = |_: &CacheKey, content: &CachedContent| {
             let size = match content {
-                Content::Page(page) => page.message.bytes().len() + page.index_size(),
-                Content::Made(made) => made.text.len(),
+                CachedContent::Page(page) => page.message.bytes().len() + page.index_size(),
+                CachedContent::Made(made) => made.text.len(),
             };
             u32::try_from(size + OVERHEAD_BYTES).unwrap_or(u32::MAX)
         };
@@ -121,54 +121,55 @@ impl Lists {
 
     /// Caches a page; returns the digest of its content.
     #[must_use]
-    pub fn keep(&self, message: &Message) -> Digest {
+    pub fn keep(&self, message: &Message) -> ContentDigest {
         let digest = digest_of([message.result().unwrap_or_default().as_bytes()]);
         let page = || {
-            Content::Page(Arc::new(Page {
+            CachedContent::Page(Arc::new(ListPage {
                 message: owned(message),
                 names: OnceLock::new(),
             }))
         };
-        self.0.entry(Key::Page(digest)).or_insert_with(page);
+        self.0.entry(CacheKey::Page(digest)).or_insert_with(page);
         self.publish();
         digest
     }
 
     /// The page with this digest, unless evicted.
     #[must_use]
-    pub fn page(&self, digest: &Digest) -> Option<Arc<Page>> {
-        match self.0.get(&Key::Page(*digest))? {
-            Content::Page(page) => Some(page),
-            Content::Made(_) => None,
+    pub fn page(&self, digest: &ContentDigest) -> Option<Arc<ListPage>> {
+        match self.0.get(&CacheKey::Page(*digest))? {
+            CachedContent::Page(page) => Some(page),
+            CachedContent::Made(_) => None,
         }
     }
 
     /// JSON text of the tool `name` on a cached page. The first lookup builds the index of names and
     /// reinserts the page, so that the cache weighs the index too.
     #[must_use]
-    pub fn tool(&self, digest: &Digest, page: &Arc<Page>, name: &str) -> Option<Bytes> {
+    pub fn tool(&self, digest: &ContentDigest, page: &Arc<ListPage>, name: &str) -> Option<Bytes> {
         let has_index = page.names.get().is_some();
         let tool = page.tool(name);
         if !has_index {
-            let page = Content::Page(Arc::clone(page));
-            self.0.insert(Key::Page(*digest), page);
+            let page = CachedContent::Page(Arc::clone(page));
+            self.0.insert(CacheKey::Page(*digest), page);
             self.publish();
         }
         tool
     }
 
     /// Caches a result made from the content `digest`.
-    pub fn keep_made(&self, digest: Digest, form: Form, made: Made) {
-        self.0.insert(Key::Made(digest, form), Content::Made(made));
+    pub fn keep_made(&self, digest: ContentDigest, form: ClientForm, made: MergedResult) {
+        self.0
+            .insert(CacheKey::Made(digest, form), CachedContent::Made(made));
         self.publish();
     }
 
     /// The result made from the content `digest` for `form`, unless evicted.
     #[must_use]
-    pub fn made(&self, digest: Digest, form: Form) -> Option<Made> {
-        match self.0.get(&Key::Made(digest, form))? {
-            Content::Made(made) => Some(made),
-            Content::Page(_) => None,
+    pub fn made(&self, digest: ContentDigest, form: ClientForm) -> Option<MergedResult> {
+        match self.0.get(&CacheKey::Made(digest, form))? {
+            CachedContent::Made(made) => Some(made),
+            CachedContent::Page(_) => None,
         }
     }
 
@@ -178,7 +179,7 @@ impl Lists {
     }
 }
 
-impl Page {
+impl ListPage {
     /// Bytes of the index of names; 0 until built.
     fn index_size(&self) -> usize {
         let names = self.names.get().into_iter().flat_map(HashMap::keys);
@@ -211,7 +212,7 @@ impl Page {
     }
 }
 
-impl Made {
+impl MergedResult {
     /// The result, with what is left of its lifetime.
     #[must_use]
     pub fn result(&self, ttl: Duration) -> Bytes {
@@ -234,7 +235,7 @@ fn owned(message: &Message) -> Message {
 }
 
 /// The digest of several parts, whose borders count.
-pub fn digest_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Digest {
+pub fn digest_of<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> ContentDigest {
     let mut context = Context::new(&SHA256);
     for part in parts {
         context.update(&(part.len() as u64).to_be_bytes());
@@ -256,7 +257,7 @@ mod tests {
 
     #[test]
     fn equal_content_is_kept_once() {
-        let lists = Lists::new(1 << 20);
+        let lists = ListCache::new(1 << 20);
         let first = lists.keep(&reply(1, r#"[{"name":"a"}]"#));
         let second = lists.keep(&reply(2, r#"[{"name":"a"}]"#));
         assert_eq!(first, second);
@@ -267,7 +268,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_not_kept() {
-        let lists = Lists::new(1000);
+        let lists = ListCache::new(1000);
         let long = format!(r#"[{{"name":"{}"}}]"#, "x".repeat(2000));
         let digest = lists.keep(&reply(1, &long));
         lists.0.run_pending_tasks();
@@ -276,7 +277,7 @@ mod tests {
 
     #[test]
     fn kept_page_counts_its_own_buffer_and_its_index_of_names() {
-        let lists = Lists::new(1 << 20);
+        let lists = ListCache::new(1 << 20);
         let tools: Vec<_> = (0..100)
             .map(|n| format!(r#"{{"name":"{n:050}"}}"#))
             .collect();
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn tools_are_found_by_name_the_first_of_equals() {
-        let lists = Lists::new(1 << 20);
+        let lists = ListCache::new(1 << 20);
         let digest = lists.keep(&reply(
             1,
             r#"[{"name":"a","x":1},5,{"name":"a","x":2},{"name":"b"}]"#,
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn the_remaining_lifetime_is_put_in_last() {
-        let made = Made {
+        let made = MergedResult {
             text: Bytes::from_static(br#"{"tools":[],"ttlMs":"#),
             ends_in_ttl: true,
         };

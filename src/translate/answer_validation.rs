@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::str::FromStr;
 
-use crate::call::Question;
+use crate::call::InputRequest;
 use crate::protocol::json::{self, member};
 
 /// Whether `answer` (JSON text of a result) fits `question`; if not, the client is asked again.
 #[must_use]
-pub(crate) fn is_answered_by(question: &Question, answer: &str) -> bool {
+pub(crate) fn is_answered_by(question: &InputRequest, answer: &str) -> bool {
     let has = |name| member(answer, name).is_some();
     match question.method.as_str() {
         "elicitation/create" => match member(answer, "action").and_then(json::string).as_deref() {
@@ -69,7 +69,7 @@ fn is_offered(property: &str, value: &str) -> bool {
     } else {
         property
     };
-    let Some(choices) = Choices::read(of_one) else {
+    let Some(choices) = AllowedValues::read(of_one) else {
         return true;
     };
     if several {
@@ -80,16 +80,16 @@ fn is_offered(property: &str, value: &str) -> bool {
 }
 
 /// What a value may be.
-struct Choices<'s>(HashSet<Choice<'s>>);
+struct AllowedValues<'s>(HashSet<AllowedValue<'s>>);
 
 /// A value as it is compared: a text is the same however it is written.
 #[derive(PartialEq, Eq, Hash)]
-enum Choice<'s> {
+enum AllowedValue<'s> {
     Text(Cow<'s, str>),
     Other(&'s str),
 }
 
-impl<'s> Choices<'s> {
+impl<'s> AllowedValues<'s> {
     /// The choices that a schema names, with or without titles; `None` when it names none.
     fn read(schema: &'s str) -> Option<Self> {
         #[cfg(test)]
@@ -100,15 +100,15 @@ impl<'s> Choices<'s> {
             let titled = titled()?;
             titled.iter().map(|one| member(one, "const")).collect()
         })?;
-        Some(Self(choices.into_iter().map(Choice::of).collect()))
+        Some(Self(choices.into_iter().map(AllowedValue::of).collect()))
     }
 
     fn offer(&self, value: &str) -> bool {
-        self.0.contains(&Choice::of(value))
+        self.0.contains(&AllowedValue::of(value))
     }
 }
 
-impl<'s> Choice<'s> {
+impl<'s> AllowedValue<'s> {
     fn of(value: &'s str) -> Self {
         json::string(value).map_or(Self::Other(value), Self::Text)
     }
@@ -165,14 +165,14 @@ mod tests {
         pub(super) static CHOICES_READ: Cell<usize> = const { Cell::new(0) };
     }
 
-    fn question(method: &str, params: &Value) -> Question {
-        Question {
+    fn question(method: &str, params: &Value) -> InputRequest {
+        InputRequest {
             method: method.to_owned(),
             params: Some(params.to_string().into()),
         }
     }
 
-    fn form() -> Question {
+    fn form() -> InputRequest {
         let schema = json!({
             "type": "object",
             "properties": {"name": {"type": "string"}, "age": {"type": "integer"}},

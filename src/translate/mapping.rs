@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::naming::NamePrefix;
 use super::rewrite;
-use crate::call::{Notice, NoticeKind, Question};
+use crate::call::{InputRequest, Notice, NoticeKind};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, json};
 use crate::telemetry::metrics::LABELED;
@@ -41,7 +41,7 @@ pub(crate) fn notice(prefix: &NamePrefix, notice: Notice) -> Option<Notice> {
 }
 
 /// A question towards the client; says which upstream asks.
-pub(crate) fn question(prefix: &NamePrefix, question: Question) -> Question {
+pub(crate) fn question(prefix: &NamePrefix, question: InputRequest) -> InputRequest {
     let Some(params) = &question.params else {
         return question;
     };
@@ -49,10 +49,10 @@ pub(crate) fn question(prefix: &NamePrefix, question: Question) -> Question {
     match rewrite::question(&question.method, &text, prefix, prefix.upstream()) {
         Ok(params) => {
             let params = Some(Bytes::from(params.into_owned()));
-            Question { params, ..question }
+            InputRequest { params, ..question }
         }
         // The client refuses a question without parameters; nothing of it was shown.
-        Err(_) => Question {
+        Err(_) => InputRequest {
             params: None,
             ..question
         },

@@ -20,7 +20,7 @@ use super::error::LinkError;
 use super::health::Health;
 use super::not_reached::NotReached;
 use super::salvage::salvage;
-use crate::call::{ClientCapabilities, Intake, OwnerKey};
+use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey};
 use crate::config;
 use crate::process::holders::Holders;
 use crate::process::{OpenError, Patience};
@@ -88,7 +88,7 @@ pub(super) struct Settings {
     pub(super) client: Era,
     /// The legacy revision offered in a handshake.
     pub(super) offer: Revision,
-    pub(super) intake: Arc<dyn Intake>,
+    pub(super) intake: Arc<dyn NoticeIntake>,
     /// The sessions at the link.
     pub(super) holders: Holders,
     /// Whether all calls belong to one client.

@@ -24,7 +24,7 @@ use super::health::Health;
 use super::link::modern::Schemas;
 use super::link::negotiated::{EraCell, EraLink};
 use super::link::shared::{PoolKey, SharedLinks};
-use crate::call::{ClientCapabilities, Intake, OwnerKey, UpstreamLink};
+use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
 use crate::cause::Cause;
 use crate::config::{self, Isolation, TransportKind};
 use crate::process::holders::{HolderKey, Holders};
@@ -51,7 +51,7 @@ pub struct Seat {
     /// The revision offered to the upstream: the client's own, so that least has to be projected.
     pub offer: Revision,
     /// Receiver of messages outside calls.
-    pub intake: Arc<dyn Intake>,
+    pub intake: Arc<dyn NoticeIntake>,
 }
 
 /// Why upstreams cannot be made ready.

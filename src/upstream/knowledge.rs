@@ -8,7 +8,7 @@ use moka::sync::Cache;
 use tokio::time::Instant;
 
 use super::account::Account;
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::protocol::Revision;
 
 /// How long a declaration is fresh.
@@ -38,7 +38,7 @@ pub struct Knowledge(Cache<Key, Known>);
 /// A declaration, and when it was made.
 #[derive(Debug, Clone)]
 struct Known {
-    declared: Arc<Declared>,
+    declared: Arc<ServerDeclaration>,
     since: Instant,
 }
 
@@ -56,19 +56,19 @@ impl Default for Knowledge {
 impl Knowledge {
     /// The last declaration, if it is fresh enough.
     #[must_use]
-    pub fn get(&self, key: &Key) -> Option<Arc<Declared>> {
+    pub fn get(&self, key: &Key) -> Option<Arc<ServerDeclaration>> {
         let known = self.0.get(key)?;
         (known.since.elapsed() < BELIEVED).then_some(known.declared)
     }
 
     /// The last declaration, even a stale one: for use when the upstream cannot be asked.
     #[must_use]
-    pub fn last(&self, key: &Key) -> Option<Arc<Declared>> {
+    pub fn last(&self, key: &Key) -> Option<Arc<ServerDeclaration>> {
         Some(self.0.get(key)?.declared)
     }
 
     /// Caches a declaration; returns whether a fresh declaration differed.
-    pub fn learn(&self, key: Key, declared: &Arc<Declared>) -> bool {
+    pub fn learn(&self, key: Key, declared: &Arc<ServerDeclaration>) -> bool {
         let known = self.get(&key);
         let differs = known.as_ref().is_some_and(|known| known != declared);
         if known.is_none() || differs {
@@ -94,8 +94,8 @@ mod tests {
         }
     }
 
-    fn declared(text: &'static str) -> Arc<Declared> {
-        Arc::new(Declared::new(
+    fn declared(text: &'static str) -> Arc<ServerDeclaration> {
+        Arc::new(ServerDeclaration::new(
             Revision::V2025_11_25,
             Bytes::from_static(text.as_bytes()),
             Bytes::from_static(b"{}"),

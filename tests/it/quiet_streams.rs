@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::Request;
 use axum::response::Response;
-use drawbridge::call::{ClientCapabilities, Deaf, Principal, UpstreamLink};
+use drawbridge::call::{ClientCapabilities, NullIntake, Principal, UpstreamLink};
 use drawbridge::config;
 use drawbridge::process::Host;
 use drawbridge::protocol::Revision;
@@ -68,7 +68,7 @@ fn link(url: &str, tasks: &Tasks) -> Arc<dyn UpstreamLink> {
         capabilities: ClientCapabilities::none(),
         client_info: Bytes::from_static(b"{}"),
         offer: Revision::LATEST_LEGACY,
-        intake: Arc::new(Deaf),
+        intake: Arc::new(NullIntake),
     };
     upstreams.link("up", seat).unwrap()
 }

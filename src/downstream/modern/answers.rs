@@ -3,13 +3,13 @@
 
 use bytes::Bytes;
 
-use crate::call::Question;
+use crate::call::InputRequest;
 use crate::protocol::json::{self, member};
 use crate::protocol::meta;
 
 /// JSON text of the `input_required` result that asks `entries`.
 pub(super) fn input_required<'q>(
-    entries: impl IntoIterator<Item = (String, &'q Question)>,
+    entries: impl IntoIterator<Item = (String, &'q InputRequest)>,
     state: &str,
     server_info: &[u8],
 ) -> Bytes {
@@ -38,7 +38,7 @@ pub(super) fn input_required<'q>(
 }
 
 /// Whether a question sends the client to a page.
-pub(super) fn is_page(question: &Question) -> bool {
+pub(super) fn is_page(question: &InputRequest) -> bool {
     question.method == "elicitation/create"
         && member(question.params_text(), "mode") == Some("\"url\"")
 }
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn question_without_params_gets_empty_ones() {
-        let question = Question {
+        let question = InputRequest {
             method: "roots/list".to_owned(),
             params: None,
         };
@@ -70,7 +70,7 @@ mod tests {
     // SPEC M-61.
     #[test]
     fn a_round_names_its_questions_and_its_state() {
-        let question = Question {
+        let question = InputRequest {
             method: "roots/list".to_owned(),
             params: Some(r#"{"x":1}"#.into()),
         };

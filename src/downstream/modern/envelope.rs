@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::refusal::Refusal;
-use crate::call::{Level, MAX_DECLARED};
+use crate::call::{LogLevel, MAX_DECLARED};
 use crate::protocol::headers::{
     self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PARAM_PREFIX, MCP_PROTOCOL_VERSION,
 };
@@ -19,7 +19,7 @@ pub(super) struct Envelope {
     /// JSON text of the client's capabilities.
     pub(super) capabilities: String,
     /// The least severe log messages wanted; none when absent (SPEC C-21).
-    pub(super) level: Option<Level>,
+    pub(super) level: Option<LogLevel>,
     /// JSON text of the progress token.
     pub(super) progress: Option<String>,
     /// Headers that carry single arguments, unchanged; `None` for carriers without headers.
@@ -129,7 +129,7 @@ fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
         None | Some("null") => None,
         Some(text) => Some(
             json::string(text)
-                .and_then(|word| Level::parse(&word))
+                .and_then(|word| LogLevel::parse(&word))
                 .ok_or_else(|| Refusal::key(meta::LOG_LEVEL, "one of debug … emergency"))?,
         ),
     };

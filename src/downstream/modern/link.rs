@@ -20,8 +20,8 @@ use super::ticket::{Asker, LIFE, Ticket};
 use crate::auth;
 use crate::budget::{KeptLeases, ReplyRoom, ReplyShare};
 use crate::call::{
-    Asked, CarriedState, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, OwnerKey,
-    Question, Reply, Round,
+    CarriedState, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests,
+    LogLevel, Notice, NoticeKind, OwnerKey, Reply,
 };
 use crate::downstream::access_log::AccessRecord;
 use crate::lock::lock;
@@ -50,7 +50,7 @@ pub(super) enum Outcome {
 pub(super) struct Wants {
     /// Capabilities of the client, for questions.
     pub(super) capabilities: ClientCapabilities,
-    level: Option<Level>,
+    level: Option<LogLevel>,
     /// JSON text of the progress token.
     progress: Option<String>,
 }
@@ -197,20 +197,20 @@ impl ModernLink {
     }
 
     /// Seals the upstream's state into `requestState`; the gateway keeps none of it. Spec: BRIDGING §3.3.
-    fn suspend(&self, entries: &[(String, Question)], carry: CarriedState) -> Asked {
+    fn suspend(&self, entries: &[(String, InputRequest)], carry: CarriedState) -> InputOutcome {
         let parking = &self.desk.parking;
         let expires = parking.clock.now() + LIFE;
         let ticket = Ticket::Carried(carry);
         let sealed = self.desk.asker.seal(&parking.sealer, &ticket, expires);
         if sealed.len() > Purpose::RequestState.max_len() {
-            return Asked::CannotAsk("the upstream's state is too large".to_owned());
+            return InputOutcome::CannotAsk("the upstream's state is too large".to_owned());
         }
         COUNTERS.questions_asked.add(entries.len() as u64);
         let server = self.desk.relay.server_info(&self.desk.session);
         let shown = entries
             .iter()
             .map(|(key, question)| (key.clone(), question));
-        Asked::Suspended(answers::input_required(shown, &sealed, &server))
+        InputOutcome::Suspended(answers::input_required(shown, &sealed, &server))
     }
 }
 
@@ -243,7 +243,7 @@ impl DownstreamLink for ModernLink {
         }
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         Box::pin(async move {
             let missing = {
                 let state = self.lock();
@@ -255,7 +255,7 @@ impl DownstreamLink for ModernLink {
             };
             if let Some(missing) = missing {
                 COUNTERS.questions_refused.add(1);
-                return Asked::CannotAsk(missing);
+                return InputOutcome::CannotAsk(missing);
             }
             match round.carry {
                 Some(carry) => self.suspend(&round.entries, carry),
@@ -264,7 +264,7 @@ impl DownstreamLink for ModernLink {
         })
     }
 
-    fn level(&self) -> Option<Level> {
+    fn level(&self) -> Option<LogLevel> {
         self.lock().wants.level
     }
 

@@ -42,7 +42,7 @@ use super::admission::Due;
 use super::observe::{ended, error_word, failure_word, log_fault, server_span};
 use super::{Front, reply};
 use crate::budget::ReplyShare;
-use crate::call::{Call, ClientCapabilities, Principal, Reply, Resumption};
+use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, MessageKind, Revision, json, methods};
@@ -215,7 +215,7 @@ impl Front {
         self: &Arc<Self>,
         asked: Asked,
         headers: Option<&HeaderMap>,
-        resumption: Option<Arc<Resumption>>,
+        resumption: Option<Arc<ResumedInput>>,
         record: &AccessRecord,
     ) -> Result<Exchange, Fault> {
         let askable = methods::may_ask(asked.method());

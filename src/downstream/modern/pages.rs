@@ -5,7 +5,7 @@
 use bytes::Bytes;
 
 use super::answers;
-use crate::call::Question;
+use crate::call::InputRequest;
 
 /// Pages remembered per call.
 const MAX_PAGES: usize = 64;
@@ -26,7 +26,7 @@ struct Page {
 
 impl Pages {
     /// The number of a new question: `fresh`, unless its page was asked for before.
-    pub(super) fn number(&mut self, question: &Question, fresh: u64) -> u64 {
+    pub(super) fn number(&mut self, question: &InputRequest, fresh: u64) -> u64 {
         let Some(params) = question
             .params
             .as_ref()
@@ -72,8 +72,8 @@ impl Pages {
 mod tests {
     use super::*;
 
-    fn question(mode: &str, url: &str) -> Question {
-        Question {
+    fn question(mode: &str, url: &str) -> InputRequest {
+        InputRequest {
             method: "elicitation/create".to_owned(),
             params: Some(format!(r#"{{"mode":"{mode}","url":"{url}","message":"m"}}"#).into()),
         }

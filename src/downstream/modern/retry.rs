@@ -9,7 +9,7 @@ use super::link::ModernLink;
 use super::parking::Parking;
 use super::refusal::Refusal;
 use super::ticket::{Asker, Ticket};
-use crate::call::Resumption;
+use crate::call::ResumedInput;
 use crate::protocol::{Message, json};
 
 /// Members of `params` that make a request a retry.
@@ -22,7 +22,7 @@ pub(super) enum Retry {
     /// A first request.
     None,
     /// An upstream that keeps its state in ours.
-    Upstream(Arc<Resumption>),
+    Upstream(Arc<ResumedInput>),
     /// A call that is parked here.
     Parked {
         /// The call.
@@ -54,7 +54,7 @@ pub(super) fn read(
         .ok_or_else(stale)?;
     let answers = answers(message)?;
     match ticket {
-        Ticket::Carried(carry) => Ok(Retry::Upstream(Arc::new(Resumption { answers, carry }))),
+        Ticket::Carried(carry) => Ok(Retry::Upstream(Arc::new(ResumedInput { answers, carry }))),
         Ticket::Parked { key, round, .. } => Ok(Retry::Parked {
             link: parking.find(&key).ok_or_else(stale)?,
             round,

@@ -14,7 +14,7 @@ use super::outlet::Outlet;
 use super::pages::Pages;
 use super::parking::Place;
 use super::ticket::{LIFE, Ticket};
-use crate::call::{Answer, Asked, Question};
+use crate::call::{InputOutcome, InputRequest, InputResponse};
 use crate::downstream::access_log::AccessRecord;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 use crate::translate::answer_validation::is_answered_by;
@@ -52,8 +52,8 @@ pub(super) struct Rounds {
 
 #[derive(Debug)]
 struct OpenQuestion {
-    question: Question,
-    answer: oneshot::Sender<Result<Answer, Refused>>,
+    question: InputRequest,
+    answer: oneshot::Sender<Result<InputResponse, Refused>>,
     _counted: GaugeGuard,
 }
 
@@ -61,7 +61,7 @@ struct OpenQuestion {
 #[derive(Debug)]
 struct Answered {
     number: u64,
-    question: Question,
+    question: InputRequest,
     answer: Bytes,
 }
 
@@ -96,7 +96,10 @@ impl Drop for Withdraw<'_> {
 }
 
 impl Rounds {
-    fn ask(&mut self, question: Question) -> (u64, oneshot::Receiver<Result<Answer, Refused>>) {
+    fn ask(
+        &mut self,
+        question: InputRequest,
+    ) -> (u64, oneshot::Receiver<Result<InputResponse, Refused>>) {
         let (answer, receiver) = oneshot::channel();
         let number = self.pages.number(&question, self.last + 1);
         self.last = self.last.max(number);
@@ -135,7 +138,7 @@ impl Rounds {
                     self.pages.agreed(number);
                 }
                 // The receiver may have been dropped.
-                drop(open.answer.send(Ok(Answer::Result(answer))));
+                drop(open.answer.send(Ok(InputResponse::Result(answer))));
             }
         }
     }
@@ -152,13 +155,13 @@ impl Rounds {
 
 impl ModernLink {
     /// Asks by parking the call: waits until a retry brings the answers.
-    pub(super) async fn park(&self, entries: Vec<(String, Question)>) -> Asked {
+    pub(super) async fn park(&self, entries: Vec<(String, InputRequest)>) -> InputOutcome {
         let mut waiting = Vec::with_capacity(entries.len());
         for (key, question) in entries {
             let mut state = self.lock();
             // `Stage::Over`: no retry is accepted, so the question would wait for ever.
             if matches!(state.stage, Stage::Over) {
-                return Asked::Unanswered;
+                return InputOutcome::Unanswered;
             }
             let (number, receiver) = state.rounds.ask(question);
             drop(state);
@@ -174,14 +177,14 @@ impl ModernLink {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(Refused)) => {
                     let why = "too many calls wait for answers, or this one has asked too often";
-                    return Asked::CannotAsk(why.to_owned());
+                    return InputOutcome::CannotAsk(why.to_owned());
                 }
-                Err(_) => return Asked::Unanswered,
+                Err(_) => return InputOutcome::Unanswered,
             };
             drop(withdraw);
             answered.push((key, answer));
         }
-        Asked::Answered(answered)
+        InputOutcome::Answered(answered)
     }
 
     /// Ends the waiting exchange, if any, with all open questions; refuses the questions when the call has asked too
@@ -386,7 +389,7 @@ mod tests {
     #[test]
     fn an_answer_counts_under_the_key_alone_that_was_given() {
         let mut rounds = Rounds::default();
-        let question = Question {
+        let question = InputRequest {
             method: "elicitation/create".to_owned(),
             params: Some(r#"{"message":"?","requestedSchema":{}}"#.into()),
         };

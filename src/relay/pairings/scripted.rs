@@ -7,8 +7,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use crate::call::{
-    Answer, Asked, Call, CarriedState, ClientCapabilities, Declared, DownstreamLink, Notice,
-    Question, Reply, Round, UpstreamLink,
+    Call, CarriedState, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest,
+    InputRequests, InputResponse, Notice, Reply, ServerDeclaration, UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::protocol::{Message, Revision};
@@ -61,30 +61,30 @@ impl ScriptedUpstream {
             state: Some(Bytes::from_static(b"\"theirs\"")),
             digest: [0; 32],
         };
-        let round = Round {
+        let round = InputRequests {
             entries: vec![("name".to_owned(), question())],
             limit: None,
             carry: Some(carry),
         };
         match call.link.ask(round).await {
-            Asked::Answered(answers) => {
+            InputOutcome::Answered(answers) => {
                 let (key, result) = only(answers);
                 Reply::Result(format!(r#"{{"{key}":{}}}"#, String::from_utf8_lossy(&result)).into())
             }
-            Asked::Suspended(state) => Reply::Result(state),
-            Asked::CannotAsk(missing) => Reply::Error(missing.into()),
-            Asked::Unanswered => panic!("nobody answered"),
+            InputOutcome::Suspended(state) => Reply::Result(state),
+            InputOutcome::CannotAsk(missing) => Reply::Error(missing.into()),
+            InputOutcome::Unanswered => panic!("nobody answered"),
         }
     }
 
     async fn asking(&self, call: &Call) -> Reply {
-        let round = Round {
+        let round = InputRequests {
             entries: vec![(String::new(), question())],
             limit: None,
             carry: None,
         };
         match call.link.ask(round).await {
-            Asked::Answered(answers) => Reply::Result(only(answers).1),
+            InputOutcome::Answered(answers) => Reply::Result(only(answers).1),
             other => panic!("a legacy upstream cannot be suspended: {other:?}"),
         }
     }
@@ -125,20 +125,25 @@ impl UpstreamLink for ScriptedUpstream {
         Box::pin(std::future::ready(()))
     }
 
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, Fault>> {
         let declared = self.declared();
         let opened = declared.ok_or_else(|| Fault::internal("scripted"));
         Box::pin(std::future::ready(opened))
     }
 
-    fn declared(&self) -> Option<Arc<Declared>> {
+    fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         let (revision, capabilities) = match self.part {
             ScriptStep::Modern | ScriptStep::Asking => return None,
             ScriptStep::Visited => (Revision::V2025_11_25, "{}"),
             ScriptStep::Faulty => (Revision::V2026_07_28, WITH_TASKS),
         };
         let (capabilities, info) = (Bytes::from_static(capabilities.as_bytes()), "{}".into());
-        Some(Arc::new(Declared::new(revision, capabilities, info, None)))
+        Some(Arc::new(ServerDeclaration::new(
+            revision,
+            capabilities,
+            info,
+            None,
+        )))
     }
 
     fn listen(&self, _wanted: bool) {}
@@ -149,9 +154,9 @@ impl UpstreamLink for ScriptedUpstream {
 }
 
 /// The one answer of a round, a result.
-fn only(answers: Vec<(String, Answer)>) -> (String, Bytes) {
+fn only(answers: Vec<(String, InputResponse)>) -> (String, Bytes) {
     match answers.into_iter().next() {
-        Some((key, Answer::Result(result))) => (key, result),
+        Some((key, InputResponse::Result(result))) => (key, result),
         other => panic!("{other:?}"),
     }
 }
@@ -161,7 +166,7 @@ fn only(answers: Vec<(String, Answer)>) -> (String, Bytes) {
 #[derive(Debug)]
 pub(super) struct ModernClient {
     capabilities: ClientCapabilities,
-    parked: Mutex<Option<tokio::sync::oneshot::Sender<Answer>>>,
+    parked: Mutex<Option<tokio::sync::oneshot::Sender<InputResponse>>>,
     told: tokio::sync::Notify,
 }
 
@@ -184,7 +189,7 @@ impl ModernClient {
         self.told.notified().await;
         let parked = self.parked.lock().unwrap().take().unwrap();
         parked
-            .send(Answer::Result(Bytes::from_static(answer.as_bytes())))
+            .send(InputResponse::Result(Bytes::from_static(answer.as_bytes())))
             .unwrap();
     }
 }
@@ -196,23 +201,23 @@ impl DownstreamLink for ModernClient {
 
     fn notify(&self, _notice: Notice) {}
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         Box::pin(async move {
             if round.carry.is_some() {
-                return Asked::Suspended(Bytes::from_static(INPUT_REQUIRED.as_bytes()));
+                return InputOutcome::Suspended(Bytes::from_static(INPUT_REQUIRED.as_bytes()));
             }
             let (sender, receiver) = tokio::sync::oneshot::channel();
             *self.parked.lock().unwrap() = Some(sender);
             self.told.notify_one();
             let answer = receiver.await.unwrap();
             let (key, _) = round.entries.into_iter().next().unwrap();
-            Asked::Answered(vec![(key, answer)])
+            InputOutcome::Answered(vec![(key, answer)])
         })
     }
 }
 
-fn question() -> Question {
-    Question {
+fn question() -> InputRequest {
+    InputRequest {
         method: "elicitation/create".to_owned(),
         params: Some(Bytes::from_static(br#"{"message":"name?"}"#)),
     }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use crate::call::{Asked, Call, ClientCapabilities, DownstreamLink, Notice, Reply, Round};
+use crate::call::{
+    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice, Reply,
+};
 use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
 use crate::protocol::{extensions, json};
 use crate::translate::project;
@@ -61,7 +63,7 @@ impl DownstreamLink for TaskDeclaringLink {
         self.inner.notify(notice);
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         self.inner.ask(round)
     }
 

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::cancel_on_drop::request;
 use super::pending_input::{PendingInput, TaskKey};
 use super::wait::unmarked;
-use crate::call::{Call, Question, Reply, UpstreamLink};
+use crate::call::{Call, InputRequest, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, json};
 use crate::relay::Relay;
@@ -82,7 +82,7 @@ impl BridgedRequest<'_> {
     }
 
     /// Open questions of the task; a legacy upstream asks them while `tasks/result` is pending.
-    async fn questions(&self) -> Vec<(String, Question)> {
+    async fn questions(&self) -> Vec<(String, InputRequest)> {
         let key = self.key();
         let desks = &self.relay.desks;
         let owner = self.session.owner();

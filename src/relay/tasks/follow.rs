@@ -17,7 +17,7 @@ use crate::protocol::json::{self, ObjectWriter};
 use crate::relay::internal_call::own_call;
 use crate::relay::{Relay, RelayFailure};
 use crate::session::Session;
-use crate::store::lists::{Digest, digest_of};
+use crate::store::lists::{ContentDigest, digest_of};
 use crate::translate::task::state::{TaskStatus, UpstreamTask};
 
 /// A task that a subscription follows.
@@ -38,7 +38,7 @@ pub struct FollowedTask {
 struct TaskLook {
     /// The notification, one JSON-RPC message.
     notice: Bytes,
-    digest: Digest,
+    digest: ContentDigest,
     interval: Duration,
     is_over: bool,
 }

@@ -13,7 +13,8 @@ use super::legacy_passthrough::note_forgotten;
 use super::related_task::mark;
 use crate::audit;
 use crate::call::{
-    Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Reply, Round,
+    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, LogLevel, Notice,
+    NoticeKind, Reply,
 };
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind, told};
@@ -310,7 +311,7 @@ impl DownstreamLink for TaskClientLink {
         self.session.tell(notice, NoticeSource::default());
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         Box::pin(self.task.ask(round))
     }
 
@@ -319,7 +320,7 @@ impl DownstreamLink for TaskClientLink {
         is_cancelled.then_some("the task was cancelled")
     }
 
-    fn level(&self) -> Option<Level> {
+    fn level(&self) -> Option<LogLevel> {
         self.session.levels().wanted()
     }
 }

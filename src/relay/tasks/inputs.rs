@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::call::{Answer, Asked, DownstreamLink, Question, Round};
+use crate::call::{DownstreamLink, InputOutcome, InputRequest, InputRequests, InputResponse};
 use crate::protocol::input_request_rules;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::translate::task::state::UpstreamTask;
@@ -27,7 +27,7 @@ impl AskedInputs {
         &mut self,
         state: &UpstreamTask<'_>,
         link: &dyn DownstreamLink,
-    ) -> Result<Vec<(String, Question)>, String> {
+    ) -> Result<Vec<(String, InputRequest)>, String> {
         let requests = state.member("inputRequests").unwrap_or("{}");
         let members = json::members(requests).map_err(|error| format!("inputRequests: {error}"))?;
         let mut fresh = Vec::new();
@@ -63,40 +63,45 @@ impl AskedInputs {
 /// A sentence about why there are no answers.
 pub(super) async fn ask(
     link: &dyn DownstreamLink,
-    entries: Vec<(String, Question)>,
+    entries: Vec<(String, InputRequest)>,
     limit: Duration,
 ) -> Result<String, String> {
     let methods: Vec<(String, String)> = entries
         .iter()
         .map(|(key, question)| (key.clone(), question.method.clone()))
         .collect();
-    let round = Round {
+    let round = InputRequests {
         entries,
         limit: Some(limit),
         carry: None,
     };
     let answers = match link.ask(round).await {
-        Asked::Answered(answers) => answers,
-        Asked::CannotAsk(missing) => return Err(missing),
-        Asked::Unanswered => return Err("the client did not answer".to_owned()),
-        Asked::Suspended(_) => return Err("the client cannot be asked in mid-call".to_owned()),
+        InputOutcome::Answered(answers) => answers,
+        InputOutcome::CannotAsk(missing) => return Err(missing),
+        InputOutcome::Unanswered => return Err("the client did not answer".to_owned()),
+        InputOutcome::Suspended(_) => {
+            return Err("the client cannot be asked in mid-call".to_owned());
+        }
     };
     responses(&methods, &answers)
 }
 
 /// A refused elicitation becomes `"action":"cancel"`; sampling and roots have no equivalent, so they fail.
-fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Result<String, String> {
+fn responses(
+    methods: &[(String, String)],
+    answers: &[(String, InputResponse)],
+) -> Result<String, String> {
     let mut responses = ObjectWriter::default();
     for (key, method) in methods {
         let answer = answers.iter().find(|(known, _)| known == key);
         let text = match answer.map(|(_, answer)| answer) {
             // Spec: SPEC C-71.
-            Some(Answer::Result(result))
+            Some(InputResponse::Result(result))
                 if method == "roots/list" && !input_request_rules::are_files(result) =>
             {
                 return Err("the client's roots are no file: URIs".to_owned());
             }
-            Some(Answer::Result(result)) => String::from_utf8_lossy(result).into_owned(),
+            Some(InputResponse::Result(result)) => String::from_utf8_lossy(result).into_owned(),
             _ if method == "elicitation/create" => r#"{"action":"cancel"}"#.to_owned(),
             _ => return Err(format!("the client did not answer {method}")),
         };
@@ -105,16 +110,16 @@ fn responses(methods: &[(String, String)], answers: &[(String, Answer)]) -> Resu
     Ok(responses.finish())
 }
 
-fn question(text: &str) -> Option<Question> {
+fn question(text: &str) -> Option<InputRequest> {
     let method = json::string(json::member(text, "method")?)?.into_owned();
     let params = json::member(text, "params").filter(|text| text.starts_with('{'));
-    Some(Question {
+    Some(InputRequest {
         method,
         params: params.map(|text| Bytes::copy_from_slice(text.as_bytes())),
     })
 }
 
-fn missing(question: &Question, link: &dyn DownstreamLink) -> Option<String> {
+fn missing(question: &InputRequest, link: &dyn DownstreamLink) -> Option<String> {
     link.capabilities()
         .missing(&question.method, question.params_text())
 }
@@ -168,7 +173,10 @@ mod tests {
         let asked = [("k".to_owned(), "roots/list".to_owned())];
         let given = |uri: &str| {
             let roots = format!(r#"{{"roots":[{{"uri":"{uri}"}}]}}"#);
-            responses(&asked, &[("k".to_owned(), Answer::Result(roots.into()))])
+            responses(
+                &asked,
+                &[("k".to_owned(), InputResponse::Result(roots.into()))],
+            )
         };
         assert!(given("file:///a").is_ok());
         assert!(given("https://a.test/").is_err());

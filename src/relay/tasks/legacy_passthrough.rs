@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::cancel_on_drop::request;
 use super::extension_passthrough::is_task;
 use super::related_task::{beginning, mark};
-use crate::call::{Call, Declared, Reply, UpstreamLink};
+use crate::call::{Call, Reply, ServerDeclaration, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
 use crate::policy::Permit;
 use crate::protocol::error_codes::INVALID_PARAMS;
@@ -23,7 +23,7 @@ use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::translate::task::state::{TaskStatus, UpstreamTask};
 
 /// Whether calls of this client may run as tasks of an upstream that declared `declared`.
-fn are_carried(session: &Session, declared: &Declared) -> bool {
+fn are_carried(session: &Session, declared: &ServerDeclaration) -> bool {
     session.implicit_session().is_none()
         && session.revision.has_tasks_capability()
         && declared.revision.has_tasks_capability()
@@ -48,7 +48,7 @@ impl Relay {
         method: &str,
     ) -> Result<(), Fault> {
         if session.revision.has_tasks_capability() && method != "tasks/update" {
-            let has_tasks = |d: &Declared| are_carried(session, d) || d.hosts_tasks();
+            let has_tasks = |d: &ServerDeclaration| are_carried(session, d) || d.hosts_tasks();
             if self.any_declares(session, has_tasks).await {
                 return Ok(());
             }

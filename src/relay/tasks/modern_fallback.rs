@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::call::{Deaf, UpstreamLink};
+use crate::call::{NullIntake, UpstreamLink};
 use crate::cause::chain;
 use crate::protocol::{Era, Revision};
 use crate::relay::Relay;
@@ -26,7 +26,7 @@ impl Relay {
         let client = Seat {
             offer: Revision::V2026_07_28,
             // What belongs to no call the session hears in its own era.
-            intake: Arc::new(Deaf),
+            intake: Arc::new(NullIntake),
             ..self.client(session, upstream)
         };
         let newer = self.parts.upstreams.link(upstream, client)?;

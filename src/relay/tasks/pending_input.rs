@@ -11,7 +11,8 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 
 use crate::call::{
-    Answer, Asked, ClientCapabilities, DownstreamLink, Notice, OwnerKey, Question, Round,
+    ClientCapabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests, InputResponse,
+    Notice, OwnerKey,
 };
 use crate::lock::lock;
 use crate::store::events::SessionKey;
@@ -57,8 +58,8 @@ pub(super) struct PendingInput {
 #[derive(Debug)]
 struct OpenInput {
     round: u64,
-    question: Question,
-    answer: oneshot::Sender<Answer>,
+    question: InputRequest,
+    answer: oneshot::Sender<InputResponse>,
 }
 
 /// Permit of a task to ask its client; released on drop.
@@ -116,7 +117,7 @@ impl PendingInputs {
 
 impl PendingInput {
     /// What is not answered yet.
-    pub(super) fn questions(&self) -> Vec<(String, Question)> {
+    pub(super) fn questions(&self) -> Vec<(String, InputRequest)> {
         let questions = lock(&self.questions);
         let open = questions.iter();
         open.map(|(key, open)| (key.clone(), open.question.clone()))
@@ -124,7 +125,7 @@ impl PendingInput {
     }
 
     /// [`questions`](Self::questions), after waiting up to `FIRST_QUESTION` for the first one.
-    pub(super) async fn first_questions(&self) -> Vec<(String, Question)> {
+    pub(super) async fn first_questions(&self) -> Vec<(String, InputRequest)> {
         let asked = self.asked.notified();
         let questions = self.questions();
         if questions.is_empty() {
@@ -149,14 +150,14 @@ impl PendingInput {
         if fits {
             let answer = Bytes::copy_from_slice(answer.as_bytes());
             // The asking future may have been dropped just now: then nobody receives the answer.
-            drop(open.answer.send(Answer::Result(answer)));
+            drop(open.answer.send(InputResponse::Result(answer)));
         } else {
             COUNTERS.questions_asked.add(1);
             questions.insert(fresh_key(), open);
         }
     }
 
-    fn question(&self, key: &str) -> Option<Question> {
+    fn question(&self, key: &str) -> Option<InputRequest> {
         let questions = lock(&self.questions);
         questions.get(key).map(|open| open.question.clone())
     }
@@ -187,7 +188,7 @@ impl DownstreamLink for PendingInput {
     /// Spec: SPEC K-16.
     fn notify(&self, _notice: Notice) {}
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         Box::pin(async move {
             COUNTERS.questions_asked.add(round.entries.len() as u64);
             let own = number();
@@ -210,11 +211,11 @@ impl DownstreamLink for PendingInput {
             let mut answers = Vec::with_capacity(waiting.len());
             for (key, receiver) in waiting {
                 let Ok(answer) = receiver.await else {
-                    return Asked::Unanswered;
+                    return InputOutcome::Unanswered;
                 };
                 answers.push((key, answer));
             }
-            Asked::Answered(answers)
+            InputOutcome::Answered(answers)
         })
     }
 }
@@ -253,12 +254,12 @@ mod tests {
         assert!(open(&desks, "c", "alice").is_some());
     }
 
-    fn round() -> Round {
-        let question = Question {
+    fn round() -> InputRequests {
+        let question = InputRequest {
             method: "roots/list".to_owned(),
             params: None,
         };
-        Round {
+        InputRequests {
             entries: vec![(String::new(), question)],
             limit: None,
             carry: None,
@@ -280,7 +281,7 @@ mod tests {
             client.desk.answer(&asked[0].0, answer);
         };
         let (asked, ()) = tokio::join!(client.desk.ask(round()), answers);
-        assert!(matches!(asked, Asked::Answered(answers) if answers.len() == 1));
+        assert!(matches!(asked, InputOutcome::Answered(answers) if answers.len() == 1));
         assert!(client.desk.questions().is_empty());
         drop(client);
         assert!(desks.find(&key("a")).is_none());
@@ -302,10 +303,10 @@ mod tests {
             client.desk.answer(&again[0].0, r#"{"roots":[]}"#);
         };
         let (asked, ()) = tokio::join!(client.desk.ask(round()), answers);
-        let Asked::Answered(answers) = asked else {
+        let InputOutcome::Answered(answers) = asked else {
             panic!("{asked:?}");
         };
-        let fitting = Answer::Result(Bytes::from_static(br#"{"roots":[]}"#));
+        let fitting = InputResponse::Result(Bytes::from_static(br#"{"roots":[]}"#));
         assert_eq!(answers, [(String::new(), fitting)]);
     }
 

@@ -90,7 +90,7 @@ mod tests {
     use futures_util::future::BoxFuture;
 
     use super::*;
-    use crate::call::{Asked, ClientCapabilities, Round};
+    use crate::call::{ClientCapabilities, InputOutcome, InputRequests};
     use crate::lock::lock;
     use crate::protocol::Message;
 
@@ -107,8 +107,10 @@ mod tests {
             lock(&self.1).push(Message::parse(notice.bytes, 128).unwrap());
         }
 
-        fn ask(&self, _round: Round) -> BoxFuture<'_, Asked> {
-            Box::pin(std::future::ready(Asked::CannotAsk("a test".to_owned())))
+        fn ask(&self, _round: InputRequests) -> BoxFuture<'_, InputOutcome> {
+            Box::pin(std::future::ready(InputOutcome::CannotAsk(
+                "a test".to_owned(),
+            )))
         }
     }
 

@@ -8,7 +8,8 @@ use futures_util::future::BoxFuture;
 
 use super::gateway_task::wanted;
 use crate::call::{
-    Asked, Burst, Call, ClientCapabilities, DownstreamLink, Notice, NoticeKind, Question, Round,
+    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests, Notice,
+    NoticeKind, ProgressBatch,
 };
 use crate::protocol::{Message, json, meta};
 use crate::relay::route::UpstreamTarget;
@@ -147,11 +148,11 @@ impl DownstreamLink for RenamingLink {
         self.inner.notify(notice);
     }
 
-    fn progress(&self, token: &Arc<str>, burst: Burst) {
+    fn progress(&self, token: &Arc<str>, burst: ProgressBatch) {
         self.inner.progress(token, burst);
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         self.inner.ask(round)
     }
 
@@ -236,22 +237,22 @@ impl DownstreamLink for TaggingLink {
         self.inner.notify(self.marked(notice));
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         if !self.is_known {
             return self.inner.ask(round);
         }
-        let marked = |question: Question| {
+        let marked = |question: InputRequest| {
             let params = question.params.as_deref().map(std::str::from_utf8);
             let params = params.and_then(Result::ok).unwrap_or("{}");
             let members = json::members(params).unwrap_or_default();
             let params = json::object_with(&members, "_meta", meta::RELATED_TASK, &self.mark);
-            Question {
+            InputRequest {
                 params: Some(params.into()),
                 ..question
             }
         };
         let entries = round.entries.into_iter();
-        self.inner.ask(Round {
+        self.inner.ask(InputRequests {
             entries: entries
                 .map(|(key, question)| (key, marked(question)))
                 .collect(),
@@ -296,8 +297,8 @@ mod tests {
             self.1.lock().unwrap().push(text);
         }
 
-        fn ask(&self, _round: Round) -> BoxFuture<'_, Asked> {
-            Box::pin(std::future::ready(Asked::Unanswered))
+        fn ask(&self, _round: InputRequests) -> BoxFuture<'_, InputOutcome> {
+            Box::pin(std::future::ready(InputOutcome::Unanswered))
         }
 
         fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::call::{Answer, Asked, Question};
+use crate::call::{InputOutcome, InputRequest, InputResponse};
 use crate::protocol::{Message, RequestId};
 use crate::session::registry::tests::fixture;
 use crate::session::{ReaderStep, ResponseStream, StreamReader};
@@ -173,10 +173,10 @@ async fn burst_of_change_notices_is_coalesced_per_session() {
     assert!(read(&mut get).is_empty());
 }
 
-fn ask(session: &Arc<Session>) -> BoxFuture<'static, Asked> {
+fn ask(session: &Arc<Session>) -> BoxFuture<'static, InputOutcome> {
     let session = Arc::clone(session);
     Box::pin(async move {
-        let question = Question {
+        let question = InputRequest {
             method: "elicitation/create".to_owned(),
             params: None,
         };
@@ -190,8 +190,8 @@ fn answer(session: &Session, question: &Value) {
     assert!(session.questions().answer(&response), "{question}");
 }
 
-fn is_answered(asked: &Asked) -> bool {
-    matches!(asked, Asked::Answered(answers) if matches!(answers[..], [(_, Answer::Result(_))]))
+fn is_answered(asked: &InputOutcome) -> bool {
+    matches!(asked, InputOutcome::Answered(answers) if matches!(answers[..], [(_, InputResponse::Result(_))]))
 }
 
 // Spec: SPEC T-21.
@@ -291,5 +291,5 @@ async fn held_question_sees_a_call_that_begins_later() {
     answer(&session, &asked[0]);
     assert!(is_answered(&asking.await));
     let refused = tokio::time::timeout(Duration::from_secs(11), ask(&self::session()));
-    assert!(matches!(refused.await, Ok(Asked::CannotAsk(_))));
+    assert!(matches!(refused.await, Ok(InputOutcome::CannotAsk(_))));
 }

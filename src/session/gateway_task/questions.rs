@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{HostedTask, TaskOutcome};
-use crate::call::{Asked, DownstreamLink, Round};
+use crate::call::{DownstreamLink, InputOutcome, InputRequests};
 
 /// Numbers rounds, and waiters by age.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -21,10 +21,10 @@ const COLLECT_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct UnansweredRound {
     number: u64,
-    round: Round,
+    round: InputRequests,
     /// When the round's limit expires.
     until: Option<Instant>,
-    answer: oneshot::Sender<Asked>,
+    answer: oneshot::Sender<InputOutcome>,
     /// The waiter that has the round now.
     put_to: Option<u64>,
 }
@@ -42,7 +42,7 @@ impl HostedTask {
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the questions.
-    pub async fn ask(&self, round: Round) -> Asked {
+    pub async fn ask(&self, round: InputRequests) -> InputOutcome {
         let until = round.limit.map(|limit| Instant::now() + limit);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (answer, answered) = oneshot::channel();
@@ -66,9 +66,9 @@ impl HostedTask {
         };
         match answered {
             Ok(Ok(asked)) => asked,
-            Ok(Err(_)) => Asked::Unanswered,
+            Ok(Err(_)) => InputOutcome::Unanswered,
             // No client requested the result in time.
-            Err(_) => Asked::Answered(Vec::new()),
+            Err(_) => InputOutcome::Answered(Vec::new()),
         }
     }
 
@@ -110,7 +110,7 @@ impl HostedTask {
                 let limit = open
                     .until
                     .map(|until| until.saturating_duration_since(Instant::now()));
-                let round = Round {
+                let round = InputRequests {
                     limit,
                     ..open.round.clone()
                 };
@@ -134,7 +134,7 @@ struct DeliveredRound<'t> {
     task: &'t HostedTask,
     number: u64,
     waiter: u64,
-    round: Option<Round>,
+    round: Option<InputRequests>,
 }
 
 impl DeliveredRound<'_> {

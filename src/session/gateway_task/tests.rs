@@ -6,7 +6,10 @@ use futures_util::{FutureExt, poll};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::call::{Answer, Asked, ClientCapabilities, DownstreamLink, Notice, Question, Round};
+use crate::call::{
+    ClientCapabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests, InputResponse,
+    Notice,
+};
 use crate::clock::TestClock;
 use crate::session::tasks::SessionTasks;
 
@@ -21,12 +24,12 @@ fn result(text: &'static str) -> TaskOutcome {
     TaskOutcome::Result(Bytes::from_static(text.as_bytes()), kept)
 }
 
-fn round(limit: Option<Duration>) -> Round {
-    let question = Question {
+fn round(limit: Option<Duration>) -> InputRequests {
+    let question = InputRequest {
         method: "roots/list".to_owned(),
         params: None,
     };
-    Round {
+    InputRequests {
         entries: vec![("q".to_owned(), question)],
         limit,
         carry: None,
@@ -63,14 +66,14 @@ impl DownstreamLink for Client {
 
     fn notify(&self, _notice: Notice) {}
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         if !self.answers {
             return std::future::pending().boxed();
         }
-        let answer = || Answer::Result(Bytes::from_static(b"{}"));
+        let answer = || InputResponse::Result(Bytes::from_static(b"{}"));
         let answers = round.entries.into_iter().map(|(key, _)| (key, answer()));
-        std::future::ready(Asked::Answered(answers.collect())).boxed()
+        std::future::ready(InputOutcome::Answered(answers.collect())).boxed()
     }
 }
 
@@ -176,7 +179,7 @@ async fn a_question_waits_for_who_asks_for_the_result() {
         asked
     };
     let (asked, outcome) = tokio::join!(work, task.outcome(&client));
-    assert!(matches!(asked, Asked::Answered(answers) if answers.len() == 1));
+    assert!(matches!(asked, InputOutcome::Answered(answers) if answers.len() == 1));
     assert!(matches!(&*outcome, TaskOutcome::Result(..)));
 }
 
@@ -202,14 +205,14 @@ async fn a_question_is_before_the_newest_that_waits() {
     let last = Client::new(true);
     let mut third = Box::pin(task.outcome(&last));
     assert!(poll!(&mut third).is_pending());
-    assert!(matches!(asked.await, Asked::Answered(_)));
+    assert!(matches!(asked.await, InputOutcome::Answered(_)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_question_that_nobody_fetches_has_no_answers_in_the_end() {
     let task = begin();
     let asked = task.ask(round(Some(MINUTE))).await;
-    assert_eq!(asked, Asked::Answered(Vec::new()));
+    assert_eq!(asked, InputOutcome::Answered(Vec::new()));
     assert_eq!(task.status(), "working");
 }
 
@@ -224,12 +227,12 @@ impl DownstreamLink for Hesitant {
 
     fn notify(&self, _notice: Notice) {}
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         async move {
             tokio::time::sleep(round.limit.unwrap()).await;
             let (first, _) = round.entries.into_iter().next().unwrap();
-            let answer = Answer::Result(Bytes::from_static(b"{}"));
-            Asked::Answered(vec![(first, answer)])
+            let answer = InputResponse::Result(Bytes::from_static(b"{}"));
+            InputOutcome::Answered(vec![(first, answer)])
         }
         .boxed()
     }
@@ -252,8 +255,11 @@ async fn answer_counts_though_another_question_of_its_round_has_none() {
         asked = asked => asked,
         _ = fetching => unreachable!("the task goes on"),
     };
-    let answer = Answer::Result(Bytes::from_static(b"{}"));
-    assert_eq!(asked, Asked::Answered(vec![("q".to_owned(), answer)]));
+    let answer = InputResponse::Result(Bytes::from_static(b"{}"));
+    assert_eq!(
+        asked,
+        InputOutcome::Answered(vec![("q".to_owned(), answer)])
+    );
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use tokio::sync::Semaphore;
 
 use super::fifo::{MAX_BYTES, MAX_COUNT};
 use super::*;
-use crate::call::{Call, Declared, Reply};
+use crate::call::{Call, Reply, ServerDeclaration};
 use crate::fault::Fault;
 use crate::protocol::Message;
 use crate::session::registry::tests::fixture;
@@ -52,11 +52,11 @@ impl UpstreamLink for Slow {
         })
     }
 
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, Fault>> {
         unreachable!("only notifications")
     }
 
-    fn declared(&self) -> Option<Arc<Declared>> {
+    fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         None
     }
 

@@ -7,14 +7,14 @@ use std::thread::{self, JoinHandle};
 use futures_util::future::{BoxFuture, ready};
 
 use super::*;
-use crate::call::{Call, Declared, Notice, Reply, UpstreamLink};
+use crate::call::{Call, Notice, Reply, ServerDeclaration, UpstreamLink};
 use crate::clock::TestClock;
 use crate::fault::Fault;
 use crate::lock::lock;
 use crate::protocol::Message;
 use crate::seal::Sealer;
 use crate::session::{ListenerRegistration, NoticeListener};
-use crate::store::events::{Bounds, MemoryEvents};
+use crate::store::events::{LogBounds, MemoryEvents};
 
 pub(in crate::session) struct Fixture {
     pub(in crate::session) sessions: Arc<SessionRegistry>,
@@ -23,7 +23,7 @@ pub(in crate::session) struct Fixture {
 
 pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) -> Fixture {
     let clock = TestClock::at(1_000_000);
-    let bounds = Bounds {
+    let bounds = LogBounds {
         max_age: Duration::from_mins(5),
         per_session: 1 << 20,
         total: 1 << 20,
@@ -352,11 +352,11 @@ impl UpstreamLink for Slow {
         Box::pin(ready(()))
     }
 
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, Fault>> {
         Box::pin(ready(Err(Fault::internal("nobody opens"))))
     }
 
-    fn declared(&self) -> Option<Arc<Declared>> {
+    fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         None
     }
 

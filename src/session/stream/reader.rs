@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use super::{EventStream, HungUp, READ_AT_ONCE, StreamAudience, StreamPermit, StreamState, wake};
-use crate::store::events::{Event, Replay};
+use crate::store::events::{LoggedEvent, ReplayResult};
 use crate::telemetry::metrics::COUNTERS;
 
 /// A reader of a stream, which is served while no newer one is open; detaches when dropped.
@@ -17,7 +17,7 @@ pub struct StreamReader {
     position: u64,
     /// Taken from the stream, and shown once the store has made them durable. After a replay with a gap, the
     /// reply at first: nothing else is still known.
-    taken: Vec<Event>,
+    taken: Vec<LoggedEvent>,
     /// Whether events were gone before they were read.
     missed: bool,
 }
@@ -39,7 +39,7 @@ pub struct NotKept;
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReaderStep {
     /// Events to write.
-    Events(Vec<Event>),
+    Events(Vec<LoggedEvent>),
     /// The stream is complete and all of it was read.
     Finished,
     /// A newer reader took over by resuming: this one ends.
@@ -110,8 +110,8 @@ impl EventStream {
         let mut taken = Vec::new();
         let mut position = seq;
         match self.store.after(self.key, seq, usize::MAX) {
-            Replay::Events(_) => {}
-            Replay::Evicted(events) => {
+            ReplayResult::Events(_) => {}
+            ReplayResult::Evicted(events) => {
                 let Some(reply) = events.into_iter().find(|event| event.last) else {
                     COUNTERS.streams_unresumable.add(1);
                     return Err(NotKept);
@@ -120,8 +120,8 @@ impl EventStream {
                 taken.push(reply);
             }
             // An empty stream: its reader was given the initial position.
-            Replay::Unknown if seq == 0 && state.logged == 0 => {}
-            Replay::Unknown => return Err(NotKept),
+            ReplayResult::Unknown if seq == 0 && state.logged == 0 => {}
+            ReplayResult::Unknown => return Err(NotKept),
         }
         let number = take_over(&mut state);
         let replaced = if state.turned_out.comes_back(seq) {
@@ -147,7 +147,7 @@ impl EventStream {
 impl StreamReader {
     /// The reader `number` of a stream, which has read up to `position`; it hands out `taken`
     /// first.
-    fn new(stream: Arc<EventStream>, number: u64, position: u64, taken: Vec<Event>) -> Self {
+    fn new(stream: Arc<EventStream>, number: u64, position: u64, taken: Vec<LoggedEvent>) -> Self {
         Self {
             stream,
             number,
@@ -246,12 +246,12 @@ impl StreamReader {
                 .store
                 .after(self.stream.key, self.position, READ_AT_ONCE);
             let events = match replay {
-                Replay::Events(events) => events,
-                Replay::Evicted(events) => {
+                ReplayResult::Events(events) => events,
+                ReplayResult::Evicted(events) => {
                     self.missed = true;
                     events
                 }
-                Replay::Unknown => return Poll::Ready(ReaderStep::Finished),
+                ReplayResult::Unknown => return Poll::Ready(ReaderStep::Finished),
             };
             let newest = events.last().map_or(state.logged, |event| event.seq);
             self.position = newest;

@@ -7,10 +7,10 @@ use futures_util::FutureExt;
 use futures_util::future::poll_fn;
 
 use super::*;
-use crate::store::events::{Bounds, MemoryEvents};
+use crate::store::events::{LogBounds, MemoryEvents};
 
 fn stream() -> Arc<EventStream> {
-    let bounds = Bounds {
+    let bounds = LogBounds {
         max_age: Duration::from_mins(5),
         per_session: 1 << 20,
         total: 1 << 20,
@@ -57,9 +57,9 @@ fn texts(next: Option<ReaderStep>) -> Vec<String> {
 /// What the log holds of a stream.
 fn logged(stream: &EventStream) -> Vec<Bytes> {
     match stream.store.after(stream.key, 0, usize::MAX) {
-        Replay::Events(events) => events.into_iter().map(|event| event.payload).collect(),
-        Replay::Unknown => Vec::new(),
-        Replay::Evicted(_) => panic!("evicted"),
+        ReplayResult::Events(events) => events.into_iter().map(|event| event.payload).collect(),
+        ReplayResult::Unknown => Vec::new(),
+        ReplayResult::Evicted(_) => panic!("evicted"),
     }
 }
 

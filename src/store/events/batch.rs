@@ -1,11 +1,11 @@
-//! `Batch`: events of one stream, logged together.
+//! `EventBatch`: events of one stream, logged together.
 
 use std::ops::Range;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::Event;
+use super::LoggedEvent;
 
 /// Bytes of a batch besides the payloads, so that small batches count as well.
 pub(super) const BATCH_BYTES: usize = 96;
@@ -16,7 +16,7 @@ const END_BYTES: usize = size_of::<usize>();
 /// as copies: an original may keep a larger read buffer alive, or a part of its caller's byte budget, and
 /// a batch is kept for minutes.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct EventBatch {
     pub(super) stream: u32,
     pub(super) at: Instant,
     /// Whether the last of them ends the stream.
@@ -27,9 +27,9 @@ pub(super) struct Batch {
     ends: Box<[usize]>,
 }
 
-impl Batch {
+impl EventBatch {
     /// The batch of `events`, whose positions are `first` and those after it.
-    pub(super) fn new(stream: u32, at: Instant, first: u64, events: &[Event]) -> Self {
+    pub(super) fn new(stream: u32, at: Instant, first: u64, events: &[LoggedEvent]) -> Self {
         let ends_stream = events.last().is_some_and(|event| event.last);
         let (payloads, ends) = joined(events);
         Self {
@@ -63,10 +63,10 @@ impl Batch {
     }
 
     /// Its events after the position `seq`, newest first.
-    pub(super) fn newer_than(&self, seq: u64) -> impl Iterator<Item = Event> {
+    pub(super) fn newer_than(&self, seq: u64) -> impl Iterator<Item = LoggedEvent> {
         let positions = (0..self.len()).map(|index| (index, self.first + index as u64));
         let newer = positions.rev().take_while(move |(_, at)| *at > seq);
-        newer.map(|(index, seq)| Event {
+        newer.map(|(index, seq)| LoggedEvent {
             seq,
             payload: self.payloads.slice(self.span(index)),
             last: self.ends_stream && seq == self.newest(),
@@ -102,7 +102,7 @@ impl Batch {
     }
 }
 
-fn joined(events: &[Event]) -> (Bytes, Box<[usize]>) {
+fn joined(events: &[LoggedEvent]) -> (Bytes, Box<[usize]>) {
     let size = events.iter().map(|event| event.payload.len()).sum();
     let mut payloads = Vec::with_capacity(size);
     let mut ends = Vec::with_capacity(events.len().saturating_sub(1));
@@ -120,15 +120,15 @@ mod tests {
     use super::*;
     use crate::budget::{BudgetHolder, ByteBudget};
 
-    fn batch(first: u64, payloads: &[&'static str]) -> Batch {
-        let events: Vec<Event> = payloads
+    fn batch(first: u64, payloads: &[&'static str]) -> EventBatch {
+        let events: Vec<LoggedEvent> = payloads
             .iter()
-            .map(|text| Event::of((*text).into()))
+            .map(|text| LoggedEvent::of((*text).into()))
             .collect();
-        Batch::new(1, Instant::now(), first, &events)
+        EventBatch::new(1, Instant::now(), first, &events)
     }
 
-    fn read(batch: &Batch, seq: u64) -> Vec<(u64, Bytes)> {
+    fn read(batch: &EventBatch, seq: u64) -> Vec<(u64, Bytes)> {
         let mut events: Vec<_> = batch.newer_than(seq).map(|e| (e.seq, e.payload)).collect();
         events.reverse();
         events
@@ -149,8 +149,8 @@ mod tests {
         let budget = ByteBudget::new(16 << 20, 8 << 20, 1 << 20);
         let address = BudgetHolder::Address([127, 0, 0, 1].into());
         let lease = budget.take(address, 1 << 20).unwrap();
-        let event = Event::of(lease.hold(Bytes::from(vec![b'x'; 1 << 20])));
-        let batch = Batch::new(1, Instant::now(), 1, std::slice::from_ref(&event));
+        let event = LoggedEvent::of(lease.hold(Bytes::from(vec![b'x'; 1 << 20])));
+        let batch = EventBatch::new(1, Instant::now(), 1, std::slice::from_ref(&event));
         assert_eq!(budget.used(), 2 << 20);
         drop(event);
         assert_eq!(budget.used(), 0);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use tokio_util::sync::CancellationToken;
 
-use super::{Event, EventStore, Replay, SessionKey, StreamKey, number};
+use super::{EventStore, LoggedEvent, ReplayResult, SessionKey, StreamKey, number};
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -17,12 +17,12 @@ use crate::telemetry::metrics::COUNTERS;
 pub struct LiveEvents {
     unread: usize,
     overflow: CancellationToken,
-    state: Mutex<State>,
+    state: Mutex<LiveState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    entries: VecDeque<Event>,
+struct LiveState {
+    entries: VecDeque<LoggedEvent>,
     bytes: usize,
     newest: u64,
     overflown: bool,
@@ -40,12 +40,12 @@ impl LiveEvents {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LiveState> {
         lock(&self.state)
     }
 }
 
-impl State {
+impl LiveState {
     fn clear(&mut self) {
         self.entries = VecDeque::new();
         self.bytes = 0;
@@ -64,7 +64,7 @@ impl State {
 }
 
 impl EventStore for LiveEvents {
-    fn append(&self, _at: StreamKey, events: &mut [Event]) {
+    fn append(&self, _at: StreamKey, events: &mut [LoggedEvent]) {
         let mut state = self.state();
         number(events, &mut state.newest);
         for event in events {
@@ -82,7 +82,7 @@ impl EventStore for LiveEvents {
         }
     }
 
-    fn append_read(&self, _at: StreamKey, events: &mut [Event]) {
+    fn append_read(&self, _at: StreamKey, events: &mut [LoggedEvent]) {
         let mut state = self.state();
         let before = state.newest;
         state.forget_read(before);
@@ -100,13 +100,13 @@ impl EventStore for LiveEvents {
         true
     }
 
-    fn after(&self, _at: StreamKey, seq: u64, limit: usize) -> Replay {
+    fn after(&self, _at: StreamKey, seq: u64, limit: usize) -> ReplayResult {
         let mut state = self.state();
         if state.overflown {
-            return Replay::Evicted(Vec::new());
+            return ReplayResult::Evicted(Vec::new());
         }
         state.forget_read(seq);
-        Replay::Events(state.entries.iter().take(limit).cloned().collect())
+        ReplayResult::Events(state.entries.iter().take(limit).cloned().collect())
     }
 
     fn forget(&self, _session: SessionKey) {
@@ -135,12 +135,12 @@ mod tests {
     }
 
     fn append(events: &LiveEvents, text: &'static str) {
-        events.append(AT, &mut [Event::of(text.into())]);
+        events.append(AT, &mut [LoggedEvent::of(text.into())]);
     }
 
     fn read(events: &LiveEvents, seq: u64) -> Vec<(u64, Bytes)> {
         match events.after(AT, seq, usize::MAX) {
-            Replay::Events(found) => found.into_iter().map(|e| (e.seq, e.payload)).collect(),
+            ReplayResult::Events(found) => found.into_iter().map(|e| (e.seq, e.payload)).collect(),
             other => panic!("{other:?}"),
         }
     }
@@ -163,7 +163,7 @@ mod tests {
         let events = live(4);
         append(&events, "read");
         for seq in 2..9 {
-            let mut read = [Event::of("more".into())];
+            let mut read = [LoggedEvent::of("more".into())];
             events.append_read(AT, &mut read);
             assert_eq!((read[0].seq, events.size()), (seq, (0, 0)));
         }
@@ -184,7 +184,7 @@ mod tests {
         for text in ["123", "45", "6"] {
             append(&events, text);
         }
-        assert_eq!(events.after(AT, 0, 9), Replay::Evicted(Vec::new()));
+        assert_eq!(events.after(AT, 0, 9), ReplayResult::Evicted(Vec::new()));
         assert_eq!(events.size(), (0, 0));
     }
 

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use dashmap::DashMap;
 use tokio::time::Instant;
 
-use super::batch::Batch;
-use super::{Event, EventStore, Replay, SessionKey, StreamKey, number};
+use super::batch::EventBatch;
+use super::{EventStore, LoggedEvent, ReplayResult, SessionKey, StreamKey, number};
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
@@ -23,7 +23,7 @@ const UNREAD: Duration = Duration::from_secs(1);
 
 /// Bounds of the log.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct LogBounds {
     /// Events older than this are dropped.
     pub max_age: Duration,
     /// Bytes kept for one session.
@@ -35,18 +35,18 @@ pub struct Bounds {
 /// Events in memory.
 #[derive(Debug)]
 pub struct MemoryEvents {
-    sessions: DashMap<SessionKey, Arc<Mutex<Log>>>,
+    sessions: DashMap<SessionKey, Arc<Mutex<MemoryLog>>>,
     /// Sessions in the order of their events, one entry per session and [`Self::slice`] of time:
     /// the front one owns the oldest events.
     order: Mutex<VecDeque<(Instant, SessionKey)>>,
     bytes: AtomicUsize,
     events: AtomicUsize,
-    bounds: Bounds,
+    bounds: LogBounds,
 }
 
 #[derive(Debug, Default)]
-struct Log {
-    batches: VecDeque<Batch>,
+struct MemoryLog {
+    batches: VecDeque<EventBatch>,
     bytes: usize,
     streams: BTreeMap<u32, StreamEdge>,
     ordered_at: Option<Instant>,
@@ -58,7 +58,7 @@ struct StreamEdge {
     evicted: u64,
 }
 
-impl Log {
+impl MemoryLog {
     /// Gives back what a busy time has left behind.
     fn shrink(&mut self) {
         if self.batches.capacity() > 4 * self.batches.len().max(SMALL) {
@@ -70,7 +70,7 @@ impl Log {
 impl MemoryEvents {
     /// An empty log.
     #[must_use]
-    pub fn new(bounds: Bounds) -> Self {
+    pub fn new(bounds: LogBounds) -> Self {
         Self {
             sessions: DashMap::new(),
             order: Mutex::default(),
@@ -80,12 +80,12 @@ impl MemoryEvents {
         }
     }
 
-    fn log(&self, session: SessionKey) -> Option<Arc<Mutex<Log>>> {
+    fn log(&self, session: SessionKey) -> Option<Arc<Mutex<MemoryLog>>> {
         self.sessions.get(&session).map(|log| Arc::clone(&log))
     }
 
     /// Drops the oldest batch; how many events that were.
-    fn evict_front(&self, log: &mut Log) -> usize {
+    fn evict_front(&self, log: &mut MemoryLog) -> usize {
         let Some(batch) = log.batches.pop_front() else {
             return 0;
         };
@@ -134,7 +134,7 @@ impl MemoryEvents {
             let goal = self.bounds.total - self.bounds.total / SPARE;
             let share = goal / self.sessions.len().max(1);
             let fresh = Instant::now();
-            let more = |log: &Log| {
+            let more = |log: &MemoryLog| {
                 let mut batches = log.batches.iter();
                 let is_read = match (batches.next(), batches.next()) {
                     (Some(only), None) => fresh.duration_since(only.at) > UNREAD,
@@ -146,7 +146,7 @@ impl MemoryEvents {
                 !self.is_over(goal) || self.evict_until(*session, *from + self.slice(), more)
             });
             // Then also single fresh batches, if the rest was not enough.
-            let more = |log: &Log| log.bytes > share && self.is_over(goal);
+            let more = |log: &MemoryLog| log.bytes > share && self.is_over(goal);
             if self.is_over(self.bounds.total) {
                 order.retain(|(from, session)| {
                     !self.is_over(goal) || self.evict_until(*session, *from + self.slice(), more)
@@ -162,7 +162,7 @@ impl MemoryEvents {
             let Some((from, session)) = order.pop_front() else {
                 return;
             };
-            let over = |_: &Log| self.is_over(goal);
+            let over = |_: &MemoryLog| self.is_over(goal);
             if self.evict_until(session, from + self.slice(), over) {
                 order.push_front((from, session));
             }
@@ -174,13 +174,13 @@ impl MemoryEvents {
         &self,
         session: SessionKey,
         until: Instant,
-        more: impl Fn(&Log) -> bool,
+        more: impl Fn(&MemoryLog) -> bool,
     ) -> bool {
         let Some(log) = self.log(session) else {
             return false;
         };
         let mut log = lock(&log);
-        let old = |log: &Log| log.batches.front().is_some_and(|batch| batch.at <= until);
+        let old = |log: &MemoryLog| log.batches.front().is_some_and(|batch| batch.at <= until);
         while old(&log) && more(&log) {
             COUNTERS
                 .events_evicted
@@ -195,7 +195,7 @@ impl MemoryEvents {
 }
 
 impl EventStore for MemoryEvents {
-    fn append(&self, at: StreamKey, events: &mut [Event]) {
+    fn append(&self, at: StreamKey, events: &mut [LoggedEvent]) {
         if events.is_empty() {
             return;
         }
@@ -208,7 +208,7 @@ impl EventStore for MemoryEvents {
             let edge = log.streams.entry(at.stream).or_default();
             let first = edge.newest + 1;
             number(events, &mut edge.newest);
-            let batch = Batch::new(at.stream, now, first, events);
+            let batch = EventBatch::new(at.stream, now, first, events);
             log.bytes += batch.cost();
             self.bytes.fetch_add(batch.cost(), Ordering::Relaxed);
             self.events.fetch_add(batch.len(), Ordering::Relaxed);
@@ -253,18 +253,18 @@ impl EventStore for MemoryEvents {
         true
     }
 
-    fn after(&self, at: StreamKey, seq: u64, limit: usize) -> Replay {
+    fn after(&self, at: StreamKey, seq: u64, limit: usize) -> ReplayResult {
         let Some(log) = self.log(at.session) else {
-            return Replay::Unknown;
+            return ReplayResult::Unknown;
         };
         let log = lock(&log);
         let Some(edge) = log.streams.get(&at.stream).copied() else {
-            return Replay::Unknown;
+            return ReplayResult::Unknown;
         };
         if seq > edge.newest {
-            return Replay::Unknown;
+            return ReplayResult::Unknown;
         }
-        let mut events: Vec<Event> = Vec::new();
+        let mut events: Vec<LoggedEvent> = Vec::new();
         // Who asks for none wants to know whether there could be any.
         if limit > 0 && seq.max(edge.evicted) < edge.newest {
             // From the newest backwards: a reader is seldom far behind.
@@ -279,9 +279,9 @@ impl EventStore for MemoryEvents {
             events.truncate(limit);
         }
         if seq < edge.evicted {
-            Replay::Evicted(events)
+            ReplayResult::Evicted(events)
         } else {
-            Replay::Events(events)
+            ReplayResult::Events(events)
         }
     }
 

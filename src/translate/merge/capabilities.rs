@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::call::{Declared, takes_tasks};
+use crate::call::{ServerDeclaration, takes_tasks};
 use crate::protocol::extensions::{self, UNDERSTOOD};
 use crate::protocol::{Era, Revision, json};
 
@@ -85,7 +85,7 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, tells_changes: b
 /// Capabilities of an upstream projected to `revision`: JSON text of an object. For clients of 2025-11-25
 /// they include tasks if the gateway runs them. Spec: BRIDGING §3.8, §5.1.
 #[must_use]
-pub fn shown(declared: &Declared, revision: Revision) -> String {
+pub fn shown(declared: &ServerDeclaration, revision: Revision) -> String {
     let text = declared.shown_capabilities();
     let shown = projected(&text, declared.revision, revision);
     if !(declared.hosts_tasks() && revision.has_tasks_capability()) {
@@ -245,7 +245,7 @@ mod tests {
         let text = r#"{"tools":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}"#;
         let declared = || {
             let text = bytes::Bytes::from_static(text.as_bytes());
-            Declared::new(MODERN, text, bytes::Bytes::from_static(b"{}"), None)
+            ServerDeclaration::new(MODERN, text, bytes::Bytes::from_static(b"{}"), None)
         };
         let told = shown(&declared(), LEGACY);
         let expected = format!(r#"{{"tools":{{}},"extensions":{{}},"tasks":{CANCELLABLE_TASKS}}}"#);

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::initialize::instructions;
 use super::missing::{self, MergedMember};
 use super::{GatewayInfo, capabilities};
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::protocol::{Revision, json, meta};
 
 /// TTL of a result with every upstream known, milliseconds.
@@ -15,7 +15,7 @@ pub(crate) const WHOLE_MS: u64 = 60_000;
 const PARTIAL_MS: u64 = 1_000;
 
 /// Result for a pure endpoint. Its TTL does not exceed the upstream's own (SPEC M-83).
-pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
+pub(crate) fn pure(revision: Revision, declared: &ServerDeclaration) -> Bytes {
     of_one(revision, declared, WHOLE_MS.min(declared.kept_ms()))
 }
 
@@ -23,7 +23,7 @@ pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
 /// A client never asks again for an undeclared capability, while a request for a missing one gets an error.
 pub(crate) fn absent(
     revision: Revision,
-    last: Option<&Declared>,
+    last: Option<&ServerDeclaration>,
     ourselves: &GatewayInfo,
     tells_changes: bool,
 ) -> Bytes {
@@ -38,7 +38,7 @@ pub(crate) fn absent(
     result(&any, None, (&ourselves.info, None), PARTIAL_MS)
 }
 
-fn of_one(revision: Revision, declared: &Declared, ttl_ms: u64) -> Bytes {
+fn of_one(revision: Revision, declared: &ServerDeclaration, ttl_ms: u64) -> Bytes {
     let capabilities = capabilities::shown(declared, revision);
     let instructions = declared.instructions.as_deref();
     let server = (&*declared.server_info, None);
@@ -110,8 +110,8 @@ mod tests {
 
     const MODERN: Revision = Revision::V2026_07_28;
 
-    fn declared(capabilities: &'static str) -> Arc<Declared> {
-        Arc::new(Declared::new(
+    fn declared(capabilities: &'static str) -> Arc<ServerDeclaration> {
+        Arc::new(ServerDeclaration::new(
             Revision::V2025_11_25,
             Bytes::from_static(capabilities.as_bytes()),
             Bytes::from_static(br#"{"name":"n","version":"1"}"#),
@@ -121,7 +121,7 @@ mod tests {
 
     fn known(
         name: &str,
-        declared: Option<Arc<Declared>>,
+        declared: Option<Arc<ServerDeclaration>>,
         missing: Option<MissingReason>,
     ) -> MergedMember {
         MergedMember {
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn nothing_is_believed_longer_than_its_upstream_says() {
         let short = declared("{}");
-        let short = Arc::new(Declared::clone(&short).kept_for(7));
+        let short = Arc::new(ServerDeclaration::clone(&short).kept_for(7));
         assert_eq!(read(&pure(MODERN, &declared("{}")))["ttlMs"], WHOLE_MS);
         assert_eq!(read(&pure(MODERN, &short))["ttlMs"], 7);
         let [a, b] = ["a", "b"].map(|name| known(name, Some(declared("{}")), None));

@@ -7,12 +7,12 @@ use bytes::Bytes;
 
 use super::missing::{self, MergedMember};
 use super::{GatewayInfo, InstructionPart, InstructionsText, capabilities};
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::protocol::{Revision, json};
 use crate::translate::naming::NamePrefix;
 
 /// Result for a pure endpoint: the upstream's declaration, projected to `revision`.
-pub(crate) fn pure(revision: Revision, declared: &Declared) -> Bytes {
+pub(crate) fn pure(revision: Revision, declared: &ServerDeclaration) -> Bytes {
     let capabilities = capabilities::shown(declared, revision);
     let instructions = declared.instructions.as_deref();
     result(
@@ -70,7 +70,7 @@ pub(super) fn instructions(upstreams: &[MergedMember], ourselves: &GatewayInfo) 
 }
 
 /// What the upstream calls itself; empty when it does not say.
-fn title(declared: &Declared) -> Cow<'_, str> {
+fn title(declared: &ServerDeclaration) -> Cow<'_, str> {
     let info = json::members(&declared.server_info).unwrap_or_default();
     let member = |key: &str| {
         info.iter()
@@ -116,8 +116,12 @@ mod tests {
     use crate::protocol::meta;
     use crate::translate::merge::MissingReason;
 
-    fn declared(capabilities: &'static str, info: &'static str, says: Option<&str>) -> Declared {
-        Declared::new(
+    fn declared(
+        capabilities: &'static str,
+        info: &'static str,
+        says: Option<&str>,
+    ) -> ServerDeclaration {
+        ServerDeclaration::new(
             Revision::V2025_11_25,
             Bytes::from_static(capabilities.as_bytes()),
             Bytes::from_static(info.as_bytes()),
@@ -127,7 +131,7 @@ mod tests {
 
     fn known(
         name: &str,
-        declared: Option<Declared>,
+        declared: Option<ServerDeclaration>,
         missing: Option<MissingReason>,
     ) -> MergedMember {
         MergedMember {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{json, meta};
 
@@ -70,7 +70,7 @@ impl From<&Fault> for MissingReason {
 pub(crate) struct MergedMember {
     pub(crate) upstream: Arc<str>,
     /// Declaration of the upstream; while missing, the last known or a presumed declaration.
-    pub(crate) declared: Option<Arc<Declared>>,
+    pub(crate) declared: Option<Arc<ServerDeclaration>>,
     /// Why it was not there; its list may come later.
     pub(crate) missing: Option<MissingReason>,
 }

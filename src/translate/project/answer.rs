@@ -6,45 +6,45 @@ use bytes::Bytes;
 
 use super::RevisionProjection;
 use super::object::{MemberFate, object, string_member};
-use crate::call::{Answer, Asked, Question};
+use crate::call::{InputOutcome, InputRequest, InputResponse};
 use crate::protocol::json::{self, JsonError, member};
 
 /// The methods of a round's questions, by key.
 pub(crate) type RequestMethods = HashMap<String, String>;
 
 /// What was asked, to read the answers by.
-pub(crate) fn methods(entries: &[(String, Question)]) -> RequestMethods {
-    let of = |(key, question): &(String, Question)| (key.clone(), question.method.clone());
+pub(crate) fn methods(entries: &[(String, InputRequest)]) -> RequestMethods {
+    let of = |(key, question): &(String, InputRequest)| (key.clone(), question.method.clone());
     entries.iter().map(of).collect()
 }
 
 impl RevisionProjection {
     /// What became of a round, in the words of the upstream's revision.
-    pub(crate) fn asked(self, methods: &RequestMethods, asked: Asked) -> Asked {
-        let Asked::Answered(answers) = asked else {
+    pub(crate) fn asked(self, methods: &RequestMethods, asked: InputOutcome) -> InputOutcome {
+        let InputOutcome::Answered(answers) = asked else {
             return asked;
         };
-        let projected = |(key, answer): (String, Answer)| {
+        let projected = |(key, answer): (String, InputResponse)| {
             let answer = match methods.get(&key) {
                 Some(method) => self.answer(method, answer),
                 None => answer,
             };
             (key, answer)
         };
-        Asked::Answered(answers.into_iter().map(projected).collect())
+        InputOutcome::Answered(answers.into_iter().map(projected).collect())
     }
 
     /// The answer to a question of `method`. Before 2025-11-25 a completion had one block: of several
     /// the first is left that the upstream knows.
-    pub(crate) fn answer(self, method: &str, answer: Answer) -> Answer {
+    pub(crate) fn answer(self, method: &str, answer: InputResponse) -> InputResponse {
         let is_narrowed = method == "sampling/createMessage"
             && !self.is_identity()
             && !self.from.has_sampling_tools();
         match answer {
-            Answer::Result(result) if is_narrowed => match self.completion(&result) {
-                Ok(Some(text)) => Answer::Result(text.into()),
-                Ok(None) => Answer::Result(result),
-                Err(why) => Answer::Error(error(&why)),
+            InputResponse::Result(result) if is_narrowed => match self.completion(&result) {
+                Ok(Some(text)) => InputResponse::Result(text.into()),
+                Ok(None) => InputResponse::Result(result),
+                Err(why) => InputResponse::Error(error(&why)),
             },
             answer => answer,
         }
@@ -105,11 +105,11 @@ mod tests {
 
     fn answered(from: Revision, to: Revision, content: &Value) -> Result<Value, Value> {
         let answer = json!({"role": "assistant", "content": content, "model": "m"});
-        let answer = Answer::Result(Bytes::from(answer.to_string()));
+        let answer = InputResponse::Result(Bytes::from(answer.to_string()));
         let read = |bytes: Bytes| serde_json::from_slice::<Value>(&bytes).unwrap();
         match RevisionProjection::new(from, to).answer("sampling/createMessage", answer) {
-            Answer::Result(result) => Ok(read(result)["content"].take()),
-            Answer::Error(error) => Err(read(error)),
+            InputResponse::Result(result) => Ok(read(result)["content"].take()),
+            InputResponse::Error(error) => Err(read(error)),
         }
     }
 

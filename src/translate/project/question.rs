@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::RevisionProjection;
 use super::object::{MemberFate, array, object, string_member};
-use crate::call::Question;
+use crate::call::InputRequest;
 use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::{Era, Revision, meta};
 
@@ -28,9 +28,9 @@ impl RevisionProjection {
     /// [`UnaskableReason`]: the upstream is told that the client cannot be asked.
     pub(crate) fn question(
         self,
-        question: Question,
+        question: InputRequest,
         mint: impl FnOnce() -> String,
-    ) -> Result<Question, UnaskableReason> {
+    ) -> Result<InputRequest, UnaskableReason> {
         let Some(params) = question.params.as_ref().filter(|_| !self.is_identity()) else {
             return Ok(question);
         };
@@ -45,7 +45,7 @@ impl RevisionProjection {
         let Cow::Owned(projected) = projected else {
             return Ok(question);
         };
-        Ok(Question {
+        Ok(InputRequest {
             params: Some(Bytes::from(projected)),
             ..question
         })

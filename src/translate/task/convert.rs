@@ -1,7 +1,7 @@
 //! A task of 2025-11-25 in the words of the extension. Spec: BRIDGING §3.8; SPEC K-11 to K-13.
 
 use super::state::{TaskStatus, UpstreamTask};
-use crate::call::{Question, Reply};
+use crate::call::{InputRequest, Reply};
 use crate::protocol::json;
 
 /// What a task of the extension shows besides its status.
@@ -10,7 +10,7 @@ pub(crate) enum ShownTask<'a> {
     /// No further members: the task is working or cancelled.
     Bare,
     /// Open questions of the task, by key.
-    Asks(&'a [(String, Question)]),
+    Asks(&'a [(String, InputRequest)]),
     /// The response that the call would have had.
     Came(&'a Reply),
 }
@@ -60,8 +60,8 @@ fn member(out: &mut String, name: &str, value: &str) {
     out.push_str(value);
 }
 
-fn requests(questions: &[(String, Question)]) -> String {
-    let entry = |(key, question): &(String, Question)| {
+fn requests(questions: &[(String, InputRequest)]) -> String {
+    let entry = |(key, question): &(String, InputRequest)| {
         let params = question.params.as_deref().map(std::str::from_utf8);
         let params = match params.and_then(Result::ok) {
             Some(params) => format!(",\"params\":{params}"),
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn a_task_that_asks_shows_its_questions_and_one_without_a_lifetime_lasts() {
         let text = r#"{"taskId":"raw","status":"input_required"}"#;
-        let question = Question {
+        let question = InputRequest {
             method: "roots/list".to_owned(),
             params: None,
         };

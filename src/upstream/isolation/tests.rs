@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use super::*;
-use crate::call::{Deaf, Principal};
+use crate::call::{NullIntake, Principal};
 use crate::fault::FaultKind;
 use crate::upstream::credentials::{Credential, Credentials};
 
@@ -13,7 +13,7 @@ fn upstreams(keys: &str) -> Upstreams {
     Upstreams::new(&config, Host::current(), Tasks::new()).unwrap()
 }
 
-fn seat(intake: Arc<dyn Intake>) -> Seat {
+fn seat(intake: Arc<dyn NoticeIntake>) -> Seat {
     Seat {
         owner: Principal::anonymous().owner(),
         session: [0; 16],
@@ -29,12 +29,14 @@ pub(in crate::upstream) fn era_link() -> Arc<EraLink> {
     let upstreams = upstreams("");
     let (name, entry) = upstreams.entries.get_key_value("up").unwrap();
     let holders = (Holders::of([0; 16]), true);
-    upstreams.make(name, entry, seat(Arc::new(Deaf)), holders)
+    upstreams.make(name, entry, seat(Arc::new(NullIntake)), holders)
 }
 
 #[tokio::test]
 async fn a_link_whose_session_is_over_opens_nothing() {
-    let link = upstreams("").link("up", seat(Arc::new(Deaf))).unwrap();
+    let link = upstreams("")
+        .link("up", seat(Arc::new(NullIntake)))
+        .unwrap();
     let before = link.open().await.unwrap_err();
     assert_eq!(before.kind, FaultKind::UpstreamUnavailable);
     link.close().await;
@@ -46,8 +48,8 @@ async fn a_link_whose_session_is_over_opens_nothing() {
 #[tokio::test]
 async fn a_shared_link_is_joined_under_its_entry() {
     let upstreams = upstreams("isolation = \"shared\"\n");
-    let _first = upstreams.link("up", seat(Arc::new(Deaf))).unwrap();
-    let join = || drop(upstreams.link("up", seat(Arc::new(Deaf))));
+    let _first = upstreams.link("up", seat(Arc::new(NullIntake))).unwrap();
+    let join = || drop(upstreams.link("up", seat(Arc::new(NullIntake))));
     assert!(upstreams.shared.is_entry_held_by(join));
 }
 
@@ -57,7 +59,7 @@ async fn who_drops_a_shared_link_is_forgotten_there(
     #[values("principal", "shared")] isolation: &str,
 ) {
     let upstreams = upstreams(&format!("isolation = {isolation:?}\n"));
-    let intake: Arc<dyn Intake> = Arc::new(Deaf);
+    let intake: Arc<dyn NoticeIntake> = Arc::new(NullIntake);
     let link = upstreams.link("up", seat(Arc::clone(&intake))).unwrap();
     assert_eq!(Arc::strong_count(&intake), 2);
     drop(link);
@@ -117,7 +119,7 @@ async fn personal_credential_keeps_principals_apart_in_all_that_is_remembered(
     let link = |owner| {
         let seat = Seat {
             owner,
-            ..seat(Arc::new(Deaf))
+            ..seat(Arc::new(NullIntake))
         };
         upstreams.link("up", seat).unwrap()
     };

@@ -33,7 +33,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::call::{Call, Declared, Reply};
+use crate::call::{Call, Reply, ServerDeclaration};
 use crate::cause::chain;
 use crate::protocol::{Era, Message, methods};
 use crate::sync::desired::Wish;
@@ -108,7 +108,7 @@ impl LegacyLink {
     }
 
     /// Opens the connection if needed and tells what the upstream declared.
-    pub(super) async fn open_inner(&self) -> Result<Arc<Declared>, LinkError> {
+    pub(super) async fn open_inner(&self) -> Result<Arc<ServerDeclaration>, LinkError> {
         let connection = self.connection().await?;
         Ok(Arc::clone(connection.declared()))
     }
@@ -332,7 +332,7 @@ impl LegacyLink {
         }
     }
 
-    pub(super) fn declared(&self) -> Option<Arc<Declared>> {
+    pub(super) fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         self.open_connection()
             .map(|connection| Arc::clone(connection.declared()))
     }

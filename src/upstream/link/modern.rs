@@ -30,7 +30,7 @@ use self::pipe::Pipe;
 pub(in crate::upstream) use self::schemas::Schemas;
 use self::schemas::Tools;
 use super::session_state::SessionState;
-use crate::call::{Call, ClientCapabilities, Declared, Level, Reply};
+use crate::call::{Call, ClientCapabilities, LogLevel, Reply, ServerDeclaration};
 use crate::cause::chain;
 use crate::protocol::{Message, extensions, json, methods};
 use crate::sync::shared_failure::Attempts;
@@ -50,7 +50,7 @@ pub(super) struct ModernLink {
     tools: schemas::Seen,
     wire: Wire,
     /// The upstream's declaration; that of another link until `is_asked`.
-    declared: Mutex<Option<Arc<Declared>>>,
+    declared: Mutex<Option<Arc<ServerDeclaration>>>,
     /// Whether `declared` is the reply to this link.
     is_asked: AtomicBool,
     asking: Attempts<LinkError>,
@@ -126,7 +126,7 @@ impl ModernLink {
         settings: Arc<Settings>,
         schemas: Arc<Schemas>,
         state: SessionState,
-        known: Option<Arc<Declared>>,
+        known: Option<Arc<ServerDeclaration>>,
         started: Option<Started>,
     ) -> Arc<Self> {
         let wire = match &settings.carrier {
@@ -153,23 +153,23 @@ impl ModernLink {
     }
 
     /// The upstream's declaration, if known.
-    pub(super) fn declared(&self) -> Option<Arc<Declared>> {
+    pub(super) fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         lock(&self.declared).clone()
     }
 
     /// Notes the declaration that the era probe has just received.
-    pub(super) fn told(&self, declared: &Arc<Declared>) {
+    pub(super) fn told(&self, declared: &Arc<ServerDeclaration>) {
         self.note_declared(declared);
         self.settings.intake.opened(&self.settings.name, declared);
     }
 
-    fn note_declared(&self, declared: &Arc<Declared>) {
+    fn note_declared(&self, declared: &Arc<ServerDeclaration>) {
         *lock(&self.declared) = Some(Arc::clone(declared));
         self.is_asked.store(true, Ordering::Release);
     }
 
     /// Requests the upstream's declaration, unless this link has done so.
-    pub(super) async fn open_inner(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {
+    pub(super) async fn open_inner(self: &Arc<Self>) -> Result<Arc<ServerDeclaration>, LinkError> {
         let known = || {
             let is_asked = self.is_asked.load(Ordering::Acquire);
             is_asked.then(|| self.declared()).flatten()
@@ -211,7 +211,7 @@ impl ModernLink {
         }
     }
 
-    async fn discover(self: &Arc<Self>) -> Result<Arc<Declared>, LinkError> {
+    async fn discover(self: &Arc<Self>) -> Result<Arc<ServerDeclaration>, LinkError> {
         let piped = matches!(self.wire, Wire::Pipe(_));
         let mut lost = false;
         for _ in 0..3 {
@@ -261,7 +261,7 @@ impl ModernLink {
             Some("ping") => return Ok(empty()),
             Some("logging/setLevel") => {
                 let level = request.param_str("level");
-                if let Some(level) = level.and_then(|word| Level::parse(&word)) {
+                if let Some(level) = level.and_then(|word| LogLevel::parse(&word)) {
                     self.state.set_level(level);
                 }
                 return Ok(empty());

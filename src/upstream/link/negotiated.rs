@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 pub(in crate::upstream) use link::EraLink;
 
-use crate::call::{Declared, OwnerKey};
+use crate::call::{OwnerKey, ServerDeclaration};
 use crate::config;
 use crate::protocol::{Era, Revision};
 use crate::sync::shared_failure::Attempts;
@@ -72,7 +72,7 @@ struct Known {
 enum Verdict {
     Legacy,
     /// With what it declared to whoever asked last.
-    Modern(Arc<Declared>),
+    Modern(Arc<ServerDeclaration>),
 }
 
 /// A probe after which nothing is known for certain.
@@ -357,7 +357,7 @@ mod tests {
     }
 
     fn modern() -> Verdict {
-        Verdict::Modern(Arc::new(Declared::new(
+        Verdict::Modern(Arc::new(ServerDeclaration::new(
             Revision::V2026_07_28,
             Bytes::from_static(b"{}"),
             Bytes::from_static(b"{}"),
@@ -434,7 +434,8 @@ mod tests {
         );
         cell.learn(&Verdict::Legacy);
         assert_eq!(moved(&cell), [[false; 2], [true; 2]]);
-        let declared = Declared::new(Revision::V2026_07_28, "{}".into(), "{}".into(), None);
+        let declared =
+            ServerDeclaration::new(Revision::V2026_07_28, "{}".into(), "{}".into(), None);
         cell.learn(&Verdict::Modern(Arc::new(declared)));
         assert_eq!(moved(&cell), [[true; 2], [false; 2]]);
         cell.learn_sessions(true);

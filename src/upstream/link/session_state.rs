@@ -5,14 +5,14 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use crate::call::Level;
+use crate::call::LogLevel;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
 /// The state of one logical session at an upstream. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SessionState {
-    level: Arc<Mutex<Option<Level>>>,
+    level: Arc<Mutex<Option<LogLevel>>>,
     /// The resources that are followed.
     pub(super) followed: Followed,
     /// Where links report that their upstream may have changed its era.
@@ -29,12 +29,12 @@ impl SessionState {
     }
 
     /// The log level that was set last, if one was.
-    pub(super) fn level(&self) -> Option<Level> {
+    pub(super) fn level(&self) -> Option<LogLevel> {
         *lock(&self.level)
     }
 
     /// Keeps the log level that was set.
-    pub(super) fn set_level(&self, level: Level) {
+    pub(super) fn set_level(&self, level: LogLevel) {
         *lock(&self.level) = Some(level);
     }
 }

@@ -24,8 +24,8 @@ use self::owners::Owners;
 use self::visits::Visits;
 use super::negotiated::EraLink;
 use crate::call::{
-    Asked, Call, Declared, Intake, Level, Notice, NoticeKind, OwnerKey, Question, Reply,
-    UpstreamLink,
+    Call, InputOutcome, InputRequest, LogLevel, Notice, NoticeIntake, NoticeKind, OwnerKey, Reply,
+    ServerDeclaration, UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::process::holders::{HolderKey, Holders};
@@ -56,9 +56,9 @@ impl SharedLinks {
     pub(in crate::upstream) fn place(
         &self,
         key: PoolKey,
-        (session, owner, intake): (HolderKey, OwnerKey, Arc<dyn Intake>),
+        (session, owner, intake): (HolderKey, OwnerKey, Arc<dyn NoticeIntake>),
         (idle, tasks): (Duration, &Tasks),
-        make: impl FnOnce(Arc<dyn Intake>, Holders) -> Arc<EraLink>,
+        make: impl FnOnce(Arc<dyn NoticeIntake>, Holders) -> Arc<EraLink>,
     ) -> Arc<dyn UpstreamLink> {
         let (pooled, number) = {
             let entry = self.0.entry(key.clone()).or_insert_with(|| {
@@ -121,7 +121,7 @@ struct Pooled {
 struct Members {
     owners: Owners,
     next: AtomicU64,
-    intakes: Mutex<HashMap<u64, Arc<dyn Intake>>>,
+    intakes: Mutex<HashMap<u64, Arc<dyn NoticeIntake>>>,
     /// Members that want the messages that belong to no call.
     listening: Wish<HashSet<u64>>,
     /// Members by followed URI.
@@ -133,11 +133,11 @@ struct Members {
 }
 
 impl Members {
-    fn all(&self) -> Vec<Arc<dyn Intake>> {
+    fn all(&self) -> Vec<Arc<dyn NoticeIntake>> {
         lock(&self.intakes).values().map(Arc::clone).collect()
     }
 
-    fn join(&self, owner: OwnerKey, intake: Arc<dyn Intake>) -> u64 {
+    fn join(&self, owner: OwnerKey, intake: Arc<dyn NoticeIntake>) -> u64 {
         self.owners.join(owner);
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         lock(&self.intakes).insert(number, intake);
@@ -152,8 +152,8 @@ impl Members {
     }
 }
 
-impl Intake for Members {
-    fn opened(&self, upstream: &Arc<str>, declared: &Arc<Declared>) {
+impl NoticeIntake for Members {
+    fn opened(&self, upstream: &Arc<str>, declared: &Arc<ServerDeclaration>) {
         for member in self.all() {
             member.opened(upstream, declared);
         }
@@ -190,9 +190,15 @@ impl Intake for Members {
         }
     }
 
-    fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
+    fn question(
+        &self,
+        _upstream: &Arc<str>,
+        _question: InputRequest,
+    ) -> BoxFuture<'_, InputOutcome> {
         let refusal = "the question names no call, and several sessions share the upstream";
-        Box::pin(std::future::ready(Asked::CannotAsk(refusal.to_owned())))
+        Box::pin(std::future::ready(InputOutcome::CannotAsk(
+            refusal.to_owned(),
+        )))
     }
 
     fn serves_several_owners(&self) -> bool {
@@ -255,7 +261,7 @@ impl Place {
     /// The upstream may or may not have got the level; the next `set_level` settles that.
     async fn set_level(
         &self,
-        level: Level,
+        level: LogLevel,
         request: &Message,
         call: &Call,
     ) -> Result<Reply, Fault> {
@@ -325,7 +331,7 @@ impl UpstreamLink for Place {
             }
             (Some("logging/setLevel"), _) => {
                 let level = request.param_str("level");
-                match level.and_then(|word| Level::parse(&word)) {
+                match level.and_then(|word| LogLevel::parse(&word)) {
                     Some(level) => Box::pin(self.set_level(level, request, call)),
                     None => self.pooled.link.call(request, call),
                 }
@@ -344,7 +350,7 @@ impl UpstreamLink for Place {
         self.pooled.link.notify(message)
     }
 
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, Fault>> {
         self.pooled.link.open()
     }
 
@@ -352,7 +358,7 @@ impl UpstreamLink for Place {
         self.pooled.link.prepare()
     }
 
-    fn declared(&self) -> Option<Arc<Declared>> {
+    fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         self.pooled.link.declared()
     }
 

@@ -9,8 +9,8 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::call::{
-    Answer, Asked, Call, ClientCapabilities, Declared, DownstreamLink, Notice, Principal, Round,
-    UpstreamLink,
+    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, InputResponse, Notice,
+    Principal, ServerDeclaration, UpstreamLink,
 };
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
@@ -56,11 +56,11 @@ impl UpstreamLink for Script {
         Box::pin(std::future::ready(()))
     }
 
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, Fault>> {
         Box::pin(std::future::ready(Err(Fault::internal("scripted"))))
     }
 
-    fn declared(&self) -> Option<Arc<Declared>> {
+    fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         None
     }
 
@@ -82,11 +82,11 @@ impl DownstreamLink for Willing {
 
     fn notify(&self, _notice: Notice) {}
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
-        let agreed = Answer::Result(Bytes::from_static(br#"{"action":"accept"}"#));
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
+        let agreed = InputResponse::Result(Bytes::from_static(br#"{"action":"accept"}"#));
         let entries = round.entries.into_iter();
         let answers = entries.map(|(key, _)| (key, agreed.clone())).collect();
-        Box::pin(std::future::ready(Asked::Answered(answers)))
+        Box::pin(std::future::ready(InputOutcome::Answered(answers)))
     }
 }
 

@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 
 use super::super::*;
 use super::{log, read, stream as local_stream, texts};
-use crate::store::events::{Bounds, MemoryEvents, SessionKey};
+use crate::store::events::{LogBounds, MemoryEvents, SessionKey};
 
 /// Has acknowledged the events up to `durable`; what is recalled was logged elsewhere before.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ impl Remote {
 }
 
 impl EventStore for Remote {
-    fn append(&self, at: StreamKey, events: &mut [Event]) {
+    fn append(&self, at: StreamKey, events: &mut [LoggedEvent]) {
         self.local.append(at, events);
     }
 
@@ -43,7 +43,7 @@ impl EventStore for Remote {
     fn recall(&self, at: StreamKey, _seq: u64) -> Option<BoxFuture<'_, u64>> {
         Some(Box::pin(async move {
             tokio::task::yield_now().await;
-            let mut logged = ["1", "2"].map(|text| Event::of(text.into()));
+            let mut logged = ["1", "2"].map(|text| LoggedEvent::of(text.into()));
             self.local.append(at, &mut logged);
             logged[1].seq
         }))
@@ -53,7 +53,7 @@ impl EventStore for Remote {
         self.local.replace(at, seq, payload)
     }
 
-    fn after(&self, at: StreamKey, seq: u64, limit: usize) -> Replay {
+    fn after(&self, at: StreamKey, seq: u64, limit: usize) -> ReplayResult {
         self.local.after(at, seq, limit)
     }
 
@@ -69,7 +69,7 @@ impl EventStore for Remote {
 }
 
 fn remote() -> (Arc<Remote>, Arc<EventStream>) {
-    let bounds = Bounds {
+    let bounds = LogBounds {
         max_age: Duration::from_mins(5),
         per_session: 1 << 20,
         total: 1 << 20,

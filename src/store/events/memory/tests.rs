@@ -6,7 +6,7 @@ use super::*;
 const SESSION: SessionKey = [7; 16];
 
 fn store(per_session: usize, total: usize) -> MemoryEvents {
-    MemoryEvents::new(Bounds {
+    MemoryEvents::new(LogBounds {
         max_age: Duration::from_mins(5),
         per_session,
         total,
@@ -21,18 +21,18 @@ fn at(stream: u32) -> StreamKey {
 }
 
 fn append(store: &MemoryEvents, at: StreamKey, text: &'static str) -> u64 {
-    let mut events = [Event::of(text.into())];
+    let mut events = [LoggedEvent::of(text.into())];
     store.append(at, &mut events);
     events[0].seq
 }
 
-fn payloads(replay: Replay) -> Vec<String> {
+fn payloads(replay: ReplayResult) -> Vec<String> {
     match replay {
-        Replay::Events(events) | Replay::Evicted(events) => events
+        ReplayResult::Events(events) | ReplayResult::Evicted(events) => events
             .into_iter()
             .map(|event| String::from_utf8(event.payload.to_vec()).unwrap())
             .collect(),
-        Replay::Unknown => panic!("unknown"),
+        ReplayResult::Unknown => panic!("unknown"),
     }
 }
 
@@ -42,7 +42,7 @@ fn replay_returns_only_later_events_of_that_stream() {
     let store = store(1 << 20, 1 << 20);
     append(&store, at(1), "a1");
     append(&store, at(2), "b1");
-    let mut reply = Event::of("a2".into());
+    let mut reply = LoggedEvent::of("a2".into());
     reply.last = true;
     store.append(at(1), &mut [reply]);
     assert_eq!(payloads(store.after(at(1), 1, 100)), ["a2"]);
@@ -54,9 +54,9 @@ fn replay_returns_only_later_events_of_that_stream() {
 fn unknown_stream_and_future_position_are_unknown() {
     let store = store(1 << 20, 1 << 20);
     append(&store, at(1), "x");
-    assert_eq!(store.after(at(9), 0, 10), Replay::Unknown);
-    assert_eq!(store.after(at(1), 2, 10), Replay::Unknown);
-    assert_eq!(store.after(at(1), 1, 10), Replay::Events(Vec::new()));
+    assert_eq!(store.after(at(9), 0, 10), ReplayResult::Unknown);
+    assert_eq!(store.after(at(1), 2, 10), ReplayResult::Unknown);
+    assert_eq!(store.after(at(1), 1, 10), ReplayResult::Events(Vec::new()));
 }
 
 #[test]
@@ -65,8 +65,10 @@ fn the_oldest_events_of_a_session_make_room() {
     for text in ["1", "2", "3", "4"] {
         append(&store, at(1), text);
     }
-    assert!(matches!(store.after(at(1), 0, 10), Replay::Evicted(events) if events.len() == 3));
-    assert!(matches!(store.after(at(1), 1, 10), Replay::Events(events) if events.len() == 3));
+    assert!(
+        matches!(store.after(at(1), 0, 10), ReplayResult::Evicted(events) if events.len() == 3)
+    );
+    assert!(matches!(store.after(at(1), 1, 10), ReplayResult::Events(events) if events.len() == 3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -80,7 +82,9 @@ async fn among_equals_the_total_bound_evicts_the_oldest_event() {
     tokio::time::advance(Duration::from_mins(1)).await;
     append(&store, other(8), "2");
     append(&store, other(9), "3");
-    assert!(matches!(store.after(at(1), 0, 10), Replay::Evicted(events) if events.is_empty()));
+    assert!(
+        matches!(store.after(at(1), 0, 10), ReplayResult::Evicted(events) if events.is_empty())
+    );
     assert_eq!(payloads(store.after(other(8), 0, 10)), ["2"]);
     assert_eq!(payloads(store.after(other(9), 0, 10)), ["3"]);
     assert_eq!(store.size(), (2, 2 * (BATCH_BYTES + 1)));
@@ -133,7 +137,7 @@ fn a_forgotten_session_frees_everything() {
     append(&store, at(1), "x");
     store.forget(SESSION);
     assert_eq!(store.size(), (0, 0));
-    assert_eq!(store.after(at(1), 0, 10), Replay::Unknown);
+    assert_eq!(store.after(at(1), 0, 10), ReplayResult::Unknown);
 }
 
 #[test]
@@ -170,7 +174,7 @@ async fn a_busy_time_leaves_no_large_tables_behind() {
 #[test]
 fn events_that_come_together_are_kept_and_evicted_together() {
     let store = store(1_000, 1 << 20);
-    let mut together = ["a", "b", "c"].map(|text| Event::of(text.into()));
+    let mut together = ["a", "b", "c"].map(|text| LoggedEvent::of(text.into()));
     store.append(at(1), &mut together);
     assert_eq!(together.map(|event| event.seq), [1, 2, 3]);
     assert_eq!(payloads(store.after(at(1), 1, 10)), ["b", "c"]);
@@ -178,6 +182,8 @@ fn events_that_come_together_are_kept_and_evicted_together() {
     assert_eq!(store.size().0, 3);
     let large: &str = Box::leak("x".repeat(900).into_boxed_str());
     append(&store, at(2), large);
-    assert_eq!(store.after(at(1), 3, 10), Replay::Events(Vec::new()));
-    assert!(matches!(store.after(at(1), 2, 10), Replay::Evicted(events) if events.is_empty()));
+    assert_eq!(store.after(at(1), 3, 10), ReplayResult::Events(Vec::new()));
+    assert!(
+        matches!(store.after(at(1), 2, 10), ReplayResult::Evicted(events) if events.is_empty())
+    );
 }

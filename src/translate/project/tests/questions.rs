@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use super::super::*;
 use super::{R2, R3, R4, R5, text};
-use crate::call::Question;
+use crate::call::InputRequest;
 
 fn asked(from: Revision, to: Revision, method: &str, params: &Value) -> Result<Value, String> {
-    let question = Question {
+    let question = InputRequest {
         method: method.to_owned(),
         params: Some(Bytes::from(params.to_string())),
     };

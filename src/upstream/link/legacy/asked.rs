@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::calls::Pending;
 use super::connection::Connection;
 use super::related::Related;
-use crate::call::{Asked, DownstreamLink, Question, Round};
+use crate::call::{DownstreamLink, InputOutcome, InputRequest, InputRequests};
 use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::carrier::Unattributed;
 use crate::upstream::lock;
@@ -22,15 +22,15 @@ impl Connection {
     pub(super) async fn ask_in(
         &self,
         call: AskedCall,
-        question: &Question,
+        question: &InputRequest,
         names_none: bool,
-    ) -> Option<Asked> {
+    ) -> Option<InputOutcome> {
         let end = Instant::now() + self.settings.upstream.ask_timeout;
         let _parked = names_none.then(|| self.turn.park());
         let (mut link, mut pending) = call;
         loop {
             let paused = pending.activity.pause();
-            let round = Round {
+            let round = InputRequests {
                 entries: vec![(String::new(), question.clone())],
                 limit: None,
                 carry: None,
@@ -53,13 +53,13 @@ impl Connection {
 
     /// Asks the client of a call, for as long as a question may take. Who is asked again has that
     /// time again, so that a link that asks again keeps it (BRIDGING §3.1, 7 and 10).
-    async fn in_time(&self, link: &dyn DownstreamLink, round: Round) -> Asked {
+    async fn in_time(&self, link: &dyn DownstreamLink, round: InputRequests) -> InputOutcome {
         if link.keeps_time() {
             return link.ask(round).await;
         }
         let limit = self.settings.upstream.ask_timeout;
         let asked = tokio::time::timeout(limit, link.ask(round)).await;
-        asked.unwrap_or(Asked::Unanswered)
+        asked.unwrap_or(InputOutcome::Unanswered)
     }
 
     /// The call that a question belongs to: the one that waits for its task, the one on whose stream

@@ -18,7 +18,7 @@ use super::ears::Ears;
 use super::lasting::Lasting;
 use super::turn::Turn;
 use super::wire::Wire;
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::cause::chain;
 use crate::process::HoldGuard;
 use crate::protocol::RequestId;
@@ -36,7 +36,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 pub(super) struct Connection {
     pub(super) settings: Arc<Settings>,
     pub(super) wire: Wire,
-    declared: Arc<Declared>,
+    declared: Arc<ServerDeclaration>,
     pub(super) next_id: AtomicU64,
     pub(super) pending: Mutex<HashMap<u64, Arc<Pending>>>,
     /// Calls that have become tasks.
@@ -67,7 +67,11 @@ pub(super) struct Connection {
 
 impl Connection {
     /// A connection over `wire`, whose handshake is done.
-    pub(super) fn new(settings: &Arc<Settings>, wire: Wire, declared: Arc<Declared>) -> Arc<Self> {
+    pub(super) fn new(
+        settings: &Arc<Settings>,
+        wire: Wire,
+        declared: Arc<ServerDeclaration>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             settings: Arc::clone(settings),
             wire,
@@ -91,7 +95,7 @@ impl Connection {
         })
     }
 
-    pub(super) fn declared(&self) -> &Arc<Declared> {
+    pub(super) fn declared(&self) -> &Arc<ServerDeclaration> {
         &self.declared
     }
 

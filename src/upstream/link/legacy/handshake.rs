@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::config;
 use crate::protocol::{Era, Message, Revision, json};
 use crate::upstream::carrier::Settings;
@@ -82,7 +82,7 @@ pub(super) fn words(reply: &Message) -> Option<String> {
 pub(super) fn read(
     reply: &Message,
     settings: &config::UpstreamConfig,
-) -> Result<Arc<Declared>, LinkError> {
+) -> Result<Arc<ServerDeclaration>, LinkError> {
     if reply.error().is_some() {
         let text = words(reply).unwrap_or_default();
         return Err(LinkError::Handshake(format!(
@@ -105,7 +105,7 @@ pub(super) fn read(
             .unwrap_or("{}");
         Bytes::copy_from_slice(text.as_bytes())
     };
-    let declared = Declared::new(
+    let declared = ServerDeclaration::new(
         revision,
         object("capabilities"),
         object("serverInfo"),
@@ -124,7 +124,7 @@ pub(super) fn read(
 mod tests {
     use super::*;
 
-    fn told(reply: &Message) -> Result<Arc<Declared>, LinkError> {
+    fn told(reply: &Message) -> Result<Arc<ServerDeclaration>, LinkError> {
         read(reply, &config::UpstreamConfig::sample(""))
     }
 

@@ -11,7 +11,7 @@ use super::calls::Pending;
 use super::connection::Connection;
 use super::related::{self, Related};
 use super::wire::Wire;
-use crate::call::{Answer, Asked, Notice, NoticeKind, Question};
+use crate::call::{InputOutcome, InputRequest, InputResponse, Notice, NoticeKind};
 use crate::protocol::input_request_rules;
 use crate::protocol::{Era, Message, MessageKind, RequestId};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
@@ -222,7 +222,7 @@ impl Connection {
             call.note_asked(&visit);
         }
         let related = related::of(message);
-        let question = Question {
+        let question = InputRequest {
             method: method.to_owned(),
             params: related::unmarked(message),
         };
@@ -248,7 +248,7 @@ impl Connection {
     /// it belongs to, else by the rules of DESIGN §6.
     async fn ask(
         self: &Arc<Self>,
-        question: Question,
+        question: InputRequest,
         origin: Option<u64>,
         related: Option<&Related>,
     ) -> Result<Bytes, Bytes> {
@@ -268,7 +268,7 @@ impl Connection {
                 tokio::select! {
                     biased;
                     () = all_over(askers) => return its_call_is_over(),
-                    asked = tokio::time::timeout(limit, asked) => asked.unwrap_or(Asked::Unanswered),
+                    asked = tokio::time::timeout(limit, asked) => asked.unwrap_or(InputOutcome::Unanswered),
                 }
             }
             None => {
@@ -277,19 +277,19 @@ impl Connection {
             }
         };
         match asked {
-            Asked::Answered(answers) => match answers.into_iter().next() {
+            InputOutcome::Answered(answers) => match answers.into_iter().next() {
                 // Spec: SPEC C-71.
-                Some((_, Answer::Result(result)))
+                Some((_, InputResponse::Result(result)))
                     if method == "roots/list" && !input_request_rules::are_files(&result) =>
                 {
                     Err(error(-32603, "the client's roots are no file: URIs"))
                 }
-                Some((_, Answer::Result(result))) => Ok(result),
-                Some((_, Answer::Error(error))) => Err(error),
+                Some((_, InputResponse::Result(result))) => Ok(result),
+                Some((_, InputResponse::Error(error))) => Err(error),
                 None => unanswered(&method),
             },
-            Asked::CannotAsk(why) => out_of_reach(&method, &why),
-            Asked::Suspended(_) | Asked::Unanswered => unanswered(&method),
+            InputOutcome::CannotAsk(why) => out_of_reach(&method, &why),
+            InputOutcome::Suspended(_) | InputOutcome::Unanswered => unanswered(&method),
         }
     }
 

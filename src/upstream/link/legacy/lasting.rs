@@ -122,7 +122,7 @@ pub(super) fn is_over(task: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::{Asked, ClientCapabilities, Notice, Round};
+    use crate::call::{ClientCapabilities, InputOutcome, InputRequests, Notice};
     use crate::upstream::activity::Activity;
 
     /// A client with a link that outlives its call.
@@ -136,8 +136,8 @@ mod tests {
 
         fn notify(&self, _notice: Notice) {}
 
-        fn ask(&self, _round: Round) -> futures_util::future::BoxFuture<'_, Asked> {
-            Box::pin(std::future::ready(Asked::CannotAsk(String::new())))
+        fn ask(&self, _round: InputRequests) -> futures_util::future::BoxFuture<'_, InputOutcome> {
+            Box::pin(std::future::ready(InputOutcome::CannotAsk(String::new())))
         }
 
         fn afterwards(&self) -> Option<Arc<dyn DownstreamLink>> {

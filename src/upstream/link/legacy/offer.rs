@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::LegacyLink;
 use super::connection::Connection;
 use super::handshake;
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::upstream::carrier::{Carrier, Settings};
 use crate::upstream::error::LinkError;
 use crate::upstream::not_reached::NotReached;
@@ -16,7 +16,7 @@ use crate::upstream::not_reached::NotReached;
 pub(in crate::upstream) struct Offer {
     settings: Arc<Settings>,
     connection: Option<Arc<Connection>>,
-    declared: Arc<Declared>,
+    declared: Arc<ServerDeclaration>,
     has_session: bool,
     is_older: bool,
 }
@@ -41,7 +41,7 @@ impl Offer {
     }
 
     /// The declaration of the upstream in its answer.
-    pub(in crate::upstream) fn declared(&self) -> &Declared {
+    pub(in crate::upstream) fn declared(&self) -> &ServerDeclaration {
         &self.declared
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::calls::Pending;
 use super::connection::Connection;
 use crate::budget::ReplyLease;
-use crate::call::Burst;
+use crate::call::ProgressBatch;
 use crate::protocol::{Message, ProgressNotice};
 use crate::upstream::carrier::http::sink::Sink;
 use crate::upstream::room::Growing;
@@ -19,7 +19,7 @@ pub(super) struct OwnStream<'a> {
     /// The request's progress token upstream: JSON text.
     token: String,
     /// Progress of the request that is not delivered yet.
-    burst: Burst,
+    burst: ProgressBatch,
 }
 
 impl<'a> OwnStream<'a> {
@@ -29,7 +29,7 @@ impl<'a> OwnStream<'a> {
             connection,
             pending,
             token: pending.id.to_string(),
-            burst: Burst::default(),
+            burst: ProgressBatch::default(),
         }
     }
 

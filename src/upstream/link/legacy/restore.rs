@@ -7,7 +7,7 @@ use futures_util::StreamExt as _;
 
 use super::LegacyLink;
 use super::connection::Connection;
-use crate::call::{Level, Notice, Reply};
+use crate::call::{LogLevel, Notice, Reply};
 use crate::protocol::Message;
 use crate::protocol::json::quote;
 
@@ -26,7 +26,7 @@ impl LegacyLink {
     }
 
     /// The sessions at the link want other log messages than before.
-    pub(in crate::upstream) async fn set_level(&self, level: Level) {
+    pub(in crate::upstream) async fn set_level(&self, level: LogLevel) {
         self.state.set_level(level);
         let level = quote(level.as_str());
         if let Some(connection) = self.open_connection() {
@@ -90,7 +90,7 @@ impl LegacyLink {
         match request.method() {
             Some("logging/setLevel") => {
                 let level = request.param_str("level");
-                if let Some(level) = level.and_then(|word| Level::parse(&word)) {
+                if let Some(level) = level.and_then(|word| LogLevel::parse(&word)) {
                     self.state.set_level(level);
                 }
             }

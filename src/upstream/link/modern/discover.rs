@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::HeaderValue;
 
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::config;
 use crate::protocol::error_codes::{
     HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
@@ -23,7 +23,7 @@ const METHOD: &str = "server/discover";
 #[derive(Debug)]
 pub(in crate::upstream) enum Verdict {
     /// The upstream speaks our modern revision.
-    Modern(Arc<Declared>),
+    Modern(Arc<ServerDeclaration>),
     /// The upstream is modern, and a second request may succeed (SPEC U-09).
     Again,
     /// The upstream knows no modern revision that we know, or does not know `server/discover`.
@@ -130,7 +130,7 @@ fn unsupported(reply: &Message) -> Verdict {
 const UNNAMED: &str = r#"{"name":"unnamed","version":""}"#;
 
 /// The declaration in a `DiscoverResult`; `None` when it offers no revision of ours.
-fn declared(reply: &Message) -> Option<Declared> {
+fn declared(reply: &Message) -> Option<ServerDeclaration> {
     let supported = list(reply.result()?, "supportedVersions")?;
     let ours = Revision::V2026_07_28;
     if !supported.iter().any(|text| text == ours.as_str()) {
@@ -148,7 +148,7 @@ fn declared(reply: &Message) -> Option<Declared> {
     let info = info.or_else(|| reply.result_member("serverInfo"));
     let info = info.filter(|text| json::member(text, "name").is_some());
     let kept = reply.result_member("ttlMs").and_then(|ms| ms.parse().ok());
-    let declared = Declared::new(
+    let declared = ServerDeclaration::new(
         ours,
         object(reply.result_member("capabilities")),
         object(Some(info.unwrap_or(UNNAMED))),

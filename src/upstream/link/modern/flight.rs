@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::budget::{ReplyLease, ReplyRoom};
-use crate::call::{Call, DownstreamLink, Level};
+use crate::call::{Call, DownstreamLink, LogLevel};
 use crate::protocol::{Message, meta, methods};
 use crate::upstream::activity::Activity;
 use crate::upstream::lock;
@@ -18,7 +18,7 @@ pub(super) enum For {
         link: Arc<dyn DownstreamLink>,
         progress: Option<Toward>,
         /// The level of log messages that the client wants.
-        level: Option<Level>,
+        level: Option<LogLevel>,
         /// Whether the reply may go to other callers as well.
         is_list: bool,
     },

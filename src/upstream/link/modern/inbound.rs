@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::ModernLink;
 use super::flight::{Flight, For};
-use crate::call::{Level, Notice, NoticeKind};
+use crate::call::{LogLevel, Notice, NoticeKind};
 use crate::protocol::salvage;
 use crate::protocol::{DecodeError, Message, json, meta, methods};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
@@ -152,7 +152,7 @@ impl ModernLink {
             return;
         };
         let level = message.param_str("level");
-        let level = level.as_deref().and_then(Level::parse);
+        let level = level.as_deref().and_then(LogLevel::parse);
         if level.is_none_or(|level| level >= *wanted) {
             link.notify(Notice {
                 kind: NoticeKind::Log,

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use crate::call::{ClientCapabilities, Question};
+use crate::call::{ClientCapabilities, InputRequest};
 use crate::protocol::input_request_rules;
 use crate::protocol::{Message, Revision, json};
 
@@ -103,7 +103,7 @@ impl Entry {
 
     /// The question as a client of `revision` understands it: before 2025-11-25 there was one
     /// mode without a name, and in 2025-11-25 a visit has an id (SPEC C-80, C-82).
-    pub(super) fn question_for(&self, revision: Revision) -> Question {
+    pub(super) fn question_for(&self, revision: Revision) -> InputRequest {
         let params = match revision {
             Revision::V2025_11_25 if self.is_url() && self.param("elicitationId").is_none() => {
                 let id = format!("\"{:032x}\"", rand::random::<u128>());
@@ -113,7 +113,7 @@ impl Entry {
             _ if self.is_elicitation() => self.with("mode", None),
             _ => self.params.clone(),
         };
-        Question {
+        InputRequest {
             method: self.method.clone(),
             params: params.map(Into::into),
         }

@@ -11,7 +11,9 @@ use super::envelope::Inputs;
 use super::question::{self, Entry};
 use super::visits::Visits;
 use super::{ModernLink, Trip};
-use crate::call::{Answer, Asked, CarriedState, Notice, Reply, Resumption, Round};
+use crate::call::{
+    CarriedState, InputOutcome, InputRequests, InputResponse, Notice, Reply, ResumedInput,
+};
 use crate::protocol::input_request_rules;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Era, Message, methods};
@@ -124,7 +126,7 @@ impl ModernLink {
                 (entry.key.clone(), question)
             })
             .collect();
-        let round = Round {
+        let round = InputRequests {
             entries: questions.clone(),
             limit: Some(self.settings.upstream.ask_timeout),
             carry: Some(CarriedState {
@@ -135,10 +137,10 @@ impl ModernLink {
         };
         let _paused = trip.activity.pause();
         let answers = match link.ask(round).await {
-            Asked::Suspended(result) => return Ok(Next::Over(Reply::Result(result))),
-            Asked::CannotAsk(missing) => return Err(LinkError::Unanswered(missing)),
-            Asked::Answered(answers) => answers,
-            Asked::Unanswered => Vec::new(),
+            InputOutcome::Suspended(result) => return Ok(Next::Over(Reply::Result(result))),
+            InputOutcome::CannotAsk(missing) => return Err(LinkError::Unanswered(missing)),
+            InputOutcome::Answered(answers) => answers,
+            InputOutcome::Unanswered => Vec::new(),
         };
         visits.note(&questions, &answers);
         match responses(&entries, &answers) {
@@ -230,7 +232,7 @@ fn unprompted(trip: &Trip<'_>) -> Inputs {
 }
 
 /// Inputs of a client's retry for the first send. State and answers are the upstream's own.
-fn resumed(resumption: &Resumption) -> Inputs {
+fn resumed(resumption: &ResumedInput) -> Inputs {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     let answers = &resumption.answers;
     let members = answers.iter().map(|(key, answer)| (key, text(answer)));
@@ -242,17 +244,17 @@ fn resumed(resumption: &Resumption) -> Inputs {
 
 /// JSON text of `inputResponses`. A form that the client refused with an error counts as cancelled;
 /// nothing else can be refused in that form (BRIDGING §3.2, 3).
-fn responses(entries: &[Entry], answers: &[(String, Answer)]) -> Result<String, String> {
+fn responses(entries: &[Entry], answers: &[(String, InputResponse)]) -> Result<String, String> {
     let mut responses = ObjectWriter::default();
     for entry in entries {
         let answer = answers.iter().find(|(key, _)| *key == entry.key);
         let text = match answer.map(|(_, answer)| answer) {
-            Some(Answer::Result(result)) if !entry.takes(result) => {
+            Some(InputResponse::Result(result)) if !entry.takes(result) => {
                 return Err("the client's roots are no file: URIs".to_owned());
             }
-            Some(Answer::Result(result)) => String::from_utf8_lossy(result).into_owned(),
+            Some(InputResponse::Result(result)) => String::from_utf8_lossy(result).into_owned(),
             _ if entry.is_elicitation() => r#"{"action":"cancel"}"#.to_owned(),
-            Some(Answer::Error(error)) => return Err(refusal(entry, error)),
+            Some(InputResponse::Error(error)) => return Err(refusal(entry, error)),
             None => return Err(format!("the client did not answer {}", entry.what())),
         };
         responses.member(&entry.key, &text);

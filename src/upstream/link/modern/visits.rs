@@ -2,7 +2,7 @@
 //! over once the upstream no longer asks for it, and the client is told. Spec: BRIDGING §3.6; SPEC C-82, C-83.
 
 use super::question::Entry;
-use crate::call::{Answer, Notice, NoticeKind, Question, Reply};
+use crate::call::{InputRequest, InputResponse, Notice, NoticeKind, Reply};
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::json;
 
@@ -20,7 +20,11 @@ struct Visit {
 
 impl Visits {
     /// Notes the visits of a round that the client agreed to.
-    pub(super) fn note(&mut self, round: &[(String, Question)], answers: &[(String, Answer)]) {
+    pub(super) fn note(
+        &mut self,
+        round: &[(String, InputRequest)],
+        answers: &[(String, InputResponse)],
+    ) {
         for (key, question) in round {
             let answer = answers.iter().find(|(answered, _)| answered == key);
             let agreed = answer.is_some_and(|(_, answer)| is_accepted(answer));
@@ -82,8 +86,8 @@ impl Visits {
     }
 }
 
-fn is_accepted(answer: &Answer) -> bool {
-    let Answer::Result(result) = answer else {
+fn is_accepted(answer: &InputResponse) -> bool {
+    let InputResponse::Result(result) = answer else {
         return false;
     };
     let text = std::str::from_utf8(result).unwrap_or_default();

@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{EraCell, Verdict};
-use crate::call::{Call, Declared, Level, Reply, UpstreamLink};
+use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::{Era, Message};
 use crate::sync::desired::Wish;
@@ -231,14 +231,14 @@ impl EraLink {
         }
     }
 
-    async fn open_inner(&self) -> Result<Arc<Declared>, LinkError> {
+    async fn open_inner(&self) -> Result<Arc<ServerDeclaration>, LinkError> {
         let since = self.begin()?;
         let outcome = self.open_era().await;
         self.note(since, &outcome);
         outcome
     }
 
-    async fn open_era(&self) -> Result<Arc<Declared>, LinkError> {
+    async fn open_era(&self) -> Result<Arc<ServerDeclaration>, LinkError> {
         let inner = self.inner().await?;
         let opened = inner.open().await;
         self.settle(&inner, &opened).await;
@@ -260,7 +260,7 @@ impl EraLink {
     }
 
     /// Tells a legacy upstream what to log; a modern one hears of it with every call.
-    pub(in crate::upstream) async fn set_level(&self, level: Level) {
+    pub(in crate::upstream) async fn set_level(&self, level: LogLevel) {
         match self.current() {
             Some(Inner::Legacy { link, .. }) => link.set_level(level).await,
             Some(Inner::Modern(_)) | None => self.state.set_level(level),
@@ -314,7 +314,7 @@ impl Inner {
         }
     }
 
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, LinkError>> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, LinkError>> {
         match self {
             Self::Legacy { link, .. } => Box::pin(link.open_inner()),
             Self::Modern(link) => Box::pin(link.open_inner()),
@@ -362,7 +362,7 @@ impl UpstreamLink for EraLink {
         })
     }
 
-    fn open(&self) -> BoxFuture<'_, Result<Arc<Declared>, Fault>> {
+    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, Fault>> {
         Box::pin(async move {
             let declared = self.open_inner().await;
             declared.map_err(|error| error.into_fault(&self.settings.name))
@@ -377,7 +377,7 @@ impl UpstreamLink for EraLink {
         })
     }
 
-    fn declared(&self) -> Option<Arc<Declared>> {
+    fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         match self.current()? {
             Inner::Legacy { link, .. } => link.declared(),
             Inner::Modern(link) => link.declared(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::process::Patience;
 use crate::protocol::Era;
 use crate::upstream::carrier::duplex::Source;
@@ -30,7 +30,7 @@ const BEHIND: Duration = Duration::from_millis(250);
 #[derive(Debug)]
 pub(super) enum Found {
     /// The modern era; over a pipe with the child that said so.
-    Modern(Arc<Declared>, Option<Started>),
+    Modern(Arc<ServerDeclaration>, Option<Started>),
     /// The legacy era, for certain.
     Legacy(Option<Started>),
     /// Most likely the legacy era: it said nothing to the contrary. Believed once it shakes hands.

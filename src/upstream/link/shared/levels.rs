@@ -8,27 +8,28 @@ use std::sync::{Arc, Mutex};
 use futures_util::future::BoxFuture;
 
 use crate::call::{
-    Asked, Call, ClientCapabilities, DownstreamLink, Level, Notice, NoticeKind, Round,
+    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, LogLevel, Notice,
+    NoticeKind,
 };
 use crate::protocol::Era;
 use crate::upstream::lock;
 
 /// Level of sessions that never sent `logging/setLevel`, once another session on the link has.
-const UNSAID: Level = Level::Info;
+const UNSAID: LogLevel = LogLevel::Info;
 
 /// The levels of the sessions at one link.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
-    wanted: Mutex<HashMap<u64, Level>>,
+    wanted: Mutex<HashMap<u64, LogLevel>>,
     /// The level sent to the upstream last; locked during `logging/setLevel`.
-    pub(super) told: tokio::sync::Mutex<Option<Level>>,
+    pub(super) told: tokio::sync::Mutex<Option<LogLevel>>,
     /// Whether any member ever set a level: until then the upstream's own choice stands.
     is_set: AtomicBool,
 }
 
 impl Levels {
     /// Sets or removes the level of a member; returns the previous level.
-    pub(super) fn want(&self, member: u64, level: Option<Level>) -> Option<Level> {
+    pub(super) fn want(&self, member: u64, level: Option<LogLevel>) -> Option<LogLevel> {
         let mut wanted = lock(&self.wanted);
         match level {
             Some(level) => {
@@ -40,13 +41,13 @@ impl Levels {
     }
 
     /// The level for the upstream.
-    pub(super) fn most_verbose(&self) -> Level {
+    pub(super) fn most_verbose(&self) -> LogLevel {
         let wanted = lock(&self.wanted);
         wanted.values().copied().min().unwrap_or(UNSAID)
     }
 
     /// The level of a member; `None` where the upstream's choice stands.
-    pub(super) fn of(&self, member: u64) -> Option<Level> {
+    pub(super) fn of(&self, member: u64) -> Option<LogLevel> {
         if !self.is_set.load(Ordering::Relaxed) {
             return None;
         }
@@ -102,7 +103,7 @@ impl DownstreamLink for Filtered {
         }
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         self.inner.ask(round)
     }
 
@@ -129,16 +130,16 @@ mod tests {
     fn the_upstream_is_told_the_most_verbose_and_each_gets_its_own() {
         let levels = Levels::default();
         assert!(levels.admits(1, &log("debug")), "nobody has said anything");
-        levels.want(1, Some(Level::Error));
-        levels.want(2, Some(Level::Debug));
-        assert_eq!(levels.most_verbose(), Level::Debug);
+        levels.want(1, Some(LogLevel::Error));
+        levels.want(2, Some(LogLevel::Debug));
+        assert_eq!(levels.most_verbose(), LogLevel::Debug);
         let admitted =
             |member| ["debug", "info", "error"].map(|word| levels.admits(member, &log(word)));
         assert_eq!(admitted(1), [false, false, true]);
         assert_eq!(admitted(2), [true, true, true]);
         assert_eq!(admitted(3), [false, true, true], "it never said");
-        assert_eq!(levels.want(2, None), Some(Level::Debug));
-        assert_eq!(levels.most_verbose(), Level::Error);
+        assert_eq!(levels.want(2, None), Some(LogLevel::Debug));
+        assert_eq!(levels.most_verbose(), LogLevel::Error);
         assert!(levels.admits(1, &Notice::list_changed("tools")));
     }
 }

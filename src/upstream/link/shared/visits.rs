@@ -9,7 +9,8 @@ use futures_util::future::BoxFuture;
 
 use super::{Members, Place};
 use crate::call::{
-    Asked, Call, ClientCapabilities, DownstreamLink, Notice, NoticeKind, Reply, Round, UpstreamLink,
+    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice, NoticeKind,
+    Reply, UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
@@ -155,7 +156,7 @@ impl DownstreamLink for Noting {
         self.inner.notify(notice);
     }
 
-    fn ask(&self, round: Round) -> BoxFuture<'_, Asked> {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         for (_, question) in &round.entries {
             let params = question.params.as_deref().map(std::str::from_utf8);
             if let Some(Ok(params)) = params {

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::inbound::unmarked;
 use super::filter::{Filter, honoured};
-use crate::call::{Intake, Notice, NoticeKind};
+use crate::call::{Notice, NoticeIntake, NoticeKind};
 use crate::protocol::Message;
 use crate::upstream::lock;
 
@@ -15,7 +15,7 @@ use crate::upstream::lock;
 #[derive(Debug)]
 pub(in super::super) struct Sink {
     pub(super) upstream: Arc<str>,
-    pub(super) intake: Arc<dyn Intake>,
+    pub(super) intake: Arc<dyn NoticeIntake>,
     pub(super) acknowledged: Mutex<Option<oneshot::Sender<Filter>>>,
     pub(super) ended: CancellationToken,
     /// Told when the tools changed.

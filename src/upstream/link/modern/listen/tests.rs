@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::super::Schemas;
 use super::*;
-use crate::call::{ClientCapabilities, Deaf, Declared, Principal};
+use crate::call::{ClientCapabilities, NullIntake, Principal, ServerDeclaration};
 use crate::config;
 use crate::process::holders::Holders;
 use crate::protocol::{Era, Revision};
@@ -41,7 +41,7 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
         client_info: Bytes::from_static(b"{}"),
         client: Era::Modern,
         offer: Revision::LATEST_LEGACY,
-        intake: Arc::new(Deaf),
+        intake: Arc::new(NullIntake),
         holders: Holders::default(),
         exclusive: true,
         unattributed: Unattributed::Call,
@@ -53,7 +53,7 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
     };
     let (schemas, state) = (Arc::<Schemas>::default(), SessionState::default());
     let link = ModernLink::new(Arc::new(settings), schemas, state, None, None);
-    link.told(&Arc::new(Declared::new(
+    link.told(&Arc::new(ServerDeclaration::new(
         Revision::V2026_07_28,
         Bytes::from_static(capabilities.as_bytes()),
         Bytes::from_static(b"{}"),

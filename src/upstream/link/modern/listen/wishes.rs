@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
 use super::filter::Filter;
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::upstream::error::LinkError;
 use crate::upstream::hearing::Hearing;
 use crate::upstream::lock;
@@ -71,7 +71,7 @@ impl Listening {
         number
     }
 
-    pub(super) fn filter(&self, declared: &Declared) -> Filter {
+    pub(super) fn filter(&self, declared: &ServerDeclaration) -> Filter {
         let wanted = lock(&self.wanted);
         Filter {
             lists: if wanted.lists {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{EraLink, Inner};
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::protocol::{Era, json};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::Carrier;
@@ -31,7 +31,7 @@ type Outcome = Result<(Inner, Option<Fruitless>), LinkError>;
 #[derive(Debug)]
 enum Discovery {
     /// Our modern revision is spoken.
-    Modern(Arc<Declared>),
+    Modern(Arc<ServerDeclaration>),
     /// The method is not known.
     Absent,
     /// No answer in time.
@@ -91,7 +91,7 @@ impl EraLink {
         &self,
         link: Arc<LegacyLink>,
         offer: Offer,
-        known: Option<Arc<Declared>>,
+        known: Option<Arc<ServerDeclaration>>,
         found: Option<Discovery>,
     ) -> Outcome {
         let has_old_revision = offer.declared().revision < FIRST_TO_DISCOVER;
@@ -155,7 +155,7 @@ impl EraLink {
         &self,
         link: Arc<LegacyLink>,
         refusal: Refusal,
-        known: Option<Arc<Declared>>,
+        known: Option<Arc<ServerDeclaration>>,
         found: Option<Discovery>,
         end: Instant,
     ) -> Outcome {
@@ -200,7 +200,7 @@ impl EraLink {
     }
 
     /// A modern link; `is_told` where the upstream has just declared `declared` to this very link.
-    fn declared_modern(&self, declared: Arc<Declared>, is_told: bool) -> Inner {
+    fn declared_modern(&self, declared: Arc<ServerDeclaration>, is_told: bool) -> Inner {
         if !is_told {
             return self.modern(Some(declared), None);
         }
@@ -263,7 +263,7 @@ fn decides_nothing_alone(error: &LinkError) -> bool {
 }
 
 /// Whether the modern side lacks a capability that the legacy side declares.
-fn declares_less(modern: &Declared, legacy: &Declared) -> bool {
+fn declares_less(modern: &ServerDeclaration, legacy: &ServerDeclaration) -> bool {
     let members = |declared| {
         let text = std::str::from_utf8(declared).unwrap_or("{}");
         json::members(text).unwrap_or_default()
@@ -282,9 +282,9 @@ mod tests {
     use super::*;
     use crate::protocol::Revision;
 
-    fn declared(capabilities: &'static str) -> Declared {
+    fn declared(capabilities: &'static str) -> ServerDeclaration {
         let info = Bytes::from_static(b"{}");
-        Declared::new(Revision::V2025_11_25, capabilities.into(), info, None)
+        ServerDeclaration::new(Revision::V2025_11_25, capabilities.into(), info, None)
     }
 
     #[rstest]

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{EraLink, Inner};
-use crate::call::Declared;
+use crate::call::ServerDeclaration;
 use crate::process::{BusyGuard, Patience};
 use crate::protocol::Era;
 use crate::sync::shared_failure::Attempt;
@@ -291,7 +291,11 @@ impl EraLink {
         }
     }
 
-    pub(super) fn modern(&self, known: Option<Arc<Declared>>, started: Option<Started>) -> Inner {
+    pub(super) fn modern(
+        &self,
+        known: Option<Arc<ServerDeclaration>>,
+        started: Option<Started>,
+    ) -> Inner {
         let stands_by = self.settings.client == Era::Legacy && self.cell.stands_by();
         self.stands_by.store(stands_by, Ordering::Relaxed);
         let (settings, schemas) = (Arc::clone(&self.settings), Arc::clone(&self.schemas));

@@ -1,4 +1,4 @@
-//! `Burst`: progress notifications of one call, handed on together.
+//! `ProgressBatch`: progress notifications of one call, handed on together.
 
 use std::sync::Arc;
 
@@ -15,12 +15,12 @@ const FULL_BYTES: usize = 16 * 1024;
 /// Progress notifications of one call, oldest first, end to end in one buffer. Holds less than 16 KiB
 /// besides the one that was pushed last.
 #[derive(Debug, Default)]
-pub struct Burst {
+pub struct ProgressBatch {
     text: Vec<u8>,
     ends: Vec<usize>,
 }
 
-impl Burst {
+impl ProgressBatch {
     /// Adds what `write` appends: one JSON-RPC message under the client's progress token.
     pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         if self.ends.len() == 1 {
@@ -61,8 +61,8 @@ impl Burst {
 mod tests {
     use super::*;
 
-    fn burst(texts: &[&str]) -> Burst {
-        let mut burst = Burst::default();
+    fn burst(texts: &[&str]) -> ProgressBatch {
+        let mut burst = ProgressBatch::default();
         for text in texts {
             burst.push(|out| out.extend_from_slice(text.as_bytes()));
         }

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::{Asked, Declared, Intake, Notice, Question};
+use super::{InputOutcome, InputRequest, Notice, NoticeIntake, ServerDeclaration};
 use crate::protocol::Message;
 
 /// A link that drops notifications outside calls and answers no question.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Deaf;
+pub struct NullIntake;
 
-impl Intake for Deaf {
-    fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<Declared>) {}
+impl NoticeIntake for NullIntake {
+    fn opened(&self, _upstream: &Arc<str>, _declared: &Arc<ServerDeclaration>) {}
 
     fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str], _is_late: bool) {}
 
@@ -20,8 +20,14 @@ impl Intake for Deaf {
 
     fn task_changed(&self, _upstream: &Arc<str>, _status: &Message, _call: Option<u64>) {}
 
-    fn question(&self, _upstream: &Arc<str>, _question: Question) -> BoxFuture<'_, Asked> {
+    fn question(
+        &self,
+        _upstream: &Arc<str>,
+        _question: InputRequest,
+    ) -> BoxFuture<'_, InputOutcome> {
         let refusal = "nobody is there to be asked outside a call";
-        Box::pin(std::future::ready(Asked::CannotAsk(refusal.to_owned())))
+        Box::pin(std::future::ready(InputOutcome::CannotAsk(
+            refusal.to_owned(),
+        )))
     }
 }
