@@ -24,7 +24,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
 use crate::policy::rate::RateLimiter;
-use crate::process::Host;
+use crate::process::HostEnvironment;
 use crate::relay::{self, Relay};
 use crate::runtime::lifecycle::{Drained, Signals, Tasks};
 use crate::runtime::workers::{Crew, Workers};
@@ -57,9 +57,9 @@ pub fn run(mut config: Config, file: Option<&str>) -> anyhow::Result<()> {
         tracing::warn!("{complaint}");
     }
     config.server.max_connections = fit.connections();
-    let host = Host {
+    let host = HostEnvironment {
         descriptors: descriptors.inherited,
-        ..Host::current()
+        ..HostEnvironment::current()
     };
     let workers = crew.workers().clone();
     let mut audit = None;
@@ -76,7 +76,7 @@ pub fn run(mut config: Config, file: Option<&str>) -> anyhow::Result<()> {
 }
 
 async fn serve(
-    (mut config, file, host): (Config, Option<&str>, Host),
+    (mut config, file, host): (Config, Option<&str>, HostEnvironment),
     workers: Workers,
     (metrics, log): (MetricsPage, LogControl),
     records: &mut Option<audit::AuditSink>,
@@ -163,7 +163,7 @@ struct Assembled {
 
 fn assemble(
     config: &Arc<Config>,
-    host: Host,
+    host: HostEnvironment,
     endpoints: &[Arc<Endpoint>],
     tasks: &Tasks,
 ) -> anyhow::Result<Assembled> {

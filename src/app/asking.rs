@@ -15,7 +15,7 @@ use crate::config::{self, CarrierConfig, Config};
 use crate::descriptors;
 use crate::endpoint::{self, Endpoint};
 use crate::fault::Fault;
-use crate::process::Host;
+use crate::process::HostEnvironment;
 use crate::protocol::methods::ListKind;
 use crate::runtime::lifecycle::{Signals, Tasks};
 use crate::runtime::workers;
@@ -57,9 +57,9 @@ pub fn ask(config: Config, lines: bool) -> anyhow::Result<Outcome> {
     let settings = &config.telemetry;
     let lines = lines.then(|| telemetry::setup::lines_to_stderr(settings));
     let lines = lines.transpose().context("log lines")?;
-    let host = Host {
+    let host = HostEnvironment {
         descriptors: descriptors::raise().inherited,
-        ..Host::current()
+        ..HostEnvironment::current()
     };
     let runtime = workers::alone().context("the runtime cannot be started")?;
     let outcome = runtime.block_on(Box::pin(look(config, host)));
@@ -69,7 +69,7 @@ pub fn ask(config: Config, lines: bool) -> anyhow::Result<Outcome> {
     outcome
 }
 
-async fn look(config: Config, host: Host) -> anyhow::Result<Outcome> {
+async fn look(config: Config, host: HostEnvironment) -> anyhow::Result<Outcome> {
     let mut signals = Signals::install().context("signal handlers")?;
     let tasks = Tasks::new();
     let config = Arc::new(config);

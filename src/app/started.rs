@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::{AuthMode, CarrierConfig, Config};
 use crate::endpoint::Endpoint;
-use crate::process::{Host, missing};
+use crate::process::{HostEnvironment, missing};
 
 /// Name of the configuration that is built into the program.
 const BUILT_IN: &str = "built-in demonstration";
@@ -43,7 +43,7 @@ pub(super) fn log(
 }
 
 /// What children of each stdio upstream would not find, for the event; `None` where nothing is missing.
-pub(super) fn shortcomings(config: &Config, host: &Host) -> Option<String> {
+pub(super) fn shortcomings(config: &Config, host: &HostEnvironment) -> Option<String> {
     let mut all = Vec::new();
     for upstream in &config.upstreams {
         if let CarrierConfig::Stdio(carrier) = &upstream.carrier {

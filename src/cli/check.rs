@@ -14,7 +14,7 @@ use crate::budget::ProcessBound;
 use crate::config::{self, AuthMode, CarrierConfig, Config, ConfigDoubt, ConfigProblem};
 use crate::descriptors::{self, Fit};
 use crate::endpoint::{Endpoint, endpoints};
-use crate::process::{Host, missing};
+use crate::process::{HostEnvironment, missing};
 use crate::status::Asked;
 
 /// How a configuration is judged.
@@ -147,7 +147,7 @@ fn placeholder(name: &str) -> String {
 
 /// Programs and directories of stdio upstreams that are not on this machine.
 fn missing_of(config: &Config) -> Vec<ConfigDoubt> {
-    let host = Host::current();
+    let host = HostEnvironment::current();
     let mut doubts = Vec::new();
     for upstream in &config.upstreams {
         if let CarrierConfig::Stdio(carrier) = &upstream.carrier {

@@ -8,73 +8,73 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
 
-use super::full::{Cap, Full};
+use super::full::{ChildCap, NoChildSlot};
 use super::state::ChildState;
 use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::config::StdioConfig;
 use crate::lock::lock;
-use crate::process::holders::Holders;
+use crate::process::holders::SessionHolders;
 use crate::sync::keyed_counter::Tally;
 
 /// The caps that hold for every upstream.
 #[derive(Debug, Clone, Copy)]
-struct Caps {
+struct ChildCaps {
     total: usize,
     per_owner: usize,
 }
 
 /// All places.
 pub(super) struct ChildSlots {
-    caps: Caps,
+    caps: ChildCaps,
     /// Callers that may wait at once.
     max_waiting: usize,
     /// Whether any caller waits; readable without the lock.
     is_contended: AtomicBool,
-    inner: Mutex<Inner>,
+    inner: Mutex<SlotTable>,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct SlotTable {
     next: u64,
-    taken: HashMap<u64, Taken>,
+    taken: HashMap<u64, TakenSlots>,
     owners: Tally<OwnerKey>,
     upstreams: Tally<Arc<str>>,
     /// Waiters in order of arrival; the caps may let a later one go first.
-    waiting: VecDeque<Waiter>,
+    waiting: VecDeque<SlotWaiter>,
 }
 
 #[derive(Debug)]
-struct Taken {
+struct TakenSlots {
     owner: OwnerKey,
     upstream: Arc<str>,
-    holders: Holders,
+    holders: SessionHolders,
     /// Absent while the child is being started.
     child: Option<Arc<ChildState>>,
 }
 
 #[derive(Debug)]
-struct Waiter {
-    wish: Wish,
+struct SlotWaiter {
+    request: SlotRequest,
     /// The place being vacated for this waiter.
     promised: Option<u64>,
-    grant: oneshot::Sender<Slot>,
+    grant: oneshot::Sender<ChildSlot>,
 }
 
 /// A request for a child: its owner, its upstream, and the upstream's cap.
 #[derive(Debug, Clone)]
-pub(super) struct Wish {
+pub(super) struct SlotRequest {
     pub(super) owner: OwnerKey,
     pub(super) upstream: Arc<str>,
     pub(super) max_of_upstream: usize,
-    pub(super) patience: Patience,
+    pub(super) patience: WaitPolicy,
     /// The sessions that the child is for.
-    pub(super) holders: Holders,
+    pub(super) holders: SessionHolders,
 }
 
 /// Whether a caller waits for a place under the caps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
+pub enum WaitPolicy {
     /// Up to `stdio.spawn_wait`.
     SpawnWait,
     /// Only for a place that an idle child of the same principal is giving up.
@@ -83,20 +83,20 @@ pub enum Patience {
 
 /// One place, free again when dropped.
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct ChildSlot {
     slots: Arc<ChildSlots>,
     id: u64,
 }
 
-/// The outcome of a [`Wish`].
+/// The outcome of a [`SlotRequest`].
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum Admission {
     /// A place, at once.
-    Taken(Slot),
+    Taken(ChildSlot),
     /// A place as soon as one is free.
-    Later(oneshot::Receiver<Slot>),
-    /// Too many wait already, the wish is not to wait, or it would wait for its own session.
-    Refused(Full),
+    Later(oneshot::Receiver<ChildSlot>),
+    /// Too many wait already, the request is not to wait, or it would wait for its own session.
+    Refused(NoChildSlot),
 }
 
 impl fmt::Debug for ChildSlots {
@@ -107,7 +107,7 @@ impl fmt::Debug for ChildSlots {
 
 impl ChildSlots {
     pub(super) fn new(settings: &StdioConfig) -> Arc<Self> {
-        let caps = Caps {
+        let caps = ChildCaps {
             total: settings.max_children,
             per_owner: settings.max_children_per_principal,
         };
@@ -120,38 +120,38 @@ impl ChildSlots {
         })
     }
 
-    /// Takes a place for `wish`. When a cap is reached, an idle child of the same principal is evicted to make room;
+    /// Takes a place for `request`. When a cap is reached, an idle child of the same principal is evicted to make room;
     /// never one of another principal.
-    pub(super) fn take(self: &Arc<Self>, wish: Wish) -> Place {
+    pub(super) fn take(self: &Arc<Self>, request: SlotRequest) -> Admission {
         let mut inner = self.inner();
         inner.forget_gone();
-        let Some(cap) = inner.reached(&wish, self.caps) else {
-            return Place::Taken(self.occupy(&mut inner, &wish));
+        let Some(cap) = inner.reached(&request, self.caps) else {
+            return Admission::Taken(self.occupy(&mut inner, &request));
         };
         if inner.waiting.len() >= self.max_waiting {
-            let cap = Cap::Waiting(self.max_waiting);
-            return Place::Refused(Full { cap, is_own: false });
+            let cap = ChildCap::Waiting(self.max_waiting);
+            return Admission::Refused(NoChildSlot { cap, is_own: false });
         }
-        let promised = inner.make_room(&wish);
-        let is_own = promised.is_none() && inner.is_all_own(&wish, cap);
-        if promised.is_none() && (is_own || wish.patience == Patience::None) {
-            return Place::Refused(Full { cap, is_own });
+        let promised = inner.make_room(&request);
+        let is_own = promised.is_none() && inner.is_all_own(&request, cap);
+        if promised.is_none() && (is_own || request.patience == WaitPolicy::None) {
+            return Admission::Refused(NoChildSlot { cap, is_own });
         }
         let (grant, later) = oneshot::channel();
         self.is_contended.store(true, Ordering::Release);
-        inner.waiting.push_back(Waiter {
-            wish,
+        inner.waiting.push_back(SlotWaiter {
+            request,
             promised,
             grant,
         });
-        Place::Later(later)
+        Admission::Later(later)
     }
 
-    /// The cap that leaves no place for `wish` now.
-    pub(super) fn full(&self, wish: &Wish) -> Full {
-        let reached = self.inner().reached(wish, self.caps);
-        Full {
-            cap: reached.unwrap_or(Cap::Starts),
+    /// The cap that leaves no place for `request` now.
+    pub(super) fn full(&self, request: &SlotRequest) -> NoChildSlot {
+        let reached = self.inner().reached(request, self.caps);
+        NoChildSlot {
+            cap: reached.unwrap_or(ChildCap::Starts),
             is_own: false,
         }
     }
@@ -163,10 +163,11 @@ impl ChildSlots {
         }
         let mut inner = self.inner();
         inner.forget_gone();
-        let of_owner = |waiter: &&Waiter| waiter.wish.owner == owner && waiter.promised.is_none();
+        let of_owner =
+            |waiter: &&SlotWaiter| waiter.request.owner == owner && waiter.promised.is_none();
         let all = inner.waiting.iter().enumerate();
         let mut waiting = all.filter(|(_, waiter)| of_owner(waiter));
-        let made = waiting.find_map(|(at, waiter)| Some((at, inner.make_room(&waiter.wish)?)));
+        let made = waiting.find_map(|(at, waiter)| Some((at, inner.make_room(&waiter.request)?)));
         if let Some((at, promised)) = made
             && let Some(waiter) = inner.waiting.get_mut(at)
         {
@@ -204,22 +205,22 @@ impl ChildSlots {
         inner.taken.len() + inner.owners.holders() + inner.upstreams.holders()
     }
 
-    fn occupy(self: &Arc<Self>, inner: &mut Inner, wish: &Wish) -> Slot {
+    fn occupy(self: &Arc<Self>, inner: &mut SlotTable, request: &SlotRequest) -> ChildSlot {
         let id = inner.next;
         inner.next += 1;
-        inner.owners.add(wish.owner);
-        inner.upstreams.add(Arc::clone(&wish.upstream));
-        let (owner, upstream) = (wish.owner, Arc::clone(&wish.upstream));
+        inner.owners.add(request.owner);
+        inner.upstreams.add(Arc::clone(&request.upstream));
+        let (owner, upstream) = (request.owner, Arc::clone(&request.upstream));
         inner.taken.insert(
             id,
-            Taken {
+            TakenSlots {
                 owner,
                 upstream,
-                holders: wish.holders.clone(),
+                holders: request.holders.clone(),
                 child: None,
             },
         );
-        Slot {
+        ChildSlot {
             slots: Arc::clone(self),
             id,
         }
@@ -232,7 +233,7 @@ impl ChildSlots {
             let mut inner = self.inner();
             inner.remove(id);
             while let Some(waiter) = inner.next_waiter(id, self.caps) {
-                let slot = self.occupy(&mut inner, &waiter.wish);
+                let slot = self.occupy(&mut inner, &waiter.request);
                 grants.push((waiter.grant, slot));
             }
         }
@@ -241,42 +242,42 @@ impl ChildSlots {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, SlotTable> {
         lock(&self.inner)
     }
 }
 
-impl Inner {
-    fn fits(&self, wish: &Wish, caps: Caps) -> bool {
-        self.reached(wish, caps).is_none()
+impl SlotTable {
+    fn fits(&self, request: &SlotRequest, caps: ChildCaps) -> bool {
+        self.reached(request, caps).is_none()
     }
 
-    /// The cap that leaves no place for `wish`.
-    fn reached(&self, wish: &Wish, caps: Caps) -> Option<Cap> {
-        if !self.upstream_fits(wish) {
-            Some(Cap::Upstream(wish.max_of_upstream))
-        } else if self.owners.of(&wish.owner) >= caps.per_owner {
-            Some(Cap::Principal(caps.per_owner))
+    /// The cap that leaves no place for `request`.
+    fn reached(&self, request: &SlotRequest, caps: ChildCaps) -> Option<ChildCap> {
+        if !self.upstream_fits(request) {
+            Some(ChildCap::Upstream(request.max_of_upstream))
+        } else if self.owners.of(&request.owner) >= caps.per_owner {
+            Some(ChildCap::Principal(caps.per_owner))
         } else {
-            (self.taken.len() >= caps.total).then_some(Cap::Total(caps.total))
+            (self.taken.len() >= caps.total).then_some(ChildCap::Total(caps.total))
         }
     }
 
-    /// Whether every place under `cap` is held by a session that `wish` is for.
-    fn is_all_own(&self, wish: &Wish, cap: Cap) -> bool {
+    /// Whether every place under `cap` is held by a session that `request` is for.
+    fn is_all_own(&self, request: &SlotRequest, cap: ChildCap) -> bool {
         let mut concerned = self.taken.values().filter(|taken| match cap {
-            Cap::Upstream(_) => taken.upstream == wish.upstream,
-            Cap::Principal(_) => taken.owner == wish.owner,
+            ChildCap::Upstream(_) => taken.upstream == request.upstream,
+            ChildCap::Principal(_) => taken.owner == request.owner,
             _ => true,
         });
         concerned.all(|taken| {
             let ends = |child: &Arc<ChildState>| child.closed().is_cancelled();
-            taken.holders.shares(&wish.holders) && !taken.child.as_ref().is_some_and(ends)
+            taken.holders.shares(&request.holders) && !taken.child.as_ref().is_some_and(ends)
         })
     }
 
-    fn upstream_fits(&self, wish: &Wish) -> bool {
-        self.upstreams.of(&wish.upstream) < wish.max_of_upstream
+    fn upstream_fits(&self, request: &SlotRequest) -> bool {
+        self.upstreams.of(&request.upstream) < request.max_of_upstream
     }
 
     /// Drops waiters whose caller gave up.
@@ -285,13 +286,13 @@ impl Inner {
     }
 
     /// Evicts the least recently used idle child of the same principal whose place satisfies the cap, and returns that
-    /// place. Spares children held by a session of the wish, as that session would start them again at once.
-    fn make_room(&self, wish: &Wish) -> Option<u64> {
-        let same_upstream = !self.upstream_fits(wish);
+    /// place. Spares children held by a session of the request, as that session would start them again at once.
+    fn make_room(&self, request: &SlotRequest) -> Option<u64> {
+        let same_upstream = !self.upstream_fits(request);
         // Any child of the principal helps against the total and the principal's cap.
         let promised = |id: &u64| self.waiting.iter().any(|w| w.promised.as_ref() == Some(id));
         let candidates = self.taken.iter().filter(|(_, taken)| {
-            taken.owner == wish.owner && (!same_upstream || taken.upstream == wish.upstream)
+            taken.owner == request.owner && (!same_upstream || taken.upstream == request.upstream)
         });
         let mut best: Option<(u64, &Arc<ChildState>)> = None;
         for (id, taken) in candidates {
@@ -302,7 +303,7 @@ impl Inner {
                     return Some(*id);
                 }
             } else if child.is_idle()
-                && !taken.holders.shares(&wish.holders)
+                && !taken.holders.shares(&request.holders)
                 && best.is_none_or(|(_, other)| child.last_used() < other.last_used())
             {
                 best = Some((*id, child));
@@ -322,9 +323,9 @@ impl Inner {
     }
 
     /// The waiter that gets the place `vacated`: the promised waiter, else the first whose caps allow a place.
-    fn next_waiter(&mut self, vacated: u64, caps: Caps) -> Option<Waiter> {
+    fn next_waiter(&mut self, vacated: u64, caps: ChildCaps) -> Option<SlotWaiter> {
         self.forget_gone();
-        let fits = |waiter: &Waiter| self.fits(&waiter.wish, caps);
+        let fits = |waiter: &SlotWaiter| self.fits(&waiter.request, caps);
         let promised = self
             .waiting
             .iter()
@@ -340,7 +341,7 @@ impl Inner {
     }
 }
 
-impl Slot {
+impl ChildSlot {
     /// The child that lives here.
     pub(super) fn settle(&self, child: Arc<ChildState>) {
         if let Some(taken) = self.slots.inner().taken.get_mut(&self.id) {
@@ -349,7 +350,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl Drop for ChildSlot {
     fn drop(&mut self) {
         self.slots.vacate(self.id);
     }

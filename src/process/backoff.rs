@@ -36,7 +36,7 @@ const FORGET: Duration = Duration::from_secs(30);
 
 /// The unrequested end of a child.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Crash {
+pub(super) struct ChildCrash {
     /// Whether the child wrote a message before.
     pub(super) spoke: bool,
     /// The lifetime of the child.
@@ -45,7 +45,7 @@ pub(super) struct Crash {
 
 /// A refusal to start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wait {
+pub(super) struct BackoffRefusal {
     /// Until the next start is allowed.
     pub(super) left: Duration,
     /// The last words of the last child.
@@ -53,25 +53,25 @@ pub(super) struct Wait {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Backoff(Mutex<Series>);
+pub(super) struct CrashBackoff(Mutex<CrashSeries>);
 
-type Key = (OwnerKey, Arc<str>);
+type BackoffKey = (OwnerKey, Arc<str>);
 
 #[derive(Debug, Default)]
-struct Series {
-    single: HashMap<Key, Failures>,
-    for_all: HashMap<Arc<str>, (OwnerKey, Failures)>,
+struct CrashSeries {
+    single: HashMap<BackoffKey, CrashHistory>,
+    for_all: HashMap<Arc<str>, (OwnerKey, CrashHistory)>,
 }
 
 #[derive(Debug)]
-struct Failures {
+struct CrashHistory {
     starts: u32,
     crashes: u32,
     until: Instant,
     last_words: Option<String>,
 }
 
-impl Failures {
+impl CrashHistory {
     fn none(now: Instant) -> Self {
         Self {
             starts: 0,
@@ -81,7 +81,13 @@ impl Failures {
         }
     }
 
-    fn add(&mut self, crash: Crash, last_words: Option<String>, longest: Duration, now: Instant) {
+    fn add(
+        &mut self,
+        crash: ChildCrash,
+        last_words: Option<String>,
+        longest: Duration,
+        now: Instant,
+    ) {
         if crash.spoke {
             self.starts = 0;
             self.crashes += 1;
@@ -100,10 +106,10 @@ impl Failures {
         self.last_words = last_words;
     }
 
-    fn wait(&self, now: Instant) -> Option<Wait> {
+    fn wait(&self, now: Instant) -> Option<BackoffRefusal> {
         let left = self.until.saturating_duration_since(now);
         let last_words = self.last_words.clone();
-        (!left.is_zero()).then_some(Wait { left, last_words })
+        (!left.is_zero()).then_some(BackoffRefusal { left, last_words })
     }
 
     fn is_over(&self, now: Instant) -> bool {
@@ -111,16 +117,21 @@ impl Failures {
     }
 }
 
-impl Backoff {
+impl CrashBackoff {
     /// Whether a start is refused now.
-    pub(super) fn check(&self, owner: OwnerKey, upstream: &Arc<str>, now: Instant) -> Option<Wait> {
+    pub(super) fn check(
+        &self,
+        owner: OwnerKey,
+        upstream: &Arc<str>,
+        now: Instant,
+    ) -> Option<BackoffRefusal> {
         let series = self.series();
         let own = series.single.get(&(owner, Arc::clone(upstream)));
         let own = own.and_then(|failures| failures.wait(now));
         own.or_else(|| {
             let (_, failures) = series.for_all.get(upstream)?;
             // `last_words` are those of another principal's child.
-            Some(Wait {
+            Some(BackoffRefusal {
                 last_words: None,
                 ..failures.wait(now)?
             })
@@ -132,7 +143,7 @@ impl Backoff {
         &self,
         owner: OwnerKey,
         upstream: &Arc<str>,
-        crash: Crash,
+        crash: ChildCrash,
         last_words: Option<String>,
         now: Instant,
     ) {
@@ -145,13 +156,13 @@ impl Backoff {
         let own = series
             .single
             .entry(key)
-            .or_insert_with(|| Failures::none(now));
+            .or_insert_with(|| CrashHistory::none(now));
         own.add(crash, last_words, LONGEST, now);
         if crash.spoke {
             return;
         }
         let all = series.for_all.entry(Arc::clone(upstream));
-        let (last, failures) = all.or_insert_with(|| (owner, Failures::none(now)));
+        let (last, failures) = all.or_insert_with(|| (owner, CrashHistory::none(now)));
         if *last != owner || failures.starts == 0 {
             *last = owner;
             failures.add(crash, None, LONGEST_FOR_ALL, now);
@@ -178,7 +189,7 @@ impl Backoff {
         self.series().single.len()
     }
 
-    fn series(&self) -> MutexGuard<'_, Series> {
+    fn series(&self) -> MutexGuard<'_, CrashSeries> {
         lock(&self.0)
     }
 }
@@ -188,11 +199,11 @@ mod tests {
     use super::*;
     use crate::call::Principal;
 
-    const AT_START: Crash = Crash {
+    const AT_START: ChildCrash = ChildCrash {
         spoke: false,
         age: Duration::from_millis(5),
     };
-    const AFTER_START: Crash = Crash {
+    const AFTER_START: ChildCrash = ChildCrash {
         spoke: true,
         age: Duration::from_millis(5),
     };
@@ -202,11 +213,11 @@ mod tests {
     }
 
     /// The wait of `who` at `now`.
-    fn told(backoff: &Backoff, who: &str, now: Instant) -> Option<Wait> {
+    fn told(backoff: &CrashBackoff, who: &str, now: Instant) -> Option<BackoffRefusal> {
         backoff.check(owner(who), &"up".into(), now)
     }
 
-    fn crash(backoff: &Backoff, now: Instant, who: &str, crash: Crash, times: u32) {
+    fn crash(backoff: &CrashBackoff, now: Instant, who: &str, crash: ChildCrash, times: u32) {
         for _ in 0..times {
             backoff.crashed(
                 owner(who),
@@ -220,7 +231,7 @@ mod tests {
 
     #[test]
     fn failed_starts_wait_longer_and_longer() {
-        let (backoff, now) = (Backoff::default(), Instant::now());
+        let (backoff, now) = (CrashBackoff::default(), Instant::now());
         crash(&backoff, now, "alice", AT_START, FREE_STARTS);
         assert_eq!(told(&backoff, "alice", now), None);
         let mut before = Duration::ZERO;
@@ -237,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_few_crashes_of_a_working_server_cost_nothing() {
-        let (backoff, now) = (Backoff::default(), Instant::now());
+        let (backoff, now) = (CrashBackoff::default(), Instant::now());
         crash(&backoff, now, "alice", AFTER_START, FREE_CRASHES);
         assert_eq!(told(&backoff, "alice", now), None);
         crash(&backoff, now, "alice", AFTER_START, 1);
@@ -246,7 +257,7 @@ mod tests {
 
     #[test]
     fn one_principal_cannot_stop_another() {
-        let (backoff, now) = (Backoff::default(), Instant::now());
+        let (backoff, now) = (CrashBackoff::default(), Instant::now());
         crash(&backoff, now, "mallory", AFTER_START, 50);
         crash(&backoff, now, "mallory", AT_START, 50);
         assert_eq!(told(&backoff, "alice", now), None);
@@ -255,7 +266,7 @@ mod tests {
 
     #[test]
     fn an_upstream_that_starts_for_nobody_waits_for_everybody() {
-        let (backoff, now) = (Backoff::default(), Instant::now());
+        let (backoff, now) = (CrashBackoff::default(), Instant::now());
         for who in ["alice", "bob", "carol"] {
             crash(&backoff, now, who, AT_START, 1);
         }
@@ -268,13 +279,13 @@ mod tests {
 
     #[test]
     fn a_healthy_life_ends_the_series() {
-        let (backoff, now) = (Backoff::default(), Instant::now());
+        let (backoff, now) = (CrashBackoff::default(), Instant::now());
         crash(&backoff, now, "alice", AT_START, 5);
         crash(
             &backoff,
             now,
             "alice",
-            Crash {
+            ChildCrash {
                 spoke: true,
                 age: HEALTHY,
             },
@@ -286,7 +297,7 @@ mod tests {
 
     #[test]
     fn old_series_leave_no_entry() {
-        let (backoff, now) = (Backoff::default(), Instant::now());
+        let (backoff, now) = (CrashBackoff::default(), Instant::now());
         crash(&backoff, now, "alice", AT_START, 5);
         backoff.forget_old(now);
         assert_eq!(backoff.len(), 1);

@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::state::ChildState;
-use super::stdin_writer::{Outbox, SendError};
+use super::stdin_writer::{SendError, StdinWriter};
 use super::stop_reason::StopReason;
 
 /// A running child. Clones share it; when the last one is dropped the child is stopped.
 #[derive(Clone)]
-pub struct StdioConnection(Arc<Handle>);
+pub struct StdioConnection(Arc<ProcessHandle>);
 
 impl fmt::Debug for StdioConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -21,20 +21,20 @@ impl fmt::Debug for StdioConnection {
     }
 }
 
-struct Handle {
+struct ProcessHandle {
     state: Arc<ChildState>,
-    outbox: Arc<Outbox>,
+    outbox: Arc<StdinWriter>,
 }
 
-impl Drop for Handle {
+impl Drop for ProcessHandle {
     fn drop(&mut self) {
         self.state.stop(StopReason::Dropped);
     }
 }
 
 impl StdioConnection {
-    pub(super) fn new(state: Arc<ChildState>, outbox: Arc<Outbox>) -> Self {
-        Self(Arc::new(Handle { state, outbox }))
+    pub(super) fn new(state: Arc<ChildState>, outbox: Arc<StdinWriter>) -> Self {
+        Self(Arc::new(ProcessHandle { state, outbox }))
     }
 
     /// Sends one message, waiting while more than a bound is queued for the child. Raw line

@@ -18,7 +18,7 @@ const MAX_TEXTS: usize = 256;
 
 /// Events of children that make one line a minute for each upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Event {
+pub(super) enum ChildEvent {
     /// A start, while the last one gave no sign of life.
     Start,
     /// An end that the gateway did not cause.
@@ -30,13 +30,13 @@ pub(super) enum Event {
 /// Lines already logged, by upstream. Not evicted, as upstreams are few.
 #[derive(Debug, Default)]
 pub(super) struct ChildLines {
-    told: LineLimit<(Arc<str>, Event)>,
+    told: LineLimit<(Arc<str>, ChildEvent)>,
     hasher: RandomState,
-    texts: Mutex<VecDeque<Text>>,
+    texts: Mutex<VecDeque<EventText>>,
 }
 
 #[derive(Debug)]
-struct Text {
+struct EventText {
     digest: u64,
     pid: u32,
     at: Instant,
@@ -44,7 +44,7 @@ struct Text {
 
 impl ChildLines {
     /// Admits an event to the log, with the number of suppressed events before it; `None` if suppressed.
-    pub(super) fn admit(&self, upstream: &Arc<str>, event: Event) -> Option<u64> {
+    pub(super) fn admit(&self, upstream: &Arc<str>, event: ChildEvent) -> Option<u64> {
         self.told.admit((Arc::clone(upstream), event))
     }
 
@@ -60,7 +60,7 @@ impl ChildLines {
             texts.pop_front();
         }
         let at = Instant::now();
-        texts.push_back(Text { digest, pid, at });
+        texts.push_back(EventText { digest, pid, at });
         false
     }
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::home_dirs::Home;
+use super::home_dirs::HomeDir;
 use crate::config::StdioCarrier;
 use crate::telemetry::redact::{cut, is_secret_name};
 
@@ -20,7 +20,7 @@ pub(super) const DEFAULT_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
 /// Resources of the gateway's own process for its children.
 #[derive(Clone)]
-pub struct Host {
+pub struct HostEnvironment {
     /// The program that answers to `exec-child` and `guardian`.
     pub exe: PathBuf,
     /// Directories to keep the children's homes and caches in; the first usable one is taken.
@@ -33,17 +33,17 @@ pub struct Host {
     pub descriptors: Option<u64>,
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for HostEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Not the environment: it holds the operator's secrets.
-        f.debug_struct("Host")
+        f.debug_struct("HostEnvironment")
             .field("exe", &self.exe)
             .field("state_dirs", &self.state_dirs)
             .finish_non_exhaustive()
     }
 }
 
-impl Host {
+impl HostEnvironment {
     /// This very process: its program, its state directory, its environment.
     #[must_use]
     pub fn current() -> Self {
@@ -75,7 +75,7 @@ impl Host {
 pub(super) fn variables(
     host: &BTreeMap<OsString, OsString>,
     carrier: &StdioCarrier,
-    home: &Home,
+    home: &HomeDir,
 ) -> BTreeMap<OsString, OsString> {
     let mut all = BTreeMap::from([("PATH".into(), DEFAULT_PATH.into())]);
     let names = INHERITED
@@ -119,7 +119,7 @@ pub(super) fn secrets<'a>(
 
 /// Paths of the program of `carrier` on this machine: its file, absolute arguments and directories. Names without a
 /// directory are no paths: a package may have such a name.
-pub(super) fn paths(carrier: &StdioCarrier, home: &Home) -> Vec<String> {
+pub(super) fn paths(carrier: &StdioCarrier, home: &HomeDir) -> Vec<String> {
     let command = Path::new(&carrier.command);
     // A relative path is tied to our own directory before it is run.
     let command = [Some(command.to_owned()), std::path::absolute(command).ok()];
@@ -200,7 +200,7 @@ mod tests {
 
     use super::*;
     use crate::call::Principal;
-    use crate::process::home_dirs::Homes;
+    use crate::process::home_dirs::HomeDirs;
     use crate::secret::Secret;
 
     fn carrier() -> StdioCarrier {
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn only_listed_variables_reach_a_child() {
         let directory = tempfile::tempdir().unwrap();
-        let homes = Homes::open(&[directory.path().to_owned()]).unwrap();
+        let homes = HomeDirs::open(&[directory.path().to_owned()]).unwrap();
         let host = ["PATH", "LANG", "SECRET_TOKEN", "EXTRA", "HOME"];
         let host = host
             .map(|name| (name.into(), "ours".into()))
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn what_a_child_is_started_with_tells_its_paths() {
         let directory = tempfile::tempdir().unwrap();
-        let homes = Homes::open(&[directory.path().to_owned()]).unwrap();
+        let homes = HomeDirs::open(&[directory.path().to_owned()]).unwrap();
         let home = homes.home(Principal::anonymous().owner(), "up");
         let own = home.path().to_str().unwrap();
         let mut carrier = carrier();

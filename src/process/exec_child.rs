@@ -24,7 +24,7 @@ const CANNOT_RUN: u8 = 126;
 
 /// The arguments of the helper.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct ExecPlan {
     /// The parent, whose death ends the child.
     pub(super) parent: i32,
     /// Working directory.
@@ -54,8 +54,8 @@ enum PlanError {
     Prepare(#[from] io::Error),
 }
 
-impl Plan {
-    /// The arguments that [`Plan::decode`] reads, subcommand included.
+impl ExecPlan {
+    /// The arguments that [`ExecPlan::decode`] reads, subcommand included.
     pub(super) fn encode(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = vec![
             SUBCOMMAND.into(),
@@ -117,7 +117,7 @@ pub fn resource(name: &str) -> Option<Resource> {
 ///
 /// Must be called before any other thread exists.
 pub fn exec_child(args: impl Iterator<Item = OsString>) -> ExitCode {
-    let error = match Plan::decode(args) {
+    let error = match ExecPlan::decode(args) {
         Some(plan) => carry_out(&plan),
         None => PlanError::Arguments,
     };
@@ -126,7 +126,7 @@ pub fn exec_child(args: impl Iterator<Item = OsString>) -> ExitCode {
     ExitCode::from(CANNOT_RUN)
 }
 
-fn carry_out(plan: &Plan) -> PlanError {
+fn carry_out(plan: &ExecPlan) -> PlanError {
     match prepare(plan) {
         Ok(()) => {}
         Err(error) => return error,
@@ -142,7 +142,7 @@ fn carry_out(plan: &Plan) -> PlanError {
     PlanError::Exec(shown(program), error)
 }
 
-fn prepare(plan: &Plan) -> Result<(), PlanError> {
+fn prepare(plan: &ExecPlan) -> Result<(), PlanError> {
     // The spawner made us leader of our group already; asserting it costs nothing.
     if rustix::process::getpgrp() != getpid() {
         rustix::process::setpgid(None, None).map_err(io::Error::from)?;
@@ -182,26 +182,26 @@ mod tests {
 
     #[test]
     fn a_plan_survives_its_arguments() {
-        let plan = Plan {
+        let plan = ExecPlan {
             parent: 42,
             cwd: "/a b".into(),
             descriptors: Some(1024),
             rlimits: vec![("nofile".to_owned(), 64), ("core".to_owned(), 0)],
             command: vec!["sh".into(), "--".into(), "--cwd".into(), "a\nb".into()],
         };
-        let decoded = Plan::decode(plan.encode().into_iter().skip(1));
+        let decoded = ExecPlan::decode(plan.encode().into_iter().skip(1));
         assert_eq!(decoded, Some(plan));
     }
 
     #[test]
     fn arguments_without_a_program_are_refused() {
         let args = ["--parent", "1", "--cwd", "/", "--"].map(OsString::from);
-        assert_eq!(Plan::decode(args.into_iter()), None);
+        assert_eq!(ExecPlan::decode(args.into_iter()), None);
         assert_eq!(
-            Plan::decode(["--what"].map(OsString::from).into_iter()),
+            ExecPlan::decode(["--what"].map(OsString::from).into_iter()),
             None
         );
-        assert_eq!(Plan::decode(std::iter::empty()), None);
+        assert_eq!(ExecPlan::decode(std::iter::empty()), None);
     }
 
     #[test]

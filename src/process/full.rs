@@ -4,7 +4,7 @@ use std::fmt;
 
 /// Which cap leaves no place for a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cap {
+pub enum ChildCap {
     /// `stdio.max_children`.
     Total(usize),
     /// `stdio.max_children_per_principal`.
@@ -19,23 +19,23 @@ pub enum Cap {
 
 /// Why there is no place for a child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Full {
+pub struct NoChildSlot {
     /// The cap that is reached.
-    pub cap: Cap,
+    pub cap: ChildCap,
     /// Whether the session that asks holds every place under it: it would wait for itself.
     pub is_own: bool,
 }
 
-impl fmt::Display for Full {
+impl fmt::Display for NoChildSlot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, limit) = match self.cap {
-            Cap::Total(limit) => ("stdio.max_children", limit),
-            Cap::Principal(limit) => ("stdio.max_children_per_principal", limit),
-            Cap::Upstream(limit) => ("max_children of this upstream", limit),
-            Cap::Waiting(limit) => {
+            ChildCap::Total(limit) => ("stdio.max_children", limit),
+            ChildCap::Principal(limit) => ("stdio.max_children_per_principal", limit),
+            ChildCap::Upstream(limit) => ("max_children of this upstream", limit),
+            ChildCap::Waiting(limit) => {
                 return write!(f, "{limit} callers wait for one already");
             }
-            Cap::Starts => return f.write_str("other processes were starting all the time"),
+            ChildCap::Starts => return f.write_str("other processes were starting all the time"),
         };
         if self.is_own {
             write!(f, "this session holds all {limit} that {name} allows")

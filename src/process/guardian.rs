@@ -16,7 +16,7 @@ use std::sync::{Mutex, MutexGuard};
 use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::home_dirs::Homes;
+use super::home_dirs::HomeDirs;
 use super::{orphan_sweep, reap};
 
 use crate::cause::chain;
@@ -93,31 +93,31 @@ fn watch(mut input: impl io::BufRead) -> BTreeSet<i32> {
 /// The gateway's end of the pipe.
 #[derive(Debug)]
 pub(super) struct Guardian {
-    program: Program,
-    link: Mutex<Link>,
+    program: GuardianProgram,
+    link: Mutex<GuardianPipe>,
 }
 
 #[derive(Debug)]
-struct Program {
+struct GuardianProgram {
     exe: PathBuf,
     root: PathBuf,
     lock: File,
 }
 
 #[derive(Debug)]
-struct Link {
+struct GuardianPipe {
     process: Option<(Child, ChildStdin)>,
     groups: BTreeSet<i32>,
 }
 
 impl Guardian {
     /// Starts the guardian process from the program `exe`; strays are recognised by the root of `homes`.
-    pub(super) fn start(exe: &Path, homes: &Homes) -> io::Result<Self> {
-        let mut link = Link {
+    pub(super) fn start(exe: &Path, homes: &HomeDirs) -> io::Result<Self> {
+        let mut link = GuardianPipe {
             process: None,
             groups: BTreeSet::new(),
         };
-        let program = Program {
+        let program = GuardianProgram {
             exe: exe.to_owned(),
             root: homes.root().to_owned(),
             lock: homes.lock()?,
@@ -162,14 +162,14 @@ impl Guardian {
         self.link().process.as_ref().map(|(child, _)| child.id())
     }
 
-    fn link(&self) -> MutexGuard<'_, Link> {
+    fn link(&self) -> MutexGuard<'_, GuardianPipe> {
         lock(&self.link)
     }
 }
 
-impl Link {
+impl GuardianPipe {
     /// Sends one line; a guardian that cannot take it is replaced, and the new process gets every group.
-    fn tell(&mut self, program: &Program, sign: char, id: i32) {
+    fn tell(&mut self, program: &GuardianProgram, sign: char, id: i32) {
         let sent = match &mut self.process {
             Some((_, pipe)) => pipe.write_all(format!("{sign}{id}\n").as_bytes()).is_ok(),
             None => false,
@@ -179,7 +179,7 @@ impl Link {
         }
     }
 
-    fn replace(&mut self, program: &Program) {
+    fn replace(&mut self, program: &GuardianProgram) {
         self.end();
         if let Err(error) = self.revive(program) {
             tracing::error!(
@@ -199,7 +199,7 @@ impl Link {
         }
     }
 
-    fn revive(&mut self, program: &Program) -> io::Result<()> {
+    fn revive(&mut self, program: &GuardianProgram) -> io::Result<()> {
         #[expect(clippy::disallowed_methods, reason = "the guardian of crate::process")]
         let mut command = Command::new(&program.exe);
         command
@@ -227,7 +227,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for GuardianPipe {
     fn drop(&mut self) {
         if let Some((mut child, pipe)) = self.process.take() {
             drop(pipe);

@@ -10,9 +10,9 @@ pub type HolderKey = [u8; 16];
 
 /// The sessions of a link or of a child, with a count of uses for each. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub struct Holders(Arc<Mutex<HashMap<HolderKey, usize>>>);
+pub struct SessionHolders(Arc<Mutex<HashMap<HolderKey, usize>>>);
 
-impl Holders {
+impl SessionHolders {
     /// Held by one session.
     #[must_use]
     pub fn of(holder: HolderKey) -> Self {
@@ -57,9 +57,9 @@ mod tests {
     #[test]
     fn holders_are_shared_until_they_leave() {
         let (pool, own, stranger) = (
-            Holders::default(),
-            Holders::of([1; 16]),
-            Holders::of([2; 16]),
+            SessionHolders::default(),
+            SessionHolders::of([1; 16]),
+            SessionHolders::of([2; 16]),
         );
         assert!(!pool.shares(&own) && !pool.shares(&pool));
         pool.add([1; 16]);

@@ -76,7 +76,7 @@ const MAX_SHARES: u32 = 64;
 
 /// The directories of all children.
 #[derive(Debug)]
-pub(super) struct Homes {
+pub(super) struct HomeDirs {
     root: PathBuf,
     /// Held while the gateway or its guardian lives: a process with a path below `root` is a child of ours.
     lock: File,
@@ -86,13 +86,13 @@ pub(super) struct Homes {
 
 /// The private directory of one (principal, upstream), while a child uses it.
 #[derive(Debug)]
-pub(super) struct Home {
-    homes: Arc<Homes>,
+pub(super) struct HomeDir {
+    homes: Arc<HomeDirs>,
     path: PathBuf,
     caches: PathBuf,
 }
 
-impl Homes {
+impl HomeDirs {
     /// Takes a part of the first usable directory of `candidates`: the same part at every start,
     /// unless another gateway holds it.
     ///
@@ -141,7 +141,7 @@ impl Homes {
     }
 
     /// The home of `owner` at `upstream`; nothing is created yet.
-    pub(super) fn home(self: &Arc<Self>, owner: OwnerKey, upstream: &str) -> Home {
+    pub(super) fn home(self: &Arc<Self>, owner: OwnerKey, upstream: &str) -> HomeDir {
         let name: String = digest(&SHA256, owner.bytes())
             .as_ref()
             .iter()
@@ -152,7 +152,7 @@ impl Homes {
         let path = self.root.join(HOMES).join(upstream).join(name);
         let caches = self.root.join("caches").join(upstream);
         self.used().add(path.clone());
-        Home {
+        HomeDir {
             homes: Arc::clone(self),
             path,
             caches,
@@ -178,7 +178,7 @@ impl Homes {
     }
 }
 
-impl Home {
+impl HomeDir {
     /// The directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
@@ -202,7 +202,7 @@ impl Home {
     }
 }
 
-impl Drop for Home {
+impl Drop for HomeDir {
     fn drop(&mut self) {
         let mut used = lock(&self.homes.used);
         used.remove(&self.path);
@@ -222,16 +222,16 @@ mod tests {
         Principal::new("i", name, "", Vec::new(), None).owner()
     }
 
-    fn homes() -> (tempfile::TempDir, Arc<Homes>) {
+    fn homes() -> (tempfile::TempDir, Arc<HomeDirs>) {
         let directory = tempfile::tempdir().unwrap();
-        let homes = Homes::open(&[directory.path().join("state")]).unwrap();
+        let homes = HomeDirs::open(&[directory.path().join("state")]).unwrap();
         (directory, homes)
     }
 
     #[test]
     fn directories_that_cannot_be_used_are_all_named() {
         let candidates = ["/proc/one", "/proc/two"].map(PathBuf::from);
-        let error = Homes::open(&candidates).unwrap_err().to_string();
+        let error = HomeDirs::open(&candidates).unwrap_err().to_string();
         assert!(
             error.contains("/proc/one: ") && error.contains("/proc/two: "),
             "{error}"
@@ -275,11 +275,11 @@ mod tests {
     #[test]
     fn two_gateways_never_share_a_root() {
         let (directory, homes) = homes();
-        let other = Homes::open(&[directory.path().join("state")]).unwrap();
+        let other = HomeDirs::open(&[directory.path().join("state")]).unwrap();
         assert_ne!(homes.root(), other.root());
         let first = homes.root().to_owned();
         drop(homes);
-        let again = Homes::open(&[directory.path().join("state")]).unwrap();
+        let again = HomeDirs::open(&[directory.path().join("state")]).unwrap();
         assert_eq!(again.root(), first);
     }
 
@@ -291,9 +291,9 @@ mod tests {
             directory.path().join("file/below"),
             directory.path().join("good"),
         ];
-        let homes = Homes::open(&candidates).unwrap();
+        let homes = HomeDirs::open(&candidates).unwrap();
         assert!(homes.root().starts_with(&candidates[1]));
-        assert!(Homes::open(&candidates[..1]).is_err());
+        assert!(HomeDirs::open(&candidates[..1]).is_err());
     }
 
     #[test]
@@ -301,7 +301,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(directory.path(), &link).unwrap();
-        assert!(Homes::open(&[link]).is_err());
+        assert!(HomeDirs::open(&[link]).is_err());
     }
 
     #[test]

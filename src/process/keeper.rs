@@ -16,11 +16,11 @@ use tokio::io::unix::AsyncFd;
 use tokio_util::sync::CancellationToken;
 
 use super::guardian::Guardian;
-use super::home_dirs::Home;
+use super::home_dirs::HomeDir;
 use super::reap;
 use super::state::ChildState;
-use super::stderr::Drain;
-use super::stdin_writer::Outbox;
+use super::stderr::StderrReader;
+use super::stdin_writer::StdinWriter;
 use super::stop_reason::StopReason;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -35,18 +35,18 @@ const KILL_WAIT: Duration = Duration::from_secs(2);
 
 /// The waits of the stop ladder.
 #[derive(Debug, Clone)]
-pub(super) struct Ladder {
+pub(super) struct StopLadder {
     /// From closed standard input to SIGTERM.
     pub(super) eof: Duration,
     /// From SIGTERM to SIGKILL.
     pub(super) term: Duration,
     /// Cuts both waits short when the gateway ends.
-    pub(super) hurry: Hurry,
+    pub(super) hurry: StopHurry,
 }
 
 /// When the gateway ends, waits of stop ladders end early, so that it is gone in time.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Hurry {
+pub(super) struct StopHurry {
     /// Children that were only asked to end are sent SIGTERM.
     pub(super) term: CancellationToken,
     /// Remaining processes are killed.
@@ -63,18 +63,18 @@ async fn wait(full: Duration, cut: &CancellationToken) {
 
 /// Everything that ends with the child.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct ChildKeeper {
     pub(super) state: Arc<ChildState>,
-    pub(super) outbox: Arc<Outbox>,
-    pub(super) stderr: Drain,
-    pub(super) group: Group,
-    pub(super) ladder: Ladder,
+    pub(super) outbox: Arc<StdinWriter>,
+    pub(super) stderr: StderrReader,
+    pub(super) group: ProcessGroup,
+    pub(super) ladder: StopLadder,
     /// An unused child is stopped after this.
     pub(super) idle: Duration,
-    pub(super) home: Home,
+    pub(super) home: HomeDir,
 }
 
-impl Keeper {
+impl ChildKeeper {
     /// Keeps the child until it and its group have ended.
     pub(super) async fn run(mut self) {
         let state = Arc::clone(&self.state);
@@ -94,7 +94,7 @@ impl Keeper {
 }
 
 /// Serves a running child: its input, its start permit and its idle stop. Never ends.
-async fn serve(state: &ChildState, outbox: &Outbox, idle: Duration) {
+async fn serve(state: &ChildState, outbox: &StdinWriter, idle: Duration) {
     tokio::join!(outbox.pump(), free_start(state), stop_idle(state, idle));
     std::future::pending::<()>().await;
 }
@@ -119,7 +119,7 @@ async fn stop_idle(state: &ChildState, idle: Duration) {
 
 /// A child and the process group it leads. Dropped early, the group is killed.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct ProcessGroup {
     child: Child,
     id: Pid,
     guardian: Arc<Guardian>,
@@ -129,7 +129,7 @@ pub(super) struct Group {
     is_swept: bool,
 }
 
-impl Group {
+impl ProcessGroup {
     /// Takes over a started child that leads its own group.
     ///
     /// # Errors
@@ -159,8 +159,8 @@ impl Group {
     async fn last(
         &mut self,
         state: &ChildState,
-        outbox: &Outbox,
-        ladder: &Ladder,
+        outbox: &StdinWriter,
+        ladder: &StopLadder,
     ) -> Option<ExitStatus> {
         tokio::select! {
             () = self.ended() => {}
@@ -174,7 +174,7 @@ impl Group {
     }
 
     // Spec: SPEC D-04
-    async fn climb(&self, state: &ChildState, outbox: &Outbox, ladder: &Ladder) {
+    async fn climb(&self, state: &ChildState, outbox: &StdinWriter, ladder: &StopLadder) {
         state.closed().cancelled().await;
         outbox.close();
         // A child that never spoke may not read its input yet, and would not see the end of it.
@@ -203,7 +203,7 @@ impl Group {
     }
 
     /// Ends the processes that the leader left behind: SIGTERM, a wait, SIGKILL.
-    async fn sweep(&mut self, ladder: &Ladder) {
+    async fn sweep(&mut self, ladder: &StopLadder) {
         let never = CancellationToken::new();
         for (signal, limit, cut) in [
             (Signal::TERM, ladder.term, &ladder.hurry.kill),
@@ -239,7 +239,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if !self.is_swept {
             self.signal(Signal::KILL);

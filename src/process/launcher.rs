@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use tokio::sync::oneshot;
 
 use super::guardian::Guardian;
-use super::home_dirs::{Home, Homes};
+use super::home_dirs::{HomeDir, HomeDirs};
 use super::{orphan_sweep, reap};
 
 /// Between two looks at orphans and the guardian, while there is something to look after.
@@ -26,29 +26,29 @@ const QUIET_ROUNDS: u32 = 3;
 
 /// A started process with our ends of its pipes.
 #[derive(Debug)]
-pub(super) struct Launched {
+pub(super) struct LaunchedProcess {
     pub(super) child: Child,
     pub(super) stdin: OwnedFd,
     pub(super) stdout: OwnedFd,
     pub(super) stderr: OwnedFd,
-    pub(super) home: Home,
+    pub(super) home: HomeDir,
 }
 
-struct Order {
+struct LaunchOrder {
     command: Command,
-    home: Home,
-    reply: oneshot::Sender<io::Result<Launched>>,
+    home: HomeDir,
+    reply: oneshot::Sender<io::Result<LaunchedProcess>>,
 }
 
 /// A handle to the thread; the thread ends with the last handle.
 #[derive(Debug, Clone)]
-pub(super) struct Launcher(SyncSender<Order>);
+pub(super) struct ProcessLauncher(SyncSender<LaunchOrder>);
 
-impl Launcher {
+impl ProcessLauncher {
     /// Starts the thread; at most `queue` orders wait for it.
     pub(super) fn start(
         guardian: Arc<Guardian>,
-        homes: Arc<Homes>,
+        homes: Arc<HomeDirs>,
         queue: usize,
     ) -> io::Result<Self> {
         let (orders, inbox) = sync_channel(queue);
@@ -65,10 +65,14 @@ impl Launcher {
     ///
     /// # Cancel safety
     /// A process whose order was dropped is ended by the launcher.
-    pub(super) async fn launch(&self, command: Command, home: Home) -> io::Result<Launched> {
+    pub(super) async fn launch(
+        &self,
+        command: Command,
+        home: HomeDir,
+    ) -> io::Result<LaunchedProcess> {
         let (reply, launched) = oneshot::channel();
         self.0
-            .try_send(Order {
+            .try_send(LaunchOrder {
                 command,
                 home,
                 reply,
@@ -80,7 +84,7 @@ impl Launcher {
     }
 }
 
-fn serve(inbox: &Receiver<Order>, guardian: &Guardian, homes: &Homes) {
+fn serve(inbox: &Receiver<LaunchOrder>, guardian: &Guardian, homes: &HomeDirs) {
     let mut quiet = 0;
     loop {
         let order = if quiet < QUIET_ROUNDS {
@@ -111,12 +115,12 @@ fn serve(inbox: &Receiver<Order>, guardian: &Guardian, homes: &Homes) {
     }
 }
 
-fn launch(mut command: Command, home: Home, guardian: &Guardian) -> io::Result<Launched> {
+fn launch(mut command: Command, home: HomeDir, guardian: &Guardian) -> io::Result<LaunchedProcess> {
     home.create()?;
     let mut child = reap::spawn(&mut command)?;
     guardian.watch(group_of(&child));
     let missing = || io::Error::from(io::ErrorKind::BrokenPipe);
-    Ok(Launched {
+    Ok(LaunchedProcess {
         stdin: child.stdin.take().ok_or_else(missing)?.into(),
         stdout: child.stdout.take().ok_or_else(missing)?.into(),
         stderr: child.stderr.take().ok_or_else(missing)?.into(),
@@ -126,7 +130,7 @@ fn launch(mut command: Command, home: Home, guardian: &Guardian) -> io::Result<L
 }
 
 /// Ends orphans that outlived the child they came from by leaving its group.
-fn end_strays(orphans: &[u32], homes: &Homes) {
+fn end_strays(orphans: &[u32], homes: &HomeDirs) {
     for pid in orphans {
         let marks = orphan_sweep::marks(*pid, homes.root());
         if !marks.is_empty() && !homes.are_used(&marks) {
@@ -142,7 +146,7 @@ pub(super) fn group_of(child: &Child) -> i32 {
 }
 
 /// Kills a child whose order was dropped.
-fn discard(mut unwanted: Launched, guardian: &Guardian) {
+fn discard(mut unwanted: LaunchedProcess, guardian: &Guardian) {
     if let Some(group) = Pid::from_raw(group_of(&unwanted.child)) {
         // The only error is `ESRCH`: the group is empty.
         let _ = kill_process_group(group, Signal::KILL);

@@ -8,7 +8,7 @@ use crate::config::StdioCarrier;
 
 /// A key of an upstream whose program or directory does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingPath {
     /// `command` or `cwd`.
     pub key: &'static str,
     /// The problem, in words for the operator. Names the value of the key.
@@ -20,7 +20,7 @@ pub struct Missing {
 /// The keys of `carrier` with a missing program or directory, with `host` as the gateway's own environment. Reads the
 /// file system, and starts nothing.
 #[must_use]
-pub fn missing(host: &BTreeMap<OsString, OsString>, carrier: &StdioCarrier) -> Vec<Missing> {
+pub fn missing(host: &BTreeMap<OsString, OsString>, carrier: &StdioCarrier) -> Vec<MissingPath> {
     let mut all = Vec::new();
     let path = carrier.env.get("PATH").map(|path| path.expose().into());
     let path = path.or_else(|| host.get(OsStr::new("PATH")).cloned());
@@ -40,14 +40,14 @@ pub fn missing(host: &BTreeMap<OsString, OsString>, carrier: &StdioCarrier) -> V
                  gateway unless `env` sets one",
             )
         };
-        all.push(Missing {
+        all.push(MissingPath {
             key: "command",
             what,
             remedy,
         });
     }
     if let Some(directory) = carrier.cwd.as_ref().filter(|directory| !directory.is_dir()) {
-        all.push(Missing {
+        all.push(MissingPath {
             key: "cwd",
             what: format!("there is no directory {}", directory.display()),
             remedy: "create it, or leave `cwd` out: each child then has a directory of its own",

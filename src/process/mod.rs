@@ -1,7 +1,7 @@
 //! Upstreams that are child processes, one JSON-RPC message per line (SPEC §4, DESIGN §6).
 //!
 //! Owns starting, watching and ending them: [`StdioRuntime::open`] gives a [`StdioConnection`] to
-//! write to and [`Lines`] to read from; everything a child needs happens in one background task
+//! write to and [`StdoutReader`] to read from; everything a child needs happens in one background task
 //! per child, its keeper. Knows nothing of MCP beyond "a message begins with a brace".
 //!
 //! Whatever happens, no process stays behind: each child leads a process group that is ended as a
@@ -32,13 +32,13 @@ mod stdout_reader;
 mod stop_reason;
 mod supervisor;
 
-pub use admission::Patience;
+pub use admission::WaitPolicy;
 pub use child::{BusyGuard, HoldGuard, StdioConnection, UnusedGuard};
-pub use environment::Host;
+pub use environment::HostEnvironment;
 pub use exec_child::{SUBCOMMAND as EXEC_CHILD, exec_child, resource};
-pub use full::{Cap, Full};
+pub use full::{ChildCap, NoChildSlot};
 pub use guardian::{SUBCOMMAND as GUARDIAN, guardian};
-pub use missing::{Missing, missing};
+pub use missing::{MissingPath, missing};
 pub use stdin_writer::SendError;
-pub use stdout_reader::{Lines, ReadRoom};
-pub use supervisor::{Counts, OpenError, StdioRuntime};
+pub use stdout_reader::{ReadRoom, StdoutReader};
+pub use supervisor::{ChildCounts, OpenError, StdioRuntime};

@@ -1,7 +1,7 @@
 //! Processes that left their child's group, recognised by a path in their environment.
 //!
 //! A grandchild may start a session of its own, where no signal to the group reaches it. Its environment still names
-//! directories below the root of [`Homes`](super::home_dirs::Homes), which only our children are given.
+//! directories below the root of [`HomeDirs`](super::home_dirs::HomeDirs), which only our children are given.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};

@@ -7,18 +7,18 @@ use std::sync::Arc;
 
 use tokio::net::unix::pipe;
 
-use super::admission::Slot;
+use super::admission::ChildSlot;
 use super::child::StdioConnection;
 use super::environment;
-use super::exec_child::Plan;
-use super::home_dirs::Home;
-use super::keeper::{Group, Keeper, Ladder};
-use super::launcher::Launched;
+use super::exec_child::ExecPlan;
+use super::home_dirs::HomeDir;
+use super::keeper::{ChildKeeper, ProcessGroup, StopLadder};
+use super::launcher::LaunchedProcess;
 use super::start_limiter::StartPermit;
-use super::state::{Birth, ChildState};
-use super::stderr::{Drain, Log};
-use super::stdin_writer::Outbox;
-use super::stdout_reader::Lines;
+use super::state::{ChildParams, ChildState};
+use super::stderr::{StderrLog, StderrReader};
+use super::stdin_writer::StdinWriter;
+use super::stdout_reader::StdoutReader;
 use super::stop_reason::StopReason;
 use super::supervisor::StdioRuntime;
 use crate::call::OwnerKey;
@@ -27,10 +27,10 @@ use crate::telemetry::metrics::{GAUGES, GaugeGuard, LoadGuard, UpstreamLoad};
 
 impl StdioRuntime {
     /// The helper that will become the child.
-    pub(super) fn command(&self, carrier: &StdioCarrier, home: &Home) -> io::Result<Command> {
+    pub(super) fn command(&self, carrier: &StdioCarrier, home: &HomeDir) -> io::Result<Command> {
         let environment = environment::variables(&self.host.environment, carrier, home);
         let program = environment::find_program(&carrier.command, &environment)?;
-        let plan = Plan {
+        let plan = ExecPlan {
             parent: rustix::process::getpid().as_raw_pid(),
             cwd: carrier
                 .cwd
@@ -67,26 +67,26 @@ impl StdioRuntime {
     /// Assembles the connection and the keeper of a started child.
     pub(super) fn connect(
         &self,
-        launched: Launched,
+        launched: LaunchedProcess,
         owner: OwnerKey,
         upstream: Arc<str>,
         carrier: &StdioCarrier,
-        slot: Slot,
+        slot: ChildSlot,
         permit: StartPermit,
-    ) -> io::Result<(StdioConnection, Lines)> {
+    ) -> io::Result<(StdioConnection, StdoutReader)> {
         let pid = launched.child.id();
-        let group = Group::new(launched.child, Arc::clone(&self.guardian))?;
+        let group = ProcessGroup::new(launched.child, Arc::clone(&self.guardian))?;
         let outbox = pipe::Sender::from_owned_fd(launched.stdin)?;
-        let outbox = Arc::new(Outbox::new(outbox, self.max_message));
+        let outbox = Arc::new(StdinWriter::new(outbox, self.max_message));
         let stdout = pipe::Receiver::from_owned_fd(launched.stdout)?;
-        let stderr = Drain::new(pipe::Receiver::from_owned_fd(launched.stderr)?, pid);
-        let log = Log::new(
+        let stderr = StderrReader::new(pipe::Receiver::from_owned_fd(launched.stderr)?, pid);
+        let log = StderrLog::new(
             environment::secrets(&self.host.environment, carrier),
             environment::paths(carrier, &launched.home),
         )
         .among(Arc::clone(permit.starts()));
         let backoff = Arc::clone(&self.backoff);
-        let state = Arc::new(ChildState::new(Birth {
+        let state = Arc::new(ChildState::new(ChildParams {
             upstream,
             owner,
             pid,
@@ -99,12 +99,12 @@ impl StdioRuntime {
         if self.ended.is_cancelled() {
             state.stop(StopReason::ShutDown);
         }
-        let ladder = Ladder {
+        let ladder = StopLadder {
             eof: carrier.stop_eof,
             term: carrier.stop_term,
             hurry: self.hurry.clone(),
         };
-        let keeper = Keeper {
+        let keeper = ChildKeeper {
             state: Arc::clone(&state),
             outbox: Arc::clone(&outbox),
             stderr,
@@ -125,14 +125,14 @@ impl StdioRuntime {
             keeper.run().await;
             drop(end);
         });
-        let lines = Lines::new(stdout, Arc::clone(&state), self.max_message);
+        let lines = StdoutReader::new(stdout, Arc::clone(&state), self.max_message);
         Ok((StdioConnection::new(state, outbox), lines))
     }
 }
 
 /// Frees the place and cancels `reaped`, even when the keeper is dropped unfinished.
 struct EndOfChild {
-    slot: Option<Slot>,
+    slot: Option<ChildSlot>,
     state: Arc<ChildState>,
     _running: GaugeGuard,
     _of_upstream: LoadGuard,

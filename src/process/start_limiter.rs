@@ -13,21 +13,21 @@ use crate::lock::lock;
 /// spoken, and for a bounded time. Permits go to principals in turn, within each first come, first
 /// served; upstreams whose last start gave no sign of life come behind all others.
 #[derive(Debug)]
-pub(super) struct Starts {
+pub(super) struct StartLimiter {
     all: usize,
     per_upstream: usize,
-    inner: Mutex<Inner>,
+    inner: Mutex<LimiterState>,
     /// Rate limit for log lines about the children.
     pub(super) lines: ChildLines,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct LimiterState {
     running: usize,
     /// One entry per configured upstream that was ever started.
-    upstreams: HashMap<Arc<str>, Standing>,
+    upstreams: HashMap<Arc<str>, RecentStarts>,
     /// In the order of their coming; bounded by the places for children.
-    waiting: VecDeque<Waiter>,
+    waiting: VecDeque<StartWaiter>,
     /// When principals that wait were last given a permit, in grants.
     served: HashMap<OwnerKey, u64>,
     grants: u64,
@@ -35,7 +35,7 @@ struct Inner {
 
 /// The recent starts of one upstream.
 #[derive(Debug, Default)]
-struct Standing {
+struct RecentStarts {
     running: usize,
     /// Whether the last start has ended, or used up its time, without a message.
     failed: bool,
@@ -44,7 +44,7 @@ struct Standing {
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct StartWaiter {
     owner: OwnerKey,
     upstream: Arc<str>,
     grant: oneshot::Sender<StartPermit>,
@@ -53,11 +53,11 @@ struct Waiter {
 /// The permit to start one child; when dropped, the next child may start.
 #[derive(Debug)]
 pub(super) struct StartPermit {
-    starts: Arc<Starts>,
+    starts: Arc<StartLimiter>,
     upstream: Arc<str>,
 }
 
-impl Starts {
+impl StartLimiter {
     pub(super) fn new(cores: usize) -> Arc<Self> {
         let per_upstream = cores.max(1);
         Arc::new(Self {
@@ -84,7 +84,7 @@ impl Starts {
     ) -> Option<StartPermit> {
         let (grant, granted) = oneshot::channel();
         let upstream = Arc::clone(upstream);
-        self.inner().waiting.push_back(Waiter {
+        self.inner().waiting.push_back(StartWaiter {
             owner,
             upstream,
             grant,
@@ -136,19 +136,19 @@ impl Starts {
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, LimiterState> {
         lock(&self.inner)
     }
 }
 
-impl Inner {
+impl LimiterState {
     /// Takes out the waiter whose turn it is, and counts its start.
-    fn next_waiter(&mut self, all: usize, per_upstream: usize) -> Option<Waiter> {
+    fn next_waiter(&mut self, all: usize, per_upstream: usize) -> Option<StartWaiter> {
         if self.running >= all {
             return None;
         }
-        let of = |waiter: &Waiter| self.upstreams.get(&waiter.upstream);
-        let fits = |waiter: &Waiter| of(waiter).is_none_or(|one| one.running < per_upstream);
+        let of = |waiter: &StartWaiter| self.upstreams.get(&waiter.upstream);
+        let fits = |waiter: &StartWaiter| of(waiter).is_none_or(|one| one.running < per_upstream);
         let candidates = self.waiting.iter().enumerate();
         let fitting = candidates.filter(|(_, waiter)| fits(waiter));
         let (at, _) = fitting.min_by_key(|(at, waiter)| {
@@ -174,8 +174,8 @@ impl Inner {
 }
 
 impl StartPermit {
-    /// The `Starts` that granted the permit.
-    pub(super) fn starts(&self) -> &Arc<Starts> {
+    /// The `StartLimiter` that granted the permit.
+    pub(super) fn starts(&self) -> &Arc<StartLimiter> {
         &self.starts
     }
 }
@@ -204,14 +204,18 @@ mod tests {
         Principal::new("i", name, "", Vec::new(), None).owner()
     }
 
-    fn at_once(starts: &Arc<Starts>, upstream: &str) -> Option<StartPermit> {
+    fn at_once(starts: &Arc<StartLimiter>, upstream: &str) -> Option<StartPermit> {
         let upstream = upstream.into();
         let permit = starts.permit(owner("alice"), &upstream);
         permit.now_or_never().flatten()
     }
 
     /// The order in which these waiters get a permit, one after the other.
-    fn next_of(starts: &Arc<Starts>, held: StartPermit, waiting: &[(&str, &str)]) -> Vec<usize> {
+    fn next_of(
+        starts: &Arc<StartLimiter>,
+        held: StartPermit,
+        waiting: &[(&str, &str)],
+    ) -> Vec<usize> {
         let mut waits: Vec<_> = waiting
             .iter()
             .map(|(who, upstream)| {
@@ -241,7 +245,7 @@ mod tests {
 
     #[test]
     fn one_upstream_does_not_hold_up_another() {
-        let starts = Starts::new(2);
+        let starts = StartLimiter::new(2);
         let slow = [at_once(&starts, "slow"), at_once(&starts, "slow")];
         assert!(slow.iter().all(Option::is_some));
         assert!(at_once(&starts, "slow").is_none());
@@ -250,7 +254,7 @@ mod tests {
 
     #[test]
     fn no_more_than_two_per_core_start_at_once() {
-        let starts = Starts::new(2);
+        let starts = StartLimiter::new(2);
         let held: Vec<_> = ["a", "a", "b", "b"]
             .map(|name| at_once(&starts, name))
             .into();
@@ -261,8 +265,8 @@ mod tests {
     }
 
     /// All permits are held; one is given back at a time.
-    fn busy() -> (Arc<Starts>, StartPermit, StartPermit) {
-        let starts = Starts::new(1);
+    fn busy() -> (Arc<StartLimiter>, StartPermit, StartPermit) {
+        let starts = StartLimiter::new(1);
         let [Some(held), Some(other)] = ["held", "other"].map(|name| at_once(&starts, name)) else {
             panic!("two are free");
         };

@@ -10,22 +10,22 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::ChildSlots;
-use super::backoff::{Backoff, Crash};
-use super::child_lines::Event;
-use super::start_limiter::{StartPermit, Starts};
-use super::stderr::Log;
+use super::backoff::{ChildCrash, CrashBackoff};
+use super::child_lines::ChildEvent;
+use super::start_limiter::{StartLimiter, StartPermit};
+use super::stderr::StderrLog;
 use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::telemetry::metrics::LABELED;
 
-/// State of one child, shared by its connection, its reader, its `Keeper` and the pool.
+/// State of one child, shared by its connection, its reader, its `ChildKeeper` and the pool.
 pub(super) struct ChildState {
     pub(super) upstream: Arc<str>,
     pub(super) owner: OwnerKey,
     pub(super) pid: u32,
-    pub(super) log: Log,
-    backoff: Arc<Backoff>,
+    pub(super) log: StderrLog,
+    backoff: Arc<CrashBackoff>,
     slots: Arc<ChildSlots>,
     started: Instant,
     /// Running uses; the child is not idle while this is above zero.
@@ -39,7 +39,7 @@ pub(super) struct ChildState {
     messages: AtomicI64,
     /// Whether an `UnusedGuard` is alive: traffic is a liveness check and does not count as use.
     is_asked: AtomicBool,
-    starts: Arc<Starts>,
+    starts: Arc<StartLimiter>,
     /// Held until the child spoke or `START_WINDOW` passed: bounds the spawns at once.
     start_permit: Mutex<Option<StartPermit>>,
     stop_reason: OnceLock<StopReason>,
@@ -64,18 +64,18 @@ impl fmt::Debug for ChildState {
 }
 
 /// Arguments of [`ChildState::new`].
-pub(super) struct Birth {
+pub(super) struct ChildParams {
     pub(super) upstream: Arc<str>,
     pub(super) owner: OwnerKey,
     pub(super) pid: u32,
-    pub(super) log: Log,
-    pub(super) backoff: Arc<Backoff>,
+    pub(super) log: StderrLog,
+    pub(super) backoff: Arc<CrashBackoff>,
     pub(super) slots: Arc<ChildSlots>,
     pub(super) start_permit: StartPermit,
 }
 
 impl ChildState {
-    pub(super) fn new(birth: Birth) -> Self {
+    pub(super) fn new(birth: ChildParams) -> Self {
         Self {
             upstream: birth.upstream,
             owner: birth.owner,
@@ -191,7 +191,7 @@ impl ChildState {
             .get()
             .map(ToString::to_string)
             .unwrap_or_default();
-        let told = || self.starts.lines.admit(&self.upstream, Event::End);
+        let told = || self.starts.lines.admit(&self.upstream, ChildEvent::End);
         let warn = |what: &str| {
             if let Some(muted) = told() {
                 tracing::warn!(upstream, pid, status, muted, "{what}");
@@ -298,7 +298,7 @@ impl ChildState {
     fn account(&self) {
         if self.ends_by_itself() {
             let spoke = self.has_spoken.load(Ordering::Relaxed);
-            let crash = Crash {
+            let crash = ChildCrash {
                 spoke,
                 age: self.started.elapsed(),
             };
@@ -360,7 +360,7 @@ impl ChildState {
 
     fn note_stray(&self, text: &[u8]) {
         self.log.keep_stray(text);
-        if let Some(muted) = self.starts.lines.admit(&self.upstream, Event::Stray) {
+        if let Some(muted) = self.starts.lines.admit(&self.upstream, ChildEvent::Stray) {
             self.log.tell_stray(&self.upstream, self.pid, text, muted);
         }
     }

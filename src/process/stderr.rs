@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::unix::pipe::Receiver;
 use tokio::time::Instant;
 
-use super::start_limiter::Starts;
+use super::start_limiter::StartLimiter;
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::redact::{redact, shown};
@@ -49,18 +49,18 @@ const MIN_SECRET: usize = 4;
 
 /// The log of one child.
 #[derive(Debug)]
-pub(super) struct Log {
-    redactor: Redactor,
+pub(super) struct StderrLog {
+    redactor: StderrRedactor,
     /// Hides paths that the log may show and callers may not.
-    private: Redactor,
-    shared: Mutex<Shared>,
+    private: StderrRedactor,
+    shared: Mutex<StderrState>,
     /// Where other children of the upstream are known.
-    starts: Option<Arc<Starts>>,
+    starts: Option<Arc<StartLimiter>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    tail: Tail,
+struct StderrState {
+    tail: StderrTail,
     /// The last lines of standard output that are no messages.
     strays: VecDeque<(Instant, String)>,
     /// Lines that may be logged now.
@@ -70,29 +70,29 @@ struct Shared {
     muted: u64,
 }
 
-impl Log {
+impl StderrLog {
     /// A log that hides `secrets` everywhere, and `paths` of this machine from callers.
     pub(super) fn new<S: AsRef<str>, P: AsRef<str>>(
         secrets: impl IntoIterator<Item = S>,
         paths: impl IntoIterator<Item = P>,
     ) -> Self {
-        let shared = Shared {
-            tail: Tail::default(),
+        let shared = StderrState {
+            tail: StderrTail::default(),
             strays: VecDeque::new(),
             tokens: BURST,
             filled: Instant::now(),
             muted: 0,
         };
         Self {
-            redactor: Redactor::new(secrets),
-            private: Redactor::new(paths),
+            redactor: StderrRedactor::new(secrets),
+            private: StderrRedactor::new(paths),
             shared: Mutex::new(shared),
             starts: None,
         }
     }
 
     /// Shares `starts` with other children: a text that another child wrote lately is not logged again.
-    pub(super) fn among(mut self, starts: Arc<Starts>) -> Self {
+    pub(super) fn among(mut self, starts: Arc<StartLimiter>) -> Self {
         self.starts = Some(starts);
         self
     }
@@ -114,7 +114,7 @@ impl Log {
         let Some(muted) = self.shared().admit(Instant::now()) else {
             return;
         };
-        let is_repeated = |lines: &Arc<Starts>| lines.lines.is_repeated(upstream, pid, text);
+        let is_repeated = |lines: &Arc<StartLimiter>| lines.lines.is_repeated(upstream, pid, text);
         if self.starts.as_ref().is_some_and(is_repeated) {
             return COUNTERS.stderr_dropped.add(1);
         }
@@ -161,12 +161,12 @@ impl Log {
         self.shared().tail.text()
     }
 
-    fn shared(&self) -> MutexGuard<'_, Shared> {
+    fn shared(&self) -> MutexGuard<'_, StderrState> {
         lock(&self.shared)
     }
 }
 
-impl Shared {
+impl StderrState {
     /// Whether one more line may be logged now: the number of lines muted before it.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         let earned = now.saturating_duration_since(self.filled).as_secs_f64() * RATE;
@@ -184,9 +184,9 @@ impl Shared {
 
 /// The last bytes of a text, cut at a line where possible.
 #[derive(Debug, Default)]
-struct Tail(String);
+struct StderrTail(String);
 
-impl Tail {
+impl StderrTail {
     fn push(&mut self, line: &str) {
         if !self.0.is_empty() {
             self.0.push('\n');
@@ -207,18 +207,18 @@ impl Tail {
 }
 
 /// Replaces secrets, and characters that could trick a terminal or a log.
-struct Redactor {
+struct StderrRedactor {
     /// Longest first, so that a secret within a secret does not leave a rest.
     secrets: Vec<String>,
 }
 
-impl fmt::Debug for Redactor {
+impl fmt::Debug for StderrRedactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Redactor({} secrets)", self.secrets.len())
     }
 }
 
-impl Redactor {
+impl StderrRedactor {
     fn new<S: AsRef<str>>(values: impl IntoIterator<Item = S>) -> Self {
         let mut secrets: Vec<String> = Vec::new();
         for value in values {
@@ -266,13 +266,13 @@ impl Redactor {
 
 /// The reader of one child's standard error.
 #[derive(Debug)]
-pub(super) struct Drain {
+pub(super) struct StderrReader {
     pipe: Option<Receiver>,
     line: Vec<u8>,
     pid: u32,
 }
 
-impl Drain {
+impl StderrReader {
     pub(super) fn new(pipe: Receiver, pid: u32) -> Self {
         Self {
             pipe: Some(pipe),
@@ -285,7 +285,7 @@ impl Drain {
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub(super) async fn run(&mut self, upstream: &str, log: &Log) {
+    pub(super) async fn run(&mut self, upstream: &str, log: &StderrLog) {
         while let Some(pipe) = &self.pipe {
             if pipe.readable().await.is_err() {
                 self.pipe = None;
@@ -298,14 +298,14 @@ impl Drain {
     }
 
     /// Reads the rest of standard error after the process has ended.
-    pub(super) fn finish(mut self, upstream: &str, log: &Log) {
+    pub(super) fn finish(mut self, upstream: &str, log: &StderrLog) {
         self.read_ready(upstream, log);
         // The last line may lack its end.
         self.take_lines(b"\n", upstream, log);
     }
 
     /// Reads available bytes, within a bound; returns whether there may be more.
-    fn read_ready(&mut self, upstream: &str, log: &Log) -> bool {
+    fn read_ready(&mut self, upstream: &str, log: &StderrLog) -> bool {
         let mut buffer = [0; READ];
         for _ in 0..READS {
             let Some(pipe) = &self.pipe else { return false };
@@ -323,7 +323,7 @@ impl Drain {
     }
 
     /// Lines that are indented belong to the line before: a stack trace makes few records.
-    fn take_lines(&mut self, fresh: &[u8], upstream: &str, log: &Log) {
+    fn take_lines(&mut self, fresh: &[u8], upstream: &str, log: &StderrLog) {
         let mut record = String::new();
         for piece in fresh.split_inclusive(|byte| *byte == b'\n') {
             let room = log.redactor.window().saturating_sub(self.line.len());
@@ -355,8 +355,8 @@ mod tests {
     use super::*;
     use crate::telemetry::captured::LogCapture;
 
-    fn redactor(secrets: &[&'static str]) -> Redactor {
-        Redactor::new(secrets)
+    fn redactor(secrets: &[&'static str]) -> StderrRedactor {
+        StderrRedactor::new(secrets)
     }
 
     #[test]
@@ -402,7 +402,7 @@ mod tests {
 
     #[test]
     fn the_tail_keeps_the_end() {
-        let mut tail = Tail::default();
+        let mut tail = StderrTail::default();
         assert_eq!(tail.text(), None);
         for number in 0..1000 {
             tail.push(&format!("línea {number}"));
@@ -414,7 +414,7 @@ mod tests {
     // Spec: SPEC D-03
     #[test]
     fn what_looks_like_a_secret_stands_in_no_last_words() {
-        let log = Log::new(["inherited-value"], [""; 0]);
+        let log = StderrLog::new(["inherited-value"], [""; 0]);
         log.line(b"password=hunter2hunter2 and inherited-value");
         assert_eq!(log.tail().unwrap(), "password=[redacted] and …");
     }
@@ -422,7 +422,7 @@ mod tests {
     // Spec: SPEC D-02
     #[test]
     fn last_stray_lines_are_kept_masked_and_cut() {
-        let log = Log::new(["inherited-value"], ["/opt/inner"]);
+        let log = StderrLog::new(["inherited-value"], ["/opt/inner"]);
         let since = Instant::now();
         log.keep_stray(b"the first of too many");
         for _ in 1..STRAYS {
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn callers_do_not_learn_where_a_program_lies() {
-        let log = Log::new([""; 0], ["/opt/inner/server", "/srv/data"]);
+        let log = StderrLog::new([""; 0], ["/opt/inner/server", "/srv/data"]);
         log.line(b"cannot run /opt/inner/server: Exec format error");
         log.line(b"/srv/data/db: locked");
         assert_eq!(
@@ -450,9 +450,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_stack_trace_is_one_record() {
-        let (log, caught) = (Log::new([""; 0], [""; 0]), LogCapture::begin());
+        let (log, caught) = (StderrLog::new([""; 0], [""; 0]), LogCapture::begin());
         let (reader, _writer) = tokio::net::unix::pipe::pipe().map(|(w, r)| (r, w)).unwrap();
-        let mut drain = Drain::new(reader, 1);
+        let mut drain = StderrReader::new(reader, 1);
         let trace = b"Error: connect {\n  code: 'ECONNREFUSED'\n}\n    at a (x.js:1)\n    at b (x.js:2)\nnext\n";
         drain.take_lines(trace, "up", &log);
         let lines = caught.of_level("INFO");
@@ -473,8 +473,8 @@ mod tests {
     #[test]
     fn a_flood_is_muted_and_counted() {
         let now = Instant::now();
-        let tail = Tail::default();
-        let mut shared = Shared {
+        let tail = StderrTail::default();
+        let mut shared = StderrState {
             tail,
             strays: VecDeque::new(),
             tokens: 2.0,

@@ -1,4 +1,4 @@
-//! `Outbox`: standard input of a child. One line per message, written at once when the pipe takes it, else queued
+//! `StdinWriter`: standard input of a child. One line per message, written at once when the pipe takes it, else queued
 //! within a bound.
 
 use std::collections::VecDeque;
@@ -36,8 +36,8 @@ pub enum SendError {
 
 /// One child's standard input.
 #[derive(Debug)]
-pub(super) struct Outbox {
-    queue: Mutex<Queue>,
+pub(super) struct StdinWriter {
+    queue: Mutex<StdinQueue>,
     /// Notified when bytes are queued for the pump, or the outbox closes.
     work: Notify,
     /// Notified when the queue got shorter, or the outbox closes.
@@ -46,11 +46,11 @@ pub(super) struct Outbox {
 }
 
 #[derive(Debug)]
-struct Queue {
+struct StdinQueue {
     /// Absent once closed.
     pipe: Option<Arc<Sender>>,
     /// Ordered by the numbers of their lines.
-    parts: VecDeque<Part>,
+    parts: VecDeque<StdinPart>,
     bytes: usize,
     /// The number of the newest line.
     newest: u64,
@@ -62,15 +62,15 @@ struct Queue {
 
 /// A message, or the line feed behind one.
 #[derive(Debug)]
-struct Part {
+struct StdinPart {
     line: u64,
     bytes: Bytes,
 }
 
-impl Outbox {
+impl StdinWriter {
     pub(super) fn new(pipe: Sender, max_message: usize) -> Self {
         let pipe = Some(Arc::new(pipe));
-        let queue = Queue {
+        let queue = StdinQueue {
             pipe,
             parts: VecDeque::new(),
             bytes: 0,
@@ -232,18 +232,19 @@ impl Outbox {
         Ok(Some(line))
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, StdinQueue> {
         lock(&self.queue)
     }
 }
 
-impl Queue {
+impl StdinQueue {
     fn push(&mut self, message: Bytes) {
         self.bytes += message.len() + LINE_FEED.len();
         self.newest += 1;
         let parts = [message, Bytes::from_static(LINE_FEED)];
         let line = self.newest;
-        self.parts.extend(parts.map(|bytes| Part { line, bytes }));
+        self.parts
+            .extend(parts.map(|bytes| StdinPart { line, bytes }));
     }
 
     fn withdraw(&mut self, line: u64) -> bool {

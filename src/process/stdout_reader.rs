@@ -46,26 +46,26 @@ impl ReadRoom for () {
 }
 
 /// The messages of one child, in order. Unread output stays in the pipe, and a full pipe pauses the child. Dropping
-/// `Lines` stops the child.
-pub struct Lines {
+/// `StdoutReader` stops the child.
+pub struct StdoutReader {
     pipe: Option<Receiver>,
-    cutter: Cutter,
+    cutter: LineCutter,
     /// Stray lines since the last pause; reads of a line that is too long count for several.
     noise: usize,
     state: Arc<ChildState>,
 }
 
-impl fmt::Debug for Lines {
+impl fmt::Debug for StdoutReader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Lines").field(&self.state).finish()
+        f.debug_tuple("StdoutReader").field(&self.state).finish()
     }
 }
 
-impl Lines {
+impl StdoutReader {
     pub(super) fn new(pipe: Receiver, state: Arc<ChildState>, max_line: usize) -> Self {
         Self {
             pipe: Some(pipe),
-            cutter: Cutter::new(max_line),
+            cutter: LineCutter::new(max_line),
             noise: 0,
             state,
         }
@@ -89,11 +89,11 @@ impl Lines {
         loop {
             while let Some(line) = self.cutter.cut() {
                 match line {
-                    Line::Message(message) => {
+                    StdoutLine::Message(message) => {
                         self.state.spoke();
                         return Some(message);
                     }
-                    Line::Stray(text) => {
+                    StdoutLine::Stray(text) => {
                         self.noise += 1;
                         if salvage::may_hold_reply(&text) {
                             self.state.spoke();
@@ -101,7 +101,7 @@ impl Lines {
                         }
                         self.state.stray(&text);
                     }
-                    Line::TooLong { bytes, stand_in } => {
+                    StdoutLine::TooLong { bytes, stand_in } => {
                         self.state.too_long(bytes);
                         if stand_in.is_some() {
                             return stand_in;
@@ -158,7 +158,7 @@ impl Lines {
     }
 }
 
-impl Drop for Lines {
+impl Drop for StdoutReader {
     fn drop(&mut self) {
         self.state.stop(StopReason::Dropped);
     }
@@ -166,7 +166,7 @@ impl Drop for Lines {
 
 /// One line, judged by its first byte.
 #[derive(Debug, PartialEq, Eq)]
-enum Line {
+enum StdoutLine {
     /// Begins as a JSON object or array.
     Message(Bytes),
     /// Anything else: a banner, a debugging aid.
@@ -182,29 +182,29 @@ enum Line {
 
 /// Cuts bytes into lines.
 #[derive(Debug)]
-struct Cutter {
+struct LineCutter {
     buffer: BytesMut,
     /// Bytes of `buffer` known to hold no line break.
     searched: usize,
     /// The line that is too long and still going on.
-    skipped: Option<Skipped>,
+    skipped: Option<SkippedOutput>,
     max_line: usize,
 }
 
 #[derive(Debug, Default)]
-struct Skipped {
+struct SkippedOutput {
     bytes: u64,
     watch: Watch,
 }
 
-impl Skipped {
+impl SkippedOutput {
     fn see(&mut self, piece: &[u8]) {
         self.bytes += piece.len() as u64;
         self.watch.see(piece);
     }
 }
 
-impl Cutter {
+impl LineCutter {
     fn new(max_line: usize) -> Self {
         Self {
             buffer: BytesMut::new(),
@@ -215,7 +215,7 @@ impl Cutter {
     }
 
     /// The next complete line, if any. Blank lines are skipped.
-    fn cut(&mut self) -> Option<Line> {
+    fn cut(&mut self) -> Option<StdoutLine> {
         loop {
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();
             let Some(at) = memchr::memchr(b'\n', fresh) else {
@@ -230,7 +230,7 @@ impl Cutter {
                 let mut skipped = self.skipped.take().unwrap_or_default();
                 skipped.see(&line);
                 let stand_in = skipped.watch.stand_in(self.max_line);
-                return Some(Line::TooLong {
+                return Some(StdoutLine::TooLong {
                     bytes: skipped.bytes,
                     stand_in,
                 });
@@ -240,10 +240,10 @@ impl Cutter {
             match text.first() {
                 None => {}
                 Some(b'{' | b'[') if text.len() <= COPIED || text.len() * 2 < capacity => {
-                    return Some(Line::Message(Bytes::copy_from_slice(text)));
+                    return Some(StdoutLine::Message(Bytes::copy_from_slice(text)));
                 }
-                Some(b'{' | b'[') => return Some(Line::Message(line.slice_ref(text))),
-                Some(_) => return Some(Line::Stray(line.slice_ref(text))),
+                Some(b'{' | b'[') => return Some(StdoutLine::Message(line.slice_ref(text))),
+                Some(_) => return Some(StdoutLine::Stray(line.slice_ref(text))),
             }
         }
     }
@@ -276,8 +276,8 @@ mod tests {
     use super::*;
 
     /// The lines in `pieces`, with a bound of 16 bytes.
-    fn cut(pieces: &[&[u8]]) -> Vec<Line> {
-        let mut cutter = Cutter::new(16);
+    fn cut(pieces: &[&[u8]]) -> Vec<StdoutLine> {
+        let mut cutter = LineCutter::new(16);
         let mut lines = Vec::new();
         for piece in pieces {
             cutter.buffer.extend_from_slice(piece);
@@ -286,13 +286,13 @@ mod tests {
         lines
     }
 
-    fn message(text: &'static str) -> Line {
-        Line::Message(Bytes::from_static(text.as_bytes()))
+    fn message(text: &'static str) -> StdoutLine {
+        StdoutLine::Message(Bytes::from_static(text.as_bytes()))
     }
 
     #[test]
     fn lines_are_judged_by_their_first_byte() {
-        let stray = Line::Stray(Bytes::from_static(b"hi"));
+        let stray = StdoutLine::Stray(Bytes::from_static(b"hi"));
         let lines = cut(&[b"{1}\r\n\n hi \n", b"[", b"2]\n", b"{unfinished"]);
         assert_eq!(lines, [message("{1}"), stray, message("[2]")]);
     }
@@ -301,14 +301,14 @@ mod tests {
     #[test]
     fn a_byte_order_mark_hides_no_message() {
         let lines = cut(&[b"\xef\xbb\xbf{1}\n\xef\xbb\xbf\n\xef\xbb\xbf [2]\r\n\xefhi\n"]);
-        let stray = Line::Stray(Bytes::from_static(b"\xefhi"));
+        let stray = StdoutLine::Stray(Bytes::from_static(b"\xefhi"));
         assert_eq!(lines, [message("{1}"), message("[2]"), stray]);
     }
 
     #[test]
     fn the_bound_counts_without_the_line_break() {
         let lines = cut(&[b"{345678901234567\n{3456789012345678\n{}\n"]);
-        let too_long = Line::TooLong {
+        let too_long = StdoutLine::TooLong {
             bytes: 17,
             stand_in: None,
         };
@@ -322,7 +322,7 @@ mod tests {
     fn a_reply_that_is_too_long_is_answered_in_its_place() {
         let lines = cut(&[b"{\"id\":3,\"result\":{\"text", b"\":\"very long\"}}\n{}\n"]);
         let [
-            Line::TooLong {
+            StdoutLine::TooLong {
                 bytes: 38,
                 stand_in: Some(reply),
             },
@@ -337,7 +337,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_not_kept() {
-        let mut cutter = Cutter::new(16);
+        let mut cutter = LineCutter::new(16);
         for _ in 0..1000 {
             cutter.buffer.extend_from_slice(&[b'x'; 100]);
             assert_eq!(cutter.cut(), None);

@@ -8,24 +8,24 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::admission::{ChildSlots, Patience, Place, Slot, Wish};
-use super::backoff::{Backoff, Wait};
+use super::admission::{Admission, ChildSlot, ChildSlots, SlotRequest, WaitPolicy};
+use super::backoff::{BackoffRefusal, CrashBackoff};
 use super::child::StdioConnection;
-use super::child_lines::Event;
-use super::environment::{self, Host};
-use super::full::{Cap, Full};
+use super::child_lines::ChildEvent;
+use super::environment::{self, HostEnvironment};
+use super::full::{ChildCap, NoChildSlot};
 use super::guardian::Guardian;
-use super::home_dirs::Homes;
-use super::keeper::Hurry;
-use super::launcher::Launcher;
+use super::home_dirs::HomeDirs;
+use super::keeper::StopHurry;
+use super::launcher::ProcessLauncher;
 use super::reap;
-use super::start_limiter::{StartPermit, Starts};
-use super::stdout_reader::Lines;
+use super::start_limiter::{StartLimiter, StartPermit};
+use super::stdout_reader::StdoutReader;
 use super::stop_reason::StopReason;
 use crate::call::OwnerKey;
 use crate::cause::chain;
 use crate::config::{self, CarrierConfig};
-use crate::process::holders::Holders;
+use crate::process::holders::SessionHolders;
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::{GAUGES, LABELED};
 
@@ -48,7 +48,7 @@ pub enum OpenError {
     #[error("too many upstream processes are running: {full}")]
     AtCapacity {
         /// Which cap leaves none.
-        full: Full,
+        full: NoChildSlot,
         /// When it may be worth trying again.
         retry_after: Duration,
     },
@@ -116,7 +116,7 @@ impl OpenError {
 
 /// Numbers of children, waiters and map entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
+pub struct ChildCounts {
     /// Children, including starting and ending ones.
     pub children: usize,
     /// Callers that wait for a place.
@@ -127,21 +127,21 @@ pub struct Counts {
 
 /// All children of the gateway.
 pub struct StdioRuntime {
-    pub(super) host: Host,
+    pub(super) host: HostEnvironment,
     pub(super) settings: config::StdioConfig,
     pub(super) max_message: usize,
     /// Keeper tasks, apart from all others: they outlive the hard stop of the rest, so that children still end by the
     /// ladder.
     pub(super) keepers: Tasks,
-    homes: Arc<Homes>,
+    homes: Arc<HomeDirs>,
     pub(super) slots: Arc<ChildSlots>,
-    starts: Arc<Starts>,
-    pub(super) backoff: Arc<Backoff>,
+    starts: Arc<StartLimiter>,
+    pub(super) backoff: Arc<CrashBackoff>,
     pub(super) guardian: Arc<Guardian>,
-    launcher: Launcher,
+    launcher: ProcessLauncher,
     /// Cancelled when no child may start any more.
     pub(super) ended: CancellationToken,
-    pub(super) hurry: Hurry,
+    pub(super) hurry: StopHurry,
 }
 
 impl fmt::Debug for StdioRuntime {
@@ -159,7 +159,7 @@ impl StdioRuntime {
     pub fn start(
         settings: &config::StdioConfig,
         limits: &config::LimitsConfig,
-        host: Host,
+        host: HostEnvironment,
         tasks: &Tasks,
     ) -> io::Result<Arc<Self>> {
         if let Err(error) = reap::adopt_orphans() {
@@ -168,10 +168,10 @@ impl StdioRuntime {
                 "orphans of stdio children cannot be adopted"
             );
         }
-        let homes = Homes::open(&host.state_dirs)?;
+        let homes = HomeDirs::open(&host.state_dirs)?;
         let guardian = Arc::new(Guardian::start(&host.exe, &homes)?);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let launcher = Launcher::start(
+        let launcher = ProcessLauncher::start(
             Arc::clone(&guardian),
             Arc::clone(&homes),
             cores.saturating_mul(4),
@@ -179,10 +179,10 @@ impl StdioRuntime {
         let runtime = Arc::new(Self {
             homes,
             slots: ChildSlots::new(settings),
-            starts: Starts::new(cores),
+            starts: StartLimiter::new(cores),
             ended: CancellationToken::new(),
-            hurry: Hurry::default(),
-            backoff: Arc::new(Backoff::default()),
+            hurry: StopHurry::default(),
+            backoff: Arc::new(CrashBackoff::default()),
             guardian,
             launcher,
             settings: settings.clone(),
@@ -214,9 +214,9 @@ impl StdioRuntime {
         &self,
         owner: OwnerKey,
         upstream: &config::UpstreamConfig,
-        patience: Patience,
-        holders: &Holders,
-    ) -> Result<(StdioConnection, Lines), OpenError> {
+        patience: WaitPolicy,
+        holders: &SessionHolders,
+    ) -> Result<(StdioConnection, StdoutReader), OpenError> {
         let opened = self.try_open(owner, upstream, patience, holders).await;
         if let Err(error) = &opened {
             LABELED.spawns_refused.add(error.reason(), 1);
@@ -228,16 +228,16 @@ impl StdioRuntime {
         &self,
         owner: OwnerKey,
         upstream: &config::UpstreamConfig,
-        patience: Patience,
-        holders: &Holders,
-    ) -> Result<(StdioConnection, Lines), OpenError> {
+        patience: WaitPolicy,
+        holders: &SessionHolders,
+    ) -> Result<(StdioConnection, StdoutReader), OpenError> {
         let CarrierConfig::Stdio(carrier) = &upstream.carrier else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
         };
         let name: Arc<str> = upstream.name.as_str().into();
         self.back_off(owner, &name).await?;
         let deadline = Instant::now() + self.settings.spawn_wait;
-        let wish = Wish {
+        let request = SlotRequest {
             owner,
             upstream: Arc::clone(&name),
             max_of_upstream: carrier.max_children,
@@ -247,7 +247,7 @@ impl StdioRuntime {
         let (slot, permit) = tokio::select! {
             biased;
             () = self.ended.cancelled() => return Err(OpenError::Stopping),
-            place = self.place(wish, deadline) => place.map_err(|full| self.at_capacity(full))?,
+            place = self.place(request, deadline) => place.map_err(|full| self.at_capacity(full))?,
         };
         let home = self.homes.home(owner, &name);
         let no_program = |error| OpenError::no_program(&carrier.command, error);
@@ -259,7 +259,7 @@ impl StdioRuntime {
         LABELED.children_spawned.add(&name, 1);
         let has_failed = self.starts.has_failed(&name);
         let lines = &self.starts.lines;
-        if !has_failed || lines.admit(&name, Event::Start).is_some() {
+        if !has_failed || lines.admit(&name, ChildEvent::Start).is_some() {
             tracing::info!(
                 upstream = &*name, principal = %owner, pid = launched.child.id(),
                 "started an upstream process"
@@ -311,10 +311,10 @@ impl StdioRuntime {
 
     /// The current numbers.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> ChildCounts {
         let (children, waiting) = self.slots.counts();
         let entries = self.slots.entries() + self.homes.in_use() + self.backoff.len();
-        Counts {
+        ChildCounts {
             children,
             waiting,
             entries,
@@ -337,7 +337,7 @@ impl StdioRuntime {
     }
 
     async fn back_off(&self, owner: OwnerKey, upstream: &Arc<str>) -> Result<(), OpenError> {
-        while let Some(Wait { left, last_words }) =
+        while let Some(BackoffRefusal { left, last_words }) =
             self.backoff.check(owner, upstream, Instant::now())
         {
             if left > SHORT_BACKOFF {
@@ -352,26 +352,33 @@ impl StdioRuntime {
     }
 
     /// A place under the caps and leave to start, both before `deadline`.
-    async fn place(&self, wish: Wish, deadline: Instant) -> Result<(Slot, StartPermit), Full> {
-        let (owner, upstream) = (wish.owner, Arc::clone(&wish.upstream));
-        let slot = match self.slots.take(wish.clone()) {
-            Place::Taken(slot) => slot,
-            Place::Later(later) => {
+    async fn place(
+        &self,
+        request: SlotRequest,
+        deadline: Instant,
+    ) -> Result<(ChildSlot, StartPermit), NoChildSlot> {
+        let (owner, upstream) = (request.owner, Arc::clone(&request.upstream));
+        let slot = match self.slots.take(request.clone()) {
+            Admission::Taken(slot) => slot,
+            Admission::Later(later) => {
                 let _awaited = GAUGES.children_awaited.enter();
                 let granted = tokio::time::timeout_at(deadline, later).await;
                 let granted = granted.ok().and_then(Result::ok);
-                granted.ok_or_else(|| self.slots.full(&wish))?
+                granted.ok_or_else(|| self.slots.full(&request))?
             }
-            Place::Refused(full) => return Err(full),
+            Admission::Refused(full) => return Err(full),
         };
         let permit = self.starts.permit(owner, &upstream);
         let permit = tokio::time::timeout_at(deadline, permit).await;
-        let cap = Cap::Starts;
-        let permit = permit.ok().flatten().ok_or(Full { cap, is_own: false })?;
+        let cap = ChildCap::Starts;
+        let permit = permit
+            .ok()
+            .flatten()
+            .ok_or(NoChildSlot { cap, is_own: false })?;
         Ok((slot, permit))
     }
 
-    fn at_capacity(&self, full: Full) -> OpenError {
+    fn at_capacity(&self, full: NoChildSlot) -> OpenError {
         let longest = Duration::from_secs(30);
         let retry_after = self
             .settings

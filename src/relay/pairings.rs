@@ -62,7 +62,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
     let session = Arc::clone(opening.session());
     session.set_initialized();
     session.link_or(&"up".into(), || upstream).unwrap();
-    let host = crate::process::Host::current();
+    let host = crate::process::HostEnvironment::current();
     let relay = Relay::new(RelayParts {
         upstreams: Arc::new(Upstreams::new(&config, host, tasks.clone()).unwrap()),
         policy: Arc::new(ToolPolicy::new(&config.auth)),

@@ -22,8 +22,8 @@ use super::not_reached::NotReached;
 use super::salvage::salvage;
 use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey};
 use crate::config;
-use crate::process::holders::Holders;
-use crate::process::{OpenError, Patience};
+use crate::process::holders::SessionHolders;
+use crate::process::{OpenError, WaitPolicy};
 use crate::protocol::{Era, Message, Revision};
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::UpstreamLoad;
@@ -90,7 +90,7 @@ pub(super) struct Settings {
     pub(super) offer: Revision,
     pub(super) intake: Arc<dyn NoticeIntake>,
     /// The sessions at the link.
-    pub(super) holders: Holders,
+    pub(super) holders: SessionHolders,
     /// Whether all calls belong to one client.
     pub(super) exclusive: bool,
     pub(super) unattributed: Unattributed,
@@ -227,7 +227,7 @@ impl Started {
     /// A child that was started meanwhile is stopped.
     pub(super) async fn child(
         settings: &Settings,
-        patience: Patience,
+        patience: WaitPolicy,
     ) -> Result<Option<Self>, LinkError> {
         let Carrier::Duplex(source @ Source::Children(_)) = &settings.carrier else {
             return Ok(None);
@@ -239,7 +239,7 @@ impl Started {
     pub(super) async fn new(
         source: &Source,
         settings: &Settings,
-        patience: Patience,
+        patience: WaitPolicy,
     ) -> Result<Self, LinkError> {
         Ok(Self::silent(source.open(settings, patience).await?))
     }

@@ -7,7 +7,7 @@ use super::carrier::http::exchange_error::ExchangeError;
 use super::not_reached::NotReached;
 use crate::cause::ConnectionFault;
 use crate::fault::{Fault, FaultKind, Retry};
-use crate::process::Full;
+use crate::process::NoChildSlot;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 
@@ -54,7 +54,7 @@ pub enum LinkError {
     #[error("no place for a child process: {full}")]
     AtCapacity {
         /// The cap that is reached.
-        full: Full,
+        full: NoChildSlot,
         /// When to try again.
         retry_after: Duration,
     },

@@ -27,8 +27,8 @@ use super::link::shared::{PoolKey, SharedLinks};
 use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
 use crate::cause::Cause;
 use crate::config::{self, Isolation, TransportKind};
-use crate::process::holders::{HolderKey, Holders};
-use crate::process::{Host, StdioRuntime};
+use crate::process::holders::{HolderKey, SessionHolders};
+use crate::process::{HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::line_limit::LineLimit;
@@ -101,7 +101,11 @@ impl Upstreams {
     ///
     /// # Errors
     /// A client cannot be made, or the helper processes for children cannot be started.
-    pub fn new(config: &config::Config, host: Host, tasks: Tasks) -> Result<Self, SetupError> {
+    pub fn new(
+        config: &config::Config,
+        host: HostEnvironment,
+        tasks: Tasks,
+    ) -> Result<Self, SetupError> {
         let limits = config.limits.clone();
         let bounds = Bounds {
             message: limits.upstream_message,
@@ -281,7 +285,7 @@ impl Upstreams {
     pub fn link(&self, upstream: &str, seat: Seat) -> Option<Arc<dyn UpstreamLink>> {
         let (name, entry) = self.entries.get_key_value(upstream)?;
         if entry.settings.isolation == Isolation::Session {
-            let holders = Holders::of(seat.session);
+            let holders = SessionHolders::of(seat.session);
             return Some(self.make(name, entry, seat, (holders, true)));
         }
         let key = PoolKey {
@@ -296,7 +300,7 @@ impl Upstreams {
         };
         let intake = Arc::clone(&seat.intake);
         let member = (seat.session, seat.owner, intake);
-        let make = |intake, holders: Holders| {
+        let make = |intake, holders: SessionHolders| {
             let client_info = crate::upstream::OWN_INFO;
             let seat = Seat {
                 client_info,
@@ -314,7 +318,7 @@ impl Upstreams {
         name: &Arc<str>,
         entry: &Entry,
         seat: Seat,
-        (holders, exclusive): (Holders, bool),
+        (holders, exclusive): (SessionHolders, bool),
     ) -> Arc<EraLink> {
         let unattributed = match entry.settings.isolation {
             Isolation::Session if seat.offer.era() == Era::Legacy => Unattributed::Session,

@@ -11,7 +11,7 @@ use axum::extract::Request;
 use axum::response::Response;
 use drawbridge::call::{ClientCapabilities, NullIntake, Principal, UpstreamLink};
 use drawbridge::config;
-use drawbridge::process::Host;
+use drawbridge::process::HostEnvironment;
 use drawbridge::protocol::Revision;
 use drawbridge::runtime::lifecycle::Tasks;
 use drawbridge::upstream::{Seat, Upstreams};
@@ -61,7 +61,7 @@ fn link(url: &str, tasks: &Tasks) -> Arc<dyn UpstreamLink> {
     let text =
         format!("[auth]\nmode = \"none\"\n[upstreams.up]\nurl = {url:?}\nera = \"legacy\"\n");
     let config = config::parse(&text, "test.toml", &|_| None).unwrap();
-    let upstreams = Upstreams::new(&config, Host::current(), tasks.clone()).unwrap();
+    let upstreams = Upstreams::new(&config, HostEnvironment::current(), tasks.clone()).unwrap();
     let seat = Seat {
         owner: Principal::anonymous().owner(),
         session: [0; 16],

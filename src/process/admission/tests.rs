@@ -4,10 +4,10 @@ use futures_util::FutureExt as _;
 
 use super::*;
 use crate::call::Principal;
-use crate::process::backoff::Backoff;
-use crate::process::start_limiter::Starts;
-use crate::process::state::Birth;
-use crate::process::stderr::Log;
+use crate::process::backoff::CrashBackoff;
+use crate::process::start_limiter::StartLimiter;
+use crate::process::state::ChildParams;
+use crate::process::stderr::StderrLog;
 
 fn slots(total: usize, per_owner: usize) -> Arc<ChildSlots> {
     ChildSlots::new(&StdioConfig {
@@ -18,36 +18,36 @@ fn slots(total: usize, per_owner: usize) -> Arc<ChildSlots> {
     })
 }
 
-fn wish(who: &str, upstream: &str) -> Wish {
+fn request(who: &str, upstream: &str) -> SlotRequest {
     let owner = Principal::new("i", who, "", Vec::new(), None).owner();
-    Wish {
+    SlotRequest {
         owner,
         upstream: upstream.into(),
         max_of_upstream: 3,
-        patience: Patience::SpawnWait,
-        holders: Holders::default(),
+        patience: WaitPolicy::SpawnWait,
+        holders: SessionHolders::default(),
     }
 }
 
-/// `wish` for one session of `who`.
-fn wish_of(who: &str, session: u8, upstream: &str) -> Wish {
-    Wish {
-        holders: Holders::of([session; 16]),
-        ..wish(who, upstream)
+/// `request` for one session of `who`.
+fn wish_of(who: &str, session: u8, upstream: &str) -> SlotRequest {
+    SlotRequest {
+        holders: SessionHolders::of([session; 16]),
+        ..request(who, upstream)
     }
 }
 
 /// A child that has spoken, in its place.
-fn child(slots: &Arc<ChildSlots>, slot: &Slot, wish: &Wish) -> Arc<ChildState> {
-    let starts = Starts::new(1);
-    let permit = starts.permit(wish.owner, &wish.upstream);
+fn child(slots: &Arc<ChildSlots>, slot: &ChildSlot, request: &SlotRequest) -> Arc<ChildState> {
+    let starts = StartLimiter::new(1);
+    let permit = starts.permit(request.owner, &request.upstream);
     let permit = permit.now_or_never().flatten();
-    let child = Arc::new(ChildState::new(Birth {
-        upstream: Arc::clone(&wish.upstream),
-        owner: wish.owner,
+    let child = Arc::new(ChildState::new(ChildParams {
+        upstream: Arc::clone(&request.upstream),
+        owner: request.owner,
         pid: 0,
-        log: Log::new([""; 0], [""; 0]),
-        backoff: Arc::new(Backoff::default()),
+        log: StderrLog::new([""; 0], [""; 0]),
+        backoff: Arc::new(CrashBackoff::default()),
         slots: Arc::clone(slots),
         start_permit: permit.unwrap(),
     }));
@@ -56,16 +56,16 @@ fn child(slots: &Arc<ChildSlots>, slot: &Slot, wish: &Wish) -> Arc<ChildState> {
     child
 }
 
-fn at_once(slots: &Arc<ChildSlots>, wish: Wish) -> Slot {
-    match slots.take(wish) {
-        Place::Taken(slot) => slot,
+fn at_once(slots: &Arc<ChildSlots>, request: SlotRequest) -> ChildSlot {
+    match slots.take(request) {
+        Admission::Taken(slot) => slot,
         other => panic!("{other:?}"),
     }
 }
 
-fn later(slots: &Arc<ChildSlots>, wish: Wish) -> oneshot::Receiver<Slot> {
-    match slots.take(wish) {
-        Place::Later(later) => later,
+fn later(slots: &Arc<ChildSlots>, request: SlotRequest) -> oneshot::Receiver<ChildSlot> {
+    match slots.take(request) {
+        Admission::Later(later) => later,
         other => panic!("{other:?}"),
     }
 }
@@ -73,11 +73,11 @@ fn later(slots: &Arc<ChildSlots>, wish: Wish) -> oneshot::Receiver<Slot> {
 #[test]
 fn a_place_goes_to_whoever_gave_a_child_for_it() {
     let slots = slots(2, 2);
-    let alice = wish("alice", "up");
+    let alice = request("alice", "up");
     let first = at_once(&slots, alice.clone());
     let idle = child(&slots, &first, &alice);
-    let _second = at_once(&slots, wish("bob", "up"));
-    let mut carol = later(&slots, wish("carol", "up"));
+    let _second = at_once(&slots, request("bob", "up"));
+    let mut carol = later(&slots, request("carol", "up"));
     let mut mine = later(&slots, alice);
     assert!(idle.closed().is_cancelled(), "alice's own child makes room");
     drop(first);
@@ -88,7 +88,7 @@ fn a_place_goes_to_whoever_gave_a_child_for_it() {
 #[test]
 fn each_waiter_costs_one_child_at_most() {
     let slots = slots(9, 2);
-    let alice = wish("alice", "up");
+    let alice = request("alice", "up");
     let places = [0, 1].map(|_| at_once(&slots, alice.clone()));
     let children = [0, 1].map(|at: usize| child(&slots, &places[at], &alice));
     let closed = || {
@@ -108,7 +108,7 @@ fn each_waiter_costs_one_child_at_most() {
 #[test]
 fn a_child_that_is_ending_anyway_saves_another() {
     let slots = slots(9, 2);
-    let alice = wish("alice", "up");
+    let alice = request("alice", "up");
     let places = [0, 1].map(|_| at_once(&slots, alice.clone()));
     let children = [0, 1].map(|at: usize| child(&slots, &places[at], &alice));
     children[1].stop(StopReason::Dropped);
@@ -119,10 +119,12 @@ fn a_child_that_is_ending_anyway_saves_another() {
 #[test]
 fn waiting_has_a_bound_and_leaves_nothing() {
     let slots = slots(1, 1);
-    let place = at_once(&slots, wish("alice", "up"));
-    let waiting: Vec<_> = (0..4).map(|_| later(&slots, wish("bob", "up"))).collect();
-    let refused = slots.take(wish("bob", "up"));
-    assert!(matches!(refused, Place::Refused(full) if full.cap == Cap::Waiting(4)));
+    let place = at_once(&slots, request("alice", "up"));
+    let waiting: Vec<_> = (0..4)
+        .map(|_| later(&slots, request("bob", "up")))
+        .collect();
+    let refused = slots.take(request("bob", "up"));
+    assert!(matches!(refused, Admission::Refused(full) if full.cap == ChildCap::Waiting(4)));
     drop(waiting);
     drop(place);
     assert_eq!(slots.counts(), (0, 0));
@@ -132,10 +134,10 @@ fn waiting_has_a_bound_and_leaves_nothing() {
 #[test]
 fn a_grant_that_nobody_takes_goes_on_to_the_next() {
     let slots = slots(1, 1);
-    let place = at_once(&slots, wish("alice", "up"));
+    let place = at_once(&slots, request("alice", "up"));
     let (gone, mut next) = (
-        later(&slots, wish("bob", "a")),
-        later(&slots, wish("carol", "b")),
+        later(&slots, request("bob", "a")),
+        later(&slots, request("carol", "b")),
     );
     drop(place);
     assert!(next.try_recv().is_err(), "first come, first served");
@@ -149,7 +151,7 @@ fn session_evicts_no_child_of_its_own() {
     let own = wish_of("alice", 1, "up");
     let places = [0, 1].map(|_| at_once(&slots, own.clone()));
     let children = [0, 1].map(|at: usize| child(&slots, &places[at], &own));
-    let Place::Refused(full) = slots.take(wish_of("alice", 1, "more")) else {
+    let Admission::Refused(full) = slots.take(wish_of("alice", 1, "more")) else {
         panic!("it would wait for itself");
     };
     assert_eq!(
@@ -166,18 +168,21 @@ fn session_evicts_no_child_of_its_own() {
 fn refusal_names_the_cap_that_is_reached() {
     let slots = slots(4, 2);
     let mut held: Vec<_> = ["a", "b"]
-        .map(|up| at_once(&slots, wish("alice", up)))
+        .map(|up| at_once(&slots, request("alice", up)))
         .into();
-    let refused = |wish: Wish| {
-        let patience = Patience::None;
-        match slots.take(Wish { patience, ..wish }) {
-            Place::Refused(full) => full.cap,
+    let refused = |request: SlotRequest| {
+        let patience = WaitPolicy::None;
+        match slots.take(SlotRequest {
+            patience,
+            ..request
+        }) {
+            Admission::Refused(full) => full.cap,
             other => panic!("{other:?}"),
         }
     };
-    assert_eq!(refused(wish("alice", "c")), Cap::Principal(2));
-    held.push(at_once(&slots, wish("bob", "b")));
-    held.push(at_once(&slots, wish("carol", "b")));
-    assert_eq!(refused(wish("dave", "b")), Cap::Upstream(3));
-    assert_eq!(refused(wish("dave", "c")), Cap::Total(4));
+    assert_eq!(refused(request("alice", "c")), ChildCap::Principal(2));
+    held.push(at_once(&slots, request("bob", "b")));
+    held.push(at_once(&slots, request("carol", "b")));
+    assert_eq!(refused(request("dave", "b")), ChildCap::Upstream(3));
+    assert_eq!(refused(request("dave", "c")), ChildCap::Total(4));
 }

@@ -10,7 +10,7 @@ use crate::upstream::credentials::{Credential, Credentials};
 fn upstreams(keys: &str) -> Upstreams {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
     let config = config::parse(&format!("{text}{keys}"), "test.toml", &|_| None).unwrap();
-    Upstreams::new(&config, Host::current(), Tasks::new()).unwrap()
+    Upstreams::new(&config, HostEnvironment::current(), Tasks::new()).unwrap()
 }
 
 fn seat(intake: Arc<dyn NoticeIntake>) -> Seat {
@@ -28,7 +28,7 @@ fn seat(intake: Arc<dyn NoticeIntake>) -> Seat {
 pub(in crate::upstream) fn era_link() -> Arc<EraLink> {
     let upstreams = upstreams("");
     let (name, entry) = upstreams.entries.get_key_value("up").unwrap();
-    let holders = (Holders::of([0; 16]), true);
+    let holders = (SessionHolders::of([0; 16]), true);
     upstreams.make(name, entry, seat(Arc::new(NullIntake)), holders)
 }
 

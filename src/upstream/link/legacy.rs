@@ -40,7 +40,7 @@ use crate::sync::desired::Wish;
 use crate::telemetry::metrics::LABELED;
 
 use super::session_state::SessionState;
-use crate::process::Patience;
+use crate::process::WaitPolicy;
 use crate::sync::shared_failure::Attempts;
 use crate::upstream::carrier::duplex::Duplex;
 use crate::upstream::carrier::{Settings, Started};
@@ -132,7 +132,7 @@ impl LegacyLink {
         if self.ended.load(Ordering::Acquire) {
             return Err(LinkError::Cancelled);
         }
-        let connection = match self.fresh(Patience::SpawnWait).await {
+        let connection = match self.fresh(WaitPolicy::SpawnWait).await {
             Ok(connection) => connection,
             Err(error) => {
                 let error = error.of_opening();
@@ -155,7 +155,7 @@ impl LegacyLink {
     /// # Errors
     /// [`LinkError`] when it cannot be told.
     pub(super) async fn open_session(&self) -> Result<bool, LinkError> {
-        let opened = self.fresh(Patience::None).await;
+        let opened = self.fresh(WaitPolicy::None).await;
         match opened.map_err(|error| handshake::refused(error, None)) {
             Ok(connection) if connection.has_session() => {
                 self.install(&connection).await?;
@@ -203,7 +203,7 @@ impl LegacyLink {
 
     /// Opens a connection: with the child that was started already, if there is one. One that was
     /// upset by being asked what it speaks is replaced (SPEC D-08).
-    async fn fresh(&self, patience: Patience) -> Result<Arc<Connection>, LinkError> {
+    async fn fresh(&self, patience: WaitPolicy) -> Result<Arc<Connection>, LinkError> {
         let limit = self.settings.upstream.connect_timeout;
         let mut started = lock(&self.started).take();
         if started.as_ref().is_some_and(|started| started.asked) {

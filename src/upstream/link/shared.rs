@@ -28,7 +28,7 @@ use crate::call::{
     ServerDeclaration, UpstreamLink,
 };
 use crate::fault::Fault;
-use crate::process::holders::{HolderKey, Holders};
+use crate::process::holders::{HolderKey, SessionHolders};
 use crate::protocol::{Message, Revision, json};
 use crate::runtime::lifecycle::Tasks;
 use crate::sync::desired::Wish;
@@ -58,7 +58,7 @@ impl SharedLinks {
         key: PoolKey,
         (session, owner, intake): (HolderKey, OwnerKey, Arc<dyn NoticeIntake>),
         (idle, tasks): (Duration, &Tasks),
-        make: impl FnOnce(Arc<dyn NoticeIntake>, Holders) -> Arc<EraLink>,
+        make: impl FnOnce(Arc<dyn NoticeIntake>, SessionHolders) -> Arc<EraLink>,
     ) -> Arc<dyn UpstreamLink> {
         let (pooled, number) = {
             let entry = self.0.entry(key.clone()).or_insert_with(|| {
@@ -129,7 +129,7 @@ struct Members {
     levels: Arc<Levels>,
     visits: Visits,
     /// The sessions of the members.
-    holders: Holders,
+    holders: SessionHolders,
 }
 
 impl Members {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use drawbridge::config::UpstreamConfig;
-use drawbridge::process::holders::Holders;
-use drawbridge::process::{OpenError, Patience};
+use drawbridge::process::holders::SessionHolders;
+use drawbridge::process::{OpenError, WaitPolicy};
 
 use super::world::{World, next, owner, sh, tuned};
 use crate::harness::{eventually, within};
@@ -103,10 +103,10 @@ async fn a_child_that_turns_idle_makes_room_for_its_principals_next() {
 async fn nothing_starts_after_the_shut_down() {
     let world = World::new();
     let upstream = ready();
-    let nobody = Holders::default();
+    let nobody = SessionHolders::default();
     let opening = world
         .runtime
-        .open(owner("alice"), &upstream, Patience::SpawnWait, &nobody);
+        .open(owner("alice"), &upstream, WaitPolicy::SpawnWait, &nobody);
     let (opened, ()) = tokio::join!(
         opening,
         world.runtime.shut_down(crate::stdio::world::in_a_minute())
@@ -143,11 +143,11 @@ async fn without_patience_only_an_own_idle_child_is_waited_for() {
     let (bobs, mut bobs_lines) = world.open("bob", &ready()).await;
     next(&mut bobs_lines).await;
     let busy = alices.busy();
-    let (upstream, nobody) = (ready(), Holders::default());
+    let (upstream, nobody) = (ready(), SessionHolders::default());
     let another = || {
         world
             .runtime
-            .open(owner("alice"), &upstream, Patience::None, &nobody)
+            .open(owner("alice"), &upstream, WaitPolicy::None, &nobody)
     };
     let refused = within("a refusal", another()).await;
     assert!(matches!(refused, Err(OpenError::AtCapacity { .. })));
@@ -162,10 +162,10 @@ async fn a_waiter_that_gave_up_leaves_nothing() {
     let world = World::with(|settings| settings.max_children = 1);
     let (first, mut lines) = world.open("alice", &ready()).await;
     next(&mut lines).await;
-    let (busy, nobody) = (first.busy(), Holders::default());
+    let (busy, nobody) = (first.busy(), SessionHolders::default());
     let waiting = world
         .runtime
-        .open(owner("bob"), &ready(), Patience::SpawnWait, &nobody)
+        .open(owner("bob"), &ready(), WaitPolicy::SpawnWait, &nobody)
         .await_for(50)
         .await;
     assert!(waiting.is_none());

@@ -11,8 +11,10 @@ use drawbridge::config::{
     CarrierConfig, EraPin, HostedTaskLimits, Isolation, LimitsConfig, RateConfig, StdioCarrier,
     StdioConfig, UpstreamConfig,
 };
-use drawbridge::process::holders::Holders;
-use drawbridge::process::{Host, Lines, OpenError, Patience, StdioConnection, StdioRuntime};
+use drawbridge::process::holders::SessionHolders;
+use drawbridge::process::{
+    HostEnvironment, OpenError, StdioConnection, StdioRuntime, StdoutReader, WaitPolicy,
+};
 use drawbridge::runtime::lifecycle::Tasks;
 use drawbridge::secret::Secret;
 
@@ -71,7 +73,7 @@ impl World {
         &self,
         who: &str,
         upstream: &UpstreamConfig,
-    ) -> (StdioConnection, Lines) {
+    ) -> (StdioConnection, StdoutReader) {
         self.try_open(who, upstream).await.unwrap()
     }
 
@@ -80,14 +82,14 @@ impl World {
         &self,
         who: &str,
         upstream: &UpstreamConfig,
-    ) -> Result<(StdioConnection, Lines), OpenError> {
+    ) -> Result<(StdioConnection, StdoutReader), OpenError> {
         within(
             "open",
             self.runtime.open(
                 owner(who),
                 upstream,
-                Patience::SpawnWait,
-                &Holders::default(),
+                WaitPolicy::SpawnWait,
+                &SessionHolders::default(),
             ),
         )
         .await
@@ -108,9 +110,9 @@ impl World {
 pub(super) const LENT: (&str, &str) = ("LENT", "what the operator lends to a child");
 
 /// A host whose children live below `state`: with the environment of the test, and one variable more.
-pub(super) fn host(state: &Path) -> Host {
+pub(super) fn host(state: &Path) -> HostEnvironment {
     let (name, value) = LENT;
-    Host {
+    HostEnvironment {
         exe: env!("CARGO_BIN_EXE_drawbridge").into(),
         state_dirs: vec![state.to_owned()],
         environment: std::env::vars_os()
@@ -231,7 +233,7 @@ pub(super) fn with_inherited(upstream: UpstreamConfig, name: &str) -> UpstreamCo
 }
 
 /// The next line as text.
-pub(super) async fn next(lines: &mut Lines) -> Option<String> {
+pub(super) async fn next(lines: &mut StdoutReader) -> Option<String> {
     let line = within("a line", lines.next()).await?;
     Some(String::from_utf8(line.to_vec()).unwrap())
 }

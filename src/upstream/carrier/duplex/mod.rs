@@ -23,7 +23,8 @@ use super::http::client::HttpClient;
 use super::http::wire::{Bounds, retry_after};
 use crate::config::Isolation;
 use crate::process::{
-    BusyGuard, HoldGuard, Lines, Patience, SendError, StdioConnection, StdioRuntime, UnusedGuard,
+    BusyGuard, HoldGuard, SendError, StdioConnection, StdioRuntime, StdoutReader, UnusedGuard,
+    WaitPolicy,
 };
 use crate::runtime::lifecycle::Tasks;
 use crate::upstream::error::LinkError;
@@ -55,7 +56,7 @@ pub(crate) enum Duplex {
 #[derive(Debug)]
 pub(crate) enum Messages {
     /// A child's output.
-    Lines(Lines),
+    Lines(StdoutReader),
     /// An event stream.
     Events(Box<events::Reader>),
     /// A socket's reader.
@@ -75,7 +76,7 @@ impl Source {
     pub(in crate::upstream) async fn open(
         &self,
         settings: &Settings,
-        patience: Patience,
+        patience: WaitPolicy,
     ) -> Result<(Duplex, Messages), LinkError> {
         match self {
             Self::Children(runtime) => {

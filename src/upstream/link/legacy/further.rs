@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 
 use super::connection::Connection;
 use super::turn::TurnGuard;
-use crate::process::Patience;
+use crate::process::WaitPolicy;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::duplex::Source;
 use crate::upstream::carrier::{Carrier, Settings, Started};
@@ -51,7 +51,7 @@ impl Further {
         level: Option<String>,
     ) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
         let limit = self.settings.upstream.connect_timeout;
-        let started = Started::child(&self.settings, Patience::None).await?;
+        let started = Started::child(&self.settings, WaitPolicy::None).await?;
         let connecting = Connection::open_further(&self.settings, started);
         let connection = match tokio::time::timeout(limit, connecting).await {
             Ok(opened) => opened?,

@@ -12,7 +12,7 @@ use super::connection::Connection;
 use super::wire::Wire;
 use super::{Settings, handshake};
 use crate::budget::{EXEMPT_BYTES, ReplyLease};
-use crate::process::Patience;
+use crate::process::WaitPolicy;
 use crate::protocol::salvage;
 use crate::protocol::{DecodeError, Message};
 use crate::upstream::carrier::duplex::Messages;
@@ -44,7 +44,7 @@ impl Connection {
             Carrier::Duplex(source) => {
                 let started = match started {
                     Some(started) => started,
-                    None => Started::new(source, settings, Patience::SpawnWait).await?,
+                    None => Started::new(source, settings, WaitPolicy::SpawnWait).await?,
                 };
                 Self::greet(settings, started).await
             }
@@ -62,7 +62,7 @@ impl Connection {
                 Started::over_events(client, *bounds, settings).await?
             }
             (None, Carrier::Duplex(source)) => {
-                Started::new(source, settings, Patience::SpawnWait).await?
+                Started::new(source, settings, WaitPolicy::SpawnWait).await?
             }
         };
         Self::greet(settings, started).await

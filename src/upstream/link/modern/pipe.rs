@@ -13,7 +13,7 @@ use super::ModernLink;
 use super::flight::{Flight, For};
 use crate::budget::EXEMPT_BYTES;
 use crate::cause::chain;
-use crate::process::Patience;
+use crate::process::WaitPolicy;
 use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::carrier::duplex::{Departure, Duplex, Messages, Source};
@@ -249,7 +249,7 @@ impl ModernLink {
         let started = lock(&pipe.started).take();
         let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
             Some(started) => started,
-            None => Started::new(&pipe.source, &self.settings, Patience::SpawnWait)
+            None => Started::new(&pipe.source, &self.settings, WaitPolicy::SpawnWait)
                 .await
                 .inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?,
         };

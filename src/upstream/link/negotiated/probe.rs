@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::call::ServerDeclaration;
-use crate::process::Patience;
+use crate::process::WaitPolicy;
 use crate::protocol::Era;
 use crate::upstream::carrier::duplex::Source;
 use crate::upstream::carrier::{Carrier, Settings, Started};
@@ -65,9 +65,11 @@ pub(super) async fn probe(
             let started = match started {
                 Some(started) => started,
                 // Others wait for their turn to ask meanwhile, and not for this one's place as well.
-                None => tokio::time::timeout(limit, Started::new(source, settings, Patience::None))
-                    .await
-                    .unwrap_or(Err(LinkError::Timeout))?,
+                None => {
+                    tokio::time::timeout(limit, Started::new(source, settings, WaitPolicy::None))
+                        .await
+                        .unwrap_or(Err(LinkError::Timeout))?
+                }
             };
             over_pipe(started, settings, limit).await
         }

@@ -6,7 +6,7 @@ use super::super::Schemas;
 use super::*;
 use crate::call::{ClientCapabilities, NullIntake, Principal, ServerDeclaration};
 use crate::config;
-use crate::process::holders::Holders;
+use crate::process::holders::SessionHolders;
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::Tasks;
 use crate::telemetry::metrics::UpstreamLoad;
@@ -42,7 +42,7 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
         client: Era::Modern,
         offer: Revision::LATEST_LEGACY,
         intake: Arc::new(NullIntake),
-        holders: Holders::default(),
+        holders: SessionHolders::default(),
         exclusive: true,
         unattributed: Unattributed::Call,
         asks: AskingHabit::default(),

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{EraLink, Inner};
 use crate::call::ServerDeclaration;
-use crate::process::{BusyGuard, Patience};
+use crate::process::{BusyGuard, WaitPolicy};
 use crate::protocol::Era;
 use crate::sync::shared_failure::Attempt;
 use crate::telemetry::metrics::LABELED;
@@ -94,7 +94,7 @@ impl EraLink {
         }
         let before = self.cell.probing.shared();
         // Others, whose children have places, are not held up by the wait for this one's.
-        let child = Started::child(&self.settings, Patience::SpawnWait).await;
+        let child = Started::child(&self.settings, WaitPolicy::SpawnWait).await;
         let mut started =
             child.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
         // It makes no room for others of its owner before it was asked anything.
