@@ -26,8 +26,8 @@ use crate::policy::ToolPolicy;
 use crate::policy::rate::RateLimiter;
 use crate::process::HostEnvironment;
 use crate::relay::{self, Relay};
-use crate::runtime::lifecycle::{Drained, Signals, Tasks};
-use crate::runtime::workers::{Crew, Workers};
+use crate::runtime::lifecycle::{DrainResult, ProcessSignals, TaskSpawner};
+use crate::runtime::workers::{WorkerPool, Workers};
 use crate::seal::Sealer;
 use crate::session::{SessionIds, SessionRegistry, SessionSettings};
 use crate::store::events::{EventStore, LogBounds, MemoryEvents};
@@ -50,7 +50,7 @@ pub fn run(mut config: Config, file: Option<&str>) -> anyhow::Result<()> {
     // Transparent huge pages multiply the resident memory, without a measurable gain.
     rustix::thread::disable_transparent_huge_pages(true).context("huge pages")?;
     let descriptors = descriptors::raise();
-    let crew = Crew::start(config.server.threads).context("the threads cannot be started")?;
+    let crew = WorkerPool::start(config.server.threads).context("the threads cannot be started")?;
     let telemetry = telemetry::setup::init(&config.telemetry).context("telemetry")?;
     let fit = Fit::new(&config, descriptors.limit);
     if let Some(complaint) = fit.complaint() {
@@ -81,8 +81,8 @@ async fn serve(
     (metrics, log): (MetricsPage, LogControl),
     records: &mut Option<audit::AuditSink>,
 ) -> anyhow::Result<()> {
-    let mut signals = Signals::install().context("signal handlers")?;
-    let tasks = Tasks::new();
+    let mut signals = ProcessSignals::install().context("signal handlers")?;
+    let tasks = TaskSpawner::new();
     let listener = Listener::bind(&config.server, config.limits.headers)?;
     let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?.for_operators();
     // With port 0 the system chose: clients must be told the real one.
@@ -126,13 +126,17 @@ async fn serve(
         guard: Guard::for_operators(&config.admin),
         access: Access::new(config.admin.token.clone()),
     };
-    tasks.spawn_service(admin.run(admin::router(port), Tasks::new(), Workers::only_this()));
+    tasks.spawn_service(admin.run(
+        admin::router(port),
+        TaskSpawner::new(),
+        Workers::only_this(),
+    ));
     // The drain waits for it: the backlog is served.
     tasks.spawn(listener.run(front.service(), tasks.clone(), workers));
     readiness.started();
     let missing = missing.as_deref();
     started::log(&config, file, &endpoints, address, admin_address, missing);
-    let Drained { clean, by } = signals.drain(&tasks, config.server.drain).await;
+    let DrainResult { clean, by } = signals.drain(&tasks, config.server.drain).await;
     // Children that are closed with their sessions are on their ladder already.
     let left = by.saturating_duration_since(Instant::now());
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
@@ -165,7 +169,7 @@ fn assemble(
     config: &Arc<Config>,
     host: HostEnvironment,
     endpoints: &[Arc<Endpoint>],
-    tasks: &Tasks,
+    tasks: &TaskSpawner,
 ) -> anyhow::Result<Assembled> {
     let clock: SharedClock = Arc::new(SystemClock);
     let sealer = Arc::new(Sealer::new(&config.keys.seal).context("keys.seal")?);

@@ -251,18 +251,18 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     /// the carrier has one of its own.
     fn listen(&self, wanted: bool);
 
-    /// Number of the current stretch of time in which no change notice was missed; every stretch has a new
+    /// Number of the current epoch in which no change notice was missed; every epoch has a new
     /// number. `None` while notices may be missed.
-    fn hearing(&self) -> Option<u64> {
+    fn notice_feed(&self) -> Option<u64> {
         None
     }
 
-    /// Waits for such a stretch to begin; `false` as soon as none can. For an open connection that is
+    /// Waits for such an epoch to begin; `false` as soon as none can. For an open connection that is
     /// listened to.
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    fn until_heard(&self) -> BoxFuture<'_, bool> {
+    fn wait_until_live(&self) -> BoxFuture<'_, bool> {
         Box::pin(std::future::ready(false))
     }
 

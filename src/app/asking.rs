@@ -17,7 +17,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::fault::Fault;
 use crate::process::HostEnvironment;
 use crate::protocol::methods::ListKind;
-use crate::runtime::lifecycle::{Signals, Tasks};
+use crate::runtime::lifecycle::{ProcessSignals, TaskSpawner};
 use crate::runtime::workers;
 use crate::status::{Asked, AskedUpstream, State, UpstreamStatus};
 use crate::telemetry;
@@ -70,8 +70,8 @@ pub fn ask(config: Config, lines: bool) -> anyhow::Result<Outcome> {
 }
 
 async fn look(config: Config, host: HostEnvironment) -> anyhow::Result<Outcome> {
-    let mut signals = Signals::install().context("signal handlers")?;
-    let tasks = Tasks::new();
+    let mut signals = ProcessSignals::install().context("signal handlers")?;
+    let tasks = TaskSpawner::new();
     let config = Arc::new(config);
     let endpoints: Vec<_> = endpoint::endpoints(&config)
         .into_iter()

@@ -17,7 +17,7 @@ use crate::call::{Call, Principal};
 use crate::clock::SharedClock;
 use crate::lock::lock;
 use crate::protocol::methods;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag::{self, RequestTag};
 use crate::telemetry::trace::TraceId;
@@ -136,7 +136,7 @@ struct AuditQueue {
 impl AuditSink {
     /// Starts the writer. Needs a Tokio runtime.
     #[must_use]
-    pub fn start(clock: SharedClock, tasks: &Tasks) -> Self {
+    pub fn start(clock: SharedClock, tasks: &TaskSpawner) -> Self {
         let sink = Self::idle(clock);
         let writer = sink.clone();
         tasks.spawn_service(async move {

@@ -175,7 +175,7 @@ fn an_endless_name_is_cut_between_characters() {
 #[tokio::test(start_paused = true)]
 async fn the_writer_writes_what_has_gathered() {
     let log = RecordCapture::begin();
-    let tasks = Tasks::new();
+    let tasks = TaskSpawner::new();
     let sink = AuditSink::start(TestClock::at(0), &tasks);
     sink.record(record(None));
     sink.record(record(None));

@@ -7,7 +7,7 @@ use futures_util::stream;
 
 use super::Authenticator;
 use super::issuer::Issuer;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 
 /// Issuers that are asked at the same time.
 const AT_ONCE: usize = 16;
@@ -25,7 +25,7 @@ impl Authenticator {
     }
 }
 
-async fn ask(issuer: &Arc<Issuer>, tasks: &Tasks) {
+async fn ask(issuer: &Arc<Issuer>, tasks: &TaskSpawner) {
     let Some(introspection) = &issuer.introspection else {
         issuer.refresh(tasks).await;
         return;

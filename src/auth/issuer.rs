@@ -19,7 +19,7 @@ use super::token_policy::SKEW_SECS;
 use crate::cause::{Cause, LastCause};
 use crate::config;
 use crate::lock::lock;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::redact::shown;
@@ -214,7 +214,7 @@ impl Issuer {
     ///
     /// # Cancel safety
     /// The fetch goes on without the caller.
-    pub(super) async fn refresh(self: &Arc<Self>, tasks: &Tasks) {
+    pub(super) async fn refresh(self: &Arc<Self>, tasks: &TaskSpawner) {
         if let Some(mut running) = self.start_refresh(tasks) {
             // An error is the end of the fetch: the sender is gone.
             while running.changed().await.is_ok() {}
@@ -222,14 +222,14 @@ impl Issuer {
     }
 
     /// Starts to load keys that are old or missing, and does not wait.
-    pub(super) fn refresh_stale(self: &Arc<Self>, tasks: &Tasks) {
+    pub(super) fn refresh_stale(self: &Arc<Self>, tasks: &TaskSpawner) {
         let is_fresh = |keys: Arc<LoadedKeys>| keys.loaded.elapsed() < STALE;
         if !self.keys().is_some_and(is_fresh) {
             self.start_refresh(tasks);
         }
     }
 
-    fn start_refresh(self: &Arc<Self>, tasks: &Tasks) -> Option<watch::Receiver<()>> {
+    fn start_refresh(self: &Arc<Self>, tasks: &TaskSpawner) -> Option<watch::Receiver<()>> {
         let mut flight = lock(&self.flight);
         if let Some(running) = &flight.running
             && running.has_changed().is_ok()

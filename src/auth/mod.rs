@@ -49,7 +49,7 @@ use crate::cause::Cause;
 use crate::clock::SharedClock;
 use crate::config;
 use crate::endpoint::Endpoint;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 
 /// Why authentication cannot be set up.
@@ -83,7 +83,7 @@ pub struct Authenticator {
     known_scopes: BTreeSet<String>,
     hierarchy: ScopeHierarchy,
     clock: SharedClock,
-    tasks: Tasks,
+    tasks: TaskSpawner,
 }
 
 impl Authenticator {
@@ -95,7 +95,7 @@ impl Authenticator {
     pub fn new(
         config: &config::AuthConfig,
         clock: SharedClock,
-        tasks: Tasks,
+        tasks: TaskSpawner,
     ) -> Result<Arc<Self>, AuthError> {
         let mut shared: Option<IssuerClients> = None;
         let mut fetcher = || match &shared {

@@ -47,8 +47,11 @@ impl World {
         config.issuers[0].jwks_file = Some(dir.path().join("jwks.json"));
         change(&mut config);
         let clock = TestClock::at(NOW);
-        let authenticator =
-            Authenticator::new(&config, Arc::clone(&clock) as SharedClock, Tasks::new());
+        let authenticator = Authenticator::new(
+            &config,
+            Arc::clone(&clock) as SharedClock,
+            TaskSpawner::new(),
+        );
         Self {
             authenticator: authenticator.expect("a usable configuration"),
             signer,

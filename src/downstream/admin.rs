@@ -19,7 +19,7 @@ use http::{HeaderValue, StatusCode, Uri};
 pub use self::access::Access;
 pub use self::status::StatusPage;
 use super::guard::{Guard, RequestKind};
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 
 const NO_STORE: (http::HeaderName, HeaderValue) =
@@ -29,13 +29,13 @@ const NO_STORE: (http::HeaderName, HeaderValue) =
 #[derive(Debug, Clone)]
 pub struct Readiness {
     started: Arc<AtomicBool>,
-    tasks: Tasks,
+    tasks: TaskSpawner,
 }
 
 impl Readiness {
     /// Not ready yet.
     #[must_use]
-    pub fn new(tasks: Tasks) -> Self {
+    pub fn new(tasks: TaskSpawner) -> Self {
         Self {
             started: Arc::default(),
             tasks,
@@ -179,7 +179,7 @@ mod tests {
     // SPEC O-03.
     #[tokio::test]
     async fn ready_from_the_start_to_the_drain_and_alive_throughout() {
-        let tasks = Tasks::new();
+        let tasks = TaskSpawner::new();
         let readiness = Readiness::new(tasks.clone());
         let router = router(port(readiness.clone()));
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_else_is_there() {
-        let router = router(port(Readiness::new(Tasks::new())));
+        let router = router(port(Readiness::new(TaskSpawner::new())));
         assert_eq!(status(&router, "/mcp").await, StatusCode::NOT_FOUND);
     }
 }

@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Side};
 use crate::lock::lock;
 use crate::store::events::SessionKey;
-use crate::sync::keyed_counter::Tally;
+use crate::sync::keyed_counter::KeyedCounter;
 use crate::telemetry::metrics::COUNTERS;
 
 /// The registry. A channel counts as a session from its beginning, so that connections without
@@ -25,7 +25,7 @@ pub(super) struct Channels {
 #[derive(Debug, Default)]
 struct Registry {
     by_key: HashMap<SessionKey, Arc<Channel>>,
-    by_owner: Tally<OwnerKey>,
+    by_owner: KeyedCounter<OwnerKey>,
 }
 
 impl Channels {

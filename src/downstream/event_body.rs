@@ -16,7 +16,7 @@ use super::keep_alive::KeepAlive;
 use super::running::Running;
 use crate::budget::{EXEMPT_BYTES, held_with};
 use crate::protocol::sse::{self, NumberedEvents};
-use crate::runtime::wake::Bell;
+use crate::runtime::wake::WakeFilter;
 use crate::session::{EventId, ReaderStep, StreamReader};
 use crate::store::events::LoggedEvent;
 
@@ -31,7 +31,7 @@ pub(super) struct EventBody {
     events: NumberedEvents,
     running: Option<Running>,
     /// Wake-ups of the running call.
-    bell: Bell,
+    wake_filter: WakeFilter,
     keep_alive: KeepAlive,
     /// Resolves when a stream without an end of its own has to end.
     ends: Option<Ends>,
@@ -79,7 +79,7 @@ impl EventBody {
             reader: parts.reader,
             events: NumberedEvents::new(&stem),
             running: parts.running,
-            bell: Bell::new(),
+            wake_filter: WakeFilter::new(),
             keep_alive: KeepAlive::new(parts.keep_alive),
             ends: parts.ends,
             polls: parts.polls,
@@ -155,7 +155,7 @@ impl Body for EventBody {
         // Poll the call before the reader: messages just sent then go out in the same write.
         if let Some(running) = &mut this.running {
             let reader = &this.reader;
-            let polled = this.bell.poll_if_rung(cx, |cx| {
+            let polled = this.wake_filter.poll_if_woken(cx, |cx| {
                 reader.rest();
                 running.poll_finish(cx)
             });

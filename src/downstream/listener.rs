@@ -40,7 +40,7 @@ use self::tls::Certificate;
 use super::peer::{BlockError, TrustedProxies};
 use crate::cause::chain;
 use crate::config;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::runtime::workers::Workers;
 use crate::telemetry::metrics::COUNTERS;
 
@@ -169,7 +169,7 @@ impl Listener {
     ///
     /// # Cancel safety
     /// Dropping the future closes the socket; connections go on.
-    pub async fn run<S: Answer>(self, service: S, tasks: Tasks, workers: Workers) {
+    pub async fn run<S: Answer>(self, service: S, tasks: TaskSpawner, workers: Workers) {
         let entrance = Entrance {
             settings: self.settings,
             places: Arc::new(Places::new(self.shares, self.is_public)),
@@ -212,7 +212,7 @@ struct Entrance<S> {
     overload: Overload,
     is_public: bool,
     service: S,
-    tasks: Tasks,
+    tasks: TaskSpawner,
     workers: Workers,
 }
 
@@ -255,7 +255,7 @@ async fn serve<S: Answer>(
     settings: Arc<Settings>,
     service: S,
     place: Place,
-    tasks: Tasks,
+    tasks: TaskSpawner,
 ) {
     let exchange = connection::Exchange::new(service, peer, Arc::clone(&settings), place);
     match &settings.tls {
@@ -270,7 +270,7 @@ async fn serve_tls<S: Answer>(
     tls: &Certificate,
     settings: &Settings,
     exchange: connection::Exchange<S>,
-    tasks: &Tasks,
+    tasks: &TaskSpawner,
 ) {
     let handshake = tokio::time::timeout(settings.handshake_timeout, tls.acceptor().accept(stream));
     let place = exchange.place();

@@ -63,7 +63,7 @@ use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::policy::rate::RateLimiter;
 use crate::relay::Relay;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::SessionRegistry;
 
@@ -103,7 +103,7 @@ pub struct Front {
     relay: Arc<Relay>,
     background: Background,
     parking: Arc<Parking>,
-    tasks: Tasks,
+    tasks: TaskSpawner,
     /// Cancelled when everything has to end now. Shared, as clones of a token meet in a lock.
     stop: Arc<CancellationToken>,
 }
@@ -132,7 +132,7 @@ pub struct FrontParts {
     /// The time of day.
     pub clock: SharedClock,
     /// Background work.
-    pub tasks: Tasks,
+    pub tasks: TaskSpawner,
 }
 
 impl Front {

@@ -19,7 +19,7 @@ use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::lock::lock;
 use crate::protocol::{IdScan, json};
 use crate::session::Session;
-use crate::sync::keyed_counter::Tally;
+use crate::sync::keyed_counter::KeyedCounter;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Limits, in bytes and time, for draining a refused body that got no permit from `Scans`. Not settings: both only
@@ -43,7 +43,7 @@ pub(super) struct RefusedBody {
 
 /// Counts of the refused bodies that are being scanned for ids.
 #[derive(Debug, Default)]
-pub(super) struct Scans(Mutex<Tally<OwnerKey>>, AtomicUsize);
+pub(super) struct Scans(Mutex<KeyedCounter<OwnerKey>>, AtomicUsize);
 
 /// A permit of `Scans`.
 struct Place {

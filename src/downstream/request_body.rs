@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use crate::runtime::wake::quietly;
+use crate::runtime::wake::defer_wakes;
 
 /// hyper's `Incoming`, which wakes its connection only for bytes not received yet.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ impl Body for RequestBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let (frame, held) = quietly(|| Pin::new(&mut self.0).poll_frame(cx));
+        let (frame, held) = defer_wakes(|| Pin::new(&mut self.0).poll_frame(cx));
         if !self.0.is_end_stream() {
             held.release();
         }

@@ -11,7 +11,7 @@ use http::StatusCode;
 use tokio::sync::Semaphore;
 
 use crate::auth;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::LegacyClientLink;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 use crate::telemetry::request_tag::TaggedWork;
@@ -62,7 +62,7 @@ impl Links {
 /// Runs calls whose exchange was dropped.
 #[derive(Debug, Clone)]
 pub(super) struct Background {
-    pub(super) tasks: Tasks,
+    pub(super) tasks: TaskSpawner,
     pub(super) places: Arc<Semaphore>,
 }
 

@@ -13,7 +13,7 @@ use governor::{Quota, RateLimiter as Governor};
 use crate::call::OwnerKey;
 use crate::config::RateConfig;
 use crate::lock::lock;
-use crate::sync::keyed_counter::Tally;
+use crate::sync::keyed_counter::KeyedCounter;
 
 /// Checks between two removals of principals that have their full allowance back.
 const CHECKS_PER_SWEEP: u32 = 4096;
@@ -29,7 +29,7 @@ pub struct RateLimiter<C: Clock = MonotonicClock> {
     clock: C,
     checks: AtomicU32,
     /// Who has requests that wait for the allowance, and how many requests those are in all.
-    claims: Mutex<Tally<OwnerKey>>,
+    claims: Mutex<KeyedCounter<OwnerKey>>,
     claimed: AtomicUsize,
 }
 

@@ -15,7 +15,7 @@ use crate::call::OwnerKey;
 use crate::config::StdioConfig;
 use crate::lock::lock;
 use crate::process::holders::SessionHolders;
-use crate::sync::keyed_counter::Tally;
+use crate::sync::keyed_counter::KeyedCounter;
 
 /// The caps that hold for every upstream.
 #[derive(Debug, Clone, Copy)]
@@ -38,8 +38,8 @@ pub(super) struct ChildSlots {
 struct SlotTable {
     next: u64,
     taken: HashMap<u64, TakenSlots>,
-    owners: Tally<OwnerKey>,
-    upstreams: Tally<Arc<str>>,
+    owners: KeyedCounter<OwnerKey>,
+    upstreams: KeyedCounter<Arc<str>>,
     /// Waiters in order of arrival; the caps may let a later one go first.
     waiting: VecDeque<SlotWaiter>,
 }

@@ -12,7 +12,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 
 use crate::call::OwnerKey;
 use crate::lock::lock;
-use crate::sync::keyed_counter::Tally;
+use crate::sync::keyed_counter::KeyedCounter;
 
 /// Where the homes are, below the root.
 const HOMES: &str = "homes";
@@ -81,7 +81,7 @@ pub(super) struct HomeDirs {
     /// Held while the gateway or its guardian lives: a process with a path below `root` is a child of ours.
     lock: File,
     /// Children that live in a home now.
-    used: Mutex<Tally<PathBuf>>,
+    used: Mutex<KeyedCounter<PathBuf>>,
 }
 
 /// The private directory of one (principal, upstream), while a child uses it.
@@ -173,7 +173,7 @@ impl HomeDirs {
         self.used().holders()
     }
 
-    fn used(&self) -> MutexGuard<'_, Tally<PathBuf>> {
+    fn used(&self) -> MutexGuard<'_, KeyedCounter<PathBuf>> {
         lock(&self.used)
     }
 }

@@ -26,7 +26,7 @@ use crate::call::OwnerKey;
 use crate::cause::chain;
 use crate::config::{self, CarrierConfig};
 use crate::process::holders::SessionHolders;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::{GAUGES, LABELED};
 
 /// A shorter wait is waited for instead of refused.
@@ -132,7 +132,7 @@ pub struct StdioRuntime {
     pub(super) max_message: usize,
     /// Keeper tasks, apart from all others: they outlive the hard stop of the rest, so that children still end by the
     /// ladder.
-    pub(super) keepers: Tasks,
+    pub(super) keepers: TaskSpawner,
     homes: Arc<HomeDirs>,
     pub(super) slots: Arc<ChildSlots>,
     starts: Arc<StartLimiter>,
@@ -160,7 +160,7 @@ impl StdioRuntime {
         settings: &config::StdioConfig,
         limits: &config::LimitsConfig,
         host: HostEnvironment,
-        tasks: &Tasks,
+        tasks: &TaskSpawner,
     ) -> io::Result<Arc<Self>> {
         if let Err(error) = reap::adopt_orphans() {
             tracing::warn!(
@@ -188,7 +188,7 @@ impl StdioRuntime {
             settings: settings.clone(),
             max_message: limits.upstream_message,
             host,
-            keepers: Tasks::new(),
+            keepers: TaskSpawner::new(),
         });
         let backoff = Arc::downgrade(&runtime.backoff);
         tasks.spawn_service(async move {

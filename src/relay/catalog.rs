@@ -24,7 +24,7 @@ use crate::store::lists::{CachedPage, ListCache, ListPage};
 use crate::telemetry::metrics::COUNTERS;
 use crate::translate::project::{CacheHints, CacheScope};
 use crate::upstream::account::Account;
-use crate::upstream::knowledge::Key;
+use crate::upstream::declaration_cache::DeclarationKey;
 
 /// Capacity of each cache of pages shared between sessions.
 const OTHERS: u64 = 16_384;
@@ -44,8 +44,8 @@ pub(super) struct ListCatalog {
     /// Pages received by sessions before their first tool call or change notice: stale substitutes that
     /// answer while an upstream is late.
     untouched: Cache<SharedPageKey, CachedPage>,
-    /// Time of the latest change notice per owner (`Key`) and kind of list.
-    changes: Cache<(Key, &'static str), Instant>,
+    /// Time of the latest change notice per owner (`DeclarationKey`) and kind of list.
+    changes: Cache<(DeclarationKey, &'static str), Instant>,
     /// Time of the latest change notice to any session; bounded by upstreams × kinds of lists.
     heard: Arc<Mutex<NoticeTimes>>,
     /// Single-flight for pages on request.
@@ -56,13 +56,13 @@ pub(super) struct ListCatalog {
 /// Cache key of a page that every session with the same `key` may use.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct SharedPageKey {
-    key: Key,
+    key: DeclarationKey,
     kind: ListKind,
     cursor: Option<Box<str>>,
 }
 
 impl SharedPageKey {
-    fn new(key: Key, place: ListPageKey<'_>) -> Self {
+    fn new(key: DeclarationKey, place: ListPageKey<'_>) -> Self {
         Self {
             key,
             kind: place.kind,
@@ -75,7 +75,7 @@ impl SharedPageKey {
 #[derive(Debug)]
 pub(super) struct PageFetch {
     pub(super) asked: Instant,
-    stretch: Option<u64>,
+    epoch: Option<u64>,
     declared: Arc<ServerDeclaration>,
 }
 
@@ -111,12 +111,12 @@ impl ListCatalog {
     }
 
     /// Records a change notice for `what` that an upstream sent to the sessions behind `key`.
-    pub(super) fn changed(&self, key: &Key, what: &'static str) {
+    pub(super) fn changed(&self, key: &DeclarationKey, what: &'static str) {
         self.changed_at(key, what, Instant::now());
     }
 
     /// Records a change found by comparing with a list requested after `at`: that newer list stays valid.
-    pub(super) fn changed_at(&self, key: &Key, what: &'static str, at: Instant) {
+    pub(super) fn changed_at(&self, key: &DeclarationKey, what: &'static str, at: Instant) {
         let heard = (Arc::clone(&key.upstream), what);
         lock(&self.heard)
             .entry(heard)
@@ -124,7 +124,7 @@ impl ListCatalog {
             .or_insert(at);
         // Also under `Account::Common`: `catalog_key` drops the owner of a shared legacy upstream only once its
         // era is known, which is after the first session opened it.
-        let shared = Key {
+        let shared = DeclarationKey {
             account: Account::Common,
             ..key.clone()
         };
@@ -137,7 +137,7 @@ impl ListCatalog {
     }
 
     /// A cached page of another session, if it is fresh and no change was announced since its request.
-    pub(super) fn other(&self, key: Key, place: ListPageKey<'_>) -> Option<CachedPage> {
+    pub(super) fn other(&self, key: DeclarationKey, place: ListPageKey<'_>) -> Option<CachedPage> {
         let changed = self.changes.get(&(key.clone(), place.kind.capability()));
         let other = self.others.get(&SharedPageKey::new(key, place))?;
         let calm = changed.is_none_or(|changed| other.asked > changed);
@@ -175,7 +175,7 @@ impl Relay {
         let own = session
             .list_validity()
             .current(place.upstream, place.kind, place.cursor, || {
-                session.link(place.upstream)?.hearing()
+                session.link(place.upstream)?.notice_feed()
             });
         let Some(current) = own.filter(|own| self.catalog.is_calm(place, &own.held)) else {
             return self.adopted(session, place);
@@ -191,7 +191,7 @@ impl Relay {
     fn adopted(&self, session: &Arc<Session>, place: ListPageKey<'_>) -> Option<CachedPage> {
         let may = |held: &CachedPage| self.may_adopt(session, place, held);
         let private = self.catalog_key(session, place.upstream);
-        let public = Key {
+        let public = DeclarationKey {
             account: Account::Common,
             ..private.clone()
         };
@@ -226,7 +226,7 @@ impl Relay {
         found: CachedPage,
     ) -> CachedPage {
         let held = CachedPage {
-            stretch: None,
+            epoch: None,
             is_own: false,
             ..found
         };
@@ -281,15 +281,15 @@ impl Relay {
             Some(declared) => declared,
             None => link.open().await?,
         };
-        if link.hearing().is_none() && declared.announces(kind.capability()) {
+        if link.notice_feed().is_none() && declared.announces(kind.capability()) {
             link.prepare().await;
         }
-        let stretch = link
-            .hearing()
+        let epoch = link
+            .notice_feed()
             .filter(|_| declared.announces(kind.capability()));
         Ok(PageFetch {
             asked: Instant::now(),
-            stretch,
+            epoch,
             declared,
         })
     }
@@ -316,15 +316,15 @@ impl Relay {
             self.catalog.freshness(fetch.asked)
         };
         let heard = fetch
-            .stretch
-            .filter(|_| !modern && !fresh.is_zero() && link.hearing() == fetch.stretch);
+            .epoch
+            .filter(|_| !modern && !fresh.is_zero() && link.notice_feed() == fetch.epoch);
         let held = CachedPage {
             digest: self.catalog.lists.keep(message),
             asked: fetch.asked,
             fresh,
             lasts: fresh.max(self.catalog.fresh.saturating_mul(LENGTHENED)),
             outlives_calls: modern,
-            stretch: heard,
+            epoch: heard,
             is_own: true,
             declared: fetch.declared,
         };
@@ -340,7 +340,7 @@ impl Relay {
             } else {
                 self.is_shared(session, place.upstream)
             };
-            let key = Key {
+            let key = DeclarationKey {
                 account: account_of(session, public),
                 ..self.catalog_key(session, place.upstream)
             };
@@ -370,7 +370,7 @@ impl Relay {
         } else if hints.scope == CacheScope::Public {
             key
         } else {
-            Key {
+            DeclarationKey {
                 account: Account::Principal(session.owner()),
                 ..key
             }
@@ -387,11 +387,11 @@ impl Relay {
         place: ListPageKey<'_>,
     ) -> Option<CachedPage> {
         let alike = self.knowledge_key(session, place.upstream);
-        let own = Key {
+        let own = DeclarationKey {
             account: Account::Principal(session.owner()),
             ..alike.clone()
         };
-        let plain = Key {
+        let plain = DeclarationKey {
             offer: Revision::LATEST_LEGACY,
             capabilities: ClientCapabilities::none().fingerprint(),
             ..alike.clone()
@@ -407,17 +407,17 @@ impl Relay {
 
     /// Cache key of the lists of this session: private to its principal, except on a legacy upstream with
     /// `isolation = "shared"`. A modern upstream declares by itself which lists are public (SPEC M-82).
-    pub(super) fn catalog_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
+    pub(super) fn catalog_key(&self, session: &Session, upstream: &Arc<str>) -> DeclarationKey {
         let key = self.knowledge_key(session, upstream);
         let all = self.is_shared(session, upstream) && self.known_era(&key) == Some(Era::Legacy);
-        Key {
+        DeclarationKey {
             account: account_of(session, all),
             ..key
         }
     }
 
-    fn known_era(&self, key: &Key) -> Option<Era> {
-        Some(self.knowledge.last(key)?.revision.era())
+    fn known_era(&self, key: &DeclarationKey) -> Option<Era> {
+        Some(self.declarations.last(key)?.revision.era())
     }
 
     /// Whether all principals get the same of an upstream, over one session.

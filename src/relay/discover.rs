@@ -35,7 +35,9 @@ impl Relay {
             if let Some(declared) = declared {
                 return merge::discover_pure(session.revision, &declared);
             }
-            let last = self.knowledge.last(&self.knowledge_key(session, upstream));
+            let last = self
+                .declarations
+                .last(&self.knowledge_key(session, upstream));
             let tells = self.tells_changes(upstream);
             return merge::discover_absent(
                 session.revision,
@@ -54,7 +56,7 @@ impl Relay {
     pub fn server_info(&self, session: &Session) -> Bytes {
         let known = session.endpoint.upstreams.first().and_then(|upstream| {
             let key = self.knowledge_key(session, upstream);
-            self.knowledge.get(&key)
+            self.declarations.get(&key)
         });
         match known {
             Some(known) if self.is_pure(&session.endpoint) => known.server_info.as_bytes().clone(),
@@ -95,7 +97,9 @@ impl Relay {
         has: impl Fn(&ServerDeclaration) -> bool,
     ) -> bool {
         let is_known = |upstream: &Arc<str>| {
-            let known = self.knowledge.get(&self.knowledge_key(session, upstream));
+            let known = self
+                .declarations
+                .get(&self.knowledge_key(session, upstream));
             known.is_some_and(|declared| has(&declared))
         };
         if session.endpoint.upstreams.iter().any(is_known) {
@@ -115,12 +119,12 @@ impl Relay {
         upstream: &Arc<str>,
     ) -> Result<Arc<ServerDeclaration>, Fault> {
         let key = self.knowledge_key(session, upstream);
-        if let Some(known) = self.knowledge.get(&key) {
+        if let Some(known) = self.declarations.get(&key) {
             return Ok(known);
         }
         let link = self.link(session, upstream)?;
         let declared = self.open_aside(link).await?;
-        self.knowledge.learn(key, &declared);
+        self.declarations.learn(key, &declared);
         Ok(declared)
     }
 }

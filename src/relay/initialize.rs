@@ -19,7 +19,7 @@ use crate::session::{DeliveryMode, NewSession, Session, SessionRefused};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::translate::merge::MergedMember;
 use crate::translate::{effective_capabilities, merge};
-use crate::upstream::knowledge::Key;
+use crate::upstream::declaration_cache::DeclarationKey;
 
 /// Capabilities presumed for an upstream that has not declared any yet.
 const PRESUMED: &str = r#"{"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
@@ -114,7 +114,9 @@ impl Relay {
         session: &Session,
         upstream: &Arc<str>,
     ) -> Option<Arc<ServerDeclaration>> {
-        let last = self.knowledge.last(&self.knowledge_key(session, upstream));
+        let last = self
+            .declarations
+            .last(&self.knowledge_key(session, upstream));
         let is_new = !self.parts.upstreams.is_failing(upstream);
         last.or_else(|| {
             let capabilities = Bytes::from_static(PRESUMED.as_bytes());
@@ -132,7 +134,7 @@ impl Relay {
         wait: Option<Duration>,
     ) -> Result<Arc<ServerDeclaration>, Fault> {
         let key = self.knowledge_key(session, upstream);
-        if let Some(known) = self.knowledge.get(&key) {
+        if let Some(known) = self.declarations.get(&key) {
             return Ok(known);
         }
         let link = self.link(session, upstream)?;
@@ -146,7 +148,7 @@ impl Relay {
                 opened.map_err(|_| not_ready(&self.parts.upstreams, upstream))??
             }
         };
-        self.knowledge.learn(key, &declared);
+        self.declarations.learn(key, &declared);
         Ok(declared)
     }
 
@@ -162,12 +164,12 @@ impl Relay {
         receiver.await.map_err(Fault::internal)?
     }
 
-    pub(super) fn knowledge_key(&self, session: &Session, upstream: &Arc<str>) -> Key {
+    pub(super) fn knowledge_key(&self, session: &Session, upstream: &Arc<str>) -> DeclarationKey {
         let capabilities = self
             .parts
             .upstreams
             .declarable(upstream, &session.capabilities);
-        Key {
+        DeclarationKey {
             upstream: Arc::clone(upstream),
             offer: session.revision,
             capabilities: capabilities.fingerprint(),

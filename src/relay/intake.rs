@@ -17,8 +17,8 @@ use crate::config::Isolation;
 use crate::protocol::{Era, Message};
 use crate::session::{NoticeSource, Session};
 use crate::translate::project::{self, RevisionProjection};
-use crate::upstream::Seat;
-use crate::upstream::knowledge::{Key, Knowledge};
+use crate::upstream::ClientContext;
+use crate::upstream::declaration_cache::{DeclarationCache, DeclarationKey};
 
 /// A session as one of its upstreams sees it.
 #[derive(Debug)]
@@ -26,11 +26,11 @@ struct SessionIntake {
     relay: Weak<Relay>,
     session: Weak<Session>,
     view: EndpointView,
-    knowledge: Knowledge,
-    key: Key,
+    declarations: DeclarationCache,
+    key: DeclarationKey,
     catalog: ListCatalog,
     /// Who is told of the same changes.
-    listed: Key,
+    listed: DeclarationKey,
     /// Set where other sessions subscribe over the same link: only what this one asked for.
     shared: bool,
     /// Whether the client is told of changed lists.
@@ -39,13 +39,13 @@ struct SessionIntake {
 
 impl Relay {
     /// The session's seat at an upstream.
-    pub(super) fn client(&self, session: &Arc<Session>, upstream: &Arc<str>) -> Seat {
+    pub(super) fn client(&self, session: &Arc<Session>, upstream: &Arc<str>) -> ClientContext {
         let shared = self
             .parts
             .upstreams
             .settings(upstream)
             .is_some_and(|settings| settings.isolation != Isolation::Session);
-        Seat {
+        ClientContext {
             owner: session.owner(),
             session: session.key(),
             capabilities: self
@@ -58,7 +58,7 @@ impl Relay {
                 relay: Weak::clone(&self.own),
                 session: Arc::downgrade(session),
                 view: self.view(&session.endpoint, upstream),
-                knowledge: self.knowledge.clone(),
+                declarations: self.declarations.clone(),
                 key: self.knowledge_key(session, upstream),
                 catalog: self.catalog.clone(),
                 listed: self.catalog_key(session, upstream),
@@ -83,7 +83,7 @@ impl NoticeIntake for SessionIntake {
         if icons > 0 {
             tracing::debug!(%upstream, icons, "a server's own icons are left out: no client may load them");
         }
-        if self.knowledge.learn(self.key.clone(), declared)
+        if self.declarations.learn(self.key.clone(), declared)
             && self.tells_changes
             && let Some(session) = self.session.upgrade()
         {

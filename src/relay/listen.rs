@@ -147,7 +147,7 @@ impl Relay {
         let concerned =
             late.filter(|one| lists || one.tells_of_both() && owners.contains(one.link.upstream()));
         let mut waiting: FuturesUnordered<_> = concerned
-            .map(|one| async move { one.link.until_heard().await })
+            .map(|one| async move { one.link.wait_until_live().await })
             .collect();
         async move {
             while let Some(tells) = waiting.next().await {
@@ -323,7 +323,7 @@ impl Relay {
 /// silently (BRIDGING §3.4), for what an acknowledgement leaves out is not told for as long as it
 /// lasts.
 async fn is_heard(link: &dyn UpstreamLink) -> Option<bool> {
-    let heard = tokio::time::timeout(HEARING_WAIT, link.until_heard());
+    let heard = tokio::time::timeout(HEARING_WAIT, link.wait_until_live());
     heard.await.ok()
 }
 

@@ -51,7 +51,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::policy::{Denial, Permit, ToolPolicy};
 use crate::protocol::methods::{ListKind, is_list};
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::{Session, SessionRegistry};
 use crate::store::events::SessionKey;
@@ -61,7 +61,7 @@ use crate::telemetry::metrics::LABELED;
 use crate::translate::merge::GatewayInfo;
 use crate::translate::naming::{NameIndex, NamePrefixes};
 use crate::upstream::Upstreams;
-use crate::upstream::knowledge::Knowledge;
+use crate::upstream::declaration_cache::DeclarationCache;
 
 use self::catalog::ListCatalog;
 use self::forward::Forward;
@@ -80,7 +80,7 @@ pub struct Relay {
     own: Weak<Self>,
     parts: RelayParts,
     ourselves: GatewayInfo,
-    knowledge: Knowledge,
+    declarations: DeclarationCache,
     /// The marks of all upstreams.
     prefixes: NamePrefixes,
     /// What upstreams listed.
@@ -111,7 +111,7 @@ pub struct RelayParts {
     /// Legacy sessions.
     pub sessions: Arc<SessionRegistry>,
     /// Background work.
-    pub tasks: Tasks,
+    pub tasks: TaskSpawner,
 }
 
 /// Why a request has no reply from an upstream.
@@ -151,7 +151,7 @@ impl Relay {
                 PendingInputs::new(limits.parked_per_principal, limits.parked_total)
             },
             parts,
-            knowledge: Knowledge::default(),
+            declarations: DeclarationCache::default(),
             prefixes,
             indexes: Cache::builder().max_capacity(INDEXES).build(),
             session_indexes: Cache::builder()

@@ -15,7 +15,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::protocol::Message;
 use crate::session::Session;
 use crate::store::lists::CachedPage;
-use crate::sync::single_flight::{self, Flights, Lead};
+use crate::sync::single_flight::{self, Leader, SingleFlight};
 use crate::telemetry::metrics::COUNTERS;
 
 /// What part of `idle_timeout` a session may have waited for another one's request and still ask for
@@ -36,10 +36,10 @@ pub(super) enum FetchOutcome {
 }
 
 /// Single-flight table of the pages on request.
-pub(super) type PageFetches = Flights<SharedPageKey, FetchOutcome>;
+pub(super) type PageFetches = SingleFlight<SharedPageKey, FetchOutcome>;
 
 /// Leader of a single-flight: sends the request for itself and its followers.
-pub(super) type FetchLeader = Lead<SharedPageKey, FetchOutcome>;
+pub(super) type FetchLeader = Leader<SharedPageKey, FetchOutcome>;
 
 /// How a session gets a page that is not cached.
 pub(super) enum FetchRole {
@@ -74,7 +74,7 @@ pub(super) fn land(lead: Option<FetchLeader>, landed: FetchOutcome) {
     let given_up =
         matches!(&landed, FetchOutcome::Failed(fault) if fault.kind == FaultKind::Cancelled);
     if let Some(lead) = lead.filter(|_| !given_up) {
-        lead.land(landed);
+        lead.complete(landed);
     }
 }
 
@@ -97,19 +97,19 @@ impl Relay {
             let Some(key) = self.flight_key(session, place) else {
                 return Ok(FetchRole::Ask(None));
             };
-            let join = match self.catalog.flights.board(key) {
-                single_flight::Boarded::Lead(lead) => {
+            let join = match self.catalog.flights.join(key) {
+                single_flight::Joined::Lead(lead) => {
                     // One may have landed since the kept pages were looked at.
                     return Ok(match self.kept_page(session, place) {
                         Some((held, message)) => FetchRole::Page(held, message),
                         None => FetchRole::Ask(Some(lead)),
                     });
                 }
-                single_flight::Boarded::Join(join) => join,
+                single_flight::Joined::Join(join) => join,
             };
             self.open_later(session, place.upstream);
             let landed = tokio::select! {
-                landed = join.landed() => landed,
+                landed = join.result() => landed,
                 () = call.cancel.cancelled() => {
                     return Err(Fault::downstream(FaultKind::Cancelled, "the call was cancelled"));
                 }

@@ -178,7 +178,9 @@ impl Relay {
         };
         let listed = self.part_of(upstream, kept);
         listed.or_else(|| {
-            let known = self.knowledge.get(&self.knowledge_key(session, upstream))?;
+            let known = self
+                .declarations
+                .get(&self.knowledge_key(session, upstream))?;
             let lists = declares(&known.capabilities, kind);
             (!lists).then(|| UpstreamList::empty(upstream, self.promise_of_none(session, upstream)))
         })
@@ -272,7 +274,9 @@ impl Relay {
     /// upstream may declare the list to another session or later. A modern declaration is valid as long as
     /// the discovery result built from it.
     fn promise_of_none(&self, session: &Session, upstream: &Arc<str>) -> CacheHints {
-        let known = self.knowledge.get(&self.knowledge_key(session, upstream));
+        let known = self
+            .declarations
+            .get(&self.knowledge_key(session, upstream));
         match known.map(|known| known.revision.era()) {
             Some(Era::Modern) => CacheHints::DECLARED,
             _ => CacheHints::private(self.parts.settings.lists.ttl),

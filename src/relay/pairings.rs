@@ -25,7 +25,7 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
     let config = crate::config::parse(text, "test.toml", &|_| None).unwrap();
     let config = Arc::new(config);
-    let tasks = Tasks::new();
+    let tasks = TaskSpawner::new();
     let sealer = Arc::new(Sealer::new(&[]).unwrap());
     let bounds = LogBounds {
         max_age: Duration::from_mins(5),

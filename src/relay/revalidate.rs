@@ -29,7 +29,7 @@ pub(super) const AT_ONCE: usize = 16;
 /// Why a page is looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RevalidateReason {
-    /// It is older than the hearing of changes. What cannot be looked at may have changed.
+    /// It is older than the notice feed. What cannot be looked at may have changed.
     Unheard,
     /// It is older than an unannounced list may become. What cannot be looked at ends by its age.
     Aged,

@@ -18,13 +18,13 @@ const AFTER_DRAIN: Duration = Duration::from_secs(2);
 
 /// The one place that spawns: every background task is counted and sees both tokens.
 #[derive(Debug, Clone, Default)]
-pub struct Tasks {
+pub struct TaskSpawner {
     tracker: TaskTracker,
     drain: CancellationToken,
     stop: CancellationToken,
 }
 
-impl Tasks {
+impl TaskSpawner {
     /// An empty tracker.
     #[must_use]
     pub fn new() -> Self {
@@ -98,7 +98,7 @@ impl Tasks {
 
 /// How a drain went.
 #[derive(Debug, Clone, Copy)]
-pub struct Drained {
+pub struct DrainResult {
     /// Whether everything ended by itself.
     pub clean: bool,
     /// When the process has to be gone.
@@ -107,13 +107,13 @@ pub struct Drained {
 
 /// What the system tells this process.
 #[derive(Debug)]
-pub struct Signals {
+pub struct ProcessSignals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
 }
 
-impl Signals {
+impl ProcessSignals {
     /// Takes over SIGTERM, SIGINT and SIGHUP. Needs a Tokio runtime.
     ///
     /// # Errors
@@ -146,19 +146,19 @@ impl Signals {
     /// Waits for the first signal, then drains; a second one cuts the grace period short.
     ///
     /// # Cancel safety
-    /// As that of [`Tasks::shut_down`].
-    pub async fn drain(&mut self, tasks: &Tasks, grace: Duration) -> Drained {
+    /// As that of [`TaskSpawner::shut_down`].
+    pub async fn drain(&mut self, tasks: &TaskSpawner, grace: Duration) -> DrainResult {
         let name = self.next().await;
         let by = Instant::now() + grace + AFTER_DRAIN;
         tracing::info!(signal = name, grace_secs = grace.as_secs_f64(), "draining");
         let name = tokio::select! {
-            clean = tasks.shut_down(grace) => return Drained { clean, by },
+            clean = tasks.shut_down(grace) => return DrainResult { clean, by },
             name = self.next() => name,
         };
         tracing::warn!(signal = name, "stopping at once");
         let by = Instant::now() + AFTER_DRAIN;
         let clean = tasks.shut_down(Duration::ZERO).await;
-        Drained { clean, by }
+        DrainResult { clean, by }
     }
 }
 
@@ -172,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_drain_waits_for_running_work() {
-        let tasks = Tasks::new();
+        let tasks = TaskSpawner::new();
         let (finish, finished) = oneshot::channel::<()>();
         tasks.spawn(async move { drop(finished.await) });
         let mut draining = std::pin::pin!(tasks.shut_down(LONG));
@@ -184,7 +184,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_not_done_within_the_grace_period_is_told_to_stop() {
-        let tasks = Tasks::new();
+        let tasks = TaskSpawner::new();
         let stopping = tasks.stopping().clone();
         let (told, hears) = oneshot::channel();
         tasks.spawn(async move {
@@ -197,7 +197,7 @@ mod tests {
 
     #[tokio::test]
     async fn services_do_not_hold_a_drain_up() {
-        let tasks = Tasks::new();
+        let tasks = TaskSpawner::new();
         tasks.spawn_service(std::future::pending());
         assert!(tasks.shut_down(LONG).await);
     }

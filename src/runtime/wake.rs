@@ -2,10 +2,10 @@
 //!
 //! Taking a frame of a hyper body wakes the connection of the body. Here the same task polls that
 //! connection and is already running: the wake-up would only cause one more poll without effect.
-//! [`quietly`] defers such a wake-up until the caller knows whether the poll is needed.
+//! [`defer_wakes`] defers such a wake-up until the caller knows whether the poll is needed.
 //!
 //! hyper polls a body up to three times per wake-up: again after the frame is taken, and again after the
-//! flush. [`Bell::poll_if_rung`] skips a part of the task that was not woken in between.
+//! flush. [`WakeFilter::poll_if_woken`] skips a part of the task that was not woken in between.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -17,35 +17,35 @@ use std::task::{Context, Poll, Wake, Waker};
 use futures_util::task::AtomicWaker;
 
 thread_local! {
-    /// Set while [`quietly`] runs on this thread.
-    static QUIET: RefCell<Option<Held>> = const { RefCell::new(None) };
+    /// Set while [`defer_wakes`] runs on this thread.
+    static DEFERRED: RefCell<Option<DeferredWake>> = const { RefCell::new(None) };
 }
 
-/// Waker of one task; its wake-ups are deferred while the thread runs [`quietly`].
+/// Waker of one task; its wake-ups are deferred while the thread runs [`defer_wakes`].
 #[derive(Debug)]
-pub struct Bell {
-    inner: Arc<Inner>,
+pub struct WakeFilter {
+    inner: Arc<FilterState>,
     waker: Waker,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct FilterState {
     task: AtomicWaker,
-    /// Whether it has rung since the part was last polled only for that; at first it has.
-    rung: AtomicBool,
+    /// Whether it has been woken since the part was last polled only for that; at first it has.
+    woken: AtomicBool,
 }
 
 /// A deferred wake-up, if any; dropping it discards the wake-up.
 #[derive(Debug, Default)]
-pub struct Held(Option<Arc<Inner>>);
+pub struct DeferredWake(Option<Arc<FilterState>>);
 
-impl Bell {
-    /// A bell for one task.
+impl WakeFilter {
+    /// A wake filter for one task.
     #[must_use]
     pub fn new() -> Self {
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(FilterState {
             task: AtomicWaker::new(),
-            rung: AtomicBool::new(true),
+            woken: AtomicBool::new(true),
         });
         Self {
             waker: Waker::from(Arc::clone(&inner)),
@@ -53,48 +53,48 @@ impl Bell {
         }
     }
 
-    /// Polls a part of the task, whose wake-ups then come through this bell.
+    /// Polls a part of the task, whose wake-ups then come through this wake filter.
     pub fn poll<F: Future>(&self, part: Pin<&mut F>, cx: &Context<'_>) -> Poll<F::Output> {
         self.inner.task.register(cx.waker());
         part.poll(&mut Context::from_waker(&self.waker))
     }
 
-    /// Polls a part of the task with this bell as its waker, but only on the first poll or after a wake-up
+    /// Polls a part of the task with this wake filter as its waker, but only on the first poll or after a wake-up
     /// since the last one; otherwise returns `Pending`.
-    pub fn poll_if_rung<T>(
+    pub fn poll_if_woken<T>(
         &self,
         cx: &Context<'_>,
         poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
         // Registered first: a wake-up after that is seen now or wakes the task.
         self.inner.task.register(cx.waker());
-        if !self.inner.rung.swap(false, Ordering::AcqRel) {
+        if !self.inner.woken.swap(false, Ordering::AcqRel) {
             return Poll::Pending;
         }
         poll(&mut Context::from_waker(&self.waker))
     }
 }
 
-impl Inner {
-    fn ring(&self) {
-        self.rung.store(true, Ordering::Release);
+impl FilterState {
+    fn wake_task(&self) {
+        self.woken.store(true, Ordering::Release);
         self.task.wake();
     }
 }
 
-impl Default for Bell {
+impl Default for WakeFilter {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Wake for Inner {
+impl Wake for FilterState {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let held = QUIET.with_borrow_mut(|quiet| match quiet {
+        let held = DEFERRED.with_borrow_mut(|quiet| match quiet {
             Some(held) => {
                 held.0 = Some(Arc::clone(self));
                 true
@@ -102,27 +102,27 @@ impl Wake for Inner {
             None => false,
         });
         if !held {
-            self.ring();
+            self.wake_task();
         }
     }
 }
 
-impl Held {
+impl DeferredWake {
     /// Wakes the task after all.
     pub fn release(self) {
         if let Some(inner) = self.0 {
-            inner.ring();
+            inner.wake_task();
         }
     }
 }
 
-/// Does `work`, which may ring the bell of one task, and holds the wake-up back. Other threads ring
-/// as ever. The bell is to be what is woken first: a waker in between, like that of a set of futures,
+/// Does `work`, which may ring the wake filter of one task, and holds the wake-up back. Other threads ring
+/// as ever. The wake filter is to be what is woken first: a waker in between, like that of a set of futures,
 /// passes nothing more on before it was polled for what is held back here.
-pub fn quietly<T>(work: impl FnOnce() -> T) -> (T, Held) {
-    let before = QUIET.replace(Some(Held::default()));
+pub fn defer_wakes<T>(work: impl FnOnce() -> T) -> (T, DeferredWake) {
+    let before = DEFERRED.replace(Some(DeferredWake::default()));
     let done = work();
-    let held = QUIET.replace(before).unwrap_or_default();
+    let held = DEFERRED.replace(before).unwrap_or_default();
     (done, held)
 }
 
@@ -143,21 +143,25 @@ mod tests {
         }
     }
 
-    /// A bell whose waker a task has left somewhere, and how often that task was woken.
-    fn hung() -> (Bell, Waker, Arc<Count>) {
-        let (bell, count) = (Bell::new(), Arc::<Count>::default());
+    /// A wake filter whose waker a task has left somewhere, and how often that task was woken.
+    fn hung() -> (WakeFilter, Waker, Arc<Count>) {
+        let (wake_filter, count) = (WakeFilter::new(), Arc::<Count>::default());
         let task = Waker::from(Arc::clone(&count));
         let mut left = None;
         let part = pin!(poll_fn(|cx| {
             left = Some(cx.waker().clone());
             Poll::<()>::Pending
         }));
-        assert!(bell.poll(part, &Context::from_waker(&task)).is_pending());
-        (bell, left.unwrap(), count)
+        assert!(
+            wake_filter
+                .poll(part, &Context::from_waker(&task))
+                .is_pending()
+        );
+        (wake_filter, left.unwrap(), count)
     }
 
     #[test]
-    fn a_task_is_woken_through_its_bell() {
+    fn a_task_is_woken_through_its_filter() {
         let (_bell, waker, count) = hung();
         waker.wake();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
@@ -166,7 +170,7 @@ mod tests {
     #[test]
     fn a_wake_up_held_back_comes_when_it_is_released_and_only_then() {
         let (_bell, waker, count) = hung();
-        let ((), held) = quietly(|| waker.wake_by_ref());
+        let ((), held) = defer_wakes(|| waker.wake_by_ref());
         assert_eq!(count.0.load(Ordering::Relaxed), 0);
         held.release();
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
@@ -174,13 +178,13 @@ mod tests {
 
     #[test]
     fn a_part_is_polled_once_for_each_wake_up_and_once_at_first() {
-        let (bell, count) = (Bell::new(), Arc::<Count>::default());
+        let (wake_filter, count) = (WakeFilter::new(), Arc::<Count>::default());
         let task = Waker::from(Arc::clone(&count));
         let cx = Context::from_waker(&task);
         let mut left = None;
         let mut is_polled = || {
             let mut polled = false;
-            let _: Poll<()> = bell.poll_if_rung(&cx, |cx| {
+            let _: Poll<()> = wake_filter.poll_if_woken(&cx, |cx| {
                 polled = true;
                 left = Some(cx.waker().clone());
                 Poll::Pending
@@ -198,11 +202,11 @@ mod tests {
 
     #[test]
     fn a_part_that_wakes_itself_is_polled_again() {
-        let bell = Bell::new();
+        let wake_filter = WakeFilter::new();
         let cx = Context::from_waker(Waker::noop());
         let mut polls = 0;
         for _ in 0..3 {
-            let _: Poll<()> = bell.poll_if_rung(&cx, |cx| {
+            let _: Poll<()> = wake_filter.poll_if_woken(&cx, |cx| {
                 polls += 1;
                 cx.waker().wake_by_ref();
                 Poll::Pending
@@ -214,7 +218,7 @@ mod tests {
     #[test]
     fn nothing_is_released_that_was_not_held_back() {
         let (_bell, _waker, count) = hung();
-        let ((), held) = quietly(|| ());
+        let ((), held) = defer_wakes(|| ());
         held.release();
         assert_eq!(count.0.load(Ordering::Relaxed), 0);
     }
@@ -222,7 +226,7 @@ mod tests {
     #[test]
     fn other_threads_ring_as_ever() {
         let (_bell, waker, count) = hung();
-        let ((), _held) = quietly(|| {
+        let ((), _held) = defer_wakes(|| {
             let other = std::thread::spawn(move || waker.wake());
             other.join().unwrap();
         });

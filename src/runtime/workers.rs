@@ -22,7 +22,7 @@ pub fn current() -> usize {
 
 /// The pool of workers; the first is the thread that created the pool.
 #[derive(Debug)]
-pub struct Crew {
+pub struct WorkerPool {
     first: Runtime,
     others: Vec<JoinHandle<()>>,
     workers: Workers,
@@ -31,19 +31,19 @@ pub struct Crew {
 
 /// Where connections can be placed. Clones share the places.
 #[derive(Debug, Clone)]
-pub struct Workers(Arc<[Arc<Worker>]>);
+pub struct Workers(Arc<[Arc<WorkerThread>]>);
 
 #[derive(Debug)]
-struct Worker {
+struct WorkerThread {
     runtime: Handle,
     placed: AtomicUsize,
 }
 
 /// A place on a worker, free again when dropped.
 #[derive(Debug)]
-pub struct Seat(Arc<Worker>);
+pub struct WorkerSlot(Arc<WorkerThread>);
 
-impl Crew {
+impl WorkerPool {
     /// Starts `count` workers, one at least.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Crew {
     }
 }
 
-impl Drop for Crew {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         self.stop.cancel();
         for thread in self.others.drain(..) {
@@ -103,7 +103,7 @@ impl Workers {
 
     fn of(runtimes: Vec<Handle>) -> Self {
         let worker = |runtime| {
-            Arc::new(Worker {
+            Arc::new(WorkerThread {
                 runtime,
                 placed: AtomicUsize::new(0),
             })
@@ -113,15 +113,15 @@ impl Workers {
 
     /// A place on the worker that has the fewest.
     #[must_use]
-    pub fn place(&self) -> Option<Seat> {
-        let placed = |worker: &&Arc<Worker>| worker.placed.load(Ordering::Relaxed);
+    pub fn place(&self) -> Option<WorkerSlot> {
+        let placed = |worker: &&Arc<WorkerThread>| worker.placed.load(Ordering::Relaxed);
         let worker = self.0.iter().min_by_key(placed)?;
         worker.placed.fetch_add(1, Ordering::Relaxed);
-        Some(Seat(Arc::clone(worker)))
+        Some(WorkerSlot(Arc::clone(worker)))
     }
 }
 
-impl Seat {
+impl WorkerSlot {
     /// The worker's runtime.
     #[must_use]
     pub fn runtime(&self) -> &Handle {
@@ -129,7 +129,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for WorkerSlot {
     fn drop(&mut self) {
         self.0.placed.fetch_sub(1, Ordering::Relaxed);
     }
@@ -156,14 +156,14 @@ mod tests {
 
     #[test]
     fn each_worker_is_a_thread_with_a_number() {
-        let crew = Crew::start(3).unwrap();
-        let seats: Vec<Seat> = (0..3).filter_map(|_| crew.workers().place()).collect();
-        let tasks = seats.iter().map(|seat| {
-            seat.runtime()
+        let pool = WorkerPool::start(3).unwrap();
+        let seats: Vec<WorkerSlot> = (0..3).filter_map(|_| pool.workers().place()).collect();
+        let tasks = seats.iter().map(|slot| {
+            slot.runtime()
                 .spawn(async { (current(), thread::current().id()) })
         });
         let tasks: Vec<_> = tasks.collect();
-        let found = crew.block_on(futures_util::future::join_all(tasks));
+        let found = pool.block_on(futures_util::future::join_all(tasks));
         let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
         let numbers: BTreeSet<usize> = found.iter().map(|(number, _)| *number).collect();
         assert_eq!(numbers, BTreeSet::from([0, 1, 2]));
@@ -172,9 +172,9 @@ mod tests {
 
     #[test]
     fn the_emptiest_worker_is_next() {
-        let crew = Crew::start(2).unwrap();
-        let place = || crew.workers().place().unwrap();
-        let id = |seat: &Seat| seat.runtime().id();
+        let pool = WorkerPool::start(2).unwrap();
+        let place = || pool.workers().place().unwrap();
+        let id = |slot: &WorkerSlot| slot.runtime().id();
         let (a, b) = (place(), place());
         assert_ne!(id(&a), id(&b));
         let left = id(&a);
@@ -184,17 +184,17 @@ mod tests {
 
     #[test]
     fn what_runs_on_a_worker_ends_with_the_crew() {
-        let crew = Crew::start(2).unwrap();
-        let seats: Vec<Seat> = (0..2).filter_map(|_| crew.workers().place()).collect();
+        let pool = WorkerPool::start(2).unwrap();
+        let seats: Vec<WorkerSlot> = (0..2).filter_map(|_| pool.workers().place()).collect();
         let alive = Arc::new(());
-        for seat in &seats {
+        for slot in &seats {
             let alive = Arc::clone(&alive);
-            seat.runtime().spawn(async move {
+            slot.runtime().spawn(async move {
                 std::future::pending::<()>().await;
                 drop(alive);
             });
         }
-        drop(crew);
+        drop(pool);
         assert_eq!(Arc::strong_count(&alive), 1);
     }
 }

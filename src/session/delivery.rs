@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 use super::bursts::{BurstAdmission, NoticeBursts, is_coalesced};
 use super::{DeliveryMode, LegacyClientLink, Session, lock};
 use crate::call::{DownstreamLink, Notice, NoticeKind};
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Notices that wait for a call, at most.
@@ -48,7 +48,7 @@ pub(super) struct PendingDelivery {
     /// Whether one connection carries all messages ([`DeliveryMode::Connection`](super::DeliveryMode)).
     is_one_stream: bool,
     /// Runs the flush of bursts, and what sends waiting notifications of the client.
-    pub(super) tasks: Tasks,
+    pub(super) tasks: TaskSpawner,
     bursts: Mutex<NoticeBursts>,
     /// Notices for the next call, the oldest first; one of each kind.
     held: Mutex<Vec<Notice>>,
@@ -59,7 +59,7 @@ pub(super) struct PendingDelivery {
 }
 
 impl PendingDelivery {
-    pub(super) fn new(delivery: &DeliveryMode, tasks: &Tasks) -> Self {
+    pub(super) fn new(delivery: &DeliveryMode, tasks: &TaskSpawner) -> Self {
         Self {
             is_one_stream: matches!(delivery, DeliveryMode::Connection { .. }),
             tasks: tasks.clone(),

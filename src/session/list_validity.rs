@@ -98,15 +98,15 @@ impl UpstreamLists {
 
 impl ListValidity {
     /// A page that may be served again: no change was announced and no tool called since it was requested,
-    /// and it is fresh. If change notices were received without a break since the request (`stretch` is the
-    /// current unbroken stretch, computed only if needed), the page lasts for `CachedPage::lasts`; not for ever,
+    /// and it is fresh. If change notices were received without a break since the request (`epoch` is the
+    /// current unbroken epoch, computed only if needed), the page lasts for `CachedPage::lasts`; not for ever,
     /// as many servers declare `listChanged` and never send it.
     pub fn current(
         &self,
         upstream: &str,
         kind: ListKind,
         cursor: Option<&str>,
-        stretch: impl FnOnce() -> Option<u64>,
+        epoch: impl FnOnce() -> Option<u64>,
     ) -> Option<CurrentPage> {
         let (held, called) = {
             let upstreams = lock(&self.0);
@@ -125,7 +125,7 @@ impl ListValidity {
             let is_due = false;
             return Some(CurrentPage { held, is_due });
         }
-        let heard = held.stretch.is_some() && age < held.lasts && held.stretch == stretch();
+        let heard = held.epoch.is_some() && age < held.lasts && held.epoch == epoch();
         heard.then(|| CurrentPage {
             is_due: self.begin_recheck(upstream, kind, cursor, held.asked),
             held,
@@ -329,14 +329,14 @@ mod tests {
         "up".into()
     }
 
-    fn held(stretch: Option<u64>) -> CachedPage {
+    fn held(epoch: Option<u64>) -> CachedPage {
         CachedPage {
             digest: [7; 32],
             asked: Instant::now(),
             fresh: Duration::from_secs(5),
             lasts: Duration::from_secs(15),
             outlives_calls: false,
-            stretch,
+            epoch,
             is_own: true,
             declared: Arc::new(ServerDeclaration::new(
                 Revision::LATEST_LEGACY,
@@ -351,10 +351,8 @@ mod tests {
         tokio::time::advance(Duration::from_millis(1)).await;
     }
 
-    fn is_current(list_validity: &ListValidity, kind: ListKind, stretch: Option<u64>) -> bool {
-        list_validity
-            .current("up", kind, None, || stretch)
-            .is_some()
+    fn is_current(list_validity: &ListValidity, kind: ListKind, epoch: Option<u64>) -> bool {
+        list_validity.current("up", kind, None, || epoch).is_some()
     }
 
     #[tokio::test(start_paused = true)]

@@ -69,7 +69,7 @@ use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{EventStore, SessionKey};
-use crate::sync::desired::Wish;
+use crate::sync::desired::Desired;
 
 /// One session.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ pub struct Session {
     opening: AtomicBool,
     watched: AtomicBool,
     /// Whether the upstreams were told that a client listens.
-    listening: Wish<bool>,
+    listening: Desired<bool>,
     changed: Notify,
     levels: SessionLevels,
     /// Set for a modern client, which knows of no session.
@@ -292,7 +292,7 @@ impl Session {
     /// changed, and for a new link.
     pub fn tell_links(&self) {
         let look = |wanted: &mut bool| *wanted = self.is_listened_to();
-        self.listening.change(look, |wanted| {
+        self.listening.set_and_apply(look, |wanted| {
             for link in self.links() {
                 link.listen(*wanted);
             }

@@ -32,9 +32,9 @@ use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::Revision;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
-use crate::sync::desired::Wish;
+use crate::sync::desired::Desired;
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]
@@ -91,7 +91,7 @@ pub struct SessionRegistry {
     settings: SessionSettings,
     events: Arc<dyn EventStore>,
     clock: SharedClock,
-    tasks: Tasks,
+    tasks: TaskSpawner,
     /// Bytes that results of tasks take.
     results: Arc<AtomicUsize>,
 }
@@ -123,7 +123,7 @@ impl SessionRegistry {
         settings: SessionSettings,
         events: Arc<dyn EventStore>,
         clock: SharedClock,
-        tasks: Tasks,
+        tasks: TaskSpawner,
     ) -> Arc<Self> {
         Arc::new(Self {
             ids,
@@ -324,7 +324,7 @@ impl SessionRegistry {
             initialized: std::sync::atomic::AtomicBool::new(false),
             opening: std::sync::atomic::AtomicBool::new(is_opening),
             watched: std::sync::atomic::AtomicBool::new(false),
-            listening: Wish::default(),
+            listening: Desired::default(),
             changed: tokio::sync::Notify::new(),
             levels: super::SessionLevels::default(),
             implicit: implicit_session,

@@ -72,8 +72,8 @@ pub struct CachedPage {
     pub lasts: Duration,
     /// Whether the page stays valid after a `tools/call`.
     pub outlives_calls: bool,
-    /// The stretch of unbroken change notices in which the page was requested.
-    pub stretch: Option<u64>,
+    /// The epoch of unbroken change notices in which the page was requested.
+    pub epoch: Option<u64>,
     /// Whether the holding session requested the page.
     pub is_own: bool,
     /// The upstream's declaration at the time of the request.

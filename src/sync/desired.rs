@@ -6,41 +6,41 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A desired value whose lock is held while the value is applied. A slow callback therefore cannot
 /// overwrite a value set later by another thread.
 #[derive(Default)]
-pub struct Wish<T>(Mutex<T>);
+pub struct Desired<T>(Mutex<T>);
 
-impl<T> Wish<T> {
-    /// Changes the value and applies it with `make_so` under the lock. `make_so` must not block; lock
-    /// order: it may change only a `Wish` of a lower layer.
-    pub fn change(&self, change: impl FnOnce(&mut T), make_so: impl FnOnce(&T)) {
-        let mut wished = self.wished();
-        change(&mut wished);
-        make_so(&wished);
+impl<T> Desired<T> {
+    /// Changes the value and applies it with `apply` under the lock. `apply` must not block; lock
+    /// order: it may change only a `Desired` of a lower layer.
+    pub fn set_and_apply(&self, change: impl FnOnce(&mut T), apply: impl FnOnce(&T)) {
+        let mut desired = self.desired();
+        change(&mut desired);
+        apply(&desired);
     }
 
     /// Applies the current value to a new target.
-    pub fn make_so(&self, make_so: impl FnOnce(&T)) {
-        make_so(&self.wished());
+    pub fn apply(&self, apply: impl FnOnce(&T)) {
+        apply(&self.desired());
     }
 
-    fn wished(&self) -> MutexGuard<'_, T> {
+    fn desired(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<T: Copy> Wish<T> {
+impl<T: Copy> Desired<T> {
     /// The current value, a snapshot: another thread may change it right after.
     #[must_use]
     pub fn get(&self) -> T {
-        *self.wished()
+        *self.desired()
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Wish<T> {
+impl<T: fmt::Debug> fmt::Debug for Desired<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // `try_lock`: `make_so` may log this value while the lock is held.
+        // `try_lock`: `apply` may log this value while the lock is held.
         match self.0.try_lock() {
-            Ok(wished) => f.debug_tuple("Wish").field(&*wished).finish(),
-            Err(_) => f.write_str("Wish(..)"),
+            Ok(desired) => f.debug_tuple("Desired").field(&*desired).finish(),
+            Err(_) => f.write_str("Desired(..)"),
         }
     }
 }
@@ -55,17 +55,17 @@ mod tests {
 
     #[test]
     fn what_was_wished_last_is_made_so_last() {
-        let wish = Arc::new(Wish::default());
+        let desired = Arc::new(Desired::default());
         let made = Arc::new(Mutex::new(Vec::new()));
         let mut other = None;
-        wish.change(
+        desired.set_and_apply(
             |wanted| *wanted = 1,
             |wanted| {
                 // Another thread sets 2 while this callback is still applying 1.
-                let (wish, theirs) = (Arc::clone(&wish), Arc::clone(&made));
+                let (desired, theirs) = (Arc::clone(&desired), Arc::clone(&made));
                 let (done, is_done) = mpsc::channel();
                 other = Some(thread::spawn(move || {
-                    wish.change(
+                    desired.set_and_apply(
                         |wanted| *wanted = 2,
                         |wanted| theirs.lock().unwrap().push(*wanted),
                     );
@@ -76,8 +76,11 @@ mod tests {
             },
         );
         other.unwrap().join().unwrap();
-        wish.make_so(|wanted| made.lock().unwrap().push(*wanted));
+        desired.apply(|wanted| made.lock().unwrap().push(*wanted));
         assert_eq!(*made.lock().unwrap(), [1, 2, 2]);
-        assert_eq!((wish.get(), format!("{wish:?}")), (2, "Wish(2)".to_owned()));
+        assert_eq!(
+            (desired.get(), format!("{desired:?}")),
+            (2, "Desired(2)".to_owned())
+        );
     }
 }

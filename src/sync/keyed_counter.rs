@@ -6,15 +6,15 @@ use std::hash::Hash;
 
 /// A count for each key. Who holds nothing takes no room.
 #[derive(Debug)]
-pub struct Tally<K>(HashMap<K, usize>);
+pub struct KeyedCounter<K>(HashMap<K, usize>);
 
-impl<K> Default for Tally<K> {
+impl<K> Default for KeyedCounter<K> {
     fn default() -> Self {
         Self(HashMap::new())
     }
 }
 
-impl<K: Eq + Hash> Tally<K> {
+impl<K: Eq + Hash> KeyedCounter<K> {
     /// How many `key` holds.
     #[must_use]
     pub fn of<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> usize
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn who_gave_everything_back_takes_no_room() {
-        let mut tally = Tally::default();
+        let mut tally = KeyedCounter::default();
         tally.add("a");
         tally.add("a");
         tally.add("b");

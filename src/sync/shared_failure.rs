@@ -7,7 +7,7 @@ use tokio::sync::{Mutex, MutexGuard};
 
 /// Attempts at one operation; `S` is the shared outcome of a failed one.
 #[derive(Debug)]
-pub struct Attempts<S> {
+pub struct SharedFailure<S> {
     /// The number of outcomes shared so far.
     shared: AtomicU64,
     last: Mutex<Option<S>>,
@@ -15,14 +15,14 @@ pub struct Attempts<S> {
 
 /// The permit for one attempt; when dropped, the next caller gets the permit.
 #[derive(Debug)]
-pub struct Attempt<'a, S> {
+pub struct AttemptPermit<'a, S> {
     shared: &'a AtomicU64,
     last: MutexGuard<'a, Option<S>>,
     /// Whether an attempt failed while this caller waited.
     is_spared: bool,
 }
 
-impl<S> Default for Attempts<S> {
+impl<S> Default for SharedFailure<S> {
     fn default() -> Self {
         Self {
             shared: AtomicU64::new(0),
@@ -31,13 +31,13 @@ impl<S> Default for Attempts<S> {
     }
 }
 
-impl<S: Clone> Attempts<S> {
+impl<S: Clone> SharedFailure<S> {
     /// Waits for the permit to make an attempt.
     ///
     /// # Cancel safety
     /// A permit that was just granted goes to the next waiter.
-    pub async fn turn(&self) -> Attempt<'_, S> {
-        self.turn_since(self.shared()).await
+    pub async fn attempt(&self) -> AttemptPermit<'_, S> {
+        self.attempt_since(self.shared()).await
     }
 
     /// The number of failed attempts so far.
@@ -50,9 +50,9 @@ impl<S: Clone> Attempts<S> {
     ///
     /// # Cancel safety
     /// As for [`turn`](Self::turn).
-    pub async fn turn_since(&self, before: u64) -> Attempt<'_, S> {
+    pub async fn attempt_since(&self, before: u64) -> AttemptPermit<'_, S> {
         let last = self.last.lock().await;
-        Attempt {
+        AttemptPermit {
             shared: &self.shared,
             last,
             is_spared: self.shared() != before,
@@ -60,7 +60,7 @@ impl<S: Clone> Attempts<S> {
     }
 }
 
-impl<S: Clone> Attempt<'_, S> {
+impl<S: Clone> AttemptPermit<'_, S> {
     /// The outcome of an attempt that failed while this caller waited.
     #[must_use]
     pub fn spared(&self) -> Option<S> {
@@ -80,23 +80,23 @@ mod tests {
 
     #[tokio::test]
     async fn who_waits_while_an_attempt_fails_is_spared_the_next_and_who_comes_later_is_not() {
-        let attempts = Attempts::default();
-        let first = attempts.turn().await;
+        let attempts = SharedFailure::default();
+        let first = attempts.attempt().await;
         assert_eq!(first.spared(), None);
         let (waited, also_waited, ()) = tokio::join!(
-            async { attempts.turn().await.spared() },
-            async { attempts.turn().await.spared() },
+            async { attempts.attempt().await.spared() },
+            async { attempts.attempt().await.spared() },
             async { first.share("failed") },
         );
         assert_eq!([waited, also_waited], [Some("failed"); 2]);
-        assert_eq!(attempts.turn().await.spared(), None);
+        assert_eq!(attempts.attempt().await.spared(), None);
     }
 
     #[tokio::test]
     async fn an_attempt_that_is_given_up_spares_nobody() {
-        let attempts = Attempts::<()>::default();
-        let first = attempts.turn().await;
-        let (waited, ()) = tokio::join!(async { attempts.turn().await.spared() }, async {
+        let attempts = SharedFailure::<()>::default();
+        let first = attempts.attempt().await;
+        let (waited, ()) = tokio::join!(async { attempts.attempt().await.spared() }, async {
             drop(first);
         });
         assert_eq!(waited, None);

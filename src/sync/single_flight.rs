@@ -9,57 +9,57 @@ use tokio::sync::watch;
 
 use crate::lock::lock;
 
-type Running<K, V> = Mutex<HashMap<K, watch::Receiver<Option<V>>>>;
+type RunningRequests<K, V> = Mutex<HashMap<K, watch::Receiver<Option<V>>>>;
 
-/// Running requests by key. Cloning shares them. One entry per live [`Lead`].
+/// Running requests by key. Cloning shares them. One entry per live [`Leader`].
 #[derive(Debug)]
-pub struct Flights<K, V>(Arc<Running<K, V>>);
+pub struct SingleFlight<K, V>(Arc<RunningRequests<K, V>>);
 
 /// The role of a caller in a flight.
 #[derive(Debug)]
-pub enum Boarded<K: Eq + Hash, V> {
+pub enum Joined<K: Eq + Hash, V> {
     /// Make the request and publish the result.
-    Lead(Lead<K, V>),
+    Lead(Leader<K, V>),
     /// Wait for the leader's result.
-    Join(Join<V>),
+    Join(Follower<V>),
 }
 
-/// The leader of a flight. Dropped before it [lands](Lead::land), it wakes the joiners with `None`, and the
+/// The leader of a flight. Dropped before it [lands](Leader::land), it wakes the joiners with `None`, and the
 /// next caller leads.
 #[derive(Debug)]
-pub struct Lead<K: Eq + Hash, V> {
+pub struct Leader<K: Eq + Hash, V> {
     key: K,
-    running: Arc<Running<K, V>>,
+    running: Arc<RunningRequests<K, V>>,
     told: watch::Sender<Option<V>>,
 }
 
 /// A joiner of a flight. Dropping it affects no other caller.
 #[derive(Debug)]
-pub struct Join<V>(watch::Receiver<Option<V>>);
+pub struct Follower<V>(watch::Receiver<Option<V>>);
 
-impl<K, V> Default for Flights<K, V> {
+impl<K, V> Default for SingleFlight<K, V> {
     fn default() -> Self {
         Self(Arc::default())
     }
 }
 
-impl<K, V> Clone for Flights<K, V> {
+impl<K, V> Clone for SingleFlight<K, V> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<K: Eq + Hash + Clone, V> Flights<K, V> {
+impl<K: Eq + Hash + Clone, V> SingleFlight<K, V> {
     /// Joins the flight for `key`, or begins it.
     #[must_use]
-    pub fn board(&self, key: K) -> Boarded<K, V> {
+    pub fn join(&self, key: K) -> Joined<K, V> {
         let mut running = lock(&self.0);
         if let Some(told) = running.get(&key) {
-            return Boarded::Join(Join(told.clone()));
+            return Joined::Join(Follower(told.clone()));
         }
         let (told, hears) = watch::channel(None);
         running.insert(key.clone(), hears);
-        Boarded::Lead(Lead {
+        Joined::Lead(Leader {
             key,
             running: Arc::clone(&self.0),
             told,
@@ -67,25 +67,25 @@ impl<K: Eq + Hash + Clone, V> Flights<K, V> {
     }
 }
 
-impl<K: Eq + Hash, V> Lead<K, V> {
+impl<K: Eq + Hash, V> Leader<K, V> {
     /// Publishes the result to all joiners.
-    pub fn land(self, value: V) {
+    pub fn complete(self, value: V) {
         self.told.send_replace(Some(value));
     }
 }
 
-impl<K: Eq + Hash, V> Drop for Lead<K, V> {
+impl<K: Eq + Hash, V> Drop for Leader<K, V> {
     fn drop(&mut self) {
         lock(&self.running).remove(&self.key);
     }
 }
 
-impl<V: Clone> Join<V> {
+impl<V: Clone> Follower<V> {
     /// The leader's result; `None` if the leader was dropped without one.
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub async fn landed(mut self) -> Option<V> {
+    pub async fn result(mut self) -> Option<V> {
         let told = self.0.wait_for(Option::is_some).await.ok()?;
         told.clone()
     }
@@ -95,40 +95,40 @@ impl<V: Clone> Join<V> {
 mod tests {
     use super::*;
 
-    fn lead(flights: &Flights<&'static str, u8>) -> Lead<&'static str, u8> {
-        match flights.board("k") {
-            Boarded::Lead(lead) => lead,
-            Boarded::Join(_) => panic!("somebody leads already"),
+    fn lead(flights: &SingleFlight<&'static str, u8>) -> Leader<&'static str, u8> {
+        match flights.join("k") {
+            Joined::Lead(lead) => lead,
+            Joined::Join(_) => panic!("somebody leads already"),
         }
     }
 
-    fn join(flights: &Flights<&'static str, u8>) -> Join<u8> {
-        match flights.board("k") {
-            Boarded::Join(join) => join,
-            Boarded::Lead(_) => panic!("nobody leads"),
+    fn join(flights: &SingleFlight<&'static str, u8>) -> Follower<u8> {
+        match flights.join("k") {
+            Joined::Join(join) => join,
+            Joined::Lead(_) => panic!("nobody leads"),
         }
     }
 
     #[tokio::test]
     async fn everybody_who_waits_gets_what_the_first_one_found() {
-        let flights = Flights::default();
+        let flights = SingleFlight::default();
         let first = lead(&flights);
         let (second, third) = (join(&flights), join(&flights));
         drop(third);
-        assert!(matches!(flights.board("other"), Boarded::Lead(_)));
-        first.land(7);
-        assert_eq!(second.landed().await, Some(7));
+        assert!(matches!(flights.join("other"), Joined::Lead(_)));
+        first.complete(7);
+        assert_eq!(second.result().await, Some(7));
         // Nothing is kept.
         drop(lead(&flights));
     }
 
     #[tokio::test]
     async fn whoever_gives_up_leaves_the_asking_to_the_next() {
-        let flights = Flights::default();
+        let flights = SingleFlight::default();
         let first = lead(&flights);
         let second = join(&flights);
         drop(first);
-        assert_eq!(second.landed().await, None);
-        lead(&flights).land(8);
+        assert_eq!(second.result().await, None);
+        lead(&flights).complete(8);
     }
 }

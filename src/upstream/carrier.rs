@@ -1,5 +1,6 @@
-//! `Carrier`, `Settings` and `Started`: the transport of a link, the parameters of the link, and its first connection.
-//! `http` is Streamable HTTP; `duplex` carries whole messages in both directions (child, event stream, socket).
+//! `Carrier`, `LinkSettings` and `StartedConnection`: the transport of a link, the parameters of the link, and its
+//! first connection. `http` is Streamable HTTP; `duplex` carries whole messages in both directions (child, event
+//! stream, socket).
 
 pub(super) mod duplex;
 pub mod http;
@@ -11,13 +12,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::duplex::{Duplex, Messages, Source};
+use self::duplex::{DuplexReceiver, DuplexSender, DuplexSource};
 use self::http::client::HttpClient;
-use self::http::login::Login;
-use self::http::wire::Bounds;
+use self::http::http_session::ResponseBounds;
+use self::http::login::UpstreamLogin;
 use super::account::Account;
 use super::error::LinkError;
-use super::health::Health;
+use super::health::UpstreamHealth;
 use super::not_reached::NotReached;
 use super::salvage::salvage;
 use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey};
@@ -25,16 +26,16 @@ use crate::config;
 use crate::process::holders::SessionHolders;
 use crate::process::{OpenError, WaitPolicy};
 use crate::protocol::{Era, Message, Revision};
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::UpstreamLoad;
 
 /// The transport of an upstream.
 #[derive(Debug, Clone)]
 pub(crate) enum Carrier {
     /// A single connection for whole messages in both directions.
-    Duplex(Source),
-    /// Streamable HTTP; with [`Older`] where the transport before it may be detected too.
-    Http(Box<HttpClient>, Bounds, Option<Older>),
+    Duplex(DuplexSource),
+    /// Streamable HTTP; with [`LegacySseOnly`] where the transport before it may be detected too.
+    Http(Box<HttpClient>, ResponseBounds, Option<LegacySseOnly>),
 }
 
 impl Carrier {
@@ -43,10 +44,10 @@ impl Carrier {
     pub(super) fn account_of(&self, owner: OwnerKey) -> Account {
         match self {
             Self::Http(client, ..)
-            | Self::Duplex(Source::Events(client, _) | Source::Sockets(client, _)) => {
+            | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 client.account_of(owner)
             }
-            Self::Duplex(Source::Children(_)) => Account::Common,
+            Self::Duplex(DuplexSource::Children(_)) => Account::Common,
         }
     }
 
@@ -55,29 +56,29 @@ impl Carrier {
         let mut own = self.clone();
         match &mut own {
             Self::Http(client, ..)
-            | Self::Duplex(Source::Events(client, _) | Source::Sockets(client, _)) => {
+            | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 **client = client.on_behalf_of(owner);
             }
-            Self::Duplex(Source::Children(_)) => {}
+            Self::Duplex(DuplexSource::Children(_)) => {}
         }
         own
     }
 
     /// The state of the login that the upstream asks for; `None` for children.
-    pub(super) fn login(&self) -> Option<&Arc<Login>> {
+    pub(super) fn login(&self) -> Option<&Arc<UpstreamLogin>> {
         match self {
             Self::Http(client, ..)
-            | Self::Duplex(Source::Events(client, _) | Source::Sockets(client, _)) => {
+            | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 Some(client.login())
             }
-            Self::Duplex(Source::Children(_)) => None,
+            Self::Duplex(DuplexSource::Children(_)) => None,
         }
     }
 }
 
 /// Parameters of a link.
 #[derive(Debug)]
-pub(super) struct Settings {
+pub(super) struct LinkSettings {
     pub(super) upstream: Arc<config::UpstreamConfig>,
     pub(super) name: Arc<str>,
     pub(super) carrier: Carrier,
@@ -93,19 +94,19 @@ pub(super) struct Settings {
     pub(super) holders: SessionHolders,
     /// Whether all calls belong to one client.
     pub(super) exclusive: bool,
-    pub(super) unattributed: Unattributed,
+    pub(super) unattributed: AskedClient,
     pub(super) asks: AskingHabit,
-    pub(super) tasks: Tasks,
+    pub(super) tasks: TaskSpawner,
     pub(super) message_depth: usize,
     /// Health of the upstream, over all its links.
-    pub(super) health: Arc<Health>,
+    pub(super) health: Arc<UpstreamHealth>,
     /// Load of the upstream, over all its links.
     pub(super) load: Arc<UpstreamLoad>,
 }
 
 /// The client to ask when a question names no call, as on a pipe or a GET stream (DESIGN §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unattributed {
+pub(super) enum AskedClient {
     /// The legacy session that has the link to itself, and knows the best of its streams.
     Session,
     /// The only call of the connection whose client can be asked.
@@ -116,9 +117,9 @@ pub(super) enum Unattributed {
 
 /// Whether an upstream speaks only the transport of 2024-11-05 (SPEC U-05); shared by all its links.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Older(Arc<AtomicBool>);
+pub(crate) struct LegacySseOnly(Arc<AtomicBool>);
 
-impl Older {
+impl LegacySseOnly {
     /// Whether the older transport was detected.
     pub(super) fn is_spoken(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -148,9 +149,9 @@ impl AskingHabit {
 
 /// A fresh connection (a child, for example), or the connection of an era probe.
 #[derive(Debug)]
-pub(super) struct Started {
-    pub(super) child: Duplex,
-    pub(super) lines: Messages,
+pub(super) struct StartedConnection {
+    pub(super) child: DuplexSender,
+    pub(super) lines: DuplexReceiver,
     /// When the connection was opened: a child has run since then.
     since: Instant,
     /// Whether `server/discover` was sent.
@@ -206,14 +207,14 @@ fn remedy(error: &OpenError) -> Option<&'static str> {
     })
 }
 
-impl Started {
+impl StartedConnection {
     /// Opens an event stream of 2024-11-05 where Streamable HTTP was refused.
     pub(super) async fn over_events(
         client: &HttpClient,
-        bounds: Bounds,
-        settings: &Settings,
+        bounds: ResponseBounds,
+        settings: &LinkSettings,
     ) -> Result<Self, LinkError> {
-        let opened = Source::open_events(client, bounds, &settings.tasks).await?;
+        let opened = DuplexSource::open_events(client, bounds, &settings.tasks).await?;
         Ok(Self::silent(opened))
     }
 
@@ -226,10 +227,10 @@ impl Started {
     /// # Cancel safety
     /// A child that was started meanwhile is stopped.
     pub(super) async fn child(
-        settings: &Settings,
+        settings: &LinkSettings,
         patience: WaitPolicy,
     ) -> Result<Option<Self>, LinkError> {
-        let Carrier::Duplex(source @ Source::Children(_)) = &settings.carrier else {
+        let Carrier::Duplex(source @ DuplexSource::Children(_)) = &settings.carrier else {
             return Ok(None);
         };
         Ok(Some(Self::silent(source.open(settings, patience).await?)))
@@ -237,8 +238,8 @@ impl Started {
 
     /// Opens a connection without sending a message. A child waits for a place with this patience.
     pub(super) async fn new(
-        source: &Source,
-        settings: &Settings,
+        source: &DuplexSource,
+        settings: &LinkSettings,
         patience: WaitPolicy,
     ) -> Result<Self, LinkError> {
         Ok(Self::silent(source.open(settings, patience).await?))
@@ -251,16 +252,16 @@ impl Started {
     }
 
     /// The error of a connection whose first reply did not arrive in time.
-    pub(super) fn timed_out(&self, settings: &Settings) -> LinkError {
+    pub(super) fn timed_out(&self, settings: &LinkSettings) -> LinkError {
         self.child.timed_out(self.since, settings)
     }
 
     /// The message in `line`, or the reply to one of the first requests behind other text.
-    pub(super) fn read(&self, line: &Bytes, settings: &Settings) -> Option<Message> {
+    pub(super) fn read(&self, line: &Bytes, settings: &LinkSettings) -> Option<Message> {
         read_first(&self.child, line, settings)
     }
 
-    fn silent((child, lines): (Duplex, Messages)) -> Self {
+    fn silent((child, lines): (DuplexSender, DuplexReceiver)) -> Self {
         Self {
             child,
             lines,
@@ -274,7 +275,11 @@ impl Started {
 }
 
 /// The message in a line before the end of the handshake, or the reply behind other text on that line.
-pub(super) fn read_first(child: &Duplex, line: &Bytes, settings: &Settings) -> Option<Message> {
+pub(super) fn read_first(
+    child: &DuplexSender,
+    line: &Bytes,
+    settings: &LinkSettings,
+) -> Option<Message> {
     let depth = settings.message_depth;
     if let Ok(message) = Message::parse(line.clone(), depth) {
         return Some(message);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use moka::sync::Cache;
 use tokio::time::Instant;
 
-use super::carrier::Settings;
+use super::carrier::LinkSettings;
 use super::error::LinkError;
 use super::lock;
 use crate::call::OwnerKey;
@@ -83,14 +83,14 @@ pub(super) struct FirstStartWitness {
 
 impl FirstStartWitness {
     /// Notes a use of the link.
-    pub(super) fn began(&self, link: &Settings) {
+    pub(super) fn began(&self, link: &LinkSettings) {
         if !self.has_ended.load(Ordering::Relaxed) {
             link.health.first_starts.begin(&link.owner);
         }
     }
 
     /// Notes the `outcome` of a use of the link.
-    pub(super) fn ended<T>(&self, link: &Settings, outcome: &Result<T, LinkError>) {
+    pub(super) fn ended<T>(&self, link: &LinkSettings, outcome: &Result<T, LinkError>) {
         if self.has_ended.load(Ordering::Relaxed) {
             return;
         }

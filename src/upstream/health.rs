@@ -1,5 +1,5 @@
-//! `Health` of an upstream, over all its links: the state that operators see, and whether a request waits for the
-//! upstream. Spec: DESIGN §6 (health); SPEC G-03.
+//! `UpstreamHealth` of an upstream, over all its links: the state that operators see, and whether a request waits for
+//! the upstream. Spec: DESIGN §6 (health); SPEC G-03.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::carrier::http::login::Login;
+use super::carrier::http::login::UpstreamLogin;
 use super::error::LinkError;
-use super::failures::{Failures, is_ours};
+use super::failure_log::{FailureLog, is_ours};
 use super::first_start::FirstStarts;
 use super::lock;
 use crate::cause::{Cause, LastCause};
@@ -34,7 +34,7 @@ const RETURNS_PER_SECOND: u32 = 50;
 /// State of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum State {
+pub(super) enum Availability {
     /// No attempt to reach the upstream has ended yet.
     Connecting = 0,
     /// The last attempt succeeded.
@@ -45,7 +45,7 @@ pub(super) enum State {
     Down = 3,
 }
 
-impl State {
+impl Availability {
     fn as_str(self) -> &'static str {
         self.shown().as_str()
     }
@@ -66,18 +66,18 @@ impl State {
 /// *stuck*: for a cool-down (1 s, doubled up to 15 s) requests go on without it at once instead of each waiting for the
 /// timeout.
 #[derive(Debug)]
-pub(super) struct Health {
+pub(super) struct UpstreamHealth {
     upstream: Arc<str>,
-    /// A [`State`], readable without the lock.
+    /// A [`Availability`], readable without the lock.
     state: AtomicU8,
     /// The legacy revision of the last session.
     revision: Mutex<Option<Revision>>,
-    standing: Mutex<Standing>,
+    standing: Mutex<HealthRecord>,
     pub(super) first_starts: FirstStarts,
     recovered: Notify,
     /// The earliest time at which the next session may come back.
     next_return: Mutex<Option<Instant>>,
-    failures: Failures,
+    failures: FailureLog,
     /// Why the last attempt failed.
     cause: LastCause,
     /// Why the last call failed that had reached the upstream.
@@ -87,8 +87,8 @@ pub(super) struct Health {
 }
 
 #[derive(Debug)]
-struct Standing {
-    state: State,
+struct HealthRecord {
+    state: Availability,
     since: Instant,
     failures: u32,
     /// The cool-down after the next slow failure.
@@ -103,18 +103,18 @@ struct Standing {
     late_at: Option<Instant>,
 }
 
-impl Health {
+impl UpstreamHealth {
     pub(super) fn new(upstream: Arc<str>, first_starts: FirstStarts) -> Self {
         LEVELS
             .upstream_state
-            .set(&upstream, State::Connecting as i64);
+            .set(&upstream, Availability::Connecting as i64);
         Self {
-            failures: Failures::new(Arc::clone(&upstream)),
+            failures: FailureLog::new(Arc::clone(&upstream)),
             upstream,
-            state: AtomicU8::new(State::Connecting as u8),
+            state: AtomicU8::new(Availability::Connecting as u8),
             revision: Mutex::default(),
-            standing: Mutex::new(Standing {
-                state: State::Connecting,
+            standing: Mutex::new(HealthRecord {
+                state: Availability::Connecting,
                 since: Instant::now(),
                 failures: 0,
                 pause: COOL_FIRST,
@@ -134,7 +134,7 @@ impl Health {
 
     /// Notes a success: the upstream is `Up`.
     pub(super) fn succeeded(&self) {
-        if self.state.load(Ordering::Relaxed) == State::Up as u8 {
+        if self.state.load(Ordering::Relaxed) == Availability::Up as u8 {
             return;
         }
         let mut standing = lock(&self.standing);
@@ -143,7 +143,7 @@ impl Health {
         standing.stuck_until = None;
         self.cause.clear();
         *lock(&self.reason) = None;
-        self.enter(&mut standing, State::Up);
+        self.enter(&mut standing, Availability::Up);
         drop(standing);
         self.recovered.notify_waiters();
     }
@@ -164,7 +164,7 @@ impl Health {
 
     /// Notes that an attempt begun at `since` failed. Overlapping attempts count once, as one failure answers all the
     /// callers that waited for the attempt.
-    pub(super) fn failed(&self, since: Instant, error: &LinkError, login: Option<&Login>) {
+    pub(super) fn failed(&self, since: Instant, error: &LinkError, login: Option<&UpstreamLogin>) {
         {
             let mut standing = lock(&self.standing);
             if standing.failed_at.is_some_and(|at| since < at) {
@@ -179,7 +179,7 @@ impl Health {
     }
 
     /// Notes a failed call that had reached the upstream; the state stays.
-    pub(super) fn call_failed(&self, error: &LinkError, login: Option<&Login>) {
+    pub(super) fn call_failed(&self, error: &LinkError, login: Option<&UpstreamLogin>) {
         if !is_ours(error) {
             self.call_cause.set(error, error.remedy_of_call(login));
             self.failures.note(error, login);
@@ -187,7 +187,7 @@ impl Health {
     }
 
     /// Notes the issuer that the metadata of an upstream names which wants a token.
-    pub(super) fn names_issuer(&self, error: &LinkError, login: &Login) {
+    pub(super) fn names_issuer(&self, error: &LinkError, login: &UpstreamLogin) {
         let remedy = error.remedy(Some(login));
         let of_this = |cause: &Cause| cause.text.contains(&error.to_string());
         if let Some(cause) = self.cause.snapshot().filter(of_this) {
@@ -218,11 +218,11 @@ impl Health {
         standing.failures = standing.failures.saturating_add(1);
         standing.has_answered = answered;
         let state = if standing.failures < DOWN_AFTER {
-            State::Degraded
+            Availability::Degraded
         } else {
-            State::Down
+            Availability::Down
         };
-        standing.stuck_until = if slow && state == State::Down {
+        standing.stuck_until = if slow && state == Availability::Down {
             let pause = standing.pause;
             standing.pause = (pause * 2).min(COOL_LONGEST);
             Some(Instant::now() + pause)
@@ -232,7 +232,7 @@ impl Health {
         self.enter(&mut standing, state);
     }
 
-    fn enter(&self, standing: &mut Standing, state: State) {
+    fn enter(&self, standing: &mut HealthRecord, state: Availability) {
         let before = std::mem::replace(&mut standing.state, state);
         if before != state {
             standing.since = Instant::now();
@@ -279,7 +279,7 @@ impl Health {
 
     /// Whether the upstream hung recently, so that waiting would be in vain.
     pub(super) fn is_stuck(&self) -> bool {
-        self.state.load(Ordering::Relaxed) == State::Down as u8
+        self.state.load(Ordering::Relaxed) == Availability::Down as u8
             && lock(&self.standing)
                 .stuck_until
                 .is_some_and(|until| Instant::now() < until)
@@ -288,7 +288,7 @@ impl Health {
     /// Whether the last attempt failed or was given up.
     pub(super) fn is_failing(&self) -> bool {
         let state = self.state.load(Ordering::Relaxed);
-        state == State::Degraded as u8 || state == State::Down as u8
+        state == Availability::Degraded as u8 || state == Availability::Down as u8
     }
 
     /// Resolves when the upstream answers again after a failure. Cancel safe.
@@ -326,27 +326,27 @@ mod tests {
     use crate::clock::{Clock as _, SystemClock};
     use crate::telemetry::captured::LogCapture;
 
-    fn health() -> Health {
-        Health::new("health-test".into(), FirstStarts::new(false))
+    fn health() -> UpstreamHealth {
+        UpstreamHealth::new("health-test".into(), FirstStarts::new(false))
     }
 
-    fn state(health: &Health) -> State {
+    fn state(health: &UpstreamHealth) -> Availability {
         lock(&health.standing).state
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_failure_degrades_and_two_in_a_row_are_down() {
         let health = health();
-        assert_eq!(state(&health), State::Connecting);
+        assert_eq!(state(&health), Availability::Connecting);
         health.failed(Instant::now(), &LinkError::Timeout, None);
-        assert_eq!(state(&health), State::Degraded);
+        assert_eq!(state(&health), Availability::Degraded);
         health.succeeded();
         health.failed(Instant::now(), &LinkError::Timeout, None);
-        assert_eq!(state(&health), State::Degraded);
+        assert_eq!(state(&health), Availability::Degraded);
         health.failed(Instant::now(), &LinkError::Timeout, None);
-        assert_eq!(state(&health), State::Down);
+        assert_eq!(state(&health), Availability::Down);
         health.succeeded();
-        assert_eq!(state(&health), State::Up);
+        assert_eq!(state(&health), Availability::Up);
     }
 
     #[tokio::test]
@@ -378,7 +378,7 @@ mod tests {
         let remedy = cause.remedy.unwrap();
         assert!(remedy.contains("`idle_timeout`"), "{remedy}");
         assert_eq!(health.cause().snapshot(), None, "it is reached");
-        assert_eq!(state(&health), State::Up);
+        assert_eq!(state(&health), Availability::Up);
         assert_eq!(health.recent_call_cause(now + 2 * CALL_CAUSE), None);
     }
 
@@ -403,23 +403,27 @@ mod tests {
     async fn an_answer_to_a_look_refutes_no_answer_alone() {
         let health = health();
         health.looked_well();
-        assert_eq!(state(&health), State::Up);
+        assert_eq!(state(&health), Availability::Up);
         for refuted in [LinkError::Timeout, LinkError::Status(502)] {
             health.failed(Instant::now(), &refuted, None);
-            assert_eq!(state(&health), State::Degraded);
+            assert_eq!(state(&health), Availability::Degraded);
             health.looked_well();
-            assert_eq!(state(&health), State::Up);
+            assert_eq!(state(&health), Availability::Up);
         }
         health.was_late(Instant::now());
         health.looked_well();
-        assert_eq!(state(&health), State::Up);
+        assert_eq!(state(&health), Availability::Up);
         for _ in 0..2 {
             health.failed(Instant::now(), &LinkError::Status(401), None);
         }
         health.looked_well();
-        assert_eq!(state(&health), State::Down, "it answers, and refuses us");
+        assert_eq!(
+            state(&health),
+            Availability::Down,
+            "it answers, and refuses us"
+        );
         health.succeeded();
-        assert_eq!(state(&health), State::Up);
+        assert_eq!(state(&health), Availability::Up);
     }
 
     #[tokio::test(start_paused = true)]
@@ -459,9 +463,9 @@ mod tests {
         for _ in 0..3 {
             health.was_late(since);
         }
-        assert_eq!(state(&health), State::Degraded);
+        assert_eq!(state(&health), Availability::Degraded);
         health.was_late(Instant::now());
-        assert_eq!(state(&health), State::Down);
+        assert_eq!(state(&health), Availability::Down);
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,24 +1,24 @@
 //! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
 pub mod account;
-mod activity;
 pub mod carrier;
 pub mod credentials;
+mod deadlines;
+pub mod declaration_cache;
 pub mod error;
-mod failures;
+mod failure_log;
 mod first_start;
 mod health;
-mod hearing;
-pub mod isolation;
-pub mod knowledge;
 pub mod link;
 mod not_reached;
+mod notice_feed;
+pub mod registry;
 mod remedy;
 mod room;
 mod salvage;
 
 pub use first_start::FirstStart;
-pub use isolation::{Seat, SetupError, Upstreams};
+pub use registry::{ClientContext, SetupError, Upstreams};
 
 use bytes::Bytes;
 

@@ -17,13 +17,13 @@ pub struct NotReached {
     pub(super) remedy: Option<&'static str>,
     /// Further causes, for the log.
     #[source]
-    detail: Option<Detail>,
+    detail: Option<CauseDetail>,
 }
 
 /// The causes below, which may name addresses and paths.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
-struct Detail(Arc<str>);
+struct CauseDetail(Arc<str>);
 
 impl NotReached {
     /// An error without remedy and last words.
@@ -59,7 +59,9 @@ impl NotReached {
 
     /// The same with the sources of `error`, for the log.
     pub(super) fn caused_by(mut self, error: &dyn std::error::Error) -> Self {
-        self.detail = error.source().map(|source| Detail(chain(source).into()));
+        self.detail = error
+            .source()
+            .map(|source| CauseDetail(chain(source).into()));
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::carrier::http::login::Login;
+use super::carrier::http::login::UpstreamLogin;
 use super::error::LinkError;
 use super::link::legacy::handshake;
 
@@ -10,13 +10,13 @@ use super::link::legacy::handshake;
 const CORRECT_PATH: &str = "correct the path of `url`: it has to be that of the MCP endpoint";
 
 /// The remedy for a 401.
-fn token_wanted(login: Option<&Login>) -> String {
+fn token_wanted(login: Option<&UpstreamLogin>) -> String {
     let verb = if login.is_some_and(|login| login.sends_token) {
         "renew the token in"
     } else {
         "set"
     };
-    let issuer = login.and_then(Login::issuer);
+    let issuer = login.and_then(UpstreamLogin::issuer);
     let issuer = issuer.map_or_else(String::new, |issuer| {
         format!("; the upstream names {issuer} as its issuer")
     });
@@ -25,7 +25,7 @@ fn token_wanted(login: Option<&Login>) -> String {
 
 impl LinkError {
     /// The remedy for the operator. `login` is that of the upstream, over HTTP.
-    pub(super) fn remedy(&self, login: Option<&Login>) -> Option<Cow<'static, str>> {
+    pub(super) fn remedy(&self, login: Option<&UpstreamLogin>) -> Option<Cow<'static, str>> {
         let text = match self {
             Self::Status(401) => return Some(Cow::Owned(token_wanted(login))),
             Self::Status(403) => {
@@ -71,7 +71,10 @@ impl LinkError {
     }
 
     /// The remedy for the failure of a call that had reached the upstream.
-    pub(super) fn remedy_of_call(&self, login: Option<&Login>) -> Option<Cow<'static, str>> {
+    pub(super) fn remedy_of_call(
+        &self,
+        login: Option<&UpstreamLogin>,
+    ) -> Option<Cow<'static, str>> {
         match self {
             Self::Timeout => Some(Cow::Borrowed(
                 "look what the call waits for; `idle_timeout` says how long the upstream may be silent, \

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::activity::{Activity, Paused};
+use super::deadlines::{CallActivity, PausedClock};
 use crate::budget::{EXEMPT_BYTES, ReplyLease, ReplyRoom, ReplyShare};
 use crate::process::ReadRoom;
 
@@ -21,15 +21,15 @@ pub(super) async fn too_late(serves_one_session: bool) {
 
 /// Room that a reply has taken from its caller's share so far.
 #[derive(Debug)]
-pub(crate) struct Growing {
+pub(crate) struct GrowingReply {
     lease: ReplyLease,
     /// Of the call, whose idle clock stands still while there is no room.
-    activity: Arc<Activity>,
+    activity: Arc<CallActivity>,
 }
 
-impl Growing {
+impl GrowingReply {
     /// Nothing yet, of `room`.
-    pub(super) fn of(room: ReplyRoom<'_>, activity: &Arc<Activity>) -> Self {
+    pub(super) fn of(room: ReplyRoom<'_>, activity: &Arc<CallActivity>) -> Self {
         Self {
             lease: room.share.lease(),
             activity: Arc::clone(activity),
@@ -40,7 +40,7 @@ impl Growing {
     pub(super) fn outside_calls(share: &ReplyShare) -> Self {
         Self {
             lease: share.lease(),
-            activity: Arc::new(Activity::new()),
+            activity: Arc::new(CallActivity::new()),
         }
     }
 
@@ -67,45 +67,45 @@ impl Growing {
 }
 
 /// The calls that run on a pipe.
-pub(super) trait Calls: Send + Sync {
+pub(super) trait PipeCalls: Send + Sync {
     /// The share of the caller of all calls, also while none runs; `None` where several sessions share the pipe.
     fn share(&self) -> Option<ReplyShare>;
 
     /// Their idle clocks stand still until the guards are dropped.
-    fn pause(&self) -> Vec<Paused>;
+    fn pause(&self) -> Vec<PausedClock>;
 }
 
-impl Calls for () {
+impl PipeCalls for () {
     fn share(&self) -> Option<ReplyShare> {
         None
     }
 
-    fn pause(&self) -> Vec<Paused> {
+    fn pause(&self) -> Vec<PausedClock> {
         Vec::new()
     }
 }
 
 /// Room for the message arriving on a pipe, whose call is not known yet.
-pub(crate) struct Arriving {
-    calls: Box<dyn Calls>,
+pub(crate) struct ArrivingMessage {
+    calls: Box<dyn PipeCalls>,
     lease: Option<ReplyLease>,
 }
 
-impl fmt::Debug for Arriving {
+impl fmt::Debug for ArrivingMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Arriving").field(&self.lease).finish()
+        f.debug_tuple("ArrivingMessage").field(&self.lease).finish()
     }
 }
 
-impl ReadRoom for Arriving {
+impl ReadRoom for ArrivingMessage {
     fn grow_to(&mut self, len: usize) -> impl Future<Output = ()> + Send {
         Self::grow_to(self, len)
     }
 }
 
-impl Arriving {
+impl ArrivingMessage {
     /// Nothing yet; for a message to one of `calls`.
-    pub(super) fn new(calls: impl Calls + 'static) -> Self {
+    pub(super) fn new(calls: impl PipeCalls + 'static) -> Self {
         Self {
             calls: Box::new(calls),
             lease: None,
@@ -173,7 +173,7 @@ mod tests {
     /// How long a call of one silent upstream lasts beside `waiting`, which finds room after five times its
     /// `idle_timeout`.
     async fn lasts(
-        activity: &Activity,
+        activity: &CallActivity,
         leases: Vec<ReplyLease>,
         waiting: impl Future<Output = ()>,
     ) -> Duration {
@@ -193,7 +193,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn wait_for_room_stops_the_idle_clock() {
         let (share, leases) = used_up().await;
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(CallActivity::new());
         let mut lease = share.lease();
         let waiting = async {
             activity.make_room(&mut lease, MIB).await;
@@ -205,7 +205,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn reply_whose_wait_is_given_up_is_told_apart() {
         let (share, _leases) = used_up().await;
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(CallActivity::new());
         let mut lease = share.lease();
         let waiting = tokio::time::timeout(IDLE, activity.make_room(&mut lease, MIB));
         assert!(waiting.await.is_err());
@@ -214,14 +214,14 @@ mod tests {
     }
 
     /// The one call on a pipe.
-    struct Only(Arc<Activity>, ReplyShare);
+    struct Only(Arc<CallActivity>, ReplyShare);
 
-    impl Calls for Only {
+    impl PipeCalls for Only {
         fn share(&self) -> Option<ReplyShare> {
             Some(self.1.clone())
         }
 
-        fn pause(&self) -> Vec<Paused> {
+        fn pause(&self) -> Vec<PausedClock> {
             vec![self.0.pause()]
         }
     }
@@ -230,8 +230,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pipe_that_waits_stops_the_idle_clocks() {
         let (share, leases) = used_up().await;
-        let activity = Arc::new(Activity::new());
-        let mut room = Arriving::new(Only(Arc::clone(&activity), share));
+        let activity = Arc::new(CallActivity::new());
+        let mut room = ArrivingMessage::new(Only(Arc::clone(&activity), share));
         let lasted = lasts(&activity, leases, room.grow_to(MIB)).await;
         assert_eq!(lasted, 6 * IDLE);
         assert!(room.take(MIB).is_some());

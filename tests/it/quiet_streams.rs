@@ -13,8 +13,8 @@ use drawbridge::call::{ClientCapabilities, NullIntake, Principal, UpstreamLink};
 use drawbridge::config;
 use drawbridge::process::HostEnvironment;
 use drawbridge::protocol::Revision;
-use drawbridge::runtime::lifecycle::Tasks;
-use drawbridge::upstream::{Seat, Upstreams};
+use drawbridge::runtime::lifecycle::TaskSpawner;
+use drawbridge::upstream::{ClientContext, Upstreams};
 use futures_util::{StreamExt as _, stream};
 use http::Method;
 use rstest::rstest;
@@ -57,12 +57,12 @@ async fn upstream(open: &Arc<AtomicUsize>) -> String {
     serve(answer).await + "/mcp"
 }
 
-fn link(url: &str, tasks: &Tasks) -> Arc<dyn UpstreamLink> {
+fn link(url: &str, tasks: &TaskSpawner) -> Arc<dyn UpstreamLink> {
     let text =
         format!("[auth]\nmode = \"none\"\n[upstreams.up]\nurl = {url:?}\nera = \"legacy\"\n");
     let config = config::parse(&text, "test.toml", &|_| None).unwrap();
     let upstreams = Upstreams::new(&config, HostEnvironment::current(), tasks.clone()).unwrap();
-    let seat = Seat {
+    let seat = ClientContext {
         owner: Principal::anonymous().owner(),
         session: [0; 16],
         capabilities: ClientCapabilities::none(),
@@ -88,7 +88,7 @@ async fn pass(seconds: u64) {
 async fn get_stream_closes_a_minute_after_the_last_call(#[case] client_listens: bool) {
     let open = Arc::<AtomicUsize>::default();
     let url = upstream(&open).await;
-    let tasks = Tasks::new();
+    let tasks = TaskSpawner::new();
     let link = link(&url, &tasks);
     link.open().await.expect("a session");
     // The first step of each call of a session.

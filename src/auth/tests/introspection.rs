@@ -44,8 +44,11 @@ impl World {
         });
         change(&mut config.issuers[0]);
         let clock = TestClock::at(NOW);
-        let authenticator =
-            Authenticator::new(&config, Arc::clone(&clock) as SharedClock, Tasks::new());
+        let authenticator = Authenticator::new(
+            &config,
+            Arc::clone(&clock) as SharedClock,
+            TaskSpawner::new(),
+        );
         Self {
             authenticator: authenticator.expect("a usable configuration"),
             server,
@@ -275,7 +278,7 @@ async fn tokens_of_another_address_do_not_wait_behind_a_crowd_of_one() {
     let introspection = world.authenticator.issuers[0].introspection.as_ref();
     let places = introspection.expect("configured").places();
     let mut taken: Vec<_> = std::iter::from_fn(|| places.try_permit()).collect();
-    let tasks = Tasks::new();
+    let tasks = TaskSpawner::new();
     for number in 0..200 {
         let world = Arc::clone(&world);
         let junk = format!("junk-{number}");

@@ -18,7 +18,9 @@ async fn a_published_symmetric_key_verifies_nothing() {
     let world = World::new();
     let secret = json!({"kty": "oct", "kid": "k1", "k": encode(&[7; 32])});
     publish(&world.dir, &[secret, Signer::new("k2").jwk()]);
-    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    world.authenticator.issuers[0]
+        .refresh(&TaskSpawner::new())
+        .await;
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
 }
@@ -35,7 +37,9 @@ async fn a_key_made_for_something_else_is_not_used(#[case] change: Value) {
     let world = World::new();
     let made_for_else = merged(world.signer.jwk(), &change);
     publish(&world.dir, &[made_for_else, Signer::new("k2").jwk()]);
-    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    world.authenticator.issuers[0]
+        .refresh(&TaskSpawner::new())
+        .await;
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
 }
@@ -46,7 +50,9 @@ async fn keys_of_kinds_we_do_not_know_do_not_spoil_a_set() {
     let strange = json!({"kty": "AKP", "alg": "ML-DSA-65", "kid": "k1", "pub": "x"});
     let broken = json!({"kty": "EC", "kid": 7});
     publish(&world.dir, &[strange, broken, world.signer.jwk()]);
-    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    world.authenticator.issuers[0]
+        .refresh(&TaskSpawner::new())
+        .await;
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("the good key is there");
 }
@@ -152,7 +158,9 @@ async fn an_issuer_has_its_last_cause_until_its_keys_load() {
 /// Uses up the loads that are allowed for now.
 async fn exhaust_loads(world: &World) {
     for _ in 0..3 {
-        world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+        world.authenticator.issuers[0]
+            .refresh(&TaskSpawner::new())
+            .await;
     }
 }
 
@@ -210,8 +218,8 @@ async fn a_new_token_may_come_back_when_the_keys_were_asked_for_before_it_came()
     let issuer = format!("http://127.0.0.1:{port}");
     let clock = TestClock::at(NOW);
     let authenticator =
-        Authenticator::new(&auth(&[&issuer]), clock, Tasks::new()).expect("a configuration");
-    authenticator.issuers[0].refresh_stale(&Tasks::new());
+        Authenticator::new(&auth(&[&issuer]), clock, TaskSpawner::new()).expect("a configuration");
+    authenticator.issuers[0].refresh_stale(&TaskSpawner::new());
     let (under_way, _) = listener.accept().await.expect("a fetch");
     let headers = bearer(&Signer::new("k1").mint(&issuer));
     let endpoint = endpoint();
@@ -246,7 +254,9 @@ async fn keys_are_kept_when_a_set_holds_nothing_that_is_a_key(#[case] change: Va
     let world = World::new();
     publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
     let before = LABELED.key_set_failures.total();
-    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    world.authenticator.issuers[0]
+        .refresh(&TaskSpawner::new())
+        .await;
     assert!(LABELED.key_set_failures.total() > before);
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("the key is kept");
@@ -264,7 +274,9 @@ async fn a_set_of_keys_for_other_purposes_withdraws_every_key(#[case] change: Va
     world.present(&token).await.expect("good");
     publish(&world.dir, &[merged(world.signer.jwk(), &change)]);
     let before = LABELED.key_set_failures.total();
-    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    world.authenticator.issuers[0]
+        .refresh(&TaskSpawner::new())
+        .await;
     assert!(LABELED.key_set_failures.total() > before);
     assert_invalid(world.present(&token).await, "token_unknown_key");
 }
@@ -274,7 +286,9 @@ async fn an_empty_set_withdraws_every_key() {
     let world = World::new();
     publish(&world.dir, &[]);
     let before = LABELED.key_set_failures.total();
-    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    world.authenticator.issuers[0]
+        .refresh(&TaskSpawner::new())
+        .await;
     assert!(LABELED.key_set_failures.total() > before);
     let token = world.signer.mint(ISSUER);
     assert_invalid(world.present(&token).await, "token_unknown_key");
@@ -284,7 +298,9 @@ async fn an_empty_set_withdraws_every_key() {
 async fn keys_are_kept_while_their_source_is_gone() {
     let world = World::new();
     std::fs::remove_file(world.dir.path().join("jwks.json")).expect("it was there");
-    world.authenticator.issuers[0].refresh(&Tasks::new()).await;
+    world.authenticator.issuers[0]
+        .refresh(&TaskSpawner::new())
+        .await;
     let token = world.signer.mint(ISSUER);
     world.present(&token).await.expect("the key is kept");
 }
@@ -302,7 +318,7 @@ async fn a_key_file_without_keys_is_told_at_start(#[case] content: &str) {
     let mut config = auth(&[ISSUER]);
     config.issuers[0].jwks_file = Some(path);
     let clock = TestClock::at(NOW);
-    let error = Authenticator::new(&config, clock, Tasks::new()).expect_err("no keys");
+    let error = Authenticator::new(&config, clock, TaskSpawner::new()).expect_err("no keys");
     assert_eq!(
         error.to_string(),
         "the keys of https://issuer.test cannot be loaded"

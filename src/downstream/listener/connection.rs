@@ -29,8 +29,8 @@ use super::preface::Prompt;
 use super::streams::Streams;
 use super::window::WatchedBody;
 use crate::config;
-use crate::runtime::lifecycle::Tasks;
-use crate::runtime::wake::Bell;
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::runtime::wake::WakeFilter;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag::{self, RequestTag};
 
@@ -75,7 +75,7 @@ impl Protocols {
     }
 
     /// Serves HTTP/1.1 on `stream` until it ends, is told to end, or is too slow.
-    pub(super) async fn http1<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &Tasks)
+    pub(super) async fn http1<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &TaskSpawner)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: Answer,
@@ -92,10 +92,10 @@ impl Protocols {
         let io = TokioIo::new(Watched::new(stream, clock.clone(), self.stall_timeout));
         let mut connection = pin!(builder.serve_connection(io, exchange).with_upgrades());
         let end = reporter.place.end().clone();
-        let bell = Bell::new();
+        let wake_filter = WakeFilter::new();
         tokio::select! {
             biased;
-            ended = poll_fn(|cx| bell.poll(connection.as_mut(), cx)) => return note_end(ended),
+            ended = poll_fn(|cx| wake_filter.poll(connection.as_mut(), cx)) => return note_end(ended),
             // No `graceful_shutdown`: it closes a connection whose next request lies in the socket.
             () = end.cancelled() => {
                 if reporter.place.has_left() {
@@ -106,14 +106,14 @@ impl Protocols {
         }
         tokio::select! {
             biased;
-            ended = poll_fn(|cx| bell.poll(connection.as_mut(), cx)) => note_end(ended),
+            ended = poll_fn(|cx| wake_filter.poll(connection.as_mut(), cx)) => note_end(ended),
             () = tasks.stopping().cancelled() => {}
         }
     }
 
     /// Serves HTTP/2. Only the preface has a deadline; a quiet peer is pinged; a connection without a stream is closed
     /// after a while, and an unread stream is reset. The end and a drain are announced with GOAWAY.
-    pub(super) async fn http2<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &Tasks)
+    pub(super) async fn http2<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &TaskSpawner)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
         A: Answer,

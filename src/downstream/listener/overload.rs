@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 
 /// Concurrent refusals; further connections are closed without a response.
 const POLITE_REFUSALS: usize = 64;
@@ -36,7 +36,7 @@ impl Default for Overload {
 
 impl Overload {
     /// Answers 503 on a plaintext connection; a TLS handshake would cost more than it tells.
-    pub(super) fn refuse(&self, stream: std::net::TcpStream, tls: bool, tasks: &Tasks) {
+    pub(super) fn refuse(&self, stream: std::net::TcpStream, tls: bool, tasks: &TaskSpawner) {
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {
             return;
         };

@@ -14,7 +14,7 @@ use crate::downstream::samples;
 /// A running listener with a slow route that ends when told to.
 pub(super) struct Running {
     pub(super) address: SocketAddr,
-    pub(super) tasks: Tasks,
+    pub(super) tasks: TaskSpawner,
     pub(super) release: Arc<Notify>,
     pub(super) entered: Arc<Notify>,
     /// Told when an endless or a large answer is dropped.
@@ -67,9 +67,9 @@ pub(super) fn start(change: impl FnOnce(&mut config::HttpServerConfig)) -> Runni
     let (release, entered) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let dropped = Arc::new(Notify::new());
     let (told, told_of_large) = (Arc::clone(&dropped), Arc::clone(&dropped));
-    let (gate, bell) = (Arc::clone(&release), Arc::clone(&entered));
+    let (gate, wake_filter) = (Arc::clone(&release), Arc::clone(&entered));
     let slow = move || async move {
-        bell.notify_one();
+        wake_filter.notify_one();
         gate.notified().await;
         "done"
     };
@@ -94,7 +94,7 @@ pub(super) fn start(change: impl FnOnce(&mut config::HttpServerConfig)) -> Runni
             .route("/large", get(move || async move { large(&told_of_large) }))
             .route("/slow", get(slow));
     let address = listener.local_addr();
-    let tasks = Tasks::new();
+    let tasks = TaskSpawner::new();
     tasks.spawn(listener.run(service, tasks.clone(), Workers::only_this()));
     Running {
         address,

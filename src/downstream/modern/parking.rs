@@ -19,9 +19,9 @@ use crate::config::{HttpServerConfig, LimitsConfig};
 use crate::downstream::listener::H2_MAX_STREAMS;
 use crate::lock::lock;
 use crate::ownership::Ownership;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
-use crate::sync::keyed_counter::Tally;
+use crate::sync::keyed_counter::KeyedCounter;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
@@ -34,7 +34,7 @@ pub(in crate::downstream) struct Parking {
     /// Who keeps the parked calls.
     pub(super) owner: Ownership,
     pub(super) clock: SharedClock,
-    pub(super) tasks: Tasks,
+    pub(super) tasks: TaskSpawner,
     caps: ParkingCaps,
     table: Mutex<Table>,
     refusals: LineLimit,
@@ -50,8 +50,8 @@ struct Table {
 /// How many calls are parked.
 #[derive(Debug, Default)]
 struct Counts {
-    owners: Tally<OwnerKey>,
-    upstreams: Tally<Arc<str>>,
+    owners: KeyedCounter<OwnerKey>,
+    upstreams: KeyedCounter<Arc<str>>,
     total: usize,
 }
 
@@ -122,7 +122,7 @@ impl Parking {
         sealer: Arc<Sealer>,
         owner: Ownership,
         clock: SharedClock,
-        tasks: Tasks,
+        tasks: TaskSpawner,
         caps: ParkingCaps,
     ) -> Arc<Self> {
         Arc::new(Self {

@@ -11,7 +11,7 @@ use crate::cause::chain;
 use crate::fault::Fault;
 use crate::protocol::{Message, json};
 use crate::relay::internal_call::InternalCall;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 
 /// A running task. Dropping the value before [`over`](Self::over) cancels the task upstream.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(super) struct CancelOnDrop {
     call: Call,
     /// As the upstream calls it.
     id: String,
-    tasks: Tasks,
+    tasks: TaskSpawner,
     is_over: bool,
     /// The link is there to cancel it, also when the session has ended.
     last_word: TaskTrackerToken,
@@ -34,7 +34,7 @@ impl CancelOnDrop {
         call: Call,
         id: &str,
         last_word: TaskTrackerToken,
-        tasks: &Tasks,
+        tasks: &TaskSpawner,
     ) -> Self {
         Self {
             link: Arc::clone(link),

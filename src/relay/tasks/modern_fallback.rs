@@ -8,7 +8,7 @@ use crate::cause::chain;
 use crate::protocol::{Era, Revision};
 use crate::relay::Relay;
 use crate::session::Session;
-use crate::upstream::Seat;
+use crate::upstream::ClientContext;
 
 impl Relay {
     /// A link of the newer era to the upstream of `link`, which is of the older one; nothing where it
@@ -23,7 +23,7 @@ impl Relay {
         if !is_older || !self.parts.upstreams.speaks_modern(upstream) {
             return None;
         }
-        let client = Seat {
+        let client = ClientContext {
             offer: Revision::V2026_07_28,
             // What belongs to no call the session hears in its own era.
             intake: Arc::new(NullIntake),

@@ -16,7 +16,7 @@ use crate::call::{
 };
 use crate::lock::lock;
 use crate::store::events::SessionKey;
-use crate::sync::keyed_counter::Tally;
+use crate::sync::keyed_counter::KeyedCounter;
 use crate::telemetry::metrics::COUNTERS;
 use crate::translate::answer_validation::is_answered_by;
 
@@ -44,7 +44,7 @@ pub(in crate::relay) struct PendingInputs {
 #[derive(Debug, Default)]
 struct InputTable {
     open: HashMap<TaskKey, Arc<PendingInput>>,
-    owners: Tally<OwnerKey>,
+    owners: KeyedCounter<OwnerKey>,
 }
 
 /// What one task asks.

@@ -41,7 +41,7 @@ pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) ->
         settings,
         Arc::new(MemoryEvents::new(bounds)),
         Arc::clone(&clock) as _,
-        Tasks::new(),
+        TaskSpawner::new(),
     );
     Fixture { sessions, clock }
 }

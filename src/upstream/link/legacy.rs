@@ -6,24 +6,24 @@ mod answers;
 mod asked;
 mod calls;
 mod connection;
-mod ears;
-mod further;
+mod connection_choice;
+mod draining;
+mod extra_connections;
+mod get_stream;
 pub(in crate::upstream) mod handshake;
 mod in_flight;
 mod inbound;
-mod keeper;
-mod lasting;
+mod input_turn;
 pub(super) mod offer;
 mod opening;
-mod own_stream;
 mod ping;
-mod place;
+mod post_stream;
+mod reconnect;
 mod related;
 mod restore;
-mod retired;
 mod room;
 mod subscribe;
-mod turn;
+mod task_progress;
 mod wire;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,38 +36,38 @@ use tokio::time::Instant;
 use crate::call::{Call, Reply, ServerDeclaration};
 use crate::cause::chain;
 use crate::protocol::{Era, Message, methods};
-use crate::sync::desired::Wish;
+use crate::sync::desired::Desired;
 use crate::telemetry::metrics::LABELED;
 
 use super::session_state::SessionState;
 use crate::process::WaitPolicy;
-use crate::sync::shared_failure::Attempts;
-use crate::upstream::carrier::duplex::Duplex;
-use crate::upstream::carrier::{Settings, Started};
+use crate::sync::shared_failure::SharedFailure;
+use crate::upstream::carrier::duplex::DuplexSender;
+use crate::upstream::carrier::{LinkSettings, StartedConnection};
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
-use connection::Connection;
-use further::Further;
-use retired::Retired;
-use subscribe::Asking;
+use connection::LegacyConnection;
+use draining::DrainingConnections;
+use extra_connections::ExtraConnections;
+use subscribe::PendingSubscribes;
 
 /// A link of the legacy era.
 #[derive(Debug)]
 pub struct LegacyLink {
     /// Itself, for what goes on when its caller has gone.
     own: Weak<Self>,
-    settings: Arc<Settings>,
+    settings: Arc<LinkSettings>,
     /// A child that was started to find out what it speaks, for the first connection.
-    started: Mutex<Option<Started>>,
-    current: Mutex<Option<Arc<Connection>>>,
-    opening: Attempts<LinkError>,
-    further: Arc<Further>,
-    retired: Retired,
+    started: Mutex<Option<StartedConnection>>,
+    current: Mutex<Option<Arc<LegacyConnection>>>,
+    opening: SharedFailure<LinkError>,
+    extra_connections: Arc<ExtraConnections>,
+    draining: DrainingConnections,
     /// What a fresh connection has to be told again.
     state: SessionState,
     /// Subscriptions that are asked for now.
-    asking: Asking,
-    listening: Wish<bool>,
+    asking: PendingSubscribes,
+    listening: Desired<bool>,
     /// Whether it is opened again when it is lost.
     kept: Mutex<bool>,
     /// Whoever had this link is gone: nothing is opened any more.
@@ -79,28 +79,28 @@ pub struct LegacyLink {
 impl LegacyLink {
     /// A link that keeps `state`; `started` is a child that was started to find out what it speaks.
     pub(super) fn new(
-        settings: Arc<Settings>,
+        settings: Arc<LinkSettings>,
         state: SessionState,
-        started: Option<Started>,
+        started: Option<StartedConnection>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
-            further: Further::new(Arc::clone(&settings)),
+            extra_connections: ExtraConnections::new(Arc::clone(&settings)),
             settings,
             started: Mutex::new(started),
             current: Mutex::default(),
-            retired: Retired::default(),
-            opening: Attempts::default(),
+            draining: DrainingConnections::default(),
+            opening: SharedFailure::default(),
             state,
-            asking: Asking::default(),
-            listening: Wish::default(),
+            asking: PendingSubscribes::default(),
+            listening: Desired::default(),
             kept: Mutex::default(),
             ended: AtomicBool::new(false),
             changed: Notify::new(),
         })
     }
 
-    fn open_connection(&self) -> Option<Arc<Connection>> {
+    fn open_connection(&self) -> Option<Arc<LegacyConnection>> {
         lock(&self.current)
             .as_ref()
             .filter(|open| !open.is_closed())
@@ -113,7 +113,7 @@ impl LegacyLink {
         Ok(Arc::clone(connection.declared()))
     }
 
-    async fn connection(&self) -> Result<Arc<Connection>, LinkError> {
+    async fn connection(&self) -> Result<Arc<LegacyConnection>, LinkError> {
         match self.open_connection() {
             Some(open) => Ok(open),
             // Seldom, and large: a call need not have room for it.
@@ -121,8 +121,8 @@ impl LegacyLink {
         }
     }
 
-    async fn reopen(&self) -> Result<Arc<Connection>, LinkError> {
-        let turn = self.opening.turn().await;
+    async fn reopen(&self) -> Result<Arc<LegacyConnection>, LinkError> {
+        let turn = self.opening.attempt().await;
         if let Some(open) = self.open_connection() {
             return Ok(open);
         }
@@ -171,7 +171,7 @@ impl LegacyLink {
     }
 
     /// Makes a connection the current one.
-    async fn install(&self, connection: &Arc<Connection>) -> Result<(), LinkError> {
+    async fn install(&self, connection: &Arc<LegacyConnection>) -> Result<(), LinkError> {
         LABELED.upstream_opened.add(&self.settings.name, 1);
         self.settings.health.speaks(connection.declared().revision);
         // Also where nobody waits any more for a slow start.
@@ -187,14 +187,14 @@ impl LegacyLink {
         if self.ended.load(Ordering::Acquire) {
             drop(lock(&self.current).take());
             self.changed.notify_waiters();
-            self.retired.close().await;
+            self.draining.close().await;
             connection.close().await;
             return Err(LinkError::Cancelled);
         }
         let declared = connection.declared();
         self.settings.intake.opened(&self.settings.name, declared);
         connection.follow(&self.state);
-        self.listening.make_so(|wanted| connection.listen(*wanted));
+        self.listening.apply(|wanted| connection.listen(*wanted));
         self.hold();
         self.changed.notify_waiters();
         self.tell_what_was_missed(connection, followed);
@@ -203,11 +203,11 @@ impl LegacyLink {
 
     /// Opens a connection: with the child that was started already, if there is one. One that was
     /// upset by being asked what it speaks is replaced (SPEC D-08).
-    async fn fresh(&self, patience: WaitPolicy) -> Result<Arc<Connection>, LinkError> {
+    async fn fresh(&self, patience: WaitPolicy) -> Result<Arc<LegacyConnection>, LinkError> {
         let limit = self.settings.upstream.connect_timeout;
         let mut started = lock(&self.started).take();
         if started.as_ref().is_some_and(|started| started.asked) {
-            let open = Connection::open(&self.settings, started.take());
+            let open = LegacyConnection::open(&self.settings, started.take());
             match tokio::time::timeout(limit / 2, open).await {
                 Ok(Err(LinkError::Lost { .. })) | Err(_) => {
                     tracing::debug!(upstream = %self.settings.name, "restarting child after probe");
@@ -217,13 +217,13 @@ impl LegacyLink {
         }
         let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
             Some(started) => Some(started),
-            None => Started::child(&self.settings, patience).await?,
+            None => StartedConnection::child(&self.settings, patience).await?,
         };
         let child = started.as_ref().map(|started| started.child.clone());
         let since = Instant::now();
-        let open = Connection::open(&self.settings, started);
+        let open = LegacyConnection::open(&self.settings, started);
         tokio::time::timeout(limit, open).await.unwrap_or_else(|_| {
-            let quoting = |child: Duplex| child.timed_out(since, &self.settings);
+            let quoting = |child: DuplexSender| child.timed_out(since, &self.settings);
             Err(child.map_or(LinkError::Timeout, quoting))
         })
     }
@@ -231,7 +231,7 @@ impl LegacyLink {
     /// A child whose notices somebody waits for is not idle, though nobody calls it; and a connection
     /// is then opened again when it is lost.
     fn hold(&self) {
-        self.listening.make_so(|listening| {
+        self.listening.apply(|listening| {
             let wanted = *listening || !self.state.followed.is_empty();
             if let Some(connection) = self.open_connection() {
                 connection.hold(wanted);
@@ -289,7 +289,7 @@ impl LegacyLink {
         if request.method() == Some("logging/setLevel")
             && let Some(level) = request.param("level")
         {
-            Box::pin(self.further.set_level(level)).await;
+            Box::pin(self.extra_connections.set_level(level)).await;
         }
         Ok(reply)
     }
@@ -302,7 +302,7 @@ impl LegacyLink {
 
     /// Whether a call whose reply was lost is made again: what reads, over HTTP, where a connection may
     /// break for no reason of the upstream's; and the tools that the operator names.
-    fn may_repeat(&self, request: &Message, connection: &Connection) -> bool {
+    fn may_repeat(&self, request: &Message, connection: &LegacyConnection) -> bool {
         let safe = &self.settings.upstream.retry_safe;
         match request.method() {
             Some("tools/call") => request
@@ -317,8 +317,8 @@ impl LegacyLink {
 /// As [`crate::call::UpstreamLink`] has them.
 impl LegacyLink {
     pub(super) async fn notify(&self, message: Bytes) {
-        let further = self.further.all();
-        for connection in self.open_connection().into_iter().chain(further) {
+        let extra_connections = self.extra_connections.all();
+        for connection in self.open_connection().into_iter().chain(extra_connections) {
             connection.notify(message.clone()).await;
         }
     }
@@ -343,16 +343,16 @@ impl LegacyLink {
                 connection.listen(*wanted);
             }
         };
-        self.listening.change(|wish| *wish = wanted, listen);
+        self.listening.set_and_apply(|wish| *wish = wanted, listen);
         self.hold();
     }
 
-    pub(super) fn hearing(&self) -> Option<u64> {
-        self.open_connection()?.hearing()
+    pub(super) fn notice_feed(&self) -> Option<u64> {
+        self.open_connection()?.notice_feed()
     }
 
     /// One that is lost meanwhile says nothing any more: what opens in its place does.
-    pub(super) async fn until_heard(&self) -> bool {
+    pub(super) async fn wait_until_live(&self) -> bool {
         let mut was_open = false;
         loop {
             let changed = self.changed.notified();
@@ -366,7 +366,7 @@ impl LegacyLink {
                     return std::future::pending().await;
                 };
                 tokio::select! {
-                    heard = connection.until_heard() => Some(heard),
+                    heard = connection.wait_until_live() => Some(heard),
                     () = connection.over() => None,
                 }
             };
@@ -383,10 +383,10 @@ impl LegacyLink {
         let connection = lock(&self.current).take();
         // Whoever looks before now finds a connection that says nothing of its end.
         self.changed.notify_waiters();
-        self.retired.close().await;
+        self.draining.close().await;
         if let Some(connection) = connection {
             connection.close().await;
         }
-        self.further.close().await;
+        self.extra_connections.close().await;
     }
 }

@@ -1,19 +1,20 @@
-//! `ModernLink`: a link to an upstream of the modern era. Every request is self-contained, with our own id and all the
-//! metadata that the upstream needs, and opens its connection on demand; legacy requests without a modern counterpart
-//! (levels, subscriptions) are answered here. Spec: MCP 2026-07-28; SPEC §2b…2f, §3, §4; BRIDGING §3.2…§3.5, §3.7.
+//! `ModernServerLink`: a link to an upstream of the modern era. Every request is self-contained, with our own id and
+//! all the metadata that the upstream needs, and opens its connection on demand; legacy requests without a modern
+//! counterpart (levels, subscriptions) are answered here. Spec: MCP 2026-07-28; SPEC §2b…2f, §3, §4; BRIDGING
+//! §3.2…§3.5, §3.7.
 
 pub(super) mod discover;
 mod envelope;
-mod flight;
 mod inbound;
 mod listen;
 mod pipe;
 mod question;
 mod room;
 mod rounds;
+mod running_request;
 mod schemas;
 mod send;
-mod visits;
+mod url_elicitations;
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,67 +24,67 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use self::discover::Verdict;
-use self::flight::{Flight, For, Told};
-use self::listen::Listening;
-use self::pipe::Pipe;
-pub(in crate::upstream) use self::schemas::Schemas;
-use self::schemas::Tools;
+use self::discover::DiscoverVerdict;
+use self::listen::LinkListening;
+use self::pipe::ChildPipe;
+use self::running_request::{HighestProgress, ReplyOwner, RunningRequest};
+use self::schemas::KnownTools;
+pub(in crate::upstream) use self::schemas::ToolSchemas;
 use super::session_state::SessionState;
 use crate::call::{Call, ClientCapabilities, LogLevel, Reply, ServerDeclaration};
 use crate::cause::chain;
 use crate::protocol::{Message, extensions, json, methods};
-use crate::sync::shared_failure::Attempts;
+use crate::sync::shared_failure::SharedFailure;
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::activity::Activity;
-use crate::upstream::carrier::http::wire::HttpWire;
-use crate::upstream::carrier::{Carrier, Settings, Started};
+use crate::upstream::carrier::http::http_session::HttpSession;
+use crate::upstream::carrier::{Carrier, LinkSettings, StartedConnection};
+use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
 /// A link of the modern era.
 #[derive(Debug)]
-pub(super) struct ModernLink {
-    settings: Arc<Settings>,
-    schemas: Arc<Schemas>,
+pub(super) struct ModernServerLink {
+    settings: Arc<LinkSettings>,
+    schemas: Arc<ToolSchemas>,
     /// The tools of `schemas` that this link saw last.
-    tools: schemas::Seen,
-    wire: Wire,
+    tools: schemas::SeenTools,
+    wire: ModernWire,
     /// The upstream's declaration; that of another link until `is_asked`.
     declared: Mutex<Option<Arc<ServerDeclaration>>>,
     /// Whether `declared` is the reply to this link.
     is_asked: AtomicBool,
-    asking: Attempts<LinkError>,
+    asking: SharedFailure<LinkError>,
     next_id: AtomicU64,
     /// What a link of the other era would have to be told.
     state: SessionState,
-    listening: Listening,
+    listening: LinkListening,
     closed: CancellationToken,
 }
 
 /// The way to the upstream.
 #[derive(Debug)]
-enum Wire {
-    Http(Box<HttpWire>),
-    Pipe(Box<Pipe>),
+enum ModernWire {
+    Http(Box<HttpSession>),
+    Pipe(Box<ChildPipe>),
 }
 
 /// One call on its way, through all its rounds.
 #[derive(Debug)]
-struct Trip<'a> {
+struct OutgoingCall<'a> {
     request: &'a Message,
     /// The subject of the request: a tool, a prompt, a resource or a task.
     name: Option<Cow<'a, str>>,
     call: &'a Call,
-    activity: Arc<Activity>,
+    activity: Arc<CallActivity>,
     /// The running request, to be told why it is dropped.
-    flight: Mutex<Option<Arc<Flight>>>,
+    flight: Mutex<Option<Arc<RunningRequest>>>,
     /// Progress reported by all requests of the call, if any.
-    told: OnceLock<Arc<Told>>,
+    told: OnceLock<Arc<HighestProgress>>,
 }
 
-impl<'a> Trip<'a> {
-    fn new(request: &'a Message, call: &'a Call, activity: Arc<Activity>) -> Self {
+impl<'a> OutgoingCall<'a> {
+    fn new(request: &'a Message, call: &'a Call, activity: Arc<CallActivity>) -> Self {
         let param = methods::name_param(request.method().unwrap_or_default());
         Self {
             request,
@@ -103,7 +104,7 @@ impl<'a> Trip<'a> {
     }
 
     /// The tools known for the caller.
-    fn tools(&self, link: &ModernLink) -> Arc<Tools> {
+    fn tools(&self, link: &ModernServerLink) -> Arc<KnownTools> {
         let begun = self.activity.started();
         link.schemas.of(link.settings.owner, &link.tools, begun)
     }
@@ -119,35 +120,37 @@ impl<'a> Trip<'a> {
     }
 }
 
-impl ModernLink {
+impl ModernServerLink {
     /// A link that keeps `state`; `known` is what the upstream declared to whoever asked last, `started`
     /// a child that was started to ask.
     pub(super) fn new(
-        settings: Arc<Settings>,
-        schemas: Arc<Schemas>,
+        settings: Arc<LinkSettings>,
+        schemas: Arc<ToolSchemas>,
         state: SessionState,
         known: Option<Arc<ServerDeclaration>>,
-        started: Option<Started>,
+        started: Option<StartedConnection>,
     ) -> Arc<Self> {
         let wire = match &settings.carrier {
-            Carrier::Http(client, bounds, _) => Wire::Http(Box::new(HttpWire::new(
+            Carrier::Http(client, bounds, _) => ModernWire::Http(Box::new(HttpSession::new(
                 Arc::clone(&settings.name),
                 (**client).clone(),
                 *bounds,
             ))),
-            Carrier::Duplex(source) => Wire::Pipe(Box::new(Pipe::new(source.clone(), started))),
+            Carrier::Duplex(source) => {
+                ModernWire::Pipe(Box::new(ChildPipe::new(source.clone(), started)))
+            }
         };
         Arc::new(Self {
             settings,
             schemas,
-            tools: schemas::Seen::default(),
+            tools: schemas::SeenTools::default(),
             wire,
             declared: Mutex::new(known),
             is_asked: AtomicBool::new(false),
-            asking: Attempts::default(),
+            asking: SharedFailure::default(),
             next_id: AtomicU64::new(2),
             state,
-            listening: Listening::default(),
+            listening: LinkListening::default(),
             closed: CancellationToken::new(),
         })
     }
@@ -177,7 +180,7 @@ impl ModernLink {
         if let Some(declared) = known() {
             return Ok(declared);
         }
-        let turn = self.asking.turn().await;
+        let turn = self.asking.attempt().await;
         if let Some(declared) = known() {
             return Ok(declared);
         }
@@ -212,10 +215,14 @@ impl ModernLink {
     }
 
     async fn discover(self: &Arc<Self>) -> Result<Arc<ServerDeclaration>, LinkError> {
-        let piped = matches!(self.wire, Wire::Pipe(_));
+        let piped = matches!(self.wire, ModernWire::Pipe(_));
         let mut lost = false;
         for _ in 0..3 {
-            let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
+            let flight = RunningRequest::new(
+                self.next_id(),
+                ReplyOwner::Nobody,
+                Arc::new(CallActivity::new()),
+            );
             let bytes = discover::request(flight.id, &self.settings);
             let reply = self
                 .exchange_again(bytes, || Ok(discover::headers()), &flight)
@@ -229,13 +236,13 @@ impl ModernLink {
                 reply => reply?,
             };
             match discover::judge(&reply, piped, &self.settings.upstream) {
-                Verdict::Modern(declared) => return Ok(declared),
-                Verdict::Again => {}
-                Verdict::Legacy => {
+                DiscoverVerdict::Modern(declared) => return Ok(declared),
+                DiscoverVerdict::Again => {}
+                DiscoverVerdict::Legacy => {
                     let what = "it does not know server/discover";
                     return Err(LinkError::Handshake(what.to_owned()));
                 }
-                Verdict::Foreign(revisions) => {
+                DiscoverVerdict::Foreign(revisions) => {
                     return Err(LinkError::Handshake(format!("it speaks only {revisions}")));
                 }
             }
@@ -275,7 +282,7 @@ impl ModernLink {
             }
             _ => {}
         }
-        let trip = Trip::new(request, call, Arc::new(Activity::new()));
+        let trip = OutgoingCall::new(request, call, Arc::new(CallActivity::new()));
         let upstream = &self.settings.upstream;
         // Pinned outside `select!`: `abort` sets the reason before the running request is dropped.
         let mut work = std::pin::pin!(self.rounds(&trip));
@@ -310,15 +317,15 @@ impl ModernLink {
         self.want_lists(wanted);
     }
 
-    /// See [`crate::call::UpstreamLink::hearing`].
-    pub(super) fn hearing(&self) -> Option<u64> {
-        self.listening.hearing().stretch()
+    /// See [`crate::call::UpstreamLink::notice_feed`].
+    pub(super) fn notice_feed(&self) -> Option<u64> {
+        self.listening.notice_feed().epoch()
     }
 
-    /// See [`crate::call::UpstreamLink::until_heard`].
-    pub(super) async fn until_heard(&self) -> bool {
+    /// See [`crate::call::UpstreamLink::wait_until_live`].
+    pub(super) async fn wait_until_live(&self) -> bool {
         tokio::select! {
-            begun = self.listening.hearing().begun() => begun,
+            begun = self.listening.notice_feed().begun() => begun,
             () = self.closed.cancelled() => false,
         }
     }
@@ -326,7 +333,7 @@ impl ModernLink {
     /// Closes the link and its child, for good.
     pub(super) async fn close(&self) {
         self.closed.cancel();
-        if let Wire::Pipe(pipe) = &self.wire {
+        if let ModernWire::Pipe(pipe) = &self.wire {
             pipe.close().await;
         }
     }
@@ -350,18 +357,18 @@ impl ModernLink {
         id < self.next_id.load(Ordering::Relaxed)
     }
 
-    fn pipe(&self) -> Option<&Pipe> {
+    fn pipe(&self) -> Option<&ChildPipe> {
         match &self.wire {
-            Wire::Pipe(pipe) => Some(pipe),
-            Wire::Http(_) => None,
+            ModernWire::Pipe(pipe) => Some(pipe),
+            ModernWire::Http(_) => None,
         }
     }
 
-    fn flight(&self, id: u64) -> Option<Arc<Flight>> {
+    fn flight(&self, id: u64) -> Option<Arc<RunningRequest>> {
         self.pipe()?.flight(id)
     }
 
-    fn only_call(&self) -> Option<Arc<Flight>> {
+    fn only_call(&self) -> Option<Arc<RunningRequest>> {
         self.pipe()?.only_call(self.settings.exclusive)
     }
 

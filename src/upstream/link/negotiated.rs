@@ -15,7 +15,7 @@ pub(in crate::upstream) use link::EraLink;
 use crate::call::{OwnerKey, ServerDeclaration};
 use crate::config;
 use crate::protocol::{Era, Revision};
-use crate::sync::shared_failure::Attempts;
+use crate::sync::shared_failure::SharedFailure;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
@@ -24,12 +24,12 @@ use crate::upstream::lock;
 #[derive(Debug)]
 pub(in crate::upstream) struct EraCell {
     name: Arc<str>,
-    pin: Option<Pin>,
+    pin: Option<EraSetting>,
     /// How long "legacy" is believed: an upgrade would never show by itself (SPEC U-07).
     recheck: Duration,
-    known: Mutex<Option<Known>>,
+    known: Mutex<Option<EraKnowledge>>,
     /// Whether it keeps legacy sessions besides speaking the modern era, once a client wanted one.
-    sessions: Mutex<Option<Sessions>>,
+    sessions: Mutex<Option<SessionSupport>>,
     /// Owners whose children have died of the handshake for one.
     bereft: Cache<OwnerKey, ()>,
     /// Owners whose children have answered neither question nor handshake; their next one is asked for
@@ -39,7 +39,7 @@ pub(in crate::upstream) struct EraCell {
     /// upstream of which nothing else was known.
     elderly: Mutex<Option<Instant>>,
     /// Probes, one at a time.
-    probing: Attempts<Fruitless>,
+    probing: SharedFailure<FruitlessProbe>,
     /// When evidence last made us ask again.
     reconsidered: Mutex<Option<Instant>>,
 }
@@ -55,21 +55,21 @@ const LONGEST: Duration = Duration::from_hours(24 * 365);
 
 /// What the configuration says.
 #[derive(Debug, Clone, Copy)]
-enum Pin {
+enum EraSetting {
     /// In a handshake that offers this revision, if it names one.
     Legacy(Option<Revision>),
     Modern,
 }
 
 #[derive(Debug, Clone)]
-struct Known {
-    verdict: Verdict,
+struct EraKnowledge {
+    verdict: EraVerdict,
     since: Instant,
 }
 
 /// What an upstream speaks.
 #[derive(Debug, Clone)]
-enum Verdict {
+enum EraVerdict {
     Legacy,
     /// With what it declared to whoever asked last.
     Modern(Arc<ServerDeclaration>),
@@ -77,7 +77,7 @@ enum Verdict {
 
 /// A probe after which nothing is known for certain.
 #[derive(Debug, Clone)]
-enum Fruitless {
+enum FruitlessProbe {
     Failed(LinkError),
     /// It is most likely legacy; so is what that owner alone has, where one is named.
     Presumed(Option<OwnerKey>),
@@ -87,7 +87,7 @@ enum Fruitless {
 
 /// What legacy clients get of an upstream of the modern era.
 #[derive(Debug, Clone, Copy)]
-enum Sessions {
+enum SessionSupport {
     Kept,
     /// None, as it turned out at this time.
     Refused(Instant),
@@ -107,11 +107,11 @@ impl EraCell {
     pub(in crate::upstream) fn new(upstream: &config::UpstreamConfig) -> Self {
         let pin = match upstream.era {
             config::EraPin::Auto => None,
-            config::EraPin::Legacy => Some(Pin::Legacy(None)),
-            config::EraPin::Modern => Some(Pin::Modern),
+            config::EraPin::Legacy => Some(EraSetting::Legacy(None)),
+            config::EraPin::Modern => Some(EraSetting::Modern),
             config::EraPin::Revision(text) => Some(match Revision::parse(text) {
-                Some(revision) if revision.era() == Era::Modern => Pin::Modern,
-                revision => Pin::Legacy(revision),
+                Some(revision) if revision.era() == Era::Modern => EraSetting::Modern,
+                revision => EraSetting::Legacy(revision),
             }),
         };
         Self {
@@ -129,7 +129,7 @@ impl EraCell {
                 .max_capacity(BEREFT)
                 .time_to_live(upstream.era_recheck.min(LONGEST))
                 .build(),
-            probing: Attempts::default(),
+            probing: SharedFailure::default(),
             reconsidered: Mutex::default(),
         }
     }
@@ -137,17 +137,17 @@ impl EraCell {
     /// The legacy revision to offer to it, for a client that speaks `wanted`.
     pub(in crate::upstream) fn offer(&self, wanted: Revision) -> Revision {
         match self.pin {
-            Some(Pin::Legacy(Some(pinned))) => pinned,
+            Some(EraSetting::Legacy(Some(pinned))) => pinned,
             _ => wanted.min(Revision::LATEST_LEGACY),
         }
     }
 
     /// What is believed now.
-    fn believed(&self) -> Option<Verdict> {
+    fn believed(&self) -> Option<EraVerdict> {
         let known = lock(&self.known);
         let known = known.as_ref()?;
         let is_stale =
-            matches!(known.verdict, Verdict::Legacy) && known.since.elapsed() >= self.recheck;
+            matches!(known.verdict, EraVerdict::Legacy) && known.since.elapsed() >= self.recheck;
         (!is_stale).then(|| known.verdict.clone())
     }
 
@@ -155,16 +155,18 @@ impl EraCell {
     /// is known.
     pub(in crate::upstream) fn spoken(&self) -> Option<(Era, Option<Revision>)> {
         match (self.believed(), &self.pin) {
-            (Some(Verdict::Modern(declared)), _) => Some((Era::Modern, Some(declared.revision))),
-            (Some(Verdict::Legacy), _) | (None, Some(Pin::Legacy(_))) => Some((Era::Legacy, None)),
-            (None, Some(Pin::Modern)) => Some((Era::Modern, Some(Revision::V2026_07_28))),
+            (Some(EraVerdict::Modern(declared)), _) => Some((Era::Modern, Some(declared.revision))),
+            (Some(EraVerdict::Legacy), _) | (None, Some(EraSetting::Legacy(_))) => {
+                Some((Era::Legacy, None))
+            }
+            (None, Some(EraSetting::Modern)) => Some((Era::Modern, Some(Revision::V2026_07_28))),
             (None, None) => None,
         }
     }
 
     /// Whether it is believed to speak the modern era; nothing is believed of one that is pinned.
     pub(in crate::upstream) fn speaks_modern(&self) -> bool {
-        matches!(self.believed(), Some(Verdict::Modern(_)))
+        matches!(self.believed(), Some(EraVerdict::Modern(_)))
     }
 
     /// Whether it is believed to keep legacy sessions as well, for this owner. That it keeps none is
@@ -174,9 +176,9 @@ impl EraCell {
             return Some(false);
         }
         match (*lock(&self.sessions))? {
-            Sessions::Kept => Some(true),
-            Sessions::Preferred(at) => (at.elapsed() < self.recheck).then_some(true),
-            Sessions::Refused(at) | Sessions::Stateless(at) => {
+            SessionSupport::Kept => Some(true),
+            SessionSupport::Preferred(at) => (at.elapsed() < self.recheck).then_some(true),
+            SessionSupport::Refused(at) | SessionSupport::Stateless(at) => {
                 (at.elapsed() < self.recheck).then_some(false)
             }
         }
@@ -184,17 +186,17 @@ impl EraCell {
 
     /// Whether a legacy client that gets the modern era could be served without a session in its own.
     fn stands_by(&self) -> bool {
-        matches!(*lock(&self.sessions), Some(Sessions::Stateless(_)))
+        matches!(*lock(&self.sessions), Some(SessionSupport::Stateless(_)))
     }
 
     /// Remembers that `initialize` is answered without a session id.
     fn learn_stateless(&self) {
-        self.note_sessions(Sessions::Stateless(Instant::now()));
+        self.note_sessions(SessionSupport::Stateless(Instant::now()));
     }
 
     /// Remembers for `era_recheck` that legacy clients get the legacy era though it keeps no session.
     fn prefer_legacy(&self, why: &'static str) {
-        *lock(&self.sessions) = Some(Sessions::Preferred(Instant::now()));
+        *lock(&self.sessions) = Some(SessionSupport::Preferred(Instant::now()));
         tracing::info!(
             upstream = %self.name, why,
             "legacy era without sessions is used for legacy clients"
@@ -218,7 +220,7 @@ impl EraCell {
         let mut known = lock(&self.known);
         if known
             .as_ref()
-            .is_some_and(|known| matches!(known.verdict, Verdict::Modern(_)))
+            .is_some_and(|known| matches!(known.verdict, EraVerdict::Modern(_)))
         {
             *known = None;
             LABELED.upstream_downgraded.add(&self.name, 1);
@@ -250,7 +252,7 @@ impl EraCell {
     /// Remembers that connections to an upstream of the modern era broke of the handshake for a legacy
     /// session. One that is known to keep sessions is out of order just now: that passes.
     fn learn_break(&self) {
-        let is_kept = matches!(*lock(&self.sessions), Some(Sessions::Kept));
+        let is_kept = matches!(*lock(&self.sessions), Some(SessionSupport::Kept));
         if !is_kept {
             self.learn_sessions(false);
         }
@@ -259,14 +261,14 @@ impl EraCell {
     /// Remembers whether a legacy client got a session of an upstream of the modern era.
     fn learn_sessions(&self, kept: bool) {
         self.note_sessions(if kept {
-            Sessions::Kept
+            SessionSupport::Kept
         } else {
-            Sessions::Refused(Instant::now())
+            SessionSupport::Refused(Instant::now())
         });
     }
 
-    fn note_sessions(&self, found: Sessions) {
-        let is_kept = |sessions: &Sessions| matches!(sessions, Sessions::Kept);
+    fn note_sessions(&self, found: SessionSupport) {
+        let is_kept = |sessions: &SessionSupport| matches!(sessions, SessionSupport::Kept);
         let before = lock(&self.sessions).replace(found);
         match (before.as_ref().map(is_kept), is_kept(&found)) {
             (None | Some(false), true) => {
@@ -287,8 +289,8 @@ impl EraCell {
     fn has_moved_on(&self, was: Era, client: Era, owner: OwnerKey) -> bool {
         match self.believed() {
             // "Modern" was withdrawn without a verdict in its place, or "legacy" has expired since.
-            Some(Verdict::Legacy) | None => was == Era::Modern,
-            Some(Verdict::Modern(_)) => {
+            Some(EraVerdict::Legacy) | None => was == Era::Modern,
+            Some(EraVerdict::Modern(_)) => {
                 let keeps_sessions = || self.keeps_sessions(owner) == Some(true);
                 was == Era::Legacy && (client == Era::Modern || !keeps_sessions())
             }
@@ -313,27 +315,27 @@ impl EraCell {
     }
 
     /// Remembers what was found out.
-    fn learn(&self, verdict: &Verdict) {
+    fn learn(&self, verdict: &EraVerdict) {
         let since = Instant::now();
         self.mute.invalidate_all();
-        let before = lock(&self.known).replace(Known {
+        let before = lock(&self.known).replace(EraKnowledge {
             verdict: verdict.clone(),
             since,
         });
-        if matches!(verdict, Verdict::Legacy) {
+        if matches!(verdict, EraVerdict::Legacy) {
             *lock(&self.sessions) = None;
             self.bereft.invalidate_all();
         }
         let before = before.map(|known| known.verdict);
         match (before, verdict) {
-            (Some(Verdict::Modern(_)), Verdict::Legacy) => {
+            (Some(EraVerdict::Modern(_)), EraVerdict::Legacy) => {
                 LABELED.upstream_downgraded.add(&self.name, 1);
                 tracing::warn!(upstream = %self.name, "upstream no longer speaks the modern era");
             }
-            (None | Some(Verdict::Legacy), Verdict::Modern(_)) => {
+            (None | Some(EraVerdict::Legacy), EraVerdict::Modern(_)) => {
                 tracing::info!(upstream = %self.name, "upstream speaks the modern era");
             }
-            (None, Verdict::Legacy) => {
+            (None, EraVerdict::Legacy) => {
                 tracing::info!(upstream = %self.name, "upstream speaks the legacy era");
             }
             _ => {}
@@ -356,8 +358,8 @@ mod tests {
         EraCell::new(config.upstreams.first().unwrap())
     }
 
-    fn modern() -> Verdict {
-        Verdict::Modern(Arc::new(ServerDeclaration::new(
+    fn modern() -> EraVerdict {
+        EraVerdict::Modern(Arc::new(ServerDeclaration::new(
             Revision::V2026_07_28,
             Bytes::from_static(b"{}"),
             Bytes::from_static(b"{}"),
@@ -371,14 +373,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn legacy_is_believed_for_a_while_and_modern_until_evidence() {
         let cell = cell("auto");
-        cell.learn(&Verdict::Legacy);
+        cell.learn(&EraVerdict::Legacy);
         tokio::time::advance(Duration::from_mins(59)).await;
-        assert!(matches!(cell.believed(), Some(Verdict::Legacy)));
+        assert!(matches!(cell.believed(), Some(EraVerdict::Legacy)));
         tokio::time::advance(Duration::from_mins(1)).await;
         assert!(cell.believed().is_none());
         cell.learn(&modern());
         tokio::time::advance(HOUR * 24).await;
-        assert!(matches!(cell.believed(), Some(Verdict::Modern(_))));
+        assert!(matches!(cell.believed(), Some(EraVerdict::Modern(_))));
     }
 
     #[tokio::test(start_paused = true)]
@@ -402,14 +404,14 @@ mod tests {
             Some(false),
             "not with what this owner gets"
         );
-        cell.learn(&Verdict::Legacy);
+        cell.learn(&EraVerdict::Legacy);
         assert_eq!(keeps_sessions(), None);
     }
 
     #[tokio::test(start_paused = true)]
     async fn evidence_makes_us_ask_again_but_not_at_every_call() {
         let cell = cell("auto");
-        cell.learn(&Verdict::Legacy);
+        cell.learn(&EraVerdict::Legacy);
         assert!(!cell.may_reconsider(), "it was found out just now");
         tokio::time::advance(RECONSIDER).await;
         assert!(cell.may_reconsider());
@@ -432,11 +434,11 @@ mod tests {
             [[false; 2], [true; 2]],
             "\"modern\" was withdrawn"
         );
-        cell.learn(&Verdict::Legacy);
+        cell.learn(&EraVerdict::Legacy);
         assert_eq!(moved(&cell), [[false; 2], [true; 2]]);
         let declared =
             ServerDeclaration::new(Revision::V2026_07_28, "{}".into(), "{}".into(), None);
-        cell.learn(&Verdict::Modern(Arc::new(declared)));
+        cell.learn(&EraVerdict::Modern(Arc::new(declared)));
         assert_eq!(moved(&cell), [[true; 2], [false; 2]]);
         cell.learn_sessions(true);
         assert_eq!(moved(&cell), [[false, true], [false; 2]]);

@@ -5,12 +5,12 @@ use crate::config;
 use crate::protocol::{Message, Revision};
 use crate::telemetry::names::attribute;
 use crate::telemetry::trace::{CallSpan, SpanOutcome};
-use crate::upstream::carrier::Settings;
+use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
 
 /// The span of a request that leaves under our `id`, on behalf of `call`.
 pub(super) fn client_span(
-    settings: &Settings,
+    settings: &LinkSettings,
     request: &Message,
     call: &Call,
     id: u64,

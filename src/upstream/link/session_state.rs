@@ -14,7 +14,7 @@ use crate::upstream::lock;
 pub(super) struct SessionState {
     level: Arc<Mutex<Option<LogLevel>>>,
     /// The resources that are followed.
-    pub(super) followed: Followed,
+    pub(super) followed: FollowedUris,
     /// Where links report that their upstream may have changed its era.
     pub(super) doubt: Doubt,
 }
@@ -42,9 +42,9 @@ impl SessionState {
 /// URIs of the resources that are subscribed to at the upstream: of a link, through all its
 /// connections. Bounded by `limits.subscriptions_per_session` of each of its sessions.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Followed(Arc<Mutex<HashSet<String>>>);
+pub(super) struct FollowedUris(Arc<Mutex<HashSet<String>>>);
 
-impl Followed {
+impl FollowedUris {
     pub(super) fn is_empty(&self) -> bool {
         lock(&self.0).is_empty()
     }

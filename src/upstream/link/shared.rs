@@ -5,7 +5,7 @@ mod followers;
 mod leaving;
 mod levels;
 mod owners;
-mod visits;
+mod url_elicitations;
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -18,10 +18,10 @@ use dashmap::DashMap;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::Instant;
 
-use self::followers::Followers;
-use self::levels::Levels;
-use self::owners::Owners;
-use self::visits::Visits;
+use self::followers::UriFollowers;
+use self::levels::MemberLevels;
+use self::owners::MemberOwners;
+use self::url_elicitations::SharedUrlElicitations;
 use super::negotiated::EraLink;
 use crate::call::{
     Call, InputOutcome, InputRequest, LogLevel, Notice, NoticeIntake, NoticeKind, OwnerKey, Reply,
@@ -30,8 +30,8 @@ use crate::call::{
 use crate::fault::Fault;
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::protocol::{Message, Revision, json};
-use crate::runtime::lifecycle::Tasks;
-use crate::sync::desired::Wish;
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::sync::desired::Desired;
 use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::account::Account;
 use crate::upstream::lock;
@@ -48,7 +48,7 @@ pub(in crate::upstream) struct PoolKey {
 
 /// All shared links.
 #[derive(Debug, Clone, Default)]
-pub(in crate::upstream) struct SharedLinks(Arc<DashMap<PoolKey, Arc<Pooled>>>);
+pub(in crate::upstream) struct SharedLinks(Arc<DashMap<PoolKey, Arc<SharedLink>>>);
 
 impl SharedLinks {
     /// A place for `intake`, of `owner`, at the link of `key`. A missing link is made by `make`, with an intake that
@@ -57,13 +57,13 @@ impl SharedLinks {
         &self,
         key: PoolKey,
         (session, owner, intake): (HolderKey, OwnerKey, Arc<dyn NoticeIntake>),
-        (idle, tasks): (Duration, &Tasks),
+        (idle, tasks): (Duration, &TaskSpawner),
         make: impl FnOnce(Arc<dyn NoticeIntake>, SessionHolders) -> Arc<EraLink>,
     ) -> Arc<dyn UpstreamLink> {
         let (pooled, number) = {
             let entry = self.0.entry(key.clone()).or_insert_with(|| {
-                let members = Arc::new(Members::default());
-                Arc::new(Pooled {
+                let members = Arc::new(MemberFanout::default());
+                Arc::new(SharedLink {
                     link: make(Arc::clone(&members) as _, members.holders.clone()),
                     members,
                 })
@@ -72,7 +72,7 @@ impl SharedLinks {
             (Arc::clone(&entry), entry.members.join(owner, intake))
         };
         pooled.members.holders.add(session);
-        Arc::new(Place {
+        Arc::new(SharedMember {
             pooled,
             number,
             owner,
@@ -98,8 +98,8 @@ impl SharedLinks {
     }
 
     /// Ends a link, unless a session has a place at it or `key` has another link by now.
-    async fn close_unused(&self, key: &PoolKey, pooled: &Arc<Pooled>) {
-        let unused = |pooled: &Arc<Pooled>| lock(&pooled.members.intakes).is_empty();
+    async fn close_unused(&self, key: &PoolKey, pooled: &Arc<SharedLink>) {
+        let unused = |pooled: &Arc<SharedLink>| lock(&pooled.members.intakes).is_empty();
         let removed = self.0.remove_if(key, |_, current| {
             Arc::ptr_eq(current, pooled) && unused(current)
         });
@@ -111,28 +111,28 @@ impl SharedLinks {
 
 /// A link with several sessions at it.
 #[derive(Debug)]
-struct Pooled {
+struct SharedLink {
     link: Arc<EraLink>,
-    members: Arc<Members>,
+    members: Arc<MemberFanout>,
 }
 
 /// Fans out messages that belong to no call to every session at the link.
 #[derive(Debug, Default)]
-struct Members {
-    owners: Owners,
+struct MemberFanout {
+    owners: MemberOwners,
     next: AtomicU64,
     intakes: Mutex<HashMap<u64, Arc<dyn NoticeIntake>>>,
     /// Members that want the messages that belong to no call.
-    listening: Wish<HashSet<u64>>,
+    listening: Desired<HashSet<u64>>,
     /// Members by followed URI.
-    followers: Mutex<Followers>,
-    levels: Arc<Levels>,
-    visits: Visits,
+    followers: Mutex<UriFollowers>,
+    levels: Arc<MemberLevels>,
+    url_elicitations: SharedUrlElicitations,
     /// The sessions of the members.
     holders: SessionHolders,
 }
 
-impl Members {
+impl MemberFanout {
     fn all(&self) -> Vec<Arc<dyn NoticeIntake>> {
         lock(&self.intakes).values().map(Arc::clone).collect()
     }
@@ -147,12 +147,12 @@ impl Members {
     /// Removes a member; returns the URIs without another follower.
     fn leave(&self, member: u64) -> Vec<String> {
         lock(&self.intakes).remove(&member);
-        self.visits.leave(member);
+        self.url_elicitations.leave(member);
         lock(&self.followers).leave(member)
     }
 }
 
-impl NoticeIntake for Members {
+impl NoticeIntake for MemberFanout {
     fn opened(&self, upstream: &Arc<str>, declared: &Arc<ServerDeclaration>) {
         for member in self.all() {
             member.opened(upstream, declared);
@@ -170,7 +170,7 @@ impl NoticeIntake for Members {
         if self.owners.are_several() && matches!(notice.kind, NoticeKind::Log | NoticeKind::Other) {
             return COUNTERS.notices_unread.add(1);
         }
-        let concerned = self.visits.over(&notice);
+        let concerned = self.url_elicitations.over(&notice);
         let members: Vec<_> = {
             let intakes = lock(&self.intakes);
             let wanting = intakes.iter().filter(|(member, _)| {
@@ -208,20 +208,20 @@ impl NoticeIntake for Members {
 
 /// One session's place at a shared link.
 #[derive(Debug)]
-struct Place {
-    pooled: Arc<Pooled>,
+struct SharedMember {
+    pooled: Arc<SharedLink>,
     number: u64,
     owner: OwnerKey,
     session: HolderKey,
     key: PoolKey,
     links: SharedLinks,
     idle: Duration,
-    tasks: Tasks,
+    tasks: TaskSpawner,
     /// Whether the place was left.
     left: AtomicBool,
 }
 
-impl Place {
+impl SharedMember {
     async fn subscribe(
         &self,
         uri: Cow<'_, str>,
@@ -233,7 +233,7 @@ impl Place {
         let Some(is_new) = lock(&members.followers).follow(uri, self.number, self.owner) else {
             return Ok(too_many());
         };
-        let mut joining = Joining {
+        let mut joining = JoiningMember {
             members,
             uri,
             member: self.number,
@@ -243,7 +243,7 @@ impl Place {
         let is_refused = reply.as_ref().map_or(true, |reply| reply.error().is_some());
         joining.undone &= is_refused;
         drop(joining);
-        let has_left = |mut followers: MutexGuard<'_, Followers>| {
+        let has_left = |mut followers: MutexGuard<'_, UriFollowers>| {
             !followers.follows(uri, self.number) && followers.unfollow(uri, self.number)
         };
         if !is_refused && has_left(lock(&members.followers)) {
@@ -254,7 +254,7 @@ impl Place {
     }
 }
 
-impl Place {
+impl SharedMember {
     /// Sets this member's level; the upstream gets the most verbose level of all members.
     ///
     /// # Cancel safety
@@ -285,7 +285,7 @@ impl Place {
     }
 }
 
-/// The error for a subscription beyond the bounds of `Followers`.
+/// The error for a subscription beyond the bounds of `UriFollowers`.
 fn too_many() -> Reply {
     Reply::Error(Bytes::from_static(
         br#"{"code":-32602,"message":"too many subscriptions"}"#,
@@ -293,14 +293,14 @@ fn too_many() -> Reply {
 }
 
 /// A member that is subscribing; removes its subscription on drop if `undone`.
-struct Joining<'a> {
-    members: &'a Members,
+struct JoiningMember<'a> {
+    members: &'a MemberFanout,
     uri: &'a str,
     member: u64,
     undone: bool,
 }
 
-impl Drop for Joining<'_> {
+impl Drop for JoiningMember<'_> {
     fn drop(&mut self) {
         if self.undone {
             lock(&self.members.followers).unfollow(self.uri, self.member);
@@ -308,7 +308,7 @@ impl Drop for Joining<'_> {
     }
 }
 
-impl UpstreamLink for Place {
+impl UpstreamLink for SharedMember {
     fn upstream(&self) -> &Arc<str> {
         self.pooled.link.upstream()
     }
@@ -371,17 +371,17 @@ impl UpstreamLink for Place {
                 members.remove(&self.number);
             }
         };
-        let Pooled { link, members } = &*self.pooled;
+        let SharedLink { link, members } = &*self.pooled;
         let listen = |members: &HashSet<u64>| link.listen(!members.is_empty());
-        members.listening.change(change, listen);
+        members.listening.set_and_apply(change, listen);
     }
 
-    fn hearing(&self) -> Option<u64> {
-        self.pooled.link.hearing()
+    fn notice_feed(&self) -> Option<u64> {
+        self.pooled.link.notice_feed()
     }
 
-    fn until_heard(&self) -> BoxFuture<'_, bool> {
-        self.pooled.link.until_heard()
+    fn wait_until_live(&self) -> BoxFuture<'_, bool> {
+        self.pooled.link.wait_until_live()
     }
 
     /// Leaves the link, which ends after `idle` without a place.

@@ -15,7 +15,7 @@ use drawbridge::process::holders::SessionHolders;
 use drawbridge::process::{
     HostEnvironment, OpenError, StdioConnection, StdioRuntime, StdoutReader, WaitPolicy,
 };
-use drawbridge::runtime::lifecycle::Tasks;
+use drawbridge::runtime::lifecycle::TaskSpawner;
 use drawbridge::secret::Secret;
 
 use crate::harness::{eventually, within};
@@ -29,7 +29,7 @@ pub(super) const ECHO: &str = "while IFS= read -r line; do printf '%s\\n' \"$lin
 /// The runtime under test with its own state directory.
 pub(super) struct World {
     pub(super) runtime: Arc<StdioRuntime>,
-    pub(super) tasks: Tasks,
+    pub(super) tasks: TaskSpawner,
     pub(super) state: PathBuf,
     directory: Option<tempfile::TempDir>,
 }
@@ -58,7 +58,7 @@ impl World {
         };
         change(&mut settings);
         let host = host(state);
-        let tasks = Tasks::new();
+        let tasks = TaskSpawner::new();
         let runtime = StdioRuntime::start(&settings, &limits(), host, &tasks).unwrap();
         Self {
             runtime,

@@ -39,10 +39,10 @@ impl Server {
         });
         server.says(&server.good());
         let serving = Arc::clone(&server);
-        Tasks::new().spawn(async move {
+        TaskSpawner::new().spawn(async move {
             while let Ok((socket, _)) = listener.accept().await {
                 let server = Arc::clone(&serving);
-                Tasks::new().spawn(async move { server.serve(socket).await });
+                TaskSpawner::new().spawn(async move { server.serve(socket).await });
             }
         });
         server

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::call::OwnerKey;
-use crate::sync::keyed_counter::Tally;
+use crate::sync::keyed_counter::KeyedCounter;
 
 /// Whose call is parked, and at which upstream: each has a cap of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -19,7 +19,7 @@ pub(super) struct Spot {
 pub(super) struct Line<W> {
     /// No lane is empty; numbers grow along a lane.
     lanes: HashMap<Spot, VecDeque<(u64, W)>>,
-    owners: Tally<OwnerKey>,
+    owners: KeyedCounter<OwnerKey>,
     count: usize,
     next: u64,
 }
@@ -28,7 +28,7 @@ impl<W> Default for Line<W> {
     fn default() -> Self {
         Self {
             lanes: HashMap::new(),
-            owners: Tally::default(),
+            owners: KeyedCounter::default(),
             count: 0,
             next: 0,
         }

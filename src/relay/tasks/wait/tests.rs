@@ -16,7 +16,7 @@ use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::Revision;
 use crate::relay::internal_call::InternalCall;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::trace::TraceContext;
 
 const LOST: Look = Err(FaultKind::UpstreamLost);
@@ -130,7 +130,7 @@ async fn a_task_that_is_out_of_reach_is_given_up_when_it_stays_so(
     let script = Mutex::new(looks.iter().copied().collect());
     let script = Arc::new(Script("up".into(), script));
     let link: Arc<dyn UpstreamLink> = Arc::clone(&script) as _;
-    let (call, tasks) = (call(), Tasks::new());
+    let (call, tasks) = (call(), TaskSpawner::new());
     let state = UpstreamTask::read(WORKING.unwrap()).unwrap();
     let mut pace = PollPace::new(&call, &state);
     let watched = CancelOnDrop::new(&link, call, "t", TaskTracker::new().token(), &tasks);
@@ -161,7 +161,13 @@ async fn answers_that_the_upstream_refuses_end_the_wait() {
     };
     let state = UpstreamTask::read(WORKING.unwrap()).unwrap();
     let mut pace = PollPace::new(&call, &state);
-    let watched = CancelOnDrop::new(&link, call, "t", TaskTracker::new().token(), &Tasks::new());
+    let watched = CancelOnDrop::new(
+        &link,
+        call,
+        "t",
+        TaskTracker::new().token(),
+        &TaskSpawner::new(),
+    );
     let wait = TaskWait {
         task: &watched,
         upstream: link.upstream(),

@@ -16,12 +16,12 @@ use url::Url;
 use super::refused;
 use crate::cause::chain;
 use crate::protocol::sse::{SseDecoder, SseEvent};
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::upstream::carrier::http::body::UpstreamBody;
 use crate::upstream::carrier::http::client::{HttpClient, MessageHeaders};
-use crate::upstream::carrier::http::wire::{Bounds, is_event_stream};
+use crate::upstream::carrier::http::http_session::{ResponseBounds, is_event_stream};
 use crate::upstream::error::LinkError;
-use crate::upstream::room::Arriving;
+use crate::upstream::room::ArrivingMessage;
 
 /// Bytes read of the answer to a post, whose body has no meaning.
 const ANSWER_BYTES: usize = 64 * 1024;
@@ -38,21 +38,21 @@ const LINGER: Duration = Duration::from_secs(5);
 
 /// The sending half: posts to one URL.
 #[derive(Debug)]
-pub(crate) struct Posts {
-    way: Arc<Way>,
+pub(crate) struct PostSender {
+    way: Arc<PostRoute>,
     farewells: Arc<Semaphore>,
     /// Permits for posts of requests that were answered on the stream.
     asked: Arc<Semaphore>,
     /// Permits for posts of answers and notifications: separate from `asked`, as requests are many.
     told: Arc<Semaphore>,
-    tasks: Tasks,
+    tasks: TaskSpawner,
 }
 
 /// Whether a post may go on after its caller has left.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Release(Arc<AtomicBool>);
+pub(super) struct PostRelease(Arc<AtomicBool>);
 
-impl Release {
+impl PostRelease {
     /// Lets the post go on.
     pub(super) fn give(&self) {
         self.0.store(true, Ordering::Release);
@@ -65,7 +65,7 @@ impl Release {
 
 /// The URL for posts, with its client.
 #[derive(Debug)]
-struct Way {
+struct PostRoute {
     client: HttpClient,
     to: Uri,
     closed: CancellationToken,
@@ -73,7 +73,7 @@ struct Way {
 
 /// The receiving half: the events after the first one.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct EventReader {
     body: UpstreamBody,
     decoder: SseDecoder,
     closed: CancellationToken,
@@ -82,9 +82,9 @@ pub(crate) struct Reader {
 /// Opens the stream and waits for its `endpoint` event.
 pub(super) async fn open(
     client: &HttpClient,
-    bounds: Bounds,
-    tasks: &Tasks,
-) -> Result<(Posts, Reader), LinkError> {
+    bounds: ResponseBounds,
+    tasks: &TaskSpawner,
+) -> Result<(PostSender, EventReader), LinkError> {
     let response = client.listen(MessageHeaders::default()).await?;
     if !response.status().is_success() {
         return Err(refused(&response));
@@ -93,24 +93,24 @@ pub(super) async fn open(
         return Err(LinkError::Invalid("it opens no event stream".to_owned()));
     }
     let closed = CancellationToken::new();
-    let mut reader = Reader {
+    let mut reader = EventReader {
         body: response.into_body(),
         decoder: SseDecoder::new(bounds.event),
         closed: closed.clone(),
     };
     let announced = loop {
-        let event = reader.event(&mut Arriving::uncounted()).await;
+        let event = reader.event(&mut ArrivingMessage::uncounted()).await;
         let event = event.ok_or(LinkError::Lost { last_words: None })?;
         if event.event.as_deref() == Some(b"endpoint") {
             break event.data;
         }
     };
-    let way = Way {
+    let way = PostRoute {
         to: resolve(client.uri(), &announced)?,
         client: client.clone(),
         closed,
     };
-    let posts = Posts {
+    let posts = PostSender {
         way: Arc::new(way),
         farewells: Arc::new(Semaphore::new(FAREWELLS)),
         asked: Arc::new(Semaphore::new(LINGERING)),
@@ -135,7 +135,7 @@ fn resolve(stream: &Uri, announced: &[u8]) -> Result<Uri, LinkError> {
     to.as_str().parse().map_err(|_| bad("is no URL"))
 }
 
-impl Way {
+impl PostRoute {
     /// Posts one message, and reads the answer to the end, so that the connection can be used again.
     async fn post(&self, message: Bytes) -> Result<(), LinkError> {
         let headers = MessageHeaders::default();
@@ -154,7 +154,7 @@ impl Way {
     }
 }
 
-impl Posts {
+impl PostSender {
     pub(super) fn closed(&self) -> &CancellationToken {
         &self.way.closed
     }
@@ -165,14 +165,18 @@ impl Posts {
     /// # Cancel safety
     /// The post is dropped, so that a request cancelled before it was sent is not sent afterwards. With `release` given
     /// before, the post goes on for a moment.
-    pub(super) async fn send(&self, message: Bytes, release: &Release) -> Result<(), LinkError> {
+    pub(super) async fn send(
+        &self,
+        message: Bytes,
+        release: &PostRelease,
+    ) -> Result<(), LinkError> {
         self.post(message, release, &self.asked).await
     }
 
     async fn post(
         &self,
         message: Bytes,
-        release: &Release,
+        release: &PostRelease,
         lingering: &Arc<Semaphore>,
     ) -> Result<(), LinkError> {
         if self.closed().is_cancelled() {
@@ -209,7 +213,7 @@ impl Posts {
 
     /// Posts a notification or a response. A post without a refusal in time counts as taken.
     pub(super) async fn tell(&self, message: Bytes) -> Result<(), LinkError> {
-        let release = Release::default();
+        let release = PostRelease::default();
         release.give();
         timeout(TAKEN, self.post(message, &release, &self.told))
             .await
@@ -247,15 +251,15 @@ impl Posts {
     }
 }
 
-impl Drop for Posts {
+impl Drop for PostSender {
     fn drop(&mut self) {
         self.closed().cancel();
     }
 }
 
-impl Reader {
+impl EventReader {
     /// The next message. Comments and events of other names are skipped.
-    pub(super) async fn next(&mut self, room: &mut Arriving) -> Option<Bytes> {
+    pub(super) async fn next(&mut self, room: &mut ArrivingMessage) -> Option<Bytes> {
         loop {
             let event = self.event(room).await?;
             let is_message = event.event.as_deref().is_none_or(|name| name == b"message");
@@ -265,7 +269,7 @@ impl Reader {
         }
     }
 
-    async fn event(&mut self, room: &mut Arriving) -> Option<SseEvent> {
+    async fn event(&mut self, room: &mut ArrivingMessage) -> Option<SseEvent> {
         loop {
             match self.decoder.next() {
                 Ok(Some(event)) => return Some(event),
@@ -296,7 +300,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for EventReader {
     fn drop(&mut self) {
         self.closed.cancel();
     }

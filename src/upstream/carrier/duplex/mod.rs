@@ -15,55 +15,55 @@ use http::{Response, StatusCode};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-pub(crate) use self::departure::Departure;
-use self::events::Release;
-use super::Settings;
+pub(crate) use self::departure::DepartureFlag;
+use self::events::PostRelease;
+use super::LinkSettings;
 use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
-use super::http::wire::{Bounds, retry_after};
+use super::http::http_session::{ResponseBounds, retry_after};
 use crate::config::Isolation;
 use crate::process::{
     BusyGuard, HoldGuard, SendError, StdioConnection, StdioRuntime, StdoutReader, UnusedGuard,
     WaitPolicy,
 };
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::upstream::error::LinkError;
-use crate::upstream::room::Arriving;
+use crate::upstream::room::ArrivingMessage;
 
 /// The way to open such a connection.
 #[derive(Debug, Clone)]
-pub(crate) enum Source {
+pub(crate) enum DuplexSource {
     /// By starting a child.
     Children(Arc<StdioRuntime>),
     /// By opening an event stream.
-    Events(Box<HttpClient>, Bounds),
+    Events(Box<HttpClient>, ResponseBounds),
     /// By upgrading a request.
-    Sockets(Box<HttpClient>, Bounds),
+    Sockets(Box<HttpClient>, ResponseBounds),
 }
 
 /// The sending half of a connection, shared by its clones; the connection ends with the last clone.
 #[derive(Debug, Clone)]
-pub(crate) enum Duplex {
+pub(crate) enum DuplexSender {
     /// A child's input.
     Child(StdioConnection),
     /// Posts beside an event stream.
-    Events(Arc<events::Posts>),
+    Events(Arc<events::PostSender>),
     /// A socket's writer.
-    Socket(Arc<socket::Writer>),
+    Socket(Arc<socket::SocketWriter>),
 }
 
 /// The receiving half of a connection.
 #[derive(Debug)]
-pub(crate) enum Messages {
+pub(crate) enum DuplexReceiver {
     /// A child's output.
     Lines(StdoutReader),
     /// An event stream.
-    Events(Box<events::Reader>),
+    Events(Box<events::EventReader>),
     /// A socket's reader.
-    Socket(Box<socket::Reader>),
+    Socket(Box<socket::SocketReceiver>),
 }
 
-impl Source {
+impl DuplexSource {
     /// Whether its connections are children, which wait for places.
     pub(crate) fn is_of_children(&self) -> bool {
         matches!(self, Self::Children(_))
@@ -75,15 +75,15 @@ impl Source {
     /// [`LinkError`] when no connection can be opened.
     pub(in crate::upstream) async fn open(
         &self,
-        settings: &Settings,
+        settings: &LinkSettings,
         patience: WaitPolicy,
-    ) -> Result<(Duplex, Messages), LinkError> {
+    ) -> Result<(DuplexSender, DuplexReceiver), LinkError> {
         match self {
             Self::Children(runtime) => {
                 let (owner, upstream) = (settings.owner, &settings.upstream);
                 let holders = &settings.holders;
                 let (child, lines) = runtime.open(owner, upstream, patience, holders).await?;
-                Ok((Duplex::Child(child), Messages::Lines(lines)))
+                Ok((DuplexSender::Child(child), DuplexReceiver::Lines(lines)))
             }
             Self::Events(client, bounds) => {
                 Self::open_events(client, *bounds, &settings.tasks).await
@@ -91,8 +91,8 @@ impl Source {
             Self::Sockets(client, bounds) => {
                 let (writer, reader) = socket::open(client, *bounds, &settings.tasks).await?;
                 Ok((
-                    Duplex::Socket(Arc::new(writer)),
-                    Messages::Socket(Box::new(reader)),
+                    DuplexSender::Socket(Arc::new(writer)),
+                    DuplexReceiver::Socket(Box::new(reader)),
                 ))
             }
         }
@@ -101,25 +101,25 @@ impl Source {
     /// Opens an event stream of 2024-11-05.
     pub(crate) async fn open_events(
         client: &HttpClient,
-        bounds: Bounds,
-        tasks: &Tasks,
-    ) -> Result<(Duplex, Messages), LinkError> {
+        bounds: ResponseBounds,
+        tasks: &TaskSpawner,
+    ) -> Result<(DuplexSender, DuplexReceiver), LinkError> {
         let (posts, reader) = events::open(client, bounds, tasks).await?;
         Ok((
-            Duplex::Events(Arc::new(posts)),
-            Messages::Events(Box::new(reader)),
+            DuplexSender::Events(Arc::new(posts)),
+            DuplexReceiver::Events(Box::new(reader)),
         ))
     }
 }
 
-impl Duplex {
+impl DuplexSender {
     /// Sends one message.
     ///
     /// # Errors
     /// [`LinkError::SessionGone`] when the message did not leave, as the connection is over: the upstream cannot have
     /// seen it. Any other [`LinkError`] when the upstream did not take the message.
     pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
-        self.send_request(message, &Departure::default()).await
+        self.send_request(message, &DepartureFlag::default()).await
     }
 
     /// Sends one request, and notes its progress in `departure`.
@@ -132,16 +132,17 @@ impl Duplex {
     pub(crate) async fn send_request(
         &self,
         message: Bytes,
-        departure: &Departure,
+        departure: &DepartureFlag,
     ) -> Result<(), LinkError> {
-        self.depart(message, departure, &Release::default()).await
+        self.depart(message, departure, &PostRelease::default())
+            .await
     }
 
     async fn depart(
         &self,
         message: Bytes,
-        departure: &Departure,
-        release: &Release,
+        departure: &DepartureFlag,
+        release: &PostRelease,
     ) -> Result<(), LinkError> {
         match self {
             Self::Child(child) => {
@@ -164,7 +165,7 @@ impl Duplex {
     }
 
     /// Takes back a request whose send was dropped or is done; `true` where the upstream cannot see it.
-    pub(crate) fn withdraw(&self, departure: &Departure) -> bool {
+    pub(crate) fn withdraw(&self, departure: &DepartureFlag) -> bool {
         departure.is_undone(|line| match self {
             Self::Child(child) => child.withdraw(line),
             Self::Events(_) | Self::Socket(_) => false,
@@ -208,10 +209,10 @@ impl Duplex {
     pub(crate) async fn ask<T>(
         &self,
         message: Bytes,
-        departure: &Departure,
+        departure: &DepartureFlag,
         reply: impl Future<Output = Result<T, LinkError>>,
     ) -> Result<T, LinkError> {
-        let release = Release::default();
+        let release = PostRelease::default();
         let sent = self.depart(message, departure, &release);
         let (mut sent, mut reply) = (pin!(sent), pin!(reply));
         tokio::select! {
@@ -246,7 +247,7 @@ impl Duplex {
         message: Bytes,
         reply: impl Future<Output = Result<T, LinkError>>,
     ) -> Result<T, LinkError> {
-        let asked = self.ask(message, &Departure::default(), reply).await;
+        let asked = self.ask(message, &DepartureFlag::default(), reply).await;
         asked.map_err(|error| self.first(error))
     }
 
@@ -290,7 +291,11 @@ impl Duplex {
 
     /// The error of a request sent at `since` and not answered in time. It quotes lines of the child that are no
     /// messages, unless the child serves several principals.
-    pub(in crate::upstream) fn timed_out(&self, since: Instant, settings: &Settings) -> LinkError {
+    pub(in crate::upstream) fn timed_out(
+        &self,
+        since: Instant,
+        settings: &LinkSettings,
+    ) -> LinkError {
         let strays = match self {
             Self::Child(child) if settings.upstream.isolation != Isolation::Shared => {
                 child.strays(since)
@@ -364,13 +369,13 @@ impl Duplex {
     }
 }
 
-impl Messages {
+impl DuplexReceiver {
     /// The next message; `None` when the connection is over.
     ///
     /// # Cancel safety
     /// Nothing is lost.
     pub(crate) async fn next(&mut self) -> Option<Bytes> {
-        self.next_in(&mut Arriving::uncounted()).await
+        self.next_in(&mut ArrivingMessage::uncounted()).await
     }
 
     /// The next message, which takes room in the byte budget as it arrives; reading pauses while there is no room. A
@@ -378,7 +383,7 @@ impl Messages {
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    pub(crate) async fn next_in(&mut self, room: &mut Arriving) -> Option<Bytes> {
+    pub(crate) async fn next_in(&mut self, room: &mut ArrivingMessage) -> Option<Bytes> {
         match self {
             Self::Lines(lines) => lines.next_in(room).await,
             Self::Events(reader) => reader.next(room).await,
@@ -410,11 +415,11 @@ mod tests {
     use super::*;
 
     /// A closed socket.
-    async fn closed() -> Duplex {
+    async fn closed() -> DuplexSender {
         let taken = sink::unfold((), |(), _: Message| ready(Ok::<_, Error>(())));
-        let writer = socket::Writer::new(Box::pin(taken), &Tasks::new());
+        let writer = socket::SocketWriter::new(Box::pin(taken), &TaskSpawner::new());
         writer.close().await;
-        Duplex::Socket(Arc::new(writer))
+        DuplexSender::Socket(Arc::new(writer))
     }
 
     // A request with a reply has run: a retry would run it twice.
@@ -422,7 +427,7 @@ mod tests {
     async fn a_reply_counts_more_than_what_is_said_of_its_request() {
         let socket = closed().await;
         let message = || Bytes::from_static(b"{}");
-        let departure = Departure::default();
+        let departure = DepartureFlag::default();
         let replied = socket.ask(message(), &departure, ready(Ok("reply"))).await;
         assert!(matches!(replied, Ok("reply")), "{replied:?}");
         for reply in [None, Some(LinkError::Timeout)] {

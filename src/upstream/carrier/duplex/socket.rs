@@ -19,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::refused;
 use crate::protocol::websocket::{SUBPROTOCOL, accept_key, fresh_key};
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::upstream::carrier::http::client::HttpClient;
-use crate::upstream::carrier::http::wire::Bounds;
+use crate::upstream::carrier::http::http_session::ResponseBounds;
 use crate::upstream::error::LinkError;
 
 /// Silence of ours after which a ping is sent.
@@ -39,12 +39,12 @@ const CANCELLATIONS: usize = 4096;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
-type Socket = WebSocketStream<TokioIo<Upgraded>>;
+type UpstreamSocket = WebSocketStream<TokioIo<Upgraded>>;
 
 /// The sending half of a socket.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    outbox: mpsc::Sender<Outgoing>,
+pub(crate) struct SocketWriter {
+    outbox: mpsc::Sender<QueuedMessage>,
     /// Cancellations of requests that were written, or are being written.
     cancellations: mpsc::Sender<Bytes>,
     closed: CancellationToken,
@@ -54,13 +54,13 @@ pub(crate) struct Writer {
 
 /// A queued message.
 #[derive(Debug)]
-struct Outgoing {
+struct QueuedMessage {
     text: Bytes,
     /// Told whether it left for sure; dropped when it did not leave. `None` where no sender waits.
     left: Option<oneshot::Sender<bool>>,
 }
 
-impl Outgoing {
+impl QueuedMessage {
     /// Whether the sender was dropped before the write.
     fn is_withdrawn(&self) -> bool {
         self.left.as_ref().is_some_and(oneshot::Sender::is_closed)
@@ -68,22 +68,22 @@ impl Outgoing {
 }
 
 /// Queued messages and cancellations.
-struct Waiting {
+struct WriteQueue {
     cancellations: mpsc::Receiver<Bytes>,
-    messages: mpsc::Receiver<Outgoing>,
+    messages: mpsc::Receiver<QueuedMessage>,
 }
 
-impl Waiting {
+impl WriteQueue {
     /// The next message to write, cancellations first; `None` once the writer is gone. A withdrawn message is skipped,
     /// so that no cancellation overtakes its request.
     ///
     /// # Cancel safety
     /// Nothing is lost.
-    async fn next(&mut self) -> Option<Outgoing> {
+    async fn next(&mut self) -> Option<QueuedMessage> {
         loop {
             tokio::select! {
                 biased;
-                Some(text) = self.cancellations.recv() => return Some(Outgoing { text, left: None }),
+                Some(text) = self.cancellations.recv() => return Some(QueuedMessage { text, left: None }),
                 next = self.messages.recv() => match next {
                     Some(message) if message.is_withdrawn() => {}
                     next => return next,
@@ -95,17 +95,17 @@ impl Waiting {
 
 /// The receiving half of a socket.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    stream: SplitStream<Socket>,
+pub(crate) struct SocketReceiver {
+    stream: SplitStream<UpstreamSocket>,
     closed: CancellationToken,
 }
 
 /// Opens a socket.
 pub(super) async fn open(
     client: &HttpClient,
-    bounds: Bounds,
-    tasks: &Tasks,
-) -> Result<(Writer, Reader), LinkError> {
+    bounds: ResponseBounds,
+    tasks: &TaskSpawner,
+) -> Result<(SocketWriter, SocketReceiver), LinkError> {
     let key = fresh_key();
     let response = client.upgrade(&key, SUBPROTOCOL).await?;
     if response.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -126,11 +126,11 @@ pub(super) async fn open(
         .max_message_size(Some(bounds.message))
         .max_frame_size(Some(bounds.message));
     let io = TokioIo::new(upgraded);
-    let socket = Socket::from_raw_socket(io, Role::Client, Some(config)).await;
+    let socket = UpstreamSocket::from_raw_socket(io, Role::Client, Some(config)).await;
     let (sink, stream) = socket.split();
-    let writer = Writer::new(sink, tasks);
+    let writer = SocketWriter::new(sink, tasks);
     let closed = writer.closed.clone();
-    Ok((writer, Reader { stream, closed }))
+    Ok((writer, SocketReceiver { stream, closed }))
 }
 
 /// Spec: RFC 6455 §4.1.
@@ -150,7 +150,7 @@ fn check(headers: &HeaderMap, key: &str) -> Result<(), LinkError> {
 
 async fn write<S>(
     mut sink: S,
-    mut waiting: Waiting,
+    mut waiting: WriteQueue,
     closed: CancellationToken,
     ended: CancellationToken,
 ) where
@@ -166,7 +166,7 @@ async fn write<S>(
         let (frame, left) = match next {
             Err(_quiet) => (Message::Ping(Bytes::new()), None),
             Ok(None) => break,
-            Ok(Some(Outgoing { text, left })) => match text.try_into() {
+            Ok(Some(QueuedMessage { text, left })) => match text.try_into() {
                 Ok(text) => (Message::Text(text), left),
                 // Messages are JSON and thus UTF-8.
                 Err(_) => continue,
@@ -210,14 +210,14 @@ fn tell(sender: Option<oneshot::Sender<bool>>, left: bool) {
     }
 }
 
-impl Writer {
-    pub(super) fn new<S>(sink: S, tasks: &Tasks) -> Self
+impl SocketWriter {
+    pub(super) fn new<S>(sink: S, tasks: &TaskSpawner) -> Self
     where
         S: Sink<Message, Error = WsError> + Unpin + Send + 'static,
     {
         let (outbox, messages) = mpsc::channel(WAITING);
         let (sender, cancellations) = mpsc::channel(CANCELLATIONS);
-        let waiting = Waiting {
+        let waiting = WriteQueue {
             cancellations,
             messages,
         };
@@ -246,7 +246,7 @@ impl Writer {
         }
         let (left, told) = oneshot::channel();
         let left = Some(left);
-        let queued = self.outbox.send(Outgoing { text, left }).await;
+        let queued = self.outbox.send(QueuedMessage { text, left }).await;
         queued.map_err(|_| LinkError::SessionGone)?;
         match told.await {
             Ok(true) => Ok(()),
@@ -256,7 +256,7 @@ impl Writer {
     }
 
     pub(super) fn try_send(&self, text: Bytes) -> bool {
-        let message = Outgoing { text, left: None };
+        let message = QueuedMessage { text, left: None };
         !self.closed.is_cancelled() && self.outbox.try_send(message).is_ok()
     }
 
@@ -276,13 +276,13 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for SocketWriter {
     fn drop(&mut self) {
         self.closed.cancel();
     }
 }
 
-impl Reader {
+impl SocketReceiver {
     /// The next message. The reader of one session may wait: unread messages stay in the socket.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
@@ -309,7 +309,7 @@ impl Reader {
     }
 }
 
-impl Drop for Reader {
+impl Drop for SocketReceiver {
     fn drop(&mut self) {
         self.closed.cancel();
     }
@@ -330,7 +330,7 @@ mod tests {
         F: Future<Output = Result<(), WsError>> + Send + 'static,
     {
         let sink = sink::unfold((), move |(), _: Message| write());
-        let writer = Writer::new(Box::pin(sink), &Tasks::new());
+        let writer = SocketWriter::new(Box::pin(sink), &TaskSpawner::new());
         let message = || writer.send(Bytes::from_static(b"{}"));
         let (first, second) = tokio::join!(message(), message());
         [first, second]
@@ -357,7 +357,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_reads_nothing_does_not_hold_up_the_end() {
         let sink = sink::unfold((), |(), _: Message| pending());
-        let writer = Writer::new(Box::pin(sink), &Tasks::new());
+        let writer = SocketWriter::new(Box::pin(sink), &TaskSpawner::new());
         let sending = writer.send(Bytes::from_static(b"{}"));
         let closing = async {
             tokio::task::yield_now().await;
@@ -384,7 +384,7 @@ mod tests {
                 sleep(CLOSE_WITHIN * 9 / 10).await;
                 Ok(())
             });
-            let writer = Writer::new(Box::pin(sink), &Tasks::new());
+            let writer = SocketWriter::new(Box::pin(sink), &TaskSpawner::new());
             for _ in 0..10 {
                 assert!(writer.try_send(Bytes::from_static(b"{}")));
             }

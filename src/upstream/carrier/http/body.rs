@@ -11,7 +11,7 @@ use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper_util::rt::TokioExecutor;
 
-use super::lanes::Share;
+use super::h2_clients::H2StreamPermit;
 use super::pool::PooledBody;
 
 /// Time for the end of a body that is read no further.
@@ -25,7 +25,7 @@ pub enum UpstreamBody {
     /// Over a connection of our own pool.
     Plain(PooledBody),
     /// Over a connection of hyper's, which stays busy until the end.
-    Hyper(Incoming, Share),
+    Hyper(Incoming, H2StreamPermit),
 }
 
 impl UpstreamBody {

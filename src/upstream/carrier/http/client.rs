@@ -16,9 +16,9 @@ use http_body_util::Full;
 
 use super::body::UpstreamBody;
 use super::exchange_error::ExchangeError;
-use super::login::Login;
-use super::targets::{Sent, Targets, Verdict};
-use super::ways::{Carry, Way};
+use super::login::UpstreamLogin;
+use super::targets::{RedirectVerdict, RequestTargets, SentRoute};
+use super::ways::{ClientChoice, ClientGrant};
 use crate::call::OwnerKey;
 use crate::config::HttpCarrier;
 use crate::protocol::headers::MCP_SESSION_ID;
@@ -33,19 +33,19 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// A client for one upstream. Clones share its connections, and make requests for the same account.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
-    way: Arc<Way>,
-    targets: Arc<Targets>,
+    way: Arc<ClientChoice>,
+    targets: Arc<RequestTargets>,
     credentials: Arc<dyn Credentials>,
     /// The account whose credential the requests carry.
     account: Account,
     /// `Host` of requests in origin form.
     host: HeaderValue,
-    login: Arc<Login>,
+    login: Arc<UpstreamLogin>,
 }
 
 /// When a request is retried. An unread request always is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Repeat {
+pub enum RetryRule {
     /// A second run may do harm.
     IfUnread,
     /// A second run does no harm.
@@ -53,10 +53,10 @@ pub enum Repeat {
 }
 
 /// A request, with the client to send it.
-struct Prepared<'a> {
-    carry: Carry<'a>,
+struct PreparedRequest<'a> {
+    carry: ClientGrant<'a>,
     request: Request<Full<Bytes>>,
-    sent: Sent,
+    sent: SentRoute,
     /// A credential that has to be waited for.
     awaited: Option<BoxFuture<'a, Result<HeaderMap, ExchangeError>>>,
 }
@@ -116,15 +116,15 @@ impl HttpClient {
     /// # Errors
     /// [`ClientError`] when the configuration cannot be used.
     pub fn new(carrier: &HttpCarrier) -> Result<Self, ClientError> {
-        let targets = Targets::new(&carrier.url)?;
+        let targets = RequestTargets::new(&carrier.url)?;
         let uri = &targets.configured().absolute;
         Ok(Self {
-            way: Arc::new(Way::new(carrier, uri)?),
+            way: Arc::new(ClientChoice::new(carrier, uri)?),
             host: host(uri)?,
             targets: Arc::new(targets),
             credentials: Arc::new(FixedHeaders::new(&carrier.headers)?),
             account: Account::Common,
-            login: Arc::new(Login::new(carrier)),
+            login: Arc::new(UpstreamLogin::new(carrier)),
         })
     }
 
@@ -145,7 +145,7 @@ impl HttpClient {
 
     /// The login that the upstream asks for.
     #[must_use]
-    pub fn login(&self) -> &Arc<Login> {
+    pub fn login(&self) -> &Arc<UpstreamLogin> {
         &self.login
     }
 
@@ -169,7 +169,7 @@ impl HttpClient {
         let make = || {
             let mut prepared = self.prepare(Method::POST, headers.clone(), message.clone());
             *prepared.request.uri_mut() = match (&prepared.carry, uri.path_and_query()) {
-                (Carry::Pool(_), Some(path)) => Uri::from(path.clone()),
+                (ClientGrant::Pool(_), Some(path)) => Uri::from(path.clone()),
                 _ => uri.clone(),
             };
             let headers = prepared.request.headers_mut();
@@ -227,7 +227,7 @@ impl HttpClient {
         &self,
         message: Bytes,
         headers: MessageHeaders,
-        repeat: Repeat,
+        repeat: RetryRule,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let make = || self.prepare_post(message.clone(), headers.clone());
         self.send_again(repeat, make).await
@@ -247,7 +247,7 @@ impl HttpClient {
             headers.insert(ACCEPT, HeaderValue::from_static("text/event-stream"));
             prepared
         };
-        self.send_again(Repeat::IfLost, make).await
+        self.send_again(RetryRule::IfLost, make).await
     }
 
     /// Sends `OPTIONS`, which opens no session. An unknown session id keeps servers from opening one for any request
@@ -276,10 +276,10 @@ impl HttpClient {
         headers: MessageHeaders,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let make = || self.prepare(Method::DELETE, headers.clone(), Bytes::new());
-        self.send_again(Repeat::IfLost, make).await
+        self.send_again(RetryRule::IfLost, make).await
     }
 
-    fn prepare_post(&self, message: Bytes, headers: MessageHeaders) -> Prepared<'_> {
+    fn prepare_post(&self, message: Bytes, headers: MessageHeaders) -> PreparedRequest<'_> {
         let mut prepared = self.prepare(Method::POST, headers, message);
         let headers = prepared.request.headers_mut();
         headers.insert(CONTENT_TYPE, JSON);
@@ -290,11 +290,11 @@ impl HttpClient {
         prepared
     }
 
-    fn prepare(&self, method: Method, own: MessageHeaders, body: Bytes) -> Prepared<'_> {
+    fn prepare(&self, method: Method, own: MessageHeaders, body: Bytes) -> PreparedRequest<'_> {
         let carry = self.way.carry();
         let (moved, target) = self.targets.current();
         let is_post = method == Method::POST;
-        let sent = Sent { moved, is_post };
+        let sent = SentRoute { moved, is_post };
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
         let headers = request.headers_mut();
@@ -305,12 +305,12 @@ impl HttpClient {
         };
         headers.reserve(own.0.len() + MADE_HERE + at_hand);
         let uri = match &carry {
-            Carry::Pool(_) => {
+            ClientGrant::Pool(_) => {
                 // Set by hyper's client, but not below it.
                 headers.insert(HOST, self.host.clone());
                 &target.origin_form
             }
-            Carry::Shared(_) => &target.absolute,
+            ClientGrant::Shared(_) => &target.absolute,
         };
         for (name, value) in own.0 {
             headers.append(name, value);
@@ -323,7 +323,7 @@ impl HttpClient {
             }
             Credential::Awaited(credential) => Some(credential),
         };
-        Prepared {
+        PreparedRequest {
             carry,
             request,
             sent,
@@ -331,7 +331,10 @@ impl HttpClient {
         }
     }
 
-    async fn carry(&self, prepared: Prepared<'_>) -> Result<Response<UpstreamBody>, ExchangeError> {
+    async fn carry(
+        &self,
+        prepared: PreparedRequest<'_>,
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let answer = match prepared.awaited {
             None => prepared.carry.send(prepared.request).await,
             Some(credential) => {
@@ -347,7 +350,10 @@ impl HttpClient {
     }
 
     /// Sends to the URL of the upstream; a redirect that can be followed is an error.
-    async fn send(&self, prepared: Prepared<'_>) -> Result<Response<UpstreamBody>, ExchangeError> {
+    async fn send(
+        &self,
+        prepared: PreparedRequest<'_>,
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let sent = prepared.sent;
         // Each part is moved and none borrowed, so that the future has no room for the request twice.
         let answer = match prepared.awaited {
@@ -361,18 +367,20 @@ impl HttpClient {
         let answer = answer?;
         self.login.note(answer.status(), answer.headers());
         match self.targets.judge(sent, answer.status(), answer.headers()) {
-            Verdict::Stands => Ok(answer),
-            Verdict::Moved => Err(ExchangeError::moved(answer.status())),
+            RedirectVerdict::Stands => Ok(answer),
+            RedirectVerdict::Moved => Err(ExchangeError::moved(answer.status())),
         }
     }
 
     async fn send_again<'a>(
         &'a self,
-        repeat: Repeat,
-        make: impl Fn() -> Prepared<'a>,
+        repeat: RetryRule,
+        make: impl Fn() -> PreparedRequest<'a>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         match self.send(make()).await {
-            Err(error) if error.is_unread() || repeat == Repeat::IfLost && !error.is_connect() => {
+            Err(error)
+                if error.is_unread() || repeat == RetryRule::IfLost && !error.is_connect() =>
+            {
                 // A second redirect is the answer.
                 self.carry(make()).await
             }
@@ -395,7 +403,7 @@ impl HttpClient {
 /// Sends a request once its credential is there.
 async fn send_with(
     credential: BoxFuture<'_, Result<HeaderMap, ExchangeError>>,
-    carry: Carry<'_>,
+    carry: ClientGrant<'_>,
     mut request: Request<Full<Bytes>>,
 ) -> Result<Response<UpstreamBody>, ExchangeError> {
     bear(request.headers_mut(), &credential.await?);

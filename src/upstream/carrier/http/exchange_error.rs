@@ -6,10 +6,10 @@ use super::unreachable;
 /// Why an exchange failed below HTTP, or has to be made once more.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection failed")]
-pub struct ExchangeError(#[source] Cause);
+pub struct ExchangeError(#[source] ExchangeCause);
 
 #[derive(Debug, thiserror::Error)]
-enum Cause {
+enum ExchangeCause {
     #[error(transparent)]
     Pool(#[from] PoolError),
     #[error(transparent)]
@@ -19,7 +19,7 @@ enum Cause {
     Moved(u16),
 }
 
-impl<E: Into<Cause>> From<E> for ExchangeError {
+impl<E: Into<ExchangeCause>> From<E> for ExchangeError {
     fn from(cause: E) -> Self {
         Self(cause.into())
     }
@@ -27,16 +27,16 @@ impl<E: Into<Cause>> From<E> for ExchangeError {
 
 impl ExchangeError {
     pub(super) fn moved(status: http::StatusCode) -> Self {
-        Self(Cause::Moved(status.as_u16()))
+        Self(ExchangeCause::Moved(status.as_u16()))
     }
 
     /// Whether the upstream could not be reached at all, so that nothing can have run.
     #[must_use]
     pub fn is_connect(&self) -> bool {
         match &self.0 {
-            Cause::Pool(error) => matches!(error, PoolError::Connect(_)),
-            Cause::Hyper(error) => error.is_connect(),
-            Cause::Moved(_) => false,
+            ExchangeCause::Pool(error) => matches!(error, PoolError::Connect(_)),
+            ExchangeCause::Hyper(error) => error.is_connect(),
+            ExchangeCause::Moved(_) => false,
         }
     }
 
@@ -45,9 +45,9 @@ impl ExchangeError {
     #[must_use]
     pub fn is_unread(&self) -> bool {
         match &self.0 {
-            Cause::Pool(error) => matches!(error, PoolError::Unread(_)),
-            Cause::Hyper(error) => refused_by_http2(error),
-            Cause::Moved(_) => true,
+            ExchangeCause::Pool(error) => matches!(error, PoolError::Unread(_)),
+            ExchangeCause::Hyper(error) => refused_by_http2(error),
+            ExchangeCause::Moved(_) => true,
         }
     }
 
@@ -55,8 +55,8 @@ impl ExchangeError {
     #[must_use]
     pub fn redirect(&self) -> Option<u16> {
         match &self.0 {
-            Cause::Moved(status) => Some(*status),
-            Cause::Pool(_) | Cause::Hyper(_) => None,
+            ExchangeCause::Moved(status) => Some(*status),
+            ExchangeCause::Pool(_) | ExchangeCause::Hyper(_) => None,
         }
     }
 

@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::reading::{LONGEST_RETRY, Place, RESUME_DELAY, SHORTEST_RETRY, may_pass};
-use super::sink::Sink;
-use super::wire::{HttpWire, is_event_stream, is_gone, retry_after};
+use super::http_session::{HttpSession, is_event_stream, is_gone, retry_after};
+use super::reading::{LONGEST_RETRY, RESUME_DELAY, SHORTEST_RETRY, StreamCursor, may_pass};
+use super::sink::MessageSink;
 use crate::cause::chain;
 use crate::protocol::headers::LAST_EVENT_ID;
-use crate::upstream::hearing::Hearing;
+use crate::upstream::notice_feed::NoticeFeed;
 
 /// A stream that lasted this long was no failure, even without messages.
 const LASTING: Duration = Duration::from_secs(30);
 
 /// Why an upstream has no GET stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum NoGetStream {
     /// The upstream has no such streams, or none for us; the status it answered with.
     Stream(u16),
     /// The upstream had one, and no longer knows the session.
@@ -29,17 +29,17 @@ pub(crate) enum Refused {
 /// How long to wait before the stream is opened again: twice as long each time that it was refused, or
 /// ended at once without anything to tell.
 #[derive(Debug)]
-struct Pace(Duration);
+struct ReopenBackoff(Duration);
 
-impl Default for Pace {
+impl Default for ReopenBackoff {
     fn default() -> Self {
         Self(RESUME_DELAY)
     }
 }
 
-impl Pace {
+impl ReopenBackoff {
     /// Pause after a stream; `is_good` if the stream lasted or had a message.
-    fn ended(&mut self, is_good: bool, place: &Place) -> Duration {
+    fn ended(&mut self, is_good: bool, place: &StreamCursor) -> Duration {
         if !is_good {
             return self.failed(place.retry);
         }
@@ -60,25 +60,25 @@ impl Pace {
 }
 
 /// Open ears; closed when dropped.
-struct Ears<'a>(&'a Hearing);
+struct OpenGetStream<'a>(&'a NoticeFeed);
 
-impl<'a> Ears<'a> {
-    fn open(hearing: &'a Hearing) -> Self {
-        hearing.begin();
-        Self(hearing)
+impl<'a> OpenGetStream<'a> {
+    fn open(notice_feed: &'a NoticeFeed) -> Self {
+        notice_feed.begin();
+        Self(notice_feed)
     }
 }
 
-impl Drop for Ears<'_> {
+impl Drop for OpenGetStream<'_> {
     fn drop(&mut self) {
         self.0.end();
     }
 }
 
-impl HttpWire {
+impl HttpSession {
     /// Whether changes are heard of: a GET stream is open.
-    pub(crate) fn hearing(&self) -> &Hearing {
-        &self.hearing
+    pub(crate) fn notice_feed(&self) -> &NoticeFeed {
+        &self.notice_feed
     }
 
     /// Ready once the GET stream is open, or was refused, for the first time.
@@ -90,27 +90,27 @@ impl HttpWire {
     }
 
     /// Keeps the GET stream open until the upstream turns out to have none, or to have forgotten the session; `on_open`
-    /// is called for each stream that does not resume the one before; `sink` awaits no reply. Resets `hearing` first,
-    /// so that `until_heard` waits for this stream instead of the outcome of an earlier one.
+    /// is called for each stream that does not resume the one before; `sink` awaits no reply. Resets `notice_feed`
+    /// first, so that `wait_until_live` waits for this stream instead of the outcome of an earlier one.
     ///
     /// # Cancel safety
     /// Dropping the future closes the stream.
     pub(crate) fn listen(
         self: Arc<Self>,
         on_open: impl FnMut() + Send,
-        sink: impl Sink,
-    ) -> impl Future<Output = Refused> + Send {
-        self.hearing.end();
+        sink: impl MessageSink,
+    ) -> impl Future<Output = NoGetStream> + Send {
+        self.notice_feed.end();
         self.keep_listening(on_open, sink)
     }
 
     async fn keep_listening(
         self: Arc<Self>,
         mut on_open: impl FnMut() + Send,
-        mut sink: impl Sink,
-    ) -> Refused {
-        let mut place = Place::default();
-        let mut backoff = Pace::default();
+        mut sink: impl MessageSink,
+    ) -> NoGetStream {
+        let mut place = StreamCursor::default();
+        let mut backoff = ReopenBackoff::default();
         loop {
             let last = place.last_event.clone();
             let headers = self.headers(None).with(LAST_EVENT_ID, last);
@@ -122,7 +122,7 @@ impl HttpWire {
                     self.was_open.store(true, Ordering::Relaxed);
                     let (since, events) = (Instant::now(), place.events);
                     let mut body = response.into_body();
-                    let _ears = Ears::open(&self.hearing);
+                    let _ears = OpenGetStream::open(&self.notice_feed);
                     if place.last_event.is_none() {
                         on_open();
                     }
@@ -146,13 +146,13 @@ impl HttpWire {
                     if response.status().is_client_error()
                         || response.status().is_success() && !was_open =>
                 {
-                    self.hearing.refused();
+                    self.notice_feed.refused();
                     // An upstream without such streams may say 404 as well, or 400.
                     let unknown = is_gone(response.status()) || response.status() == 400;
                     return if was_open && unknown && self.has_session() {
-                        Refused::Session
+                        NoGetStream::Session
                     } else {
-                        Refused::Stream(response.status().as_u16())
+                        NoGetStream::Stream(response.status().as_u16())
                     };
                 }
                 Ok(_) | Err(_) => backoff.failed(place.retry),
@@ -166,11 +166,11 @@ impl HttpWire {
 mod tests {
     use super::*;
 
-    fn place(retry_ms: Option<u64>, id: Option<&'static str>) -> Place {
-        Place {
+    fn place(retry_ms: Option<u64>, id: Option<&'static str>) -> StreamCursor {
+        StreamCursor {
             retry: retry_ms.map(Duration::from_millis),
             last_event: id.map(http::HeaderValue::from_static),
-            ..Place::default()
+            ..StreamCursor::default()
         }
     }
 
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn a_stream_that_ends_at_once_is_opened_ever_less_often() {
         for place in [place(None, None), place(Some(1), Some("1"))] {
-            let mut backoff = Pace::default();
+            let mut backoff = ReopenBackoff::default();
             let waits: Vec<_> = (0..10).map(|_| backoff.ended(false, &place)).collect();
             assert!(waits.first() > Some(&RESUME_DELAY), "{waits:?}");
             assert!(waits.is_sorted(), "{waits:?}");
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn only_a_stream_that_goes_on_where_it_was_is_opened_as_soon_as_the_upstream_wants() {
-        let mut backoff = Pace::default();
+        let mut backoff = ReopenBackoff::default();
         let ms = Duration::from_millis;
         assert_eq!(backoff.ended(true, &place(Some(50), Some("1"))), ms(50));
         assert_eq!(

@@ -1,4 +1,5 @@
-//! `Login`: which issuer an upstream wants tokens of. Its challenge names a document, and the document the issuer.
+//! `UpstreamLogin`: which issuer an upstream wants tokens of. Its challenge names a document, and the document the
+//! issuer.
 //!
 //! The document is for the operator's log alone. It is fetched in the background, once an hour at most, from the
 //! upstream's own origin or a public https address, without our credentials. Spec: RFC 9728 §3, §5.1.
@@ -33,24 +34,24 @@ const MAX_ISSUER: usize = 128;
 
 /// The login that one upstream asks for, and the issuer that its metadata names.
 #[derive(Debug)]
-pub struct Login {
+pub struct UpstreamLogin {
     url: Url,
     ca_file: Option<PathBuf>,
     proxy: Option<Url>,
     /// Whether `headers` has a token already.
     pub(in crate::upstream) sends_token: bool,
-    state: Mutex<State>,
+    state: Mutex<LoginState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct LoginState {
     /// Where its last challenge says that its metadata stands.
     metadata: Option<Url>,
     looked: Option<Instant>,
     issuer: Option<String>,
 }
 
-impl Login {
+impl UpstreamLogin {
     pub(super) fn new(carrier: &HttpCarrier) -> Self {
         let is_token = |(name, _): &(String, _)| name.eq_ignore_ascii_case("authorization");
         Self {
@@ -128,7 +129,7 @@ impl Login {
 
     async fn fetch(&self, url: Url) -> Option<String> {
         #[derive(Deserialize)]
-        struct Metadata {
+        struct LoginMetadata {
             authorization_servers: Vec<String>,
         }
         let client = self.client(&url).await?;
@@ -144,7 +145,7 @@ impl Login {
                 return None;
             }
         }
-        let metadata: Metadata = serde_json::from_slice(&document).ok()?;
+        let metadata: LoginMetadata = serde_json::from_slice(&document).ok()?;
         let issuer = metadata.authorization_servers.into_iter().next()?;
         let is_url = Url::parse(&issuer).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));
         is_url.then(|| shown(&issuer, MAX_ISSUER).into_owned())
@@ -190,8 +191,8 @@ mod tests {
     use super::*;
     use crate::config::TransportKind;
 
-    fn login(url: &str, proxy: Option<&str>) -> Login {
-        Login::new(&HttpCarrier {
+    fn login(url: &str, proxy: Option<&str>) -> UpstreamLogin {
+        UpstreamLogin::new(&HttpCarrier {
             url: url.parse().unwrap(),
             transport: TransportKind::Streamable,
             headers: Vec::new(),
@@ -201,7 +202,7 @@ mod tests {
         })
     }
 
-    fn challenged(login: &Login, status: u16, challenge: &str) -> bool {
+    fn challenged(login: &UpstreamLogin, status: u16, challenge: &str) -> bool {
         let mut headers = HeaderMap::new();
         headers.append(
             WWW_AUTHENTICATE,

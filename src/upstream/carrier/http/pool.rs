@@ -26,11 +26,11 @@ use hyper::rt::Executor;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::time::Instant;
 
-pub(super) use self::dial::{Dial, Route};
-pub(super) use self::keep::{Keep, LONGEST};
-use self::stream::{Stream, Tally};
+pub(super) use self::dial::{TcpRoute, UpstreamDial};
+pub(super) use self::keep::{KeepRule, LONGEST};
+use self::stream::{ExchangeState, PooledStream};
 use crate::lock::lock;
-use crate::runtime::wake::{Bell, quietly};
+use crate::runtime::wake::{WakeFilter, defer_wakes};
 use crate::runtime::workers;
 
 /// How often idle connections are looked through for those that are not used any more.
@@ -55,62 +55,62 @@ pub(super) enum PoolError {
 }
 
 /// Workers that keep connections apart; more share.
-const SHELVES: usize = 64;
+const MAX_WORKERS: usize = 64;
 
 /// The connections of one upstream. Clones share them.
 #[derive(Debug, Clone)]
-pub(super) struct Pool {
-    shared: Arc<Shared>,
-    dial: Dial,
+pub(super) struct ConnectionPool {
+    shared: Arc<PoolState>,
+    dial: UpstreamDial,
     /// Scheme and authority.
     origin: Uri,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct PoolState {
     /// One shelf per worker: the reactor of the worker that opened a connection delivers its events.
-    shelves: [Mutex<Kept>; SHELVES],
+    per_worker: [Mutex<IdleSet>; MAX_WORKERS],
     size: usize,
-    keep: Keep,
+    keep: KeepRule,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct IdleSet {
     /// Idle connections; the last one was used last.
-    idle: VecDeque<Idle>,
+    idle: VecDeque<IdleConnection>,
     /// Whether `sweep_until_empty` runs for this shelf.
-    swept: bool,
+    sweeping: bool,
 }
 
 #[derive(Debug)]
-struct Idle {
-    line: Box<Line>,
+struct IdleConnection {
+    line: Box<PooledConnection>,
     since: Instant,
 }
 
 /// One open connection: its request sender, and the driver to poll.
 #[derive(Debug)]
-struct Line {
+struct PooledConnection {
     sender: http1::SendRequest<Full<Bytes>>,
-    driver: http1::Connection<TokioIo<Stream>, Full<Bytes>>,
-    tally: Arc<Tally>,
+    driver: http1::Connection<TokioIo<PooledStream>, Full<Bytes>>,
+    exchange: Arc<ExchangeState>,
     /// The longest idle time after which the connection is still used.
     keep: Duration,
     /// Waker of the driver: holds a wake-up back before it reaches a set of futures around the call, which would rely
     /// on a poll for that wake-up.
-    bell: Bell,
+    wake_filter: WakeFilter,
     ended: bool,
     /// The worker that opened the connection.
-    home: usize,
+    worker: usize,
 }
 
-impl Pool {
+impl ConnectionPool {
     /// Connections to `origin`; each worker keeps up to `size` idle ones.
-    pub(super) fn new(dial: Dial, origin: Uri, size: usize, keep: Keep) -> Self {
-        let shelves = std::array::from_fn(|_| Mutex::default());
+    pub(super) fn new(dial: UpstreamDial, origin: Uri, size: usize, keep: KeepRule) -> Self {
+        let per_worker = std::array::from_fn(|_| Mutex::default());
         Self {
-            shared: Arc::new(Shared {
-                shelves,
+            shared: Arc::new(PoolState {
+                per_worker,
                 size,
                 keep,
             }),
@@ -136,7 +136,7 @@ impl Pool {
         while let Some(line) = self.shared.take() {
             match self.exchange(line, request).await {
                 Ok(response) => return Ok(response),
-                Err(Failed {
+                Err(FailedExchange {
                     unsent: Some(unsent),
                     ..
                 }) => request = unsent,
@@ -153,28 +153,28 @@ impl Pool {
             .map_err(|failed| failed.error)
     }
 
-    async fn connect(&self) -> Result<Box<Line>, PoolError> {
-        let tally = Arc::<Tally>::default();
+    async fn connect(&self) -> Result<Box<PooledConnection>, PoolError> {
+        let exchange = Arc::<ExchangeState>::default();
         let socket = self.dial.connect(&self.origin).await?;
-        let stream = TokioIo::new(Stream::new(socket, Arc::clone(&tally)));
+        let stream = TokioIo::new(PooledStream::new(socket, Arc::clone(&exchange)));
         let (sender, driver) = http1::handshake(stream).await?;
-        Ok(Box::new(Line {
+        Ok(Box::new(PooledConnection {
             sender,
             driver,
-            tally,
+            exchange,
             keep: Duration::ZERO,
-            bell: Bell::new(),
+            wake_filter: WakeFilter::new(),
             ended: false,
-            home: workers::current(),
+            worker: workers::current(),
         }))
     }
 
     async fn exchange(
         &self,
-        mut line: Box<Line>,
+        mut line: Box<PooledConnection>,
         request: Request<Full<Bytes>>,
-    ) -> Result<Response<PooledBody>, Failed> {
-        line.tally.begin();
+    ) -> Result<Response<PooledBody>, FailedExchange> {
+        line.exchange.begin();
         let mut response = pin!(line.sender.try_send_request(request));
         let response = poll_fn(|cx| {
             line.drive(cx);
@@ -183,8 +183,8 @@ impl Pool {
             response.as_mut().poll(&mut quiet)
         })
         .await
-        .map_err(|refused| Failed::new(refused, &line.tally))?;
-        line.tally.end();
+        .map_err(|refused| FailedExchange::new(refused, &line.exchange))?;
+        line.exchange.end();
         line.keep = self.shared.keep.of(response.headers());
         Ok(response.map(|body| {
             let mut body = PooledBody {
@@ -200,17 +200,17 @@ impl Pool {
 }
 
 /// An exchange without an answer.
-struct Failed {
+struct FailedExchange {
     error: PoolError,
     /// The request, if hyper wrote no byte.
     unsent: Option<Request<Full<Bytes>>>,
 }
 
-impl Failed {
-    fn new(mut refused: TrySendError<Request<Full<Bytes>>>, tally: &Tally) -> Self {
+impl FailedExchange {
+    fn new(mut refused: TrySendError<Request<Full<Bytes>>>, exchange: &ExchangeState) -> Self {
         let unsent = refused.take_message();
         let error = refused.into_error();
-        let error = if unsent.is_some() || tally.is_unread() {
+        let error = if unsent.is_some() || exchange.is_unread() {
             PoolError::Unread(error)
         } else {
             PoolError::Http(error)
@@ -219,10 +219,14 @@ impl Failed {
     }
 }
 
-impl Line {
+impl PooledConnection {
     fn drive(&mut self, cx: &mut Context<'_>) {
         // How it ended, the exchange learns from hyper.
-        self.ended = self.ended || self.bell.poll(Pin::new(&mut self.driver), cx).is_ready();
+        self.ended = self.ended
+            || self
+                .wake_filter
+                .poll(Pin::new(&mut self.driver), cx)
+                .is_ready();
     }
 
     /// Whether it can take a request now. Leaves no waker behind: it would wake its last call, or
@@ -233,25 +237,25 @@ impl Line {
     }
 }
 
-impl Shared {
+impl PoolState {
     /// The shelf of a worker.
-    fn lock(&self, worker: usize) -> MutexGuard<'_, Kept> {
+    fn lock(&self, worker: usize) -> MutexGuard<'_, IdleSet> {
         #[expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
-        let kept = &self.shelves[worker % SHELVES];
+        let kept = &self.per_worker[worker % MAX_WORKERS];
         lock(kept)
     }
 
     /// The connection of this worker that was used last and may still be used.
-    fn take(&self) -> Option<Box<Line>> {
+    fn take(&self) -> Option<Box<PooledConnection>> {
         let own = workers::current();
         loop {
-            let Idle { mut line, since } = self.lock(own).idle.pop_back()?;
+            let IdleConnection { mut line, since } = self.lock(own).idle.pop_back()?;
             let idle = since.elapsed();
             if idle >= line.keep {
                 continue;
             }
             if idle >= PROBE_AFTER {
-                line.tally.probe();
+                line.exchange.probe();
             }
             if line.is_free() {
                 return Some(line);
@@ -259,21 +263,21 @@ impl Shared {
         }
     }
 
-    fn put(self: &Arc<Self>, line: Box<Line>) {
+    fn put(self: &Arc<Self>, line: Box<PooledConnection>) {
         if line.keep.is_zero() {
             return;
         }
-        let (since, home) = (Instant::now(), line.home);
-        let mut kept = self.lock(home);
+        let (since, worker) = (Instant::now(), line.worker);
+        let mut kept = self.lock(worker);
         if kept.idle.len() >= self.size {
             return;
         }
-        kept.idle.push_back(Idle { line, since });
-        let sweep = !std::mem::replace(&mut kept.swept, true);
+        kept.idle.push_back(IdleConnection { line, since });
+        let sweep = !std::mem::replace(&mut kept.sweeping, true);
         drop(kept);
         if sweep {
             // Not a task of the gateway: no shutdown waits for the sweep, which ends with the pool.
-            TokioExecutor::new().execute(sweep_until_empty(Arc::downgrade(self), home));
+            TokioExecutor::new().execute(sweep_until_empty(Arc::downgrade(self), worker));
         }
     }
 
@@ -291,18 +295,18 @@ impl Shared {
             .into_iter()
             .partition::<VecDeque<_>, _>(|idle| idle.since.elapsed() < idle.line.keep);
         kept.idle = left;
-        kept.swept = !kept.idle.is_empty();
-        if !kept.swept {
+        kept.sweeping = !kept.idle.is_empty();
+        if !kept.sweeping {
             kept.idle.shrink_to_fit();
         }
-        let left = kept.swept;
+        let left = kept.sweeping;
         drop(kept);
         drop(closed);
         left
     }
 }
 
-async fn sweep_until_empty(shared: std::sync::Weak<Shared>, worker: usize) {
+async fn sweep_until_empty(shared: std::sync::Weak<PoolState>, worker: usize) {
     loop {
         tokio::time::sleep(SWEEP).await;
         if !shared.upgrade().is_some_and(|shared| shared.sweep(worker)) {
@@ -316,7 +320,7 @@ async fn sweep_until_empty(shared: std::sync::Weak<Shared>, worker: usize) {
 #[derive(Debug)]
 pub struct PooledBody {
     body: Incoming,
-    place: Option<(Box<Line>, Arc<Shared>)>,
+    place: Option<(Box<PooledConnection>, Arc<PoolState>)>,
 }
 
 impl PooledBody {
@@ -341,7 +345,7 @@ impl Body for PooledBody {
         // Without a frame the connection is driven here, so that no other task is woken.
         let poll_body = |body: &mut Incoming| {
             let mut quiet = Context::from_waker(Waker::noop());
-            quietly(|| Pin::new(body).poll_frame(&mut quiet)).0
+            defer_wakes(|| Pin::new(body).poll_frame(&mut quiet)).0
         };
         let mut polled = poll_body(&mut this.body);
         if polled.is_pending()

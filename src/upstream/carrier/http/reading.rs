@@ -8,8 +8,8 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::body::UpstreamBody;
-use super::sink::Sink;
-use super::wire::{HttpWire, is_event_stream, is_gone, names_lost_session};
+use super::http_session::{HttpSession, is_event_stream, is_gone, names_lost_session};
+use super::sink::MessageSink;
 use crate::budget::EXEMPT_BYTES;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::protocol::salvage;
@@ -29,7 +29,7 @@ pub(super) const LONGEST_RETRY: Duration = Duration::from_mins(1);
 
 /// Where we are in a stream.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct StreamCursor {
     /// The id of the last event that had one.
     pub(super) last_event: Option<HeaderValue>,
     /// How long the upstream wants us to wait before we come back.
@@ -40,7 +40,7 @@ pub(super) struct Place {
     pub(super) closed: bool,
 }
 
-impl Place {
+impl StreamCursor {
     fn note(&mut self, id: Option<&str>, retry: Option<u64>) {
         self.events += 1;
         if let Some(id) = id {
@@ -72,7 +72,7 @@ pub(super) fn may_pass(status: StatusCode) -> bool {
         )
 }
 
-impl HttpWire {
+impl HttpSession {
     /// Reads a stream until the reply, resuming it where the upstream gave event ids. The request was taken: no error
     /// may look like that of a request that has not run (SPEC M-44).
     ///
@@ -81,9 +81,9 @@ impl HttpWire {
     pub(super) async fn read_stream(
         &self,
         response: Response<UpstreamBody>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
-        let mut place = Place::default();
+        let mut place = StreamCursor::default();
         let mut body = response.into_body();
         let mut attempts = 0;
         loop {
@@ -155,8 +155,8 @@ impl HttpWire {
     pub(super) async fn read_once(
         &self,
         body: &mut UpstreamBody,
-        place: &mut Place,
-        sink: &mut dyn Sink,
+        place: &mut StreamCursor,
+        sink: &mut dyn MessageSink,
     ) -> Result<Option<Message>, LinkError> {
         let mut decoder = SseDecoder::new(self.bounds.event);
         let mut room = None;
@@ -197,8 +197,8 @@ impl HttpWire {
     fn read_fed(
         &self,
         decoder: &mut SseDecoder,
-        place: &mut Place,
-        sink: &mut dyn Sink,
+        place: &mut StreamCursor,
+        sink: &mut dyn MessageSink,
     ) -> Result<Option<Message>, LinkError> {
         loop {
             let mut take =
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_stream_is_resumed_when_the_upstream_wants_but_never_at_once() {
         let pause = |retry| {
-            let mut place = Place::default();
+            let mut place = StreamCursor::default();
             place.note(Some("1"), retry);
             place.pause()
         };

@@ -1,13 +1,13 @@
-//! `Sink`: the receiver of an upstream's event stream.
+//! `MessageSink`: the receiver of an upstream's event stream.
 
 use std::time::Duration;
 
 use crate::budget::ReplyLease;
 use crate::protocol::{Message, ProgressNotice};
-use crate::upstream::room::Growing;
+use crate::upstream::room::GrowingReply;
 
 /// Receiver of a stream's messages, in order. A closure takes messages only.
-pub(crate) trait Sink: Send {
+pub(crate) trait MessageSink: Send {
     /// Takes a message; `Some` is the awaited reply, which ends the reading.
     fn message(&mut self, message: Message) -> Option<Message>;
 
@@ -17,7 +17,7 @@ pub(crate) trait Sink: Send {
     }
 
     /// Room for a reply while it is read, with nothing taken yet; `None` where it counts in no caller's share.
-    fn growing(&self) -> Option<Growing> {
+    fn growing(&self) -> Option<GrowingReply> {
         None
     }
 
@@ -38,7 +38,7 @@ pub(crate) trait Sink: Send {
     fn taken(&mut self) {}
 }
 
-impl<F: FnMut(Message) -> Option<Message> + Send> Sink for F {
+impl<F: FnMut(Message) -> Option<Message> + Send> MessageSink for F {
     fn message(&mut self, message: Message) -> Option<Message> {
         self(message)
     }

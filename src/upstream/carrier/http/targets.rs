@@ -10,7 +10,7 @@ use url::Url;
 
 /// A URL in the two forms of a request line.
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct RequestTarget {
     url: Url,
     /// With scheme and authority.
     pub(super) absolute: Uri,
@@ -18,7 +18,7 @@ pub(super) struct Target {
     pub(super) origin_form: Uri,
 }
 
-impl Target {
+impl RequestTarget {
     fn new(url: &Url) -> Result<Self, http::uri::InvalidUri> {
         let absolute: Uri = url.as_str().parse()?;
         let path = absolute.path_and_query().map_or("/", PathAndQuery::as_str);
@@ -35,16 +35,16 @@ impl Target {
 
 /// The configured URL, the other one, and the choice of the server.
 #[derive(Debug)]
-pub(super) struct Targets {
-    configured: Target,
-    other: Target,
+pub(super) struct RequestTargets {
+    configured: RequestTarget,
+    other: RequestTarget,
     /// Whether the server has redirected away from the configured URL.
     moved: AtomicBool,
 }
 
 /// How a request went out.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sent {
+pub(super) struct SentRoute {
     /// To the URL that the upstream led to.
     pub(super) moved: bool,
     pub(super) is_post: bool,
@@ -52,59 +52,64 @@ pub(super) struct Sent {
 
 /// Whether an answer stands or redirects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum RedirectVerdict {
     /// The answer stands.
     Stands,
     /// The request is to be retried at the other URL.
     Moved,
 }
 
-impl Targets {
+impl RequestTargets {
     pub(super) fn new(url: &Url) -> Result<Self, http::uri::InvalidUri> {
         let mut url = url.clone();
         url.set_fragment(None);
         Ok(Self {
-            configured: Target::new(&url)?,
-            other: Target::new(&slashed(&url))?,
+            configured: RequestTarget::new(&url)?,
+            other: RequestTarget::new(&slashed(&url))?,
             moved: AtomicBool::new(false),
         })
     }
 
-    pub(super) fn configured(&self) -> &Target {
+    pub(super) fn configured(&self) -> &RequestTarget {
         &self.configured
     }
 
     /// The URL that requests go to now, and whether the upstream led to it.
-    pub(super) fn current(&self) -> (bool, &Target) {
+    pub(super) fn current(&self) -> (bool, &RequestTarget) {
         let moved = self.moved.load(Ordering::Relaxed);
         (moved, self.of(moved))
     }
 
-    fn of(&self, moved: bool) -> &Target {
+    fn of(&self, moved: bool) -> &RequestTarget {
         if moved { &self.other } else { &self.configured }
     }
 
     /// Reads the answer to a request, which went to the configured URL or, `moved`, to the other one. A redirect to the
     /// other URL is remembered, until that URL turns out not to be served. GET and DELETE do not count for that:
     /// servers without streams refuse GET, and some refuse DELETE.
-    pub(super) fn judge(&self, sent: Sent, status: StatusCode, headers: &HeaderMap) -> Verdict {
-        let Sent { moved, is_post } = sent;
+    pub(super) fn judge(
+        &self,
+        sent: SentRoute,
+        status: StatusCode,
+        headers: &HeaderMap,
+    ) -> RedirectVerdict {
+        let SentRoute { moved, is_post } = sent;
         match status {
             StatusCode::TEMPORARY_REDIRECT | StatusCode::PERMANENT_REDIRECT => {
                 let leads_to = self.of(!moved);
                 let location = headers.get(LOCATION).and_then(|it| it.to_str().ok());
                 let target = location.and_then(|it| self.of(moved).url.join(it).ok());
                 if target.as_ref() != Some(&leads_to.url) {
-                    return Verdict::Stands;
+                    return RedirectVerdict::Stands;
                 }
                 self.moved.store(!moved, Ordering::Relaxed);
-                Verdict::Moved
+                RedirectVerdict::Moved
             }
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED if moved && is_post => {
                 self.moved.store(false, Ordering::Relaxed);
-                Verdict::Stands
+                RedirectVerdict::Stands
             }
-            _ => Verdict::Stands,
+            _ => RedirectVerdict::Stands,
         }
     }
 }
@@ -127,15 +132,15 @@ mod tests {
 
     const REDIRECT: StatusCode = StatusCode::TEMPORARY_REDIRECT;
 
-    fn judge(targets: &Targets, status: StatusCode, location: &str) -> Verdict {
+    fn judge(targets: &RequestTargets, status: StatusCode, location: &str) -> RedirectVerdict {
         let mut headers = HeaderMap::new();
         headers.insert(LOCATION, location.parse().unwrap());
         let (moved, is_post) = (targets.current().0, true);
-        targets.judge(Sent { moved, is_post }, status, &headers)
+        targets.judge(SentRoute { moved, is_post }, status, &headers)
     }
 
-    fn targets(url: &str) -> Targets {
-        Targets::new(&url.parse().unwrap()).unwrap()
+    fn targets(url: &str) -> RequestTargets {
+        RequestTargets::new(&url.parse().unwrap()).unwrap()
     }
 
     // Spec: SPEC U-11.
@@ -148,7 +153,7 @@ mod tests {
     fn slash_redirect_is_followed(#[case] url: &str, #[case] location: &str) {
         for status in [REDIRECT, StatusCode::PERMANENT_REDIRECT] {
             let targets = targets(url);
-            assert_eq!(judge(&targets, status, location), Verdict::Moved);
+            assert_eq!(judge(&targets, status, location), RedirectVerdict::Moved);
             assert_eq!(targets.current().1.url, targets.other.url);
         }
     }
@@ -168,10 +173,10 @@ mod tests {
     #[case::nothing("http://up.test/mcp", "")]
     fn other_redirects_stand(#[case] url: &str, #[case] location: &str) {
         let targets = targets(url);
-        assert_eq!(judge(&targets, REDIRECT, location), Verdict::Stands);
+        assert_eq!(judge(&targets, REDIRECT, location), RedirectVerdict::Stands);
         assert_eq!(targets.current().1.url, targets.configured.url);
         let moved_for_good = judge(&targets, StatusCode::FOUND, "/mcp/");
-        assert_eq!(moved_for_good, Verdict::Stands, "302 is not 307");
+        assert_eq!(moved_for_good, RedirectVerdict::Stands, "302 is not 307");
     }
 
     #[rstest]
@@ -180,12 +185,12 @@ mod tests {
     fn moved_path_that_is_gone_is_forgotten(#[case] status: StatusCode) {
         let targets = targets("http://up.test/mcp");
         judge(&targets, REDIRECT, "/mcp/");
-        assert_eq!(judge(&targets, StatusCode::OK, ""), Verdict::Stands);
+        assert_eq!(judge(&targets, StatusCode::OK, ""), RedirectVerdict::Stands);
         assert_eq!(targets.current().1.origin_form, "/mcp/");
         let (moved, is_post) = (true, false);
-        targets.judge(Sent { moved, is_post }, status, &HeaderMap::new());
+        targets.judge(SentRoute { moved, is_post }, status, &HeaderMap::new());
         assert_eq!(targets.current().1.origin_form, "/mcp/", "it has no stream");
-        assert_eq!(judge(&targets, status, ""), Verdict::Stands);
+        assert_eq!(judge(&targets, status, ""), RedirectVerdict::Stands);
         assert_eq!(targets.current().1.origin_form, "/mcp");
     }
 
@@ -193,7 +198,7 @@ mod tests {
     fn path_that_moved_back_is_followed_back() {
         let targets = targets("http://up.test/mcp");
         judge(&targets, REDIRECT, "/mcp/");
-        assert_eq!(judge(&targets, REDIRECT, "/mcp"), Verdict::Moved);
+        assert_eq!(judge(&targets, REDIRECT, "/mcp"), RedirectVerdict::Moved);
         assert_eq!(targets.current().1.origin_form, "/mcp");
     }
 }

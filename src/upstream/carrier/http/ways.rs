@@ -21,8 +21,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use super::body::UpstreamBody;
 use super::client::ClientError;
 use super::exchange_error::ExchangeError;
-use super::lanes::{AT_ONCE, Lanes};
-use super::pool::{self, Dial, Keep, Pool, Route};
+use super::h2_clients::{AT_ONCE, ClientSet};
+use super::pool::{self, ConnectionPool, KeepRule, TcpRoute, UpstreamDial};
 use crate::config::{HttpCarrier, TransportKind};
 
 /// How long a TCP connect may take.
@@ -46,71 +46,71 @@ const STREAM_WINDOW: u32 = 256 << 10;
 
 /// How requests reach one upstream.
 #[derive(Debug)]
-pub(super) enum Way {
+pub(super) enum ClientChoice {
     /// HTTP/1.1, as nothing can negotiate more.
-    Pooled(Pool),
+    Pooled(ConnectionPool),
     /// Over TLS, which negotiates the version.
     Negotiated {
-        lanes: Box<Shared>,
-        pool: Pool,
+        lanes: Box<HyperClients>,
+        pool: ConnectionPool,
         /// Whether the upstream speaks HTTP/1.1. Set by its answers.
         is_http1: AtomicBool,
     },
     /// HTTP/1.1 that may be upgraded, which the pool cannot.
-    Upgraded(Box<Shared>),
+    Upgraded(Box<HyperClients>),
 }
 
 /// hyper's clients.
 #[derive(Debug, Clone)]
-pub(super) enum Shared {
-    Direct(Lanes<HttpsConnector<HttpConnector>>),
-    Proxied(Lanes<HttpsConnector<Tunnel<HttpConnector>>>),
+pub(super) enum HyperClients {
+    Direct(ClientSet<HttpsConnector<HttpConnector>>),
+    Proxied(ClientSet<HttpsConnector<Tunnel<HttpConnector>>>),
 }
 
 /// The client for one request.
 #[derive(Debug)]
-pub(super) enum Carry<'a> {
+pub(super) enum ClientGrant<'a> {
     /// Takes requests in origin form that name their host.
-    Pool(&'a Pool),
+    Pool(&'a ConnectionPool),
     /// Takes requests in absolute form.
-    Shared(&'a Shared),
+    Shared(&'a HyperClients),
 }
 
-impl Way {
+impl ClientChoice {
     /// The way to the upstream that `carrier` describes.
     ///
     /// # Errors
     /// [`ClientError`] when the configuration cannot be used.
     pub(super) fn new(carrier: &HttpCarrier, uri: &Uri) -> Result<Self, ClientError> {
         let route = route(carrier)?;
-        let keep = Keep {
+        let keep = KeepRule {
             unnamed: carrier.pool_idle,
         };
-        let pool = |dial| Pool::new(dial, uri.clone(), pool::SIZE, keep);
+        let pool = |dial| ConnectionPool::new(dial, uri.clone(), pool::SIZE, keep);
         if upgrades(carrier) {
-            return Ok(Self::Upgraded(Box::new(Shared::new(carrier, route)?)));
+            return Ok(Self::Upgraded(Box::new(HyperClients::new(carrier, route)?)));
         }
         if carrier.url.scheme() == "http" {
-            return Ok(Self::Pooled(pool(Dial::plain(route))));
+            return Ok(Self::Pooled(pool(UpstreamDial::plain(route))));
         }
         let mut tls = tls_config(carrier)?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let dial = Dial::tls(route.clone(), tls, server_name(uri)?);
+        let dial = UpstreamDial::tls(route.clone(), tls, server_name(uri)?);
         Ok(Self::Negotiated {
             pool: pool(dial),
-            lanes: Box::new(Shared::new(carrier, route)?),
+            lanes: Box::new(HyperClients::new(carrier, route)?),
             is_http1: AtomicBool::new(false),
         })
     }
 
     /// The client for the next request.
-    pub(super) fn carry(&self) -> Carry<'_> {
+    pub(super) fn carry(&self) -> ClientGrant<'_> {
         match self {
-            Self::Pooled(pool) => Carry::Pool(pool),
+            Self::Pooled(pool) => ClientGrant::Pool(pool),
             Self::Negotiated { pool, is_http1, .. } if is_http1.load(Ordering::Relaxed) => {
-                Carry::Pool(pool)
+                ClientGrant::Pool(pool)
             }
-            Self::Negotiated { lanes, .. } | Self::Upgraded(lanes) => Carry::Shared(lanes),
+            Self::Negotiated { lanes, .. } | Self::Upgraded(lanes) => ClientGrant::Shared(lanes),
         }
     }
 
@@ -130,31 +130,33 @@ impl Way {
     }
 }
 
-impl Shared {
-    fn new(carrier: &HttpCarrier, route: Route) -> Result<Self, ClientError> {
+impl HyperClients {
+    fn new(carrier: &HttpCarrier, route: TcpRoute) -> Result<Self, ClientError> {
         Ok(match route {
-            Route::Direct(tcp) => Self::Direct(Lanes::new(builder(), connector(carrier, tcp)?)),
-            Route::Proxied(tunnel) => {
-                Self::Proxied(Lanes::new(builder(), connector(carrier, tunnel)?))
+            TcpRoute::Direct(tcp) => {
+                Self::Direct(ClientSet::new(builder(), connector(carrier, tcp)?))
+            }
+            TcpRoute::Proxied(tunnel) => {
+                Self::Proxied(ClientSet::new(builder(), connector(carrier, tunnel)?))
             }
         })
     }
 }
 
-impl Carry<'_> {
+impl ClientGrant<'_> {
     pub(super) async fn send(
         self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         Ok(match self {
             Self::Pool(pool) => pool.send(request).await?.map(UpstreamBody::Plain),
-            Self::Shared(Shared::Direct(lanes)) => lanes.send(request).await?,
-            Self::Shared(Shared::Proxied(lanes)) => lanes.send(request).await?,
+            Self::Shared(HyperClients::Direct(lanes)) => lanes.send(request).await?,
+            Self::Shared(HyperClients::Proxied(lanes)) => lanes.send(request).await?,
         })
     }
 }
 
-fn route(carrier: &HttpCarrier) -> Result<Route, ClientError> {
+fn route(carrier: &HttpCarrier) -> Result<TcpRoute, ClientError> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -165,8 +167,8 @@ fn route(carrier: &HttpCarrier) -> Result<Route, ClientError> {
     #[cfg(target_os = "linux")]
     tcp.set_tcp_user_timeout(Some(UNACKNOWLEDGED));
     Ok(match &carrier.proxy {
-        None => Route::Direct(tcp),
-        Some(proxy) => Route::Proxied(Tunnel::new(proxy.as_str().parse()?, tcp)),
+        None => TcpRoute::Direct(tcp),
+        Some(proxy) => TcpRoute::Proxied(Tunnel::new(proxy.as_str().parse()?, tcp)),
     })
 }
 

@@ -5,18 +5,18 @@ use http_body::Body as _;
 use http_body_util::{BodyExt, Limited};
 
 use super::body::UpstreamBody;
-use super::sink::Sink;
-use super::wire::HttpWire;
+use super::http_session::HttpSession;
+use super::sink::MessageSink;
 use crate::budget::EXEMPT_BYTES;
 use crate::protocol::json;
 use crate::upstream::error::LinkError;
 
-impl HttpWire {
+impl HttpSession {
     /// Reads a whole body, which takes its room from the share of `sink`.
     pub(super) async fn body(
         &self,
         body: UpstreamBody,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Bytes, LinkError> {
         let announced = body.size_hint().exact();
         if announced.is_none_or(|len| len > EXEMPT_BYTES as u64) {
@@ -38,7 +38,7 @@ impl HttpWire {
         &self,
         mut body: UpstreamBody,
         announced: Option<u64>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Bytes, LinkError> {
         let announced = announced.map_or(0, |len| usize::try_from(len).unwrap_or(usize::MAX));
         let mut room = sink.growing();

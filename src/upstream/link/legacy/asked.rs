@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::calls::Pending;
-use super::connection::Connection;
-use super::related::Related;
+use super::calls::PendingReply;
+use super::connection::LegacyConnection;
+use super::related::RelatedQuestion;
 use crate::call::{DownstreamLink, InputOutcome, InputRequest, InputRequests};
 use crate::telemetry::metrics::COUNTERS;
-use crate::upstream::carrier::Unattributed;
+use crate::upstream::carrier::AskedClient;
 use crate::upstream::lock;
 
 /// A call with the link to its client.
-pub(super) type AskedCall = (Arc<dyn DownstreamLink>, Arc<Pending>);
+pub(super) type AskedCall = (Arc<dyn DownstreamLink>, Arc<PendingReply>);
 
-impl Connection {
+impl LegacyConnection {
     /// Asks the client of a call; `None` when the call is over first. A question that `names_none` was not of a
     /// call whose reply is there: it moves to another call of the same client, for as long as it may take.
     pub(super) async fn ask_in(
@@ -70,7 +70,7 @@ impl Connection {
     pub(super) fn asked_call(
         &self,
         origin: Option<u64>,
-        related: Option<&Related>,
+        related: Option<&RelatedQuestion>,
     ) -> Option<AskedCall> {
         let pending = lock(&self.pending);
         let waits = related.and_then(|related| {
@@ -80,7 +80,7 @@ impl Connection {
         let call = match origin {
             _ if waits.is_some() => waits,
             Some(id) => pending.get(&id),
-            None if self.settings.unattributed == Unattributed::Call => {
+            None if self.settings.unattributed == AskedClient::Call => {
                 let mut askable = pending.values().filter(|call| call.may_be_asked);
                 if self.settings.exclusive {
                     // All of them are one client's; one that is asked already waits for its answer.

@@ -9,20 +9,20 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Connection;
+use super::connection::LegacyConnection;
+use super::connection_choice::may_be_asked;
 use super::in_flight::InFlight;
-use super::lasting::is_over;
-use super::own_stream::OwnStream;
-use super::place::may_be_asked;
-use super::wire::Wire;
+use super::post_stream::LegacyPostStream;
+use super::task_progress::is_over;
+use super::wire::LegacyWire;
 use crate::budget::{ReplyLease, ReplyRoom};
 use crate::call::{Call, DownstreamLink, Reply};
 use crate::protocol::meta::{self, BAGGAGE};
 use crate::protocol::{Message, json, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
-use crate::upstream::activity::{Activity, before_sending};
-use crate::upstream::carrier::duplex::Departure;
+use crate::upstream::carrier::duplex::DepartureFlag;
+use crate::upstream::deadlines::{CallActivity, before_sending};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::observe::{self, client_span};
 use crate::upstream::lock;
@@ -38,7 +38,7 @@ const LONGEST_VISIT: usize = 1024;
     clippy::struct_excessive_bools,
     reason = "four facts that do not depend on each other"
 )]
-pub(super) struct Pending {
+pub(super) struct PendingReply {
     pub(super) id: u64,
     /// The client's link; none for our own requests.
     pub(super) link: Option<Arc<dyn DownstreamLink>>,
@@ -55,10 +55,10 @@ pub(super) struct Pending {
     /// Whether a message without a call may belong to this call.
     pub(super) is_talked_of: bool,
     /// The elicitations by URL that the upstream sent for the call, by their ids.
-    pub(super) visits: Mutex<Vec<String>>,
-    pub(super) activity: Arc<Activity>,
+    pub(super) url_elicitations: Mutex<Vec<String>>,
+    pub(super) activity: Arc<CallActivity>,
     /// Progress of the send to a pipe or a socket.
-    pub(super) departure: Departure,
+    pub(super) departure: DepartureFlag,
     /// Cancelled at the end of the request, which withdraws its questions.
     pub(super) over: CancellationToken,
     /// Whether its reply is there.
@@ -67,11 +67,11 @@ pub(super) struct Pending {
 }
 
 /// Receives the reply to one of our requests, if any.
-pub(super) type Landing = oneshot::Receiver<Result<Message, LinkError>>;
+pub(super) type ReplySlot = oneshot::Receiver<Result<Message, LinkError>>;
 
-impl Pending {
+impl PendingReply {
     /// A request of our own.
-    pub(super) fn new(id: u64, activity: &Arc<Activity>) -> Self {
+    pub(super) fn new(id: u64, activity: &Arc<CallActivity>) -> Self {
         Self {
             id,
             link: None,
@@ -81,9 +81,9 @@ impl Pending {
             is_list: false,
             may_be_asked: false,
             is_talked_of: true,
-            visits: Mutex::default(),
+            url_elicitations: Mutex::default(),
             activity: Arc::clone(activity),
-            departure: Departure::default(),
+            departure: DepartureFlag::default(),
             over: CancellationToken::new(),
             landed: AtomicBool::new(false),
             reply: Mutex::default(),
@@ -114,19 +114,21 @@ impl Pending {
 
     /// Notes an elicitation by its id. Only the first ones are remembered.
     pub(super) fn note_asked(&self, elicitation: &str) {
-        let mut visits = lock(&self.visits);
-        if visits.len() < MOST_VISITS && elicitation.len() <= LONGEST_VISIT {
-            visits.push(elicitation.to_owned());
+        let mut url_elicitations = lock(&self.url_elicitations);
+        if url_elicitations.len() < MOST_VISITS && elicitation.len() <= LONGEST_VISIT {
+            url_elicitations.push(elicitation.to_owned());
         }
     }
 
     /// Whether an elicitation was sent for this call.
     pub(super) fn has_asked(&self, elicitation: &str) -> bool {
-        lock(&self.visits).iter().any(|visit| visit == elicitation)
+        lock(&self.url_elicitations)
+            .iter()
+            .any(|url_elicitation| url_elicitation == elicitation)
     }
 }
 
-impl Connection {
+impl LegacyConnection {
     /// Sends a call and waits for its reply, within the upstream's deadlines.
     ///
     /// # Cancel safety
@@ -169,9 +171,9 @@ impl Connection {
             };
         }
         let bytes = edit.finish();
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(CallActivity::new());
         let task = (method == "tasks/result").then(|| request.param_str("taskId"));
-        let pending = Pending {
+        let pending = PendingReply {
             task: task.flatten().map(Cow::into_owned),
             wants_task: request.param("task").is_some(),
             is_list: methods::is_list(method),
@@ -180,7 +182,7 @@ impl Connection {
             // It may go beside a call, whose log messages it is for.
             is_talked_of: method != "logging/setLevel",
             progress,
-            ..Pending::new(id, &activity)
+            ..PendingReply::new(id, &activity)
         };
         let (flight, reply) = self.take_off(pending);
         let upstream = &self.settings.upstream;
@@ -191,7 +193,7 @@ impl Connection {
                 let reply = reply.and_then(|reply| self.with_outcome(method, reply));
                 // Before it lands: progress may come right behind the reply.
                 if let Ok(reply) = &reply {
-                    self.lasting.keep(request, flight.pending(), reply);
+                    self.task_progress.keep(request, flight.pending(), reply);
                 }
                 flight.landed();
                 reply
@@ -200,8 +202,8 @@ impl Connection {
                 flight.abort("timeout");
                 Err(match &self.wire {
                     _ if activity.awaits_room() => LinkError::no_room(),
-                    Wire::Duplex(duplex) => duplex.timed_out(activity.started(), &self.settings),
-                    Wire::Http(_) => LinkError::Timeout,
+                    LegacyWire::Duplex(duplex) => duplex.timed_out(activity.started(), &self.settings),
+                    LegacyWire::Http(_) => LinkError::Timeout,
                 })
             }
             () = call.cancel.cancelled() => {
@@ -209,10 +211,10 @@ impl Connection {
                 Err(LinkError::Cancelled)
             }
         };
-        self.ears.called();
+        self.get_stream.called();
         span.finish(observe::outcome(&outcome));
         if let Ok(reply) = &outcome {
-            self.lasting.replied(method, request, reply);
+            self.task_progress.replied(method, request, reply);
         }
         outcome.map(Reply::Relayed)
     }
@@ -239,7 +241,7 @@ impl Connection {
     /// Trace context for `_meta`, as JSON text: a pipe has no headers, and the client's own `traceparent` must not stay
     /// the parent (SPEC C-98).
     fn stamp(&self, request: &Message, trace: &TraceContext) -> (Option<String>, Option<String>) {
-        let piped = matches!(self.wire, Wire::Duplex(_));
+        let piped = matches!(self.wire, LegacyWire::Duplex(_));
         if !piped && request.meta(TRACEPARENT).is_none() {
             return (None, None);
         }
@@ -254,8 +256,8 @@ impl Connection {
         let bytes = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"{name}":{value}}}}}"#
         );
-        let activity = Arc::new(Activity::new());
-        let (flight, reply) = self.take_off(Pending::new(id, &activity));
+        let activity = Arc::new(CallActivity::new());
+        let (flight, reply) = self.take_off(PendingReply::new(id, &activity));
         let limit = self.settings.upstream.connect_timeout;
         let exchange = self.exchange(flight.pending(), bytes.into(), None, reply);
         match tokio::time::timeout(limit, exchange).await {
@@ -275,7 +277,7 @@ impl Connection {
         id < self.next_id.load(Ordering::Relaxed)
     }
 
-    pub(super) fn take_off(self: &Arc<Self>, pending: Pending) -> (InFlight, Landing) {
+    pub(super) fn take_off(self: &Arc<Self>, pending: PendingReply) -> (InFlight, ReplySlot) {
         let (sender, receiver) = oneshot::channel();
         *lock(&pending.reply) = Some(sender);
         let pending = Arc::new(pending);
@@ -285,19 +287,19 @@ impl Connection {
 
     pub(super) async fn exchange(
         self: &Arc<Self>,
-        pending: &Arc<Pending>,
+        pending: &Arc<PendingReply>,
         bytes: Bytes,
         trace: Option<&TraceContext>,
-        reply: Landing,
+        reply: ReplySlot,
     ) -> Result<Message, LinkError> {
         match &self.wire {
-            Wire::Duplex(duplex) => {
+            LegacyWire::Duplex(duplex) => {
                 let _busy = duplex.busy();
                 let reply = async { reply.await.map_err(|_| duplex.lost())? };
                 duplex.ask(bytes, &pending.departure, reply).await
             }
-            Wire::Http(http) => {
-                let mut take = OwnStream::new(self, pending);
+            LegacyWire::Http(http) => {
+                let mut take = LegacyPostStream::new(self, pending);
                 let outcome = tokio::select! {
                     biased;
                     direct = http.request(bytes, trace, &mut take) => direct,

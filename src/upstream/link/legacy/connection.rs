@@ -12,41 +12,41 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use super::Settings;
-use super::calls::Pending;
-use super::ears::Ears;
-use super::lasting::Lasting;
-use super::turn::Turn;
-use super::wire::Wire;
+use super::LinkSettings;
+use super::calls::PendingReply;
+use super::get_stream::GetStream;
+use super::input_turn::InputTurn;
+use super::task_progress::TaskProgress;
+use super::wire::LegacyWire;
 use crate::call::ServerDeclaration;
 use crate::cause::chain;
 use crate::process::HoldGuard;
 use crate::protocol::RequestId;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::error::LinkError;
-use crate::upstream::hearing::next_stretch;
 use crate::upstream::link::abandoned_calls::GivenUp;
 use crate::upstream::lock;
+use crate::upstream::notice_feed::next_epoch;
 
 /// How long the close of an HTTP session waits for `farewells`.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A connection after its handshake.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) settings: Arc<Settings>,
-    pub(super) wire: Wire,
+pub(super) struct LegacyConnection {
+    pub(super) settings: Arc<LinkSettings>,
+    pub(super) wire: LegacyWire,
     declared: Arc<ServerDeclaration>,
     pub(super) next_id: AtomicU64,
-    pub(super) pending: Mutex<HashMap<u64, Arc<Pending>>>,
+    pub(super) pending: Mutex<HashMap<u64, Arc<PendingReply>>>,
     /// Calls that have become tasks.
-    pub(super) lasting: Lasting,
+    pub(super) task_progress: TaskProgress,
     /// Calls that may become tasks, dropped before their reply.
     pub(super) given_up: GivenUp<()>,
     /// Open questions of the upstream, by its id, with tokens that withdraw them.
     pub(super) asking: Mutex<HashMap<RequestId, CancellationToken>>,
     /// The right of a call to be asked without being named.
-    pub(super) turn: Turn,
+    pub(super) turn: InputTurn,
     /// Permits for answers that the gateway gives without asking a client.
     pub(super) answers: Arc<Semaphore>,
     forgotten: AtomicBool,
@@ -57,19 +57,19 @@ pub(super) struct Connection {
     pub(super) closed: CancellationToken,
     /// Cancellations on their way over HTTP.
     pub(super) farewells: TaskTracker,
-    pub(super) ears: Ears,
-    /// The stretch of hearing of a pipe, which lasts as long as the connection.
-    stretch: u64,
+    pub(super) get_stream: GetStream,
+    /// The epoch of a pipe's notice feed, which lasts as long as the connection.
+    epoch: u64,
     /// Spares an unused child from the idle stop.
     held: Mutex<Option<HoldGuard>>,
     _counted: UpstreamSession,
 }
 
-impl Connection {
+impl LegacyConnection {
     /// A connection over `wire`, whose handshake is done.
     pub(super) fn new(
-        settings: &Arc<Settings>,
-        wire: Wire,
+        settings: &Arc<LinkSettings>,
+        wire: LegacyWire,
         declared: Arc<ServerDeclaration>,
     ) -> Arc<Self> {
         Arc::new(Self {
@@ -78,18 +78,18 @@ impl Connection {
             declared,
             next_id: AtomicU64::new(2),
             pending: Mutex::default(),
-            lasting: Lasting::default(),
+            task_progress: TaskProgress::default(),
             given_up: GivenUp::default(),
             asking: Mutex::default(),
-            turn: Turn::new(),
+            turn: InputTurn::new(),
             answers: Arc::new(Semaphore::new(settings.upstream.open_questions)),
             forgotten: AtomicBool::new(false),
             end_noted: AtomicBool::new(false),
             over: CancellationToken::new().drop_guard(),
             closed: CancellationToken::new(),
             farewells: TaskTracker::new(),
-            ears: Ears::default(),
-            stretch: next_stretch(),
+            get_stream: GetStream::default(),
+            epoch: next_epoch(),
             held: Mutex::default(),
             _counted: UpstreamSession::begin(&settings.load),
         })
@@ -102,37 +102,37 @@ impl Connection {
     pub(super) fn is_closed(&self) -> bool {
         self.forgotten.load(Ordering::Relaxed)
             || match &self.wire {
-                Wire::Duplex(duplex) => duplex.closed().is_cancelled(),
-                Wire::Http(_) => false,
+                LegacyWire::Duplex(duplex) => duplex.closed().is_cancelled(),
+                LegacyWire::Http(_) => false,
             }
     }
 
     /// Whether the upstream can tell this connection from others.
     pub(super) fn has_session(&self) -> bool {
         match &self.wire {
-            Wire::Duplex(_) => true,
-            Wire::Http(http) => http.has_session(),
+            LegacyWire::Duplex(_) => true,
+            LegacyWire::Http(http) => http.has_session(),
         }
     }
 
     /// Whether all messages share one pipe or stream, so that questions do not tell their call.
     pub(super) fn is_pipe(&self) -> bool {
-        matches!(self.wire, Wire::Duplex(_))
+        matches!(self.wire, LegacyWire::Duplex(_))
     }
 
-    /// See [`crate::call::UpstreamLink::hearing`].
-    pub(super) fn hearing(&self) -> Option<u64> {
+    /// See [`crate::call::UpstreamLink::notice_feed`].
+    pub(super) fn notice_feed(&self) -> Option<u64> {
         match &self.wire {
-            Wire::Duplex(_) => Some(self.stretch),
-            Wire::Http(http) => http.hearing().stretch(),
+            LegacyWire::Duplex(_) => Some(self.epoch),
+            LegacyWire::Http(http) => http.notice_feed().epoch(),
         }
     }
 
-    /// See [`crate::call::UpstreamLink::until_heard`].
-    pub(super) async fn until_heard(&self) -> bool {
+    /// See [`crate::call::UpstreamLink::wait_until_live`].
+    pub(super) async fn wait_until_live(&self) -> bool {
         match &self.wire {
-            Wire::Duplex(_) => true,
-            Wire::Http(http) => self.can_push() && http.hearing().begun().await,
+            LegacyWire::Duplex(_) => true,
+            LegacyWire::Http(http) => self.can_push() && http.notice_feed().begun().await,
         }
     }
 
@@ -144,8 +144,8 @@ impl Connection {
     pub(super) fn over(&self) -> impl Future<Output = ()> + Send + use<> {
         let over = self.over.token().clone();
         let pipe = match &self.wire {
-            Wire::Duplex(duplex) => duplex.closed().clone(),
-            Wire::Http(_) => over.clone(),
+            LegacyWire::Duplex(duplex) => duplex.closed().clone(),
+            LegacyWire::Http(_) => over.clone(),
         };
         async move {
             tokio::select! {
@@ -159,7 +159,7 @@ impl Connection {
     pub(super) fn forget(self: &Arc<Self>) {
         self.forgotten.store(true, Ordering::Relaxed);
         self.over.token().cancel();
-        self.lasting.clear();
+        self.task_progress.clear();
         self.listen(false);
     }
 
@@ -177,7 +177,7 @@ impl Connection {
     /// Sends a notification of a client, counted as dropped when the upstream does not take it in time.
     ///
     /// # Cancel safety
-    /// As that of [`Wire::send`].
+    /// As that of [`LegacyWire::send`].
     pub(super) async fn notify(&self, message: Bytes) {
         if let Err(LinkError::Timeout) = self.deliver_message(message).await {
             LABELED.notifications_dropped.add(&self.settings.name, 1);
@@ -193,7 +193,7 @@ impl Connection {
 
     /// Spares an unused child from the idle stop, or no longer.
     pub(super) fn hold(&self, wanted: bool) {
-        let Wire::Duplex(duplex) = &self.wire else {
+        let LegacyWire::Duplex(duplex) = &self.wire else {
             return;
         };
         let mut held = lock(&self.held);
@@ -244,7 +244,7 @@ impl Connection {
 
     /// Counts the session as lost, once, if its pipe closed without a `close` of ours.
     pub(super) fn note_end(&self) {
-        if let Wire::Duplex(duplex) = &self.wire
+        if let LegacyWire::Duplex(duplex) = &self.wire
             && duplex.closed().is_cancelled()
             && !self.closed.is_cancelled()
             && duplex.broke_off()
@@ -256,10 +256,10 @@ impl Connection {
 
     /// Fails all pending requests and withdraws open questions.
     pub(super) fn fail_all(&self) {
-        self.lasting.clear();
+        self.task_progress.clear();
         let last_words = match &self.wire {
-            Wire::Duplex(duplex) => duplex.last_words(),
-            Wire::Http(_) => None,
+            LegacyWire::Duplex(duplex) => duplex.last_words(),
+            LegacyWire::Http(_) => None,
         };
         let waiting: Vec<_> = lock(&self.pending)
             .values()

@@ -7,11 +7,11 @@ use bytes::Bytes;
 use crate::call::ServerDeclaration;
 use crate::config;
 use crate::protocol::{Era, Message, Revision, json};
-use crate::upstream::carrier::Settings;
+use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
 
 /// The first message of a session, under id 1.
-pub(in crate::upstream) fn request(settings: &Settings) -> Bytes {
+pub(in crate::upstream) fn request(settings: &LinkSettings) -> Bytes {
     let mut out = format!(
         r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":"#,
         settings.offer.as_str()

@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::calls::Pending;
-use super::connection::Connection;
-use super::wire::Wire;
+use super::calls::PendingReply;
+use super::connection::LegacyConnection;
+use super::wire::LegacyWire;
 use crate::upstream::link::cancellation;
 use crate::upstream::lock;
 
 /// Cancels a request upstream on drop unless it landed (SPEC C-10, C-11).
 #[derive(Debug)]
 pub(super) struct InFlight {
-    connection: Arc<Connection>,
-    pending: Arc<Pending>,
+    connection: Arc<LegacyConnection>,
+    pending: Arc<PendingReply>,
     done: bool,
 }
 
 impl InFlight {
     /// A request in `pending` of the `connection` until this is dropped.
-    pub(super) fn new(connection: Arc<Connection>, pending: Arc<Pending>) -> Self {
+    pub(super) fn new(connection: Arc<LegacyConnection>, pending: Arc<PendingReply>) -> Self {
         Self {
             connection,
             pending,
@@ -28,7 +28,7 @@ impl InFlight {
     }
 
     /// The state of the request.
-    pub(super) fn pending(&self) -> &Arc<Pending> {
+    pub(super) fn pending(&self) -> &Arc<PendingReply> {
         &self.pending
     }
 
@@ -46,7 +46,7 @@ impl InFlight {
 
     /// Takes the request back where it has not left, else cancels it. Its send must have been dropped.
     fn tell_cancelled(&self, reason: &str) {
-        if let Wire::Duplex(duplex) = &self.connection.wire
+        if let LegacyWire::Duplex(duplex) = &self.connection.wire
             && duplex.withdraw(&self.pending.departure)
         {
             return;
@@ -57,8 +57,8 @@ impl InFlight {
         }
         let bytes = cancellation::of_request(self.pending.id, reason);
         match &self.connection.wire {
-            Wire::Duplex(duplex) => duplex.cancel(bytes),
-            Wire::Http(_) => {
+            LegacyWire::Duplex(duplex) => duplex.cancel(bytes),
+            LegacyWire::Http(_) => {
                 let connection = Arc::clone(&self.connection);
                 let token = connection.farewells.token();
                 self.connection.settings.tasks.spawn(async move {

@@ -7,25 +7,25 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{error, its_call_is_over, out_of_reach, refusal, response, unanswered};
-use super::calls::Pending;
-use super::connection::Connection;
-use super::related::{self, Related};
-use super::wire::Wire;
+use super::calls::PendingReply;
+use super::connection::LegacyConnection;
+use super::related::{self, RelatedQuestion};
+use super::wire::LegacyWire;
 use crate::call::{InputOutcome, InputRequest, InputResponse, Notice, NoticeKind};
 use crate::protocol::input_request_rules;
 use crate::protocol::{Era, Message, MessageKind, RequestId};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
-use crate::upstream::activity::Paused;
-use crate::upstream::carrier::Unattributed;
+use crate::upstream::carrier::AskedClient;
+use crate::upstream::deadlines::PausedClock;
 use crate::upstream::lock;
 
-impl Connection {
+impl LegacyConnection {
     /// Takes one message; `origin` is our request on whose own stream it came. Returns the reply
     /// to that request, when it is one.
     pub(super) fn on_message(
         self: &Arc<Self>,
         message: Message,
-        origin: Option<&Arc<Pending>>,
+        origin: Option<&Arc<PendingReply>>,
     ) -> Option<Message> {
         if let Some(pending) = origin {
             pending.activity.touch();
@@ -49,14 +49,14 @@ impl Connection {
         None
     }
 
-    fn on_notice(self: &Arc<Self>, message: &Message, origin: Option<&Arc<Pending>>) {
+    fn on_notice(self: &Arc<Self>, message: &Message, origin: Option<&Arc<PendingReply>>) {
         let method = message.method().unwrap_or_default();
         let kind = match method {
             "notifications/progress" => return self.on_progress(message, origin),
             "notifications/cancelled" => return self.on_withdrawn(message),
             "notifications/tasks/status" => {
                 let (intake, name) = (&self.settings.intake, &self.settings.name);
-                self.lasting.stands(message.params().unwrap_or("{}"));
+                self.task_progress.stands(message.params().unwrap_or("{}"));
                 let call = self.named(message, "taskId", |call, task| {
                     call.task.as_deref() == Some(task)
                 });
@@ -94,7 +94,7 @@ impl Connection {
         let call = match (&notice.kind, origin) {
             (_, Some(origin)) => origin.number(),
             (NoticeKind::ElicitationComplete, None) => {
-                self.named(message, "elicitationId", Pending::has_asked)
+                self.named(message, "elicitationId", PendingReply::has_asked)
             }
             _ => None,
         };
@@ -107,7 +107,7 @@ impl Connection {
         &self,
         message: &Message,
         name: &str,
-        is_named: impl Fn(&Pending, &str) -> bool,
+        is_named: impl Fn(&PendingReply, &str) -> bool,
     ) -> Option<u64> {
         let id = message.param_str(name)?;
         let pending = lock(&self.pending);
@@ -115,10 +115,10 @@ impl Connection {
         named.next()?.number()
     }
 
-    fn newest(&self) -> Option<Arc<Pending>> {
+    fn newest(&self) -> Option<Arc<PendingReply>> {
         // Over HTTP the stream says whose a message is: one on the GET stream is no call's
         // (SPEC T-22).
-        if let Wire::Http(_) = self.wire {
+        if let LegacyWire::Http(_) = self.wire {
             return None;
         }
         // It may be of another owner's call, or of one that is over. Spec: BRIDGING §3.5.
@@ -127,7 +127,7 @@ impl Connection {
         }
         let pending = lock(&self.pending);
         // A modern client runs calls side by side and must see no message of another one (SPEC M-42).
-        let guesses = self.settings.unattributed == Unattributed::Session;
+        let guesses = self.settings.unattributed == AskedClient::Session;
         let talked_of = pending.values().filter(|p| p.is_talked_of);
         let one = guesses || talked_of.clone().count() == 1;
         let calls = talked_of.filter(|p| p.link.is_some() && one);
@@ -135,7 +135,7 @@ impl Connection {
     }
 
     /// Routed by token, wherever it came (SPEC C-02).
-    fn on_progress(&self, message: &Message, origin: Option<&Arc<Pending>>) {
+    fn on_progress(&self, message: &Message, origin: Option<&Arc<PendingReply>>) {
         let token = message.param_number("progressToken");
         let found = token.and_then(|id| match origin {
             Some(own) if own.id == id => Some(Arc::clone(own)),
@@ -151,7 +151,7 @@ impl Connection {
         if let Some((link, token)) = wanted {
             return link.notify(progress(message, token));
         }
-        match token.and_then(|token| self.lasting.progress(token)) {
+        match token.and_then(|token| self.task_progress.progress(token)) {
             Some(task) => task.link.notify(progress(message, &task.token)),
             // Streams do not keep their order among each other, and an upstream may hear late that its call is over.
             None if found.is_none() && token.is_some_and(|token| self.has_used(token)) => {
@@ -216,10 +216,10 @@ impl Connection {
             }
             asking.insert(key.clone(), withdrawn.clone());
         }
-        if let Some(visit) = message.param_str("elicitationId")
+        if let Some(url_elicitation) = message.param_str("elicitationId")
             && let Some(call) = origin.and_then(|id| lock(&self.pending).get(&id).map(Arc::clone))
         {
-            call.note_asked(&visit);
+            call.note_asked(&url_elicitation);
         }
         let related = related::of(message);
         let question = InputRequest {
@@ -250,7 +250,7 @@ impl Connection {
         self: &Arc<Self>,
         question: InputRequest,
         origin: Option<u64>,
-        related: Option<&Related>,
+        related: Option<&RelatedQuestion>,
     ) -> Result<Bytes, Bytes> {
         let method = question.method.clone();
         let asked = match self.asked_call(origin, related) {
@@ -261,7 +261,7 @@ impl Connection {
                     None => return its_call_is_over(),
                 }
             }
-            None if self.settings.unattributed == Unattributed::Session => {
+            None if self.settings.unattributed == AskedClient::Session => {
                 let (_paused, askers) = self.may_have_asked(&method, related);
                 let limit = self.settings.upstream.ask_timeout;
                 let asked = self.settings.intake.question(&self.settings.name, question);
@@ -299,8 +299,8 @@ impl Connection {
     fn may_have_asked(
         &self,
         method: &str,
-        related: Option<&Related>,
-    ) -> (Vec<Paused>, Vec<CancellationToken>) {
+        related: Option<&RelatedQuestion>,
+    ) -> (Vec<PausedClock>, Vec<CancellationToken>) {
         let pending = lock(&self.pending);
         let paused = pending.values().map(|call| call.activity.pause()).collect();
         let mut askers = Vec::new();

@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use super::LegacyLink;
-use super::connection::Connection;
+use super::connection::LegacyConnection;
 use super::handshake;
 use crate::call::ServerDeclaration;
-use crate::upstream::carrier::{Carrier, Settings};
+use crate::upstream::carrier::{Carrier, LinkSettings};
 use crate::upstream::error::LinkError;
 use crate::upstream::not_reached::NotReached;
 
 /// A session that no link uses yet. Dropping it ends the session (DELETE).
 #[derive(Debug)]
-pub(in crate::upstream) struct Offer {
-    settings: Arc<Settings>,
-    connection: Option<Arc<Connection>>,
+pub(in crate::upstream) struct SpareSession {
+    settings: Arc<LinkSettings>,
+    connection: Option<Arc<LegacyConnection>>,
     declared: Arc<ServerDeclaration>,
     has_session: bool,
     is_older: bool,
@@ -23,14 +23,14 @@ pub(in crate::upstream) struct Offer {
 
 /// An `initialize` that failed.
 #[derive(Debug)]
-pub(in crate::upstream) struct Refusal {
+pub(in crate::upstream) struct InitializeRefusal {
     error: LinkError,
     /// The words of a refusal that names no request.
     said: Option<String>,
 }
 
-impl Offer {
-    fn new(settings: &Arc<Settings>, connection: Arc<Connection>) -> Self {
+impl SpareSession {
+    fn new(settings: &Arc<LinkSettings>, connection: Arc<LegacyConnection>) -> Self {
         Self {
             settings: Arc::clone(settings),
             declared: Arc::clone(connection.declared()),
@@ -56,7 +56,7 @@ impl Offer {
     }
 }
 
-impl Drop for Offer {
+impl Drop for SpareSession {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             let tasks = self.settings.tasks.clone();
@@ -65,7 +65,7 @@ impl Drop for Offer {
     }
 }
 
-impl Refusal {
+impl InitializeRefusal {
     /// An `initialize` without any answer in time.
     pub(in crate::upstream) fn silence() -> Self {
         Self {
@@ -97,24 +97,24 @@ impl LegacyLink {
     /// POSTs `initialize`; opens HTTP+SSE instead where that has worked before.
     ///
     /// # Errors
-    /// [`Refusal`] when there is no session.
+    /// [`InitializeRefusal`] when there is no session.
     ///
     /// # Cancel safety
     /// A session that the upstream has opened by then is ended.
-    pub(in crate::upstream) async fn offer(&self) -> Result<Offer, Refusal> {
+    pub(in crate::upstream) async fn offer(&self) -> Result<SpareSession, InitializeRefusal> {
         let settings = &self.settings;
         let mut said = None;
         let opened = match &settings.carrier {
             Carrier::Http(client, bounds, older) => {
                 let known = match older {
                     Some(older) => {
-                        Connection::open_known_older(settings, client, *bounds, older).await
+                        LegacyConnection::open_known_older(settings, client, *bounds, older).await
                     }
                     None => None,
                 };
                 match known {
                     Some(outcome) => outcome,
-                    None => Connection::open_http(settings, client, *bounds, &mut said).await,
+                    None => LegacyConnection::open_http(settings, client, *bounds, &mut said).await,
                 }
             }
             Carrier::Duplex(_) => Err(LinkError::Unreachable(NotReached::new(
@@ -122,8 +122,8 @@ impl LegacyLink {
             ))),
         };
         match opened {
-            Ok(connection) => Ok(Offer::new(settings, connection)),
-            Err(error) => Err(Refusal { error, said }),
+            Ok(connection) => Ok(SpareSession::new(settings, connection)),
+            Err(error) => Err(InitializeRefusal { error, said }),
         }
     }
 
@@ -136,24 +136,28 @@ impl LegacyLink {
     /// A stream that was opened by then is closed.
     pub(in crate::upstream) async fn offer_older(
         &self,
-        refusal: Refusal,
-    ) -> Result<Offer, LinkError> {
+        refusal: InitializeRefusal,
+    ) -> Result<SpareSession, LinkError> {
         let settings = &self.settings;
         let Carrier::Http(client, bounds, Some(older)) = &settings.carrier else {
             return Err(refusal.into_error());
         };
-        let Refusal { error, said } = refusal;
+        let InitializeRefusal { error, said } = refusal;
         let said = said.as_deref();
         let opened =
-            Connection::open_older_after(error, said, settings, client, *bounds, older).await?;
-        Ok(Offer::new(settings, opened))
+            LegacyConnection::open_older_after(error, said, settings, client, *bounds, older)
+                .await?;
+        Ok(SpareSession::new(settings, opened))
     }
 
     /// Makes the session of `offer` this link's own.
     ///
     /// # Errors
     /// [`LinkError::Cancelled`] when the link has ended meanwhile.
-    pub(in crate::upstream) async fn accept(&self, mut offer: Offer) -> Result<(), LinkError> {
+    pub(in crate::upstream) async fn accept(
+        &self,
+        mut offer: SpareSession,
+    ) -> Result<(), LinkError> {
         match offer.connection.take() {
             Some(connection) => self.install(&connection).await,
             None => Ok(()),

@@ -8,31 +8,31 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::connection::Connection;
-use super::wire::Wire;
-use super::{Settings, handshake};
+use super::connection::LegacyConnection;
+use super::wire::LegacyWire;
+use super::{LinkSettings, handshake};
 use crate::budget::{EXEMPT_BYTES, ReplyLease};
 use crate::process::WaitPolicy;
 use crate::protocol::salvage;
 use crate::protocol::{DecodeError, Message};
-use crate::upstream::carrier::duplex::Messages;
+use crate::upstream::carrier::duplex::DuplexReceiver;
 use crate::upstream::carrier::http::client::HttpClient;
-use crate::upstream::carrier::http::wire::{Bounds, HttpWire, LONGEST_ARRAY};
-use crate::upstream::carrier::{Carrier, Older, Started, read_first};
+use crate::upstream::carrier::http::http_session::{HttpSession, LONGEST_ARRAY, ResponseBounds};
+use crate::upstream::carrier::{Carrier, LegacySseOnly, StartedConnection, read_first};
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
-use crate::upstream::room::Arriving;
+use crate::upstream::room::ArrivingMessage;
 use crate::upstream::salvage::salvage;
 
 /// The second half of the handshake.
 const INITIALIZED: Bytes =
     Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
 
-impl Connection {
+impl LegacyConnection {
     /// Opens the carrier, unless it is given, and does the handshake.
     pub(super) async fn open(
-        settings: &Arc<Settings>,
-        started: Option<Started>,
+        settings: &Arc<LinkSettings>,
+        started: Option<StartedConnection>,
     ) -> Result<Arc<Self>, LinkError> {
         match &settings.carrier {
             Carrier::Http(client, bounds, None) => {
@@ -44,7 +44,7 @@ impl Connection {
             Carrier::Duplex(source) => {
                 let started = match started {
                     Some(started) => started,
-                    None => Started::new(source, settings, WaitPolicy::SpawnWait).await?,
+                    None => StartedConnection::new(source, settings, WaitPolicy::SpawnWait).await?,
                 };
                 Self::greet(settings, started).await
             }
@@ -53,16 +53,16 @@ impl Connection {
 
     /// Opens a further connection: over `started`, if given.
     pub(super) async fn open_further(
-        settings: &Arc<Settings>,
-        started: Option<Started>,
+        settings: &Arc<LinkSettings>,
+        started: Option<StartedConnection>,
     ) -> Result<Arc<Self>, LinkError> {
         let started = match (started, &settings.carrier) {
             (Some(started), _) => started,
             (None, Carrier::Http(client, bounds, _)) => {
-                Started::over_events(client, *bounds, settings).await?
+                StartedConnection::over_events(client, *bounds, settings).await?
             }
             (None, Carrier::Duplex(source)) => {
-                Started::new(source, settings, WaitPolicy::SpawnWait).await?
+                StartedConnection::new(source, settings, WaitPolicy::SpawnWait).await?
             }
         };
         Self::greet(settings, started).await
@@ -73,13 +73,13 @@ impl Connection {
     /// # Cancel safety
     /// A session that the upstream has opened by then is ended, as is one of a failed handshake.
     pub(super) async fn open_http(
-        settings: &Arc<Settings>,
+        settings: &Arc<LinkSettings>,
         client: &HttpClient,
-        bounds: Bounds,
+        bounds: ResponseBounds,
         said: &mut Option<String>,
     ) -> Result<Arc<Self>, LinkError> {
-        let wire = HttpWire::new(settings.name.clone(), client.clone(), bounds);
-        let mut unused = Unused::new(settings, wire);
+        let wire = HttpSession::new(settings.name.clone(), client.clone(), bounds);
+        let mut unused = UnusedWire::new(settings, wire);
         let wire = Arc::clone(unused.wire());
         let first = handshake::request(settings);
         // The upstream may ask something under the same number before (SPEC L-03).
@@ -96,16 +96,16 @@ impl Connection {
         wire.set_version(declared.revision.as_str());
         post_initialized(settings, &wire).await?;
         unused.keep();
-        Ok(Self::new(settings, Wire::Http(wire), declared))
+        Ok(Self::new(settings, LegacyWire::Http(wire), declared))
     }
 
     /// Streamable HTTP, or HTTP+SSE where Streamable HTTP is refused; the transport that worked is
     /// tried first the next time. Spec: SPEC U-05.
     async fn open_either(
-        settings: &Arc<Settings>,
+        settings: &Arc<LinkSettings>,
         client: &HttpClient,
-        bounds: Bounds,
-        older: &Older,
+        bounds: ResponseBounds,
+        older: &LegacySseOnly,
     ) -> Result<Arc<Self>, LinkError> {
         if let Some(outcome) = Self::open_known_older(settings, client, bounds, older).await {
             return outcome;
@@ -122,10 +122,10 @@ impl Connection {
 
     /// HTTP+SSE, where that has worked before; `None` where Streamable HTTP has to be tried.
     pub(super) async fn open_known_older(
-        settings: &Arc<Settings>,
+        settings: &Arc<LinkSettings>,
         client: &HttpClient,
-        bounds: Bounds,
-        older: &Older,
+        bounds: ResponseBounds,
+        older: &LegacySseOnly,
     ) -> Option<Result<Arc<Self>, LinkError>> {
         if !older.is_spoken() {
             return None;
@@ -145,10 +145,10 @@ impl Connection {
     pub(super) async fn open_older_after(
         error: LinkError,
         said: Option<&str>,
-        settings: &Arc<Settings>,
+        settings: &Arc<LinkSettings>,
         client: &HttpClient,
-        bounds: Bounds,
-        older: &Older,
+        bounds: ResponseBounds,
+        older: &LegacySseOnly,
     ) -> Result<Arc<Self>, LinkError> {
         if !matches!(error, LinkError::Status(400 | 404 | 405)) {
             return Err(handshake::refused(error, said));
@@ -168,17 +168,20 @@ impl Connection {
     }
 
     async fn open_older(
-        settings: &Arc<Settings>,
+        settings: &Arc<LinkSettings>,
         client: &HttpClient,
-        bounds: Bounds,
+        bounds: ResponseBounds,
     ) -> Result<Arc<Self>, LinkError> {
-        let opened = Started::over_events(client, bounds, settings).await?;
+        let opened = StartedConnection::over_events(client, bounds, settings).await?;
         Self::greet(settings, opened).await
     }
 
     /// Shakes hands on a connection that is open, unless it was done already.
-    async fn greet(settings: &Arc<Settings>, started: Started) -> Result<Arc<Self>, LinkError> {
-        let Started {
+    async fn greet(
+        settings: &Arc<LinkSettings>,
+        started: StartedConnection,
+    ) -> Result<Arc<Self>, LinkError> {
+        let StartedConnection {
             child,
             mut lines,
             greeted,
@@ -218,7 +221,7 @@ impl Connection {
             child.ask_first(request, reading).await?
         };
         child.tell_first(INITIALIZED).await?;
-        let connection = Self::new(settings, Wire::Duplex(child), declared);
+        let connection = Self::new(settings, LegacyWire::Duplex(child), declared);
         settings.tasks.spawn_service(read_lines(
             Arc::downgrade(&connection),
             settings.message_depth,
@@ -231,14 +234,14 @@ impl Connection {
 /// The wire of a handshake under way. Dropped before [`keep`](Self::keep), it ends the session that
 /// the upstream has opened, if any: no link will use it.
 #[derive(Debug)]
-struct Unused<'a> {
-    settings: &'a Arc<Settings>,
-    wire: Arc<HttpWire>,
+struct UnusedWire<'a> {
+    settings: &'a Arc<LinkSettings>,
+    wire: Arc<HttpSession>,
     is_kept: bool,
 }
 
-impl<'a> Unused<'a> {
-    fn new(settings: &'a Arc<Settings>, wire: HttpWire) -> Self {
+impl<'a> UnusedWire<'a> {
+    fn new(settings: &'a Arc<LinkSettings>, wire: HttpSession) -> Self {
         Self {
             settings,
             wire: Arc::new(wire),
@@ -246,7 +249,7 @@ impl<'a> Unused<'a> {
         }
     }
 
-    fn wire(&self) -> &Arc<HttpWire> {
+    fn wire(&self) -> &Arc<HttpSession> {
         &self.wire
     }
 
@@ -255,7 +258,7 @@ impl<'a> Unused<'a> {
     }
 }
 
-impl Drop for Unused<'_> {
+impl Drop for UnusedWire<'_> {
     fn drop(&mut self) {
         if self.is_kept || !self.wire.has_session() {
             return;
@@ -273,7 +276,10 @@ const TAKEN: Duration = Duration::from_secs(1);
 
 /// Posts the second half of the handshake. A post without a refusal in time counts as taken: the handshake is done, and
 /// the only other answer is 202 (SPEC U-04).
-async fn post_initialized(settings: &Arc<Settings>, wire: &Arc<HttpWire>) -> Result<(), LinkError> {
+async fn post_initialized(
+    settings: &Arc<LinkSettings>,
+    wire: &Arc<HttpSession>,
+) -> Result<(), LinkError> {
     let limit = settings.upstream.connect_timeout;
     let (sender, outcome) = oneshot::channel();
     let posting = Arc::clone(wire);
@@ -292,19 +298,19 @@ async fn post_initialized(settings: &Arc<Settings>, wire: &Arc<HttpWire>) -> Res
     posted.unwrap_or(Err(LinkError::Lost { last_words: None }))
 }
 
-fn suspect(connection: &Connection, error: &DecodeError) {
+fn suspect(connection: &LegacyConnection, error: &DecodeError) {
     connection.suspect(&format!("a line is no JSON-RPC message: {error}"));
 }
 
 /// Notes a line that is no message. If it was meant as a reply, its call fails at once, as no other reply will come.
-fn not_read(connection: &Arc<Connection>, line: &Bytes, error: &DecodeError, depth: usize) {
+fn not_read(connection: &Arc<LegacyConnection>, line: &Bytes, error: &DecodeError, depth: usize) {
     let is_awaited = |id| lock(&connection.pending).contains_key(&id);
     let name = &connection.settings.name;
     if let Some(reply) = salvage(name, line, depth, is_awaited) {
         drop(connection.on_message(reply, None));
         return;
     }
-    if let Wire::Duplex(duplex) = &connection.wire {
+    if let LegacyWire::Duplex(duplex) = &connection.wire {
         duplex.keep_stray(line);
     }
     suspect(connection, error);
@@ -314,7 +320,7 @@ fn not_read(connection: &Arc<Connection>, line: &Bytes, error: &DecodeError, dep
 }
 
 /// Takes a message of a pipe. A large reply keeps `lease`, or takes one of its own, until its call is answered.
-async fn take(connection: &Arc<Connection>, message: Message, lease: Option<ReplyLease>) {
+async fn take(connection: &Arc<LegacyConnection>, message: Message, lease: Option<ReplyLease>) {
     if message.bytes().len() > EXEMPT_BYTES && !Box::pin(connection.has_room(&message, lease)).await
     {
         return;
@@ -324,8 +330,8 @@ async fn take(connection: &Arc<Connection>, message: Message, lease: Option<Repl
 
 /// Reads a child until its output ends. Does not keep the connection alive, so that dropping the connection stops the
 /// child.
-async fn read_lines(connection: Weak<Connection>, depth: usize, mut lines: Messages) {
-    let mut room = Arriving::new(Weak::clone(&connection));
+async fn read_lines(connection: Weak<LegacyConnection>, depth: usize, mut lines: DuplexReceiver) {
+    let mut room = ArrivingMessage::new(Weak::clone(&connection));
     while let Some(line) = lines.next_in(&mut room).await {
         let Some(connection) = connection.upgrade() else {
             return;

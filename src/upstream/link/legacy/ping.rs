@@ -7,11 +7,11 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::LegacyLink;
-use super::calls::Pending;
-use super::connection::Connection;
-use super::wire::Wire;
+use super::calls::PendingReply;
+use super::connection::LegacyConnection;
+use super::wire::LegacyWire;
 use crate::call::Reply;
-use crate::upstream::activity::Activity;
+use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
@@ -54,11 +54,11 @@ impl LegacyLink {
     }
 }
 
-impl Connection {
+impl LegacyConnection {
     async fn knock(self: &Arc<Self>) -> Result<Reply, LinkError> {
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(CallActivity::new());
         let id = self.next_id();
-        let (flight, reply) = self.take_off(Pending::new(id, &activity));
+        let (flight, reply) = self.take_off(PendingReply::new(id, &activity));
         let answer = self.exchange(flight.pending(), request(id), None, reply);
         let answer = answer.await;
         flight.landed();
@@ -66,7 +66,7 @@ impl Connection {
     }
 
     async fn ping(self: &Arc<Self>, limit: Duration) -> Option<Result<(), LinkError>> {
-        let Wire::Duplex(duplex) = &self.wire else {
+        let LegacyWire::Duplex(duplex) = &self.wire else {
             return None;
         };
         // The check must not postpone the idle stop.
@@ -74,9 +74,9 @@ impl Connection {
         if !lock(&self.pending).is_empty() {
             return None;
         }
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(CallActivity::new());
         let id = self.next_id();
-        let (flight, reply) = self.take_off(Pending::new(id, &activity));
+        let (flight, reply) = self.take_off(PendingReply::new(id, &activity));
         let reply = async { reply.await.map_err(|_| duplex.lost())? };
         let asked = duplex.ask(request(id), &flight.pending().departure, reply);
         let found = if let Ok(answer) = timeout(limit, asked).await {

@@ -7,7 +7,7 @@ use crate::protocol::{Message, json, meta};
 
 /// The task that a question belongs to.
 #[derive(Debug)]
-pub(super) struct Related {
+pub(super) struct RelatedQuestion {
     /// JSON text of the mark.
     mark: String,
     /// The upstream's name of the task.
@@ -15,10 +15,10 @@ pub(super) struct Related {
 }
 
 /// The task in the `_meta` of `message`, if any.
-pub(super) fn of(message: &Message) -> Option<Related> {
+pub(super) fn of(message: &Message) -> Option<RelatedQuestion> {
     let mark = message.meta(meta::RELATED_TASK)?;
     let task = json::string(json::member(mark, "taskId")?)?;
-    Some(Related {
+    Some(RelatedQuestion {
         mark: mark.to_owned(),
         task: task.into_owned(),
     })
@@ -36,7 +36,7 @@ pub(super) fn unmarked(message: &Message) -> Option<Bytes> {
     Some(Bytes::copy_from_slice(bare.params()?.as_bytes()))
 }
 
-impl Related {
+impl RelatedQuestion {
     /// The result of a client, JSON text of an object, with the mark; anything else as it is.
     pub(super) fn marked(&self, result: Bytes) -> Bytes {
         let text = std::str::from_utf8(&result).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 
 use super::LegacyLink;
-use super::connection::Connection;
+use super::connection::LegacyConnection;
 use crate::call::{LogLevel, Notice, Reply};
 use crate::protocol::Message;
 use crate::protocol::json::quote;
@@ -32,12 +32,12 @@ impl LegacyLink {
         if let Some(connection) = self.open_connection() {
             connection.tell("logging/setLevel", "level", &level).await;
         }
-        self.further.set_level(&level).await;
+        self.extra_connections.set_level(&level).await;
     }
 
     /// Tells a fresh connection what the last one knew (SPEC U-02, D-06), within the time that
     /// connecting may take; the resources that are followed again.
-    pub(super) async fn restore(&self, connection: &Arc<Connection>) -> Vec<String> {
+    pub(super) async fn restore(&self, connection: &Arc<LegacyConnection>) -> Vec<String> {
         let level = self.state.level().map(|level| quote(level.as_str()));
         let followed = self.state.followed.all();
         let tell = async {
@@ -63,7 +63,11 @@ impl LegacyLink {
 
     /// Notifies of all resources followed before the connection was opened, whose changes may have been missed. Sent
     /// once changes can be heard again, if they can. Spec: BRIDGING §3.4.
-    pub(super) fn tell_what_was_missed(&self, connection: &Arc<Connection>, followed: Vec<String>) {
+    pub(super) fn tell_what_was_missed(
+        &self,
+        connection: &Arc<LegacyConnection>,
+        followed: Vec<String>,
+    ) {
         if followed.is_empty() {
             return;
         }
@@ -72,7 +76,7 @@ impl LegacyLink {
         self.settings.tasks.spawn_service(async move {
             if is_listening {
                 let limit = settings.upstream.connect_timeout;
-                drop(tokio::time::timeout(limit, connection.until_heard()).await);
+                drop(tokio::time::timeout(limit, connection.wait_until_live()).await);
             }
             for uri in &followed {
                 let notice = Notice::resource_updated(uri);

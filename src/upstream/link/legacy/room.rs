@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, Weak};
 
-use super::connection::Connection;
-use super::wire::Wire;
+use super::connection::LegacyConnection;
+use super::wire::LegacyWire;
 use crate::budget::{EXEMPT_BYTES, ReplyLease, ReplyShare};
 use crate::protocol::Message;
-use crate::upstream::activity::Paused;
+use crate::upstream::deadlines::PausedClock;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
-use crate::upstream::room::{Calls, too_late};
+use crate::upstream::room::{PipeCalls, too_late};
 
-impl Calls for Weak<Connection> {
+impl PipeCalls for Weak<LegacyConnection> {
     fn share(&self) -> Option<ReplyShare> {
         let connection = self.upgrade().filter(|it| it.settings.exclusive)?;
         let of_call = {
@@ -22,7 +22,7 @@ impl Calls for Weak<Connection> {
         of_call.or_else(|| connection.settings.intake.reply_share())
     }
 
-    fn pause(&self) -> Vec<Paused> {
+    fn pause(&self) -> Vec<PausedClock> {
         let Some(connection) = self.upgrade() else {
             return Vec::new();
         };
@@ -31,7 +31,7 @@ impl Calls for Weak<Connection> {
     }
 }
 
-impl Connection {
+impl LegacyConnection {
     /// Makes room for a message of a pipe that is a reply to a call: waits as long as the call does, and at most 10 s
     /// where the pipe serves several sessions. Then the call fails, and the message is to be dropped: `false`. A
     /// `lease` is the room taken while the message was read.
@@ -47,8 +47,8 @@ impl Connection {
         let mut lease = lease.unwrap_or_else(|| room.share.lease());
         let closed = async {
             match &self.wire {
-                Wire::Duplex(duplex) => duplex.closed().cancelled().await,
-                Wire::Http(_) => std::future::pending().await,
+                LegacyWire::Duplex(duplex) => duplex.closed().cancelled().await,
+                LegacyWire::Http(_) => std::future::pending().await,
             }
         };
         let len = message.bytes().len();
@@ -70,7 +70,7 @@ impl Connection {
     /// stream does not wait for one call: where there is no room now, the call fails, and the reply is to be
     /// dropped: `false`.
     pub(super) fn counts_stray(&self, id: u64, len: usize) -> bool {
-        if len <= EXEMPT_BYTES || matches!(self.wire, Wire::Duplex(_)) {
+        if len <= EXEMPT_BYTES || matches!(self.wire, LegacyWire::Duplex(_)) {
             return true;
         }
         let Some(call) = lock(&self.pending).get(&id).map(Arc::clone) else {

@@ -14,10 +14,10 @@ use crate::upstream::lock;
 
 /// Subscriptions under way, by URI. At most as many as running calls.
 #[derive(Debug, Default)]
-pub(super) struct Asking(Mutex<HashMap<String, Asked>>);
+pub(super) struct PendingSubscribes(Mutex<HashMap<String, SubscribeState>>);
 
 #[derive(Debug, Default)]
-struct Asked {
+struct SubscribeState {
     /// Requests without a reply.
     running: usize,
     /// Whether the upstream may hold a subscription that no caller knows of.
@@ -28,7 +28,7 @@ struct Asked {
 
 /// The outcome of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum SubscribeEnd {
     /// The caller got the reply of a new subscription.
     Kept,
     /// The subscription may exist, and its caller did not get the reply.
@@ -37,21 +37,21 @@ enum End {
     Nothing,
 }
 
-impl Asking {
+impl PendingSubscribes {
     fn begin(&self, uri: &str) {
         lock(&self.0).entry(uri.to_owned()).or_default().running += 1;
     }
 
     /// Ends one request; returns whether to unsubscribe: after the last request, if the upstream may hold a
     /// subscription that no caller knows of.
-    fn end(&self, uri: &str, end: End) -> bool {
+    fn end(&self, uri: &str, end: SubscribeEnd) -> bool {
         let mut asking = lock(&self.0);
         let Some(asked) = asking.get_mut(uri) else {
             return false;
         };
         asked.running = asked.running.saturating_sub(1);
-        asked.stray |= end == End::Stray;
-        asked.kept |= end == End::Kept;
+        asked.stray |= end == SubscribeEnd::Stray;
+        asked.kept |= end == SubscribeEnd::Kept;
         if asked.running > 0 {
             return false;
         }
@@ -73,7 +73,7 @@ impl LegacyLink {
     ) -> Result<Reply, LinkError> {
         let link = self.own.upgrade().ok_or(LinkError::Cancelled)?;
         let (sender, receiver) = oneshot::channel();
-        let mut waiting = Waiting {
+        let mut waiting = SubscribeWaiter {
             link: Arc::clone(&link),
             uri: uri.to_owned(),
             receiver,
@@ -87,11 +87,11 @@ impl LegacyLink {
             let is_done = reply.is_ok();
             let is_taken = sender.send(reply).is_ok();
             let end = if is_refused || had {
-                End::Nothing
+                SubscribeEnd::Nothing
             } else if is_done && is_taken {
-                End::Kept
+                SubscribeEnd::Kept
             } else {
-                End::Stray
+                SubscribeEnd::Stray
             };
             if link.asking.end(&uri, end) {
                 tracing::debug!(upstream = %link.settings.name, "a subscription came too late");
@@ -104,13 +104,13 @@ impl LegacyLink {
 }
 
 /// A caller that waits for the reply to a subscription.
-struct Waiting {
+struct SubscribeWaiter {
     link: Arc<LegacyLink>,
     uri: String,
     receiver: oneshot::Receiver<Result<Reply, LinkError>>,
 }
 
-impl Drop for Waiting {
+impl Drop for SubscribeWaiter {
     /// Unsubscribes if the reply was sent and never read.
     fn drop(&mut self) {
         self.receiver.close();
@@ -129,18 +129,24 @@ mod tests {
 
     #[test]
     fn what_is_left_behind_is_given_up_after_the_last_request() {
-        let asking = Asking::default();
+        let asking = PendingSubscribes::default();
         let two = |first, second| {
             asking.begin("a:1");
             asking.begin("a:1");
             assert!(!asking.end("a:1", first), "another is on its way");
             asking.end("a:1", second)
         };
-        assert!(two(End::Stray, End::Nothing));
-        assert!(two(End::Nothing, End::Stray));
-        assert!(!two(End::Stray, End::Kept), "somebody has it");
-        assert!(!two(End::Kept, End::Stray), "somebody has it");
-        assert!(!two(End::Nothing, End::Nothing));
+        assert!(two(SubscribeEnd::Stray, SubscribeEnd::Nothing));
+        assert!(two(SubscribeEnd::Nothing, SubscribeEnd::Stray));
+        assert!(
+            !two(SubscribeEnd::Stray, SubscribeEnd::Kept),
+            "somebody has it"
+        );
+        assert!(
+            !two(SubscribeEnd::Kept, SubscribeEnd::Stray),
+            "somebody has it"
+        );
+        assert!(!two(SubscribeEnd::Nothing, SubscribeEnd::Nothing));
         assert!(lock(&asking.0).is_empty());
     }
 }

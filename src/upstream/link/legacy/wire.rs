@@ -8,18 +8,18 @@ use futures_util::FutureExt as _;
 use tokio::time::timeout;
 
 use crate::config;
-use crate::upstream::carrier::duplex::Duplex;
-use crate::upstream::carrier::http::wire::HttpWire;
+use crate::upstream::carrier::duplex::DuplexSender;
+use crate::upstream::carrier::http::http_session::HttpSession;
 use crate::upstream::error::LinkError;
 
 /// An open carrier.
 #[derive(Debug)]
-pub(super) enum Wire {
-    Duplex(Duplex),
-    Http(Arc<HttpWire>),
+pub(super) enum LegacyWire {
+    Duplex(DuplexSender),
+    Http(Arc<HttpSession>),
 }
 
-impl Wire {
+impl LegacyWire {
     /// Sends a notification or a response, within the `total_timeout` of the upstream: a child that does not read while
     /// it works reads again when the call is over. Over HTTP, where each message is a request of its own, within the
     /// `connect_timeout`.

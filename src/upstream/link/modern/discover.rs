@@ -13,7 +13,7 @@ use crate::protocol::error_codes::{
 };
 use crate::protocol::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION};
 use crate::protocol::{Era, Message, Revision, json, meta};
-use crate::upstream::carrier::Settings;
+use crate::upstream::carrier::LinkSettings;
 use crate::upstream::carrier::http::client::MessageHeaders;
 use crate::upstream::error::LinkError;
 
@@ -21,7 +21,7 @@ const METHOD: &str = "server/discover";
 
 /// The era of an upstream, as told by its answer.
 #[derive(Debug)]
-pub(in crate::upstream) enum Verdict {
+pub(in crate::upstream) enum DiscoverVerdict {
     /// The upstream speaks our modern revision.
     Modern(Arc<ServerDeclaration>),
     /// The upstream is modern, and a second request may succeed (SPEC U-09).
@@ -33,7 +33,7 @@ pub(in crate::upstream) enum Verdict {
 }
 
 /// The request, under id `id`.
-pub(in crate::upstream) fn request(id: u64, settings: &Settings) -> Bytes {
+pub(in crate::upstream) fn request(id: u64, settings: &LinkSettings) -> Bytes {
     own_request(id, METHOD, "", settings)
 }
 
@@ -43,7 +43,7 @@ pub(in crate::upstream) fn headers() -> MessageHeaders {
 }
 
 /// A request of our own; `params` is JSON text of its members besides `_meta`.
-pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &Settings) -> Bytes {
+pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &LinkSettings) -> Bytes {
     let comma = if params.is_empty() { "" } else { "," };
     let mut out = format!(
         r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}{comma}"_meta":{{"{}":"{}","{}":"#,
@@ -73,10 +73,10 @@ pub(in crate::upstream) fn judge(
     reply: &Message,
     piped: bool,
     settings: &config::UpstreamConfig,
-) -> Verdict {
+) -> DiscoverVerdict {
     if reply.result().is_some() {
         let Some(mut declared) = declared(reply) else {
-            return Verdict::Legacy;
+            return DiscoverVerdict::Legacy;
         };
         if !settings.run_tasks {
             declared = declared.without_hosted_tasks();
@@ -84,12 +84,12 @@ pub(in crate::upstream) fn judge(
         if !settings.list_changed {
             declared = declared.without_list_changed();
         }
-        return Verdict::Modern(Arc::new(declared));
+        return DiscoverVerdict::Modern(Arc::new(declared));
     }
     match reply.error_code() {
         Some(UNSUPPORTED_VERSION) => unsupported(reply),
-        Some(HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY) if !piped => Verdict::Again,
-        _ => Verdict::Legacy,
+        Some(HEADER_MISMATCH | MISSING_CLIENT_CAPABILITY) if !piped => DiscoverVerdict::Again,
+        _ => DiscoverVerdict::Legacy,
     }
 }
 
@@ -106,23 +106,23 @@ pub(in crate::upstream) fn refuses() -> LinkError {
 }
 
 /// The verdict on a list of revisions in place of an answer.
-fn unsupported(reply: &Message) -> Verdict {
+fn unsupported(reply: &Message) -> DiscoverVerdict {
     let Some(supported) = reply
         .error_member("data")
         .and_then(|data| list(data, "supported"))
     else {
-        return Verdict::Again;
+        return DiscoverVerdict::Again;
     };
     let known = |era| {
         let mut known = supported.iter().filter_map(|text| Revision::parse(text));
         known.any(|revision| revision.era() == era)
     };
     if known(Era::Modern) {
-        Verdict::Again
+        DiscoverVerdict::Again
     } else if known(Era::Legacy) || supported.is_empty() {
-        Verdict::Legacy
+        DiscoverVerdict::Legacy
     } else {
-        Verdict::Foreign(shown(&supported))
+        DiscoverVerdict::Foreign(shown(&supported))
     }
 }
 
@@ -195,7 +195,7 @@ mod tests {
         let reply = Message::parse(text.into(), 128).unwrap();
         for (keys, announced) in [("", true), ("list_changed = false\n", false)] {
             let settings = config::UpstreamConfig::sample(keys);
-            let Verdict::Modern(declared) = judge(&reply, true, &settings) else {
+            let DiscoverVerdict::Modern(declared) = judge(&reply, true, &settings) else {
                 panic!("a modern upstream")
             };
             assert_eq!(declared.tells("tools"), announced);

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use bytes::Bytes;
 use http::HeaderValue;
 
-use super::Trip;
+use super::OutgoingCall;
 use crate::call::Call;
 use crate::protocol::header_value;
 use crate::protocol::headers::{
@@ -53,7 +53,7 @@ static LASTING: LazyLock<[String; 3]> = LazyLock::new(|| {
 
 /// Answers of the client and state of the upstream, both for a retry.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Inputs {
+pub(super) struct RetryInputs {
     /// JSON text of `inputResponses`.
     pub(super) responses: Option<String>,
     /// JSON text of `requestState`, byte for byte (SPEC M-63).
@@ -62,12 +62,12 @@ pub(super) struct Inputs {
 
 /// Trace context of an outgoing request as text, for headers and body.
 #[derive(Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct OutgoingTrace<'a> {
     parent: Option<&'a str>,
     state: Option<&'a str>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> OutgoingTrace<'a> {
     /// The trace context of `trace`, with `parent` as its `traceparent`.
     pub(super) fn of(trace: &'a TraceContext, parent: Option<&'a TraceParent>) -> Self {
         Self {
@@ -83,8 +83,8 @@ pub(super) fn body(
     request: &Message,
     call: &Call,
     client_info: &str,
-    inputs: &Inputs,
-    place: &Place<'_>,
+    inputs: &RetryInputs,
+    place: &OutgoingTrace<'_>,
 ) -> Bytes {
     let mut digits = itoa::Buffer::new();
     let own = digits.format(id);
@@ -124,7 +124,7 @@ fn put_own_meta(
     request: &Message,
     call: &Call,
     client_info: &str,
-    place: &Place<'_>,
+    place: &OutgoingTrace<'_>,
 ) {
     let capabilities = call.link.capabilities().text();
     let [opening, between, after] = &*LASTING;
@@ -177,18 +177,18 @@ fn put_text(out: &mut String, key: &str, text: &str) {
 /// # Errors
 /// [`JsonError`] when the mirrored arguments are ambiguous.
 pub(super) fn headers(
-    trip: &Trip<'_>,
+    outgoing: &OutgoingCall<'_>,
     params: Option<&ParamHeaders>,
-    place: &Place<'_>,
+    place: &OutgoingTrace<'_>,
 ) -> Result<MessageHeaders, JsonError> {
-    let method = trip.method();
+    let method = outgoing.method();
     let method_value = match methods::lookup(method) {
         Some(known) => Some(HeaderValue::from_static(known.name)),
         None => HeaderValue::from_str(method).ok(),
     };
     let value = |text: &str| HeaderValue::from_str(text).ok();
     let version = HeaderValue::from_static(Revision::V2026_07_28.as_str());
-    let name = trip.name.as_deref().map(header_value::encode);
+    let name = outgoing.name.as_deref().map(header_value::encode);
     let headers = MessageHeaders::default()
         .with(MCP_PROTOCOL_VERSION, Some(version))
         .with(TRACEPARENT, place.parent.and_then(value))
@@ -197,8 +197,12 @@ pub(super) fn headers(
         .with(MCP_NAME, name);
     // Spec: SPEC M-34. Headers that a tool asks for are recomputed, and our own requests have none.
     let known = |name| params.is_some_and(|params| params.recognizes(name));
-    let is_clients = trip.call.message.method() == Some(method);
-    let given = trip.call.param_headers.as_deref().filter(|_| is_clients);
+    let is_clients = outgoing.call.message.method() == Some(method);
+    let given = outgoing
+        .call
+        .param_headers
+        .as_deref()
+        .filter(|_| is_clients);
     let given = given.unwrap_or_default().iter();
     let unknown =
         given.filter(|(name, _)| name.as_str().starts_with(MCP_PARAM_PREFIX) && !known(name));
@@ -209,7 +213,7 @@ pub(super) fn headers(
     let headers = headers.and(unknown);
     match params {
         Some(params) if !params.is_empty() => {
-            Ok(headers.and(params.write(trip.request.param("arguments"))?))
+            Ok(headers.and(params.write(outgoing.request.param("arguments"))?))
         }
         _ => Ok(headers),
     }

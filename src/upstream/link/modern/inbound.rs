@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::ModernLink;
-use super::flight::{Flight, For};
+use super::ModernServerLink;
+use super::running_request::{ReplyOwner, RunningRequest};
 use crate::call::{LogLevel, Notice, NoticeKind};
 use crate::protocol::salvage;
 use crate::protocol::{DecodeError, Message, json, meta, methods};
@@ -14,13 +14,13 @@ use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::error::LinkError;
 use crate::upstream::salvage::salvage;
 
-impl ModernLink {
+impl ModernServerLink {
     /// Takes one message of `flight`'s own stream, or of the shared pipe. Returns the reply to `flight`, if the message
     /// is one.
     pub(super) fn on_message(
         &self,
         message: Message,
-        flight: Option<&Arc<Flight>>,
+        flight: Option<&Arc<RunningRequest>>,
     ) -> Option<Message> {
         if let Some(flight) = flight {
             flight.activity.touch();
@@ -45,7 +45,7 @@ impl ModernLink {
         None
     }
 
-    fn on_notice(&self, method: &str, message: &Message, flight: Option<&Arc<Flight>>) {
+    fn on_notice(&self, method: &str, message: &Message, flight: Option<&Arc<RunningRequest>>) {
         match method {
             "notifications/progress" => self.on_progress(message, flight),
             "notifications/message" => self.on_log(message, flight),
@@ -56,7 +56,7 @@ impl ModernLink {
             _ => match (self.subscription(message, flight), kind(method, message)) {
                 (Some(flight), kind) => {
                     flight.activity.touch();
-                    if let For::Listen(sink) = &flight.whose {
+                    if let ReplyOwner::Listen(sink) = &flight.whose {
                         sink.take(method, kind, message);
                     }
                 }
@@ -67,8 +67,8 @@ impl ModernLink {
     }
 
     /// Passed where an extension that both sides declare may define it. Spec: SPEC N-01.
-    fn on_unknown(&self, method: &str, message: &Message, flight: Option<&Arc<Flight>>) {
-        if let Some(For::Call { link, .. }) = flight.map(|flight| &flight.whose)
+    fn on_unknown(&self, method: &str, message: &Message, flight: Option<&Arc<RunningRequest>>) {
+        if let Some(ReplyOwner::Call { link, .. }) = flight.map(|flight| &flight.whose)
             && methods::lookup(method).is_none()
             && self.shares_extension(link.capabilities())
         {
@@ -83,17 +83,21 @@ impl ModernLink {
     }
 
     /// The listen that a notice belongs to. Spec: SPEC M-72, D-11.
-    fn subscription(&self, message: &Message, flight: Option<&Arc<Flight>>) -> Option<Arc<Flight>> {
+    fn subscription(
+        &self,
+        message: &Message,
+        flight: Option<&Arc<RunningRequest>>,
+    ) -> Option<Arc<RunningRequest>> {
         let id = json::number(message.meta(meta::SUBSCRIPTION_ID)?)?;
         let found = match flight {
             Some(flight) => (flight.id == id).then(|| Arc::clone(flight)),
             None => self.flight(id),
         };
-        found.filter(|flight| matches!(flight.whose, For::Listen(_)))
+        found.filter(|flight| matches!(flight.whose, ReplyOwner::Listen(_)))
     }
 
     /// Routed by token: it is the id of the request.
-    fn on_progress(&self, message: &Message, flight: Option<&Arc<Flight>>) {
+    fn on_progress(&self, message: &Message, flight: Option<&Arc<RunningRequest>>) {
         let token = message.param_number(meta::PROGRESS_TOKEN);
         let found = match (token, flight) {
             (Some(id), Some(flight)) if flight.id == id => Some(Arc::clone(flight)),
@@ -112,7 +116,7 @@ impl ModernLink {
             return;
         };
         flight.activity.touch();
-        let For::Call {
+        let ReplyOwner::Call {
             link,
             progress: Some(toward),
             ..
@@ -135,14 +139,14 @@ impl ModernLink {
     }
 
     /// Delivered only at the level that the request asked for. Spec: SPEC C-20.
-    fn on_log(&self, message: &Message, flight: Option<&Arc<Flight>>) {
+    fn on_log(&self, message: &Message, flight: Option<&Arc<RunningRequest>>) {
         // On a pipe of several owners the message may be another owner's. Spec: BRIDGING §3.5.
         if flight.is_none() && self.settings.intake.serves_several_owners() {
             return COUNTERS.notices_unread.add(1);
         }
         let alone = || self.only_call();
         let flight = flight.cloned().or_else(alone);
-        let Some(For::Call {
+        let Some(ReplyOwner::Call {
             link,
             level: Some(wanted),
             ..
@@ -166,7 +170,7 @@ impl ModernLink {
         let id = message.param_number("requestId");
         let flight = id.and_then(|id| self.flight(id));
         match flight.as_ref().map(|flight| &flight.whose) {
-            Some(For::Listen(sink)) => sink.end(),
+            Some(ReplyOwner::Listen(sink)) => sink.end(),
             _ => self.suspect("it cancelled what is not its own"),
         }
     }

@@ -7,7 +7,7 @@ mod filter;
 mod pace;
 mod sink;
 mod spacing;
-mod wishes;
+mod wanted;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -17,20 +17,20 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::filter::{Filter, params};
-use self::pace::Pace;
+use self::filter::{ListenFilter, params};
+use self::pace::ListenBackoff;
 use self::sink::ForgetTools;
-pub(super) use self::sink::Sink;
-use self::spacing::Spacing;
-pub(super) use self::wishes::Listening;
-use self::wishes::Wanted;
-use super::ModernLink;
+pub(super) use self::sink::ListenSink;
+use self::spacing::OpeningInterval;
+pub(super) use self::wanted::LinkListening;
+use self::wanted::WantedNotices;
+use super::ModernServerLink;
 use super::discover;
-use super::flight::{Flight, For};
+use super::running_request::{ReplyOwner, RunningRequest};
 use crate::call::{Notice, Reply};
 use crate::cause::chain;
 use crate::protocol::{Message, json};
-use crate::upstream::activity::Activity;
+use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
@@ -41,13 +41,13 @@ const MAX_URIS: usize = 1024;
 const MAX_SHARED_URIS: usize = 64 * MAX_URIS;
 
 /// A URI that is to join the filter; when dropped, it leaves it again where `undone`.
-struct Wish<'a> {
-    link: &'a Arc<ModernLink>,
+struct PendingUri<'a> {
+    link: &'a Arc<ModernServerLink>,
     uri: &'a str,
     undone: bool,
 }
 
-impl Drop for Wish<'_> {
+impl Drop for PendingUri<'_> {
     fn drop(&mut self) {
         if self.undone {
             self.link.unsubscribe(self.uri);
@@ -56,15 +56,15 @@ impl Drop for Wish<'_> {
 }
 
 /// An acknowledged stream. Dropping it closes it.
-struct Stream {
+struct ListenStream {
     since: Instant,
-    filter: Filter,
-    honoured: Arc<Filter>,
-    end: oneshot::Receiver<End>,
+    filter: ListenFilter,
+    honoured: Arc<ListenFilter>,
+    end: oneshot::Receiver<ListenEnd>,
     _open: DropGuard,
 }
 
-impl Stream {
+impl ListenStream {
     /// Whether every change of the lists that it asked for is announced on it.
     fn hears(&self) -> bool {
         let lists = &self.filter.lists;
@@ -74,14 +74,14 @@ impl Stream {
 }
 
 /// How a stream ended.
-enum End {
+enum ListenEnd {
     /// With a result: the upstream will be back.
     Graceful,
     /// It broke off, or was refused.
     Broken(LinkError),
 }
 
-impl ModernLink {
+impl ModernServerLink {
     /// Whether list changes are wanted.
     pub(super) fn want_lists(self: &Arc<Self>, wanted: bool) {
         if self.listening.wants_lists() != wanted {
@@ -102,7 +102,8 @@ impl ModernLink {
             return Ok(invalid("params.uri must be a string"));
         };
         let max = self.most_uris();
-        let full = |wanted: &Wanted| wanted.uris.len() >= max && !wanted.uris.contains(&*uri);
+        let full =
+            |wanted: &WantedNotices| wanted.uris.len() >= max && !wanted.uris.contains(&*uri);
         if full(&lock(&self.listening.wanted)) {
             return Ok(invalid("too many subscriptions"));
         }
@@ -112,7 +113,7 @@ impl ModernLink {
             is_new = wanted.uris.insert(uri.clone().into_owned());
         });
         // What was wanted before is not dropped because it is refused to one more.
-        let mut wish = Wish {
+        let mut wish = PendingUri {
             link: self,
             uri: &uri,
             undone: is_new,
@@ -181,14 +182,14 @@ impl ModernLink {
                 () = link.listen_on() => {}
                 () = closed.cancelled() => {}
             }
-            link.listening.hear(false);
+            link.listening.set_live(false);
         });
     }
 
     async fn listen_on(self: &Arc<Self>) {
         let mut wishes = self.listening.generation.subscribe();
-        let mut current: Option<Stream> = None;
-        let (mut pace, mut spacing) = (Pace::default(), Spacing::default());
+        let mut current: Option<ListenStream> = None;
+        let (mut pace, mut spacing) = (ListenBackoff::default(), OpeningInterval::default());
         let missed = &self.listening.missed;
         let mut was_open = false;
         loop {
@@ -199,12 +200,12 @@ impl ModernLink {
                 let failed = Some(error.clone());
                 self.listening.settle(number, Arc::default(), failed);
             }
-            let hearing = current
+            let notice_feed = current
                 .as_ref()
                 .filter(|stream| opened.is_ok() && stream.hears());
-            let begins = self.listening.hear(hearing.is_some());
+            let begins = self.listening.set_live(notice_feed.is_some());
             let is_settled = matches!(opened, Ok(_) | Err(LinkError::Handshake(_)));
-            if hearing.is_none() && is_settled {
+            if notice_feed.is_none() && is_settled {
                 let asked = current.as_ref().map(|stream| &stream.filter.lists);
                 let is_refused = opened.is_err() || asked.is_some_and(|lists| !lists.is_empty());
                 self.listening.hear_none(number, is_refused);
@@ -215,7 +216,7 @@ impl ModernLink {
                     let was_missed = fresh && missed.swap(false, Ordering::AcqRel);
                     if let Some(stream) = current.as_ref().filter(|_| was_missed) {
                         self.announce(&stream.filter);
-                    } else if let Some(stream) = hearing.filter(|_| begins) {
+                    } else if let Some(stream) = notice_feed.filter(|_| begins) {
                         let intake = &self.settings.intake;
                         intake.heard(&self.settings.name, &stream.filter.lists, false);
                     }
@@ -235,7 +236,7 @@ impl ModernLink {
             let since = current.as_ref().map(|stream| stream.since);
             let ended = async {
                 match &mut current {
-                    Some(stream) => (&mut stream.end).await.unwrap_or(End::Graceful),
+                    Some(stream) => (&mut stream.end).await.unwrap_or(ListenEnd::Graceful),
                     None => std::future::pending().await,
                 }
             };
@@ -243,10 +244,10 @@ impl ModernLink {
                 next = spacing.next(&mut wishes, number) => if next.is_err() { return },
                 end = ended => {
                     current = None;
-                    self.listening.hear(false);
+                    self.listening.set_live(false);
                     let wait = match end {
-                        End::Graceful => pace.ended(),
-                        End::Broken(error) => {
+                        ListenEnd::Graceful => pace.ended(),
+                        ListenEnd::Broken(error) => {
                             tracing::info!(upstream = %self.settings.name, error = chain(&error), "change notices broke off");
                             missed.store(true, Ordering::Release);
                             pace.broke(since.map(|since| since.elapsed()).unwrap_or_default())
@@ -268,13 +269,13 @@ impl ModernLink {
     /// Makes `current` what is wanted now. `true` when a stream was opened.
     async fn follow(
         self: &Arc<Self>,
-        current: &mut Option<Stream>,
+        current: &mut Option<ListenStream>,
         number: u64,
-        spacing: &mut Spacing,
+        spacing: &mut OpeningInterval,
     ) -> Result<bool, LinkError> {
         let declared = self.open_inner().await?;
         let filter = self.listening.filter(&declared);
-        if filter == Filter::default() {
+        if filter == ListenFilter::default() {
             *current = None;
             self.listening.settle(number, Arc::default(), None);
             return Ok(false);
@@ -293,12 +294,15 @@ impl ModernLink {
         Ok(true)
     }
 
-    async fn open_stream(self: &Arc<Self>, filter: Filter) -> Result<Stream, LinkError> {
+    async fn open_stream(
+        self: &Arc<Self>,
+        filter: ListenFilter,
+    ) -> Result<ListenStream, LinkError> {
         self.start().await?;
         let (acknowledge, acknowledged) = oneshot::channel();
         let (schemas, owner) = (Arc::clone(&self.schemas), self.settings.owner);
         let stop = CancellationToken::new();
-        let sink = Arc::new(Sink {
+        let sink = Arc::new(ListenSink {
             upstream: Arc::clone(&self.settings.name),
             intake: Arc::clone(&self.settings.intake),
             acknowledged: Mutex::new(Some(acknowledge)),
@@ -306,10 +310,10 @@ impl ModernLink {
             forget_tools: ForgetTools(Box::new(move || schemas.forget(owner))),
             keeps_busy: !filter.lists.is_empty(),
         });
-        let flight = Flight::new(
+        let flight = RunningRequest::new(
             self.next_id(),
-            For::Listen(Arc::clone(&sink)),
-            Arc::new(Activity::new()),
+            ReplyOwner::Listen(Arc::clone(&sink)),
+            Arc::new(CallActivity::new()),
         );
         let (ending, mut end) = oneshot::channel();
         let (link, stopped, params) = (Arc::clone(self), stop.clone(), params(&filter));
@@ -318,11 +322,11 @@ impl ModernLink {
             let listen = link.exchange_again(bytes, || Ok(discover::own_headers(METHOD)), &flight);
             let end = tokio::select! {
                 reply = listen => match reply {
-                    Ok(reply) if reply.error().is_none() => End::Graceful,
-                    Ok(reply) => End::Broken(LinkError::Handshake(refusal(&reply))),
-                    Err(error) => End::Broken(error),
+                    Ok(reply) if reply.error().is_none() => ListenEnd::Graceful,
+                    Ok(reply) => ListenEnd::Broken(LinkError::Handshake(refusal(&reply))),
+                    Err(error) => ListenEnd::Broken(error),
                 },
-                () = sink.ended.cancelled() => End::Graceful,
+                () = sink.ended.cancelled() => ListenEnd::Graceful,
                 () = stopped.cancelled() => return,
             };
             drop(ending.send(end));
@@ -332,7 +336,7 @@ impl ModernLink {
         tokio::select! {
             biased;
             // A stream that is over acknowledges nothing any more: how it ended says why.
-            Ok(honoured) = acknowledged => Ok(Stream {
+            Ok(honoured) = acknowledged => Ok(ListenStream {
                 since: Instant::now(),
                 filter,
                 honoured: Arc::new(honoured),
@@ -340,7 +344,7 @@ impl ModernLink {
                 _open: open,
             }),
             end = &mut end => Err(match end {
-                Ok(End::Broken(error)) => error,
+                Ok(ListenEnd::Broken(error)) => error,
                 _ => LinkError::Invalid("it ended a stream before it began".to_owned()),
             }),
             () = tokio::time::sleep(limit) => Err(LinkError::Timeout),
@@ -348,7 +352,7 @@ impl ModernLink {
     }
 
     /// Something may have been missed: every list and resource may have changed.
-    fn announce(&self, filter: &Filter) {
+    fn announce(&self, filter: &ListenFilter) {
         let intake = &self.settings.intake;
         if filter.lists.contains(&"tools") {
             self.schemas.forget(self.settings.owner);

@@ -1,4 +1,4 @@
-//! `Pipe`: the child of a modern link. All requests share its lines, and replies are matched by our ids.
+//! `ChildPipe`: the child of a modern link. All requests share its lines, and replies are matched by our ids.
 //! Spec: SPEC D-06, D-10, D-11, D-12.
 
 use std::collections::HashMap;
@@ -9,30 +9,30 @@ use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
 
-use super::ModernLink;
-use super::flight::{Flight, For};
+use super::ModernServerLink;
+use super::running_request::{ReplyOwner, RunningRequest};
 use crate::budget::EXEMPT_BYTES;
 use crate::cause::chain;
 use crate::process::WaitPolicy;
 use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
-use crate::upstream::carrier::duplex::{Departure, Duplex, Messages, Source};
-use crate::upstream::carrier::{Settings, Started};
+use crate::upstream::carrier::duplex::{DepartureFlag, DuplexReceiver, DuplexSender, DuplexSource};
+use crate::upstream::carrier::{LinkSettings, StartedConnection};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::abandoned_calls::GivenUp;
 use crate::upstream::link::cancellation;
 use crate::upstream::lock;
-use crate::upstream::room::Arriving;
+use crate::upstream::room::ArrivingMessage;
 
 /// The connection to a child, started on demand and restarted once it is gone.
 #[derive(Debug)]
-pub(super) struct Pipe {
-    source: Source,
+pub(super) struct ChildPipe {
+    source: DuplexSource,
     /// The child started by the era probe, until first used.
-    started: Mutex<Option<Started>>,
-    current: Mutex<Option<Arc<Open>>>,
+    started: Mutex<Option<StartedConnection>>,
+    current: Mutex<Option<Arc<OpenPipe>>>,
     opening: tokio::sync::Mutex<()>,
-    waiting: Mutex<HashMap<u64, Waiting>>,
+    waiting: Mutex<HashMap<u64, PipeWaiter>>,
     serial: AtomicU64,
     /// Calls dropped before their reply, with the requests that cancel their tasks.
     given_up: GivenUp<Message>,
@@ -40,8 +40,8 @@ pub(super) struct Pipe {
 
 /// A running child.
 #[derive(Debug)]
-struct Open {
-    child: Duplex,
+struct OpenPipe {
+    child: DuplexSender,
     serial: u64,
     /// Whether it has answered anything.
     answered: AtomicBool,
@@ -52,18 +52,18 @@ struct Open {
 
 /// A request without its reply.
 #[derive(Debug)]
-struct Waiting {
-    flight: Arc<Flight>,
+struct PipeWaiter {
+    flight: Arc<RunningRequest>,
     /// The `serial` of the child that got the request.
     serial: u64,
-    reply: Option<Landing>,
+    reply: Option<PipeReply>,
 }
 
 /// The sender that resolves a request.
-pub(super) type Landing = oneshot::Sender<Result<Message, LinkError>>;
+pub(super) type PipeReply = oneshot::Sender<Result<Message, LinkError>>;
 
-impl Pipe {
-    pub(super) fn new(source: Source, started: Option<Started>) -> Self {
+impl ChildPipe {
+    pub(super) fn new(source: DuplexSource, started: Option<StartedConnection>) -> Self {
         Self {
             source,
             started: Mutex::new(started),
@@ -75,7 +75,7 @@ impl Pipe {
         }
     }
 
-    fn open(&self) -> Option<Arc<Open>> {
+    fn open(&self) -> Option<Arc<OpenPipe>> {
         lock(&self.current)
             .as_ref()
             .filter(|open| !open.child.closed().is_cancelled())
@@ -90,7 +90,7 @@ impl Pipe {
     }
 
     /// The error of a call that began at `since` and was not answered in time.
-    pub(super) fn timed_out(&self, since: Instant, settings: &Settings) -> LinkError {
+    pub(super) fn timed_out(&self, since: Instant, settings: &LinkSettings) -> LinkError {
         let open = self.open();
         open.map_or(LinkError::Timeout, |open| {
             open.child.timed_out(since, settings)
@@ -98,18 +98,18 @@ impl Pipe {
     }
 
     /// The request under `id`.
-    pub(super) fn flight(&self, id: u64) -> Option<Arc<Flight>> {
+    pub(super) fn flight(&self, id: u64) -> Option<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
         Some(Arc::clone(&waiting.get(&id)?.flight))
     }
 
     /// The one call that runs, or the newest where all calls are one client's.
-    pub(super) fn only_call(&self, exclusive: bool) -> Option<Arc<Flight>> {
+    pub(super) fn only_call(&self, exclusive: bool) -> Option<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
         let mut calls: Vec<_> = waiting
             .values()
             .map(|waiting| &waiting.flight)
-            .filter(|flight| matches!(flight.whose, For::Call { .. }))
+            .filter(|flight| matches!(flight.whose, ReplyOwner::Call { .. }))
             .collect();
         if calls.len() > 1 && !exclusive {
             return None;
@@ -154,14 +154,14 @@ impl Pipe {
     }
 
     /// The requests that wait for replies.
-    pub(super) fn flights(&self) -> Vec<Arc<Flight>> {
+    pub(super) fn flights(&self) -> Vec<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
         let flights = waiting.values().map(|waiting| Arc::clone(&waiting.flight));
         flights.collect()
     }
 
     /// Takes the sender of the request `id`, with its flight.
-    pub(super) fn take_reply(&self, id: u64) -> Option<(Arc<Flight>, Landing)> {
+    pub(super) fn take_reply(&self, id: u64) -> Option<(Arc<RunningRequest>, PipeReply)> {
         let mut waiting = lock(&self.waiting);
         let waiting = waiting.get_mut(&id)?;
         let reply = waiting.reply.take()?;
@@ -169,7 +169,7 @@ impl Pipe {
     }
 
     /// Puts the sender back, if the request still waits.
-    pub(super) fn give_back(&self, id: u64, reply: Landing) {
+    pub(super) fn give_back(&self, id: u64, reply: PipeReply) {
         if let Some(waiting) = lock(&self.waiting).get_mut(&id) {
             waiting.reply = Some(reply);
         }
@@ -195,7 +195,7 @@ impl Pipe {
     }
 }
 
-impl ModernLink {
+impl ModernServerLink {
     /// Starts the child of a stdio upstream unless it runs already: the wait for a place does not count as connecting.
     pub(super) async fn start(self: &Arc<Self>) -> Result<(), LinkError> {
         match self.pipe().filter(|pipe| pipe.source.is_of_children()) {
@@ -205,7 +205,7 @@ impl ModernLink {
     }
 
     /// The child, started if needed.
-    async fn child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
+    async fn child(self: &Arc<Self>, pipe: &ChildPipe) -> Result<Arc<OpenPipe>, LinkError> {
         match pipe.open() {
             Some(open) => Ok(open),
             // Boxed: rare, and larger than the rest of the future.
@@ -216,7 +216,7 @@ impl ModernLink {
     /// Answers a request of the child. Servers of this era send no requests, yet some check that their client is alive
     /// and exit when a request stays unanswered. Spec: SPEC D-09, L-07.
     pub(super) fn answer_request(&self, method: &str, id: &str) {
-        let Some(open) = self.pipe().and_then(Pipe::open) else {
+        let Some(open) = self.pipe().and_then(ChildPipe::open) else {
             return;
         };
         let Ok(place) = Arc::clone(&open.answers).try_acquire_owned() else {
@@ -238,7 +238,7 @@ impl ModernLink {
     }
 
     /// Starts the child, unless another caller did so first.
-    async fn start_child(self: &Arc<Self>, pipe: &Pipe) -> Result<Arc<Open>, LinkError> {
+    async fn start_child(self: &Arc<Self>, pipe: &ChildPipe) -> Result<Arc<OpenPipe>, LinkError> {
         let _opening = pipe.opening.lock().await;
         if let Some(open) = pipe.open() {
             return Ok(open);
@@ -249,12 +249,12 @@ impl ModernLink {
         let started = lock(&pipe.started).take();
         let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
             Some(started) => started,
-            None => Started::new(&pipe.source, &self.settings, WaitPolicy::SpawnWait)
+            None => StartedConnection::new(&pipe.source, &self.settings, WaitPolicy::SpawnWait)
                 .await
                 .inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?,
         };
         let serial = pipe.serial.fetch_add(1, Ordering::Relaxed);
-        let open = Arc::new(Open {
+        let open = Arc::new(OpenPipe {
             child: started.child,
             serial,
             answered: AtomicBool::new(false),
@@ -281,9 +281,9 @@ impl ModernLink {
     /// Dropping the future tells the upstream that the request is cancelled (SPEC D-10).
     pub(super) async fn exchange_piped(
         self: &Arc<Self>,
-        pipe: &Pipe,
+        pipe: &ChildPipe,
         bytes: Bytes,
-        flight: &Arc<Flight>,
+        flight: &Arc<RunningRequest>,
     ) -> Result<Message, LinkError> {
         match self.exchange_once(pipe, bytes.clone(), flight).await {
             Err(LinkError::SessionGone) => self.exchange_once(pipe, bytes, flight).await,
@@ -293,9 +293,9 @@ impl ModernLink {
 
     async fn exchange_once(
         self: &Arc<Self>,
-        pipe: &Pipe,
+        pipe: &ChildPipe,
         bytes: Bytes,
-        flight: &Arc<Flight>,
+        flight: &Arc<RunningRequest>,
     ) -> Result<Message, LinkError> {
         let open = self.child(pipe).await?;
         let keeps_busy = flight.keeps_busy();
@@ -305,18 +305,18 @@ impl ModernLink {
             last_words: open.child.last_words(),
         };
         let (reply, waiting) = oneshot::channel();
-        let entry = Waiting {
+        let entry = PipeWaiter {
             flight: Arc::clone(flight),
             serial: open.serial,
             reply: Some(reply),
         };
         lock(&pipe.waiting).insert(flight.id, entry);
-        let mut aloft = Aloft {
+        let mut aloft = PipeCancellation {
             pipe,
             open: &open,
             flight,
             request: bytes.clone(),
-            departure: Departure::default(),
+            departure: DepartureFlag::default(),
             done: false,
         };
         let sent = open.child.send_request(bytes, &aloft.departure).await;
@@ -337,16 +337,16 @@ impl ModernLink {
 }
 
 /// Cancels a request upstream on drop, unless it is done.
-struct Aloft<'a> {
-    pipe: &'a Pipe,
-    open: &'a Open,
-    flight: &'a Flight,
+struct PipeCancellation<'a> {
+    pipe: &'a ChildPipe,
+    open: &'a OpenPipe,
+    flight: &'a RunningRequest,
     request: Bytes,
-    departure: Departure,
+    departure: DepartureFlag,
     done: bool,
 }
 
-impl Drop for Aloft<'_> {
+impl Drop for PipeCancellation<'_> {
     fn drop(&mut self) {
         if !self.done && !self.open.child.withdraw(&self.departure) {
             if let Some(cancel) = cancelling(&self.request) {
@@ -376,8 +376,8 @@ fn cancelling(request: &Bytes) -> Option<Message> {
 }
 
 /// Reads a child until its output ends. Does not keep the link alive.
-async fn read_lines(link: Weak<ModernLink>, serial: u64, mut lines: Messages) {
-    let mut room = Arriving::new(Weak::clone(&link));
+async fn read_lines(link: Weak<ModernServerLink>, serial: u64, mut lines: DuplexReceiver) {
+    let mut room = ArrivingMessage::new(Weak::clone(&link));
     while let Some(line) = lines.next_in(&mut room).await {
         let Some(link) = link.upgrade() else { return };
         let lease = room.take(line.len());

@@ -11,7 +11,7 @@ const MAX_ENTRIES: usize = 64;
 
 /// One question of an `input_required` result.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct QuestionEntry {
     pub(super) key: String,
     method: String,
     /// JSON text.
@@ -19,13 +19,13 @@ pub(super) struct Entry {
 }
 
 /// The entries, and JSON text of `requestState`, byte for byte.
-type Interim = (Vec<Entry>, Option<String>);
+type InterimResult = (Vec<QuestionEntry>, Option<String>);
 
 /// Reads an interim result.
 ///
 /// # Errors
 /// A sentence about what is wrong with it.
-pub(super) fn read(reply: &Message) -> Result<Interim, String> {
+pub(super) fn read(reply: &Message) -> Result<InterimResult, String> {
     let state = match reply.result_member("requestState") {
         None | Some("null") => None,
         Some(text) if text.starts_with('"') => Some(text.to_owned()),
@@ -48,7 +48,7 @@ pub(super) fn read(reply: &Message) -> Result<Interim, String> {
     Ok((entries.collect::<Result<_, _>>()?, state))
 }
 
-fn entry(key: String, text: &str) -> Result<Entry, String> {
+fn entry(key: String, text: &str) -> Result<QuestionEntry, String> {
     let members = json::members(text).map_err(|error| format!("a question: {error}"))?;
     let member = |name: &str| {
         let mut members = members.iter();
@@ -57,14 +57,14 @@ fn entry(key: String, text: &str) -> Result<Entry, String> {
     let method = member("method").and_then(json::string);
     let method = method.ok_or("a question without a method")?.into_owned();
     let params = member("params").filter(|text| text.starts_with('{'));
-    Ok(Entry {
+    Ok(QuestionEntry {
         key,
         method,
         params: params.map(str::to_owned),
     })
 }
 
-impl Entry {
+impl QuestionEntry {
     pub(super) fn is_elicitation(&self) -> bool {
         self.method == "elicitation/create"
     }
@@ -102,7 +102,7 @@ impl Entry {
     }
 
     /// The question as a client of `revision` understands it: before 2025-11-25 there was one
-    /// mode without a name, and in 2025-11-25 a visit has an id (SPEC C-80, C-82).
+    /// mode without a name, and in 2025-11-25 a URL elicitation has an id (SPEC C-80, C-82).
     pub(super) fn question_for(&self, revision: Revision) -> InputRequest {
         let params = match revision {
             Revision::V2025_11_25 if self.is_url() && self.param("elicitationId").is_none() => {
@@ -161,12 +161,12 @@ mod tests {
 
     use super::*;
 
-    fn interim(result: &str) -> Result<Interim, String> {
+    fn interim(result: &str) -> Result<InterimResult, String> {
         let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
         read(&Message::parse(text.into(), 128).unwrap())
     }
 
-    fn only(params: &str, method: &str) -> Entry {
+    fn only(params: &str, method: &str) -> QuestionEntry {
         let text =
             format!(r#"{{"inputRequests":{{"k":{{"method":"{method}","params":{params}}}}}}}"#);
         interim(&text).unwrap().0.remove(0)
@@ -205,9 +205,9 @@ mod tests {
     #[case("mailto:a@b.example", "a URL")]
     #[case("https:///path", "a URL")]
     fn a_visit_is_told_with_its_site_alone(#[case] url: &str, #[case] told: &str) {
-        let visit = format!(r#"{{"mode":"url","url":"{url}"}}"#);
-        let visit = only(&visit, "elicitation/create");
-        assert_eq!(visit.what(), format!("a visit to {told}"));
+        let url_elicitation = format!(r#"{{"mode":"url","url":"{url}"}}"#);
+        let url_elicitation = only(&url_elicitation, "elicitation/create");
+        assert_eq!(url_elicitation.what(), format!("a visit to {told}"));
     }
 
     // SPEC M-62.
@@ -256,15 +256,15 @@ mod tests {
     // SPEC C-80, C-82.
     #[test]
     fn questions_are_put_as_the_clients_revision_spells_them() {
-        let text = |entry: &Entry, revision| {
+        let text = |entry: &QuestionEntry, revision| {
             let params = entry.question_for(revision).params.unwrap();
             String::from_utf8(params.to_vec()).unwrap()
         };
         let form = only(r#"{"mode":"form","message":"m"}"#, "elicitation/create");
         assert_eq!(text(&form, Revision::V2025_06_18), r#"{"message":"m"}"#);
         assert!(text(&form, Revision::V2025_11_25).contains("mode"));
-        let visit = only(r#"{"mode":"url","url":"https://x"}"#, "elicitation/create");
-        assert!(text(&visit, Revision::V2025_11_25).contains("\"elicitationId\":\""));
-        assert!(!text(&visit, Revision::V2026_07_28).contains("elicitationId"));
+        let url_elicitation = only(r#"{"mode":"url","url":"https://x"}"#, "elicitation/create");
+        assert!(text(&url_elicitation, Revision::V2025_11_25).contains("\"elicitationId\":\""));
+        assert!(!text(&url_elicitation, Revision::V2026_07_28).contains("elicitationId"));
     }
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Weak;
 
-use super::ModernLink;
+use super::ModernServerLink;
 use crate::budget::{ReplyLease, ReplyShare};
 use crate::protocol::Message;
-use crate::upstream::activity::Paused;
+use crate::upstream::deadlines::PausedClock;
 use crate::upstream::error::LinkError;
-use crate::upstream::room::{Calls, too_late};
+use crate::upstream::room::{PipeCalls, too_late};
 
-impl Calls for Weak<ModernLink> {
+impl PipeCalls for Weak<ModernServerLink> {
     fn share(&self) -> Option<ReplyShare> {
         let link = self.upgrade().filter(|it| it.settings.exclusive)?;
         let flights = link.pipe()?.flights();
@@ -18,7 +18,7 @@ impl Calls for Weak<ModernLink> {
         of_call.or_else(|| link.settings.intake.reply_share())
     }
 
-    fn pause(&self) -> Vec<Paused> {
+    fn pause(&self) -> Vec<PausedClock> {
         let link = self.upgrade();
         let flights = link.as_ref().and_then(|link| Some(link.pipe()?.flights()));
         let flights = flights.unwrap_or_default();
@@ -26,7 +26,7 @@ impl Calls for Weak<ModernLink> {
     }
 }
 
-impl ModernLink {
+impl ModernServerLink {
     /// Makes room for a message of the child that is a reply to a call, as a legacy connection does; `false` where the
     /// call has failed for lack of room.
     pub(super) async fn has_room(&self, message: &Message, lease: Option<ReplyLease>) -> bool {

@@ -7,10 +7,10 @@ use std::time::Duration;
 use aws_lc_rs::digest::{Context, SHA256};
 use bytes::Bytes;
 
-use super::envelope::Inputs;
-use super::question::{self, Entry};
-use super::visits::Visits;
-use super::{ModernLink, Trip};
+use super::envelope::RetryInputs;
+use super::question::{self, QuestionEntry};
+use super::url_elicitations::CallUrlElicitations;
+use super::{ModernServerLink, OutgoingCall};
 use crate::call::{
     CarriedState, InputOutcome, InputRequests, InputResponse, Notice, Reply, ResumedInput,
 };
@@ -27,53 +27,56 @@ const PACE_LONGEST: Duration = Duration::from_millis(250);
 
 /// The kind of a result.
 #[derive(Debug, PartialEq, Eq)]
-enum Kind {
+enum ResultKind {
     Complete,
     InputRequired,
 }
 
 /// The outcome of a round of questions to the client.
-enum Next {
+enum RoundOutcome {
     /// The call is sent again with these inputs.
-    Again(Inputs),
+    Again(RetryInputs),
     /// The call is over.
     Over(Reply),
 }
 
-impl ModernLink {
+impl ModernServerLink {
     /// Sends a call until it is complete.
-    pub(super) async fn rounds(self: &Arc<Self>, trip: &Trip<'_>) -> Result<Reply, LinkError> {
-        let mut inputs = match &trip.call.resumption {
+    pub(super) async fn rounds(
+        self: &Arc<Self>,
+        outgoing: &OutgoingCall<'_>,
+    ) -> Result<Reply, LinkError> {
+        let mut inputs = match &outgoing.call.resumption {
             Some(resumption) if resumption.carry.upstream != self.settings.name => {
                 return Ok(stale());
             }
             Some(resumption) => resumed(resumption),
-            None => unprompted(trip),
+            None => unprompted(outgoing),
         };
         let given = inputs.responses.as_deref();
         if given.is_some_and(|given| !input_request_rules::name_only_files(given)) {
             return Ok(no_files());
         }
         let mut pace = PACE_FIRST;
-        let mut visits = Visits::default();
+        let mut url_elicitations = CallUrlElicitations::default();
         for round in 0..=MAX_ROUNDS {
-            let reply = self.send(trip, &inputs).await?;
-            let extended = || self.shares_extension(trip.call.link.capabilities());
-            match kind(&reply, trip.method(), extended)? {
-                Kind::Complete => {
-                    tell(trip, visits.over(&[]));
-                    return self.completed(trip, reply);
+            let reply = self.send(outgoing, &inputs).await?;
+            let extended = || self.shares_extension(outgoing.call.link.capabilities());
+            match kind(&reply, outgoing.method(), extended)? {
+                ResultKind::Complete => {
+                    tell(outgoing, url_elicitations.over(&[]));
+                    return self.completed(outgoing, reply);
                 }
-                Kind::InputRequired => {}
+                ResultKind::InputRequired => {}
             }
-            if !methods::may_ask(trip.method()) {
+            if !methods::may_ask(outgoing.method()) {
                 let what = "only calls, prompts and reads may need answers (SPEC M-60)";
                 return Err(LinkError::Invalid(what.to_owned()));
             }
             let (entries, state) = question::read(&reply).map_err(LinkError::Invalid)?;
             if !entries.is_empty() {
-                tell(trip, visits.over(&entries));
-                if let Some(reply) = visits.unfinished(&entries) {
+                tell(outgoing, url_elicitations.over(&entries));
+                if let Some(reply) = url_elicitations.unfinished(&entries) {
                     return Ok(reply);
                 }
             }
@@ -84,15 +87,15 @@ impl ModernLink {
             if entries.is_empty() {
                 tokio::time::sleep(pace).await;
                 pace = (pace * 2).min(PACE_LONGEST);
-                inputs = Inputs {
+                inputs = RetryInputs {
                     responses: None,
                     state,
                 };
                 continue;
             }
-            match Box::pin(self.ask(trip, entries, state, &mut visits)).await? {
-                Next::Again(next) => inputs = next,
-                Next::Over(reply) => return Ok(reply),
+            match Box::pin(self.ask(outgoing, entries, state, &mut url_elicitations)).await? {
+                RoundOutcome::Again(next) => inputs = next,
+                RoundOutcome::Over(reply) => return Ok(reply),
             }
         }
         Err(LinkError::Unanswered("it keeps asking for more".to_owned()))
@@ -101,12 +104,12 @@ impl ModernLink {
     /// Puts one round to the client.
     async fn ask(
         &self,
-        trip: &Trip<'_>,
-        entries: Vec<Entry>,
+        outgoing: &OutgoingCall<'_>,
+        entries: Vec<QuestionEntry>,
         state: Option<String>,
-        visits: &mut Visits,
-    ) -> Result<Next, LinkError> {
-        let link = &trip.call.link;
+        url_elicitations: &mut CallUrlElicitations,
+    ) -> Result<RoundOutcome, LinkError> {
+        let link = &outgoing.call.link;
         // The whole round is checked before any question is put (BRIDGING §3.2).
         if let Some(entry) = entries.iter().find(|e| !e.is_allowed(link.capabilities())) {
             let why = format!(
@@ -115,10 +118,10 @@ impl ModernLink {
             );
             return Err(LinkError::Unanswered(why));
         }
-        if let Some(flaw) = entries.iter().find_map(Entry::flaw) {
+        if let Some(flaw) = entries.iter().find_map(QuestionEntry::flaw) {
             return Err(LinkError::Unanswered(format!("of what it asks, {flaw}")));
         }
-        let revision = trip.call.revision;
+        let revision = outgoing.call.revision;
         let questions: Vec<_> = entries
             .iter()
             .map(|entry| {
@@ -132,19 +135,21 @@ impl ModernLink {
             carry: Some(CarriedState {
                 upstream: Arc::clone(&self.settings.name),
                 state: state.clone().map(Bytes::from),
-                digest: digest(trip.request),
+                digest: digest(outgoing.request),
             }),
         };
-        let _paused = trip.activity.pause();
+        let _paused = outgoing.activity.pause();
         let answers = match link.ask(round).await {
-            InputOutcome::Suspended(result) => return Ok(Next::Over(Reply::Result(result))),
+            InputOutcome::Suspended(result) => {
+                return Ok(RoundOutcome::Over(Reply::Result(result)));
+            }
             InputOutcome::CannotAsk(missing) => return Err(LinkError::Unanswered(missing)),
             InputOutcome::Answered(answers) => answers,
             InputOutcome::Unanswered => Vec::new(),
         };
-        visits.note(&questions, &answers);
+        url_elicitations.note(&questions, &answers);
         match responses(&entries, &answers) {
-            Ok(responses) => Ok(Next::Again(Inputs {
+            Ok(responses) => Ok(RoundOutcome::Again(RetryInputs {
                 responses: Some(responses),
                 state,
             })),
@@ -153,14 +158,14 @@ impl ModernLink {
     }
 
     /// A complete reply; from a list of tools, invalid tools are removed.
-    fn completed(&self, trip: &Trip<'_>, reply: Message) -> Result<Reply, LinkError> {
-        if trip.method() != "tools/list" {
+    fn completed(&self, outgoing: &OutgoingCall<'_>, reply: Message) -> Result<Reply, LinkError> {
+        if outgoing.method() != "tools/list" {
             return Ok(Reply::Relayed(reply));
         }
         let Some(tools) = reply.result_member("tools") else {
             return Ok(Reply::Relayed(reply));
         };
-        let known = trip.tools(self);
+        let known = outgoing.tools(self);
         let Some(kept) = known.learn(&self.settings.name, tools) else {
             return Ok(Reply::Relayed(reply));
         };
@@ -172,27 +177,31 @@ impl ModernLink {
     }
 }
 
-fn tell(trip: &Trip<'_>, notices: Vec<Notice>) {
+fn tell(outgoing: &OutgoingCall<'_>, notices: Vec<Notice>) {
     for notice in notices {
-        trip.call.link.notify(notice);
+        outgoing.call.link.notify(notice);
     }
 }
 
 /// The kind of a reply. Spec: SPEC M-40: absent means complete, unknown is invalid.
-fn kind(reply: &Message, method: &str, extended: impl FnOnce() -> bool) -> Result<Kind, LinkError> {
+fn kind(
+    reply: &Message,
+    method: &str,
+    extended: impl FnOnce() -> bool,
+) -> Result<ResultKind, LinkError> {
     match reply.result_member("resultType") {
-        None | Some("\"complete\"") => Ok(Kind::Complete),
-        Some("\"input_required\"") => Ok(Kind::InputRequired),
+        None | Some("\"complete\"") => Ok(ResultKind::Complete),
+        Some("\"input_required\"") => Ok(ResultKind::InputRequired),
         // Spec: SPEC K-10, K-19. An unrequested task is run for its caller (BRIDGING §3.8).
         Some("\"task\"") if matches!(method, "tools/call" | "tasks/get") => {
             if is_task(reply) {
-                return Ok(Kind::Complete);
+                return Ok(ResultKind::Complete);
             }
             let what = "a task needs an id and a status that exists (SPEC K-11)";
             Err(LinkError::Invalid(what.to_owned()))
         }
         // An extension may have more (MCP 2026-07-28, basic, "ResultType").
-        Some(_) if extended() => Ok(Kind::Complete),
+        Some(_) if extended() => Ok(ResultKind::Complete),
         Some(other) => {
             let other: String = other.chars().take(64).collect();
             Err(LinkError::Invalid(format!("unknown resultType {other}")))
@@ -215,15 +224,17 @@ fn is_task(reply: &Message) -> bool {
 
 /// Answers of a modern client without a question of this call, or to a question of a task: passed on, as only the
 /// upstream can judge them.
-fn unprompted(trip: &Trip<'_>) -> Inputs {
-    let of_call = || trip.call.message.param("inputResponses");
-    let given = match trip.method() {
+fn unprompted(outgoing: &OutgoingCall<'_>) -> RetryInputs {
+    let of_call = || outgoing.call.message.param("inputResponses");
+    let given = match outgoing.method() {
         // The task is run by the client or the relay: the answers are the content of the request.
-        "tasks/update" => trip.request.param("inputResponses").or_else(of_call),
-        method if trip.call.revision.era() == Era::Modern && methods::may_ask(method) => of_call(),
+        "tasks/update" => outgoing.request.param("inputResponses").or_else(of_call),
+        method if outgoing.call.revision.era() == Era::Modern && methods::may_ask(method) => {
+            of_call()
+        }
         _ => None,
     };
-    Inputs {
+    RetryInputs {
         responses: given
             .filter(|given| given.starts_with('{'))
             .map(str::to_owned),
@@ -232,11 +243,11 @@ fn unprompted(trip: &Trip<'_>) -> Inputs {
 }
 
 /// Inputs of a client's retry for the first send. State and answers are the upstream's own.
-fn resumed(resumption: &ResumedInput) -> Inputs {
+fn resumed(resumption: &ResumedInput) -> RetryInputs {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     let answers = &resumption.answers;
     let members = answers.iter().map(|(key, answer)| (key, text(answer)));
-    Inputs {
+    RetryInputs {
         responses: (!answers.is_empty()).then(|| json::object(members)),
         state: resumption.carry.state.as_ref().map(text),
     }
@@ -244,7 +255,10 @@ fn resumed(resumption: &ResumedInput) -> Inputs {
 
 /// JSON text of `inputResponses`. A form that the client refused with an error counts as cancelled;
 /// nothing else can be refused in that form (BRIDGING §3.2, 3).
-fn responses(entries: &[Entry], answers: &[(String, InputResponse)]) -> Result<String, String> {
+fn responses(
+    entries: &[QuestionEntry],
+    answers: &[(String, InputResponse)],
+) -> Result<String, String> {
     let mut responses = ObjectWriter::default();
     for entry in entries {
         let answer = answers.iter().find(|(key, _)| *key == entry.key);
@@ -262,7 +276,7 @@ fn responses(entries: &[Entry], answers: &[(String, InputResponse)]) -> Result<S
     Ok(responses.finish())
 }
 
-fn refusal(entry: &Entry, error: &[u8]) -> String {
+fn refusal(entry: &QuestionEntry, error: &[u8]) -> String {
     let members = std::str::from_utf8(error).ok().map(json::members);
     let members = members.and_then(Result::ok).unwrap_or_default();
     let message = members.iter().find(|(name, _)| name == "message");
@@ -315,6 +329,6 @@ mod tests {
         let reply = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{result}}}"#);
         let reply = Message::parse(reply.into(), json::MAX_DEPTH).unwrap();
         let kind = kind(&reply, method, || false);
-        assert_eq!(matches!(kind, Ok(Kind::Complete)), is, "{kind:?}");
+        assert_eq!(matches!(kind, Ok(ResultKind::Complete)), is, "{kind:?}");
     }
 }

@@ -25,21 +25,21 @@ const WALK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The tools of one upstream.
 #[derive(Debug)]
-pub(in crate::upstream) struct Schemas {
-    owners: Cache<OwnerKey, Arc<Tools>>,
+pub(in crate::upstream) struct ToolSchemas {
+    owners: Cache<OwnerKey, Arc<KnownTools>>,
     /// The number of calls of `forget`.
     changes: AtomicU64,
 }
 
 /// The tools that a link saw last, which spares most calls the lookup in the cache.
 #[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<Option<(u64, Arc<Tools>)>>);
+pub(super) struct SeenTools(Mutex<Option<(u64, Arc<KnownTools>)>>);
 
 /// Tools known for one principal.
 #[derive(Debug)]
-pub(super) struct Tools {
+pub(super) struct KnownTools {
     since: Instant,
-    known: Mutex<BTreeMap<String, Listed>>,
+    known: Mutex<BTreeMap<String, ListedHeaders>>,
     walked: Mutex<Option<Instant>>,
     /// One walk at a time.
     pub(super) walking: tokio::sync::Mutex<()>,
@@ -47,14 +47,14 @@ pub(super) struct Tools {
 
 /// Headers of one tool, as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Listed {
+pub(super) enum ListedHeaders {
     /// The headers that the tool asks for.
     Asks(Arc<ParamHeaders>),
     /// The annotations are invalid: the tool is neither shown nor called (SPEC M-31).
     Invalid,
 }
 
-impl Default for Schemas {
+impl Default for ToolSchemas {
     fn default() -> Self {
         let owners = Cache::builder().max_capacity(OWNERS).time_to_live(BELIEVED);
         Self {
@@ -64,9 +64,9 @@ impl Default for Schemas {
     }
 }
 
-impl Schemas {
+impl ToolSchemas {
     /// The tools known for `owner` at `now`; a current `seen` spares the lookup in the cache.
-    pub(super) fn of(&self, owner: OwnerKey, seen: &Seen, now: Instant) -> Arc<Tools> {
+    pub(super) fn of(&self, owner: OwnerKey, seen: &SeenTools, now: Instant) -> Arc<KnownTools> {
         let changes = self.changes.load(Ordering::Acquire);
         let mut seen = lock(&seen.0);
         if let Some((then, tools)) = &*seen
@@ -87,7 +87,7 @@ impl Schemas {
     }
 }
 
-impl Default for Tools {
+impl Default for KnownTools {
     fn default() -> Self {
         Self {
             since: Instant::now(),
@@ -98,9 +98,9 @@ impl Default for Tools {
     }
 }
 
-impl Tools {
+impl KnownTools {
     /// The headers of a tool, if it was listed.
-    pub(super) fn get(&self, tool: &str) -> Option<Listed> {
+    pub(super) fn get(&self, tool: &str) -> Option<ListedHeaders> {
         lock(&self.known).get(tool).cloned()
     }
 
@@ -125,14 +125,14 @@ impl Tools {
             let listed = match ParamHeaders::read(schema.unwrap_or("{}")) {
                 Ok(headers) => {
                     kept.push(*element);
-                    Listed::Asks(Arc::new(headers))
+                    ListedHeaders::Asks(Arc::new(headers))
                 }
                 Err(error) => {
                     tracing::warn!(
                         upstream, tool = ?name.as_deref().unwrap_or_default(), error = chain(&error),
                         "a tool is left out: its x-mcp-header annotations are invalid"
                     );
-                    Listed::Invalid
+                    ListedHeaders::Invalid
                 }
             };
             if let Some(name) = name
@@ -166,14 +166,14 @@ mod tests {
 
     #[test]
     fn what_was_forgotten_is_not_seen_again() {
-        let (schemas, seen) = (Schemas::default(), Seen::default());
+        let (schemas, seen) = (ToolSchemas::default(), SeenTools::default());
         let owner = Principal::new("https://issuer", "alice", "client", Vec::new(), None).owner();
         let now = Instant::now();
         let before = schemas.of(owner, &seen, now);
         assert!(Arc::ptr_eq(&before, &schemas.of(owner, &seen, now)));
         assert!(Arc::ptr_eq(
             &before,
-            &schemas.of(owner, &Seen::default(), now)
+            &schemas.of(owner, &SeenTools::default(), now)
         ));
         schemas.forget(owner);
         assert!(!Arc::ptr_eq(&before, &schemas.of(owner, &seen, now)));
@@ -185,15 +185,15 @@ mod tests {
         let good = r#"{"name":"good", "inputSchema":{"properties":{"r":{"type":"string","x-mcp-header":"R"}}}}"#;
         let bad = r#"{"name":"bad","inputSchema":{"properties":{"r":{"type":"number","x-mcp-header":"R"}}}}"#;
         let plain = r#"{"name":"plain"}"#;
-        let tools = Tools::default();
+        let tools = KnownTools::default();
         let kept = tools.learn("up", &format!("[{good},{bad},{plain}]"));
         assert_eq!(kept, Some(format!("[{good},{plain}]")));
         let asks = |tool: &str| match tools.get(tool) {
-            Some(Listed::Asks(headers)) => headers.iter().count(),
+            Some(ListedHeaders::Asks(headers)) => headers.iter().count(),
             other => panic!("{other:?}"),
         };
         assert_eq!((asks("good"), asks("plain")), (1, 0));
-        assert_eq!(tools.get("bad"), Some(Listed::Invalid));
+        assert_eq!(tools.get("bad"), Some(ListedHeaders::Invalid));
         assert_eq!(tools.get("unheard_of"), None);
         assert_eq!(tools.learn("up", &format!("[{good}]")), None);
     }

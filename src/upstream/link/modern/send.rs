@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::envelope::{self, Inputs, Place};
-use super::flight::{Flight, For};
-use super::schemas::{Listed, Tools};
-use super::{ModernLink, Trip, Wire, own};
+use super::envelope::{self, OutgoingTrace, RetryInputs};
+use super::running_request::{ReplyOwner, RunningRequest};
+use super::schemas::{KnownTools, ListedHeaders};
+use super::{ModernServerLink, ModernWire, OutgoingCall, own};
 use crate::budget::ReplyLease;
 use crate::cause::chain;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
@@ -17,35 +17,35 @@ use crate::protocol::json::JsonError;
 use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, json, meta, methods};
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::activity::Activity;
 use crate::upstream::carrier::http::client::MessageHeaders;
-use crate::upstream::carrier::http::sink::Sink;
+use crate::upstream::carrier::http::sink::MessageSink;
+use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::observe::{client_span, outcome};
 use crate::upstream::lock;
-use crate::upstream::room::Growing;
+use crate::upstream::room::GrowingReply;
 
 /// Pages of tools read in search of one tool.
 const MAX_PAGES: usize = 50;
 /// Time limit of that search.
 const WALK: Duration = Duration::from_secs(5);
 
-impl ModernLink {
+impl ModernServerLink {
     /// Sends a call, and retries if the upstream has refused its form or not read it, or if the reply was lost and a
     /// second run does no harm.
     pub(super) async fn send(
         self: &Arc<Self>,
-        trip: &Trip<'_>,
-        inputs: &Inputs,
+        outgoing: &OutgoingCall<'_>,
+        inputs: &RetryInputs,
     ) -> Result<Message, LinkError> {
         let mut params = None;
         let (mut lost, mut refused, mut unread) = (false, false, false);
         loop {
             let known = match params.take() {
                 Some(known) => known,
-                None => self.params(trip).await?,
+                None => self.params(outgoing).await?,
             };
-            let reply = self.send_once(trip, inputs, known.as_deref()).await;
+            let reply = self.send_once(outgoing, inputs, known.as_deref()).await;
             match &reply {
                 // Nothing has run.
                 Err(LinkError::Unread { .. }) if !unread => {
@@ -54,13 +54,15 @@ impl ModernLink {
                 }
                 // Spec: SPEC M-44.
                 Err(LinkError::Lost { .. })
-                    if !(lost || refused) && inputs.responses.is_none() && self.is_safe(trip) =>
+                    if !(lost || refused)
+                        && inputs.responses.is_none()
+                        && self.is_safe(outgoing) =>
                 {
                     (lost, params) = (true, Some(known));
                 }
                 Ok(refusal) if !refused => match refusal.error_code() {
                     // Nothing has run: the tool may have learned to ask for headers (SPEC M-35).
-                    Some(HEADER_MISMATCH) if trip.method() == "tools/call" => {
+                    Some(HEADER_MISMATCH) if outgoing.method() == "tools/call" => {
                         self.schemas.forget(self.settings.owner);
                         refused = true;
                     }
@@ -77,17 +79,17 @@ impl ModernLink {
 
     async fn send_once(
         self: &Arc<Self>,
-        trip: &Trip<'_>,
-        inputs: &Inputs,
+        outgoing: &OutgoingCall<'_>,
+        inputs: &RetryInputs,
         params: Option<&ParamHeaders>,
     ) -> Result<Message, LinkError> {
-        let (request, call) = (trip.request, trip.call);
+        let (request, call) = (outgoing.request, outgoing.call);
         // Checked here: `call_inner` polls this future before it looks at the cancellation.
         if call.cancel.is_cancelled() {
             return Err(LinkError::Cancelled);
         }
-        let whose = Flight::of_call(request, call, &trip.told);
-        let flight = Flight::new(self.next_id(), whose, Arc::clone(&trip.activity));
+        let whose = RunningRequest::of_call(request, call, &outgoing.told);
+        let flight = RunningRequest::new(self.next_id(), whose, Arc::clone(&outgoing.activity));
         let span = client_span(
             &self.settings,
             request,
@@ -95,12 +97,12 @@ impl ModernLink {
             flight.id,
             Revision::V2026_07_28,
         );
-        *lock(&trip.flight) = Some(Arc::clone(&flight));
+        *lock(&outgoing.flight) = Some(Arc::clone(&flight));
         let parent = span.context().traceparent();
-        let place = Place::of(span.context(), parent.as_ref());
+        let place = OutgoingTrace::of(span.context(), parent.as_ref());
         let info = self.client_info(request);
         let bytes = envelope::body(flight.id, request, call, info, inputs, &place);
-        let headers = || envelope::headers(trip, params, &place);
+        let headers = || envelope::headers(outgoing, params, &place);
         let reply = self.exchange(bytes, headers, &flight).await;
         let reply = reply.and_then(|reply| self.with_outcome(reply));
         span.finish(outcome(&reply));
@@ -129,12 +131,12 @@ impl ModernLink {
         self: &Arc<Self>,
         bytes: Bytes,
         headers: impl FnOnce() -> Result<MessageHeaders, JsonError> + Send,
-        flight: &Arc<Flight>,
+        flight: &Arc<RunningRequest>,
     ) -> Result<Message, LinkError> {
         match &self.wire {
-            Wire::Pipe(pipe) => self.exchange_piped(pipe, bytes, flight).await,
-            Wire::Http(http) => {
-                let mut take = OwnStream(self, flight);
+            ModernWire::Pipe(pipe) => self.exchange_piped(pipe, bytes, flight).await,
+            ModernWire::Http(http) => {
+                let mut take = ModernPostStream(self, flight);
                 let unsendable = |error: JsonError| LinkError::Unsendable(error.to_string());
                 // Two steps rather than one future around both, which would be moved as a whole.
                 let reply = match http.post(bytes, headers().map_err(unsendable)?).await {
@@ -154,7 +156,7 @@ impl ModernLink {
         self: &Arc<Self>,
         bytes: Bytes,
         headers: impl Fn() -> Result<MessageHeaders, JsonError> + Send + Sync,
-        flight: &Arc<Flight>,
+        flight: &Arc<RunningRequest>,
     ) -> Result<Message, LinkError> {
         let reply = self.exchange(bytes.clone(), &headers, flight).await;
         let reply = match reply {
@@ -166,11 +168,12 @@ impl ModernLink {
 
     /// Whether a second run of the call does no harm: the method only reads, or the operator says so. A tool's own
     /// annotations are not trusted (SPEC C-95).
-    fn is_safe(&self, trip: &Trip<'_>) -> bool {
-        match trip.method() {
+    fn is_safe(&self, outgoing: &OutgoingCall<'_>) -> bool {
+        match outgoing.method() {
             "tools/call" => {
                 let safe = &self.settings.upstream.retry_safe;
-                trip.tool()
+                outgoing
+                    .tool()
                     .is_some_and(|tool| safe.iter().any(|name| name == tool))
             }
             method => methods::is_repeatable(method),
@@ -184,18 +187,18 @@ impl ModernLink {
     /// [`LinkError::Unsendable`] when its annotations are invalid (SPEC M-31).
     async fn params(
         self: &Arc<Self>,
-        trip: &Trip<'_>,
+        outgoing: &OutgoingCall<'_>,
     ) -> Result<Option<Arc<ParamHeaders>>, LinkError> {
-        let Some(tool) = trip.tool().filter(|_| self.pipe().is_none()) else {
+        let Some(tool) = outgoing.tool().filter(|_| self.pipe().is_none()) else {
             return Ok(None);
         };
-        let tools = trip.tools(self);
-        if let Some(Listed::Asks(headers)) = tools.get(tool) {
+        let tools = outgoing.tools(self);
+        if let Some(ListedHeaders::Asks(headers)) = tools.get(tool) {
             return Ok(Some(headers));
         }
         let _walking = tools.walking.lock().await;
-        if !matches!(tools.get(tool), Some(Listed::Asks(_))) && !tools.walked_lately() {
-            let walk = Box::pin(self.walk(&tools, trip));
+        if !matches!(tools.get(tool), Some(ListedHeaders::Asks(_))) && !tools.walked_lately() {
+            let walk = Box::pin(self.walk(&tools, outgoing));
             let walk = tokio::time::timeout(WALK, walk).await;
             if let Err(problem) = walk.unwrap_or(Err(LinkError::Timeout)) {
                 LABELED.schemas_unknown.add(&self.settings.name, 1);
@@ -207,8 +210,8 @@ impl ModernLink {
             tools.walked();
         }
         match tools.get(tool) {
-            Some(Listed::Asks(headers)) => Ok(Some(headers)),
-            Some(Listed::Invalid) => {
+            Some(ListedHeaders::Asks(headers)) => Ok(Some(headers)),
+            Some(ListedHeaders::Invalid) => {
                 let why = "the x-mcp-header annotations of the tool are invalid";
                 Err(LinkError::Unsendable(why.to_owned()))
             }
@@ -217,7 +220,11 @@ impl ModernLink {
     }
 
     /// Reads all pages of the tools, as the caller.
-    async fn walk(self: &Arc<Self>, tools: &Tools, trip: &Trip<'_>) -> Result<(), LinkError> {
+    async fn walk(
+        self: &Arc<Self>,
+        tools: &KnownTools,
+        outgoing: &OutgoingCall<'_>,
+    ) -> Result<(), LinkError> {
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
             let params = match &cursor {
@@ -227,17 +234,21 @@ impl ModernLink {
             let text =
                 format!(r#"{{"jsonrpc":"2.0","id":0,"method":"tools/list","params":{params}}}"#);
             let request = own(text)?;
-            let flight = Flight::new(self.next_id(), For::Nobody, Arc::new(Activity::new()));
-            let listing = Trip::new(&request, trip.call, Arc::clone(&flight.activity));
-            let trace = trip.call.trace.child();
+            let flight = RunningRequest::new(
+                self.next_id(),
+                ReplyOwner::Nobody,
+                Arc::new(CallActivity::new()),
+            );
+            let listing = OutgoingCall::new(&request, outgoing.call, Arc::clone(&flight.activity));
+            let trace = outgoing.call.trace.child();
             let parent = trace.traceparent();
-            let place = Place::of(&trace, parent.as_ref());
-            let info = self.client_info(trip.request);
-            let inputs = Inputs::default();
-            let bytes = envelope::body(flight.id, &request, trip.call, info, &inputs, &place);
+            let place = OutgoingTrace::of(&trace, parent.as_ref());
+            let info = self.client_info(outgoing.request);
+            let inputs = RetryInputs::default();
+            let bytes = envelope::body(flight.id, &request, outgoing.call, info, &inputs, &place);
             let headers = || envelope::headers(&listing, None, &place);
             let reply = self.exchange_again(bytes, headers, &flight).await?;
-            trip.activity.touch();
+            outgoing.activity.touch();
             let Some(page) = reply.result_member("tools") else {
                 return Err(LinkError::Invalid("it does not list its tools".to_owned()));
             };
@@ -255,9 +266,9 @@ impl ModernLink {
 }
 
 /// Takes the messages of the stream that answers a request.
-struct OwnStream<'a>(&'a ModernLink, &'a Arc<Flight>);
+struct ModernPostStream<'a>(&'a ModernServerLink, &'a Arc<RunningRequest>);
 
-impl Sink for OwnStream<'_> {
+impl MessageSink for ModernPostStream<'_> {
     fn message(&mut self, message: Message) -> Option<Message> {
         self.0.on_message(message, Some(self.1))
     }
@@ -266,9 +277,9 @@ impl Sink for OwnStream<'_> {
         self.1.id == id
     }
 
-    fn growing(&self) -> Option<Growing> {
+    fn growing(&self) -> Option<GrowingReply> {
         let room = self.1.reply_room()?;
-        Some(Growing::of(room, &self.1.activity))
+        Some(GrowingReply::of(room, &self.1.activity))
     }
 
     fn keep(&mut self, lease: ReplyLease) {

@@ -14,20 +14,20 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use super::{EraCell, Verdict};
+use super::{EraCell, EraVerdict};
 use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::{Era, Message};
-use crate::sync::desired::Wish;
-use crate::sync::shared_failure::Attempts;
-use crate::upstream::activity::before_sending;
-use crate::upstream::carrier::duplex::Source;
-use crate::upstream::carrier::http::login::Login;
-use crate::upstream::carrier::{Carrier, Settings};
+use crate::sync::desired::Desired;
+use crate::sync::shared_failure::SharedFailure;
+use crate::upstream::carrier::duplex::DuplexSource;
+use crate::upstream::carrier::http::login::UpstreamLogin;
+use crate::upstream::carrier::{Carrier, LinkSettings};
+use crate::upstream::deadlines::before_sending;
 use crate::upstream::error::LinkError;
 use crate::upstream::first_start::FirstStartWitness;
 use crate::upstream::link::legacy::LegacyLink;
-use crate::upstream::link::modern::{ModernLink, Schemas};
+use crate::upstream::link::modern::{ModernServerLink, ToolSchemas};
 use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
 use crate::upstream::not_reached::NotReached;
@@ -37,12 +37,12 @@ use crate::upstream::not_reached::NotReached;
 pub(in crate::upstream) struct EraLink {
     /// Itself, for what goes on when its caller has gone.
     own: Weak<Self>,
-    settings: Arc<Settings>,
+    settings: Arc<LinkSettings>,
     cell: Arc<EraCell>,
-    schemas: Arc<Schemas>,
-    current: Mutex<Option<Inner>>,
-    resolving: Attempts<LinkError>,
-    listening: Wish<bool>,
+    schemas: Arc<ToolSchemas>,
+    current: Mutex<Option<NegotiatedState>>,
+    resolving: SharedFailure<LinkError>,
+    listening: Desired<bool>,
     /// What outlives a change of the era.
     state: SessionState,
     /// Whether a modern link stands in for a stateless legacy side, and no call has worked yet.
@@ -55,20 +55,20 @@ pub(in crate::upstream) struct EraLink {
 }
 
 #[derive(Debug, Clone)]
-enum Inner {
+enum NegotiatedState {
     /// `presumed` until it has shaken hands.
     Legacy {
         link: Arc<LegacyLink>,
         presumed: Arc<AtomicBool>,
     },
-    Modern(Arc<ModernLink>),
+    Modern(Arc<ModernServerLink>),
 }
 
 impl EraLink {
     pub(in crate::upstream) fn new(
-        settings: Arc<Settings>,
+        settings: Arc<LinkSettings>,
         cell: Arc<EraCell>,
-        schemas: Arc<Schemas>,
+        schemas: Arc<ToolSchemas>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
@@ -76,8 +76,8 @@ impl EraLink {
             cell,
             schemas,
             current: Mutex::default(),
-            resolving: Attempts::default(),
-            listening: Wish::default(),
+            resolving: SharedFailure::default(),
+            listening: Desired::default(),
             state: SessionState::with(watch::doubt(own)),
             stands_by: AtomicBool::new(false),
             doubts: AtomicU32::new(0),
@@ -86,13 +86,13 @@ impl EraLink {
         })
     }
 
-    fn current(&self) -> Option<Inner> {
+    fn current(&self) -> Option<NegotiatedState> {
         lock(&self.current).clone()
     }
 
     /// Notes how a use of the link ended, before anything is concluded from it.
-    async fn settle<T>(&self, inner: &Inner, outcome: &Result<T, LinkError>) {
-        let Inner::Legacy { link, presumed } = inner else {
+    async fn settle<T>(&self, inner: &NegotiatedState, outcome: &Result<T, LinkError>) {
+        let NegotiatedState::Legacy { link, presumed } = inner else {
             return;
         };
         // That a call was cancelled meanwhile says nothing, and others may wait for the same link.
@@ -102,13 +102,13 @@ impl EraLink {
         }
         if outcome.is_ok() || link.declared().is_some() {
             presumed.store(false, Ordering::Relaxed);
-            self.cell.learn(&Verdict::Legacy);
+            self.cell.learn(&EraVerdict::Legacy);
         } else {
             // Nothing is known after all: the next use asks again. Somebody else may have by now.
             self.cell.mute.invalidate(&self.settings.owner);
             {
                 let mut current = lock(&self.current);
-                if let Some(Inner::Legacy { link: now, .. }) = &*current
+                if let Some(NegotiatedState::Legacy { link: now, .. }) = &*current
                     && Arc::ptr_eq(now, link)
                 {
                     *current = None;
@@ -150,7 +150,7 @@ impl EraLink {
     }
 
     /// Finds out in the background which issuer's token the upstream wants, once an hour at most.
-    fn look_for_issuer(&self, login: &Arc<Login>) {
+    fn look_for_issuer(&self, login: &Arc<UpstreamLogin>) {
         if !login.is_due() {
             return;
         }
@@ -163,11 +163,14 @@ impl EraLink {
     }
 
     fn is_remote(&self) -> bool {
-        !matches!(self.settings.carrier, Carrier::Duplex(Source::Children(_)))
+        !matches!(
+            self.settings.carrier,
+            Carrier::Duplex(DuplexSource::Children(_))
+        )
     }
 
     fn has_session(&self) -> bool {
-        matches!(self.current(), Some(Inner::Legacy { link, .. }) if link.declared().is_some())
+        matches!(self.current(), Some(NegotiatedState::Legacy { link, .. }) if link.declared().is_some())
     }
 
     /// Whether a failure is one of reaching the upstream, and not of a call on its way.
@@ -216,7 +219,7 @@ impl EraLink {
             }
             return reply;
         }
-        let other = if is_refused && matches!(inner, Inner::Modern(_)) {
+        let other = if is_refused && matches!(inner, NegotiatedState::Modern(_)) {
             Box::pin(self.fall_back(&inner)).await
         } else {
             Box::pin(self.reconsider(&inner)).await
@@ -253,8 +256,8 @@ impl EraLink {
     /// Ends a subscription that nobody has any more.
     pub(in crate::upstream) async fn unsubscribe(&self, uri: &str) {
         match self.current() {
-            Some(Inner::Legacy { link, .. }) => link.unsubscribe(uri).await,
-            Some(Inner::Modern(link)) => link.unsubscribe(uri),
+            Some(NegotiatedState::Legacy { link, .. }) => link.unsubscribe(uri).await,
+            Some(NegotiatedState::Modern(link)) => link.unsubscribe(uri),
             None => self.state.followed.remove(uri),
         }
     }
@@ -262,17 +265,17 @@ impl EraLink {
     /// Tells a legacy upstream what to log; a modern one hears of it with every call.
     pub(in crate::upstream) async fn set_level(&self, level: LogLevel) {
         match self.current() {
-            Some(Inner::Legacy { link, .. }) => link.set_level(level).await,
-            Some(Inner::Modern(_)) | None => self.state.set_level(level),
+            Some(NegotiatedState::Legacy { link, .. }) => link.set_level(level).await,
+            Some(NegotiatedState::Modern(_)) | None => self.state.set_level(level),
         }
     }
 
     /// Asks an idle child whether it is alive; `None` where none runs that can be asked.
     pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
         match self.current()? {
-            Inner::Legacy { link, .. } => link.ping(limit).await,
+            NegotiatedState::Legacy { link, .. } => link.ping(limit).await,
             // The modern era has no ping: its calls tell.
-            Inner::Modern(_) => None,
+            NegotiatedState::Modern(_) => None,
         }
     }
 
@@ -284,7 +287,7 @@ impl EraLink {
     }
 }
 
-impl Inner {
+impl NegotiatedState {
     fn era(&self) -> Era {
         match self {
             Self::Legacy { .. } => Era::Legacy,
@@ -356,7 +359,7 @@ impl UpstreamLink for EraLink {
     fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             // The modern era knows no notifications of clients but those of its own.
-            if let Some(Inner::Legacy { link, .. }) = self.current() {
+            if let Some(NegotiatedState::Legacy { link, .. }) = self.current() {
                 link.notify(message).await;
             }
         })
@@ -371,7 +374,7 @@ impl UpstreamLink for EraLink {
 
     fn prepare(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Some(Inner::Legacy { link, .. }) = self.current() {
+            if let Some(NegotiatedState::Legacy { link, .. }) = self.current() {
                 link.prepare().await;
             }
         })
@@ -379,19 +382,19 @@ impl UpstreamLink for EraLink {
 
     fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         match self.current()? {
-            Inner::Legacy { link, .. } => link.declared(),
-            Inner::Modern(link) => link.declared(),
+            NegotiatedState::Legacy { link, .. } => link.declared(),
+            NegotiatedState::Modern(link) => link.declared(),
         }
     }
 
-    fn hearing(&self) -> Option<u64> {
+    fn notice_feed(&self) -> Option<u64> {
         match self.current()? {
-            Inner::Legacy { link, .. } => link.hearing(),
-            Inner::Modern(link) => link.hearing(),
+            NegotiatedState::Legacy { link, .. } => link.notice_feed(),
+            NegotiatedState::Modern(link) => link.notice_feed(),
         }
     }
 
-    fn until_heard(&self) -> BoxFuture<'_, bool> {
+    fn wait_until_live(&self) -> BoxFuture<'_, bool> {
         Box::pin(self.until_heard_in_its_era())
     }
 
@@ -401,7 +404,7 @@ impl UpstreamLink for EraLink {
                 inner.listen(*wanted);
             }
         };
-        self.listening.change(|wish| *wish = wanted, listen);
+        self.listening.set_and_apply(|wish| *wish = wanted, listen);
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -9,11 +9,11 @@ use tokio::time::Instant;
 use crate::call::ServerDeclaration;
 use crate::process::WaitPolicy;
 use crate::protocol::Era;
-use crate::upstream::carrier::duplex::Source;
-use crate::upstream::carrier::{Carrier, Settings, Started};
+use crate::upstream::carrier::duplex::DuplexSource;
+use crate::upstream::carrier::{Carrier, LinkSettings, StartedConnection};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::legacy::handshake;
-use crate::upstream::link::modern::discover::{self, Verdict};
+use crate::upstream::link::modern::discover::{self, DiscoverVerdict};
 
 /// How long a child may think about a request that it may not know, before it is spoken to in
 /// another way.
@@ -28,20 +28,20 @@ const BEHIND: Duration = Duration::from_millis(250);
 
 /// What a probe found.
 #[derive(Debug)]
-pub(super) enum Found {
+pub(super) enum ProbeFinding {
     /// The modern era; over a pipe with the child that said so.
-    Modern(Arc<ServerDeclaration>, Option<Started>),
+    Modern(Arc<ServerDeclaration>, Option<StartedConnection>),
     /// The legacy era, for certain.
-    Legacy(Option<Started>),
+    Legacy(Option<StartedConnection>),
     /// Most likely the legacy era: it said nothing to the contrary. Believed once it shakes hands.
-    Presumed(Sign),
+    Presumed(LegacySign),
     /// Nothing: a child has read the question and the handshake, and answers neither.
     Mute(LinkError),
 }
 
 /// Why an upstream is most likely legacy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sign {
+pub(super) enum LegacySign {
     /// It is there, and says nothing.
     Silence,
     /// The connection ended: of a question that it does not know, or of something else.
@@ -54,22 +54,25 @@ pub(super) enum Sign {
 /// # Errors
 /// [`LinkError`] when there is no evidence either way, or it speaks nothing that we do.
 pub(super) async fn probe(
-    settings: &Settings,
-    started: Option<Started>,
-) -> Result<Found, LinkError> {
+    settings: &LinkSettings,
+    started: Option<StartedConnection>,
+) -> Result<ProbeFinding, LinkError> {
     let limit = settings.upstream.connect_timeout;
     match &settings.carrier {
         // HTTP is negotiated with (`link/negotiation.rs`); over HTTP+SSE there was no modern era.
-        Carrier::Http(..) | Carrier::Duplex(Source::Events(..)) => Ok(Found::Legacy(None)),
+        Carrier::Http(..) | Carrier::Duplex(DuplexSource::Events(..)) => {
+            Ok(ProbeFinding::Legacy(None))
+        }
         Carrier::Duplex(source) => {
             let started = match started {
                 Some(started) => started,
                 // Others wait for their turn to ask meanwhile, and not for this one's place as well.
-                None => {
-                    tokio::time::timeout(limit, Started::new(source, settings, WaitPolicy::None))
-                        .await
-                        .unwrap_or(Err(LinkError::Timeout))?
-                }
+                None => tokio::time::timeout(
+                    limit,
+                    StartedConnection::new(source, settings, WaitPolicy::None),
+                )
+                .await
+                .unwrap_or(Err(LinkError::Timeout))?,
             };
             over_pipe(started, settings, limit).await
         }
@@ -77,10 +80,10 @@ pub(super) async fn probe(
 }
 
 async fn over_pipe(
-    mut started: Started,
-    settings: &Settings,
+    mut started: StartedConnection,
+    settings: &LinkSettings,
     limit: Duration,
-) -> Result<Found, LinkError> {
+) -> Result<ProbeFinding, LinkError> {
     let is_child = started.child.is_child();
     // A socket is ready once it is open; a child may take long to start.
     let mut end = if is_child {
@@ -91,7 +94,7 @@ async fn over_pipe(
     let mut asked = 1_u8;
     started.asked = true;
     if !tell(&started, discover::request(0, settings)).await {
-        return Ok(Found::Presumed(Sign::End));
+        return Ok(ProbeFinding::Presumed(LegacySign::End));
     }
     let mut read_since = None;
     loop {
@@ -103,7 +106,7 @@ async fn over_pipe(
         let line = match tokio::time::timeout_at(wait, started.lines.next()).await {
             Ok(Some(line)) => line,
             // It died of a request that it does not know: a fresh one is asked nothing of the kind.
-            Ok(None) => return Ok(Found::Presumed(Sign::End)),
+            Ok(None) => return Ok(ProbeFinding::Presumed(LegacySign::End)),
             Err(_) if !started.greeted && Instant::now() < end => {
                 if read_since.is_none() {
                     // A slow start is no silence: the wait for the answer begins when it has read.
@@ -114,13 +117,15 @@ async fn over_pipe(
                 if started.greeted {
                     continue;
                 }
-                return Ok(Found::Presumed(Sign::End));
+                return Ok(ProbeFinding::Presumed(LegacySign::End));
             }
-            Err(_) if started.answer.is_some() => return Ok(Found::Legacy(Some(started))),
+            Err(_) if started.answer.is_some() => return Ok(ProbeFinding::Legacy(Some(started))),
             // It sulks: it refused the handshake beside the question, and leaves that unanswered.
-            Err(_) if started.refused || !is_child => return Ok(Found::Presumed(Sign::Silence)),
+            Err(_) if started.refused || !is_child => {
+                return Ok(ProbeFinding::Presumed(LegacySign::Silence));
+            }
             Err(_) if started.greeted && started.child.is_read() => {
-                return Ok(Found::Mute(started.timed_out(settings)));
+                return Ok(ProbeFinding::Mute(started.timed_out(settings)));
             }
             Err(_) => return Err(started.timed_out(settings)),
         };
@@ -132,21 +137,21 @@ async fn over_pipe(
         }
         match message.number() {
             Some(0) => match discover::judge(&message, true, &settings.upstream) {
-                Verdict::Modern(declared) => {
+                DiscoverVerdict::Modern(declared) => {
                     // One that was slow was told both, and may take itself for the session that it
                     // was offered: who wants none has a fresh one (SPEC D-08).
                     let fits = !started.greeted || settings.client == Era::Legacy;
-                    return Ok(Found::Modern(declared, fits.then_some(started)));
+                    return Ok(ProbeFinding::Modern(declared, fits.then_some(started)));
                 }
-                Verdict::Legacy => return Ok(Found::Legacy(Some(started))),
-                Verdict::Foreign(revisions) => return Err(discover::foreign(&revisions)),
-                Verdict::Again if asked < 2 => {
+                DiscoverVerdict::Legacy => return Ok(ProbeFinding::Legacy(Some(started))),
+                DiscoverVerdict::Foreign(revisions) => return Err(discover::foreign(&revisions)),
+                DiscoverVerdict::Again if asked < 2 => {
                     asked += 1;
                     if !tell(&started, discover::request(0, settings)).await {
-                        return Ok(Found::Presumed(Sign::End));
+                        return Ok(ProbeFinding::Presumed(LegacySign::End));
                     }
                 }
-                Verdict::Again => return Err(discover::refuses()),
+                DiscoverVerdict::Again => return Err(discover::refuses()),
             },
             // It skipped what it does not know, and shakes hands, or answers in another order. An
             // error there is no handshake: the answer to what it was asked first may still come.
@@ -170,9 +175,9 @@ async fn over_pipe(
 /// The connection where it refuses the handshake and serves on in the modern era; nothing where it
 /// is gone, or silent.
 pub(super) async fn greet(
-    mut started: Started,
-    settings: &Settings,
-) -> Result<Started, Option<Started>> {
+    mut started: StartedConnection,
+    settings: &LinkSettings,
+) -> Result<StartedConnection, Option<StartedConnection>> {
     if started.answer.is_some() {
         return Ok(started);
     }
@@ -200,6 +205,6 @@ pub(super) async fn greet(
     Err(None)
 }
 
-async fn tell(started: &Started, message: Bytes) -> bool {
+async fn tell(started: &StartedConnection, message: Bytes) -> bool {
     started.child.send(message).await.is_ok()
 }

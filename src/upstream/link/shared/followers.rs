@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::call::OwnerKey;
-use crate::sync::keyed_counter::Tally;
+use crate::sync::keyed_counter::KeyedCounter;
 
 /// Resources per member, at most.
 const MAX_FOLLOWED: usize = 1024;
@@ -13,15 +13,15 @@ const MAX_OF_OWNER: usize = 16 * MAX_FOLLOWED;
 
 /// Members by followed URI.
 #[derive(Debug, Default)]
-pub(super) struct Followers {
+pub(super) struct UriFollowers {
     by_uri: HashMap<String, HashSet<u64>>,
-    counts: Tally<u64>,
+    counts: KeyedCounter<u64>,
     /// Principals of the members with subscriptions.
     owners: HashMap<u64, OwnerKey>,
-    of_owners: Tally<OwnerKey>,
+    of_owners: KeyedCounter<OwnerKey>,
 }
 
-impl Followers {
+impl UriFollowers {
     /// Notes a subscription: whether the member did not have it before. `None` where the member, or its principal
     /// with all members, has as many as it may have.
     pub(super) fn follow(&mut self, uri: &str, member: u64, owner: OwnerKey) -> Option<bool> {
@@ -105,7 +105,7 @@ mod tests {
     // Spec: SPEC O-01.
     #[test]
     fn member_that_follows_too_much_leaves_room_to_others() {
-        let (mut followers, alice) = (Followers::default(), owner("alice"));
+        let (mut followers, alice) = (UriFollowers::default(), owner("alice"));
         for number in 0..MAX_FOLLOWED {
             let followed = followers.follow(&number.to_string(), 1, alice);
             assert_eq!(followed, Some(true));
@@ -124,7 +124,7 @@ mod tests {
     // Spec: SPEC O-01.
     #[test]
     fn principal_with_many_sessions_leaves_room_to_others() {
-        let (mut followers, alice) = (Followers::default(), owner("alice"));
+        let (mut followers, alice) = (UriFollowers::default(), owner("alice"));
         for number in 0..MAX_OF_OWNER {
             let member = (number / MAX_FOLLOWED) as u64;
             let followed = followers.follow(&number.to_string(), member, alice);

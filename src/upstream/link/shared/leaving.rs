@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::{Place, Pooled};
+use super::{SharedLink, SharedMember};
 use crate::call::UpstreamLink;
 use crate::upstream::lock;
 
-impl Place {
+impl SharedMember {
     /// Leaves the link, which ends after `idle` without a place. Later calls have no effect.
     pub(super) fn leave(&self) -> impl Future<Output = ()> + Send + use<> {
         let is_first = !self.left.swap(true, Ordering::Relaxed);
@@ -38,7 +38,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for SharedMember {
     /// Leaves the link if `close` was not called, as after a call that had the place for itself.
     fn drop(&mut self) {
         let is_left = self.left.load(Ordering::Relaxed);
@@ -48,7 +48,7 @@ impl Drop for Place {
     }
 }
 
-impl Pooled {
+impl SharedLink {
     /// Withdraws the level of a member that leaves.
     async fn leave_level(&self, member: u64) {
         let levels = &self.members.levels;

@@ -19,7 +19,7 @@ const UNSAID: LogLevel = LogLevel::Info;
 
 /// The levels of the sessions at one link.
 #[derive(Debug, Default)]
-pub(super) struct Levels {
+pub(super) struct MemberLevels {
     wanted: Mutex<HashMap<u64, LogLevel>>,
     /// The level sent to the upstream last; locked during `logging/setLevel`.
     pub(super) told: tokio::sync::Mutex<Option<LogLevel>>,
@@ -27,7 +27,7 @@ pub(super) struct Levels {
     is_set: AtomicBool,
 }
 
-impl Levels {
+impl MemberLevels {
     /// Sets or removes the level of a member; returns the previous level.
     pub(super) fn want(&self, member: u64, level: Option<LogLevel>) -> Option<LogLevel> {
         let mut wanted = lock(&self.wanted);
@@ -72,7 +72,7 @@ impl Levels {
         if call.revision.era() == Era::Modern || self.of(member).is_none() {
             return None;
         }
-        let link = Arc::new(Filtered {
+        let link = Arc::new(LevelFilterIntake {
             inner: Arc::clone(&call.link),
             levels: Arc::clone(self),
             member,
@@ -86,13 +86,13 @@ impl Levels {
 
 /// Drops log messages below the level of the member.
 #[derive(Debug)]
-struct Filtered {
+struct LevelFilterIntake {
     inner: Arc<dyn DownstreamLink>,
-    levels: Arc<Levels>,
+    levels: Arc<MemberLevels>,
     member: u64,
 }
 
-impl DownstreamLink for Filtered {
+impl DownstreamLink for LevelFilterIntake {
     fn capabilities(&self) -> &ClientCapabilities {
         self.inner.capabilities()
     }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn the_upstream_is_told_the_most_verbose_and_each_gets_its_own() {
-        let levels = Levels::default();
+        let levels = MemberLevels::default();
         assert!(levels.admits(1, &log("debug")), "nobody has said anything");
         levels.want(1, Some(LogLevel::Error));
         levels.want(2, Some(LogLevel::Debug));

@@ -1,4 +1,4 @@
-//! `Owners`: whether a shared link has, or had, members of several owners.
+//! `MemberOwners`: whether a shared link has, or had, members of several owners.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,12 +7,12 @@ use crate::call::OwnerKey;
 
 /// The owners of a link's members. Never shrinks: an upstream may log late on behalf of a member that has left.
 #[derive(Debug, Default)]
-pub(super) struct Owners {
+pub(super) struct MemberOwners {
     first: OnceLock<OwnerKey>,
     several: AtomicBool,
 }
 
-impl Owners {
+impl MemberOwners {
     /// Notes the owner of a new member, before the member gets any message.
     pub(super) fn join(&self, owner: OwnerKey) {
         if *self.first.get_or_init(|| owner) != owner {
@@ -34,7 +34,7 @@ mod tests {
     #[test]
     fn second_owner_makes_them_several_for_good() {
         let owner = |subject| Principal::new("i", subject, "", Vec::new(), None).owner();
-        let owners = Owners::default();
+        let owners = MemberOwners::default();
         owners.join(owner("a"));
         owners.join(owner("a"));
         assert!(!owners.are_several());

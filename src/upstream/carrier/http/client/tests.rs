@@ -77,7 +77,7 @@ async fn all_kinds(client: &HttpClient) -> usize {
     let (body, none) = (Bytes::new, MessageHeaders::default);
     let uri = client.uri().clone();
     client.post(body(), none()).await.unwrap();
-    let again = client.post_again(body(), none(), Repeat::IfUnread);
+    let again = client.post_again(body(), none(), RetryRule::IfUnread);
     again.await.unwrap();
     client.post_to(&uri, body(), none()).await.unwrap();
     client.listen(none()).await.unwrap();

@@ -12,18 +12,18 @@ use tokio_rustls::TlsConnector;
 use tower::Service;
 
 use super::PoolError;
-use super::stream::Socket;
+use super::stream::PlainOrTls;
 
 /// The way to one upstream.
 #[derive(Debug, Clone)]
-pub(in crate::upstream::carrier::http) struct Dial {
-    route: Route,
-    tls: Option<Tls>,
+pub(in crate::upstream::carrier::http) struct UpstreamDial {
+    route: TcpRoute,
+    tls: Option<DialTls>,
 }
 
 /// The route of the TCP connection.
 #[derive(Debug, Clone)]
-pub(in crate::upstream::carrier::http) enum Route {
+pub(in crate::upstream::carrier::http) enum TcpRoute {
     /// Straight to the upstream.
     Direct(HttpConnector),
     /// Through a forward proxy.
@@ -31,45 +31,45 @@ pub(in crate::upstream::carrier::http) enum Route {
 }
 
 #[derive(Debug, Clone)]
-struct Tls {
+struct DialTls {
     config: Arc<ClientConfig>,
     name: ServerName<'static>,
 }
 
-impl Dial {
+impl UpstreamDial {
     /// Connections in the clear.
-    pub(in crate::upstream::carrier::http) fn plain(route: Route) -> Self {
+    pub(in crate::upstream::carrier::http) fn plain(route: TcpRoute) -> Self {
         Self { route, tls: None }
     }
 
     /// Connections over TLS, to a server that proves to be `name`.
     pub(in crate::upstream::carrier::http) fn tls(
-        route: Route,
+        route: TcpRoute,
         config: ClientConfig,
         name: ServerName<'static>,
     ) -> Self {
         let config = Arc::new(config);
         Self {
             route,
-            tls: Some(Tls { config, name }),
+            tls: Some(DialTls { config, name }),
         }
     }
 
     /// Connects to `origin`.
-    pub(super) async fn connect(&self, origin: &Uri) -> Result<Socket, PoolError> {
+    pub(super) async fn connect(&self, origin: &Uri) -> Result<PlainOrTls, PoolError> {
         let tcp = self.route.connect(origin.clone()).await?;
-        let Some(Tls { config, name }) = &self.tls else {
-            return Ok(Socket::Plain(tcp));
+        let Some(DialTls { config, name }) = &self.tls else {
+            return Ok(PlainOrTls::Plain(tcp));
         };
         TlsConnector::from(Arc::clone(config))
             .connect(name.clone(), tcp)
             .await
-            .map(|tls| Socket::Tls(Box::new(tls)))
+            .map(|tls| PlainOrTls::Tls(Box::new(tls)))
             .map_err(|error| PoolError::Connect(error.into()))
     }
 }
 
-impl Route {
+impl TcpRoute {
     async fn connect(&self, origin: Uri) -> Result<TcpStream, PoolError> {
         let connected = match self {
             Self::Direct(tcp) => tcp.clone().call(origin).await.map_err(Into::into),

@@ -14,12 +14,12 @@ const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
 /// The rule of one upstream.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::upstream::carrier::http) struct Keep {
+pub(in crate::upstream::carrier::http) struct KeepRule {
     /// Where the upstream names no time (`pool_idle`); zero keeps no connection at all.
     pub(in crate::upstream::carrier::http) unnamed: Duration,
 }
 
-impl Keep {
+impl KeepRule {
     /// How long the connection of an answer with these headers may be idle and still be used.
     pub(super) fn of(self, headers: &HeaderMap) -> Duration {
         match named(headers) {
@@ -31,7 +31,7 @@ impl Keep {
     }
 }
 
-/// The time that an upstream names in `Keep-Alive: timeout=`, the shortest where there are several.
+/// The time that an upstream names in `KeepRule-Alive: timeout=`, the shortest where there are several.
 fn named(headers: &HeaderMap) -> Option<Duration> {
     let values = headers.get_all(KEEP_ALIVE);
     let parameters = values
@@ -69,11 +69,11 @@ mod tests {
         for value in values {
             headers.append(KEEP_ALIVE, http::HeaderValue::from_static(value));
         }
-        let keep = Keep {
+        let keep = KeepRule {
             unnamed: Duration::from_secs(4),
         };
         assert_eq!(keep.of(&headers), Duration::from_millis(millis));
-        let never = Keep {
+        let never = KeepRule {
             unnamed: Duration::ZERO,
         };
         assert_eq!(never.of(&headers), Duration::ZERO);

@@ -25,9 +25,9 @@ const PROBE: u8 = 1 << 4;
 /// The state of one exchange, shared by the socket and the pool. One task uses both, so plain loads and
 /// stores suffice.
 #[derive(Debug, Default)]
-pub(super) struct Tally(AtomicU8);
+pub(super) struct ExchangeState(AtomicU8);
 
-impl Tally {
+impl ExchangeState {
     /// An exchange begins.
     pub(super) fn begin(&self) {
         self.0.store(ASKED, Ordering::Relaxed);
@@ -80,18 +80,18 @@ impl Tally {
 
 /// A TCP connection, with TLS or without.
 #[derive(Debug)]
-pub(super) struct Stream {
-    socket: Socket,
-    tally: Arc<Tally>,
+pub(super) struct PooledStream {
+    socket: PlainOrTls,
+    exchange: Arc<ExchangeState>,
 }
 
 #[derive(Debug)]
-pub(super) enum Socket {
+pub(super) enum PlainOrTls {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Socket {
+impl PlainOrTls {
     fn tcp(&self) -> &TcpStream {
         match self {
             Self::Plain(tcp) => tcp,
@@ -110,9 +110,9 @@ impl Socket {
     }
 }
 
-impl Stream {
-    pub(super) fn new(socket: Socket, tally: Arc<Tally>) -> Self {
-        Self { socket, tally }
+impl PooledStream {
+    pub(super) fn new(socket: PlainOrTls, exchange: Arc<ExchangeState>) -> Self {
+        Self { socket, exchange }
     }
 
     fn poll_socket_read(
@@ -121,21 +121,21 @@ impl Stream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         match &mut self.socket {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            Socket::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
+            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
+            PlainOrTls::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
         }
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for PooledStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        if this.tally.has(PROBE) {
-            this.tally.clear(PROBE);
+        if this.exchange.has(PROBE) {
+            this.exchange.clear(PROBE);
             if this.socket.is_over() {
                 return Poll::Ready(Ok(()));
             }
@@ -144,15 +144,15 @@ impl AsyncRead for Stream {
         let read = ready!(this.poll_socket_read(cx, buf));
         let closed = read.is_err() || room > 0 && buf.filled().len() == before;
         if closed {
-            this.tally.broke();
+            this.exchange.broke();
         } else {
-            this.tally.clear(ASKED);
+            this.exchange.clear(ASKED);
         }
         Poll::Ready(read)
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for PooledStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -160,10 +160,10 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = ready!(match &mut this.socket {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
-            Socket::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
+            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
+            PlainOrTls::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
         });
-        this.tally.wrote(&written);
+        this.exchange.wrote(&written);
         Poll::Ready(written)
     }
 
@@ -174,38 +174,38 @@ impl AsyncWrite for Stream {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = ready!(match &mut this.socket {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
-            Socket::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
+            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
+            PlainOrTls::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
         });
-        this.tally.wrote(&written);
+        this.exchange.wrote(&written);
         Poll::Ready(written)
     }
 
     fn is_write_vectored(&self) -> bool {
         match &self.socket {
-            Socket::Plain(tcp) => tcp.is_write_vectored(),
-            Socket::Tls(tls) => tls.is_write_vectored(),
+            PlainOrTls::Plain(tcp) => tcp.is_write_vectored(),
+            PlainOrTls::Tls(tls) => tls.is_write_vectored(),
         }
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = ready!(match &mut this.socket {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            Socket::Tls(tls) => Pin::new(tls).poll_flush(cx),
+            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
+            PlainOrTls::Tls(tls) => Pin::new(tls).poll_flush(cx),
         });
         match &flushed {
-            Ok(()) if this.tally.has(WROTE) => this.tally.set(FLUSHED),
+            Ok(()) if this.exchange.has(WROTE) => this.exchange.set(FLUSHED),
             Ok(()) => {}
-            Err(_) => this.tally.broke(),
+            Err(_) => this.exchange.broke(),
         }
         Poll::Ready(flushed)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.get_mut().socket {
-            Socket::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            Socket::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
+            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
+            PlainOrTls::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
     }
 }

@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::upstream::carrier::http::body::UpstreamBody;
 
 /// Idle connections that the pools of these tests keep.
@@ -20,16 +20,16 @@ const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
 /// An upstream that tests play by hand.
 struct Upstream {
     listener: TcpListener,
-    pool: Pool,
+    pool: ConnectionPool,
 }
 
 impl Upstream {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let origin = format!("http://{}", listener.local_addr().unwrap());
-        let dial = Dial::plain(Route::Direct(HttpConnector::new()));
-        let keep = Keep { unnamed: UNNAMED };
-        let pool = Pool::new(dial, origin.parse().unwrap(), SMALL, keep);
+        let dial = UpstreamDial::plain(TcpRoute::Direct(HttpConnector::new()));
+        let keep = KeepRule { unnamed: UNNAMED };
+        let pool = ConnectionPool::new(dial, origin.parse().unwrap(), SMALL, keep);
         Self { listener, pool }
     }
 
@@ -237,7 +237,7 @@ async fn kernel_is_asked_about_a_close() {
     let at = listener.local_addr().unwrap();
     for says_something in [false, true] {
         let (ours, theirs) = tokio::join!(TcpStream::connect(at), listener.accept());
-        let (socket, mut theirs) = (stream::Socket::Plain(ours.unwrap()), theirs.unwrap().0);
+        let (socket, mut theirs) = (stream::PlainOrTls::Plain(ours.unwrap()), theirs.unwrap().0);
         assert!(!socket.is_over());
         if says_something {
             theirs.write_all(b"x").await.unwrap();
@@ -285,7 +285,7 @@ async fn a_call_among_others_hears_of_the_rest_of_its_answer() {
     let (first, rest) = REPLY.split_at(REPLY.len() - 1);
     let (heads, mut begun) = tokio::sync::mpsc::channel(3);
     let (texts, mut done) = tokio::sync::mpsc::channel(3);
-    Tasks::new().spawn(async move {
+    TaskSpawner::new().spawn(async move {
         let mut streams = Vec::new();
         for _ in 0..3 {
             streams.push(listener.accept().await.unwrap().0);
@@ -305,8 +305,8 @@ async fn a_call_among_others_hears_of_the_rest_of_its_answer() {
             texts.try_send(()).unwrap();
         })
         .collect();
-    let (bell, mut calls) = (Bell::new(), pin!(calls.count()));
-    let calls = poll_fn(|cx| bell.poll(calls.as_mut(), cx));
+    let (wake_filter, mut calls) = (WakeFilter::new(), pin!(calls.count()));
+    let calls = poll_fn(|cx| wake_filter.poll(calls.as_mut(), cx));
     let calls = tokio::time::timeout(Duration::from_secs(5), calls);
     assert_eq!(calls.await.expect("nobody was woken"), 3);
 }

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::super::ModernLink;
+use super::super::ModernServerLink;
 use crate::upstream::error::LinkError;
 
-impl ModernLink {
+impl ModernServerLink {
     /// Follows what a link of the other era followed before this one, and announces it as changed once it is
     /// followed: changes in between were missed.
     // Spec: SPEC U-07

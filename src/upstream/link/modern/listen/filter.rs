@@ -15,12 +15,12 @@ const LISTS: [(&str, &str); 3] = [
 
 /// What one stream asks for, or what of that is granted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Filter {
+pub(super) struct ListenFilter {
     pub(super) lists: Vec<&'static str>,
     pub(super) uris: BTreeSet<String>,
 }
 
-impl Filter {
+impl ListenFilter {
     /// About the bytes that it takes in a request: three of each URI stand around it.
     pub(super) fn bytes(&self) -> usize {
         self.uris.iter().map(|uri| uri.len() + 3).sum()
@@ -28,7 +28,7 @@ impl Filter {
 }
 
 /// JSON text of the members of `params`.
-pub(super) fn params(filter: &Filter) -> String {
+pub(super) fn params(filter: &ListenFilter) -> String {
     let mut notifications = ObjectWriter::default();
     for (what, flag) in LISTS {
         if filter.lists.contains(&what) {
@@ -42,7 +42,7 @@ pub(super) fn params(filter: &Filter) -> String {
 }
 
 /// What an acknowledgement grants.
-pub(super) fn honoured(message: &Message) -> Filter {
+pub(super) fn honoured(message: &Message) -> ListenFilter {
     let filter = message.param("notifications").unwrap_or("{}");
     let members = json::members(filter).unwrap_or_default();
     let member = |wanted: &str| {
@@ -53,7 +53,7 @@ pub(super) fn honoured(message: &Message) -> Filter {
         .iter()
         .filter(|(_, flag)| member(flag) == Some("true"));
     let uris = member("resourceSubscriptions").and_then(|array| json::elements(array).ok());
-    Filter {
+    ListenFilter {
         lists: lists.map(|(what, _)| *what).collect(),
         uris: uris
             .unwrap_or_default()
@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_filter_names_only_what_is_wanted() {
-        let filter = Filter {
+        let filter = ListenFilter {
             lists: vec!["tools", "resources"],
             uris: ["file:///b", "file:///\"a\""].map(str::to_owned).into(),
         };
@@ -78,14 +78,14 @@ mod tests {
             params(&filter),
             r#""notifications":{"toolsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["file:///\"a\"","file:///b"]}"#
         );
-        assert_eq!(params(&Filter::default()), r#""notifications":{}"#);
+        assert_eq!(params(&ListenFilter::default()), r#""notifications":{}"#);
     }
 
     #[test]
     fn an_acknowledgement_says_what_is_honoured() {
         let text = r#"{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"notifications":{"toolsListChanged":true,"promptsListChanged":false,"resourceSubscriptions":["a",7,"b"]}}}"#;
         let message = Message::parse(text.into(), 128).unwrap();
-        let granted = Filter {
+        let granted = ListenFilter {
             lists: vec!["tools"],
             uris: ["a", "b"].map(str::to_owned).into(),
         };

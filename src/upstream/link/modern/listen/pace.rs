@@ -13,15 +13,15 @@ const LASTING: Duration = Duration::from_secs(5);
 /// The wait after the next failure: twice as long each time that a stream was refused, or broke off at
 /// once. Whoever listens is told after each that all may have changed, and looks at it again.
 #[derive(Debug)]
-pub(super) struct Pace(Duration);
+pub(super) struct ListenBackoff(Duration);
 
-impl Default for Pace {
+impl Default for ListenBackoff {
     fn default() -> Self {
         Self(FIRST)
     }
 }
 
-impl Pace {
+impl ListenBackoff {
     /// No stream could be opened.
     pub(super) fn refused(&mut self) -> Duration {
         let wait = self.0;
@@ -51,7 +51,7 @@ mod tests {
     // Spec: BRIDGING §3.4.
     #[test]
     fn a_stream_that_breaks_at_once_is_opened_ever_less_often() {
-        let mut pace = Pace::default();
+        let mut pace = ListenBackoff::default();
         let waits: Vec<_> = (0..10).map(|_| pace.broke(Duration::ZERO)).collect();
         assert_eq!(waits.first(), Some(&FIRST));
         assert!(waits.is_sorted(), "{waits:?}");

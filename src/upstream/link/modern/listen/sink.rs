@@ -6,17 +6,17 @@ use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::super::inbound::unmarked;
-use super::filter::{Filter, honoured};
+use super::filter::{ListenFilter, honoured};
 use crate::call::{Notice, NoticeIntake, NoticeKind};
 use crate::protocol::Message;
 use crate::upstream::lock;
 
 /// Takes the messages of one stream.
 #[derive(Debug)]
-pub(in super::super) struct Sink {
+pub(in super::super) struct ListenSink {
     pub(super) upstream: Arc<str>,
     pub(super) intake: Arc<dyn NoticeIntake>,
-    pub(super) acknowledged: Mutex<Option<oneshot::Sender<Filter>>>,
+    pub(super) acknowledged: Mutex<Option<oneshot::Sender<ListenFilter>>>,
     pub(super) ended: CancellationToken,
     /// Told when the tools changed.
     pub(super) forget_tools: ForgetTools,
@@ -34,7 +34,7 @@ impl std::fmt::Debug for ForgetTools {
     }
 }
 
-impl Sink {
+impl ListenSink {
     /// Takes a notification that carries our subscription.
     pub(in super::super) fn take(&self, method: &str, kind: NoticeKind, message: &Message) {
         if method == "notifications/subscriptions/acknowledged" {

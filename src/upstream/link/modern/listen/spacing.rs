@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::filter::Filter;
+use super::filter::ListenFilter;
 
 /// What opening a stream costs beside its filter, bytes.
 const OPENING: usize = 1024;
@@ -17,11 +17,11 @@ pub(super) const LONGEST: Duration = Duration::from_secs(2);
 /// The wait between two openings. A filter names every URI, so opening a stream for each URI that is added would
 /// send the square of them; what is wanted during the wait joins one filter.
 #[derive(Debug)]
-pub(super) struct Spacing {
+pub(super) struct OpeningInterval {
     over: Instant,
 }
 
-impl Default for Spacing {
+impl Default for OpeningInterval {
     fn default() -> Self {
         Self {
             over: Instant::now(),
@@ -29,9 +29,9 @@ impl Default for Spacing {
     }
 }
 
-impl Spacing {
+impl OpeningInterval {
     /// Begins the wait: a stream is opened with `filter`.
-    pub(super) fn begin(&mut self, filter: &Filter) {
+    pub(super) fn begin(&mut self, filter: &ListenFilter) {
         let bytes = u32::try_from(filter.bytes() + OPENING).unwrap_or(u32::MAX);
         let wait = FOR_A_BYTE.saturating_mul(bytes).min(LONGEST);
         self.over = Instant::now() + wait;
@@ -61,8 +61,8 @@ mod tests {
     use super::*;
 
     /// The filter with so many URIs of 40 bytes.
-    fn filter(uris: u64) -> Filter {
-        Filter {
+    fn filter(uris: u64) -> ListenFilter {
+        ListenFilter {
             lists: Vec::new(),
             uris: (0..uris)
                 .map(|uri| format!("file:///a/folder/of/documents/{uri:010}"))
@@ -76,7 +76,7 @@ mod tests {
     async fn uris_added_in_a_row_share_openings() {
         const URIS: u64 = 1000;
         let (wish, mut wishes) = watch::channel(1);
-        let (mut spacing, mut openings, mut bytes) = (Spacing::default(), 0, 0);
+        let (mut spacing, mut openings, mut bytes) = (OpeningInterval::default(), 0, 0);
         let opening = async {
             loop {
                 let number = *wishes.borrow_and_update();
@@ -104,7 +104,7 @@ mod tests {
     async fn first_change_is_followed_at_once() {
         let (_wish, mut wishes) = watch::channel(1);
         let begun = Instant::now();
-        let mut spacing = Spacing::default();
+        let mut spacing = OpeningInterval::default();
         spacing.next(&mut wishes, 0).await.unwrap();
         assert_eq!(begun.elapsed(), Duration::ZERO);
         spacing.begin(&filter(65_536));

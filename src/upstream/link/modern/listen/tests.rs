@@ -2,37 +2,37 @@
 
 use std::time::Duration;
 
-use super::super::Schemas;
+use super::super::ToolSchemas;
 use super::*;
 use crate::call::{ClientCapabilities, NullIntake, Principal, ServerDeclaration};
 use crate::config;
 use crate::process::holders::SessionHolders;
 use crate::protocol::{Era, Revision};
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::UpstreamLoad;
 use crate::upstream::carrier::http::client::HttpClient;
-use crate::upstream::carrier::http::wire::Bounds;
-use crate::upstream::carrier::{AskingHabit, Carrier, Settings, Unattributed};
+use crate::upstream::carrier::http::http_session::ResponseBounds;
+use crate::upstream::carrier::{AskedClient, AskingHabit, Carrier, LinkSettings};
 use crate::upstream::first_start::FirstStarts;
-use crate::upstream::health::Health;
+use crate::upstream::health::UpstreamHealth;
 use crate::upstream::link::session_state::SessionState;
 
 /// A link to an upstream that declares these capabilities and is never reached.
-fn link(capabilities: &'static str) -> Arc<ModernLink> {
+fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
     let config = config::parse(text, "test.toml", &|_| None).unwrap();
     let upstream = config.upstreams.first().unwrap();
     let config::CarrierConfig::Http(http) = &upstream.carrier else {
         panic!("it is reached over HTTP");
     };
-    let bounds = Bounds {
+    let bounds = ResponseBounds {
         message: 1 << 20,
         event: 1 << 20,
         depth: 64,
     };
     let client = Box::new(HttpClient::new(http).unwrap());
     let name: Arc<str> = "up".into();
-    let settings = Settings {
+    let settings = LinkSettings {
         upstream: Arc::new(upstream.clone()),
         name: Arc::clone(&name),
         carrier: Carrier::Http(client, bounds, None),
@@ -44,15 +44,15 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
         intake: Arc::new(NullIntake),
         holders: SessionHolders::default(),
         exclusive: true,
-        unattributed: Unattributed::Call,
+        unattributed: AskedClient::Call,
         asks: AskingHabit::default(),
-        tasks: Tasks::new(),
+        tasks: TaskSpawner::new(),
         message_depth: 64,
         load: UpstreamLoad::of(&name),
-        health: Arc::new(Health::new(name, FirstStarts::new(false))),
+        health: Arc::new(UpstreamHealth::new(name, FirstStarts::new(false))),
     };
-    let (schemas, state) = (Arc::<Schemas>::default(), SessionState::default());
-    let link = ModernLink::new(Arc::new(settings), schemas, state, None, None);
+    let (schemas, state) = (Arc::<ToolSchemas>::default(), SessionState::default());
+    let link = ModernServerLink::new(Arc::new(settings), schemas, state, None, None);
     link.told(&Arc::new(ServerDeclaration::new(
         Revision::V2026_07_28,
         Bytes::from_static(capabilities.as_bytes()),
@@ -67,21 +67,21 @@ fn link(capabilities: &'static str) -> Arc<ModernLink> {
 async fn nobody_waits_for_changes_of_lists_where_none_are_announced() {
     let link = link(r#"{"tools":{},"resources":{"subscribe":true}}"#);
     link.want_lists(true);
-    let heard = tokio::time::timeout(Duration::from_mins(1), link.until_heard());
+    let heard = tokio::time::timeout(Duration::from_mins(1), link.wait_until_live());
     assert_eq!(heard.await, Ok(false));
     // Nor does whoever comes later, or again.
     link.want_lists(false);
     link.want_lists(true);
-    let heard = tokio::time::timeout(Duration::from_mins(1), link.until_heard());
+    let heard = tokio::time::timeout(Duration::from_mins(1), link.wait_until_live());
     assert_eq!(heard.await, Ok(false));
 }
 
 #[test]
 fn what_an_older_wish_came_to_says_nothing_of_a_newer_one() {
-    let listening = Listening::default();
+    let listening = LinkListening::default();
     let older = listening.wish(|wanted| wanted.uris = ["a:1".to_owned()].into());
     listening.wish(|wanted| wanted.lists = true);
     listening.hear_none(older, false);
-    let waits = futures_util::FutureExt::now_or_never(listening.hearing().begun());
+    let waits = futures_util::FutureExt::now_or_never(listening.notice_feed().begun());
     assert_eq!(waits, None, "what it comes to is not known");
 }

@@ -9,27 +9,27 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{EraLink, Inner};
+use super::{EraLink, NegotiatedState};
 use crate::call::ServerDeclaration;
 use crate::protocol::{Era, json};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::Carrier;
-use crate::upstream::carrier::http::wire::HttpWire;
+use crate::upstream::carrier::http::http_session::HttpSession;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::legacy::LegacyLink;
-use crate::upstream::link::legacy::offer::{Offer, Refusal};
+use crate::upstream::link::legacy::offer::{InitializeRefusal, SpareSession};
 use crate::upstream::link::modern::discover;
-use crate::upstream::link::negotiated::{FIRST_TO_DISCOVER, Fruitless, Verdict};
+use crate::upstream::link::negotiated::{EraVerdict, FIRST_TO_DISCOVER, FruitlessProbe};
 
 /// How long `server/discover` may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A link, and what the sessions that waited for it may share.
-type Outcome = Result<(Inner, Option<Fruitless>), LinkError>;
+type NegotiationOutcome = Result<(NegotiatedState, Option<FruitlessProbe>), LinkError>;
 
 /// What the answer to `server/discover` says.
 #[derive(Debug)]
-enum Discovery {
+enum DiscoverAnswer {
     /// Our modern revision is spoken.
     Modern(Arc<ServerDeclaration>),
     /// The method is not known.
@@ -45,10 +45,10 @@ enum Discovery {
 impl EraLink {
     /// Opens a link of the era that the upstream and the client have in common. `believed` is the
     /// verdict so far: with "modern", only whether legacy sessions are kept is not known.
-    pub(super) async fn negotiate(&self, believed: Option<Verdict>) -> Outcome {
+    pub(super) async fn negotiate(&self, believed: Option<EraVerdict>) -> NegotiationOutcome {
         let known = match believed {
-            Some(Verdict::Modern(declared)) => Some(declared),
-            Some(Verdict::Legacy) | None => None,
+            Some(EraVerdict::Modern(declared)) => Some(declared),
+            Some(EraVerdict::Legacy) | None => None,
         };
         if known.is_none() {
             LABELED.upstream_probed.add(&self.settings.name, 1);
@@ -64,7 +64,13 @@ impl EraLink {
 
     /// Sends `initialize`. Silence decides nothing alone: towards the end of `connect_timeout`,
     /// `server/discover` is asked beside it.
-    async fn greet(&self, link: &LegacyLink) -> (Result<Offer, Refusal>, Option<Discovery>) {
+    async fn greet(
+        &self,
+        link: &LegacyLink,
+    ) -> (
+        Result<SpareSession, InitializeRefusal>,
+        Option<DiscoverAnswer>,
+    ) {
         let patience = self.patience();
         let limit = self.settings.upstream.connect_timeout;
         let alone = limit.saturating_sub(patience);
@@ -75,10 +81,10 @@ impl EraLink {
         let (answer, found) = tokio::join!(timeout(patience, hello), self.discover());
         // Both are late: the server is slow, which says nothing of what it knows.
         let found = match found {
-            Discovery::Silent => Discovery::Unsure,
+            DiscoverAnswer::Silent => DiscoverAnswer::Unsure,
             found => found,
         };
-        let answer = answer.unwrap_or_else(|_| Err(Refusal::silence()));
+        let answer = answer.unwrap_or_else(|_| Err(InitializeRefusal::silence()));
         (answer, Some(found))
     }
 
@@ -90,16 +96,16 @@ impl EraLink {
     async fn after_offer(
         &self,
         link: Arc<LegacyLink>,
-        offer: Offer,
+        offer: SpareSession,
         known: Option<Arc<ServerDeclaration>>,
-        found: Option<Discovery>,
-    ) -> Outcome {
+        found: Option<DiscoverAnswer>,
+    ) -> NegotiationOutcome {
         let has_old_revision = offer.declared().revision < FIRST_TO_DISCOVER;
         // A modern upstream that is asked again answers an old client in an old revision.
         let is_established = self.cell.speaks_modern();
         if known.is_none() && (offer.is_older() || has_old_revision && !is_established) {
             if offer.is_older() || self.settings.offer >= FIRST_TO_DISCOVER {
-                self.cell.learn(&Verdict::Legacy);
+                self.cell.learn(&EraVerdict::Legacy);
             } else {
                 self.cell.learn_elderly();
             }
@@ -113,24 +119,26 @@ impl EraLink {
                     None => self.discover().await,
                 };
                 match found {
-                    Discovery::Modern(declared) => (declared, true),
-                    Discovery::Absent | Discovery::Silent | Discovery::Unusable(_) => {
-                        self.cell.learn(&Verdict::Legacy);
+                    DiscoverAnswer::Modern(declared) => (declared, true),
+                    DiscoverAnswer::Absent
+                    | DiscoverAnswer::Silent
+                    | DiscoverAnswer::Unusable(_) => {
+                        self.cell.learn(&EraVerdict::Legacy);
                         return self.accept(link, offer, None).await;
                     }
-                    Discovery::Unsure => {
+                    DiscoverAnswer::Unsure => {
                         self.cell.withdraw_modern();
                         tracing::info!(
                             upstream = %self.settings.name,
                             "`server/discover` got no usable answer: legacy era for this session"
                         );
-                        return self.accept(link, offer, Some(Fruitless::ForNow)).await;
+                        return self.accept(link, offer, Some(FruitlessProbe::ForNow)).await;
                     }
                 }
             }
         };
         if is_told {
-            self.cell.learn(&Verdict::Modern(Arc::clone(&modern)));
+            self.cell.learn(&EraVerdict::Modern(Arc::clone(&modern)));
         }
         let is_used = if offer.has_session() {
             self.cell.learn_sessions(true);
@@ -154,35 +162,35 @@ impl EraLink {
     async fn after_refusal(
         &self,
         link: Arc<LegacyLink>,
-        refusal: Refusal,
+        refusal: InitializeRefusal,
         known: Option<Arc<ServerDeclaration>>,
-        found: Option<Discovery>,
+        found: Option<DiscoverAnswer>,
         end: Instant,
-    ) -> Outcome {
+    ) -> NegotiationOutcome {
         if !decides_nothing_alone(refusal.error()) {
             return Err(refusal.into_error());
         }
         let (found, is_told) = match (known, found) {
-            (Some(declared), _) => (Discovery::Modern(declared), false),
+            (Some(declared), _) => (DiscoverAnswer::Modern(declared), false),
             (None, Some(found)) => (found, true),
             (None, None) => (self.discover().await, true),
         };
         match found {
-            Discovery::Modern(declared) => {
+            DiscoverAnswer::Modern(declared) => {
                 if is_told {
-                    self.cell.learn(&Verdict::Modern(Arc::clone(&declared)));
+                    self.cell.learn(&EraVerdict::Modern(Arc::clone(&declared)));
                 }
                 if refusal.is_final() {
                     self.cell.learn_sessions(false);
                 }
                 Ok((self.declared_modern(declared, is_told), None))
             }
-            Discovery::Unusable(error) => Err(error),
-            Discovery::Absent | Discovery::Silent | Discovery::Unsure => {
+            DiscoverAnswer::Unusable(error) => Err(error),
+            DiscoverAnswer::Absent | DiscoverAnswer::Silent | DiscoverAnswer::Unsure => {
                 let end = end.max(Instant::now() + self.patience());
                 let older = timeout_at(end, link.offer_older(refusal)).await;
                 let offer = older.unwrap_or(Err(LinkError::Timeout))?;
-                self.cell.learn(&Verdict::Legacy);
+                self.cell.learn(&EraVerdict::Legacy);
                 self.accept(link, offer, None).await
             }
         }
@@ -191,58 +199,60 @@ impl EraLink {
     async fn accept(
         &self,
         link: Arc<LegacyLink>,
-        offer: Offer,
-        shared: Option<Fruitless>,
-    ) -> Outcome {
+        offer: SpareSession,
+        shared: Option<FruitlessProbe>,
+    ) -> NegotiationOutcome {
         link.accept(offer).await?;
         let presumed = Arc::default();
-        Ok((Inner::Legacy { link, presumed }, shared))
+        Ok((NegotiatedState::Legacy { link, presumed }, shared))
     }
 
     /// A modern link; `is_told` where the upstream has just declared `declared` to this very link.
-    fn declared_modern(&self, declared: Arc<ServerDeclaration>, is_told: bool) -> Inner {
+    fn declared_modern(&self, declared: Arc<ServerDeclaration>, is_told: bool) -> NegotiatedState {
         if !is_told {
             return self.modern(Some(declared), None);
         }
         let inner = self.modern(None, None);
-        if let Inner::Modern(link) = &inner {
+        if let NegotiatedState::Modern(link) = &inner {
             link.told(&declared);
         }
         inner
     }
 
-    async fn discover(&self) -> Discovery {
+    async fn discover(&self) -> DiscoverAnswer {
         let asked = timeout(self.patience(), self.ask_to_discover()).await;
-        asked.unwrap_or(Discovery::Silent)
+        asked.unwrap_or(DiscoverAnswer::Silent)
     }
 
-    async fn ask_to_discover(&self) -> Discovery {
+    async fn ask_to_discover(&self) -> DiscoverAnswer {
         let settings = &self.settings;
         let Carrier::Http(client, bounds, _) = &settings.carrier else {
-            return Discovery::Absent;
+            return DiscoverAnswer::Absent;
         };
-        let wire = HttpWire::new(Arc::clone(&settings.name), (**client).clone(), *bounds);
+        let wire = HttpSession::new(Arc::clone(&settings.name), (**client).clone(), *bounds);
         for id in 0..2 {
             let message = discover::request(id, settings);
             let Ok((status, reply)) = wire.probe(message, discover::headers()).await else {
-                return Discovery::Unsure;
+                return DiscoverAnswer::Unsure;
             };
             let reply = match (status.as_u16(), reply) {
                 // Spec: SPEC U-06
-                (300..=399 | 401 | 403 | 429 | 500.., _) => return Discovery::Unsure,
+                (300..=399 | 401 | 403 | 429 | 500.., _) => return DiscoverAnswer::Unsure,
                 (_, Ok(reply)) => reply,
-                (_, Err(_)) => return Discovery::Absent,
+                (_, Err(_)) => return DiscoverAnswer::Absent,
             };
             match discover::judge(&reply, false, &settings.upstream) {
-                discover::Verdict::Modern(declared) => return Discovery::Modern(declared),
-                discover::Verdict::Legacy => return Discovery::Absent,
-                discover::Verdict::Foreign(revisions) => {
-                    return Discovery::Unusable(discover::foreign(&revisions));
+                discover::DiscoverVerdict::Modern(declared) => {
+                    return DiscoverAnswer::Modern(declared);
                 }
-                discover::Verdict::Again => {}
+                discover::DiscoverVerdict::Legacy => return DiscoverAnswer::Absent,
+                discover::DiscoverVerdict::Foreign(revisions) => {
+                    return DiscoverAnswer::Unusable(discover::foreign(&revisions));
+                }
+                discover::DiscoverVerdict::Again => {}
             }
         }
-        Discovery::Unusable(discover::refuses())
+        DiscoverAnswer::Unusable(discover::refuses())
     }
 }
 

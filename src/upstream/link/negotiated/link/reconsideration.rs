@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use super::{EraLink, Inner, contradiction};
+use super::{EraLink, NegotiatedState, contradiction};
 use crate::call::{Call, Reply};
 use crate::protocol::{Era, Message};
-use crate::upstream::carrier::Settings;
+use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
@@ -13,16 +13,16 @@ impl EraLink {
     /// Asks again what the upstream speaks, after evidence against the era of `was`; not where another
     /// link has just found it out. Returns the link that stands in the place of `was`, `None` where nothing has
     /// changed.
-    pub(super) async fn reconsider(&self, was: &Inner) -> Option<Inner> {
+    pub(super) async fn reconsider(&self, was: &NegotiatedState) -> Option<NegotiatedState> {
         if self.cell.pin.is_some() {
             return None;
         }
-        let Settings { client, owner, .. } = *self.settings;
+        let LinkSettings { client, owner, .. } = *self.settings;
         let is_known = self.cell.has_moved_on(was.era(), client, owner);
         if !is_known && !self.cell.may_reconsider() {
             return None;
         }
-        let _resolving = self.resolving.turn().await;
+        let _resolving = self.resolving.attempt().await;
         let current = self.current()?;
         // Another link stands in its place by now, of whichever era.
         if !current.is(was) {
@@ -50,10 +50,10 @@ impl EraLink {
                 return false;
             };
             let heard = match &inner {
-                Inner::Legacy { link, .. } => Some(link.until_heard().await),
-                Inner::Modern(link) => tokio::select! {
+                NegotiatedState::Legacy { link, .. } => Some(link.wait_until_live().await),
+                NegotiatedState::Modern(link) => tokio::select! {
                     biased;
-                    heard = link.until_heard() => Some(heard),
+                    heard = link.wait_until_live() => Some(heard),
                     () = link.until_refused(|error| self.contradicts_modern(error)) => None,
                 },
             };
@@ -69,14 +69,14 @@ impl EraLink {
             }
             return match (&inner, heard) {
                 // The stream is tried again, and may be refused for now only.
-                (Inner::Modern(link), None) => link.until_heard().await,
+                (NegotiatedState::Modern(link), None) => link.wait_until_live().await,
                 _ => false,
             };
         }
     }
 
     /// Whether another link takes the place of one that hears nothing, since the upstream changed its era.
-    async fn replaces_deaf(&self, inner: &Inner) -> bool {
+    async fn replaces_deaf(&self, inner: &NegotiatedState) -> bool {
         if self.cell.pin.is_some() {
             return false;
         }
@@ -84,16 +84,18 @@ impl EraLink {
     }
 
     /// Whether a link that hears nothing is of the era of its upstream; `None` where the upstream cannot say.
-    pub(super) async fn fits(&self, inner: &Inner) -> Option<bool> {
+    pub(super) async fn fits(&self, inner: &NegotiatedState) -> Option<bool> {
         match inner {
             // Many servers have no GET stream: that it is refused is no evidence.
-            Inner::Legacy { link, .. } if !self.is_piped() => {
+            NegotiatedState::Legacy { link, .. } if !self.is_piped() => {
                 let answer = link.knock().await;
                 let is_contradicted = contradiction::is_in(Era::Legacy, false, &answer);
                 (is_contradicted || answer.is_ok()).then_some(!is_contradicted)
             }
-            Inner::Legacy { .. } => Some(true),
-            Inner::Modern(link) => Some(!link.is_refused(|error| self.contradicts_modern(error))),
+            NegotiatedState::Legacy { .. } => Some(true),
+            NegotiatedState::Modern(link) => {
+                Some(!link.is_refused(|error| self.contradicts_modern(error)))
+            }
         }
     }
 
@@ -109,11 +111,11 @@ impl EraLink {
     /// modern era.
     pub(super) fn contradicts_listening(
         &self,
-        inner: &Inner,
+        inner: &NegotiatedState,
         request: &Message,
         reply: &Result<Reply, LinkError>,
     ) -> bool {
-        let Inner::Modern(link) = inner else {
+        let NegotiatedState::Modern(link) = inner else {
             return false;
         };
         matches!(reply, Ok(Reply::Error(_)))
@@ -124,8 +126,14 @@ impl EraLink {
     /// Tells a legacy upstream what a call of the modern link before it wanted to have logged, before the
     /// call is sent again. A legacy client's level is its own; of others the most verbose one counts.
     // Spec: SPEC C-21
-    pub(super) async fn raise_level(&self, other: &Inner, request: &Message, call: &Call) {
-        let (Inner::Legacy { link, .. }, Some(wanted)) = (other, call.link.level()) else {
+    pub(super) async fn raise_level(
+        &self,
+        other: &NegotiatedState,
+        request: &Message,
+        call: &Call,
+    ) {
+        let (NegotiatedState::Legacy { link, .. }, Some(wanted)) = (other, call.link.level())
+        else {
             return;
         };
         let is_own = self.settings.exclusive && self.settings.client == Era::Legacy;
@@ -144,8 +152,8 @@ impl EraLink {
 
     /// Uses the stateless legacy side, since the modern one refused the form of the first call.
     // Spec: `docs/adr/0008`
-    pub(super) async fn fall_back(&self, was: &Inner) -> Option<Inner> {
-        let _resolving = self.resolving.turn().await;
+    pub(super) async fn fall_back(&self, was: &NegotiatedState) -> Option<NegotiatedState> {
+        let _resolving = self.resolving.attempt().await;
         let current = self.current()?;
         if !current.is(was) {
             return Some(current);
@@ -155,7 +163,7 @@ impl EraLink {
         self.stands_by.store(false, Ordering::Relaxed);
         let fresh = self.legacy(None, false);
         *lock(&self.current) = Some(fresh.clone());
-        self.listening.make_so(|wanted| fresh.listen(*wanted));
+        self.listening.apply(|wanted| fresh.listen(*wanted));
         was.close().await;
         // The session ended meanwhile: nothing else would close it.
         if self.ended.load(Ordering::Acquire) {
@@ -168,7 +176,7 @@ impl EraLink {
 
 #[cfg(test)]
 mod tests {
-    use crate::upstream::isolation::tests::era_link;
+    use crate::upstream::registry::tests::era_link;
 
     // The use of a link may end in evidence when another link stands in its place already.
     #[tokio::test]

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::{EraLink, Inner};
+use super::{EraLink, NegotiatedState};
 use crate::call::ServerDeclaration;
 use crate::process::{BusyGuard, WaitPolicy};
 use crate::protocol::Era;
-use crate::sync::shared_failure::Attempt;
+use crate::sync::shared_failure::AttemptPermit;
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::{Carrier, Started};
+use crate::upstream::carrier::{Carrier, StartedConnection};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::legacy::LegacyLink;
-use crate::upstream::link::modern::ModernLink;
-use crate::upstream::link::negotiated::probe::{self, Found, Sign};
-use crate::upstream::link::negotiated::{Fruitless, Pin, Verdict};
+use crate::upstream::link::modern::ModernServerLink;
+use crate::upstream::link::negotiated::probe::{self, LegacySign, ProbeFinding};
+use crate::upstream::link::negotiated::{EraSetting, EraVerdict, FruitlessProbe};
 use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
 
@@ -25,7 +25,7 @@ const HELD_UP: Duration = Duration::from_secs(5);
 
 impl EraLink {
     /// The link of the era to speak.
-    pub(super) async fn inner(&self) -> Result<Inner, LinkError> {
+    pub(super) async fn inner(&self) -> Result<NegotiatedState, LinkError> {
         match self.current() {
             Some(inner) => Ok(inner),
             // Done once, and large: what only looks need not have room for it.
@@ -33,8 +33,8 @@ impl EraLink {
         }
     }
 
-    async fn first(&self) -> Result<Inner, LinkError> {
-        let turn = self.resolving.turn().await;
+    async fn first(&self) -> Result<NegotiatedState, LinkError> {
+        let turn = self.resolving.attempt().await;
         if let Some(inner) = self.current() {
             return Ok(inner);
         }
@@ -49,20 +49,20 @@ impl EraLink {
         resolved
     }
 
-    async fn resolve(&self) -> Result<Inner, LinkError> {
+    async fn resolve(&self) -> Result<NegotiatedState, LinkError> {
         let inner = self.find(false).await?;
         self.put(&inner).await?;
         Ok(inner)
     }
 
     /// Makes a link, which is not the current one yet; `afresh` when what is believed was just contradicted.
-    pub(super) async fn find(&self, afresh: bool) -> Result<Inner, LinkError> {
+    pub(super) async fn find(&self, afresh: bool) -> Result<NegotiatedState, LinkError> {
         if self.ended.load(Ordering::Acquire) {
             return Err(LinkError::Cancelled);
         }
         match self.cell.pin {
-            Some(Pin::Legacy(_)) => Ok(self.legacy(None, false)),
-            Some(Pin::Modern) => Ok(self.modern(None, None)),
+            Some(EraSetting::Legacy(_)) => Ok(self.legacy(None, false)),
+            Some(EraSetting::Modern) => Ok(self.modern(None, None)),
             // Large, and once for each link.
             None => Box::pin(self.detect(afresh)).await,
         }
@@ -72,7 +72,7 @@ impl EraLink {
     ///
     /// # Errors
     /// [`LinkError::Cancelled`] when the session has ended; the link is closed then.
-    pub(super) async fn put(&self, inner: &Inner) -> Result<(), LinkError> {
+    pub(super) async fn put(&self, inner: &NegotiatedState) -> Result<(), LinkError> {
         let before = lock(&self.current).replace(inner.clone());
         // The session ended meanwhile: nobody would ever close it.
         if self.ended.load(Ordering::Acquire) {
@@ -80,26 +80,28 @@ impl EraLink {
             return Err(LinkError::Cancelled);
         }
         // Before it listens: the first stream is that on which changes may have been missed.
-        if let (Inner::Modern(link), Some(Inner::Legacy { .. }) | None) = (inner, &before) {
+        if let (NegotiatedState::Modern(link), Some(NegotiatedState::Legacy { .. }) | None) =
+            (inner, &before)
+        {
             link.take_over();
         }
-        self.listening.make_so(|wanted| inner.listen(*wanted));
+        self.listening.apply(|wanted| inner.listen(*wanted));
         Ok(())
     }
 
-    async fn detect(&self, afresh: bool) -> Result<Inner, LinkError> {
+    async fn detect(&self, afresh: bool) -> Result<NegotiatedState, LinkError> {
         let decided = |started: &mut _| (!afresh).then(|| self.decided(started)).flatten();
         if let Some(inner) = decided(&mut None) {
             return Ok(inner);
         }
         let before = self.cell.probing.shared();
         // Others, whose children have places, are not held up by the wait for this one's.
-        let child = Started::child(&self.settings, WaitPolicy::SpawnWait).await;
+        let child = StartedConnection::child(&self.settings, WaitPolicy::SpawnWait).await;
         let mut started =
             child.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
         // It makes no room for others of its owner before it was asked anything.
         let busy = started.as_ref().and_then(|started| started.child.busy());
-        let turn = self.cell.probing.turn_since(before);
+        let turn = self.cell.probing.attempt_since(before);
         let turn = if self.is_remote() {
             Some(turn.await)
         } else {
@@ -109,15 +111,15 @@ impl EraLink {
         if let Some(inner) = decided(&mut started) {
             return Ok(inner);
         }
-        match turn.as_ref().and_then(Attempt::spared) {
-            Some(Fruitless::Failed(error)) => return Err(error),
-            Some(Fruitless::ForNow) => return Ok(self.legacy(started, false)),
-            Some(Fruitless::Presumed(owner))
+        match turn.as_ref().and_then(AttemptPermit::spared) {
+            Some(FruitlessProbe::Failed(error)) => return Err(error),
+            Some(FruitlessProbe::ForNow) => return Ok(self.legacy(started, false)),
+            Some(FruitlessProbe::Presumed(owner))
                 if owner.is_none_or(|owner| owner == self.settings.owner) =>
             {
                 return Ok(self.legacy(started, true));
             }
-            Some(Fruitless::Presumed(_)) | None => {}
+            Some(FruitlessProbe::Presumed(_)) | None => {}
         }
         match self.find_out(afresh, started, busy).await {
             Ok((inner, presumed)) => {
@@ -134,7 +136,7 @@ impl EraLink {
                     && !is_own
                     && let Some(turn) = turn
                 {
-                    turn.share(Fruitless::Failed(error.clone()));
+                    turn.share(FruitlessProbe::Failed(error.clone()));
                 }
                 Err(error)
             }
@@ -146,9 +148,9 @@ impl EraLink {
     async fn find_out(
         &self,
         afresh: bool,
-        mut started: Option<Started>,
+        mut started: Option<StartedConnection>,
         busy: Option<BusyGuard>,
-    ) -> Result<(Inner, Option<Fruitless>), LinkError> {
+    ) -> Result<(NegotiatedState, Option<FruitlessProbe>), LinkError> {
         if self.cell.is_mute(self.settings.owner) && !afresh {
             return Ok((self.legacy(started, true), None));
         }
@@ -158,21 +160,21 @@ impl EraLink {
         }
         let (declared, is_told) = match believed {
             // Only whether it keeps sessions as well is not known.
-            Some(Verdict::Modern(declared)) => (declared, false),
+            Some(EraVerdict::Modern(declared)) => (declared, false),
             _ => match self.probe(started.take()).await? {
-                Found::Modern(declared, child) => {
+                ProbeFinding::Modern(declared, child) => {
                     started = child;
                     (declared, true)
                 }
-                Found::Legacy(started) => return Ok((self.legacy(started, false), None)),
-                Found::Presumed(sign) => {
+                ProbeFinding::Legacy(started) => return Ok((self.legacy(started, false), None)),
+                ProbeFinding::Presumed(sign) => {
                     // What becomes of a child concerns its owner alone.
-                    let of_all = sign == Sign::Silence || self.is_remote();
+                    let of_all = sign == LegacySign::Silence || self.is_remote();
                     let owner = (!of_all).then_some(self.settings.owner);
-                    let presumed = Fruitless::Presumed(owner);
+                    let presumed = FruitlessProbe::Presumed(owner);
                     return Ok((self.legacy(None, true), Some(presumed)));
                 }
-                Found::Mute(error) => {
+                ProbeFinding::Mute(error) => {
                     // No second start now; the next one is asked for a session alone.
                     self.cell.learn_mute(self.settings.owner);
                     LABELED.upstream_failed.add(&self.settings.name, 1);
@@ -190,7 +192,7 @@ impl EraLink {
             return Ok((self.modern(Some(declared), started), None));
         }
         let inner = self.modern(None, started);
-        if let Inner::Modern(link) = &inner {
+        if let NegotiatedState::Modern(link) = &inner {
             link.told(&declared);
         }
         Ok((inner, None))
@@ -198,34 +200,34 @@ impl EraLink {
 
     /// The link that follows from what is believed, with the child that is `started`, if there is one;
     /// nothing where something has to be asked.
-    fn decided(&self, started: &mut Option<Started>) -> Option<Inner> {
+    fn decided(&self, started: &mut Option<StartedConnection>) -> Option<NegotiatedState> {
         let Some(believed) = self.cell.believed() else {
             let is_known = self.cell.serves_elderly(self.settings.offer);
             return is_known.then(|| self.legacy(started.take(), false));
         };
         Some(match (believed, self.settings.client) {
-            (Verdict::Legacy, _) => self.legacy(started.take(), false),
-            (Verdict::Modern(_), Era::Legacy)
+            (EraVerdict::Legacy, _) => self.legacy(started.take(), false),
+            (EraVerdict::Modern(_), Era::Legacy)
                 if self.cell.keeps_sessions(self.settings.owner)? =>
             {
                 self.legacy(started.take(), false)
             }
-            (Verdict::Modern(declared), _) => self.modern(Some(declared), started.take()),
+            (EraVerdict::Modern(declared), _) => self.modern(Some(declared), started.take()),
         })
     }
 
-    async fn probe(&self, started: Option<Started>) -> Result<Found, LinkError> {
+    async fn probe(&self, started: Option<StartedConnection>) -> Result<ProbeFinding, LinkError> {
         LABELED.upstream_probed.add(&self.settings.name, 1);
         // One that has ended meanwhile was asked nothing.
         let started = started.filter(|started| !started.child.closed().is_cancelled());
         let found = probe::probe(&self.settings, started).await;
         let found = found.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
         match &found {
-            Found::Modern(declared, _) => {
-                self.cell.learn(&Verdict::Modern(Arc::clone(declared)));
+            ProbeFinding::Modern(declared, _) => {
+                self.cell.learn(&EraVerdict::Modern(Arc::clone(declared)));
             }
-            Found::Legacy(_) => self.cell.learn(&Verdict::Legacy),
-            Found::Presumed(_) | Found::Mute(_) => {}
+            ProbeFinding::Legacy(_) => self.cell.learn(&EraVerdict::Legacy),
+            ProbeFinding::Presumed(_) | ProbeFinding::Mute(_) => {}
         }
         Ok(found)
     }
@@ -233,7 +235,10 @@ impl EraLink {
     /// A legacy session of an upstream that speaks the modern era; nothing where it keeps none.
     /// `started` is the connection of its probe, which stays there unless it carries the session, or
     /// one that was asked nothing.
-    async fn session(&self, started: &mut Option<Started>) -> Result<Option<Inner>, LinkError> {
+    async fn session(
+        &self,
+        started: &mut Option<StartedConnection>,
+    ) -> Result<Option<NegotiatedState>, LinkError> {
         // Some servers shake hands on the connection of the probe, others on a fresh one only.
         let mut greeted = None;
         if let Some(found) = started.take() {
@@ -274,7 +279,7 @@ impl EraLink {
             Err(error) => return Err(error),
         };
         self.cell.learn_sessions(is_kept);
-        Ok(is_kept.then(|| Inner::Legacy {
+        Ok(is_kept.then(|| NegotiatedState::Legacy {
             link,
             presumed: Arc::default(),
         }))
@@ -284,8 +289,12 @@ impl EraLink {
         matches!(self.settings.carrier, Carrier::Duplex(_))
     }
 
-    pub(super) fn legacy(&self, started: Option<Started>, presumed: bool) -> Inner {
-        Inner::Legacy {
+    pub(super) fn legacy(
+        &self,
+        started: Option<StartedConnection>,
+        presumed: bool,
+    ) -> NegotiatedState {
+        NegotiatedState::Legacy {
             link: self.legacy_link(started),
             presumed: Arc::new(AtomicBool::new(presumed)),
         }
@@ -294,25 +303,27 @@ impl EraLink {
     pub(super) fn modern(
         &self,
         known: Option<Arc<ServerDeclaration>>,
-        started: Option<Started>,
-    ) -> Inner {
+        started: Option<StartedConnection>,
+    ) -> NegotiatedState {
         let stands_by = self.settings.client == Era::Legacy && self.cell.stands_by();
         self.stands_by.store(stands_by, Ordering::Relaxed);
         let (settings, schemas) = (Arc::clone(&self.settings), Arc::clone(&self.schemas));
         let state = self.state.clone();
-        Inner::Modern(ModernLink::new(settings, schemas, state, known, started))
+        NegotiatedState::Modern(ModernServerLink::new(
+            settings, schemas, state, known, started,
+        ))
     }
 
     /// A legacy link that restores what the link before it was told. Beside another legacy link it keeps a
     /// state of its own: one of the two is given up.
-    pub(super) fn legacy_link(&self, started: Option<Started>) -> Arc<LegacyLink> {
+    pub(super) fn legacy_link(&self, started: Option<StartedConnection>) -> Arc<LegacyLink> {
         let state = match self.current() {
-            Some(Inner::Legacy { .. }) => SessionState::default(),
-            Some(Inner::Modern(_)) | None => self.state.clone(),
+            Some(NegotiatedState::Legacy { .. }) => SessionState::default(),
+            Some(NegotiatedState::Modern(_)) | None => self.state.clone(),
         };
         let link = LegacyLink::new(Arc::clone(&self.settings), state, started);
         // Before it is opened: what is announced right after it has subscribed is heard then.
-        self.listening.make_so(|wanted| link.listen(*wanted));
+        self.listening.apply(|wanted| link.listen(*wanted));
         link
     }
 }

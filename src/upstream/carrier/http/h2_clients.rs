@@ -20,24 +20,24 @@ const MOST: usize = 64;
 
 /// The clients of one upstream. Clones share them.
 #[derive(Debug, Clone)]
-pub(super) struct Lanes<C> {
+pub(super) struct ClientSet<C> {
     builder: Builder,
     connector: C,
-    all: Arc<Mutex<Vec<Lane<C>>>>,
+    all: Arc<Mutex<Vec<PooledClient<C>>>>,
 }
 
 #[derive(Debug, Clone)]
-struct Lane<C> {
+struct PooledClient<C> {
     client: Client<C, Full<Bytes>>,
     /// Held by each of its exchanges too.
-    share: Share,
+    share: H2StreamPermit,
 }
 
 /// A place of an exchange at a client, which has room again when it is dropped.
 #[derive(Debug, Clone, Default)]
-pub struct Share(Arc<()>);
+pub struct H2StreamPermit(Arc<()>);
 
-impl<C> Lane<C> {
+impl<C> PooledClient<C> {
     fn open(&self) -> usize {
         Arc::strong_count(&self.share.0) - 1
     }
@@ -47,7 +47,7 @@ impl<C> Lane<C> {
     }
 }
 
-impl<C: Connect + Clone + Send + Sync + 'static> Lanes<C> {
+impl<C: Connect + Clone + Send + Sync + 'static> ClientSet<C> {
     pub(super) fn new(builder: Builder, connector: C) -> Self {
         Self {
             builder,
@@ -67,15 +67,15 @@ impl<C: Connect + Clone + Send + Sync + 'static> Lanes<C> {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Response<UpstreamBody>, Error> {
-        let Lane { client, share } = self.choose();
+        let PooledClient { client, share } = self.choose();
         let response = client.request(request).await?;
         Ok(response.map(|body| UpstreamBody::Hyper(body, share)))
     }
 
     /// The first client that has room, or a new one. Of the idle clients behind it, one is kept for the next peak.
-    fn choose(&self) -> Lane<C> {
+    fn choose(&self) -> PooledClient<C> {
         let mut lanes = lock(&self.all);
-        if let Some(at) = lanes.iter().position(Lane::has_room) {
+        if let Some(at) = lanes.iter().position(PooledClient::has_room) {
             let last_busy = lanes.iter().rposition(|lane| lane.open() > 0);
             lanes.truncate(last_busy.map_or(at, |last| last.max(at)) + 2);
         }
@@ -85,9 +85,9 @@ impl<C: Connect + Clone + Send + Sync + 'static> Lanes<C> {
         if let Some(lane) = free.or_else(|| least().filter(|_| full)) {
             return lane.clone();
         }
-        let lane = Lane {
+        let lane = PooledClient {
             client: self.builder.build(self.connector.clone()),
-            share: Share::default(),
+            share: H2StreamPermit::default(),
         };
         lanes.push(lane.clone());
         lane
@@ -137,15 +137,15 @@ mod tests {
         TokioExecutor::new().execute(serve(listener));
         let mut builder = Client::builder(TokioExecutor::new());
         builder.http2_only(true);
-        let lanes = Lanes::new(builder, HttpConnector::new());
+        let lanes = ClientSet::new(builder, HttpConnector::new());
         let send = |path: &str| {
             let request = Request::get(format!("{origin}{path}"));
             lanes.send(request.body(Full::default()).unwrap())
         };
         send("/").await.unwrap();
-        let lasting = Box::pin(join_all((0..ALLOWED).map(|_| send("/never"))));
+        let task_progress = Box::pin(join_all((0..ALLOWED).map(|_| send("/never"))));
         let other = tokio::time::timeout(Duration::from_secs(10), send("/"));
-        match select(lasting, Box::pin(other)).await {
+        match select(task_progress, Box::pin(other)).await {
             Either::Left(_) => panic!("they are never answered"),
             Either::Right((other, _)) => assert!(other.unwrap().unwrap().status().is_success()),
         }
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn clients_that_have_nothing_to_do_are_let_go() {
-        let lanes = Lanes::new(Client::builder(TokioExecutor::new()), HttpConnector::new());
+        let lanes = ClientSet::new(Client::builder(TokioExecutor::new()), HttpConnector::new());
         let count = || lock(&lanes.all).len();
         let mut busy: Vec<_> = (0..5 * AT_ONCE).map(|_| lanes.choose()).collect();
         assert_eq!(count(), 5);

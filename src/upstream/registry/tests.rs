@@ -10,11 +10,11 @@ use crate::upstream::credentials::{Credential, Credentials};
 fn upstreams(keys: &str) -> Upstreams {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
     let config = config::parse(&format!("{text}{keys}"), "test.toml", &|_| None).unwrap();
-    Upstreams::new(&config, HostEnvironment::current(), Tasks::new()).unwrap()
+    Upstreams::new(&config, HostEnvironment::current(), TaskSpawner::new()).unwrap()
 }
 
-fn seat(intake: Arc<dyn NoticeIntake>) -> Seat {
-    Seat {
+fn client(intake: Arc<dyn NoticeIntake>) -> ClientContext {
+    ClientContext {
         owner: Principal::anonymous().owner(),
         session: [0; 16],
         capabilities: ClientCapabilities::none(),
@@ -29,13 +29,13 @@ pub(in crate::upstream) fn era_link() -> Arc<EraLink> {
     let upstreams = upstreams("");
     let (name, entry) = upstreams.entries.get_key_value("up").unwrap();
     let holders = (SessionHolders::of([0; 16]), true);
-    upstreams.make(name, entry, seat(Arc::new(NullIntake)), holders)
+    upstreams.make(name, entry, client(Arc::new(NullIntake)), holders)
 }
 
 #[tokio::test]
 async fn a_link_whose_session_is_over_opens_nothing() {
     let link = upstreams("")
-        .link("up", seat(Arc::new(NullIntake)))
+        .link("up", client(Arc::new(NullIntake)))
         .unwrap();
     let before = link.open().await.unwrap_err();
     assert_eq!(before.kind, FaultKind::UpstreamUnavailable);
@@ -48,8 +48,8 @@ async fn a_link_whose_session_is_over_opens_nothing() {
 #[tokio::test]
 async fn a_shared_link_is_joined_under_its_entry() {
     let upstreams = upstreams("isolation = \"shared\"\n");
-    let _first = upstreams.link("up", seat(Arc::new(NullIntake))).unwrap();
-    let join = || drop(upstreams.link("up", seat(Arc::new(NullIntake))));
+    let _first = upstreams.link("up", client(Arc::new(NullIntake))).unwrap();
+    let join = || drop(upstreams.link("up", client(Arc::new(NullIntake))));
     assert!(upstreams.shared.is_entry_held_by(join));
 }
 
@@ -60,7 +60,7 @@ async fn who_drops_a_shared_link_is_forgotten_there(
 ) {
     let upstreams = upstreams(&format!("isolation = {isolation:?}\n"));
     let intake: Arc<dyn NoticeIntake> = Arc::new(NullIntake);
-    let link = upstreams.link("up", seat(Arc::clone(&intake))).unwrap();
+    let link = upstreams.link("up", client(Arc::clone(&intake))).unwrap();
     assert_eq!(Arc::strong_count(&intake), 2);
     drop(link);
     // Polls the task that the drop has spawned, which does not wait.
@@ -117,11 +117,11 @@ async fn personal_credential_keeps_principals_apart_in_all_that_is_remembered(
     let [alice, bob] = ["alice", "bob"].map(owner);
     assert_eq!(upstreams.account("up", alice), Account::Principal(alice));
     let link = |owner| {
-        let seat = Seat {
+        let client = ClientContext {
             owner,
-            ..seat(Arc::new(NullIntake))
+            ..client(Arc::new(NullIntake))
         };
-        upstreams.link("up", seat).unwrap()
+        upstreams.link("up", client).unwrap()
     };
     let (_first, _second) = (link(alice), link(bob));
     if isolation != "session" {

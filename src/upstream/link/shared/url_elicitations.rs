@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
 
-use super::{Members, Place};
+use super::{MemberFanout, SharedMember};
 use crate::call::{
     Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice, NoticeKind,
     Reply, UpstreamLink,
@@ -20,22 +20,22 @@ use crate::upstream::lock;
 
 /// Visits of one link that are not over, the newest.
 const SHOWN: usize = 1024;
-/// Ends of visits that arrived before the visit itself, the newest.
+/// Ends of URL elicitations that arrived before the URL elicitation itself, the newest.
 const EARLY: usize = 64;
 
-/// Members by visit, under the upstream's ids.
+/// Members by URL elicitation, under the upstream's ids.
 #[derive(Debug, Default)]
-pub(super) struct Visits(Mutex<Inner>);
+pub(super) struct SharedUrlElicitations(Mutex<ElicitationTable>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct ElicitationTable {
     shown: VecDeque<(String, u64)>,
     early: VecDeque<(String, Notice)>,
 }
 
-impl Visits {
-    /// The members to tell of the end of a visit; `None` for a notice of another kind. An end that arrives before its
-    /// visit is kept for `show`.
+impl SharedUrlElicitations {
+    /// The members to tell of the end of a URL elicitation; `None` for a notice of another kind. An end that arrives
+    /// before its URL elicitation is kept for `show`.
     pub(super) fn over(&self, notice: &Notice) -> Option<Vec<u64>> {
         if notice.kind != NoticeKind::ElicitationComplete {
             return None;
@@ -55,24 +55,24 @@ impl Visits {
             !is_over
         });
         if sent.is_empty() {
-            // The evicted end may be that of another session's visit, or was told before.
+            // The evicted end may be that of another session's URL elicitation, or was told before.
             push(&mut inner.early, (id, notice.clone()), EARLY);
         }
         Some(sent)
     }
 
-    /// Forgets the visits of a member that left.
+    /// Forgets the URL elicitations of a member that left.
     pub(super) fn leave(&self, member: u64) {
         lock(&self.0).shown.retain(|(_, sent)| *sent != member);
     }
 
-    /// Notes a visit of a member; returns its end, if that arrived already.
+    /// Notes a URL elicitation of a member; returns its end, if that arrived already.
     fn show(&self, id: String, member: u64) -> Option<Notice> {
         let mut inner = lock(&self.0);
         let early = inner.early.iter().position(|(over, _)| *over == id);
         let early = early.and_then(|at| inner.early.remove(at));
         let shown = (id, member);
-        // A visit whose end arrived before is over.
+        // A URL elicitation whose end arrived before is over.
         let is_new = early.is_none() && !inner.shown.contains(&shown);
         if is_new && push(&mut inner.shown, shown, SHOWN) {
             COUNTERS.url_elicitations_forgotten.add(1);
@@ -88,11 +88,12 @@ fn push<T>(queue: &mut VecDeque<T>, item: T, max: usize) -> bool {
     is_full
 }
 
-impl Members {
-    /// Notes the visit in a question's parameters (JSON text) for a member.
+impl MemberFanout {
+    /// Notes the URL elicitation in a question's parameters (JSON text) for a member.
     fn sends(&self, upstream: &Arc<str>, member: u64, params: &str) {
         let id = json::member(params, "elicitationId").and_then(json::string);
-        let Some(over) = id.and_then(|id| self.visits.show(id.into_owned(), member)) else {
+        let Some(over) = id.and_then(|id| self.url_elicitations.show(id.into_owned(), member))
+        else {
             return;
         };
         let intake = lock(&self.intakes).get(&member).map(Arc::clone);
@@ -102,12 +103,13 @@ impl Members {
     }
 }
 
-impl Place {
-    /// The call with a `DownstreamLink` that notes the visits of its client; `None` where the client takes no URLs.
+impl SharedMember {
+    /// The call with a `DownstreamLink` that notes the URL elicitations of its client; `None` where the client takes no
+    /// URLs.
     pub(super) fn noting(&self, call: &Call) -> Option<Call> {
         let capabilities = call.link.capabilities();
         capabilities.allows("elicitation/create", true).then(|| {
-            let link = Arc::new(Noting {
+            let link = Arc::new(ElicitationNoter {
                 inner: Arc::clone(&call.link),
                 members: Arc::clone(&self.pooled.members),
                 upstream: Arc::clone(self.upstream()),
@@ -120,34 +122,34 @@ impl Place {
         })
     }
 
-    /// Sends a call, and notes the visits in its error.
+    /// Sends a call, and notes the URL elicitations in its error.
     pub(super) async fn call_noting(&self, request: &Message, call: Call) -> Result<Reply, Fault> {
         let reply = self.pooled.link.call(request, &call).await?;
         if let Reply::Relayed(message) = &reply
             && message.error_code() == Some(URL_ELICITATION_REQUIRED)
         {
             let data = message.error_member("data");
-            let visits = data.and_then(|data| json::member(data, "elicitations"));
-            let visits = visits.and_then(|all| json::elements(all).ok());
-            for visit in visits.unwrap_or_default() {
+            let url_elicitations = data.and_then(|data| json::member(data, "elicitations"));
+            let url_elicitations = url_elicitations.and_then(|all| json::elements(all).ok());
+            for url_elicitation in url_elicitations.unwrap_or_default() {
                 let members = &self.pooled.members;
-                members.sends(self.upstream(), self.number, visit);
+                members.sends(self.upstream(), self.number, url_elicitation);
             }
         }
         Ok(reply)
     }
 }
 
-/// Notes the visits on which a client is sent.
+/// Notes the URL elicitations on which a client is sent.
 #[derive(Debug)]
-struct Noting {
+struct ElicitationNoter {
     inner: Arc<dyn DownstreamLink>,
-    members: Arc<Members>,
+    members: Arc<MemberFanout>,
     upstream: Arc<str>,
     member: u64,
 }
 
-impl DownstreamLink for Noting {
+impl DownstreamLink for ElicitationNoter {
     fn capabilities(&self) -> &ClientCapabilities {
         self.inner.capabilities()
     }
@@ -188,42 +190,46 @@ mod tests {
     // Spec: BRIDGING §2.4: to the originating session only.
     #[test]
     fn the_end_of_a_visit_is_told_to_those_who_were_sent_there() {
-        let visits = Visits::default();
-        assert_eq!(visits.show("a".to_owned(), 1), None);
-        assert_eq!(visits.show("b".to_owned(), 2), None);
-        assert_eq!(visits.over(&complete("a")), Some(vec![1]));
-        assert_eq!(visits.over(&complete("c")), Some(vec![]));
-        assert_eq!(visits.over(&Notice::list_changed("tools")), None);
+        let url_elicitations = SharedUrlElicitations::default();
+        assert_eq!(url_elicitations.show("a".to_owned(), 1), None);
+        assert_eq!(url_elicitations.show("b".to_owned(), 2), None);
+        assert_eq!(url_elicitations.over(&complete("a")), Some(vec![1]));
+        assert_eq!(url_elicitations.over(&complete("c")), Some(vec![]));
+        assert_eq!(url_elicitations.over(&Notice::list_changed("tools")), None);
     }
 
     #[test]
     fn an_end_that_comes_before_its_visit_waits_for_it() {
-        let visits = Visits::default();
-        assert_eq!(visits.over(&complete("a")), Some(vec![]));
-        assert!(visits.show("a".to_owned(), 1).is_some());
-        assert!(visits.show("a".to_owned(), 1).is_none());
+        let url_elicitations = SharedUrlElicitations::default();
+        assert_eq!(url_elicitations.over(&complete("a")), Some(vec![]));
+        assert!(url_elicitations.show("a".to_owned(), 1).is_some());
+        assert!(url_elicitations.show("a".to_owned(), 1).is_none());
     }
 
     // In one test: the counter is one for the process.
     #[test]
     fn visits_are_bounded_and_counted_where_they_are_forgotten_before_their_end() {
-        let visits = Visits::default();
+        let url_elicitations = SharedUrlElicitations::default();
         let before = COUNTERS.url_elicitations_forgotten.get();
         let forgotten = || COUNTERS.url_elicitations_forgotten.get() - before;
         for (number, member) in (0..=SHOWN).zip(2..) {
             let id = number.to_string();
-            drop(visits.show(id.clone(), 1));
-            assert_eq!(visits.over(&complete(&id)), Some(vec![1]));
-            assert_eq!(visits.over(&complete(&id)), Some(vec![]), "told once");
-            drop(visits.show(format!("left {number}"), member));
-            visits.leave(member);
+            drop(url_elicitations.show(id.clone(), 1));
+            assert_eq!(url_elicitations.over(&complete(&id)), Some(vec![1]));
+            assert_eq!(
+                url_elicitations.over(&complete(&id)),
+                Some(vec![]),
+                "told once"
+            );
+            drop(url_elicitations.show(format!("left {number}"), member));
+            url_elicitations.leave(member);
         }
         assert_eq!(forgotten(), 0);
         for number in 0..=SHOWN {
-            drop(visits.show(format!("open {number}"), 1));
+            drop(url_elicitations.show(format!("open {number}"), 1));
         }
         assert_eq!(forgotten(), 1);
-        let inner = lock(&visits.0);
+        let inner = lock(&url_elicitations.0);
         assert_eq!((inner.shown.len(), inner.early.len()), (SHOWN, EARLY));
     }
 }

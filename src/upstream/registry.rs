@@ -13,15 +13,15 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::checks::Links;
+use self::checks::CheckedLinks;
 use super::account::{Account, PerAccount};
-use super::carrier::duplex::Source;
+use super::carrier::duplex::DuplexSource;
 use super::carrier::http::client::{ClientError, HttpClient};
-use super::carrier::http::wire::Bounds;
-use super::carrier::{AskingHabit, Carrier, Older, Settings, Unattributed};
+use super::carrier::http::http_session::ResponseBounds;
+use super::carrier::{AskedClient, AskingHabit, Carrier, LegacySseOnly, LinkSettings};
 use super::first_start::{FirstStart, FirstStarts};
-use super::health::Health;
-use super::link::modern::Schemas;
+use super::health::UpstreamHealth;
+use super::link::modern::ToolSchemas;
 use super::link::negotiated::{EraCell, EraLink};
 use super::link::shared::{PoolKey, SharedLinks};
 use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
@@ -30,7 +30,7 @@ use crate::config::{self, Isolation, TransportKind};
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
-use crate::runtime::lifecycle::Tasks;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::UpstreamLoad;
 
@@ -39,7 +39,7 @@ const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
 
 /// A session's side of a link: its identity, and the questions that its client answers.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ClientContext {
     /// Owner of credentials, children and quotas.
     pub owner: OwnerKey,
     /// The session.
@@ -73,26 +73,26 @@ pub enum SetupError {
 /// Every configured upstream.
 #[derive(Debug)]
 pub struct Upstreams {
-    entries: HashMap<Arc<str>, Entry>,
+    entries: HashMap<Arc<str>, RegistryEntry>,
     shared: SharedLinks,
     stdio: Option<Arc<StdioRuntime>>,
     limits: config::LimitsConfig,
     stdio_idle: Duration,
-    tasks: Tasks,
+    tasks: TaskSpawner,
     left_out: LineLimit<(Arc<str>, &'static str)>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct RegistryEntry {
     settings: Arc<config::UpstreamConfig>,
     carrier: Carrier,
     asks: AskingHabit,
     eras: PerAccount<EraCell>,
-    schemas: Arc<Schemas>,
-    health: Arc<Health>,
+    schemas: Arc<ToolSchemas>,
+    health: Arc<UpstreamHealth>,
     load: Arc<UpstreamLoad>,
     /// Those to children.
-    links: Links,
+    links: CheckedLinks,
 }
 
 impl Upstreams {
@@ -104,10 +104,10 @@ impl Upstreams {
     pub fn new(
         config: &config::Config,
         host: HostEnvironment,
-        tasks: Tasks,
+        tasks: TaskSpawner,
     ) -> Result<Self, SetupError> {
         let limits = config.limits.clone();
-        let bounds = Bounds {
+        let bounds = ResponseBounds {
             message: limits.upstream_message,
             event: limits.sse_event,
             depth: limits.json_depth,
@@ -133,16 +133,16 @@ impl Upstreams {
                     match http.transport {
                         TransportKind::Streamable => Carrier::Http(client, bounds, None),
                         TransportKind::Auto => {
-                            Carrier::Http(client, bounds, Some(Older::default()))
+                            Carrier::Http(client, bounds, Some(LegacySseOnly::default()))
                         }
-                        TransportKind::Sse => Carrier::Duplex(Source::Events(client, bounds)),
+                        TransportKind::Sse => Carrier::Duplex(DuplexSource::Events(client, bounds)),
                         TransportKind::WebSocket => {
-                            Carrier::Duplex(Source::Sockets(client, bounds))
+                            Carrier::Duplex(DuplexSource::Sockets(client, bounds))
                         }
                     }
                 }
                 (config::CarrierConfig::Stdio(_), Some(stdio)) => {
-                    Carrier::Duplex(Source::Children(Arc::clone(stdio)))
+                    Carrier::Duplex(DuplexSource::Children(Arc::clone(stdio)))
                 }
                 (config::CarrierConfig::Stdio(_), None) => continue,
             };
@@ -151,10 +151,10 @@ impl Upstreams {
             let first_starts = FirstStarts::new(upstream.isolation == Isolation::Principal);
             entries.insert(
                 Arc::clone(&name),
-                Entry {
+                RegistryEntry {
                     load: UpstreamLoad::of(&name),
-                    links: Links::default(),
-                    health: Arc::new(Health::new(name, first_starts)),
+                    links: CheckedLinks::default(),
+                    health: Arc::new(UpstreamHealth::new(name, first_starts)),
                     eras: PerAccount::new(EraCell::new(upstream)),
                     schemas: Arc::default(),
                     asks: AskingHabit::default(),
@@ -282,32 +282,32 @@ impl Upstreams {
 
     /// A link for this seat: its own, or a place at one that is shared. Nothing is opened yet.
     #[must_use]
-    pub fn link(&self, upstream: &str, seat: Seat) -> Option<Arc<dyn UpstreamLink>> {
+    pub fn link(&self, upstream: &str, client: ClientContext) -> Option<Arc<dyn UpstreamLink>> {
         let (name, entry) = self.entries.get_key_value(upstream)?;
         if entry.settings.isolation == Isolation::Session {
-            let holders = SessionHolders::of(seat.session);
-            return Some(self.make(name, entry, seat, (holders, true)));
+            let holders = SessionHolders::of(client.session);
+            return Some(self.make(name, entry, client, (holders, true)));
         }
         let key = PoolKey {
             upstream: Arc::clone(name),
-            account: entry.account(seat.owner),
-            capabilities: seat.capabilities.fingerprint(),
-            offer: seat.offer,
+            account: entry.account(client.owner),
+            capabilities: client.capabilities.fingerprint(),
+            offer: client.offer,
         };
         let idle = match entry.carrier {
-            Carrier::Duplex(Source::Children(_)) => self.stdio_idle,
+            Carrier::Duplex(DuplexSource::Children(_)) => self.stdio_idle,
             Carrier::Duplex(_) | Carrier::Http(..) => SHARED_HTTP_IDLE,
         };
-        let intake = Arc::clone(&seat.intake);
-        let member = (seat.session, seat.owner, intake);
+        let intake = Arc::clone(&client.intake);
+        let member = (client.session, client.owner, intake);
         let make = |intake, holders: SessionHolders| {
             let client_info = crate::upstream::OWN_INFO;
-            let seat = Seat {
+            let client = ClientContext {
                 client_info,
                 intake,
-                ..seat
+                ..client
             };
-            self.make(name, entry, seat, (holders, false))
+            self.make(name, entry, client, (holders, false))
         };
         Some(self.shared.place(key, member, (idle, &self.tasks), make))
     }
@@ -316,29 +316,29 @@ impl Upstreams {
     fn make(
         &self,
         name: &Arc<str>,
-        entry: &Entry,
-        seat: Seat,
+        entry: &RegistryEntry,
+        client: ClientContext,
         (holders, exclusive): (SessionHolders, bool),
     ) -> Arc<EraLink> {
         let unattributed = match entry.settings.isolation {
-            Isolation::Session if seat.offer.era() == Era::Legacy => Unattributed::Session,
-            Isolation::Session | Isolation::Principal => Unattributed::Call,
-            Isolation::Shared => Unattributed::Nobody,
+            Isolation::Session if client.offer.era() == Era::Legacy => AskedClient::Session,
+            Isolation::Session | Isolation::Principal => AskedClient::Call,
+            Isolation::Shared => AskedClient::Nobody,
         };
-        let account = entry.carrier.account_of(seat.owner);
+        let account = entry.carrier.account_of(client.owner);
         let era = entry.eras.of(account, || EraCell::new(&entry.settings));
-        let settings = Settings {
+        let settings = LinkSettings {
             unattributed,
             asks: entry.asks.clone(),
             upstream: Arc::clone(&entry.settings),
             name: Arc::clone(name),
-            carrier: entry.carrier.on_behalf_of(seat.owner),
-            owner: seat.owner,
-            capabilities: seat.capabilities,
-            client_info: seat.client_info,
-            client: seat.offer.era(),
-            offer: era.offer(seat.offer),
-            intake: seat.intake,
+            carrier: entry.carrier.on_behalf_of(client.owner),
+            owner: client.owner,
+            capabilities: client.capabilities,
+            client_info: client.client_info,
+            client: client.offer.era(),
+            offer: era.offer(client.offer),
+            intake: client.intake,
             holders,
             exclusive,
             tasks: self.tasks.clone(),
@@ -348,7 +348,7 @@ impl Upstreams {
         };
         let schemas = Arc::clone(&entry.schemas);
         let link = EraLink::new(Arc::new(settings), era, schemas);
-        if let Carrier::Duplex(Source::Children(_)) = entry.carrier {
+        if let Carrier::Duplex(DuplexSource::Children(_)) = entry.carrier {
             entry.links.add(&link);
         }
         link
@@ -365,7 +365,7 @@ impl Upstreams {
     }
 }
 
-impl Entry {
+impl RegistryEntry {
     fn account(&self, owner: OwnerKey) -> Account {
         match self.settings.isolation {
             Isolation::Principal => Account::Principal(owner),

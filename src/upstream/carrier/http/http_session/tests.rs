@@ -8,7 +8,7 @@ use crate::protocol::ProgressNotice;
 /// The largest event that is read, bytes.
 const EVENT: usize = 1 << 10;
 
-fn wire(listener: &TcpListener) -> HttpWire {
+fn wire(listener: &TcpListener) -> HttpSession {
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     let carrier = HttpCarrier {
         url: url.parse().unwrap(),
@@ -18,12 +18,12 @@ fn wire(listener: &TcpListener) -> HttpWire {
         proxy: None,
         pool_idle: Duration::from_secs(4),
     };
-    let bounds = Bounds {
+    let bounds = ResponseBounds {
         message: 1 << 20,
         event: EVENT,
         depth: 64,
     };
-    HttpWire::new("up".into(), HttpClient::new(&carrier).unwrap(), bounds)
+    HttpSession::new("up".into(), HttpClient::new(&carrier).unwrap(), bounds)
 }
 
 /// Reads one request and answers it with a stream of `events`, ignoring write errors.
@@ -100,7 +100,7 @@ async fn a_byte_order_mark_hides_no_reply() {
 #[derive(Default)]
 struct Record(Vec<String>);
 
-impl Sink for Record {
+impl MessageSink for Record {
     fn message(&mut self, message: Message) -> Option<Message> {
         self.0.push(message.method().unwrap_or("reply").to_owned());
         message.id().is_some().then_some(message)
@@ -180,7 +180,7 @@ async fn what_came_before_an_event_that_is_too_large_is_taken() {
 }
 
 /// The messages and success of a request answered with `body`; `prepare` sets up `wire` before.
-async fn outcome(media: &str, body: &str, prepare: impl Fn(&HttpWire)) -> (Vec<String>, bool) {
+async fn outcome(media: &str, body: &str, prepare: impl Fn(&HttpSession)) -> (Vec<String>, bool) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let wire = wire(&listener);
     prepare(&wire);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Entry, Upstreams};
+use super::{RegistryEntry, Upstreams};
 use crate::config::{self, TransportKind};
 use crate::protocol::{Era, Revision};
 use crate::status::{self, UpstreamStatus, millis, tenth, time_text};
@@ -22,7 +22,7 @@ impl Upstreams {
     }
 }
 
-impl Entry {
+impl RegistryEntry {
     fn status(&self, name: &str, now: Duration) -> UpstreamStatus {
         let (state, lasted) = self.health.state();
         let (era, revision) = self.spoken();

@@ -4,22 +4,22 @@
 use std::mem::{Discriminant, discriminant};
 use std::sync::Arc;
 
-use super::carrier::http::login::Login;
+use super::carrier::http::login::UpstreamLogin;
 use super::error::LinkError;
 use crate::cause::chain;
 use crate::telemetry::line_limit::LineLimit;
 
 /// Kinds of cause: the error, and its HTTP status. Both have few values.
-type Kind = (Discriminant<LinkError>, u16);
+type FailureKind = (Discriminant<LinkError>, u16);
 
 /// Failures of one upstream that were logged, for the rate limit.
 #[derive(Debug)]
-pub(super) struct Failures {
+pub(super) struct FailureLog {
     upstream: Arc<str>,
-    told: LineLimit<Kind>,
+    told: LineLimit<FailureKind>,
 }
 
-impl Failures {
+impl FailureLog {
     pub(super) fn new(upstream: Arc<str>) -> Self {
         Self {
             upstream,
@@ -28,13 +28,13 @@ impl Failures {
     }
 
     /// Notes the failure of a call that had reached the upstream.
-    pub(super) fn note(&self, error: &LinkError, login: Option<&Login>) {
+    pub(super) fn note(&self, error: &LinkError, login: Option<&UpstreamLogin>) {
         let remedy = error.remedy_of_call(login);
         self.tell(error, remedy.as_deref(), "a call of the upstream failed");
     }
 
     /// The upstream was not reached.
-    pub(super) fn note_unreached(&self, error: &LinkError, login: Option<&Login>) {
+    pub(super) fn note_unreached(&self, error: &LinkError, login: Option<&UpstreamLogin>) {
         let remedy = error.remedy(login);
         self.tell(error, remedy.as_deref(), "upstream fails");
     }
@@ -52,7 +52,7 @@ impl Failures {
     }
 }
 
-fn kind(error: &LinkError) -> Kind {
+fn kind(error: &LinkError) -> FailureKind {
     let status = match error {
         LinkError::Status(status) | LinkError::Busy { status, .. } => *status,
         _ => 0,
@@ -83,7 +83,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_cause_is_told_once_a_minute_and_another_at_once() {
-        let failures = Failures::new("failures-test".into());
+        let failures = FailureLog::new("failures-test".into());
         let admit = |error| failures.told.admit(kind(error));
         let expired = LinkError::Status(401);
         assert_eq!(admit(&expired), Some(0));

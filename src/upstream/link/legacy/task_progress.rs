@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::calls::Pending;
+use super::calls::PendingReply;
 use crate::call::DownstreamLink;
 use crate::protocol::{Message, json};
 use crate::telemetry::metrics::COUNTERS;
@@ -19,28 +19,28 @@ const MOST: usize = 1024;
 
 /// The calls of a connection that have become tasks, under our progress tokens.
 #[derive(Debug, Default)]
-pub(super) struct Lasting(Mutex<BTreeMap<u64, Task>>);
+pub(super) struct TaskProgress(Mutex<BTreeMap<u64, ProgressTask>>);
 
 #[derive(Debug)]
-struct Task {
+struct ProgressTask {
     /// The upstream's name of the task.
     id: String,
-    progress: Progress,
+    progress: TaskProgressSink,
     /// When the upstream forgets the task, if ever.
     until: Option<Instant>,
 }
 
 /// Receiver of the progress of a task.
 #[derive(Debug, Clone)]
-pub(super) struct Progress {
+pub(super) struct TaskProgressSink {
     pub(super) link: Arc<dyn DownstreamLink>,
     /// JSON text of the client's token.
     pub(super) token: Arc<str>,
 }
 
-impl Lasting {
+impl TaskProgress {
     /// Keeps the link of a call that `reply` makes a task, if its client wants progress.
-    pub(super) fn keep(&self, request: &Message, call: &Pending, reply: &Message) {
+    pub(super) fn keep(&self, request: &Message, call: &PendingReply, reply: &Message) {
         let Some(token) = &call.progress else { return };
         if request.param("task").is_none() {
             return;
@@ -61,10 +61,10 @@ impl Lasting {
         if tasks.len() >= MOST && tasks.pop_first().is_some() {
             COUNTERS.tasks_unheard.add(1);
         }
-        let progress = Progress { link, token };
+        let progress = TaskProgressSink { link, token };
         tasks.insert(
             call.id,
-            Task {
+            ProgressTask {
                 id,
                 progress,
                 until,
@@ -73,7 +73,7 @@ impl Lasting {
     }
 
     /// The receiver of progress under one of our tokens.
-    pub(super) fn progress(&self, token: u64) -> Option<Progress> {
+    pub(super) fn progress(&self, token: u64) -> Option<TaskProgressSink> {
         let tasks = lock(&self.0);
         Some(tasks.get(&token)?.progress.clone())
     }
@@ -123,7 +123,7 @@ pub(super) fn is_over(task: &str) -> bool {
 mod tests {
     use super::*;
     use crate::call::{ClientCapabilities, InputOutcome, InputRequests, Notice};
-    use crate::upstream::activity::Activity;
+    use crate::upstream::deadlines::CallActivity;
 
     /// A client with a link that outlives its call.
     #[derive(Debug)]
@@ -160,72 +160,76 @@ mod tests {
     }
 
     /// The call under the token `id` becomes the task `task`, which is kept for `ttl`.
-    fn begin(lasting: &Lasting, id: u64, task: &str, ttl: &str) {
-        let call = Pending {
+    fn begin(task_progress: &TaskProgress, id: u64, task: &str, ttl: &str) {
+        let call = PendingReply {
             link: Some(Arc::new(Client(ClientCapabilities::none()))),
             progress: Some("\"mine\"".into()),
-            ..Pending::new(id, &Arc::new(Activity::new()))
+            ..PendingReply::new(id, &Arc::new(CallActivity::new()))
         };
         let begun = format!(r#"{{"task":{{"taskId":"{task}","status":"working","ttl":{ttl}}}}}"#);
-        lasting.keep(&request(r#"{"task":{}}"#), &call, &reply(&begun));
+        task_progress.keep(&request(r#"{"task":{}}"#), &call, &reply(&begun));
     }
 
-    fn is_kept(lasting: &Lasting, id: u64) -> bool {
-        lasting
+    fn is_kept(task_progress: &TaskProgress, id: u64) -> bool {
+        task_progress
             .progress(id)
             .is_some_and(|kept| &*kept.token == "\"mine\"")
     }
 
     #[tokio::test]
     async fn a_token_is_good_until_its_task_is_over_whoever_says_so() {
-        let lasting = Lasting::default();
+        let task_progress = TaskProgress::default();
         let over = r#"{"taskId":"a","status":"failed"}"#;
         let about = request(r#"{"taskId":"a"}"#);
         let acts: [&dyn Fn(); 4] = [
-            &|| lasting.stands(over),
-            &|| lasting.replied("tasks/get", &about, &reply(over)),
-            &|| lasting.replied("tasks/cancel", &about, &reply(over)),
-            &|| lasting.replied("tasks/result", &about, &reply("{}")),
+            &|| task_progress.stands(over),
+            &|| task_progress.replied("tasks/get", &about, &reply(over)),
+            &|| task_progress.replied("tasks/cancel", &about, &reply(over)),
+            &|| task_progress.replied("tasks/result", &about, &reply("{}")),
         ];
         for act in acts {
-            begin(&lasting, 7, "a", "60000");
-            lasting.stands(r#"{"taskId":"a","status":"input_required"}"#);
-            lasting.stands(r#"{"taskId":"b","status":"completed"}"#);
-            lasting.replied(
+            begin(&task_progress, 7, "a", "60000");
+            task_progress.stands(r#"{"taskId":"a","status":"input_required"}"#);
+            task_progress.stands(r#"{"taskId":"b","status":"completed"}"#);
+            task_progress.replied(
                 "tasks/get",
                 &about,
                 &reply(r#"{"taskId":"a","status":"working"}"#),
             );
-            assert!(is_kept(&lasting, 7));
+            assert!(is_kept(&task_progress, 7));
             act();
-            assert!(!is_kept(&lasting, 7));
+            assert!(!is_kept(&task_progress, 7));
         }
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_kept_ends_with_its_lifetime_and_with_the_connection() {
-        let lasting = Lasting::default();
-        begin(&lasting, 1, "a", "1000");
-        begin(&lasting, 2, "b", "null");
+        let task_progress = TaskProgress::default();
+        begin(&task_progress, 1, "a", "1000");
+        begin(&task_progress, 2, "b", "null");
         tokio::time::advance(Duration::from_secs(2)).await;
-        begin(&lasting, 3, "c", "1000");
+        begin(&task_progress, 3, "c", "1000");
         assert_eq!(
-            [1, 2, 3].map(|id| is_kept(&lasting, id)),
+            [1, 2, 3].map(|id| is_kept(&task_progress, id)),
             [false, true, true]
         );
-        lasting.clear();
-        assert!(!is_kept(&lasting, 2));
+        task_progress.clear();
+        assert!(!is_kept(&task_progress, 2));
     }
 
     #[tokio::test]
     async fn the_oldest_gives_way_to_one_more() {
-        let lasting = Lasting::default();
+        let task_progress = TaskProgress::default();
         let most = u64::try_from(MOST).unwrap();
         let before = COUNTERS.tasks_unheard.get();
         for id in 0..=most {
-            begin(&lasting, id, &format!("t{id}"), "null");
+            begin(&task_progress, id, &format!("t{id}"), "null");
         }
-        assert!(!is_kept(&lasting, 0) && is_kept(&lasting, 1) && is_kept(&lasting, most));
+        assert!(
+            !is_kept(&task_progress, 0)
+                && is_kept(&task_progress, 1)
+                && is_kept(&task_progress, most)
+        );
         assert_eq!(COUNTERS.tasks_unheard.get(), before + 1);
     }
 }

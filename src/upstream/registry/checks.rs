@@ -7,10 +7,10 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{Entry, Upstreams};
+use super::{RegistryEntry, Upstreams};
 use crate::status;
 use crate::upstream::carrier::Carrier;
-use crate::upstream::carrier::duplex::Source;
+use crate::upstream::carrier::duplex::DuplexSource;
 use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::negotiated::EraLink;
@@ -30,11 +30,11 @@ const FIRST_PART: f64 = 0.2;
 
 /// Links whose children can be asked.
 #[derive(Debug, Default)]
-pub(super) struct Links {
+pub(super) struct CheckedLinks {
     all: std::sync::Mutex<Vec<Weak<EraLink>>>,
 }
 
-impl Links {
+impl CheckedLinks {
     /// Remembers a link for as long as it lives.
     pub(super) fn add(&self, link: &Arc<EraLink>) {
         let mut all = lock(&self.all);
@@ -66,10 +66,10 @@ impl Upstreams {
     }
 }
 
-impl Entry {
+impl RegistryEntry {
     async fn keep_looking(&self, every: Duration) {
         let first = every.mul_f64(rand::random_range(0.0..FIRST_PART));
-        let mut pace = Pace::new(every);
+        let mut pace = CheckPace::new(every);
         sleep(first).await;
         loop {
             let chance = rand::random_range(LEAST_PART..1.0);
@@ -97,12 +97,12 @@ impl Entry {
     async fn look(&self) {
         let since = Instant::now();
         let found = match &self.carrier {
-            Carrier::Duplex(Source::Children(_)) => match self.ask_children().await {
+            Carrier::Duplex(DuplexSource::Children(_)) => match self.ask_children().await {
                 Some(found) => found,
                 None => return,
             },
             Carrier::Http(client, ..)
-            | Carrier::Duplex(Source::Events(client, _) | Source::Sockets(client, _)) => {
+            | Carrier::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 knock(client, self.limit()).await
             }
         };
@@ -145,13 +145,13 @@ async fn knock(client: &HttpClient, limit: Duration) -> Result<(), LinkError> {
 
 /// When to look again.
 #[derive(Debug)]
-struct Pace {
+struct CheckPace {
     every: Duration,
     /// Looks in a row after which it was down.
     down: u32,
 }
 
-impl Pace {
+impl CheckPace {
     fn new(every: Duration) -> Self {
         Self { every, down: 0 }
     }
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_ten_minutes_while_it_is_down() {
-        let mut pace = Pace::new(MINUTE);
+        let mut pace = CheckPace::new(MINUTE);
         let mut next = |is_down| pace.after_look(is_down, 1.0).as_secs() / 60;
         let pauses = [false, false, true, true, true, true, true, false].map(&mut next);
         assert_eq!(pauses, [1, 1, 2, 4, 8, 10, 10, 1]);
@@ -192,13 +192,13 @@ mod tests {
 
     #[test]
     fn an_interval_above_ten_minutes_is_not_shortened() {
-        let mut pace = Pace::new(MINUTE * 30);
+        let mut pace = CheckPace::new(MINUTE * 30);
         assert_eq!(pace.after_look(true, 1.0), MINUTE * 30);
     }
 
     #[test]
     fn nothing_is_looked_at_of_which_calls_tell() {
-        let pace = Pace::new(MINUTE);
+        let pace = CheckPace::new(MINUTE);
         let told = |seconds| pace.spared(Some(Duration::from_secs(seconds)), 1.0);
         assert_eq!(pace.spared(None, 1.0), None);
         assert_eq!(told(0), Some(MINUTE));
@@ -209,7 +209,7 @@ mod tests {
     // Two looks fail one after the other, each at its latest.
     #[test]
     fn down_is_noticed_within_150_seconds() {
-        let mut pace = Pace::new(MINUTE);
+        let mut pace = CheckPace::new(MINUTE);
         let spared = pace.spared(Some(Duration::ZERO), 1.0).unwrap();
         let between = pace.after_look(false, 1.0);
         let whole = spared + LIMIT + between + LIMIT;

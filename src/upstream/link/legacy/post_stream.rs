@@ -4,27 +4,30 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::Pending;
-use super::connection::Connection;
+use super::calls::PendingReply;
+use super::connection::LegacyConnection;
 use crate::budget::ReplyLease;
 use crate::call::ProgressBatch;
 use crate::protocol::{Message, ProgressNotice};
-use crate::upstream::carrier::http::sink::Sink;
-use crate::upstream::room::Growing;
+use crate::upstream::carrier::http::sink::MessageSink;
+use crate::upstream::room::GrowingReply;
 
 /// Takes the messages of a request's own stream.
-pub(super) struct OwnStream<'a> {
-    connection: &'a Arc<Connection>,
-    pending: &'a Arc<Pending>,
+pub(super) struct LegacyPostStream<'a> {
+    connection: &'a Arc<LegacyConnection>,
+    pending: &'a Arc<PendingReply>,
     /// The request's progress token upstream: JSON text.
     token: String,
     /// Progress of the request that is not delivered yet.
     burst: ProgressBatch,
 }
 
-impl<'a> OwnStream<'a> {
+impl<'a> LegacyPostStream<'a> {
     /// For the stream that answers `pending`.
-    pub(super) fn new(connection: &'a Arc<Connection>, pending: &'a Arc<Pending>) -> Self {
+    pub(super) fn new(
+        connection: &'a Arc<LegacyConnection>,
+        pending: &'a Arc<PendingReply>,
+    ) -> Self {
         Self {
             connection,
             pending,
@@ -45,7 +48,7 @@ impl<'a> OwnStream<'a> {
     }
 }
 
-impl Sink for OwnStream<'_> {
+impl MessageSink for LegacyPostStream<'_> {
     fn message(&mut self, message: Message) -> Option<Message> {
         self.hand_on();
         self.connection.on_message(message, Some(self.pending))
@@ -55,9 +58,9 @@ impl Sink for OwnStream<'_> {
         self.pending.id == id
     }
 
-    fn growing(&self) -> Option<Growing> {
+    fn growing(&self) -> Option<GrowingReply> {
         let room = self.pending.reply_room()?;
-        Some(Growing::of(room, &self.pending.activity))
+        Some(GrowingReply::of(room, &self.pending.activity))
     }
 
     fn keep(&mut self, lease: ReplyLease) {

@@ -1,4 +1,4 @@
-//! `Further` connections of a link, for calls whose clients may be asked while another call has the turn of the first
+//! `ExtraConnections` of a link, for calls whose clients may be asked while another call has the turn of the first
 //! connection. Spec: DESIGN §6, "one askable call per child".
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,26 +6,26 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::join_all;
 
-use super::connection::Connection;
-use super::turn::TurnGuard;
+use super::connection::LegacyConnection;
+use super::input_turn::TurnGuard;
 use crate::process::WaitPolicy;
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::duplex::Source;
-use crate::upstream::carrier::{Carrier, Settings, Started};
+use crate::upstream::carrier::duplex::DuplexSource;
+use crate::upstream::carrier::{Carrier, LinkSettings, StartedConnection};
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
 /// The connections of a link besides its first.
 #[derive(Debug)]
-pub(super) struct Further {
-    settings: Arc<Settings>,
-    open: Mutex<Vec<Arc<Connection>>>,
+pub(super) struct ExtraConnections {
+    settings: Arc<LinkSettings>,
+    open: Mutex<Vec<Arc<LegacyConnection>>>,
     /// Whether the link is closed.
     ended: AtomicBool,
 }
 
-impl Further {
-    pub(super) fn new(settings: Arc<Settings>) -> Arc<Self> {
+impl ExtraConnections {
+    pub(super) fn new(settings: Arc<LinkSettings>) -> Arc<Self> {
         Arc::new(Self {
             settings,
             open: Mutex::default(),
@@ -34,7 +34,7 @@ impl Further {
     }
 
     /// The open connections.
-    pub(super) fn all(&self) -> Vec<Arc<Connection>> {
+    pub(super) fn all(&self) -> Vec<Arc<LegacyConnection>> {
         let mut open = lock(&self.open);
         open.retain(|connection| !connection.is_closed());
         open.clone()
@@ -49,10 +49,10 @@ impl Further {
     pub(super) async fn open(
         self: Arc<Self>,
         level: Option<String>,
-    ) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
+    ) -> Result<(Arc<LegacyConnection>, TurnGuard), LinkError> {
         let limit = self.settings.upstream.connect_timeout;
-        let started = Started::child(&self.settings, WaitPolicy::None).await?;
-        let connecting = Connection::open_further(&self.settings, started);
+        let started = StartedConnection::child(&self.settings, WaitPolicy::None).await?;
+        let connecting = LegacyConnection::open_further(&self.settings, started);
         let connection = match tokio::time::timeout(limit, connecting).await {
             Ok(opened) => opened?,
             Err(_) => return Err(LinkError::Timeout),
@@ -94,7 +94,10 @@ impl Further {
     /// Drops all unused connections but one. Children are kept: they are stopped when idle, and take longer to start
     /// than a socket does to open.
     pub(super) fn tidy(&self) {
-        if matches!(self.settings.carrier, Carrier::Duplex(Source::Children(_))) {
+        if matches!(
+            self.settings.carrier,
+            Carrier::Duplex(DuplexSource::Children(_))
+        ) {
             return;
         }
         let mut spare = false;

@@ -1,19 +1,19 @@
-//! `Turn` of a connection: one call at a time whose client the upstream may ask, so that a question without a call can
-//! only belong to this call. Spec: BRIDGING §1.3; DESIGN §6.
+//! `InputTurn` of a connection: one call at a time whose client the upstream may ask, so that a question without a call
+//! can only belong to this call. Spec: BRIDGING §1.3; DESIGN §6.
 
 use std::sync::Arc;
 
 use futures_util::future::select_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::connection::Connection;
+use super::connection::LegacyConnection;
 
 /// Permits of one connection: a turn takes `PERMITS`, a call beside others takes one.
 const PERMITS: u32 = 1 << 20;
 
 /// The right to be asked on a connection.
 #[derive(Debug)]
-pub(super) struct Turn {
+pub(super) struct InputTurn {
     permits: Arc<Semaphore>,
     /// Open questions of the call whose turn it is.
     questions: watch::Sender<usize>,
@@ -27,9 +27,9 @@ pub(super) struct TurnGuard {
 
 /// The call is parked until this is dropped: it waits for its client.
 #[derive(Debug)]
-pub(super) struct Parked<'a>(&'a Turn);
+pub(super) struct ParkedTurn<'a>(&'a InputTurn);
 
-impl Turn {
+impl InputTurn {
     pub(super) fn new() -> Self {
         Self {
             permits: Arc::new(Semaphore::new(PERMITS as usize)),
@@ -51,9 +51,9 @@ impl Turn {
     }
 
     /// Notes a question to the client of the call whose turn it is.
-    pub(super) fn park(&self) -> Parked<'_> {
+    pub(super) fn park(&self) -> ParkedTurn<'_> {
         self.questions.send_modify(|open| *open += 1);
-        Parked(self)
+        ParkedTurn(self)
     }
 
     fn is_parked(&self) -> bool {
@@ -67,7 +67,7 @@ impl Turn {
     }
 }
 
-impl Drop for Parked<'_> {
+impl Drop for ParkedTurn<'_> {
     fn drop(&mut self) {
         self.0.questions.send_modify(|open| *open -= 1);
     }
@@ -78,7 +78,9 @@ impl Drop for Parked<'_> {
 ///
 /// # Cancel safety
 /// A turn that was just granted goes on to the next waiter.
-pub(super) async fn next(all: &[Arc<Connection>]) -> Option<(Arc<Connection>, TurnGuard)> {
+pub(super) async fn next(
+    all: &[Arc<LegacyConnection>],
+) -> Option<(Arc<LegacyConnection>, TurnGuard)> {
     let turns = all.iter().map(|connection| {
         Box::pin(async move {
             let guard = connection.turn.wait().await;
@@ -92,7 +94,7 @@ pub(super) async fn next(all: &[Arc<Connection>]) -> Option<(Arc<Connection>, Tu
     }
 }
 
-async fn all_parked(all: &[Arc<Connection>]) {
+async fn all_parked(all: &[Arc<LegacyConnection>]) {
     loop {
         for connection in all {
             let mut questions = connection.turn.questions.subscribe();

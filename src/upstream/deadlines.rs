@@ -14,7 +14,7 @@ use crate::budget::ReplyLease;
 
 /// When a call last showed life.
 #[derive(Debug)]
-pub(super) struct Activity {
+pub(super) struct CallActivity {
     started: Instant,
     last_ms: AtomicU64,
     questions: AtomicUsize,
@@ -50,9 +50,9 @@ pub(super) async fn before_sending<T>(
 
 /// Stops the idle clock while a question is open.
 #[derive(Debug)]
-pub(super) struct Paused(std::sync::Arc<Activity>);
+pub(super) struct PausedClock(std::sync::Arc<CallActivity>);
 
-impl Activity {
+impl CallActivity {
     pub(super) fn new() -> Self {
         Self {
             started: Instant::now(),
@@ -74,9 +74,9 @@ impl Activity {
     }
 
     /// The idle clock stands still until the guard is dropped.
-    pub(super) fn pause(self: &std::sync::Arc<Self>) -> Paused {
+    pub(super) fn pause(self: &std::sync::Arc<Self>) -> PausedClock {
         self.questions.fetch_add(1, Ordering::Relaxed);
-        Paused(std::sync::Arc::clone(self))
+        PausedClock(std::sync::Arc::clone(self))
     }
 
     /// Makes room for `len` bytes of the reply in `lease`. The idle clock stands still while that waits.
@@ -123,7 +123,7 @@ impl Activity {
     }
 }
 
-impl Drop for Paused {
+impl Drop for PausedClock {
     fn drop(&mut self) {
         self.0.touch();
         self.0.questions.fetch_sub(1, Ordering::Relaxed);
@@ -138,7 +138,7 @@ mod tests {
     const IDLE: Duration = Duration::from_mins(1);
     const TOTAL: Duration = Duration::from_mins(10);
 
-    async fn lasts(activity: Arc<Activity>) -> Duration {
+    async fn lasts(activity: Arc<CallActivity>) -> Duration {
         let start = Instant::now();
         activity.expired(IDLE, TOTAL).await;
         start.elapsed()
@@ -146,13 +146,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_ends_a_call() {
-        assert_eq!(lasts(Arc::new(Activity::new())).await, IDLE);
+        assert_eq!(lasts(Arc::new(CallActivity::new())).await, IDLE);
     }
 
     // SPEC C-03: progress keeps a call alive.
     #[tokio::test(start_paused = true)]
     async fn a_frame_resets_the_idle_clock() {
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(CallActivity::new());
         let other = Arc::clone(&activity);
         let (lasted, ()) = tokio::join!(lasts(activity), async move {
             tokio::time::sleep(Duration::from_secs(50)).await;
@@ -176,7 +176,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_open_question_stops_the_idle_clock_but_not_the_total() {
-        let activity = Arc::new(Activity::new());
+        let activity = Arc::new(CallActivity::new());
         let _paused = activity.pause();
         assert_eq!(lasts(Arc::clone(&activity)).await, TOTAL);
     }

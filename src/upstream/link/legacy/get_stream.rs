@@ -8,19 +8,19 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::connection::Connection;
-use super::place::may_be_asked;
-use super::wire::Wire;
+use super::connection::LegacyConnection;
+use super::connection_choice::may_be_asked;
+use super::wire::LegacyWire;
 use crate::call::{Call, Notice};
 use crate::protocol::{Era, Message};
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::http::get_stream::Refused;
-use crate::upstream::carrier::http::sink::Sink;
-use crate::upstream::carrier::http::wire::HttpWire;
+use crate::upstream::carrier::http::get_stream::NoGetStream;
+use crate::upstream::carrier::http::http_session::HttpSession;
+use crate::upstream::carrier::http::sink::MessageSink;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
-use crate::upstream::room::Growing;
+use crate::upstream::room::GrowingReply;
 
 /// How long a call of a modern client waits for the stream to be open; then it goes on without.
 const OPENING: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 
 /// The GET stream of a connection.
 #[derive(Debug)]
-pub(super) struct Ears {
+pub(super) struct GetStream {
     /// What closes it, while it is wanted.
     listener: Mutex<Option<CancellationToken>>,
     /// Whether the link wants it: a client has a stream of its own, or subscriptions.
@@ -57,7 +57,7 @@ pub(super) struct Ears {
     state: OnceLock<SessionState>,
 }
 
-impl Default for Ears {
+impl Default for GetStream {
     fn default() -> Self {
         Self {
             listener: Mutex::default(),
@@ -75,7 +75,7 @@ impl Default for Ears {
     }
 }
 
-impl Ears {
+impl GetStream {
     /// Notes that a call is here now, where the stream is open for calls.
     pub(super) fn called(&self) {
         if self.is_called.load(Ordering::Relaxed) {
@@ -99,9 +99,9 @@ impl Ears {
 }
 
 /// Takes the messages of the GET stream.
-struct Heard(Weak<Connection>);
+struct Heard(Weak<LegacyConnection>);
 
-impl Sink for Heard {
+impl MessageSink for Heard {
     fn message(&mut self, message: Message) -> Option<Message> {
         if let Some(connection) = self.0.upgrade() {
             connection.on_message(message, None);
@@ -110,24 +110,26 @@ impl Sink for Heard {
     }
 
     /// Counts them while they come, where they are of one session.
-    fn growing(&self) -> Option<Growing> {
+    fn growing(&self) -> Option<GrowingReply> {
         let connection = self.0.upgrade().filter(|it| it.settings.exclusive)?;
         let share = connection.settings.intake.reply_share()?;
-        Some(Growing::outside_calls(&share))
+        Some(GrowingReply::outside_calls(&share))
     }
 }
 
-impl Connection {
+impl LegacyConnection {
     /// Opens or closes the GET stream; it stays open for questions and for calls.
     pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
-        self.ears.is_wanted.store(wanted, Ordering::Relaxed);
+        self.get_stream.is_wanted.store(wanted, Ordering::Relaxed);
         self.open_or_close();
     }
 
     fn open_or_close(self: &Arc<Self>) {
-        let Wire::Http(http) = &self.wire else { return };
-        let mut listener = lock(&self.ears.listener);
-        let wanted = self.ears.is_needed() && !self.is_closed() && self.can_push();
+        let LegacyWire::Http(http) = &self.wire else {
+            return;
+        };
+        let mut listener = lock(&self.get_stream.listener);
+        let wanted = self.get_stream.is_needed() && !self.is_closed() && self.can_push();
         match (&*listener, wanted) {
             (None, true) => {
                 let stop = self.closed.child_token();
@@ -136,7 +138,7 @@ impl Connection {
                 let forgotten = Arc::downgrade(self);
                 let on_open = move || {
                     if let Some(this) = opening.upgrade() {
-                        let again = this.ears.was_open.swap(true, Ordering::Relaxed);
+                        let again = this.get_stream.was_open.swap(true, Ordering::Relaxed);
                         this.hears(again);
                     }
                 };
@@ -149,8 +151,8 @@ impl Connection {
                     let Some(this) = forgotten.upgrade() else {
                         return;
                     };
-                    if let Refused::Stream(status) = refused {
-                        this.ears.is_refused.store(true, Ordering::Relaxed);
+                    if let NoGetStream::Stream(status) = refused {
+                        this.get_stream.is_refused.store(true, Ordering::Relaxed);
                         this.doubt(status);
                     } else if !this.is_closed() {
                         LABELED.upstream_lost.add(&this.settings.name, 1);
@@ -168,14 +170,14 @@ impl Connection {
 
     /// From now on, who follows a resource of this state hears of it when notices may have been missed.
     pub(super) fn follow(&self, state: &SessionState) {
-        self.ears.state.get_or_init(|| state.clone());
+        self.get_stream.state.get_or_init(|| state.clone());
     }
 
     /// Reports a stream that was open and is refused now. Many servers have none: without one before, that says
     /// nothing.
     fn doubt(&self, status: u16) {
-        let was_open = self.ears.was_open.load(Ordering::Relaxed);
-        if let Some(state) = self.ears.state.get().filter(|_| was_open) {
+        let was_open = self.get_stream.was_open.load(Ordering::Relaxed);
+        if let Some(state) = self.get_stream.state.get().filter(|_| was_open) {
             state.doubt.raise(&LinkError::Status(status));
         }
     }
@@ -185,12 +187,12 @@ impl Connection {
     fn hears(&self, again: bool) {
         let lists = self.declared().announced();
         if !lists.is_empty() {
-            let is_late = !again && self.ears.is_late.load(Ordering::Relaxed);
+            let is_late = !again && self.get_stream.is_late.load(Ordering::Relaxed);
             self.settings
                 .intake
                 .heard(&self.settings.name, &lists, is_late);
         }
-        let state = self.ears.state.get().filter(|_| again);
+        let state = self.get_stream.state.get().filter(|_| again);
         for uri in state.map(|state| state.followed.all()).unwrap_or_default() {
             let notice = Notice::resource_updated(&uri);
             self.settings
@@ -205,54 +207,56 @@ impl Connection {
     /// Nothing is lost.
     pub(super) async fn hear(self: &Arc<Self>, call: &Call) {
         match (&self.wire, call.revision.era()) {
-            (Wire::Duplex(_), _) => {}
-            (Wire::Http(_), Era::Legacy) => self.hear_changes().await,
-            (Wire::Http(http), Era::Modern) => self.hear_questions(http, call).await,
+            (LegacyWire::Duplex(_), _) => {}
+            (LegacyWire::Http(_), Era::Legacy) => self.hear_changes().await,
+            (LegacyWire::Http(http), Era::Modern) => self.hear_questions(http, call).await,
         }
     }
 
     /// The same before any request of a legacy client.
     pub(super) async fn hear_changes(self: &Arc<Self>) {
-        let Wire::Http(http) = &self.wire else { return };
-        if !self.ears.is_awaited.load(Ordering::Acquire) {
+        let LegacyWire::Http(http) = &self.wire else {
+            return;
+        };
+        if !self.get_stream.is_awaited.load(Ordering::Acquire) {
             // Seldom, and a call need not have room for it.
             Box::pin(self.hear_calls(http)).await;
         }
-        self.ears.called();
+        self.get_stream.called();
     }
 
     /// Opens the stream before the first call of a session, and waits for its head: what the upstream
     /// announces in that call would be lost. It is closed a while after the last call.
-    async fn hear_calls(self: &Arc<Self>, http: &HttpWire) {
-        let ears = &self.ears;
-        let is_refused = ears.is_refused.load(Ordering::Relaxed);
+    async fn hear_calls(self: &Arc<Self>, http: &HttpSession) {
+        let get_stream = &self.get_stream;
+        let is_refused = get_stream.is_refused.load(Ordering::Relaxed);
         if is_refused || !http.has_session() || !self.can_push() {
-            return ears.is_awaited.store(true, Ordering::Release);
+            return get_stream.is_awaited.store(true, Ordering::Release);
         }
-        if !ears.is_called.swap(true, Ordering::AcqRel) {
-            ears.called();
+        if !get_stream.is_called.swap(true, Ordering::AcqRel) {
+            get_stream.called();
             self.open_or_close();
             let closing = close_after_calls(Arc::downgrade(self));
             self.settings.tasks.spawn_service(closing);
         }
         if timeout(HEAD, http.answered()).await.is_err() {
-            ears.is_late.store(true, Ordering::Relaxed);
+            get_stream.is_late.store(true, Ordering::Relaxed);
             tracing::debug!(
                 upstream = %self.settings.name,
                 "upstream GET stream has no head yet: the call is sent without"
             );
         }
-        ears.is_awaited.store(true, Ordering::Release);
+        get_stream.is_awaited.store(true, Ordering::Release);
     }
 
     /// Opens the stream before a call in which a modern client may be asked something. Such a client
     /// opens no stream of its own, and a server that does not relate its question to the call asks
     /// it here: with nobody listening, it would never be heard.
-    async fn hear_questions(self: &Arc<Self>, http: &HttpWire, call: &Call) {
+    async fn hear_questions(self: &Arc<Self>, http: &HttpSession, call: &Call) {
         if !self.settings.capabilities.allow_some() || !may_be_asked(&call.message, call) {
             return;
         }
-        if !self.ears.is_asked.swap(true, Ordering::Relaxed) {
+        if !self.get_stream.is_asked.swap(true, Ordering::Relaxed) {
             self.open_or_close();
         }
         if timeout(OPENING, http.answered()).await.is_err() {
@@ -278,7 +282,7 @@ impl Connection {
 
 /// Closes the GET stream a while after the last call, unless something else needs it. Does not keep the
 /// connection.
-async fn close_after_calls(connection: Weak<Connection>) {
+async fn close_after_calls(connection: Weak<LegacyConnection>) {
     let mut wait = CALLED_LATELY;
     loop {
         sleep(wait).await;
@@ -288,20 +292,20 @@ async fn close_after_calls(connection: Weak<Connection>) {
         if this.is_closed() {
             return;
         }
-        let ears = &this.ears;
-        let is_quiet = || lock(&this.pending).is_empty() && ears.left().is_zero();
+        let get_stream = &this.get_stream;
+        let is_quiet = || lock(&this.pending).is_empty() && get_stream.left().is_zero();
         if is_quiet() {
-            ears.is_awaited.store(false, Ordering::Release);
-            ears.is_called.store(false, Ordering::Release);
+            get_stream.is_awaited.store(false, Ordering::Release);
+            get_stream.is_called.store(false, Ordering::Release);
             // A call that came meanwhile opens it, or is seen here.
             if is_quiet() {
                 return this.open_or_close();
             }
-            if ears.is_called.swap(true, Ordering::AcqRel) {
+            if get_stream.is_called.swap(true, Ordering::AcqRel) {
                 return;
             }
-            ears.is_awaited.store(true, Ordering::Release);
+            get_stream.is_awaited.store(true, Ordering::Release);
         }
-        wait = ears.left().max(SHORTEST_WAIT);
+        wait = get_stream.left().max(SHORTEST_WAIT);
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
 use super::LegacyLink;
-use super::connection::Connection;
+use super::connection::LegacyConnection;
 use crate::upstream::lock;
 
 /// Retired connections of one link; the oldest is evicted.
@@ -13,11 +13,11 @@ const MOST: usize = 4;
 
 /// The connections of a link that take no new calls but still have running ones, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Retired(Mutex<VecDeque<Arc<Connection>>>);
+pub(super) struct DrainingConnections(Mutex<VecDeque<Arc<LegacyConnection>>>);
 
-impl Retired {
+impl DrainingConnections {
     /// Adds a connection; returns the evicted one, if any.
-    fn add(&self, connection: &Arc<Connection>) -> Option<Arc<Connection>> {
+    fn add(&self, connection: &Arc<LegacyConnection>) -> Option<Arc<LegacyConnection>> {
         let mut all = lock(&self.0);
         all.push_back(Arc::clone(connection));
         if all.len() > MOST {
@@ -27,7 +27,7 @@ impl Retired {
         }
     }
 
-    fn remove(&self, connection: &Arc<Connection>) {
+    fn remove(&self, connection: &Arc<LegacyConnection>) {
         lock(&self.0).retain(|kept| !Arc::ptr_eq(kept, connection));
     }
 
@@ -43,12 +43,12 @@ impl Retired {
 impl LegacyLink {
     /// Closes a replaced connection once its calls have ended: by their own deadlines, or with the link. A pipe is
     /// closed at once, as its calls are lost. Runs in the background.
-    pub(super) fn retire(&self, connection: Arc<Connection>) {
+    pub(super) fn retire(&self, connection: Arc<LegacyConnection>) {
         let tasks = &self.settings.tasks;
         if connection.is_pipe() {
             return tasks.spawn_service(async move { connection.close().await });
         }
-        let oldest = self.retired.add(&connection);
+        let oldest = self.draining.add(&connection);
         let link = Weak::clone(&self.own);
         tasks.spawn_service(async move {
             if let Some(oldest) = oldest {
@@ -56,7 +56,7 @@ impl LegacyLink {
             }
             connection.until_unused().await;
             if let Some(link) = link.upgrade() {
-                link.retired.remove(&connection);
+                link.draining.remove(&connection);
             }
             connection.close().await;
         });

@@ -6,42 +6,42 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 
-use super::filter::Filter;
+use super::filter::ListenFilter;
 use crate::call::ServerDeclaration;
 use crate::upstream::error::LinkError;
-use crate::upstream::hearing::Hearing;
 use crate::upstream::lock;
+use crate::upstream::notice_feed::NoticeFeed;
 
 /// What the sessions at the link want.
 #[derive(Debug, Default)]
-pub(super) struct Wanted {
+pub(super) struct WantedNotices {
     pub(super) lists: bool,
     pub(super) uris: BTreeSet<String>,
 }
 
 /// What became of the latest wish.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Settled {
+pub(super) struct SettledWish {
     pub(super) generation: u64,
-    pub(super) honoured: Arc<Filter>,
+    pub(super) honoured: Arc<ListenFilter>,
     pub(super) failed: Option<LinkError>,
 }
 
 /// The listening of one link.
 #[derive(Debug)]
-pub(in super::super) struct Listening {
-    pub(super) wanted: Mutex<Wanted>,
+pub(in super::super) struct LinkListening {
+    pub(super) wanted: Mutex<WantedNotices>,
     /// Counts wishes.
     pub(super) generation: watch::Sender<u64>,
-    pub(super) settled: watch::Sender<Settled>,
+    pub(super) settled: watch::Sender<SettledWish>,
     pub(super) running: AtomicBool,
     /// Whether changes may have been missed before the stream that is opened next.
     pub(super) missed: AtomicBool,
     /// Whether changes of lists are announced to us.
-    hearing: Hearing,
+    notice_feed: NoticeFeed,
 }
 
-impl Default for Listening {
+impl Default for LinkListening {
     fn default() -> Self {
         Self {
             wanted: Mutex::default(),
@@ -49,19 +49,19 @@ impl Default for Listening {
             settled: watch::Sender::default(),
             running: AtomicBool::new(false),
             missed: AtomicBool::new(false),
-            hearing: Hearing::default(),
+            notice_feed: NoticeFeed::default(),
         }
     }
 }
 
-impl Listening {
+impl LinkListening {
     /// Changes what is wanted; the number of the wish.
-    pub(super) fn wish(&self, change: impl FnOnce(&mut Wanted)) -> u64 {
+    pub(super) fn wish(&self, change: impl FnOnce(&mut WantedNotices)) -> u64 {
         let mut wanted = lock(&self.wanted);
         let had_lists = wanted.lists;
         change(&mut wanted);
         if wanted.lists && !had_lists {
-            self.hearing.try_again();
+            self.notice_feed.try_again();
         }
         let mut number = 0;
         self.generation.send_modify(|generation| {
@@ -71,9 +71,9 @@ impl Listening {
         number
     }
 
-    pub(super) fn filter(&self, declared: &ServerDeclaration) -> Filter {
+    pub(super) fn filter(&self, declared: &ServerDeclaration) -> ListenFilter {
         let wanted = lock(&self.wanted);
-        Filter {
+        ListenFilter {
             lists: if wanted.lists {
                 declared.announced()
             } else {
@@ -88,12 +88,12 @@ impl Listening {
     }
 
     /// Whether no announced change of a list can be missed from now on; `true` when that is new. A
-    /// stream that takes over from another goes on with its stretch.
-    pub(super) fn hear(&self, hears: bool) -> bool {
+    /// stream that takes over from another goes on with its epoch.
+    pub(super) fn set_live(&self, hears: bool) -> bool {
         if hears {
-            return self.hearing.begin();
+            return self.notice_feed.begin();
         }
-        self.hearing.end();
+        self.notice_feed.end();
         false
     }
 
@@ -102,21 +102,26 @@ impl Listening {
     pub(super) fn hear_none(&self, number: u64, is_refused: bool) {
         // No wish comes in between.
         let _wanted = lock(&self.wanted);
-        self.hearing.end();
+        self.notice_feed.end();
         let is_latest = *self.generation.borrow() == number;
         match (is_latest, is_refused) {
-            (true, true) => self.hearing.refused(),
-            (true, false) => self.hearing.give_up(),
+            (true, true) => self.notice_feed.refused(),
+            (true, false) => self.notice_feed.give_up(),
             (false, _) => {}
         }
     }
 
-    pub(in super::super) fn hearing(&self) -> &Hearing {
-        &self.hearing
+    pub(in super::super) fn notice_feed(&self) -> &NoticeFeed {
+        &self.notice_feed
     }
 
-    pub(super) fn settle(&self, generation: u64, honoured: Arc<Filter>, failed: Option<LinkError>) {
-        self.settled.send_replace(Settled {
+    pub(super) fn settle(
+        &self,
+        generation: u64,
+        honoured: Arc<ListenFilter>,
+        failed: Option<LinkError>,
+    ) {
+        self.settled.send_replace(SettledWish {
             generation,
             honoured,
             failed,

@@ -5,29 +5,29 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::connection::Connection;
-use super::further::Further;
-use super::turn::{self, TurnGuard};
-use super::{LegacyLink, Settings};
+use super::connection::LegacyConnection;
+use super::extra_connections::ExtraConnections;
+use super::input_turn::{self, TurnGuard};
+use super::{LegacyLink, LinkSettings};
 use crate::call::Call;
 use crate::cause::chain;
 use crate::protocol::json::quote;
 use crate::protocol::{Message, methods};
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::activity::before_sending;
-use crate::upstream::carrier::Unattributed;
+use crate::upstream::carrier::AskedClient;
+use crate::upstream::deadlines::before_sending;
 use crate::upstream::error::LinkError;
 
 /// The connection a call runs on. Dropping it gives the turn back, if the call had one.
 #[derive(Debug)]
-pub(super) struct Place {
-    pub(super) connection: Arc<Connection>,
-    turn: Option<(TurnGuard, Arc<Further>)>,
+pub(super) struct ConnectionLease {
+    pub(super) connection: Arc<LegacyConnection>,
+    turn: Option<(TurnGuard, Arc<ExtraConnections>)>,
 }
 
-impl Place {
+impl ConnectionLease {
     /// A place without a turn, beside any other calls.
-    pub(super) fn beside(connection: Arc<Connection>) -> Self {
+    pub(super) fn beside(connection: Arc<LegacyConnection>) -> Self {
         Self {
             connection,
             turn: None,
@@ -37,21 +37,21 @@ impl Place {
     /// A place with the turn: alone among the calls of the connection whose clients may be asked, or beside others of
     /// the same client where the upstream never asked anything.
     pub(super) fn with_turn(
-        (connection, turn): (Arc<Connection>, TurnGuard),
-        further: &Arc<Further>,
+        (connection, turn): (Arc<LegacyConnection>, TurnGuard),
+        extra_connections: &Arc<ExtraConnections>,
     ) -> Self {
         Self {
             connection,
-            turn: Some((turn, Arc::clone(further))),
+            turn: Some((turn, Arc::clone(extra_connections))),
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionLease {
     fn drop(&mut self) {
-        if let Some((turn, further)) = self.turn.take() {
+        if let Some((turn, extra_connections)) = self.turn.take() {
             drop(turn);
-            further.tidy();
+            extra_connections.tidy();
         }
     }
 }
@@ -65,10 +65,14 @@ impl LegacyLink {
     ///
     /// # Cancel safety
     /// A turn that was just granted goes on to the next waiter.
-    pub(super) async fn place(&self, request: &Message, call: &Call) -> Result<Place, LinkError> {
+    pub(super) async fn place(
+        &self,
+        request: &Message,
+        call: &Call,
+    ) -> Result<ConnectionLease, LinkError> {
         let first = self.first_for(call).await?;
         if !first.is_pipe() || !needs_turn(&self.settings, request, call) {
-            return Ok(Place::beside(first));
+            return Ok(ConnectionLease::beside(first));
         }
         // An upstream that never asked is trusted not to: calls of one client run side by side (ADR 9).
         let is_alone = self.settings.exclusive && !self.settings.asks.is_known();
@@ -81,21 +85,21 @@ impl LegacyLink {
             Some(turn) => (first, turn),
             None => Box::pin(self.turn(call)).await?,
         };
-        Ok(Place::with_turn(turn, &self.further))
+        Ok(ConnectionLease::with_turn(turn, &self.extra_connections))
     }
 
     /// The first connection, as long as the call is wanted and may last.
-    async fn first_for(&self, call: &Call) -> Result<Arc<Connection>, LinkError> {
+    async fn first_for(&self, call: &Call) -> Result<Arc<LegacyConnection>, LinkError> {
         let limit = self.settings.upstream.total_timeout;
         before_sending(&call.cancel, limit, self.connection()).await
     }
 
     /// Waits for the turn of a connection, and opens another one meanwhile if the caps allow it.
-    async fn turn(&self, call: &Call) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
+    async fn turn(&self, call: &Call) -> Result<(Arc<LegacyConnection>, TurnGuard), LinkError> {
         let limit = Instant::now() + self.settings.upstream.ask_wait;
         loop {
             let mut all = vec![self.first_for(call).await?];
-            all.extend(self.further.all());
+            all.extend(self.extra_connections.all());
             let free = all.iter().find_map(|connection| {
                 let turn = connection.turn.take()?;
                 Some((Arc::clone(connection), turn))
@@ -114,16 +118,16 @@ impl LegacyLink {
     async fn wait_for_turn(
         &self,
         call: &Call,
-        all: &[Arc<Connection>],
+        all: &[Arc<LegacyConnection>],
         limit: Instant,
-    ) -> Result<(Arc<Connection>, TurnGuard), LinkError> {
+    ) -> Result<(Arc<LegacyConnection>, TurnGuard), LinkError> {
         let level = self.state.level().map(|level| quote(level.as_str()));
-        let mut opening = Box::pin(Arc::clone(&self.further).open(level));
+        let mut opening = Box::pin(Arc::clone(&self.extra_connections).open(level));
         let (mut no_other, mut no_turn) = (false, false);
         loop {
             tokio::select! {
                 biased;
-                taken = turn::next(all), if !no_turn => match taken {
+                taken = input_turn::next(all), if !no_turn => match taken {
                     Some(taken) => {
                         // The opening begun for this call goes on, and serves the next one.
                         if !no_other {
@@ -165,8 +169,8 @@ pub(super) fn may_be_asked(request: &Message, call: &Call) -> bool {
 
 /// Whether a call needs the turn of its connection: its client may be asked, and only the turn matches the question to
 /// the call. Requests about a task go to the first connection, where the task is.
-pub(super) fn needs_turn(settings: &Settings, request: &Message, call: &Call) -> bool {
-    settings.unattributed == Unattributed::Call
+pub(super) fn needs_turn(settings: &LinkSettings, request: &Message, call: &Call) -> bool {
+    settings.unattributed == AskedClient::Call
         && settings.capabilities.allow_any()
         && may_be_asked(request, call)
         && request.method() != Some("tasks/result")

@@ -1,25 +1,26 @@
-//! Visits to URLs that a legacy client has agreed to in the course of one call. Agreeing begins a visit; the visit is
-//! over once the upstream no longer asks for it, and the client is told. Spec: BRIDGING §3.6; SPEC C-82, C-83.
+//! Visits to URLs that a legacy client has agreed to in the course of one call. Agreeing begins a URL elicitation; the
+//! URL elicitation is over once the upstream no longer asks for it, and the client is told. Spec: BRIDGING §3.6; SPEC
+//! C-82, C-83.
 
-use super::question::Entry;
+use super::question::QuestionEntry;
 use crate::call::{InputRequest, InputResponse, Notice, NoticeKind, Reply};
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::json;
 
-/// The visits of one call.
+/// The URL elicitations of one call.
 #[derive(Debug, Default)]
-pub(super) struct Visits(Vec<Visit>);
+pub(super) struct CallUrlElicitations(Vec<OpenedUrl>);
 
 #[derive(Debug)]
-struct Visit {
+struct OpenedUrl {
     /// JSON text of the URL.
     url: String,
     /// JSON text of the id under which the client knows it.
     id: String,
 }
 
-impl Visits {
-    /// Notes the visits of a round that the client agreed to.
+impl CallUrlElicitations {
+    /// Notes the URL elicitations of a round that the client agreed to.
     pub(super) fn note(
         &mut self,
         round: &[(String, InputRequest)],
@@ -36,7 +37,7 @@ impl Visits {
                 json::member(params, "url"),
                 json::member(params, "elicitationId"),
             ) {
-                self.0.push(Visit {
+                self.0.push(OpenedUrl {
                     url: url.to_owned(),
                     id: id.to_owned(),
                 });
@@ -44,34 +45,39 @@ impl Visits {
         }
     }
 
-    /// Notices to the client of visits that are over: the upstream goes on and no longer asks for them among `entries`.
-    pub(super) fn over(&mut self, entries: &[Entry]) -> Vec<Notice> {
-        let asked = |visit: &Visit| {
+    /// Notices to the client of URL elicitations that are over: the upstream goes on and no longer asks for them among
+    /// `entries`.
+    pub(super) fn over(&mut self, entries: &[QuestionEntry]) -> Vec<Notice> {
+        let asked = |url_elicitation: &OpenedUrl| {
             let mut urls = entries.iter().filter_map(|entry| entry.param("url"));
-            urls.any(|url| url == visit.url)
+            urls.any(|url| url == url_elicitation.url)
         };
-        let over = self.0.extract_if(.., |visit| !asked(visit));
-        over.map(|visit| Notice {
+        let over = self
+            .0
+            .extract_if(.., |url_elicitation| !asked(url_elicitation));
+        over.map(|url_elicitation| Notice {
             kind: NoticeKind::ElicitationComplete,
             bytes: format!(
                 r#"{{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{{"elicitationId":{}}}}}"#,
-                visit.id
+                url_elicitation.id
             )
             .into(),
         })
         .collect()
     }
 
-    /// The answer to the call when the upstream still asks for visits that the client has agreed to: these are not
-    /// over, and the client is not asked twice.
-    pub(super) fn unfinished(&self, entries: &[Entry]) -> Option<Reply> {
+    /// The answer to the call when the upstream still asks for URL elicitations that the client has agreed to: these
+    /// are not over, and the client is not asked twice.
+    pub(super) fn unfinished(&self, entries: &[QuestionEntry]) -> Option<Reply> {
         let mut open = Vec::new();
         for entry in entries.iter().filter(|entry| entry.is_url()) {
-            let visit = self
+            let url_elicitation = self
                 .0
                 .iter()
-                .find(|visit| entry.param("url") == Some(visit.url.as_str()));
-            open.extend(visit.and_then(|visit| entry.with("elicitationId", Some(&visit.id))));
+                .find(|url_elicitation| entry.param("url") == Some(url_elicitation.url.as_str()));
+            open.extend(url_elicitation.and_then(|url_elicitation| {
+                entry.with("elicitationId", Some(&url_elicitation.id))
+            }));
         }
         if open.is_empty() {
             return None;

@@ -20,7 +20,7 @@ const KEPT: u64 = 4096;
 
 /// The key of a declaration: all that may influence it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct DeclarationKey {
     /// The upstream.
     pub upstream: Arc<str>,
     /// The revision offered to it.
@@ -33,16 +33,16 @@ pub struct Key {
 
 /// Declarations by key.
 #[derive(Debug, Clone)]
-pub struct Knowledge(Cache<Key, Known>);
+pub struct DeclarationCache(Cache<DeclarationKey, CachedDeclaration>);
 
 /// A declaration, and when it was made.
 #[derive(Debug, Clone)]
-struct Known {
+struct CachedDeclaration {
     declared: Arc<ServerDeclaration>,
     since: Instant,
 }
 
-impl Default for Knowledge {
+impl Default for DeclarationCache {
     fn default() -> Self {
         Self(
             Cache::builder()
@@ -53,27 +53,27 @@ impl Default for Knowledge {
     }
 }
 
-impl Knowledge {
+impl DeclarationCache {
     /// The last declaration, if it is fresh enough.
     #[must_use]
-    pub fn get(&self, key: &Key) -> Option<Arc<ServerDeclaration>> {
+    pub fn get(&self, key: &DeclarationKey) -> Option<Arc<ServerDeclaration>> {
         let known = self.0.get(key)?;
         (known.since.elapsed() < BELIEVED).then_some(known.declared)
     }
 
     /// The last declaration, even a stale one: for use when the upstream cannot be asked.
     #[must_use]
-    pub fn last(&self, key: &Key) -> Option<Arc<ServerDeclaration>> {
+    pub fn last(&self, key: &DeclarationKey) -> Option<Arc<ServerDeclaration>> {
         Some(self.0.get(key)?.declared)
     }
 
     /// Caches a declaration; returns whether a fresh declaration differed.
-    pub fn learn(&self, key: Key, declared: &Arc<ServerDeclaration>) -> bool {
+    pub fn learn(&self, key: DeclarationKey, declared: &Arc<ServerDeclaration>) -> bool {
         let known = self.get(&key);
         let differs = known.as_ref().is_some_and(|known| known != declared);
         if known.is_none() || differs {
             let (declared, since) = (Arc::clone(declared), Instant::now());
-            self.0.insert(key, Known { declared, since });
+            self.0.insert(key, CachedDeclaration { declared, since });
         }
         differs
     }
@@ -85,8 +85,8 @@ mod tests {
 
     use super::*;
 
-    fn key(capabilities: u64) -> Key {
-        Key {
+    fn key(capabilities: u64) -> DeclarationKey {
+        DeclarationKey {
             upstream: "files".into(),
             offer: Revision::V2025_11_25,
             capabilities,
@@ -106,30 +106,30 @@ mod tests {
     // CLIENTS.md: a server may vary with the client's capabilities.
     #[test]
     fn declarations_are_kept_apart_by_capabilities() {
-        let knowledge = Knowledge::default();
-        assert!(!knowledge.learn(key(1), &declared("{}")));
-        assert_eq!(knowledge.get(&key(2)), None);
-        assert_eq!(knowledge.get(&key(1)), Some(declared("{}")));
+        let declarations = DeclarationCache::default();
+        assert!(!declarations.learn(key(1), &declared("{}")));
+        assert_eq!(declarations.get(&key(2)), None);
+        assert_eq!(declarations.get(&key(1)), Some(declared("{}")));
     }
 
     #[test]
     fn a_changed_declaration_replaces_the_old_one() {
-        let knowledge = Knowledge::default();
-        knowledge.learn(key(1), &declared("{}"));
-        assert!(!knowledge.learn(key(1), &declared("{}")));
-        assert!(knowledge.learn(key(1), &declared(r#"{"tools":{}}"#)));
-        assert_eq!(knowledge.get(&key(1)), Some(declared(r#"{"tools":{}}"#)));
+        let declarations = DeclarationCache::default();
+        declarations.learn(key(1), &declared("{}"));
+        assert!(!declarations.learn(key(1), &declared("{}")));
+        assert!(declarations.learn(key(1), &declared(r#"{"tools":{}}"#)));
+        assert_eq!(declarations.get(&key(1)), Some(declared(r#"{"tools":{}}"#)));
     }
 
     // Spec: SPEC M-51.
     #[tokio::test(start_paused = true)]
     async fn a_declaration_is_believed_for_a_while_and_remembered_for_longer() {
-        let knowledge = Knowledge::default();
-        knowledge.learn(key(1), &declared("{}"));
+        let declarations = DeclarationCache::default();
+        declarations.learn(key(1), &declared("{}"));
         tokio::time::advance(BELIEVED).await;
-        assert_eq!(knowledge.get(&key(1)), None);
-        assert_eq!(knowledge.last(&key(1)), Some(declared("{}")));
-        assert!(!knowledge.learn(key(1), &declared(r#"{"tools":{}}"#)));
-        assert_eq!(knowledge.get(&key(1)), Some(declared(r#"{"tools":{}}"#)));
+        assert_eq!(declarations.get(&key(1)), None);
+        assert_eq!(declarations.last(&key(1)), Some(declared("{}")));
+        assert!(!declarations.learn(key(1), &declared(r#"{"tools":{}}"#)));
+        assert_eq!(declarations.get(&key(1)), Some(declared(r#"{"tools":{}}"#)));
     }
 }

@@ -1,45 +1,45 @@
-//! `Flight`: one of our requests without a reply yet, and the reason for its early end.
+//! `RunningRequest`: one of our requests without a reply yet, and the reason for its early end.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::budget::{ReplyLease, ReplyRoom};
 use crate::call::{Call, DownstreamLink, LogLevel};
 use crate::protocol::{Message, meta, methods};
-use crate::upstream::activity::Activity;
+use crate::upstream::deadlines::CallActivity;
 use crate::upstream::lock;
 
-use super::listen::Sink;
+use super::listen::ListenSink;
 
 /// Receiver of the messages that come with a reply.
 #[derive(Debug)]
-pub(super) enum For {
+pub(super) enum ReplyOwner {
     /// A client's call.
     Call {
         link: Arc<dyn DownstreamLink>,
-        progress: Option<Toward>,
+        progress: Option<ProgressSink>,
         /// The level of log messages that the client wants.
         level: Option<LogLevel>,
         /// Whether the reply may go to other callers as well.
         is_list: bool,
     },
     /// A stream of change notices.
-    Listen(Arc<Sink>),
+    Listen(Arc<ListenSink>),
     /// The gateway itself.
     Nobody,
 }
 
 /// The client's progress, as one request of its call counts it.
 #[derive(Debug)]
-pub(super) struct Toward {
+pub(super) struct ProgressSink {
     /// JSON text of the client's progress token.
     pub(super) token: Arc<str>,
     /// Highest progress reported by earlier requests of the call.
     before: f64,
-    told: Arc<Told>,
+    told: Arc<HighestProgress>,
 }
 
-impl Toward {
-    fn new(token: &str, told: &Arc<Told>) -> Self {
+impl ProgressSink {
+    fn new(token: &str, told: &Arc<HighestProgress>) -> Self {
         Self {
             token: token.into(),
             before: *lock(&told.0),
@@ -60,15 +60,15 @@ impl Toward {
 
 /// Highest progress reported by any request of the call.
 #[derive(Debug)]
-pub(super) struct Told(Mutex<f64>);
+pub(super) struct HighestProgress(Mutex<f64>);
 
-impl Default for Told {
+impl Default for HighestProgress {
     fn default() -> Self {
         Self(Mutex::new(f64::NEG_INFINITY))
     }
 }
 
-impl Told {
+impl HighestProgress {
     fn raise(&self, progress: f64) {
         let mut told = lock(&self.0);
         *told = told.max(progress);
@@ -77,16 +77,16 @@ impl Told {
 
 /// A request under way.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct RunningRequest {
     pub(super) id: u64,
-    pub(super) whose: For,
-    pub(super) activity: Arc<Activity>,
+    pub(super) whose: ReplyOwner,
+    pub(super) activity: Arc<CallActivity>,
     /// The reason for an end before the reply.
     reason: OnceLock<String>,
 }
 
-impl Flight {
-    pub(super) fn new(id: u64, whose: For, activity: Arc<Activity>) -> Arc<Self> {
+impl RunningRequest {
+    pub(super) fn new(id: u64, whose: ReplyOwner, activity: Arc<CallActivity>) -> Arc<Self> {
         Arc::new(Self {
             id,
             whose,
@@ -96,9 +96,13 @@ impl Flight {
     }
 
     /// The receiver for a call; `told` holds the progress of its earlier requests.
-    pub(super) fn of_call(request: &Message, call: &Call, told: &OnceLock<Arc<Told>>) -> For {
-        let toward = |token: &str| Toward::new(token, told.get_or_init(Arc::default));
-        For::Call {
+    pub(super) fn of_call(
+        request: &Message,
+        call: &Call,
+        told: &OnceLock<Arc<HighestProgress>>,
+    ) -> ReplyOwner {
+        let toward = |token: &str| ProgressSink::new(token, told.get_or_init(Arc::default));
+        ReplyOwner::Call {
             link: Arc::clone(&call.link),
             progress: meta::progress_token(request).map(toward),
             level: call.link.level(),
@@ -109,8 +113,10 @@ impl Flight {
     /// The share in which the reply takes room; `None` for a list, which other callers may wait for too.
     pub(super) fn reply_room(&self) -> Option<ReplyRoom<'_>> {
         match &self.whose {
-            For::Call { is_list: true, .. } | For::Listen(_) | For::Nobody => None,
-            For::Call { link, .. } => link.reply_room(),
+            ReplyOwner::Call { is_list: true, .. } | ReplyOwner::Listen(_) | ReplyOwner::Nobody => {
+                None
+            }
+            ReplyOwner::Call { link, .. } => link.reply_room(),
         }
     }
 
@@ -129,8 +135,8 @@ impl Flight {
     /// Whether the request counts as use of a child, rather than only holding off the idle stop.
     pub(super) fn keeps_busy(&self) -> bool {
         match &self.whose {
-            For::Listen(sink) => sink.keeps_busy,
-            For::Call { .. } | For::Nobody => true,
+            ReplyOwner::Listen(sink) => sink.keeps_busy,
+            ReplyOwner::Call { .. } | ReplyOwner::Nobody => true,
         }
     }
 
@@ -148,12 +154,12 @@ mod tests {
     // SPEC C-01.
     #[test]
     fn a_request_that_follows_tells_only_what_is_further() {
-        let told = Arc::new(Told::default());
-        let first = Toward::new("7", &told);
+        let told = Arc::new(HighestProgress::default());
+        let first = ProgressSink::new("7", &told);
         for progress in [Some("0"), Some("2.5"), Some("2.5"), Some("\"x\""), None] {
             assert!(first.is_further(progress), "{progress:?}");
         }
-        let second = Toward::new("7", &told);
+        let second = ProgressSink::new("7", &told);
         let told: Vec<_> = ["1", "2.5", "3", "2.6"]
             .into_iter()
             .filter(|progress| second.is_further(Some(progress)))

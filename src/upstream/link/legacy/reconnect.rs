@@ -31,7 +31,7 @@ impl LegacyLink {
     fn goes_on(&self) -> bool {
         // `kept` changes under the lock of `listening`: a listener that finds `kept` set is seen here.
         let mut goes_on = false;
-        self.listening.make_so(|listening| {
+        self.listening.apply(|listening| {
             goes_on = *listening || !self.state.followed.is_empty();
             *lock(&self.kept) = goes_on;
         });

@@ -11,17 +11,17 @@ use jiff::fmt::rfc2822;
 use tokio_util::sync::CancellationToken;
 
 use super::body::UpstreamBody;
-use super::client::{HttpClient, MessageHeaders, Repeat};
+use super::client::{HttpClient, MessageHeaders, RetryRule};
 use super::exchange_error::ExchangeError;
-use super::labels;
-use super::reading::Place;
-use super::sink::Sink;
+use super::non_mcp_response;
+use super::reading::StreamCursor;
+use super::sink::MessageSink;
 use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
 use crate::protocol::{DecodeError, Message, Revision, error_codes, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
-use crate::upstream::hearing::Hearing;
+use crate::upstream::notice_feed::NoticeFeed;
 
 /// Codes and words of SDKs for an unknown session, in place of or beside the 404 of the specification.
 const LOST_SESSION_CODES: [i64; 3] = [-32000, -32001, error_codes::INVALID_REQUEST];
@@ -33,7 +33,7 @@ const LONGEST_REFUSAL: usize = 1024;
 
 /// Bounds on what an upstream may send.
 #[derive(Debug, Clone, Copy)]
-pub struct Bounds {
+pub struct ResponseBounds {
     /// One message, bytes.
     pub message: usize,
     /// One event, bytes.
@@ -44,26 +44,26 @@ pub struct Bounds {
 
 /// The HTTP side of one upstream session.
 #[derive(Debug)]
-pub struct HttpWire {
+pub struct HttpSession {
     pub(super) upstream: Arc<str>,
     pub(super) client: HttpClient,
-    pub(super) bounds: Bounds,
+    pub(super) bounds: ResponseBounds,
     session: OnceLock<HeaderValue>,
     version: OnceLock<HeaderValue>,
     /// Whether the session was found lost while a reply was awaited.
     pub(super) is_lost: AtomicBool,
     /// Of the GET stream, while it is open.
-    pub(super) hearing: Hearing,
+    pub(super) notice_feed: NoticeFeed,
     /// Whether the GET stream was ever open.
     pub(super) was_open: AtomicBool,
     /// Cancelled once the upstream has answered a GET, with any status.
     pub(super) answered: CancellationToken,
 }
 
-impl HttpWire {
+impl HttpSession {
     /// A wire to the named upstream, without a session yet.
     #[must_use]
-    pub fn new(upstream: Arc<str>, client: HttpClient, bounds: Bounds) -> Self {
+    pub fn new(upstream: Arc<str>, client: HttpClient, bounds: ResponseBounds) -> Self {
         Self {
             upstream,
             client,
@@ -71,7 +71,7 @@ impl HttpWire {
             session: OnceLock::new(),
             version: OnceLock::new(),
             is_lost: AtomicBool::new(false),
-            hearing: Hearing::default(),
+            notice_feed: NoticeFeed::default(),
             was_open: AtomicBool::new(false),
             answered: CancellationToken::new(),
         }
@@ -134,7 +134,7 @@ impl HttpWire {
         message: Bytes,
         headers: MessageHeaders,
     ) -> Result<(StatusCode, Result<Message, LinkError>), LinkError> {
-        let response = self.client.post_again(message, headers, Repeat::IfLost);
+        let response = self.client.post_again(message, headers, RetryRule::IfLost);
         let response = response.await?;
         let status = response.status();
         let take = &mut |message: Message| message.method().is_none().then_some(message);
@@ -156,7 +156,7 @@ impl HttpWire {
     pub(crate) async fn read(
         &self,
         response: Response<UpstreamBody>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
         if !response.status().is_success() {
             return Box::pin(self.refused(response, sink)).await;
@@ -172,9 +172,9 @@ impl HttpWire {
     async fn read_events(
         &self,
         mut body: UpstreamBody,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
-        let mut place = Place::default();
+        let mut place = StreamCursor::default();
         let reply = self.read_once(&mut body, &mut place, sink).await?;
         let reply = reply.ok_or(LinkError::Lost { last_words: None })?;
         body.finish();
@@ -185,7 +185,7 @@ impl HttpWire {
     async fn read_whole(
         &self,
         response: Response<UpstreamBody>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
         let (head, body) = response.into_parts();
         let body = self.body(body, sink).await?;
@@ -204,14 +204,14 @@ impl HttpWire {
     /// The error of a body that is no message.
     fn unread(&self, error: &DecodeError, headers: &HeaderMap) -> LinkError {
         LABELED.upstream_garbage.add(&self.upstream, 1);
-        LinkError::Invalid(labels::foreign(headers).unwrap_or_else(|| error.to_string()))
+        LinkError::Invalid(non_mcp_response::foreign(headers).unwrap_or_else(|| error.to_string()))
     }
 
     /// Hands a message, or each message of an array, to `sink`; returns the reply if found.
     pub(super) fn hand_over(
         &self,
         text: Bytes,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Option<Message>, DecodeError> {
         let has_arrays = self.version.get().is_some_and(|version| {
             let text = version.to_str().ok();
@@ -242,7 +242,7 @@ impl HttpWire {
         &self,
         message: Bytes,
         trace: Option<&TraceContext>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
         let response = self.client.post(message, self.headers(trace)).await?;
         let status = response.status();
@@ -266,7 +266,7 @@ impl HttpWire {
     pub(crate) async fn begin(
         &self,
         message: Bytes,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
         let reply = match self.request(message.clone(), None, sink).await {
             Err(LinkError::Unread { .. }) => self.request(message, None, sink).await,
@@ -286,7 +286,8 @@ impl HttpWire {
     pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
         let post = || {
             let (message, headers) = (message.clone(), self.headers(None));
-            self.client.post_again(message, headers, Repeat::IfUnread)
+            self.client
+                .post_again(message, headers, RetryRule::IfUnread)
         };
         let response = match post().await {
             Err(error) if !error.is_connect() && may_repeat(&message, self.bounds.depth) => {
@@ -314,7 +315,7 @@ impl HttpWire {
     async fn refused(
         &self,
         response: Response<UpstreamBody>,
-        sink: &mut dyn Sink,
+        sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
         let status = response.status();
         let retry = retry_after(response.headers());
