@@ -16,10 +16,10 @@ use crate::budget::ByteBudget;
 use crate::clock::{SharedClock, SystemClock};
 use crate::config::{self, Config};
 use crate::descriptors::{self, Fit};
-use crate::downstream::admin::{self, Access, AdminPort, Readiness, StatusPage};
-use crate::downstream::guard::Guard;
+use crate::downstream::admin::{self, AccessRule, AdminPort, AdminReadiness, StatusPage};
+use crate::downstream::guard::OriginGuard;
 use crate::downstream::listener::Listener;
-use crate::downstream::{Front, FrontParts};
+use crate::downstream::{McpService, McpServiceParts};
 use crate::endpoint::{self, Endpoint};
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
@@ -101,7 +101,7 @@ async fn serve(
         .collect();
     let missing = started::shortcomings(&config, &host);
     let parts = assemble(&config, host, &endpoints, &tasks)?;
-    let readiness = Readiness::new(tasks.clone());
+    let readiness = AdminReadiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
     *records = Some(parts.audit);
@@ -116,15 +116,15 @@ async fn serve(
         upstreams.check_health(every);
     }
     parts.front.relay.warm(&endpoints);
-    let front = Front::new(parts.front);
+    let front = McpService::new(parts.front);
     let (address, admin_address) = (listener.local_addr(), admin.local_addr());
     let port = AdminPort {
         readiness: readiness.clone(),
         metrics: Some(metrics),
         status: Some(status),
         log: Some(log),
-        guard: Guard::for_operators(&config.admin),
-        access: Access::new(config.admin.token.clone()),
+        guard: OriginGuard::for_operators(&config.admin),
+        access: AccessRule::new(config.admin.token.clone()),
     };
     tasks.spawn_service(admin.run(
         admin::router(port),
@@ -159,7 +159,7 @@ fn admin_listener(config: &Config) -> config::HttpServerConfig {
 }
 
 struct Assembled {
-    front: FrontParts,
+    front: McpServiceParts,
     sessions: Arc<SessionRegistry>,
     upstreams: Arc<Upstreams>,
     audit: audit::AuditSink,
@@ -202,7 +202,7 @@ fn assemble(
         sessions: Arc::clone(&sessions),
         tasks: tasks.clone(),
     });
-    let front = FrontParts {
+    let front = McpServiceParts {
         auth: Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone())
             .context("auth")?,
         rate: RateLimiter::new(config.limits.rate),

@@ -42,10 +42,10 @@ pub struct AccessLine {
 
 /// Where facts about a request are noted; cheap to clone. `None` when access lines are not logged.
 #[derive(Debug, Clone, Default)]
-pub struct AccessRecord(Option<Arc<Mutex<Fields>>>);
+pub struct AccessRecord(Option<Arc<Mutex<LineFields>>>);
 
 #[derive(Debug)]
-struct Fields {
+struct LineFields {
     started: Instant,
     /// Cancelled when we stop.
     stop: Arc<CancellationToken>,
@@ -81,7 +81,7 @@ impl AccessLine {
         stop: &Arc<CancellationToken>,
     ) -> Self {
         let fields = record::is_wanted()
-            .then(|| Fields::new(Some(method.clone()), path, client, Arc::clone(stop)));
+            .then(|| LineFields::new(Some(method.clone()), path, client, Arc::clone(stop)));
         Self::of(fields)
     }
 
@@ -92,17 +92,17 @@ impl AccessLine {
     pub fn of_message(socket: &AccessRecord) -> Self {
         let fields = socket.0.as_ref().map(|socket| {
             let about = lock(socket);
-            Fields {
+            LineFields {
                 endpoint: about.endpoint.clone(),
                 principal: about.principal,
                 upstream: about.upstream.clone(),
-                ..Fields::new(None, about.path, about.client, Arc::clone(&about.stop))
+                ..LineFields::new(None, about.path, about.client, Arc::clone(&about.stop))
             }
         });
         Self::of(fields)
     }
 
-    fn of(fields: Option<Fields>) -> Self {
+    fn of(fields: Option<LineFields>) -> Self {
         let record = AccessRecord(fields.map(|fields| Arc::new(Mutex::new(fields))));
         Self { record }
     }
@@ -132,7 +132,7 @@ impl AccessLine {
             return response;
         }
         response.map(|body| {
-            Body::new(Recorded {
+            Body::new(RecordedBody {
                 body,
                 record,
                 ended: false,
@@ -227,7 +227,7 @@ impl AccessRecord {
         self.outcome(CLIENT_GONE);
     }
 
-    fn note(&self, change: impl FnOnce(&mut Fields)) {
+    fn note(&self, change: impl FnOnce(&mut LineFields)) {
         if let Some(fields) = &self.0 {
             change(&mut lock(fields));
         }
@@ -243,7 +243,7 @@ impl AccessRecord {
     }
 }
 
-impl Fields {
+impl LineFields {
     fn new(
         method: Option<Method>,
         path: &'static str,
@@ -274,7 +274,7 @@ impl Fields {
     }
 }
 
-impl RecordEvent for Fields {
+impl RecordEvent for LineFields {
     fn fields(&self, to: &mut dyn record::RecordFields) {
         if let Some(status) = self.status {
             to.number("status", status.into());
@@ -354,13 +354,13 @@ fn bounded(text: &str) -> String {
 }
 
 /// A body that is counted until its end.
-struct Recorded {
+struct RecordedBody {
     body: Body,
     record: AccessRecord,
     ended: bool,
 }
 
-impl http_body::Body for Recorded {
+impl http_body::Body for RecordedBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -390,7 +390,7 @@ impl http_body::Body for Recorded {
     }
 }
 
-impl Drop for Recorded {
+impl Drop for RecordedBody {
     fn drop(&mut self) {
         if !self.ended && !self.body.is_end_stream() {
             self.record.gone();

@@ -1,5 +1,5 @@
 //! The admin port: `/live`, `/ready` and `/metrics` for every client, without any fact about upstreams beyond counts
-//! (SPEC O-03); `/status` and `/log-level` for callers that pass [`Access`].
+//! (SPEC O-03); `/status` and `/log-level` for callers that pass [`AccessRule`].
 
 mod access;
 mod log_level;
@@ -16,9 +16,9 @@ use axum::routing::get;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, StatusCode, Uri};
 
-pub use self::access::Access;
+pub use self::access::AccessRule;
 pub use self::status::StatusPage;
-use super::guard::{Guard, RequestKind};
+use super::guard::{OriginGuard, RequestKind};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 
@@ -27,12 +27,12 @@ const NO_STORE: (http::HeaderName, HeaderValue) =
 
 /// Whether new work is taken: not before the start is complete, and not during a drain.
 #[derive(Debug, Clone)]
-pub struct Readiness {
+pub struct AdminReadiness {
     started: Arc<AtomicBool>,
     tasks: TaskSpawner,
 }
 
-impl Readiness {
+impl AdminReadiness {
     /// Not ready yet.
     #[must_use]
     pub fn new(tasks: TaskSpawner) -> Self {
@@ -64,7 +64,7 @@ impl Readiness {
 #[derive(Debug)]
 pub struct AdminPort {
     /// Whether new work is taken.
-    pub readiness: Readiness,
+    pub readiness: AdminReadiness,
     /// Absent when telemetry is not set up.
     pub metrics: Option<MetricsPage>,
     /// Absent where nothing runs.
@@ -72,9 +72,9 @@ pub struct AdminPort {
     /// Absent when telemetry is not set up.
     pub log: Option<LogControl>,
     /// The hosts that are answered to.
-    pub guard: Guard,
+    pub guard: OriginGuard,
     /// Access to the pages beyond probes and metrics.
-    pub access: Access,
+    pub access: AccessRule,
 }
 
 /// The routes of the admin port.
@@ -107,7 +107,7 @@ pub fn router(port: AdminPort) -> Router {
 }
 
 /// A page of a foreign name must not read what its browser reaches here.
-async fn check(guard: Arc<Guard>, request: Request, next: Next) -> Response {
+async fn check(guard: Arc<OriginGuard>, request: Request, next: Next) -> Response {
     let kind = RequestKind::Metadata;
     if let Err(failure) = guard.check(kind, request.uri(), request.headers()) {
         let text = "this host name is not served here (admin.allowed_hosts)\n";
@@ -116,8 +116,8 @@ async fn check(guard: Arc<Guard>, request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-/// Admits to the restricted routes only requests that pass `Access::check`.
-async fn allow(access: Arc<Access>, request: Request, next: Next) -> Response {
+/// Admits to the restricted routes only requests that pass `AccessRule::check`.
+async fn allow(access: Arc<AccessRule>, request: Request, next: Next) -> Response {
     match access.check(&request) {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),
@@ -131,7 +131,7 @@ fn answer_status(page: Option<&StatusPage>, uri: &Uri) -> Response {
     }
 }
 
-fn answer_ready(readiness: &Readiness) -> Response {
+fn answer_ready(readiness: &AdminReadiness) -> Response {
     if readiness.is_ready() {
         return ([NO_STORE], "ready\n").into_response();
     }
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    fn port(readiness: Readiness) -> AdminPort {
+    fn port(readiness: AdminReadiness) -> AdminPort {
         let admin = crate::config::AdminConfig {
             listen: "127.0.0.1:9090".parse().unwrap(),
             allowed_hosts: Vec::new(),
@@ -166,8 +166,8 @@ mod tests {
             metrics: None,
             status: None,
             log: None,
-            guard: Guard::for_operators(&admin),
-            access: Access::new(admin.token),
+            guard: OriginGuard::for_operators(&admin),
+            access: AccessRule::new(admin.token),
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
     #[tokio::test]
     async fn ready_from_the_start_to_the_drain_and_alive_throughout() {
         let tasks = TaskSpawner::new();
-        let readiness = Readiness::new(tasks.clone());
+        let readiness = AdminReadiness::new(tasks.clone());
         let router = router(port(readiness.clone()));
         assert_eq!(
             status(&router, "/ready").await,
@@ -199,7 +199,7 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_else_is_there() {
-        let router = router(port(Readiness::new(TaskSpawner::new())));
+        let router = router(port(AdminReadiness::new(TaskSpawner::new())));
         assert_eq!(status(&router, "/mcp").await, StatusCode::NOT_FOUND);
     }
 }

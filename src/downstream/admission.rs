@@ -7,8 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Front;
-use super::conversation::draining;
+use super::McpService;
+use super::channel_dispatch::draining;
 use crate::call::OwnerKey;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::policy::rate::RateClaim;
@@ -20,11 +20,11 @@ use crate::session::{
 use crate::telemetry::metrics::COUNTERS;
 
 /// What a message still owes before it is served; nothing where it may be.
-pub(super) type Due = Option<Owed>;
+pub(super) type MessageDue = Option<OwedAdmission>;
 
 /// What a message owes.
 #[derive(Debug)]
-pub(super) enum Owed {
+pub(super) enum OwedAdmission {
     /// Its part of the allowance, for which it may wait.
     Rate(RateClaim),
     /// An exchange within the share of its principal, for which nothing waits: a request is refused. What
@@ -32,9 +32,9 @@ pub(super) enum Owed {
     Exchange(Option<RateClaim>),
 }
 
-impl Owed {
+impl OwedAdmission {
     /// The exchange, and what was owed before.
-    pub(super) fn exchange(due: Due) -> Self {
+    pub(super) fn exchange(due: MessageDue) -> Self {
         Self::Exchange(due.and_then(Self::claim))
     }
 
@@ -55,11 +55,13 @@ impl RateToll for RateClaim {
     }
 }
 
-impl Front {
+impl McpService {
     /// Takes one message out of the allowance of `owner`, or notes that this is still to be done.
-    pub(super) fn due(&self, owner: OwnerKey) -> Due {
+    pub(super) fn due(&self, owner: OwnerKey) -> MessageDue {
         let checked = self.rate.check(owner);
-        checked.is_err().then(|| Owed::Rate(self.rate.claim(owner)))
+        checked
+            .is_err()
+            .then(|| OwedAdmission::Rate(self.rate.claim(owner)))
     }
 
     fn caps(&self) -> CallCaps {
@@ -86,7 +88,7 @@ impl Front {
         &self,
         session: &Arc<Session>,
         method: Option<&str>,
-        due: Due,
+        due: MessageDue,
     ) -> Result<CallEntry, Fault> {
         // It is answered here, and a client that gets no answer gives its session up. Spec: SPEC L-07.
         if method == Some("ping") {
@@ -96,7 +98,7 @@ impl Front {
         session.enter(request, self.caps()).map_err(refused)
     }
 
-    /// The same for a call of a visit, which may wait for `patience` still.
+    /// The same for a call of an implicit session, which may wait for `patience` still.
     ///
     /// # Errors
     /// A [`Fault`] when it cannot even wait.
@@ -159,7 +161,11 @@ impl Front {
     ///
     /// # Cancel safety
     /// A stream whose future is dropped has left the line.
-    pub(super) async fn pay_for_stream(&self, session: &Session, due: Due) -> Result<(), Fault> {
+    pub(super) async fn pay_for_stream(
+        &self,
+        session: &Session,
+        due: MessageDue,
+    ) -> Result<(), Fault> {
         let Some(due) = claim(due)? else {
             return Ok(());
         };
@@ -176,7 +182,7 @@ impl Front {
     ///
     /// # Cancel safety
     /// A request whose future is dropped has left the line.
-    pub(super) async fn pay(&self, owner: OwnerKey, due: Due) -> Result<(), Fault> {
+    pub(super) async fn pay(&self, owner: OwnerKey, due: MessageDue) -> Result<(), Fault> {
         let due = claim(due)?;
         if due.is_none() {
             return Ok(());
@@ -200,11 +206,11 @@ impl Front {
         self: &Arc<Self>,
         session: Arc<Session>,
         message: Message,
-        due: Due,
+        due: MessageDue,
     ) {
         let until = Instant::now() + self.settings.limits.call_wait;
         // It needs no exchange: nothing stays of it.
-        let due = due.and_then(Owed::claim);
+        let due = due.and_then(OwedAdmission::claim);
         if due.is_some() && message.method() != Some("notifications/cancelled") {
             let request = self.request(QueueLane::notifications(session.key()), due);
             let paid = match session.places().pay(request, self.caps()) {
@@ -225,11 +231,11 @@ impl Front {
 ///
 /// # Errors
 /// It is refused without waiting.
-fn claim(due: Due) -> Result<Option<RateClaim>, Fault> {
+fn claim(due: MessageDue) -> Result<Option<RateClaim>, Fault> {
     match due {
         None => Ok(None),
-        Some(Owed::Rate(claim)) => Ok(Some(claim)),
-        Some(Owed::Exchange(_)) => Err(crowded()),
+        Some(OwedAdmission::Rate(claim)) => Ok(Some(claim)),
+        Some(OwedAdmission::Exchange(_)) => Err(crowded()),
     }
 }
 

@@ -10,11 +10,11 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::admission::{Due, Owed};
+use super::admission::{MessageDue, OwedAdmission};
+use super::detachable_call::{CallOutcome, DetachableCall, ExchangeLinks};
 use super::over_budget::{is_dropped, over_budget};
-use super::running::{Links, Outcome, Running};
-use super::streamable::{Begun, check_version, note_message, session_id};
-use super::{Front, modern, reply};
+use super::streamable::{BegunCall, check_version, note_message, session_id};
+use super::{McpService, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -25,16 +25,16 @@ use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 
 /// Elements of an array, each with its charge still due to the rate limit.
-type Elements = Vec<(Result<Message, DecodeError>, Due)>;
+type BatchElements = Vec<(Result<Message, DecodeError>, MessageDue)>;
 
-impl Front {
+impl McpService {
     /// POST of an array.
     pub(super) async fn post_batch(
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (bytes, due, over): (Bytes, Due, Option<BudgetExhausted>),
+        (bytes, due, over): (Bytes, MessageDue, Option<BudgetExhausted>),
         record: &AccessRecord,
     ) -> Response<Body> {
         // Spec: SPEC T-60…T-63: as for a single message.
@@ -75,8 +75,8 @@ impl Front {
         &self,
         principal: &Principal,
         bytes: Bytes,
-        due: &Due,
-    ) -> Result<Elements, (StatusCode, Fault)> {
+        due: &MessageDue,
+    ) -> Result<BatchElements, (StatusCode, Fault)> {
         let limits = &self.settings.limits;
         let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
             .map_err(|error| reply::decode_fault(&error))
@@ -99,10 +99,10 @@ impl Front {
             None => 1,
         };
         let owed = || {
-            let rate = Owed::Rate(self.rate.claim(owner));
+            let rate = OwedAdmission::Rate(self.rate.claim(owner));
             match due {
-                Some(Owed::Exchange(_)) => Owed::exchange(Some(rate)),
-                Some(Owed::Rate(_)) | None => rate,
+                Some(OwedAdmission::Exchange(_)) => OwedAdmission::exchange(Some(rate)),
+                Some(OwedAdmission::Rate(_)) | None => rate,
             }
         };
         let each = elements.into_iter().map(|element| {
@@ -121,10 +121,10 @@ impl Front {
         session: &Arc<Session>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (elements, over): (Elements, Option<BudgetExhausted>),
+        (elements, over): (BatchElements, Option<BudgetExhausted>),
         record: &AccessRecord,
     ) -> Response<Body> {
-        let outlet: Arc<ResponseStream> = Arc::default();
+        let response_stream: Arc<ResponseStream> = Arc::default();
         let mut ready = Vec::new();
         let mut calls = Vec::new();
         for (element, due) in elements {
@@ -150,8 +150,15 @@ impl Front {
                     }
                     let id = message.id().map(str::to_owned);
                     let principal = Arc::clone(&principal);
-                    let outlet = Arc::clone(&outlet);
-                    match self.begin(session, principal, &parts.headers, message, outlet, due) {
+                    let response_stream = Arc::clone(&response_stream);
+                    match self.begin(
+                        session,
+                        principal,
+                        &parts.headers,
+                        message,
+                        response_stream,
+                        due,
+                    ) {
                         Ok(call) => calls.push(call),
                         Err(fault) => ready.push(reply::error_response(&fault, id.as_deref())),
                     }
@@ -168,7 +175,7 @@ impl Front {
             };
         };
         let each = calls.into_iter().map(|begun| {
-            let Begun { call, link, entry } = begun;
+            let BegunCall { call, link, entry } = begun;
             let future = self.run(call, entry, &link, record);
             async move {
                 let outcome = future.await;
@@ -179,11 +186,11 @@ impl Front {
         let all = join_all(each);
         let future = async move {
             ready.extend(all.await.into_iter().flatten());
-            Outcome::Many(ready)
+            CallOutcome::Many(ready)
         };
-        let running = Running {
+        let running = DetachableCall {
             future: Some(request_tag::keep(Box::pin(future))),
-            links: Links(first, links),
+            links: ExchangeLinks(first, links),
             background: self.background.clone(),
         };
         self.answer(session, &parts.headers, running).await
@@ -206,8 +213,8 @@ fn check_elements(elements: &[Result<Message, DecodeError>]) -> Result<(), Fault
 }
 
 /// Puts a reply on the call's stream, if a stream is open; otherwise returns the reply for the shared response.
-pub(super) fn settle(link: &LegacyClientLink, outcome: Outcome) -> Option<Bytes> {
-    let (Outcome::Response(_, body) | Outcome::Denied(_, body)) = outcome else {
+pub(super) fn settle(link: &LegacyClientLink, outcome: CallOutcome) -> Option<Bytes> {
+    let (CallOutcome::Response(_, body) | CallOutcome::Denied(_, body)) = outcome else {
         return None;
     };
     match link.opened() {

@@ -12,14 +12,14 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use super::refused_body::RefusedBody;
-use super::room::{Collected, Full, Room};
-use super::{Front, media, reply};
+use super::room::{BodyMemory, CollectedBody, OutOfMemory};
+use super::{McpService, media, reply};
 use crate::budget::{BudgetExhausted, BudgetHolder};
 use crate::protocol::json;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Why a body was not read.
-pub(super) enum Unread {
+pub(super) enum BodyError {
     /// The answer to give instead.
     Answered(Response<Body>),
     /// The body exceeds the configured size.
@@ -28,21 +28,21 @@ pub(super) enum Unread {
     NoRoom(Box<RefusedBody>, BudgetExhausted),
 }
 
-impl Unread {
+impl BodyError {
     /// A body that exceeds a limit; `begun` are the pieces read before.
-    fn of(full: Full, begun: Vec<Bytes>, rest: Body, until: Instant) -> Self {
+    fn of(full: OutOfMemory, begun: Vec<Bytes>, rest: Body, until: Instant) -> Self {
         let body = Box::new(RefusedBody { begun, rest, until });
         match full {
-            Full::TooLarge => {
+            OutOfMemory::TooLarge => {
                 COUNTERS.bodies_too_large.add(1);
                 Self::TooLarge(body)
             }
-            Full::NoRoom(exhausted) => Self::NoRoom(body, exhausted),
+            OutOfMemory::NoRoom(exhausted) => Self::NoRoom(body, exhausted),
         }
     }
 }
 
-impl Front {
+impl McpService {
     /// Reads a JSON body within the configured bounds and the share of `holder`. A leading byte order mark, which some
     /// writers add, is removed.
     ///
@@ -57,17 +57,17 @@ impl Front {
         headers: &HeaderMap,
         body: Body,
         holder: BudgetHolder,
-    ) -> Result<Bytes, Unread> {
+    ) -> Result<Bytes, BodyError> {
         if !media::is_json(headers) {
             let text = "Content-Type must be application/json";
             let answer = reply::plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
-            return Err(Unread::Answered(answer));
+            return Err(BodyError::Answered(answer));
         }
         if media::is_encoded(headers) {
-            return Err(Unread::Answered(reply::encoded()));
+            return Err(BodyError::Answered(reply::encoded()));
         }
         let timeout = self.settings.server.body_timeout;
-        let room = Room::share(&self.budget, holder);
+        let room = BodyMemory::share(&self.budget, holder);
         let bytes = read(headers, body, room, self.settings.limits.body, timeout).await?;
         Ok(without_mark(bytes))
     }
@@ -84,37 +84,37 @@ pub(super) fn without_mark(mut bytes: Bytes) -> Bytes {
 async fn read(
     headers: &HeaderMap,
     mut body: Body,
-    room: Room<'_>,
+    room: BodyMemory<'_>,
     limit: usize,
     timeout: Duration,
-) -> Result<Bytes, Unread> {
+) -> Result<Bytes, BodyError> {
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     let until = Instant::now() + timeout;
-    let mut collected = match Collected::begin(limit, announced, room) {
+    let mut collected = match CollectedBody::begin(limit, announced, room) {
         Ok(collected) => collected,
-        Err(full) => return Err(Unread::of(full, Vec::new(), body, until)),
+        Err(full) => return Err(BodyError::of(full, Vec::new(), body, until)),
     };
     match collect(&mut collected, &mut body, until).await {
         Ok(()) => Ok(collected.finish()),
-        Err(Stopped::Full(full, piece)) => {
+        Err(ReadStopped::Full(full, piece)) => {
             let begun = vec![collected.finish(), piece];
-            Err(Unread::of(full, begun, body, until))
+            Err(BodyError::of(full, begun, body, until))
         }
-        Err(Stopped::Answered(answer)) => Err(Unread::Answered(*answer)),
+        Err(ReadStopped::Answered(answer)) => Err(BodyError::Answered(*answer)),
     }
 }
 
 /// Why a body was not read to its end.
-pub(super) enum Stopped {
+pub(super) enum ReadStopped {
     /// The piece that has no room.
-    Full(Full, Bytes),
+    Full(OutOfMemory, Bytes),
     /// The answer to give instead.
     Answered(Box<Response<Body>>),
 }
 
-impl Stopped {
+impl ReadStopped {
     fn answered(status: StatusCode, text: &'static str) -> Self {
         Self::Answered(Box::new(reply::plain(status, text)))
     }
@@ -125,19 +125,19 @@ impl Stopped {
 /// # Errors
 /// There is no room for a piece, or the answer to give instead: 408 or 400.
 pub(super) async fn collect(
-    collected: &mut Collected<'_>,
+    collected: &mut CollectedBody<'_>,
     body: &mut Body,
     until: Instant,
-) -> Result<(), Stopped> {
+) -> Result<(), ReadStopped> {
     let reading = async {
         while let Some(frame) = body.frame().await {
             let text = "the request body broke off";
-            let broken = |_| Stopped::answered(StatusCode::BAD_REQUEST, text);
+            let broken = |_| ReadStopped::answered(StatusCode::BAD_REQUEST, text);
             let Ok(piece) = frame.map_err(broken)?.into_data() else {
                 continue;
             };
             if let Err(full) = collected.push(&piece) {
-                return Err(Stopped::Full(full, piece));
+                return Err(ReadStopped::Full(full, piece));
             }
         }
         Ok(())
@@ -150,6 +150,6 @@ pub(super) async fn collect(
     let read = tokio::time::timeout_at(until, reading).await;
     read.unwrap_or_else(|_| {
         let text = "the request body is slow";
-        Err(Stopped::answered(StatusCode::REQUEST_TIMEOUT, text))
+        Err(ReadStopped::answered(StatusCode::REQUEST_TIMEOUT, text))
     })
 }

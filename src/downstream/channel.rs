@@ -11,9 +11,9 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::Front;
+use super::McpService;
 use super::access_log::{AccessLine, AccessRecord};
-use super::unwritten::Unwritten;
+use super::unwritten::UnwrittenAnswers;
 use crate::budget::ReplyShare;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -36,11 +36,11 @@ pub(super) struct Channel {
     pub(super) endpoint: Arc<Endpoint>,
     /// Whoever opened it; later messages may come with newer tokens of the same binding.
     pub(super) principal: Arc<Principal>,
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
     /// The caller's share of the reply budget, from which this channel's replies are reserved.
     share: OnceLock<ReplyShare>,
     /// Answers of a socket that are not written yet.
-    pub(super) unwritten: Unwritten,
+    pub(super) unwritten: UnwrittenAnswers,
     /// Cancelled when the client leaves too much unread, and when the connection ends.
     pub(super) ended: CancellationToken,
     /// Requests whose reply is not sent yet.
@@ -53,8 +53,8 @@ pub(super) struct Channel {
 }
 
 #[derive(Debug)]
-struct State {
-    stage: Stage,
+struct ChannelState {
+    stage: HandshakeStage,
     early: Vec<Bytes>,
     waker: Option<Waker>,
     /// When the newest token expires, since the Unix epoch.
@@ -62,7 +62,7 @@ struct State {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum HandshakeStage {
     Fresh,
     Opening,
     Open(Arc<Session>),
@@ -71,7 +71,7 @@ enum Stage {
 
 /// Why a connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ChannelEnd {
     /// The session is over.
     Session,
     /// The client leaves too much unread.
@@ -86,9 +86,9 @@ pub(super) enum End {
 
 /// A request whose reply is not on its way yet.
 #[derive(Debug)]
-pub(super) struct Owed(Arc<Channel>);
+pub(super) struct OwedReply(Arc<Channel>);
 
-impl Drop for Owed {
+impl Drop for OwedReply {
     fn drop(&mut self) {
         self.0.owed.fetch_sub(1, Ordering::Release);
         self.0.changed.notify_waiters();
@@ -106,14 +106,14 @@ impl Channel {
             key,
             endpoint,
             principal,
-            state: Mutex::new(State {
-                stage: Stage::Fresh,
+            state: Mutex::new(ChannelState {
+                stage: HandshakeStage::Fresh,
                 early: Vec::new(),
                 waker: None,
                 expires,
             }),
             share: OnceLock::new(),
-            unwritten: Unwritten::default(),
+            unwritten: UnwrittenAnswers::default(),
             ended: CancellationToken::new(),
             owed: AtomicUsize::new(0),
             sessionless: AtomicBool::new(false),
@@ -125,7 +125,7 @@ impl Channel {
     /// The session, once `initialize` has succeeded.
     pub(super) fn session(&self) -> Option<Arc<Session>> {
         match &self.state().stage {
-            Stage::Open(session) => Some(Arc::clone(session)),
+            HandshakeStage::Open(session) => Some(Arc::clone(session)),
             _ => None,
         }
     }
@@ -167,9 +167,9 @@ impl Channel {
     /// Notes that `initialize` runs; `false` on a second `initialize`.
     pub(super) fn begin_opening(&self) -> bool {
         let mut state = self.state();
-        let fresh = matches!(state.stage, Stage::Fresh);
+        let fresh = matches!(state.stage, HandshakeStage::Fresh);
         if fresh {
-            state.stage = Stage::Opening;
+            state.stage = HandshakeStage::Opening;
         }
         fresh
     }
@@ -177,10 +177,10 @@ impl Channel {
     /// Stores the session and enqueues `hello`, its `initialize` result; `false` if the channel has ended.
     pub(super) fn opened(&self, session: &Arc<Session>, hello: Bytes) -> bool {
         let mut state = self.state();
-        let in_time = matches!(state.stage, Stage::Opening);
+        let in_time = matches!(state.stage, HandshakeStage::Opening);
         if in_time {
             state.early.push(hello);
-            state.stage = Stage::Open(Arc::clone(session));
+            state.stage = HandshakeStage::Open(Arc::clone(session));
             wake(state);
         }
         in_time
@@ -190,8 +190,8 @@ impl Channel {
     pub(super) fn not_opened(&self, refusal: Bytes) {
         {
             let mut state = self.state();
-            if matches!(state.stage, Stage::Opening) {
-                state.stage = Stage::Fresh;
+            if matches!(state.stage, HandshakeStage::Opening) {
+                state.stage = HandshakeStage::Fresh;
             }
         }
         self.send(refusal);
@@ -203,9 +203,9 @@ impl Channel {
     }
 
     /// Counts a request in until its reply is on the way.
-    pub(super) fn owe(self: &Arc<Self>) -> Owed {
+    pub(super) fn owe(self: &Arc<Self>) -> OwedReply {
         self.owed.fetch_add(1, Ordering::Acquire);
-        Owed(Arc::clone(self))
+        OwedReply(Arc::clone(self))
     }
 
     /// Records a later token of the same binding: the channel may stay open until the new token expires.
@@ -225,8 +225,8 @@ impl Channel {
     /// Ends the channel for good; returns the session to close.
     fn finish(&self) -> Option<Arc<Session>> {
         self.ended.cancel();
-        match std::mem::replace(&mut self.state().stage, Stage::Over) {
-            Stage::Open(session) => Some(session),
+        match std::mem::replace(&mut self.state().stage, HandshakeStage::Over) {
+            HandshakeStage::Open(session) => Some(session),
             _ => None,
         }
     }
@@ -235,7 +235,7 @@ impl Channel {
         self.state().expires
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ChannelState> {
         lock(&self.state)
     }
 
@@ -243,11 +243,11 @@ impl Channel {
     ///
     /// # Cancel safety
     /// Can be dropped and asked again.
-    async fn has_to_end(&self, front: &Front) -> End {
+    async fn has_to_end(&self, service: &McpService) -> ChannelEnd {
         let silent = async {
             tokio::time::sleep(INITIALIZE_WITHIN).await;
             let sessionless = self.sessionless.load(Ordering::Relaxed);
-            if sessionless || matches!(self.state().stage, Stage::Open(_)) {
+            if sessionless || matches!(self.state().stage, HandshakeStage::Open(_)) {
                 std::future::pending::<()>().await;
             }
         };
@@ -258,8 +258,8 @@ impl Channel {
                     return std::future::pending().await;
                 };
                 // DESIGN §5.
-                let end = at.saturating_add(front.settings.sessions.token_grace);
-                let left = end.saturating_sub(front.auth.now());
+                let end = at.saturating_add(service.settings.sessions.token_grace);
+                let left = end.saturating_sub(service.auth.now());
                 if left.is_zero() {
                     return;
                 }
@@ -270,9 +270,9 @@ impl Channel {
             }
         };
         let drained = async {
-            front.tasks.draining().cancelled().await;
+            service.tasks.draining().cancelled().await;
             // A message that was sent before its client could know is read and answered.
-            tokio::time::sleep(front.settings.server.drain_linger).await;
+            tokio::time::sleep(service.settings.server.drain_linger).await;
             loop {
                 let changed = self.changed.notified();
                 if self.owed.load(Ordering::Acquire) == 0 {
@@ -282,15 +282,15 @@ impl Channel {
             }
         };
         tokio::select! {
-            () = self.ended.cancelled() => End::Slow,
-            () = silent => End::Silent,
-            () = expired => End::Expired,
-            () = drained => End::Draining,
+            () = self.ended.cancelled() => ChannelEnd::Slow,
+            () = silent => ChannelEnd::Silent,
+            () = expired => ChannelEnd::Expired,
+            () = drained => ChannelEnd::Draining,
         }
     }
 }
 
-fn wake(mut state: MutexGuard<'_, State>) {
+fn wake(mut state: MutexGuard<'_, ChannelState>) {
     let waker = state.waker.take();
     drop(state);
     if let Some(waker) = waker {
@@ -298,21 +298,21 @@ fn wake(mut state: MutexGuard<'_, State>) {
     }
 }
 
-type Ends = std::pin::Pin<Box<dyn Future<Output = End> + Send>>;
+type ChannelEnds = std::pin::Pin<Box<dyn Future<Output = ChannelEnd> + Send>>;
 
 /// The way out of a channel. Dropping it ends the channel and its session.
-pub(super) struct Outgoing {
-    front: Arc<Front>,
+pub(super) struct ChannelWriter {
+    service: Arc<McpService>,
     pub(super) channel: Arc<Channel>,
     reader: Option<StreamReader>,
-    ends: Ends,
+    ends: ChannelEnds,
 }
 
-impl Outgoing {
-    pub(super) fn new(front: &Arc<Front>, channel: Arc<Channel>) -> Self {
-        let (gateway, watched) = (Arc::clone(front), Arc::clone(&channel));
+impl ChannelWriter {
+    pub(super) fn new(service: &Arc<McpService>, channel: Arc<Channel>) -> Self {
+        let (gateway, watched) = (Arc::clone(service), Arc::clone(&channel));
         Self {
-            front: Arc::clone(front),
+            service: Arc::clone(service),
             channel,
             reader: None,
             ends: Box::pin(async move { watched.has_to_end(&gateway).await }),
@@ -323,7 +323,10 @@ impl Outgoing {
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
-    pub(super) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, End>> {
+    pub(super) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Vec<Bytes>, ChannelEnd>> {
         if let Poll::Ready(messages) = self.poll_messages(cx) {
             return Poll::Ready(messages);
         }
@@ -338,22 +341,22 @@ impl Outgoing {
         }
     }
 
-    fn poll_messages(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, End>> {
+    fn poll_messages(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, ChannelEnd>> {
         let (mut messages, session) = {
             let mut state = self.channel.state();
             state.waker = Some(cx.waker().clone());
             let session = match &state.stage {
-                Stage::Open(session) if self.reader.is_none() => Some(Arc::clone(session)),
+                HandshakeStage::Open(session) if self.reader.is_none() => Some(Arc::clone(session)),
                 _ => None,
             };
             (std::mem::take(&mut state.early), session)
         };
         if let Some(session) = session {
             let Ok(permit) = session.open_stream(usize::MAX) else {
-                return Poll::Ready(Err(End::Session));
+                return Poll::Ready(Err(ChannelEnd::Session));
             };
             self.reader = Some(session.standalone().attach_with(Some(permit)));
-            self.front.relay.listen(&session);
+            self.service.relay.listen(&session);
         }
         if let Some(reader) = &mut self.reader {
             while messages.len() < AT_ONCE {
@@ -363,13 +366,13 @@ impl Outgoing {
                         messages.extend(payloads.filter(|payload| !payload.is_empty()));
                     }
                     Poll::Ready(_) if messages.is_empty() && !reader.has_missed() => {
-                        return Poll::Ready(Err(End::Session));
+                        return Poll::Ready(Err(ChannelEnd::Session));
                     }
                     Poll::Ready(_) | Poll::Pending => break,
                 }
             }
             if reader.has_missed() {
-                return Poll::Ready(Err(End::Slow));
+                return Poll::Ready(Err(ChannelEnd::Slow));
             }
         }
         if messages.is_empty() {
@@ -380,14 +383,14 @@ impl Outgoing {
     }
 }
 
-impl Drop for Outgoing {
+impl Drop for ChannelWriter {
     fn drop(&mut self) {
         self.reader = None;
-        self.front.end_channel(&self.channel);
+        self.service.end_channel(&self.channel);
     }
 }
 
-impl Front {
+impl McpService {
     /// Removes the channel, so that no message enters, and cancels its calls.
     fn end_channel(&self, channel: &Channel) {
         self.channels.remove(channel);
@@ -399,10 +402,10 @@ impl Front {
     /// Ends a channel as soon as its client leaves too much unread. A task of its own, because the body is not polled
     /// while the connection's buffers are full.
     pub(super) fn watch_channel(self: &Arc<Self>, channel: &Arc<Channel>) {
-        let (front, channel) = (Arc::clone(self), Arc::clone(channel));
+        let (service, channel) = (Arc::clone(self), Arc::clone(channel));
         self.tasks.spawn_service(async move {
             channel.ended.cancelled().await;
-            front.end_channel(&channel);
+            service.end_channel(&channel);
         });
     }
 }

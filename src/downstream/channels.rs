@@ -16,19 +16,19 @@ use crate::telemetry::metrics::COUNTERS;
 /// The registry. A channel counts as a session from its beginning, so that connections without
 /// `initialize` are bounded too.
 #[derive(Debug)]
-pub(super) struct Channels {
+pub(super) struct ChannelRegistry {
     max_per_principal: usize,
     max_total: usize,
-    open: Mutex<Registry>,
+    open: Mutex<ChannelTable>,
 }
 
 #[derive(Debug, Default)]
-struct Registry {
+struct ChannelTable {
     by_key: HashMap<SessionKey, Arc<Channel>>,
     by_owner: KeyedCounter<OwnerKey>,
 }
 
-impl Channels {
+impl ChannelRegistry {
     pub(super) fn new(settings: &config::SessionsConfig) -> Self {
         Self {
             max_per_principal: settings.max_per_principal,
@@ -78,7 +78,7 @@ impl Channels {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Registry> {
+    fn lock(&self) -> MutexGuard<'_, ChannelTable> {
         lock(&self.open)
     }
 }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn both_caps_hold_and_places_come_back() {
-        let channels = Channels {
+        let channels = ChannelRegistry {
             max_per_principal: 1,
             max_total: 2,
             open: Mutex::default(),

@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 
-use super::guard::{Guard, RequestKind};
+use super::guard::{OriginGuard, RequestKind};
 
 const ALLOWED_HEADERS: &str = "authorization, content-type, accept, last-event-id, \
      mcp-session-id, mcp-protocol-version, mcp-method, mcp-name";
@@ -37,7 +37,7 @@ pub fn is_preflight(method: &Method, headers: &HeaderMap) -> bool {
 /// The answer to a preflight: 204 without authentication. A page that is not allowed gets the
 /// same answer without permission, which its browser enforces.
 #[must_use]
-pub fn preflight(guard: &Guard, kind: RequestKind, request: &HeaderMap) -> Response<Body> {
+pub fn preflight(guard: &OriginGuard, kind: RequestKind, request: &HeaderMap) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::NO_CONTENT;
     let headers = response.headers_mut();
@@ -60,7 +60,7 @@ pub fn preflight(guard: &Guard, kind: RequestKind, request: &HeaderMap) -> Respo
 /// Adds the headers that let a page read this response, refusals included, so that a page can read the reason. `origin`
 /// is the request's.
 pub fn decorate(
-    guard: &Guard,
+    guard: &OriginGuard,
     kind: RequestKind,
     origin: Option<&HeaderValue>,
     response: &mut HeaderMap,
@@ -77,7 +77,7 @@ pub fn decorate(
 
 /// Metadata is public; other responses name the requesting page's origin.
 fn allowed_origin(
-    guard: &Guard,
+    guard: &OriginGuard,
     kind: RequestKind,
     origin: Option<&HeaderValue>,
 ) -> Option<HeaderValue> {
@@ -115,12 +115,12 @@ mod tests {
     use super::*;
     use crate::downstream::samples;
 
-    fn guard() -> Guard {
+    fn guard() -> OriginGuard {
         let mut settings = samples::server("0.0.0.0:8080", "https://mcp.example.com");
         settings
             .allowed_origins
             .push("https://claude.ai".to_owned());
-        Guard::new(&settings)
+        OriginGuard::new(&settings)
     }
 
     fn asking(origin: &'static str, names: &'static str) -> HeaderMap {

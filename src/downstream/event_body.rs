@@ -12,8 +12,8 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 
+use super::detachable_call::DetachableCall;
 use super::keep_alive::KeepAlive;
-use super::running::Running;
 use crate::budget::{EXEMPT_BYTES, held_with};
 use crate::protocol::sse::{self, NumberedEvents};
 use crate::runtime::wake::WakeFilter;
@@ -23,21 +23,21 @@ use crate::store::events::LoggedEvent;
 /// `retry` delay sent to a client before it reconnects, unless an upstream sent one.
 const RETRY: Duration = Duration::from_millis(500);
 
-type Ends = Pin<Box<dyn Future<Output = ()> + Send>>;
+type StreamEnds = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The body.
 pub(super) struct EventBody {
     reader: StreamReader,
     events: NumberedEvents,
-    running: Option<Running>,
+    running: Option<DetachableCall>,
     /// Wake-ups of the running call.
     wake_filter: WakeFilter,
     keep_alive: KeepAlive,
     /// Resolves when a stream without an end of its own has to end.
-    ends: Option<Ends>,
+    ends: Option<StreamEnds>,
     /// Whether this client understands priming events and `retry` (SPEC T-26, T-27).
     polls: bool,
-    beginning: Beginning,
+    beginning: StreamPrelude,
     /// Large messages of the frame that is being made.
     large: Vec<Bytes>,
     done: bool,
@@ -45,7 +45,7 @@ pub(super) struct EventBody {
 
 /// First bytes of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Beginning {
+enum StreamPrelude {
     /// Whatever comes.
     Any,
     /// The place where the stream begins (SPEC T-26).
@@ -55,24 +55,24 @@ enum Beginning {
 }
 
 /// Parameters of a body.
-pub(super) struct Parts {
+pub(super) struct EventBodyParts {
     pub(super) reader: StreamReader,
     pub(super) tag: u64,
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<DetachableCall>,
     pub(super) keep_alive: Duration,
-    pub(super) ends: Option<Ends>,
+    pub(super) ends: Option<StreamEnds>,
     pub(super) polls: bool,
     pub(super) opens: bool,
 }
 
 impl EventBody {
-    pub(super) fn new(parts: Parts) -> Self {
+    pub(super) fn new(parts: EventBodyParts) -> Self {
         let stem = EventId::stem(parts.tag, parts.reader.stream().number());
         let beginning = match (parts.opens, &parts.running) {
-            (true, _) => Beginning::Place,
+            (true, _) => StreamPrelude::Place,
             // `polls`: since 2025-11-25 clients get a priming event.
-            (false, Some(_)) if !parts.polls => Beginning::Comment,
-            (false, _) => Beginning::Any,
+            (false, Some(_)) if !parts.polls => StreamPrelude::Comment,
+            (false, _) => StreamPrelude::Any,
         };
         Self {
             beginning,
@@ -109,7 +109,7 @@ impl EventBody {
                     break;
                 }
                 Poll::Ready(ReaderStep::HungUp(retry)) => {
-                    if self.running.as_mut().is_none_or(Running::detach) {
+                    if self.running.as_mut().is_none_or(DetachableCall::detach) {
                         self.say_retry(out, retry);
                         break;
                     }
@@ -164,8 +164,8 @@ impl Body for EventBody {
             }
         }
         let mut out = BytesMut::new();
-        let beginning = std::mem::replace(&mut this.beginning, Beginning::Any);
-        if beginning == Beginning::Place {
+        let beginning = std::mem::replace(&mut this.beginning, StreamPrelude::Any);
+        if beginning == StreamPrelude::Place {
             let place = this.reader.place();
             this.events.encode_place(&mut out, place);
         }
@@ -181,7 +181,7 @@ impl Body for EventBody {
             if ended || this.done {
                 return Poll::Ready(None);
             }
-            if beginning != Beginning::Comment {
+            if beginning != StreamPrelude::Comment {
                 ready!(this.keep_alive.poll_quiet(cx));
             }
             sse::encode_comment(&mut out, "");

@@ -11,14 +11,14 @@ use axum::body::Body;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use super::Front;
+use super::McpService;
 use super::access_log::AccessRecord;
-use super::event_body::{EventBody, Parts};
-use super::media::Accept;
-use super::observe::{ended, log_fault, server_span};
+use super::call_telemetry::{ended, log_fault, server_span};
+use super::detachable_call::{CallFuture, CallOutcome, DetachableCall, ExchangeLinks, finish};
+use super::event_body::{EventBody, EventBodyParts};
+use super::media::AcceptedMedia;
 use super::reply;
-use super::running::{CallFuture, Links, Outcome, Running, finish};
-use super::streamable::Begun;
+use super::streamable::BegunCall;
 use crate::budget::held_with;
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
@@ -29,30 +29,30 @@ use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::request_tag;
 
 /// Delay until a silent call becomes a stream, for a client that accepts `text/event-stream` without naming it (`*/*`,
-/// or no `Accept`) and whose revision is older than 2025-11-25: JSON-only programs send such headers.
+/// or no `AcceptedMedia`) and whose revision is older than 2025-11-25: JSON-only programs send such headers.
 const SSE_AFTER_UNNAMED: Duration = Duration::from_secs(10);
 
-enum First {
-    Done(Outcome),
+enum FirstEvent {
+    Done(CallOutcome),
     Stream(Arc<EventStream>),
 }
 
-impl Front {
+impl McpService {
     /// Runs a call and answers its exchange.
     ///
     /// # Cancel safety
     /// Dropping the future hands the call to the background.
     pub(super) async fn exchange(
         self: &Arc<Self>,
-        begun: Begun,
+        begun: BegunCall,
         session: Arc<Session>,
         headers: &HeaderMap,
         record: &AccessRecord,
     ) -> Response<Body> {
-        let Begun { call, link, entry } = begun;
-        let running = Running {
+        let BegunCall { call, link, entry } = begun;
+        let running = DetachableCall {
             future: Some(self.run(call, entry, &link, record)),
-            links: Links(link, Vec::new()),
+            links: ExchangeLinks(link, Vec::new()),
             background: self.background.clone(),
         };
         self.answer(&session, headers, running).await
@@ -61,7 +61,7 @@ impl Front {
     /// How long a call may stay silent before it is answered by a stream.
     fn stream_after(&self, session: &Session, headers: &HeaderMap) -> Duration {
         let is_old = session.revision < Revision::V2025_11_25;
-        if is_old && !Accept::read(headers).names_events {
+        if is_old && !AcceptedMedia::read(headers).names_events {
             SSE_AFTER_UNNAMED
         } else {
             self.settings.server.sse_after
@@ -73,7 +73,7 @@ impl Front {
         self: &Arc<Self>,
         session: &Arc<Session>,
         headers: &HeaderMap,
-        mut running: Running,
+        mut running: DetachableCall,
     ) -> Response<Body> {
         let polls = session.revision >= Revision::V2025_11_25;
         let wait = self.stream_after(session, headers);
@@ -82,19 +82,19 @@ impl Front {
         let first = poll_fn(|cx| {
             link.rest();
             if let Poll::Ready(outcome) = running.poll(cx) {
-                return Poll::Ready(First::Done(outcome));
+                return Poll::Ready(FirstEvent::Done(outcome));
             }
             if let Poll::Ready(stream) = link.poll_opened(cx) {
-                return Poll::Ready(First::Stream(stream));
+                return Poll::Ready(FirstEvent::Stream(stream));
             }
             timer
                 .as_mut()
                 .poll(cx)
-                .map(|()| First::Stream(link.stream()))
+                .map(|()| FirstEvent::Stream(link.stream()))
         })
         .await;
         match first {
-            First::Done(outcome) => match link.opened() {
+            FirstEvent::Done(outcome) => match link.opened() {
                 None => plain_reply(outcome),
                 Some(stream) => {
                     let stream = Arc::clone(stream);
@@ -102,7 +102,7 @@ impl Front {
                     self.stream_reply(session, &stream, None, polls)
                 }
             },
-            First::Stream(stream) => self.stream_reply(session, &stream, Some(running), polls),
+            FirstEvent::Stream(stream) => self.stream_reply(session, &stream, Some(running), polls),
         }
     }
 
@@ -110,14 +110,14 @@ impl Front {
         self: &Arc<Self>,
         session: &Arc<Session>,
         stream: &Arc<EventStream>,
-        running: Option<Running>,
+        running: Option<DetachableCall>,
         polls: bool,
     ) -> Response<Body> {
         let Ok(permit) = session.open_stream(self.call_streams()) else {
             stream.settle();
             return refuse_stream(running.as_ref());
         };
-        reply::event_stream(Body::new(EventBody::new(Parts {
+        reply::event_stream(Body::new(EventBody::new(EventBodyParts {
             running,
             ..self.stream_parts(session, stream.attach_with(Some(permit)), polls)
         })))
@@ -136,8 +136,8 @@ impl Front {
         session: &Session,
         reader: crate::session::StreamReader,
         polls: bool,
-    ) -> Parts {
-        Parts {
+    ) -> EventBodyParts {
+        EventBodyParts {
             reader,
             tag: session.tag(),
             running: None,
@@ -156,7 +156,7 @@ impl Front {
         link: &Arc<LegacyClientLink>,
         record: &AccessRecord,
     ) -> CallFuture {
-        let (front, link) = (Arc::clone(self), Arc::clone(link));
+        let (service, link) = (Arc::clone(self), Arc::clone(link));
         let session = Arc::clone(link.session());
         let is_tool_call = call.message.method() == Some("tools/call");
         let span = server_span(&call, Some(&session));
@@ -164,10 +164,10 @@ impl Front {
         record.trace(span.context().trace_id());
         call.trace = span.context().clone();
         request_tag::keep(Box::pin(async move {
-            let answer = match front.seat(entry, &call.cancel).await {
+            let answer = match service.seat(entry, &call.cancel).await {
                 Ok(place) => {
                     let counted = GAUGES.calls_running.enter();
-                    let answer = front.relay.handle(&call, &session).await;
+                    let answer = service.relay.handle(&call, &session).await;
                     drop((counted, place));
                     answer
                 }
@@ -182,11 +182,11 @@ impl Front {
             }
             drop((record, link));
             span.finish(outcome);
-            front.outcome(&call, answer)
+            service.outcome(&call, answer)
         }))
     }
 
-    fn outcome(&self, call: &Call, answer: Result<Reply, RelayFailure>) -> Outcome {
+    fn outcome(&self, call: &Call, answer: Result<Reply, RelayFailure>) -> CallOutcome {
         let id = call.message.id().unwrap_or("null");
         match answer {
             Ok(reply) => {
@@ -194,23 +194,23 @@ impl Front {
                 if let Some(room) = call.link.reply_room() {
                     body = room.kept.hold(body);
                 }
-                Outcome::Response(StatusCode::OK, body)
+                CallOutcome::Response(StatusCode::OK, body)
             }
             Err(RelayFailure::Denied(denial)) => {
                 let fault = Fault::downstream(FaultKind::InvalidParams, denial.public());
                 let body = Reply::Error(reply::error_object(&fault)).into_response(id);
                 if denial.missing_scopes.is_empty() {
-                    return Outcome::Response(StatusCode::OK, body);
+                    return CallOutcome::Response(StatusCode::OK, body);
                 }
                 let denied = self.auth.insufficient_scope(
                     &call.endpoint,
                     &denial.missing_scopes,
                     &call.principal,
                 );
-                Outcome::Denied(denied, body)
+                CallOutcome::Denied(denied, body)
             }
             Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
-                Outcome::Cancelled
+                CallOutcome::Cancelled
             }
             Err(RelayFailure::Fault(fault)) => {
                 log_fault(&fault);
@@ -221,14 +221,14 @@ impl Front {
                 } else {
                     Reply::Error(reply::error_object(&fault))
                 };
-                Outcome::Response(reply::session_status(fault.kind), reply.into_response(id))
+                CallOutcome::Response(reply::session_status(fault.kind), reply.into_response(id))
             }
         }
     }
 }
 
 /// The answer of calls that find no room for their stream; the calls run on.
-fn refuse_stream(running: Option<&Running>) -> Response<Body> {
+fn refuse_stream(running: Option<&DetachableCall>) -> Response<Body> {
     let fault = Fault::downstream(FaultKind::CallerBusy, "too many streams are open");
     let fault = reply::overload(fault);
     let ids = running.map(|running| running.links.ids());
@@ -243,17 +243,17 @@ fn refuse_stream(running: Option<&Running>) -> Response<Body> {
     }
 }
 
-fn plain_reply(outcome: Outcome) -> Response<Body> {
+fn plain_reply(outcome: CallOutcome) -> Response<Body> {
     match outcome {
-        Outcome::Response(status, body) => reply::retryable(reply::json_response(status, body)),
-        Outcome::Denied(denied, body) => reply::denied_call(&denied, body),
-        Outcome::Many(bodies) if !bodies.is_empty() => {
+        CallOutcome::Response(status, body) => reply::retryable(reply::json_response(status, body)),
+        CallOutcome::Denied(denied, body) => reply::denied_call(&denied, body),
+        CallOutcome::Many(bodies) if !bodies.is_empty() => {
             let array = reply::array(&bodies);
             reply::json_response(StatusCode::OK, held_with(array, bodies))
         }
         // A cancelled call, or an array with only cancelled calls, has no response: an event stream that ends without a
         // message is the answer to its POST. Spec: SPEC T-06, T-13, T-30.
-        Outcome::Many(_) | Outcome::Cancelled => {
+        CallOutcome::Many(_) | CallOutcome::Cancelled => {
             let mut response = reply::empty(StatusCode::OK);
             response
                 .headers_mut()

@@ -8,12 +8,12 @@ use axum::body::Body;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::admission::Due;
-use super::event_body::{EventBody, Parts};
-use super::media::Accept;
-use super::observe::error_word;
+use super::admission::MessageDue;
+use super::call_telemetry::error_word;
+use super::event_body::{EventBody, EventBodyParts};
+use super::media::AcceptedMedia;
 use super::streamable::{check_version, no_room, session_id};
-use super::{Front, reply};
+use super::{McpService, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -21,7 +21,7 @@ use crate::protocol::{Revision, headers};
 use crate::session::{EventId, EventStream, NoRoom, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
-impl Front {
+impl McpService {
     /// GET: the stream of messages outside calls, or the rest of a stream that broke off. Waits for its
     /// part of the allowance, where that is still due.
     /// Spec: SPEC T-17, T-20, T-25, T-29.
@@ -32,10 +32,10 @@ impl Front {
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
         principal: &Arc<Principal>,
-        (headers, due): (&HeaderMap, Due),
+        (headers, due): (&HeaderMap, MessageDue),
         record: &AccessRecord,
     ) -> Response<Body> {
-        if !Accept::read(headers).events {
+        if !AcceptedMedia::read(headers).events {
             return reply::plain(
                 StatusCode::NOT_ACCEPTABLE,
                 "Accept must list text/event-stream",
@@ -97,11 +97,13 @@ impl Front {
             self.relay.listen(session);
         }
         let ends = standalone.then(|| self.end_of_get(session, principal));
-        Ok(reply::event_stream(Body::new(EventBody::new(Parts {
-            ends,
-            opens,
-            ..self.stream_parts(session, reader, polls)
-        }))))
+        Ok(reply::event_stream(Body::new(EventBody::new(
+            EventBodyParts {
+                ends,
+                opens,
+                ..self.stream_parts(session, reader, polls)
+            },
+        ))))
     }
 
     /// A permit for a stream of messages outside calls. With `replaces`, the oldest open stream is evicted if no permit

@@ -61,7 +61,7 @@ impl GuardFailure {
 
 /// The names we answer to and the origins that may ask. Built once.
 #[derive(Debug, Clone)]
-pub struct Guard {
+pub struct OriginGuard {
     hosts: Vec<AllowedHost>,
     origins: Vec<String>,
     loopback_origins: bool,
@@ -79,7 +79,7 @@ struct AllowedHost {
 
 const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
-impl Guard {
+impl OriginGuard {
     /// The lists of DESIGN §4: `public_url`, the configured ones, and loopback names where the
     /// listener (for origins: and `public_url`) is loopback.
     #[must_use]
@@ -180,7 +180,7 @@ impl Guard {
         match host(uri, headers) {
             Ok(Some(authority)) => self.allows_authority(authority),
             Ok(None) => self.any_address,
-            Err(Ambiguous) => false,
+            Err(AmbiguousHost) => false,
         }
     }
 
@@ -207,20 +207,20 @@ impl AllowedHost {
 }
 
 /// A request that names several hosts.
-struct Ambiguous;
+struct AmbiguousHost;
 
 /// The authority of the request target (HTTP/2, or the absolute form of HTTP/1) precedes the `Host` header; if a
 /// request has both, they must be equal. Spec: RFC 9112 §3.2.2, RFC 9113 §8.3.1.
-fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<Option<&'r str>, Ambiguous> {
+fn host<'r>(uri: &'r Uri, headers: &'r HeaderMap) -> Result<Option<&'r str>, AmbiguousHost> {
     let mut lines = headers.get_all(HOST).iter();
     let header = match (lines.next(), lines.next()) {
-        (Some(line), None) => Some(line.to_str().map_err(|_| Ambiguous)?),
-        (Some(_), Some(_)) => return Err(Ambiguous),
+        (Some(line), None) => Some(line.to_str().map_err(|_| AmbiguousHost)?),
+        (Some(_), Some(_)) => return Err(AmbiguousHost),
         (None, _) => None,
     };
     match (uri.authority(), header) {
         (Some(target), Some(header)) if !target.as_str().eq_ignore_ascii_case(header) => {
-            Err(Ambiguous)
+            Err(AmbiguousHost)
         }
         (Some(target), None) => Ok(Some(target.as_str())),
         (_, header) => Ok(header),
@@ -233,7 +233,7 @@ pub(super) fn is_loopback_host(uri: &Uri, headers: &HeaderMap) -> bool {
         Ok(Some(authority)) => {
             split_authority(authority).is_some_and(|(name, _)| is_loopback_name(name))
         }
-        Ok(None) | Err(Ambiguous) => false,
+        Ok(None) | Err(AmbiguousHost) => false,
     }
 }
 

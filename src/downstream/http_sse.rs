@@ -11,16 +11,16 @@ use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::admission::Due;
-use super::body::Unread;
-use super::channel::{Channel, Outgoing};
-use super::conversation::Arrival;
-use super::media::Accept;
-use super::observe::error_word;
-use super::over_budget::Unreserved;
+use super::admission::MessageDue;
+use super::body::BodyError;
+use super::call_telemetry::error_word;
+use super::channel::{Channel, ChannelWriter};
+use super::channel_dispatch::IncomingMessage;
+use super::media::AcceptedMedia;
+use super::over_budget::ReserveRefusal;
 use super::plain_events::PlainEvents;
 use super::refused_body::{NoRequests, refuse_with, too_large};
-use super::{Front, reply};
+use super::{McpService, reply};
 use crate::budget::{BudgetExhausted, BudgetHolder};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -32,7 +32,7 @@ use crate::telemetry::metrics::COUNTERS;
 /// The query parameter that carries the sealed handle of the stream.
 const HANDLE: &str = "sessionId";
 
-impl Front {
+impl McpService {
     /// GET: opens the stream. Its first event is the URL for posts, with a handle that works for
     /// this principal only. Spec: SPEC H-01, H-03.
     pub(super) fn open_events(
@@ -42,7 +42,7 @@ impl Front {
         headers: &HeaderMap,
         record: &AccessRecord,
     ) -> Response<Body> {
-        if !Accept::read(headers).events {
+        if !AcceptedMedia::read(headers).events {
             return reply::plain(
                 StatusCode::NOT_ACCEPTABLE,
                 "Accept must list text/event-stream",
@@ -52,7 +52,7 @@ impl Front {
             return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
         };
         if self.tasks.draining().is_cancelled() {
-            return reply::fault_response(&super::conversation::draining(), None);
+            return reply::fault_response(&super::channel_dispatch::draining(), None);
         }
         let (key, handle) = self.sessions.mint_connection(principal, endpoint);
         let channel = match self.channels.open(key, endpoint, principal) {
@@ -67,7 +67,7 @@ impl Front {
         let mut first = BytesMut::new();
         sse::encode_endpoint(&mut first, &format!("{base}{place}?{HANDLE}={handle}"));
         self.watch_channel(&channel);
-        let mut outgoing = Outgoing::new(self, channel);
+        let mut outgoing = ChannelWriter::new(self, channel);
         let messages = stream::poll_fn(move |cx| {
             let next = ready!(outgoing.poll_next(cx));
             let next = next.inspect_err(|end| tracing::debug!(?end, "event stream ends"));
@@ -95,12 +95,12 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (body, due): (Body, Due),
+        (body, due): (Body, MessageDue),
         record: &AccessRecord,
     ) -> Response<Body> {
         let holder = self.holder(&principal, &parts.extensions);
         let read = match self.read_json(&parts.headers, body, holder).await {
-            Err(Unread::Answered(response)) => return response,
+            Err(BodyError::Answered(response)) => return response,
             read => read,
         };
         let handle = parts.uri.query().and_then(handle);
@@ -126,7 +126,7 @@ impl Front {
                 }
             }
         };
-        let arrival = Arrival {
+        let arrival = IncomingMessage {
             principal,
             headers: &parts.headers,
             fallback: Revision::V2024_11_05,
@@ -135,7 +135,7 @@ impl Front {
             modern: None,
             over,
         };
-        match self.hear(&channel, &arrival, bytes, due) {
+        match self.on_bytes(&channel, &arrival, bytes, due) {
             Ok(()) => reply::empty(StatusCode::ACCEPTED),
             Err((fault, id)) => {
                 record.outcome(error_word(fault.kind));
@@ -145,7 +145,7 @@ impl Front {
     }
 }
 
-impl Front {
+impl McpService {
     /// Handles a POST whose body exceeded a limit. If only the byte budget lacks room, the body is read into the
     /// reserve: notifications and responses are processed, and a request is refused later.
     ///
@@ -155,19 +155,19 @@ impl Front {
         &self,
         channel: &Channel,
         holder: BudgetHolder,
-        unread: Unread,
+        unread: BodyError,
     ) -> Result<(Bytes, BudgetExhausted), Response<Body>> {
         let (body, fault, status) = match unread {
-            Unread::Answered(response) => return Err(response),
-            Unread::TooLarge(body) => {
+            BodyError::Answered(response) => return Err(response),
+            BodyError::TooLarge(body) => {
                 let fault = too_large(self.settings.limits.body);
                 (body, fault, StatusCode::PAYLOAD_TOO_LARGE)
             }
-            Unread::NoRoom(body, exhausted) => {
+            BodyError::NoRoom(body, exhausted) => {
                 match self.read_reserved(holder, *body, exhausted).await {
                     Ok(bytes) => return Ok((bytes, exhausted)),
-                    Err(Unreserved::Answered(response)) => return Err(response),
-                    Err(Unreserved::Refused(body, fault, status)) => (body, fault, status),
+                    Err(ReserveRefusal::Answered(response)) => return Err(response),
+                    Err(ReserveRefusal::Refused(body, fault, status)) => (body, fault, status),
                 }
             }
         };

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::access_log::AccessRecord;
-use super::observe::{log_fault, note_request, note_session, refused};
-use super::{Front, reply};
+use super::call_telemetry::{log_fault, note_request, note_session, refused};
+use super::{McpService, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, Side};
@@ -17,7 +17,7 @@ use crate::session::{DeliveryMode, Session};
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{CallSpan, SpanOutcome, TRACEPARENT, TRACESTATE, TraceContext};
 
-impl Front {
+impl McpService {
     /// Opens a session as an `initialize` request asks, and gives the response to it.
     pub(super) async fn open_session(
         &self,

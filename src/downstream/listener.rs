@@ -6,18 +6,18 @@
 mod activity;
 mod backlog;
 mod connection;
+mod connection_permit;
 mod expiry;
 mod failures;
+mod h2_stall;
 mod head_clock;
 mod holding;
 mod overload;
-mod place;
-mod places;
+mod permit_pool;
 mod preface;
 mod stall;
 mod streams;
 mod tls;
-mod window;
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,15 +28,15 @@ use std::time::Duration;
 use socket2::SockRef;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-pub use self::connection::Answer;
 pub(super) use self::connection::H2_MAX_STREAMS;
-use self::connection::Protocols;
-use self::failures::{Cause, Failures};
+use self::connection::HttpServers;
+pub use self::connection::ResponseService;
+pub(super) use self::connection_permit::{ConnectionPermit, TooManyExchanges};
+use self::failures::{ConnectionFailure, ConnectionFailures};
 pub(super) use self::holding::OpenExchange;
-use self::overload::Overload;
-pub(super) use self::place::{Crowded, Place};
-use self::places::{Places, Shares};
-use self::tls::Certificate;
+use self::overload::OverloadRefusals;
+use self::permit_pool::{ConnectionShares, PermitPool};
+use self::tls::ShownCertificate;
 use super::peer::{BlockError, TrustedProxies};
 use crate::cause::chain;
 use crate::config;
@@ -73,33 +73,33 @@ pub enum ListenError {
 pub struct Listener {
     socket: TcpListener,
     address: SocketAddr,
-    settings: Arc<Settings>,
-    shares: Shares,
+    settings: Arc<ConnectionSettings>,
+    shares: ConnectionShares,
     /// Whether its connections are those of clients.
     is_public: bool,
 }
 
 /// Settings shared by all connections.
-struct Settings {
-    protocols: Protocols,
-    tls: Option<Certificate>,
+struct ConnectionSettings {
+    protocols: HttpServers,
+    tls: Option<ShownCertificate>,
     handshake_timeout: Duration,
     drain_linger: Duration,
     proxies: TrustedProxies,
     /// Set when the drain begins. Every response asks, which in the token would take a lock.
     draining: AtomicBool,
-    failures: Failures,
+    failures: ConnectionFailures,
 }
 
-impl std::fmt::Debug for Settings {
+impl std::fmt::Debug for ConnectionSettings {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Settings")
+        f.debug_struct("ConnectionSettings")
             .field("tls", &self.tls.is_some())
             .finish_non_exhaustive()
     }
 }
 
-impl Settings {
+impl ConnectionSettings {
     /// Waits after a failed accept: peers that were gone before we looked cost nothing, a shortage needs
     /// time to pass.
     async fn pause_after(&self, error: &io::Error) {
@@ -128,20 +128,24 @@ impl Listener {
         let fail = |source| ListenError::Bind { address, source };
         let socket = open(address).map_err(fail)?;
         let address = socket.local_addr().map_err(fail)?;
-        let tls = settings.tls.as_ref().map(Certificate::load).transpose()?;
+        let tls = settings
+            .tls
+            .as_ref()
+            .map(ShownCertificate::load)
+            .transpose()?;
         Ok(Self {
             socket,
             address,
-            settings: Arc::new(Settings {
-                protocols: Protocols::new(settings, header_bytes),
+            settings: Arc::new(ConnectionSettings {
+                protocols: HttpServers::new(settings, header_bytes),
                 tls,
                 handshake_timeout: settings.handshake_timeout,
                 drain_linger: settings.drain_linger,
                 proxies: TrustedProxies::parse(&settings.trusted_proxies)?,
                 draining: AtomicBool::new(false),
-                failures: Failures::default(),
+                failures: ConnectionFailures::default(),
             }),
-            shares: Shares::new(settings),
+            shares: ConnectionShares::new(settings),
             is_public: true,
         })
     }
@@ -169,11 +173,11 @@ impl Listener {
     ///
     /// # Cancel safety
     /// Dropping the future closes the socket; connections go on.
-    pub async fn run<S: Answer>(self, service: S, tasks: TaskSpawner, workers: Workers) {
-        let entrance = Entrance {
+    pub async fn run<S: ResponseService>(self, service: S, tasks: TaskSpawner, workers: Workers) {
+        let entrance = ConnectionEntrance {
             settings: self.settings,
-            places: Arc::new(Places::new(self.shares, self.is_public)),
-            overload: Overload::default(),
+            places: Arc::new(PermitPool::new(self.shares, self.is_public)),
+            overload: OverloadRefusals::default(),
             is_public: self.is_public,
             service,
             tasks,
@@ -206,17 +210,17 @@ impl Listener {
 }
 
 /// Admits an accepted connection: takes a permit, picks a worker, or refuses.
-struct Entrance<S> {
-    settings: Arc<Settings>,
-    places: Arc<Places>,
-    overload: Overload,
+struct ConnectionEntrance<S> {
+    settings: Arc<ConnectionSettings>,
+    places: Arc<PermitPool>,
+    overload: OverloadRefusals,
     is_public: bool,
     service: S,
     tasks: TaskSpawner,
     workers: Workers,
 }
 
-impl<S: Answer> Entrance<S> {
+impl<S: ResponseService> ConnectionEntrance<S> {
     /// Serves a connection on the worker that has the fewest, or refuses it.
     fn admit(&self, stream: std::net::TcpStream, peer: SocketAddr) {
         // Replies are written whole; waiting for more would only delay them.
@@ -230,7 +234,7 @@ impl<S: Answer> Entrance<S> {
             let error = io::Error::other("as many connections as server.max_connections are open");
             self.settings
                 .failures
-                .note(self.is_public, Cause::Full, peer, &error);
+                .note(self.is_public, ConnectionFailure::Full, peer, &error);
             let tls = self.settings.tls.is_some();
             return self.overload.refuse(stream, tls, &self.tasks);
         };
@@ -249,15 +253,15 @@ impl<S: Answer> Entrance<S> {
     }
 }
 
-async fn serve<S: Answer>(
+async fn serve<S: ResponseService>(
     stream: TcpStream,
     peer: SocketAddr,
-    settings: Arc<Settings>,
+    settings: Arc<ConnectionSettings>,
     service: S,
-    place: Place,
+    place: ConnectionPermit,
     tasks: TaskSpawner,
 ) {
-    let exchange = connection::Exchange::new(service, peer, Arc::clone(&settings), place);
+    let exchange = connection::ConnectionService::new(service, peer, Arc::clone(&settings), place);
     match &settings.tls {
         None => settings.protocols.http1(stream, exchange, &tasks).await,
         // Boxed: the future of a TLS connection is larger, and plain connections need not reserve its size.
@@ -265,11 +269,11 @@ async fn serve<S: Answer>(
     }
 }
 
-async fn serve_tls<S: Answer>(
+async fn serve_tls<S: ResponseService>(
     stream: TcpStream,
-    tls: &Certificate,
-    settings: &Settings,
-    exchange: connection::Exchange<S>,
+    tls: &ShownCertificate,
+    settings: &ConnectionSettings,
+    exchange: connection::ConnectionService<S>,
     tasks: &TaskSpawner,
 ) {
     let handshake = tokio::time::timeout(settings.handshake_timeout, tls.acceptor().accept(stream));
@@ -286,8 +290,8 @@ async fn serve_tls<S: Answer>(
         () = lingered => return,
         outcome = handshake => match outcome {
             Ok(Ok(stream)) => stream,
-            Ok(Err(error)) => return exchange.failed(Cause::of_handshake(&error), &error),
-            Err(elapsed) => return exchange.failed(Cause::TlsTimeout, &elapsed),
+            Ok(Err(error)) => return exchange.failed(ConnectionFailure::of_handshake(&error), &error),
+            Err(elapsed) => return exchange.failed(ConnectionFailure::TlsTimeout, &elapsed),
         },
     };
     if tls::chose_http2(&stream) {

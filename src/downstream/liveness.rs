@@ -18,7 +18,7 @@ const SMALL: u64 = 64 * 1024;
 
 /// Liveness of the client of one socket.
 #[derive(Debug)]
-pub(super) struct Liveness {
+pub(super) struct ClientLiveness {
     /// How long the client may be silent.
     silence: Duration,
     /// The same while it has much to read.
@@ -30,7 +30,7 @@ pub(super) struct Liveness {
     read: AtomicU64,
 }
 
-impl Liveness {
+impl ClientLiveness {
     pub(super) fn new(silence: Duration, stall: Duration) -> Arc<Self> {
         Arc::new(Self {
             silence,
@@ -103,15 +103,15 @@ impl Liveness {
 
 /// A stream that reports its client as alive when bytes that had to wait are written.
 #[derive(Debug)]
-pub(super) struct Moving<S> {
+pub(super) struct LivenessStream<S> {
     stream: S,
-    liveness: Arc<Liveness>,
+    liveness: Arc<ClientLiveness>,
     /// Whether the last write found no room.
     waits: bool,
 }
 
-impl<S> Moving<S> {
-    pub(super) fn new(stream: S, liveness: Arc<Liveness>) -> Self {
+impl<S> LivenessStream<S> {
+    pub(super) fn new(stream: S, liveness: Arc<ClientLiveness>) -> Self {
         Self {
             stream,
             liveness,
@@ -129,7 +129,7 @@ impl<S> Moving<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Moving<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for LivenessStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -139,7 +139,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Moving<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Moving<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for LivenessStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -168,7 +168,7 @@ mod tests {
     const SILENCE: Duration = Duration::from_secs(45);
     const STALL: Duration = Duration::from_mins(10);
 
-    async fn lost_after(liveness: &Liveness) -> Duration {
+    async fn lost_after(liveness: &ClientLiveness) -> Duration {
         let since = Instant::now();
         liveness.lost().await;
         since.elapsed()
@@ -176,7 +176,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silent_client_is_lost_after_its_patience() {
-        let liveness = Liveness::new(SILENCE, STALL);
+        let liveness = ClientLiveness::new(SILENCE, STALL);
         assert!(lost_after(&liveness).await < SILENCE * 2);
         liveness.writing(1000);
         assert!(lost_after(&liveness).await < SILENCE * 2);
@@ -184,7 +184,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn client_with_much_to_read_has_longer() {
-        let liveness = Liveness::new(SILENCE, STALL);
+        let liveness = ClientLiveness::new(SILENCE, STALL);
         let wait = lost_after(&liveness);
         let write = async {
             tokio::time::sleep(SILENCE / 2).await;
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn pong_that_was_not_asked_for_is_ignored() {
-        let liveness = Liveness::new(SILENCE, STALL);
+        let liveness = ClientLiveness::new(SILENCE, STALL);
         liveness.writing(1 << 20);
         for payload in [&b""[..], b"12345678", &u64::MAX.to_be_bytes()] {
             liveness.pong(payload);
@@ -209,9 +209,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn client_that_takes_bytes_slowly_is_heard() {
-        let liveness = Liveness::new(SILENCE, STALL);
+        let liveness = ClientLiveness::new(SILENCE, STALL);
         let (ours, mut theirs) = tokio::io::duplex(1024);
-        let mut moving = Moving::new(ours, Arc::clone(&liveness));
+        let mut moving = LivenessStream::new(ours, Arc::clone(&liveness));
         liveness.writing(1 << 20);
         let write = async { moving.write_all(&[0; 10 * 1024]).await.unwrap() };
         let read = async {

@@ -41,7 +41,7 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
 
 /// The accepted ones of the gateway's two media types. An absent header means both. Spec: SPEC T-10.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Accept {
+pub(super) struct AcceptedMedia {
     /// `application/json`.
     pub(super) json: bool,
     /// `text/event-stream`.
@@ -50,8 +50,8 @@ pub(super) struct Accept {
     pub(super) names_events: bool,
 }
 
-impl Accept {
-    /// Reads the `Accept` headers; a type with `q=0` is one that the client does not take.
+impl AcceptedMedia {
+    /// Reads the `AcceptedMedia` headers; a type with `q=0` is one that the client does not take.
     pub(super) fn read(headers: &HeaderMap) -> Self {
         let mut accept = Self {
             json: false,

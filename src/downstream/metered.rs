@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes that one socket has read since its last whole message.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct ReadMeter {
     /// Bytes read, frame heads included.
     read: AtomicUsize,
     /// How many may be read before room is made for more.
@@ -22,12 +22,12 @@ pub(super) struct Meter {
 
 /// A stream whose reads are counted, and held back at a bound.
 #[derive(Debug)]
-pub(super) struct Metered<S> {
+pub(super) struct MeteredStream<S> {
     stream: S,
-    meter: Arc<Meter>,
+    meter: Arc<ReadMeter>,
 }
 
-impl Meter {
+impl ReadMeter {
     pub(super) fn new(allowed: usize) -> Arc<Self> {
         Arc::new(Self {
             read: AtomicUsize::new(0),
@@ -68,8 +68,8 @@ impl Meter {
     }
 }
 
-impl<S> Metered<S> {
-    pub(super) fn new(stream: S, meter: Arc<Meter>) -> Self {
+impl<S> MeteredStream<S> {
+    pub(super) fn new(stream: S, meter: Arc<ReadMeter>) -> Self {
         Self { stream, meter }
     }
 
@@ -79,9 +79,9 @@ impl<S> Metered<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
-    /// Registers no waker while holding back: the polling task checks [`Meter::was_held_back`], and polls again once
-    /// the budget has room.
+impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
+    /// Registers no waker while holding back: the polling task checks [`ReadMeter::was_held_back`], and polls again
+    /// once the budget has room.
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -99,7 +99,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Metered<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Metered<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -126,8 +126,8 @@ mod tests {
     #[tokio::test]
     async fn reads_are_held_back_at_the_bound() {
         let (ours, mut theirs) = tokio::io::duplex(1024);
-        let meter = Meter::new(100);
-        let mut metered = Metered::new(ours, Arc::clone(&meter));
+        let meter = ReadMeter::new(100);
+        let mut metered = MeteredStream::new(ours, Arc::clone(&meter));
         theirs.write_all(&[0; 300]).await.unwrap();
         let mut some = [0; 60];
         metered.read_exact(&mut some).await.unwrap();

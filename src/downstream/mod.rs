@@ -5,13 +5,15 @@ pub mod admin;
 mod admission;
 mod batch;
 mod body;
+mod call_telemetry;
 mod channel;
+mod channel_dispatch;
 mod channels;
-mod conversation;
 pub mod cors;
+mod detachable_call;
+mod dispatch;
 mod event_body;
 mod exchange;
-mod gate;
 mod get_stream;
 pub mod guard;
 mod handshake;
@@ -24,7 +26,6 @@ mod liveness;
 mod media;
 mod metered;
 mod modern;
-mod observe;
 mod over_budget;
 pub mod peer;
 mod plain_events;
@@ -32,7 +33,6 @@ mod refused_body;
 mod reply;
 mod request_body;
 mod room;
-mod running;
 #[cfg(test)]
 pub(crate) mod samples;
 mod socket_reader;
@@ -50,12 +50,12 @@ use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use self::channels::Channels;
-use self::guard::Guard;
-use self::modern::{Parking, ParkingCaps};
-use self::refused_body::Scans;
+use self::channels::ChannelRegistry;
+use self::detachable_call::BackgroundCalls;
+use self::guard::OriginGuard;
+use self::modern::{ParkedCalls, ParkingCaps};
+use self::refused_body::BodyScans;
 use self::request_body::RequestBody;
-use self::running::Background;
 use crate::auth::Authenticator;
 use crate::budget::ByteBudget;
 use crate::clock::SharedClock;
@@ -69,14 +69,14 @@ use crate::session::SessionRegistry;
 
 /// Target of a path.
 #[derive(Debug, Clone)]
-enum Target {
-    Endpoint(Arc<Endpoint>, Way),
+enum PathTarget {
+    Endpoint(Arc<Endpoint>, ServedTransport),
     Metadata(Bytes),
 }
 
 /// Over which transport a path is served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum ServedTransport {
     /// Streamable HTTP.
     Streamable,
     /// HTTP+SSE: the stream.
@@ -89,28 +89,28 @@ enum Way {
 
 /// Everything the MCP side of the gateway is made of.
 #[derive(Debug)]
-pub struct Front {
+pub struct McpService {
     settings: Arc<Config>,
-    paths: HashMap<String, Target>,
-    guard: Guard,
+    paths: HashMap<String, PathTarget>,
+    guard: OriginGuard,
     auth: Arc<Authenticator>,
     rate: Arc<RateLimiter>,
-    scans: Arc<Scans>,
+    scans: Arc<BodyScans>,
     budget: Arc<ByteBudget>,
     replies: Arc<ByteBudget>,
     sessions: Arc<SessionRegistry>,
-    channels: Channels,
+    channels: ChannelRegistry,
     relay: Arc<Relay>,
-    background: Background,
-    parking: Arc<Parking>,
+    background: BackgroundCalls,
+    parking: Arc<ParkedCalls>,
     tasks: TaskSpawner,
     /// Cancelled when everything has to end now. Shared, as clones of a token meet in a lock.
     stop: Arc<CancellationToken>,
 }
 
-/// The parts a [`Front`] is made of.
+/// The parts a [`McpService`] is made of.
 #[derive(Debug)]
-pub struct FrontParts {
+pub struct McpServiceParts {
     /// The whole configuration.
     pub settings: Arc<Config>,
     /// Every endpoint.
@@ -135,13 +135,13 @@ pub struct FrontParts {
     pub tasks: TaskSpawner,
 }
 
-impl Front {
+impl McpService {
     /// Puts the parts together.
     #[must_use]
-    pub fn new(parts: FrontParts) -> Arc<Self> {
+    pub fn new(parts: McpServiceParts) -> Arc<Self> {
         let places = Arc::new(Semaphore::new(parts.settings.sessions.max_detached));
         let limits = &parts.settings.limits;
-        let parking = Parking::new(
+        let parking = ParkedCalls::new(
             parts.sealer,
             parts.sessions.ownership(),
             parts.clock,
@@ -149,17 +149,17 @@ impl Front {
             ParkingCaps::new(limits, &parts.settings.server),
         );
         Arc::new(Self {
-            guard: Guard::new(&parts.settings.server),
-            paths: gate::paths(&parts.settings, &parts.endpoints),
+            guard: OriginGuard::new(&parts.settings.server),
+            paths: dispatch::paths(&parts.settings, &parts.endpoints),
             auth: parts.auth,
             rate: Arc::new(parts.rate),
             scans: Arc::default(),
             budget: parts.budget,
             replies: parts.replies,
             sessions: parts.sessions,
-            channels: Channels::new(&parts.settings.sessions),
+            channels: ChannelRegistry::new(&parts.settings.sessions),
             relay: parts.relay,
-            background: Background {
+            background: BackgroundCalls {
                 tasks: parts.tasks.clone(),
                 places,
             },
@@ -172,9 +172,9 @@ impl Front {
 
     /// Every route: each path is looked up behind the Host and Origin checks, so that there is
     /// only one handler (DESIGN §4 has the order of refusals), and no router before it.
-    pub fn service(self: Arc<Self>) -> impl listener::Answer {
+    pub fn service(self: Arc<Self>) -> impl listener::ResponseService {
         tower::service_fn(move |request: Request<Incoming>| {
-            let front = Arc::clone(&self);
+            let service = Arc::clone(&self);
             async move {
                 // An HTTP/2 connection is a task of its own, and its window waits for that wake-up.
                 let request = match request.version() {
@@ -182,7 +182,7 @@ impl Front {
                     _ => request.map(|body| Body::new(RequestBody(body))),
                 };
                 // Large, and needed while a request is served only: most connections are idle.
-                Ok(Box::pin(front.serve(request)).await)
+                Ok(Box::pin(service.serve(request)).await)
             }
         })
     }

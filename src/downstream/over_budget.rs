@@ -7,11 +7,11 @@ use http::{Extensions, Response, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
 use super::admission::RETRY_AFTER;
-use super::body::{Stopped, collect, without_mark};
-use super::listener::Place;
+use super::body::{ReadStopped, collect, without_mark};
+use super::listener::ConnectionPermit;
 use super::refused_body::{RefusedBody, too_large};
-use super::room::{Collected, Full, Room};
-use super::{Front, reply};
+use super::room::{BodyMemory, CollectedBody, OutOfMemory};
+use super::{McpService, reply};
 use crate::budget::{BudgetExhausted, BudgetHolder, ReplyShare};
 use crate::call::Principal;
 use crate::config::AuthMode;
@@ -20,7 +20,7 @@ use crate::protocol::{Message, MessageKind};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Why a body was not read into the reserve.
-pub(super) enum Unreserved {
+pub(super) enum ReserveRefusal {
     /// Requests of a live session are refused with the fault, other bodies with the status.
     Refused(Box<RefusedBody>, Fault, StatusCode),
     /// The answer to give instead.
@@ -54,12 +54,12 @@ pub(super) fn is_dropped(message: &Message) -> bool {
     is_dropped
 }
 
-impl Front {
+impl McpService {
     /// Whose share the messages of a caller are taken out of: the principal's, or the client address's where
     /// no token is asked for and all callers are one principal.
     pub(super) fn holder(&self, principal: &Principal, extensions: &Extensions) -> BudgetHolder {
         let address = match self.settings.auth.mode {
-            AuthMode::None => extensions.get().and_then(Place::client),
+            AuthMode::None => extensions.get().and_then(ConnectionPermit::client),
             AuthMode::OAuth => None,
         };
         address.map_or(principal.owner().into(), BudgetHolder::Address)
@@ -83,42 +83,47 @@ impl Front {
         holder: BudgetHolder,
         mut body: RefusedBody,
         exhausted: BudgetExhausted,
-    ) -> Result<Bytes, Unreserved> {
+    ) -> Result<Bytes, ReserveRefusal> {
         let limits = &self.settings.limits;
         let wait = body.until.min(Instant::now() + limits.call_wait);
         let Ok(permit) = timeout_at(wait, self.budget.reserve(holder)).await else {
             let fault = over_budget(exhausted);
             let status = reply::legacy_status(fault.kind);
-            return Err(Unreserved::Refused(Box::new(body), fault, status));
+            return Err(ReserveRefusal::Refused(Box::new(body), fault, status));
         };
-        let room = Room::Reserve(permit);
-        let stopped = match Collected::begin(limits.body, None, room) {
+        let room = BodyMemory::Reserve(permit);
+        let stopped = match CollectedBody::begin(limits.body, None, room) {
             Ok(mut collected) => match collect_all(&mut collected, &mut body).await {
                 Ok(()) => return Ok(without_mark(collected.finish())),
-                Err(Stopped::Full(full, piece)) => {
+                Err(ReadStopped::Full(full, piece)) => {
                     body.begun = vec![collected.finish(), piece];
                     full
                 }
-                Err(Stopped::Answered(answer)) => return Err(Unreserved::Answered(*answer)),
+                Err(ReadStopped::Answered(answer)) => {
+                    return Err(ReserveRefusal::Answered(*answer));
+                }
             },
             Err(full) => full,
         };
         let (fault, status) = match stopped {
-            Full::TooLarge => (too_large(limits.body), StatusCode::PAYLOAD_TOO_LARGE),
-            Full::NoRoom(exhausted) => {
+            OutOfMemory::TooLarge => (too_large(limits.body), StatusCode::PAYLOAD_TOO_LARGE),
+            OutOfMemory::NoRoom(exhausted) => {
                 let fault = over_budget(exhausted);
                 let status = reply::legacy_status(fault.kind);
                 (fault, status)
             }
         };
-        Err(Unreserved::Refused(Box::new(body), fault, status))
+        Err(ReserveRefusal::Refused(Box::new(body), fault, status))
     }
 }
 
-async fn collect_all(collected: &mut Collected<'_>, body: &mut RefusedBody) -> Result<(), Stopped> {
+async fn collect_all(
+    collected: &mut CollectedBody<'_>,
+    body: &mut RefusedBody,
+) -> Result<(), ReadStopped> {
     for piece in std::mem::take(&mut body.begun) {
         if let Err(full) = collected.push(&piece) {
-            return Err(Stopped::Full(full, piece));
+            return Err(ReadStopped::Full(full, piece));
         }
     }
     collect(collected, &mut body.rest, body.until).await

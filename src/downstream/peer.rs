@@ -8,14 +8,14 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// A block of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Block {
+struct AddressBlock {
     network: u128,
     mask: u128,
 }
 
 /// The blocks of `server.trusted_proxies`: only these may tell us another address than their own.
 #[derive(Debug, Clone, Default)]
-pub struct TrustedProxies(Vec<Block>);
+pub struct TrustedProxies(Vec<AddressBlock>);
 
 /// A text that is no address block.
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,8 @@ impl TrustedProxies {
     /// # Errors
     /// Names the first text that is no block.
     pub fn parse(blocks: &[String]) -> Result<Self, BlockError> {
-        let parse = |text: &String| Block::parse(text).ok_or_else(|| BlockError(text.clone()));
+        let parse =
+            |text: &String| AddressBlock::parse(text).ok_or_else(|| BlockError(text.clone()));
         blocks.iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
@@ -68,7 +69,7 @@ impl TrustedProxies {
     }
 }
 
-impl Block {
+impl AddressBlock {
     fn parse(text: &str) -> Option<Self> {
         let (address, length) = match text.split_once('/') {
             Some((address, length)) => (address, Some(length.parse::<u32>().ok()?)),

@@ -13,7 +13,7 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use super::admission::RETRY_AFTER;
-use super::{Front, reply};
+use super::{McpService, reply};
 use crate::call::OwnerKey;
 use crate::fault::{Fault, FaultKind, Retry, Side};
 use crate::lock::lock;
@@ -22,7 +22,7 @@ use crate::session::Session;
 use crate::sync::keyed_counter::KeyedCounter;
 use crate::telemetry::metrics::COUNTERS;
 
-/// Limits, in bytes and time, for draining a refused body that got no permit from `Scans`. Not settings: both only
+/// Limits, in bytes and time, for draining a refused body that got no permit from `BodyScans`. Not settings: both only
 /// bound the cost of a refusal, and only clients that exceed the body limit are affected.
 const DISCARDED_BYTES: usize = 16 << 20;
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,16 +43,16 @@ pub(super) struct RefusedBody {
 
 /// Counts of the refused bodies that are being scanned for ids.
 #[derive(Debug, Default)]
-pub(super) struct Scans(Mutex<KeyedCounter<OwnerKey>>, AtomicUsize);
+pub(super) struct BodyScans(Mutex<KeyedCounter<OwnerKey>>, AtomicUsize);
 
-/// A permit of `Scans`.
-struct Place {
-    scans: Arc<Scans>,
+/// A permit of `BodyScans`.
+struct ScanPermit {
+    scans: Arc<BodyScans>,
     owner: OwnerKey,
 }
 
 /// The requests of a refused body.
-pub(super) struct Requests {
+pub(super) struct ScannedRequests {
     /// JSON texts of their ids, never none.
     ids: Vec<String>,
     is_array: bool,
@@ -60,7 +60,7 @@ pub(super) struct Requests {
     is_whole: bool,
 }
 
-impl Requests {
+impl ScannedRequests {
     /// A JSON-RPC error for each, as one text.
     pub(super) fn refusal(&self, fault: &Fault) -> Bytes {
         let each = self.each_refusal(fault);
@@ -78,22 +78,22 @@ impl Requests {
     }
 }
 
-impl Scans {
-    fn enter(self: &Arc<Self>, owner: OwnerKey) -> Option<Place> {
+impl BodyScans {
+    fn enter(self: &Arc<Self>, owner: OwnerKey) -> Option<ScanPermit> {
         let mut by_owner = lock(&self.0);
         if by_owner.of(&owner) >= SCANS_PER_CALLER || self.1.load(Ordering::Relaxed) >= SCANS {
             return None;
         }
         by_owner.add(owner);
         self.1.fetch_add(1, Ordering::Relaxed);
-        Some(Place {
+        Some(ScanPermit {
             scans: Arc::clone(self),
             owner,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for ScanPermit {
     fn drop(&mut self) {
         lock(&self.scans.0).remove(&self.owner);
         self.scans.1.fetch_sub(1, Ordering::Relaxed);
@@ -113,7 +113,7 @@ pub(super) fn too_large(limit: usize) -> Fault {
         .with_data(data)
 }
 
-impl Front {
+impl McpService {
     /// Answers a request whose body is refused with `fault`: by JSON-RPC errors where it is one of the live
     /// `session`, else by `status`.
     pub(super) async fn refuse_body(
@@ -144,7 +144,7 @@ impl Front {
         &self,
         session: Option<&Session>,
         body: RefusedBody,
-    ) -> Result<Requests, NoRequests> {
+    ) -> Result<ScannedRequests, NoRequests> {
         let Some(session) = session else {
             discard(body.rest).await;
             return Err(NoRequests);
@@ -166,7 +166,7 @@ impl Front {
         if ids.is_empty() || (is_array && !session.revision.supports_batches()) {
             return Err(NoRequests);
         }
-        Ok(Requests {
+        Ok(ScannedRequests {
             ids,
             is_array,
             is_whole,

@@ -13,7 +13,7 @@ const FIRST_STEP: usize = 64 << 10;
 
 /// Source of the memory of a body.
 #[derive(Debug)]
-pub(super) enum Room<'a> {
+pub(super) enum BodyMemory<'a> {
     /// The caller's share; no lease before the body is larger than one buffer.
     Share(&'a Arc<ByteBudget>, BudgetHolder, Option<BudgetLease>),
     /// The reserve.
@@ -22,7 +22,7 @@ pub(super) enum Room<'a> {
 
 /// Why a piece was not kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Full {
+pub(super) enum OutOfMemory {
     /// The body is longer than it may be.
     TooLarge,
     /// The byte budget has no room.
@@ -31,17 +31,17 @@ pub(super) enum Full {
 
 /// The bytes of a body so far.
 #[derive(Debug)]
-pub(super) struct Collected<'a> {
+pub(super) struct CollectedBody<'a> {
     limit: usize,
     /// Its `Content-Length`.
     announced: Option<usize>,
-    room: Room<'a>,
+    room: BodyMemory<'a>,
     /// The first piece, not copied: most bodies have only one.
     first: Bytes,
     all: BytesMut,
 }
 
-impl<'a> Room<'a> {
+impl<'a> BodyMemory<'a> {
     /// In the share of `holder`.
     pub(super) fn share(budget: &'a Arc<ByteBudget>, holder: BudgetHolder) -> Self {
         Self::Share(budget, holder, None)
@@ -66,7 +66,7 @@ impl<'a> Room<'a> {
     }
 }
 
-impl<'a> Collected<'a> {
+impl<'a> CollectedBody<'a> {
     /// Begins a body of at most `limit` bytes, with the `announced` length.
     ///
     /// # Errors
@@ -74,15 +74,15 @@ impl<'a> Collected<'a> {
     pub(super) fn begin(
         limit: usize,
         announced: Option<u64>,
-        mut room: Room<'a>,
-    ) -> Result<Self, Full> {
+        mut room: BodyMemory<'a>,
+    ) -> Result<Self, OutOfMemory> {
         let announced = match announced.map(usize::try_from) {
             Some(Ok(len)) if len <= limit => Some(len),
-            Some(_) => return Err(Full::TooLarge),
+            Some(_) => return Err(OutOfMemory::TooLarge),
             None => None,
         };
         room.grow_to(announced.unwrap_or_default())
-            .map_err(Full::NoRoom)?;
+            .map_err(OutOfMemory::NoRoom)?;
         Ok(Self {
             limit,
             announced,
@@ -96,19 +96,19 @@ impl<'a> Collected<'a> {
     ///
     /// # Errors
     /// The piece exceeds a limit; none of its bytes is kept.
-    pub(super) fn push(&mut self, piece: &Bytes) -> Result<(), Full> {
+    pub(super) fn push(&mut self, piece: &Bytes) -> Result<(), OutOfMemory> {
         let len = self.first.len() + self.all.len() + piece.len();
         if len > self.limit {
-            return Err(Full::TooLarge);
+            return Err(OutOfMemory::TooLarge);
         }
         if self.first.is_empty() && self.all.is_empty() {
-            self.room.grow_to(len).map_err(Full::NoRoom)?;
+            self.room.grow_to(len).map_err(OutOfMemory::NoRoom)?;
             self.first = piece.clone();
             return Ok(());
         }
         if len > self.all.capacity() {
             let wanted = self.announced.unwrap_or_else(|| self.step(len)).max(len);
-            self.room.grow_to(wanted).map_err(Full::NoRoom)?;
+            self.room.grow_to(wanted).map_err(OutOfMemory::NoRoom)?;
             self.all.reserve(wanted - self.all.len());
         }
         self.all.extend_from_slice(&std::mem::take(&mut self.first));
@@ -146,8 +146,8 @@ mod tests {
 
     const KIB: usize = 1 << 10;
 
-    fn share(budget: &Arc<ByteBudget>) -> Room<'_> {
-        Room::share(
+    fn share(budget: &Arc<ByteBudget>) -> BodyMemory<'_> {
+        BodyMemory::share(
             budget,
             BudgetHolder::Address(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         )
@@ -160,10 +160,13 @@ mod tests {
     #[test]
     fn announced_body_takes_its_room_before_it_comes() {
         let budget = budget(512 * KIB);
-        let kept = Collected::begin(1 << 20, Some(200 << 10), share(&budget));
+        let kept = CollectedBody::begin(1 << 20, Some(200 << 10), share(&budget));
         assert_eq!(budget.used(), 400 * KIB);
-        let refused = Collected::begin(1 << 20, Some(200 << 10), share(&budget));
-        assert_eq!(refused.err(), Some(Full::NoRoom(BudgetExhausted::Share)));
+        let refused = CollectedBody::begin(1 << 20, Some(200 << 10), share(&budget));
+        assert_eq!(
+            refused.err(),
+            Some(OutOfMemory::NoRoom(BudgetExhausted::Share))
+        );
         drop(kept);
         assert_eq!(budget.used(), 0);
     }
@@ -171,7 +174,7 @@ mod tests {
     #[test]
     fn body_without_a_length_takes_its_room_as_it_comes() {
         let budget = budget(512 * KIB);
-        let mut body = Collected::begin(1 << 20, None, share(&budget)).unwrap();
+        let mut body = CollectedBody::begin(1 << 20, None, share(&budget)).unwrap();
         let piece = Bytes::from(vec![b'x'; 5 * KIB]);
         let mut kept = 3;
         for _ in 0..kept {
@@ -185,7 +188,7 @@ mod tests {
             }
             assert!(budget.used() >= kept * piece.len(), "{kept} pieces");
         };
-        assert_eq!(full, Full::NoRoom(BudgetExhausted::Share));
+        assert_eq!(full, OutOfMemory::NoRoom(BudgetExhausted::Share));
         let begun = body.finish();
         assert_eq!(begun.len(), kept * piece.len());
         assert_eq!(budget.used(), 2 * begun.len());
@@ -194,13 +197,13 @@ mod tests {
     #[test]
     fn whole_body_weighs_what_it_is() {
         let budget = budget(1 << 20);
-        let mut body = Collected::begin(1 << 20, None, share(&budget)).unwrap();
+        let mut body = CollectedBody::begin(1 << 20, None, share(&budget)).unwrap();
         let piece = Bytes::from(vec![b'x'; 50 * KIB]);
         body.push(&piece).unwrap();
         body.push(&piece).unwrap();
         assert_eq!(
             body.push(&Bytes::from(vec![0; 1 << 20])),
-            Err(Full::TooLarge)
+            Err(OutOfMemory::TooLarge)
         );
         let whole = body.finish();
         assert_eq!((whole.len(), budget.used()), (100 * KIB, 200 * KIB));

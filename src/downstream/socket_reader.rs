@@ -12,8 +12,8 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tokio_tungstenite::tungstenite::error::Error;
 use tokio_tungstenite::tungstenite::protocol::Message;
 
-use super::metered::Meter;
-use super::room::Room;
+use super::metered::ReadMeter;
+use super::room::BodyMemory;
 use crate::budget::{BudgetExhausted, BudgetHolder, ByteBudget, EXEMPT_BYTES};
 
 /// Bytes around the payload of a control frame of a client: head and mask. Spec: RFC 6455 §5.2.
@@ -26,17 +26,17 @@ const FIRST_STEP: usize = 64 << 10;
 pub(super) struct SocketReader<'a> {
     budget: &'a Arc<ByteBudget>,
     holder: BudgetHolder,
-    meter: Arc<Meter>,
+    meter: Arc<ReadMeter>,
     /// The longest message, and how long one may take from its first bytes on.
     limit: usize,
     patience: Duration,
-    room: Room<'a>,
+    room: BodyMemory<'a>,
     /// Why the message is in the reserve.
     over: Option<BudgetExhausted>,
     /// Deadline of the current message; `None` between messages.
     until: Option<Pin<Box<Sleep>>>,
     /// Budget room of the socket's read buffer, beside the message.
-    buffer: Room<'a>,
+    buffer: BodyMemory<'a>,
     /// Set when the budget has no room for the read buffer.
     full: Option<BudgetExhausted>,
     /// The last large message. While it lives, the next read takes a buffer of its own and not the large one
@@ -45,7 +45,7 @@ pub(super) struct SocketReader<'a> {
 }
 
 /// What came.
-pub(super) enum Incoming {
+pub(super) enum IncomingFrame {
     /// A frame, an error, or the end.
     Frame(Option<Result<Message, Error>>),
     /// The message took too long.
@@ -59,7 +59,7 @@ impl<'a> SocketReader<'a> {
     pub(super) fn new(
         budget: &'a Arc<ByteBudget>,
         holder: BudgetHolder,
-        meter: Arc<Meter>,
+        meter: Arc<ReadMeter>,
         (limit, patience): (usize, Duration),
     ) -> Self {
         meter.restart(EXEMPT_BYTES);
@@ -69,9 +69,9 @@ impl<'a> SocketReader<'a> {
             meter,
             limit,
             patience,
-            room: Room::share(budget, holder),
+            room: BodyMemory::share(budget, holder),
             over: None,
-            buffer: Room::share(budget, holder),
+            buffer: BodyMemory::share(budget, holder),
             full: None,
             until: None,
             last: Bytes::new(),
@@ -82,26 +82,26 @@ impl<'a> SocketReader<'a> {
     ///
     /// # Cancel safety
     /// Nothing is lost, but a message that waits for the reserve has left the line.
-    pub(super) async fn next<S>(&mut self, stream: &mut S) -> Incoming
+    pub(super) async fn next<S>(&mut self, stream: &mut S) -> IncomingFrame
     where
         S: Stream<Item = Result<Message, Error>> + Unpin,
     {
         if let Some(exhausted) = self.full {
-            return Incoming::NoRoom(exhausted);
+            return IncomingFrame::NoRoom(exhausted);
         }
         loop {
             match poll_fn(|cx| self.poll(stream, cx)).await {
-                Some(Incoming::Frame(frame)) => {
+                Some(IncomingFrame::Frame(frame)) => {
                     if let Some(Ok(Message::Ping(payload) | Message::Pong(payload))) = &frame {
                         self.meter.without(CONTROL_HEAD + payload.len());
                         self.note_begun();
                     }
-                    return Incoming::Frame(frame);
+                    return IncomingFrame::Frame(frame);
                 }
                 Some(other) => return other,
                 None => {
                     if let Err(exhausted) = self.make_room().await {
-                        return Incoming::NoRoom(exhausted);
+                        return IncomingFrame::NoRoom(exhausted);
                     }
                 }
             }
@@ -109,21 +109,21 @@ impl<'a> SocketReader<'a> {
     }
 
     /// `None` where room has to be made first.
-    fn poll<S>(&mut self, stream: &mut S, cx: &mut Context<'_>) -> Poll<Option<Incoming>>
+    fn poll<S>(&mut self, stream: &mut S, cx: &mut Context<'_>) -> Poll<Option<IncomingFrame>>
     where
         S: Stream<Item = Result<Message, Error>> + Unpin,
     {
         let polled = stream.poll_next_unpin(cx);
         self.last = Bytes::new();
         if let Poll::Ready(frame) = polled {
-            return Poll::Ready(Some(Incoming::Frame(frame)));
+            return Poll::Ready(Some(IncomingFrame::Frame(frame)));
         }
         if self.meter.was_held_back() {
             return Poll::Ready(None);
         }
         self.note_begun();
         match &mut self.until {
-            Some(until) => until.as_mut().poll(cx).map(|()| Some(Incoming::Slow)),
+            Some(until) => until.as_mut().poll(cx).map(|()| Some(IncomingFrame::Slow)),
             None => Poll::Pending,
         }
     }
@@ -151,7 +151,7 @@ impl<'a> SocketReader<'a> {
         let until = self.until.as_ref().map(|until| until.deadline());
         let until = until.unwrap_or_else(|| Instant::now() + self.patience);
         let permit = timeout_at(until, self.budget.reserve(self.holder)).await;
-        self.room = Room::Reserve(permit.map_err(|_| exhausted)?);
+        self.room = BodyMemory::Reserve(permit.map_err(|_| exhausted)?);
         self.over = Some(exhausted);
         self.meter.allow(usize::MAX);
         Ok(())
@@ -170,7 +170,7 @@ impl<'a> SocketReader<'a> {
     pub(super) fn whole(&mut self, message: Bytes) -> (Bytes, Option<BudgetExhausted>) {
         self.meter.restart(EXEMPT_BYTES);
         self.until = None;
-        let room = std::mem::replace(&mut self.room, Room::share(self.budget, self.holder));
+        let room = std::mem::replace(&mut self.room, BodyMemory::share(self.budget, self.holder));
         if message.len() <= EXEMPT_BYTES {
             return (message, self.over.take());
         }

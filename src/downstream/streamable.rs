@@ -8,13 +8,13 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::admission::{Due, RETRY_AFTER};
-use super::body::Unread;
-use super::media::Accept;
-use super::observe::error_word;
-use super::over_budget::{Unreserved, is_dropped, over_budget};
+use super::admission::{MessageDue, RETRY_AFTER};
+use super::body::BodyError;
+use super::call_telemetry::error_word;
+use super::media::AcceptedMedia;
+use super::over_budget::{ReserveRefusal, is_dropped, over_budget};
 use super::refused_body::too_large;
-use super::{Front, modern, reply};
+use super::{McpService, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
@@ -26,17 +26,17 @@ use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
-impl Front {
+impl McpService {
     /// POST of one message, or of an array on a 2025-03-26 session.
     pub(super) async fn post(
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (body, due): (Body, Due),
+        (body, due): (Body, MessageDue),
         record: &AccessRecord,
     ) -> Response<Body> {
-        let accept = Accept::read(&parts.headers);
+        let accept = AcceptedMedia::read(&parts.headers);
         if !(accept.json && accept.events) {
             return reply::plain(
                 StatusCode::NOT_ACCEPTABLE,
@@ -87,11 +87,11 @@ impl Front {
             .await
         {
             Ok(response) => response,
-            Err(Stopped::Failed(fault)) => {
+            Err(PostStopped::Failed(fault)) => {
                 record.outcome(error_word(fault.kind));
                 reply::message_fault(&fault, &message)
             }
-            Err(Stopped::Refused(fault)) => {
+            Err(PostStopped::Refused(fault)) => {
                 record.outcome(error_word(fault.kind));
                 reply::refusal(&fault, message.id())
             }
@@ -103,9 +103,9 @@ impl Front {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (message, due): (Message, Due),
+        (message, due): (Message, MessageDue),
         record: &AccessRecord,
-    ) -> Result<Response<Body>, Stopped> {
+    ) -> Result<Response<Body>, PostStopped> {
         check_version(&parts.headers)?;
         let given = session_id(&parts.headers);
         if message.method() == Some("initialize") && message.kind() == MessageKind::Request {
@@ -122,10 +122,17 @@ impl Front {
         record.session(session.tag());
         match message.kind() {
             MessageKind::Request => {
-                let outlet = Arc::default();
+                let response_stream = Arc::default();
                 let begun = self
-                    .begin(&session, principal, &parts.headers, message, outlet, due)
-                    .map_err(Stopped::of_request)?;
+                    .begin(
+                        &session,
+                        principal,
+                        &parts.headers,
+                        message,
+                        response_stream,
+                        due,
+                    )
+                    .map_err(PostStopped::of_request)?;
                 Ok(self.exchange(begun, session, &parts.headers, record).await)
             }
             MessageKind::Notification => {
@@ -156,7 +163,7 @@ impl Front {
         endpoint: &Endpoint,
         principal: &Principal,
         parts: &Parts,
-        unread: Unread,
+        unread: BodyError,
         record: &AccessRecord,
     ) -> Result<(Bytes, BudgetExhausted), Response<Body>> {
         let headers = &parts.headers;
@@ -165,20 +172,20 @@ impl Front {
             .filter(|_| is_legacy)
             .and_then(|id| self.sessions.bind(id, principal, endpoint));
         let (body, fault, status) = match unread {
-            Unread::Answered(response) => return Err(response),
-            Unread::TooLarge(body) => {
+            BodyError::Answered(response) => return Err(response),
+            BodyError::TooLarge(body) => {
                 let fault = too_large(self.settings.limits.body);
                 (body, fault, StatusCode::PAYLOAD_TOO_LARGE)
             }
-            Unread::NoRoom(body, exhausted) if session.is_some() => {
+            BodyError::NoRoom(body, exhausted) if session.is_some() => {
                 let holder = self.holder(principal, &parts.extensions);
                 match self.read_reserved(holder, *body, exhausted).await {
                     Ok(bytes) => return Ok((bytes, exhausted)),
-                    Err(Unreserved::Answered(response)) => return Err(response),
-                    Err(Unreserved::Refused(body, fault, status)) => (body, fault, status),
+                    Err(ReserveRefusal::Answered(response)) => return Err(response),
+                    Err(ReserveRefusal::Refused(body, fault, status)) => (body, fault, status),
                 }
             }
-            Unread::NoRoom(body, exhausted) => {
+            BodyError::NoRoom(body, exhausted) => {
                 let fault = over_budget(exhausted);
                 let status = reply::legacy_status(fault.kind);
                 (body, fault, status)
@@ -217,20 +224,20 @@ impl Front {
         Ok(response)
     }
 
-    /// Begins a call on its session, which may have to wait for its place; its messages go to `outlet`.
+    /// Begins a call on its session, which may have to wait for its place; its messages go to `response_stream`.
     pub(super) fn begin(
         &self,
         session: &Arc<Session>,
         principal: Arc<Principal>,
         headers: &HeaderMap,
         message: Message,
-        outlet: Arc<ResponseStream>,
-        due: Due,
-    ) -> Result<Begun, Fault> {
+        response_stream: Arc<ResponseStream>,
+        due: MessageDue,
+    ) -> Result<BegunCall, Fault> {
         let id = message.id().and_then(RequestId::parse).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidRequest, "the request has no usable id")
         })?;
-        let link = session.begin_call(id, outlet).map_err(no_room)?;
+        let link = session.begin_call(id, response_stream).map_err(no_room)?;
         let entry = self.enter(session, message.method(), due);
         let entry = entry.inspect_err(|_| link.end())?;
         let call = Call {
@@ -248,7 +255,7 @@ impl Front {
             param_headers: None,
             message,
         };
-        Ok(Begun { call, link, entry })
+        Ok(BegunCall { call, link, entry })
     }
 
     /// The session of this request. Spec: SPEC T-42, T-43.
@@ -296,21 +303,21 @@ impl Front {
 }
 
 /// A call that was begun, and how it comes to its place.
-pub(super) struct Begun {
+pub(super) struct BegunCall {
     pub(super) call: Call,
     pub(super) link: Arc<LegacyClientLink>,
     pub(super) entry: CallEntry,
 }
 
 /// Why a posted message has no answer of its own.
-enum Stopped {
+enum PostStopped {
     /// Told by a status.
     Failed(Fault),
     /// Told by a JSON-RPC error alone: a request of a live session that may come again.
     Refused(Fault),
 }
 
-impl Stopped {
+impl PostStopped {
     fn of_request(fault: Fault) -> Self {
         match fault.retry {
             Retry::Never => Self::Failed(fault),
@@ -319,7 +326,7 @@ impl Stopped {
     }
 }
 
-impl From<Fault> for Stopped {
+impl From<Fault> for PostStopped {
     fn from(fault: Fault) -> Self {
         Self::Failed(fault)
     }

@@ -10,19 +10,19 @@ use crate::lock::lock;
 
 /// Answers of one socket that are not written yet. Access lines left when the socket ends note `client_gone`.
 #[derive(Debug, Default)]
-pub(super) struct Unwritten(Mutex<HashMap<Place, Waiting>>);
+pub(super) struct UnwrittenAnswers(Mutex<HashMap<BytesAddress, UnwrittenAnswer>>);
 
 /// The address of an answer's bytes.
-type Place = usize;
+type BytesAddress = usize;
 
 #[derive(Debug)]
-struct Waiting {
+struct UnwrittenAnswer {
     /// Keeps the address taken until the answer is written.
     bytes: Bytes,
     line: Arc<AccessLine>,
 }
 
-impl Unwritten {
+impl UnwrittenAnswers {
     /// Notes an answer that is about to be sent. Without a line, the answer of an HTTP request, nothing
     /// waits.
     pub(super) fn expect(
@@ -32,7 +32,7 @@ impl Unwritten {
         line: Option<&Arc<AccessLine>>,
     ) {
         if let Some(line) = line.filter(|_| record.is_wanted()) {
-            let waiting = Waiting {
+            let waiting = UnwrittenAnswer {
                 bytes: answer.clone(),
                 line: Arc::clone(line),
             };
@@ -44,17 +44,17 @@ impl Unwritten {
     }
 
     /// The answers among `messages`, for [`written`](Self::written).
-    pub(super) fn among(&self, messages: &[Bytes]) -> Vec<Place> {
+    pub(super) fn among(&self, messages: &[Bytes]) -> Vec<BytesAddress> {
         let waiting = lock(&self.0);
         let places = messages.iter().map(place);
         places.filter(|at| waiting.contains_key(at)).collect()
     }
 
     /// Ends the lines of answers that are written.
-    pub(super) fn written(&self, answers: &[Place]) {
+    pub(super) fn written(&self, answers: &[BytesAddress]) {
         for answer in answers {
             let waiting = lock(&self.0).remove(answer);
-            if let Some(Waiting { bytes, line }) = waiting {
+            if let Some(UnwrittenAnswer { bytes, line }) = waiting {
                 line.record().sent(bytes.len());
                 line.record().answered();
             }
@@ -62,6 +62,6 @@ impl Unwritten {
     }
 }
 
-fn place(answer: &Bytes) -> Place {
+fn place(answer: &Bytes) -> BytesAddress {
     answer.as_ptr().addr()
 }

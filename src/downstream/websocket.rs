@@ -24,17 +24,17 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 
 use super::access_log::{AccessLine, AccessRecord};
-use super::channel::{Channel, End, Outgoing};
-use super::conversation::Arrival;
+use super::call_telemetry::error_word;
+use super::channel::{Channel, ChannelEnd, ChannelWriter};
+use super::channel_dispatch::IncomingMessage;
 use super::handshake::{self, NoUpgrade};
-use super::listener::Place;
-use super::liveness::{Liveness, Moving};
-use super::metered::{Meter, Metered};
-use super::modern::{self, Calls, Frames};
-use super::observe::error_word;
+use super::listener::ConnectionPermit;
+use super::liveness::{ClientLiveness, LivenessStream};
+use super::metered::{MeteredStream, ReadMeter};
+use super::modern::{self, SocketCalls, SocketFrames};
 use super::over_budget::over_budget;
-use super::socket_reader::{Incoming, SocketReader};
-use super::{Front, reply};
+use super::socket_reader::{IncomingFrame, SocketReader};
+use super::{McpService, reply};
 use crate::budget::{BudgetHolder, EXEMPT_BYTES};
 use crate::call::Principal;
 use crate::cause::chain;
@@ -51,12 +51,12 @@ const DISCARDED_BYTES: u64 = 16 << 20;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
-type Socket = WebSocketStream<Metered<Moving<TokioIo<Upgraded>>>>;
+type ClientSocket = WebSocketStream<MeteredStream<LivenessStream<TokioIo<Upgraded>>>>;
 
 /// The close code and reason sent to the client; `None` if no Close frame can be sent.
-type Close = Option<(CloseCode, &'static str)>;
+type CloseReason = Option<(CloseCode, &'static str)>;
 
-impl Front {
+impl McpService {
     /// GET with an upgrade: the socket.
     pub(super) fn open_socket(
         self: &Arc<Self>,
@@ -73,7 +73,7 @@ impl Front {
             (Err(refused), _) => return refused.response(),
         };
         if self.tasks.draining().is_cancelled() {
-            return reply::fault_response(&super::conversation::draining(), None);
+            return reply::fault_response(&super::channel_dispatch::draining(), None);
         }
         let (key, _) = self.sessions.mint_connection(principal, endpoint);
         let channel = match self.channels.open(key, endpoint, principal) {
@@ -85,14 +85,14 @@ impl Front {
         };
         let holder = self.holder(principal, &parts.extensions);
         channel.share_replies(self.reply_share(holder));
-        let outgoing = Outgoing::new(self, channel);
-        let (front, record) = (Arc::clone(self), record.clone());
+        let outgoing = ChannelWriter::new(self, channel);
+        let (service, record) = (Arc::clone(self), record.clone());
         // Keep the connection permit: the connection stays open after the upgrade.
-        let place = parts.extensions.remove::<Place>();
+        let place = parts.extensions.remove::<ConnectionPermit>();
         self.tasks.spawn(async move {
             match upgrade.await {
                 Ok(upgraded) => {
-                    front
+                    service
                         .serve_socket(upgraded, outgoing, holder, &record)
                         .await;
                 }
@@ -106,7 +106,7 @@ impl Front {
     async fn serve_socket(
         self: Arc<Self>,
         upgraded: Upgraded,
-        mut outgoing: Outgoing,
+        mut outgoing: ChannelWriter,
         holder: BudgetHolder,
         record: &AccessRecord,
     ) {
@@ -118,13 +118,13 @@ impl Front {
             .max_frame_size(Some(limit));
         let server = &self.settings.server;
         // Two pings may stay without answer.
-        let liveness = Liveness::new(server.keep_alive * 3, server.stall_timeout);
-        let io = Moving::new(TokioIo::new(upgraded), Arc::clone(&liveness));
-        let meter = Meter::new(limit);
+        let liveness = ClientLiveness::new(server.keep_alive * 3, server.stall_timeout);
+        let io = LivenessStream::new(TokioIo::new(upgraded), Arc::clone(&liveness));
+        let meter = ReadMeter::new(limit);
         let bounds = (limit, server.body_timeout);
         let reader = SocketReader::new(&self.budget, holder, Arc::clone(&meter), bounds);
-        let io = Metered::new(io, meter);
-        let socket = Socket::from_raw_socket(io, Role::Server, Some(config)).await;
+        let io = MeteredStream::new(io, meter);
+        let socket = ClientSocket::from_raw_socket(io, Role::Server, Some(config)).await;
         let (mut sink, mut stream) = socket.split();
         let channel = Arc::clone(&outgoing.channel);
         let (calls, mut frames) = modern::on_socket(&self.settings.limits);
@@ -138,7 +138,7 @@ impl Front {
                 None
             }
             // Also while a write waits.
-            () = channel.ended.cancelled() => Some(close_of(End::Slow)),
+            () = channel.ended.cancelled() => Some(close_of(ChannelEnd::Slow)),
             () = self.tasks.stopping().cancelled() => None,
         };
         // The session and the calls end before the client can come back.
@@ -154,22 +154,22 @@ impl Front {
         self: &Arc<Self>,
         (channel, opening): (&Arc<Channel>, &AccessRecord),
         mut reader: SocketReader<'_>,
-        calls: &Calls,
-        stream: &mut SplitStream<Socket>,
-        liveness: &Liveness,
-    ) -> Close {
+        calls: &SocketCalls,
+        stream: &mut SplitStream<ClientSocket>,
+        liveness: &ClientLiveness,
+    ) -> CloseReason {
         let headers = HeaderMap::new();
         loop {
             let paused = Instant::now();
             calls.room().await;
             reader.paused(paused);
             let frame = match reader.next(stream).await {
-                Incoming::Frame(frame) => frame,
-                Incoming::Slow => {
+                IncomingFrame::Frame(frame) => frame,
+                IncomingFrame::Slow => {
                     note_refused(opening, "body_timeout", 0);
                     return Some((CloseCode::Policy, "the message is slow"));
                 }
-                Incoming::NoRoom(exhausted) => {
+                IncomingFrame::NoRoom(exhausted) => {
                     let fault = over_budget(exhausted);
                     note_refused(opening, error_word(fault.kind), 0);
                     return Some((CloseCode::Again, "there is no room for the message"));
@@ -184,7 +184,7 @@ impl Front {
                     let record = line.record();
                     record.received(bytes.len());
                     let due = self.due(channel.principal.owner());
-                    let arrival = Arrival {
+                    let arrival = IncomingMessage {
                         principal: Arc::clone(&channel.principal),
                         headers: &headers,
                         fallback: Revision::LATEST_LEGACY,
@@ -194,7 +194,7 @@ impl Front {
                         over,
                     };
                     tag.within(|| {
-                        if let Err((fault, id)) = self.hear(channel, &arrival, bytes, due) {
+                        if let Err((fault, id)) = self.on_bytes(channel, &arrival, bytes, due) {
                             record.outcome(error_word(fault.kind));
                             let refusal = reply::error_response(&fault, id.as_deref());
                             channel.answer(refusal, record, Some(&line));
@@ -219,11 +219,11 @@ impl Front {
     /// old. The stall timeout of the connection limits how long the client may read nothing.
     async fn write_socket(
         &self,
-        outgoing: &mut Outgoing,
-        calls: &mut Frames,
-        sink: &mut SplitSink<Socket, Message>,
-        liveness: &Liveness,
-    ) -> Close {
+        outgoing: &mut ChannelWriter,
+        calls: &mut SocketFrames,
+        sink: &mut SplitSink<ClientSocket, Message>,
+        liveness: &ClientLiveness,
+    ) -> CloseReason {
         let every = self.settings.server.keep_alive;
         let mut pinged = Instant::now();
         loop {
@@ -274,7 +274,7 @@ impl Front {
 }
 
 /// Awaits a write while the calls of the socket run on.
-async fn beside<T>(calls: &mut Frames, writing: impl Future<Output = T>) -> T {
+async fn beside<T>(calls: &mut SocketFrames, writing: impl Future<Output = T>) -> T {
     let mut writing = pin!(writing);
     poll_fn(|cx| {
         let written = writing.as_mut().poll(cx);
@@ -292,7 +292,7 @@ fn is_stall(error: &Error) -> bool {
 }
 
 /// Close code and reason for an unreadable frame; `None` when the client is gone.
-fn refusal_of(error: &Error, opening: &AccessRecord) -> Close {
+fn refusal_of(error: &Error, opening: &AccessRecord) -> CloseReason {
     match error {
         Error::Capacity(CapacityError::MessageTooLong { size, .. }) => {
             COUNTERS.bodies_too_large.add(1);
@@ -325,22 +325,22 @@ fn text_frame(message: Bytes) -> Option<Message> {
 }
 
 /// Spec: RFC 6455 §7.4.1.
-fn close_of(end: End) -> (CloseCode, &'static str) {
+fn close_of(end: ChannelEnd) -> (CloseCode, &'static str) {
     match end {
-        End::Session => (CloseCode::Normal, "the session has ended"),
-        End::Slow => (CloseCode::Policy, "messages are not read"),
-        End::Silent => (
+        ChannelEnd::Session => (CloseCode::Normal, "the session has ended"),
+        ChannelEnd::Slow => (CloseCode::Policy, "messages are not read"),
+        ChannelEnd::Silent => (
             CloseCode::Policy,
             "neither initialize nor a modern request came",
         ),
-        End::Expired => (CloseCode::Policy, "the token has expired"),
-        End::Draining => (CloseCode::Away, "the gateway is shutting down"),
+        ChannelEnd::Expired => (CloseCode::Policy, "the token has expired"),
+        ChannelEnd::Draining => (CloseCode::Away, "the gateway is shutting down"),
     }
 }
 
 /// Says why, and reads on for a moment: a connection that is closed with unread bytes is reset,
 /// and the client never learns it.
-async fn end(mut socket: Socket, code: CloseCode, reason: &'static str) {
+async fn end(mut socket: ClientSocket, code: CloseCode, reason: &'static str) {
     let frame = CloseFrame {
         code,
         reason: reason.into(),

@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
 use super::NO_STORE;
 use crate::downstream::guard;
-use crate::downstream::listener::Place;
+use crate::downstream::listener::ConnectionPermit;
 use crate::secret::Secret;
 
 /// `X-Forwarded-For`, set by a proxy: the peer address is then not the caller's.
@@ -21,13 +21,13 @@ const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// The access rule: local callers, or callers with the token.
 #[derive(Debug)]
-pub struct Access {
+pub struct AccessRule {
     token: Option<Secret>,
 }
 
 /// Why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum AccessRefusal {
     /// The request has no token and is not from this machine.
     NoToken,
     /// The `Authorization` header has a different token.
@@ -36,7 +36,7 @@ pub(super) enum Refusal {
     NotLocal,
 }
 
-impl Access {
+impl AccessRule {
     /// With `token`, callers that present the token may connect from other machines.
     #[must_use]
     pub fn new(token: Option<Secret>) -> Self {
@@ -45,24 +45,27 @@ impl Access {
 
     /// Whether a request may proceed. A presented token is checked before the peer address: a wrong token is refused
     /// even on loopback, so that an operator who tests the token sees the error.
-    pub(super) fn check(&self, request: &Request) -> Result<(), Refusal> {
+    pub(super) fn check(&self, request: &Request) -> Result<(), AccessRefusal> {
         let presented = request.headers().get(AUTHORIZATION);
         if let (Some(token), Some(presented)) = (&self.token, presented) {
             let is_ours = bearer(presented).is_some_and(|text| is_same(text, token));
-            return is_ours.then_some(()).ok_or(Refusal::WrongToken);
+            return is_ours.then_some(()).ok_or(AccessRefusal::WrongToken);
         }
-        let peer = request.extensions().get().and_then(Place::client);
+        let peer = request
+            .extensions()
+            .get()
+            .and_then(ConnectionPermit::client);
         if peer.is_some_and(is_loopback) && is_of_this_machine(request.uri(), request.headers()) {
             return Ok(());
         }
         Err(match self.token {
-            Some(_) => Refusal::NoToken,
-            None => Refusal::NotLocal,
+            Some(_) => AccessRefusal::NoToken,
+            None => AccessRefusal::NotLocal,
         })
     }
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for AccessRefusal {
     fn into_response(self) -> Response {
         const CHALLENGE: (HeaderName, HeaderValue) =
             (WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

@@ -8,7 +8,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode, Uri};
 use tokio::time::Instant;
 
-use super::{NO_STORE, Readiness};
+use super::{AdminReadiness, NO_STORE};
 use crate::auth::Authenticator;
 use crate::clock::SharedClock;
 use crate::status::{Status, time_text};
@@ -20,7 +20,7 @@ pub struct StatusPage {
     /// Since when the gateway runs.
     pub started: Instant,
     /// Whether the gateway accepts new work.
-    pub readiness: Readiness,
+    pub readiness: AdminReadiness,
     /// Its upstreams.
     pub upstreams: Arc<Upstreams>,
     /// Its issuers.

@@ -18,16 +18,16 @@ fn settings(listen: &str, public_url: &str) -> config::HttpServerConfig {
     settings
 }
 
-fn public() -> Guard {
-    Guard::new(&settings("0.0.0.0:8080", "https://mcp.example.com/base"))
+fn public() -> OriginGuard {
+    OriginGuard::new(&settings("0.0.0.0:8080", "https://mcp.example.com/base"))
 }
 
-fn local() -> Guard {
-    Guard::new(&settings("127.0.0.1:8080", "http://127.0.0.1:8080"))
+fn local() -> OriginGuard {
+    OriginGuard::new(&settings("127.0.0.1:8080", "http://127.0.0.1:8080"))
 }
 
 fn check(
-    guard: &Guard,
+    guard: &OriginGuard,
     kind: RequestKind,
     host: &str,
     origin: &[&str],
@@ -121,7 +121,7 @@ fn loopback_origins_may_ask_a_loopback_gateway(#[case] origin: &str, #[case] all
 
 #[test]
 fn loopback_origins_may_not_ask_a_public_gateway_behind_a_loopback_listener() {
-    let guard = Guard::new(&settings("127.0.0.1:8080", "https://mcp.example.com"));
+    let guard = OriginGuard::new(&settings("127.0.0.1:8080", "https://mcp.example.com"));
     let verdict = check(
         &guard,
         RequestKind::Mcp,

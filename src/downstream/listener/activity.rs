@@ -3,20 +3,20 @@
 use tokio::time::Instant;
 
 use super::head_clock::HeadClock;
-use super::streams::Streams;
+use super::streams::StreamSpawner;
 
 /// The source that tells whether a connection is in use.
 #[derive(Debug)]
-pub(super) enum Activity {
+pub(super) enum ConnectionActivity {
     /// HTTP/1: the wait for the next request head.
     Http1(HeadClock),
     /// HTTP/2: the open streams.
-    Http2(Streams),
+    Http2(StreamSpawner),
 }
 
 /// The cost of closing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum ConnectionUse {
     /// No loss: the connection is idle, until this deadline if known.
     Idle(Option<Instant>),
     /// An answer that the peer does not read.
@@ -25,12 +25,12 @@ pub(super) enum Use {
     Busy,
 }
 
-impl Activity {
-    pub(super) fn now(&self) -> Use {
+impl ConnectionActivity {
+    pub(super) fn now(&self) -> ConnectionUse {
         match self {
             Self::Http1(clock) => clock.activity(),
-            Self::Http2(streams) if streams.are_none_open() => Use::Idle(None),
-            Self::Http2(_) => Use::Busy,
+            Self::Http2(streams) if streams.are_none_open() => ConnectionUse::Idle(None),
+            Self::Http2(_) => ConnectionUse::Busy,
         }
     }
 

@@ -10,14 +10,14 @@ use socket2::{SockFilter, SockRef};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::{BACKLOG, Settings};
+use super::{BACKLOG, ConnectionSettings};
 use crate::cause::chain;
 
 /// Accepts connections from the backlog for `server.drain_linger`, then closes the socket. Handshakes after that are
 /// not answered: the client finds the port closed on its retry, a second later.
 pub(super) async fn empty(
     socket: TcpListener,
-    settings: &Settings,
+    settings: &ConnectionSettings,
     stopping: &CancellationToken,
     mut take: impl FnMut(TcpStream, SocketAddr),
 ) {

@@ -20,14 +20,14 @@ use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower::Service;
 
-use super::Settings;
-use super::activity::Activity;
-use super::failures::Cause;
-use super::head_clock::{HeadClock, Watched};
-use super::place::Place;
-use super::preface::Prompt;
-use super::streams::Streams;
-use super::window::WatchedBody;
+use super::ConnectionSettings;
+use super::activity::ConnectionActivity;
+use super::connection_permit::ConnectionPermit;
+use super::failures::ConnectionFailure;
+use super::h2_stall::WatchedBody;
+use super::head_clock::{ClockedStream, HeadClock};
+use super::preface::PrefaceDeadline;
+use super::streams::StreamSpawner;
 use crate::config;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::runtime::wake::WakeFilter;
@@ -44,7 +44,7 @@ const MIN_BUFFER_BYTES: usize = 64 * 1024;
 
 /// The configured HTTP servers.
 #[derive(Debug)]
-pub(super) struct Protocols {
+pub(super) struct HttpServers {
     http1: http1::Builder,
     header_bytes: u32,
     header_timeout: Duration,
@@ -54,7 +54,7 @@ pub(super) struct Protocols {
     drain_linger: Duration,
 }
 
-impl Protocols {
+impl HttpServers {
     pub(super) fn new(settings: &config::HttpServerConfig, header_bytes: usize) -> Self {
         let mut http1 = http1::Builder::new();
         // Spec: RFC 6585 §5; SPEC T-17: a larger head is 431.
@@ -75,21 +75,34 @@ impl Protocols {
     }
 
     /// Serves HTTP/1.1 on `stream` until it ends, is told to end, or is too slow.
-    pub(super) async fn http1<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &TaskSpawner)
-    where
+    pub(super) async fn http1<S, A>(
+        &self,
+        stream: S,
+        exchange: ConnectionService<A>,
+        tasks: &TaskSpawner,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        A: Answer,
+        A: ResponseService,
     {
         let clock = HeadClock::new(self.header_timeout, self.idle_timeout, self.refused_timeout);
-        exchange.place.shows(Activity::Http1(clock.clone()));
+        exchange
+            .place
+            .shows(ConnectionActivity::Http1(clock.clone()));
         let mut builder = self.http1.clone();
         builder
             .timer(clock.clone())
             .header_read_timeout(self.header_timeout);
         let reporter = exchange.reporter();
-        let note_end =
-            |ended| reporter.ended(ended, |error| Cause::of_http1(error, clock.is_idle()));
-        let io = TokioIo::new(Watched::new(stream, clock.clone(), self.stall_timeout));
+        let note_end = |ended| {
+            reporter.ended(ended, |error| {
+                ConnectionFailure::of_http1(error, clock.is_idle())
+            });
+        };
+        let io = TokioIo::new(ClockedStream::new(
+            stream,
+            clock.clone(),
+            self.stall_timeout,
+        ));
         let mut connection = pin!(builder.serve_connection(io, exchange).with_upgrades());
         let end = reporter.place.end().clone();
         let wake_filter = WakeFilter::new();
@@ -113,13 +126,19 @@ impl Protocols {
 
     /// Serves HTTP/2. Only the preface has a deadline; a quiet peer is pinged; a connection without a stream is closed
     /// after a while, and an unread stream is reset. The end and a drain are announced with GOAWAY.
-    pub(super) async fn http2<S, A>(&self, stream: S, exchange: Exchange<A>, tasks: &TaskSpawner)
-    where
+    pub(super) async fn http2<S, A>(
+        &self,
+        stream: S,
+        exchange: ConnectionService<A>,
+        tasks: &TaskSpawner,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        A: Answer,
+        A: ResponseService,
     {
-        let streams = Streams::default();
-        exchange.place.shows(Activity::Http2(streams.clone()));
+        let streams = StreamSpawner::default();
+        exchange
+            .place
+            .shows(ConnectionActivity::Http2(streams.clone()));
         let mut builder = http2::Builder::new(streams.clone());
         builder
             .timer(TokioTimer::new())
@@ -128,9 +147,9 @@ impl Protocols {
             .max_concurrent_streams(H2_MAX_STREAMS)
             .max_header_list_size(self.header_bytes);
         let reporter = exchange.reporter();
-        let note_end = |ended| reporter.ended(ended, Cause::of_http2);
-        let io = TokioIo::new(Prompt::new(stream, self.header_timeout));
-        let answers = Answers {
+        let note_end = |ended| reporter.ended(ended, ConnectionFailure::of_http2);
+        let io = TokioIo::new(PrefaceDeadline::new(stream, self.header_timeout));
+        let answers = WatchedResponses {
             exchange,
             streams: streams.clone(),
         };
@@ -161,7 +180,7 @@ impl Protocols {
 }
 
 /// A service that answers requests.
-pub trait Answer:
+pub trait ResponseService:
     Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send>
     + Clone
     + Send
@@ -169,7 +188,7 @@ pub trait Answer:
 {
 }
 
-impl<S> Answer for S where
+impl<S> ResponseService for S where
     S: Service<Request<Incoming>, Response = Response<Body>, Error = Infallible, Future: Send>
         + Clone
         + Send
@@ -179,22 +198,26 @@ impl<S> Answer for S where
 
 /// The service of one connection: adds its place, with the client's address, to every request.
 #[derive(Debug, Clone)]
-pub(super) struct Exchange<A> {
+pub(super) struct ConnectionService<A> {
     service: A,
     peer: SocketAddr,
-    settings: Arc<Settings>,
-    place: Place,
+    settings: Arc<ConnectionSettings>,
+    place: ConnectionPermit,
 }
 
 /// Reports how a connection failed.
-struct Reporter {
+struct FailureReporter {
     peer: SocketAddr,
-    settings: Arc<Settings>,
-    place: Place,
+    settings: Arc<ConnectionSettings>,
+    place: ConnectionPermit,
 }
 
-impl Reporter {
-    fn ended(&self, ended: hyper::Result<()>, cause: impl FnOnce(&hyper::Error) -> Option<Cause>) {
+impl FailureReporter {
+    fn ended(
+        &self,
+        ended: hyper::Result<()>,
+        cause: impl FnOnce(&hyper::Error) -> Option<ConnectionFailure>,
+    ) {
         if let Err(error) = ended
             && let Some(cause) = cause(&error)
         {
@@ -204,8 +227,13 @@ impl Reporter {
     }
 }
 
-impl<A> Exchange<A> {
-    pub(super) fn new(service: A, peer: SocketAddr, settings: Arc<Settings>, place: Place) -> Self {
+impl<A> ConnectionService<A> {
+    pub(super) fn new(
+        service: A,
+        peer: SocketAddr,
+        settings: Arc<ConnectionSettings>,
+        place: ConnectionPermit,
+    ) -> Self {
         Self {
             service,
             peer,
@@ -215,18 +243,18 @@ impl<A> Exchange<A> {
     }
 
     /// The place of the connection.
-    pub(super) fn place(&self) -> Place {
+    pub(super) fn place(&self) -> ConnectionPermit {
         self.place.clone()
     }
 
     /// The connection ends before it has carried a request.
-    pub(super) fn failed(&self, cause: Cause, error: &dyn std::error::Error) {
+    pub(super) fn failed(&self, cause: ConnectionFailure, error: &dyn std::error::Error) {
         let failures = &self.settings.failures;
         failures.note(self.place.is_client(), cause, self.peer, error);
     }
 
-    fn reporter(&self) -> Reporter {
-        Reporter {
+    fn reporter(&self) -> FailureReporter {
+        FailureReporter {
             peer: self.peer,
             settings: Arc::clone(&self.settings),
             place: self.place.clone(),
@@ -234,10 +262,10 @@ impl<A> Exchange<A> {
     }
 }
 
-impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
+impl<A: ResponseService> hyper::service::Service<Request<Incoming>> for ConnectionService<A> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering<A::Future>;
+    type Future = PendingResponse<A::Future>;
 
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let proxies = &self.settings.proxies;
@@ -247,7 +275,7 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
         let is_trusted = || proxies.trusts(self.peer.ip());
         let tag = RequestTag::of_request(is_trusted, request.headers());
         let settings = (request.version() != Version::HTTP_2).then(|| Arc::clone(&self.settings));
-        Answering {
+        PendingResponse {
             // `call` without `poll_ready`: both services are always ready, and do no work before their future is
             // polled.
             answer: self.service.clone().call(request),
@@ -259,16 +287,16 @@ impl<A: Answer> hyper::service::Service<Request<Incoming>> for Exchange<A> {
 
 pin_project! {
     /// An answer, which says its request's id, and during a drain that its connection closes afterwards.
-    pub(super) struct Answering<F> {
+    pub(super) struct PendingResponse<F> {
         #[pin]
         answer: F,
         // Absent for HTTP/2, where GOAWAY says it.
-        settings: Option<Arc<Settings>>,
+        settings: Option<Arc<ConnectionSettings>>,
         tag: RequestTag,
     }
 }
 
-impl<F> Future for Answering<F>
+impl<F> Future for PendingResponse<F>
 where
     F: Future<Output = Result<Response<Body>, Infallible>>,
 {
@@ -282,7 +310,8 @@ where
         {
             response.headers_mut().insert(request_tag::HEADER, id);
         }
-        let draining = |settings: &Arc<Settings>| settings.draining.load(Ordering::Acquire);
+        let draining =
+            |settings: &Arc<ConnectionSettings>| settings.draining.load(Ordering::Acquire);
         if let Ok(response) = &mut answer
             && this.settings.as_ref().is_some_and(draining)
             && response.status() != StatusCode::SWITCHING_PROTOCOLS
@@ -297,12 +326,12 @@ where
 
 /// The same for HTTP/2, where it is watched whether answers are read.
 #[derive(Debug, Clone)]
-struct Answers<A> {
-    exchange: Exchange<A>,
-    streams: Streams,
+struct WatchedResponses<A> {
+    exchange: ConnectionService<A>,
+    streams: StreamSpawner,
 }
 
-impl<A: Answer> hyper::service::Service<Request<Incoming>> for Answers<A> {
+impl<A: ResponseService> hyper::service::Service<Request<Incoming>> for WatchedResponses<A> {
     type Response = Response<WatchedBody>;
     type Error = Infallible;
     type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;

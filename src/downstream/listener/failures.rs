@@ -9,7 +9,7 @@ use crate::telemetry::metrics::LABELED;
 
 /// Why a connection failed; the label of `drawbridge.connections.failed`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Cause {
+pub(super) enum ConnectionFailure {
     /// No common protocol version, a certificate that the client does not trust, no TLS at all.
     TlsHandshake,
     /// The client closed during the handshake, as probes of load balancers do: never logged.
@@ -28,7 +28,7 @@ pub(super) enum Cause {
     Accept,
 }
 
-impl Cause {
+impl ConnectionFailure {
     const fn word(self) -> &'static str {
         match self {
             Self::TlsHandshake => "tls_handshake",
@@ -77,24 +77,24 @@ impl Cause {
 
 /// Log limits of one listener, per cause.
 #[derive(Debug, Default)]
-pub(super) struct Failures {
+pub(super) struct ConnectionFailures {
     logged: LineLimit,
 }
 
-impl Failures {
+impl ConnectionFailures {
     /// Counts a client's failed connection, and logs the failure unless the same cause was logged within a minute.
     /// Failures on the admin listener are only logged.
     pub(super) fn note(
         &self,
         is_public: bool,
-        cause: Cause,
+        cause: ConnectionFailure,
         peer: SocketAddr,
         error: &dyn std::error::Error,
     ) {
         if is_public {
             LABELED.connections_failed.add(cause.word(), 1);
         }
-        if cause == Cause::TlsClosed {
+        if cause == ConnectionFailure::TlsClosed {
             return;
         }
         if let Some(muted) = self.logged.admit(cause.word()) {
@@ -105,7 +105,7 @@ impl Failures {
 
     /// Counts a connection that the system does not hand over, and logs it once a minute.
     pub(super) fn note_accept(&self, error: &io::Error) {
-        let cause = Cause::Accept;
+        let cause = ConnectionFailure::Accept;
         LABELED.connections_failed.add(cause.word(), 1);
         if let Some(muted) = self.logged.admit(cause.word()) {
             let error: &dyn std::error::Error = error;

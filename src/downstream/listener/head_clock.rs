@@ -15,19 +15,19 @@ use std::time::{Duration, Instant};
 use hyper::rt::{Sleep, Timer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::activity::Use;
-use super::stall::Stall;
+use super::activity::ConnectionUse;
+use super::stall::WriteStall;
 use crate::lock::lock;
 
 /// The deadline of one connection; a [`Timer`] for hyper.
 #[derive(Debug, Clone)]
 pub(super) struct HeadClock {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<ClockState>>,
     born: Instant,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct ClockState {
     header_timeout: Duration,
     /// A connection that has served a request may wait this long for the next one.
     idle_timeout: Duration,
@@ -41,8 +41,8 @@ struct Shared {
     first: bool,
     /// How long instead, once its client was refused for its token.
     refused_timeout: Duration,
-    client: Client,
-    writes: Writes,
+    client: TokenVerdict,
+    writes: WriteProgress,
     /// Once a drain has begun: how long a connection may wait for bytes of the next head.
     linger: Option<Duration>,
     /// Registered once with the runtime, moved only when it fires.
@@ -51,14 +51,14 @@ struct Shared {
 
 /// Verdict on the last token of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Client {
+enum TokenVerdict {
     Usual,
     Refused,
 }
 
 /// Whether the peer reads the bytes written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Writes {
+enum WriteProgress {
     Flow,
     Wait,
 }
@@ -73,7 +73,7 @@ impl HeadClock {
         let deadline = born + header_timeout;
         Self {
             born: born.into(),
-            shared: Arc::new(Mutex::new(Shared {
+            shared: Arc::new(Mutex::new(ClockState {
                 header_timeout,
                 idle_timeout,
                 served: false,
@@ -81,15 +81,15 @@ impl HeadClock {
                 begun: false,
                 first: true,
                 refused_timeout,
-                client: Client::Usual,
-                writes: Writes::Flow,
+                client: TokenVerdict::Usual,
+                writes: WriteProgress::Flow,
                 linger: None,
                 sleep: None,
             })),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
+    fn lock(&self) -> MutexGuard<'_, ClockState> {
         lock(&self.shared)
     }
 
@@ -98,7 +98,7 @@ impl HeadClock {
         let mut shared = self.lock();
         let wait = match (shared.linger, shared.served) {
             (Some(linger), _) => linger,
-            (None, true) if shared.client == Client::Refused => shared.refused_timeout,
+            (None, true) if shared.client == TokenVerdict::Refused => shared.refused_timeout,
             (None, true) => shared.idle_timeout.max(shared.header_timeout),
             (None, false) => shared.header_timeout,
         };
@@ -127,27 +127,27 @@ impl HeadClock {
     }
 
     /// Whether the connection is idle or busy now.
-    pub(super) fn activity(&self) -> Use {
+    pub(super) fn activity(&self) -> ConnectionUse {
         let shared = self.lock();
-        if shared.writes == Writes::Wait {
-            Use::Unread
+        if shared.writes == WriteProgress::Wait {
+            ConnectionUse::Unread
         } else if shared.begun {
-            Use::Busy
+            ConnectionUse::Busy
         } else {
-            Use::Idle(Some(shared.deadline))
+            ConnectionUse::Idle(Some(shared.deadline))
         }
     }
 
     /// Notes whether the client's token was refused; a refused client gets a shorter idle timeout.
     pub(super) fn refused(&self, is_refused: bool) {
         self.lock().client = if is_refused {
-            Client::Refused
+            TokenVerdict::Refused
         } else {
-            Client::Usual
+            TokenVerdict::Usual
         };
     }
 
-    fn writes(&self, writes: Writes) {
+    fn writes(&self, writes: WriteProgress) {
         self.lock().writes = writes;
     }
 
@@ -217,33 +217,33 @@ impl Sleep for HeadSleep {}
 
 /// A stream that tells the clock when bytes come, and fails when its peer takes none.
 #[derive(Debug)]
-pub(super) struct Watched<S> {
+pub(super) struct ClockedStream<S> {
     stream: S,
     clock: HeadClock,
-    writes: Stall,
+    writes: WriteStall,
     /// TLS accepts writes into its buffer and waits in flush.
-    flushes: Stall,
-    last: Writes,
+    flushes: WriteStall,
+    last: WriteProgress,
 }
 
-impl<S> Watched<S> {
+impl<S> ClockedStream<S> {
     /// `stall_timeout` is how long the peer may take nothing.
     pub(super) fn new(stream: S, clock: HeadClock, stall_timeout: Duration) -> Self {
         Self {
             stream,
             clock,
-            writes: Stall::new(stall_timeout),
-            flushes: Stall::new(stall_timeout),
-            last: Writes::Flow,
+            writes: WriteStall::new(stall_timeout),
+            flushes: WriteStall::new(stall_timeout),
+            last: WriteProgress::Flow,
         }
     }
 
     /// Tells the clock when a wait for the peer begins or is over.
     fn note<T>(&mut self, outcome: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         let now = if self.writes.is_waiting() || self.flushes.is_waiting() {
-            Writes::Wait
+            WriteProgress::Wait
         } else {
-            Writes::Flow
+            WriteProgress::Flow
         };
         if now != self.last {
             self.last = now;
@@ -253,7 +253,7 @@ impl<S> Watched<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ClockedStream<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -267,7 +267,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ClockedStream<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -312,13 +312,13 @@ mod tests {
     use super::*;
     use crate::telemetry::metrics::COUNTERS;
 
-    fn watched<S>(stream: S) -> Watched<S> {
+    fn watched<S>(stream: S) -> ClockedStream<S> {
         let clock = HeadClock::new(
             Duration::from_secs(10),
             Duration::from_secs(75),
             Duration::from_secs(10),
         );
-        Watched::new(stream, clock, Duration::from_mins(10))
+        ClockedStream::new(stream, clock, Duration::from_mins(10))
     }
 
     #[tokio::test(start_paused = true)]

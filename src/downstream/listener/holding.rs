@@ -9,7 +9,7 @@ use crate::lock::lock;
 
 /// The counts of one principal.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(super) struct PrincipalHolding {
     pub(super) owner: OwnerKey,
     /// Exchanges and streams within its share.
     exchanges: AtomicUsize,
@@ -20,7 +20,7 @@ pub(super) struct Holding {
     share: usize,
 }
 
-impl Holding {
+impl PrincipalHolding {
     /// Counts one exchange more, unless the share is used up.
     pub(super) fn open(self: &Arc<Self>) -> Option<OpenExchange> {
         let before = self.exchanges.fetch_add(1, Ordering::Relaxed);
@@ -45,7 +45,7 @@ impl Holding {
 /// An exchange or a stream within the share of its principal; counted until it is dropped.
 #[derive(Debug)]
 #[must_use = "the exchange counts until this is dropped"]
-pub(in crate::downstream) struct OpenExchange(Arc<Holding>);
+pub(in crate::downstream) struct OpenExchange(Arc<PrincipalHolding>);
 
 impl Drop for OpenExchange {
     fn drop(&mut self) {
@@ -55,11 +55,11 @@ impl Drop for OpenExchange {
 
 /// The counts of all principals; an owner without exchanges and connections is removed.
 #[derive(Debug, Default)]
-pub(super) struct Holdings(Mutex<HashMap<OwnerKey, Weak<Holding>>>);
+pub(super) struct PrincipalHoldings(Mutex<HashMap<OwnerKey, Weak<PrincipalHolding>>>);
 
-impl Holdings {
+impl PrincipalHoldings {
     /// The counts of `owner`; `share` is used if the owner is new.
-    pub(super) fn of(&self, owner: OwnerKey, share: usize) -> Arc<Holding> {
+    pub(super) fn of(&self, owner: OwnerKey, share: usize) -> Arc<PrincipalHolding> {
         let mut all = lock(&self.0);
         if let Some(known) = all.get(&owner).and_then(Weak::upgrade) {
             return known;
@@ -67,7 +67,7 @@ impl Holdings {
         if all.len() == all.capacity() {
             all.retain(|_, holding| holding.strong_count() > 0);
         }
-        let new = Arc::new(Holding {
+        let new = Arc::new(PrincipalHolding {
             owner,
             exchanges: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn shares_are_used_up_by_open_exchanges_of_their_principal_alone() {
-        let holdings = Holdings::default();
+        let holdings = PrincipalHoldings::default();
         let alice = holdings.of(owner("alice"), 2);
         let open = [alice.open(), alice.open()];
         assert!(open.iter().all(Option::is_some));
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn principals_that_hold_nothing_are_forgotten() {
-        let holdings = Holdings::default();
+        let holdings = PrincipalHoldings::default();
         for number in 0..10_000 {
             drop(holdings.of(owner(&number.to_string()), 1));
         }

@@ -22,11 +22,11 @@ const ANSWER: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
 
 /// Refuses connections for which no permit is free.
 #[derive(Debug)]
-pub(super) struct Overload {
+pub(super) struct OverloadRefusals {
     turns: Arc<Semaphore>,
 }
 
-impl Default for Overload {
+impl Default for OverloadRefusals {
     fn default() -> Self {
         Self {
             turns: Arc::new(Semaphore::new(POLITE_REFUSALS)),
@@ -34,7 +34,7 @@ impl Default for Overload {
     }
 }
 
-impl Overload {
+impl OverloadRefusals {
     /// Answers 503 on a plaintext connection; a TLS handshake would cost more than it tells.
     pub(super) fn refuse(&self, stream: std::net::TcpStream, tls: bool, tasks: &TaskSpawner) {
         let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() else {

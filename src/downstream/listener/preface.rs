@@ -16,13 +16,13 @@ const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
 /// A stream that fails when its first bytes are late.
 #[derive(Debug)]
-pub(super) struct Prompt<S> {
+pub(super) struct PrefaceDeadline<S> {
     stream: S,
     /// Bytes of the preface still missing, and the deadline; `None` once the preface has arrived.
     waiting: Option<(usize, Pin<Box<Sleep>>)>,
 }
 
-impl<S> Prompt<S> {
+impl<S> PrefaceDeadline<S> {
     pub(super) fn new(stream: S, patience: Duration) -> Self {
         let until = Box::pin(tokio::time::sleep(patience));
         Self {
@@ -32,7 +32,7 @@ impl<S> Prompt<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PrefaceDeadline<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -54,7 +54,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prompt<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Prompt<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PrefaceDeadline<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

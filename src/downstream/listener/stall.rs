@@ -18,12 +18,12 @@ use crate::telemetry::metrics::COUNTERS;
 /// The kernel reports the socket writable only when a third of its buffer, 4 MiB at most, is free: with a patience of
 /// ten minutes, a peer that reads 3 KiB a second is not cut off.
 #[derive(Debug)]
-pub(super) struct Stall {
+pub(super) struct WriteStall {
     patience: Duration,
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
-impl Stall {
+impl WriteStall {
     pub(super) fn new(patience: Duration) -> Self {
         Self {
             patience,

@@ -12,32 +12,32 @@ use hyper::rt::Executor;
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::Notify;
 
-use super::window::{Window, Windows};
+use super::h2_stall::{StreamWindow, StreamWindows};
 use crate::lock::lock;
 
 /// Spawns and counts the streams of one connection.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Streams(Arc<Counts>);
+pub(super) struct StreamSpawner(Arc<StreamCounts>);
 
 #[derive(Debug, Default)]
-struct Counts {
+struct StreamCounts {
     begun: AtomicU64,
     ended: AtomicU64,
-    windows: Windows,
+    windows: StreamWindows,
     /// Whether the client's token was refused; `refused` is notified when this becomes true.
     is_refused: AtomicBool,
     refused: Notify,
     /// Window of the next stream: set by `window()`, taken when hyper spawns the stream.
-    next: Mutex<Option<Arc<Window>>>,
+    next: Mutex<Option<Arc<StreamWindow>>>,
 }
 
 /// A running stream, counted as ended on drop.
-struct Open {
-    counts: Arc<Counts>,
+struct RunningStream {
+    counts: Arc<StreamCounts>,
     number: u64,
 }
 
-impl Streams {
+impl StreamSpawner {
     /// Resolves when no stream was open for `patience`; takes up to twice `patience`. A timer reset by every stream
     /// would cost each request more.
     ///
@@ -86,7 +86,7 @@ impl Streams {
     /// The window of the request that is served now: hyper calls the service, and then hands over the
     /// stream before it takes the next request. For a CONNECT that succeeds it would hand over another
     /// future later, in between: none does, as its target has no path and every endpoint has one.
-    pub(super) fn window(&self) -> Arc<Window> {
+    pub(super) fn window(&self) -> Arc<StreamWindow> {
         let window = self.0.windows.new_window();
         *lock(&self.0.next) = Some(Arc::clone(&window));
         window
@@ -115,17 +115,17 @@ impl Streams {
     }
 
     fn counts(&self) -> (u64, u64) {
-        let Counts { begun, ended, .. } = &*self.0;
+        let StreamCounts { begun, ended, .. } = &*self.0;
         (begun.load(Ordering::Relaxed), ended.load(Ordering::Relaxed))
     }
 }
 
-impl<F> Executor<F> for Streams
+impl<F> Executor<F> for StreamSpawner
 where
     F: Future<Output: Send> + Send + 'static,
 {
     fn execute(&self, stream: F) {
-        let open = Open {
+        let open = RunningStream {
             number: self.0.begun.fetch_add(1, Ordering::Relaxed),
             counts: Arc::clone(&self.0),
         };
@@ -148,7 +148,7 @@ where
     }
 }
 
-impl Drop for Open {
+impl Drop for RunningStream {
     fn drop(&mut self) {
         self.counts.windows.forget(self.number);
         self.counts.ended.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +166,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_idle_when_its_last_stream_is_long_over() {
-        let streams = Streams::default();
+        let streams = StreamSpawner::default();
         let (end, ended) = oneshot::channel::<()>();
         streams.execute(ended);
         let waits = timeout(10 * PATIENCE, streams.idle(PATIENCE)).await;
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_short_stream_keeps_a_connection() {
-        let streams = Streams::default();
+        let streams = StreamSpawner::default();
         let mut idle = std::pin::pin!(streams.idle(PATIENCE));
         for _ in 0..5 {
             let waits = timeout(PATIENCE / 2, idle.as_mut()).await;

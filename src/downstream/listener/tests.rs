@@ -67,32 +67,31 @@ pub(super) fn start(change: impl FnOnce(&mut config::HttpServerConfig)) -> Runni
     let (release, entered) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let dropped = Arc::new(Notify::new());
     let (told, told_of_large) = (Arc::clone(&dropped), Arc::clone(&dropped));
-    let (gate, wake_filter) = (Arc::clone(&release), Arc::clone(&entered));
+    let (gate, notify) = (Arc::clone(&release), Arc::clone(&entered));
     let slow = move || async move {
-        wake_filter.notify_one();
+        notify.notify_one();
         gate.notified().await;
         "done"
     };
-    let service =
-        Router::new()
-            .route("/", get(|| async { "hello" }))
-            .route(
-                "/peer",
-                get(|Extension(place): Extension<Place>| async move {
-                    place.client().unwrap().to_string()
-                }),
-            )
-            .route(
-                "/known",
-                get(|Extension(place): Extension<Place>| async move {
-                    let owner = Principal::anonymous().owner();
-                    place.begin(owner, false).map_or("crowded", |_| "known")
-                }),
-            )
-            .route("/echo", post(|body: String| async { body }))
-            .route("/endless", get(move || async move { endless(&told) }))
-            .route("/large", get(move || async move { large(&told_of_large) }))
-            .route("/slow", get(slow));
+    let service = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route(
+            "/peer",
+            get(|Extension(place): Extension<ConnectionPermit>| async move {
+                place.client().unwrap().to_string()
+            }),
+        )
+        .route(
+            "/known",
+            get(|Extension(place): Extension<ConnectionPermit>| async move {
+                let owner = Principal::anonymous().owner();
+                place.begin(owner, false).map_or("crowded", |_| "known")
+            }),
+        )
+        .route("/echo", post(|body: String| async { body }))
+        .route("/endless", get(move || async move { endless(&told) }))
+        .route("/large", get(move || async move { large(&told_of_large) }))
+        .route("/slow", get(slow));
     let address = listener.local_addr();
     let tasks = TaskSpawner::new();
     tasks.spawn(listener.run(service, tasks.clone(), Workers::only_this()));

@@ -47,21 +47,21 @@ pub enum TlsError {
 
 /// The certificate shown in handshakes, and the files with certificate and key.
 #[derive(Debug)]
-pub(super) struct Certificate {
+pub(super) struct ShownCertificate {
     files: config::TlsConfig,
     current: Mutex<Arc<ServerConfig>>,
     /// Contents of both files at the last check.
-    seen: Mutex<Pair>,
+    seen: Mutex<CertificatePair>,
 }
 
 /// The bytes of both files.
 #[derive(Debug, PartialEq, Eq)]
-struct Pair {
+struct CertificatePair {
     cert: Vec<u8>,
     key: Vec<u8>,
 }
 
-impl Certificate {
+impl ShownCertificate {
     /// Reads the configured files. Needs an installed rustls provider.
     ///
     /// # Errors
@@ -73,7 +73,7 @@ impl Certificate {
                 source,
             })
         };
-        let pair = Pair {
+        let pair = CertificatePair {
             cert: read(&files.cert)?,
             key: read(&files.key)?,
         };
@@ -100,8 +100,8 @@ impl Certificate {
     }
 
     /// Loads changed files; `refused` is the last pair that could not be loaded.
-    async fn look(&self, refused: &mut Option<Refused>) {
-        let pair = match Pair::read(&self.files).await {
+    async fn look(&self, refused: &mut Option<UnusablePair>) {
+        let pair = match CertificatePair::read(&self.files).await {
             Ok(pair) => pair,
             Err(error) => return self.refuse(refused, None, &error),
         };
@@ -122,10 +122,15 @@ impl Certificate {
 
     /// Keeps the certificate in use. The second look that finds the same pair warns, once: between two
     /// writes a new certificate stands beside the old key.
-    fn refuse(&self, refused: &mut Option<Refused>, pair: Option<Pair>, error: &TlsError) {
+    fn refuse(
+        &self,
+        refused: &mut Option<UnusablePair>,
+        pair: Option<CertificatePair>,
+        error: &TlsError,
+    ) {
         let before = refused.as_mut().filter(|before| before.pair == pair);
         let Some(before) = before else {
-            *refused = Some(Refused { pair, said: false });
+            *refused = Some(UnusablePair { pair, said: false });
             return;
         };
         if !std::mem::replace(&mut before.said, true) {
@@ -141,14 +146,14 @@ impl Certificate {
 
 /// A pair that could not be used.
 #[derive(Debug)]
-struct Refused {
+struct UnusablePair {
     /// Absent where a file could not be read.
-    pair: Option<Pair>,
+    pair: Option<CertificatePair>,
     /// Whether the refusal was logged.
     said: bool,
 }
 
-impl Pair {
+impl CertificatePair {
     async fn read(files: &config::TlsConfig) -> Result<Self, TlsError> {
         Ok(Self {
             cert: read(&files.cert).await?,

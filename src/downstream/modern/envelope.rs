@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::refusal::Refusal;
+use super::refusal::RequestRefusal;
 use crate::call::{LogLevel, MAX_DECLARED};
 use crate::protocol::headers::{
     self, HeaderError, MCP_METHOD, MCP_NAME, MCP_PARAM_PREFIX, MCP_PROTOCOL_VERSION,
@@ -15,7 +15,7 @@ use crate::protocol::{Era, Message, MessageKind, Revision, extensions, header_va
 
 /// The envelope of a request that passed every check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Envelope {
+pub(super) struct RequestEnvelope {
     /// JSON text of the client's capabilities.
     pub(super) capabilities: String,
     /// The least severe log messages wanted; none when absent (SPEC C-21).
@@ -26,18 +26,18 @@ pub(super) struct Envelope {
     pub(super) param_headers: Option<Vec<(HeaderName, HeaderValue)>>,
 }
 
-impl Envelope {
+impl RequestEnvelope {
     /// Refuses a request that did not declare the tasks extension. Spec: SPEC K-12, M-76.
-    pub(super) fn needs_tasks(&self, message: &'static str) -> Result<(), Refusal> {
+    pub(super) fn needs_tasks(&self, message: &'static str) -> Result<(), RequestRefusal> {
         if extensions::declares(&self.capabilities, extensions::TASKS) {
             return Ok(());
         }
         let needed = format!(r#"{{"extensions":{{"{}":{{}}}}}}"#, extensions::TASKS);
-        Err(Refusal::capability(message, &needed))
+        Err(RequestRefusal::capability(message, &needed))
     }
 }
 
-/// Whether a message is for the modern front: its `_meta` says so, or its header names a modern revision and the body
+/// Whether a message is for the modern service: its `_meta` says so, or its header names a modern revision and the body
 /// has no mark of the legacy era. Spec: SPEC M-19, M-03, M-22.
 pub(in crate::downstream) fn is_modern(headers: &HeaderMap, message: &Message) -> bool {
     if meta::is_modern(message) {
@@ -57,10 +57,13 @@ pub(in crate::downstream) fn names_modern(headers: &HeaderMap) -> bool {
 /// Reads the envelope of a request.
 ///
 /// # Errors
-/// The [`Refusal`] that is its answer.
-pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, Refusal> {
+/// The [`RequestRefusal`] that is its answer.
+pub(super) fn read(
+    headers: &HeaderMap,
+    message: &Message,
+) -> Result<RequestEnvelope, RequestRefusal> {
     // Spec: SPEC M-04.
-    let said = Said::read(headers)?;
+    let said = DescriptiveHeaders::read(headers)?;
     let method = message.method().unwrap_or_default();
     let (version, mut envelope) = metadata(message)?;
     // Spec: SPEC M-07 to M-12.
@@ -81,22 +84,22 @@ pub(super) fn read(headers: &HeaderMap, message: &Message) -> Result<Envelope, R
 /// The same for a request that came without headers of its own.
 ///
 /// # Errors
-/// The [`Refusal`] that is its answer.
-pub(super) fn read_body(message: &Message) -> Result<Envelope, Refusal> {
+/// The [`RequestRefusal`] that is its answer.
+pub(super) fn read_body(message: &Message) -> Result<RequestEnvelope, RequestRefusal> {
     let (version, envelope) = metadata(message)?;
     served(&version, message.method().unwrap_or_default(), &envelope)?;
     Ok(envelope)
 }
 
-fn served(version: &str, method: &str, envelope: &Envelope) -> Result<(), Refusal> {
+fn served(version: &str, method: &str, envelope: &RequestEnvelope) -> Result<(), RequestRefusal> {
     // Spec: SPEC M-13.
     if Revision::parse(version).is_none_or(|revision| revision.era() != Era::Modern) {
-        return Err(Refusal::version(version));
+        return Err(RequestRefusal::version(version));
     }
     let known = methods::lookup(method);
     // Spec: SPEC M-14.
     if !known.is_none_or(is_served) {
-        return Err(Refusal::method(method, version));
+        return Err(RequestRefusal::method(method, version));
     }
     // Spec: SPEC K-12.
     if known.is_some_and(concerns_task) {
@@ -115,25 +118,27 @@ fn concerns_task(known: &MethodRow) -> bool {
 }
 
 /// Version and envelope in `params._meta`. Spec: SPEC M-05, M-06.
-fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
+fn metadata(message: &Message) -> Result<(Cow<'_, str>, RequestEnvelope), RequestRefusal> {
     let version = message
         .meta(meta::PROTOCOL_VERSION)
         .and_then(json::string)
-        .ok_or_else(|| Refusal::key(meta::PROTOCOL_VERSION, "a string"))?;
+        .ok_or_else(|| RequestRefusal::key(meta::PROTOCOL_VERSION, "a string"))?;
     let capabilities = message
         .meta(meta::CLIENT_CAPABILITIES)
         .filter(|text| text.len() <= MAX_DECLARED && json::is_object(text))
-        .ok_or_else(|| Refusal::key(meta::CLIENT_CAPABILITIES, "an object of 64 KiB at most"))?;
+        .ok_or_else(|| {
+            RequestRefusal::key(meta::CLIENT_CAPABILITIES, "an object of 64 KiB at most")
+        })?;
     let level = match message.meta(meta::LOG_LEVEL) {
         // Written by clients that have none.
         None | Some("null") => None,
         Some(text) => Some(
             json::string(text)
                 .and_then(|word| LogLevel::parse(&word))
-                .ok_or_else(|| Refusal::key(meta::LOG_LEVEL, "one of debug … emergency"))?,
+                .ok_or_else(|| RequestRefusal::key(meta::LOG_LEVEL, "one of debug … emergency"))?,
         ),
     };
-    let envelope = Envelope {
+    let envelope = RequestEnvelope {
         capabilities: capabilities.to_owned(),
         level,
         progress: meta::progress_token(message).map(str::to_owned),
@@ -143,18 +148,18 @@ fn metadata(message: &Message) -> Result<(Cow<'_, str>, Envelope), Refusal> {
 }
 
 /// Headers that describe the request, collected in one walk over all headers.
-struct Said<'a> {
-    version: Line<'a>,
-    method: Line<'a>,
-    name: Line<'a>,
+struct DescriptiveHeaders<'a> {
+    version: RepeatedHeader<'a>,
+    method: RepeatedHeader<'a>,
+    name: RepeatedHeader<'a>,
     /// Headers that carry single arguments.
     params: Vec<(HeaderName, HeaderValue)>,
 }
 
-impl<'a> Said<'a> {
+impl<'a> DescriptiveHeaders<'a> {
     /// Collects the headers; a duplicate is refused.
-    fn read(headers: &'a HeaderMap) -> Result<Self, Refusal> {
-        let line = |name| Line { name, value: None };
+    fn read(headers: &'a HeaderMap) -> Result<Self, RequestRefusal> {
+        let line = |name| RepeatedHeader { name, value: None };
         let mut said = Self {
             version: line(MCP_PROTOCOL_VERSION),
             method: line(MCP_METHOD),
@@ -183,13 +188,13 @@ impl<'a> Said<'a> {
 }
 
 /// A header that repeats a member of the body; `value` is `None` if absent.
-struct Line<'a> {
+struct RepeatedHeader<'a> {
     name: HeaderName,
     value: Option<&'a HeaderValue>,
 }
 
-impl<'a> Line<'a> {
-    fn text(&self) -> Result<Option<Cow<'a, str>>, Refusal> {
+impl<'a> RepeatedHeader<'a> {
+    fn text(&self) -> Result<Option<Cow<'a, str>>, RequestRefusal> {
         let Some(value) = self.value else {
             return Ok(None);
         };
@@ -197,7 +202,7 @@ impl<'a> Line<'a> {
         header_value::decode(value).map(Some).ok_or_else(malformed)
     }
 
-    fn agrees(&self, body: &str) -> Result<(), Refusal> {
+    fn agrees(&self, body: &str) -> Result<(), RequestRefusal> {
         let name = &self.name;
         if self
             .value
@@ -206,17 +211,19 @@ impl<'a> Line<'a> {
             return Ok(());
         }
         match self.text()? {
-            None => Err(Refusal::mismatch(format!("header {name} is missing"))),
+            None => Err(RequestRefusal::mismatch(format!(
+                "header {name} is missing"
+            ))),
             Some(value) if *value == *body => Ok(()),
-            Some(_) => Err(Refusal::mismatch(format!(
+            Some(_) => Err(RequestRefusal::mismatch(format!(
                 "header {name} and the body disagree"
             ))),
         }
     }
 }
 
-fn mismatch(error: &HeaderError) -> Refusal {
-    Refusal::mismatch(error.to_string())
+fn mismatch(error: &HeaderError) -> RequestRefusal {
+    RequestRefusal::mismatch(error.to_string())
 }
 
 /// Whether the method is served here. Unknown methods are served too: an upstream's extension may define them.

@@ -14,8 +14,8 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{self, Stream};
 use http::{Response, StatusCode};
 
-use super::link::{ModernLink, Outcome};
-use super::outlet::{Next, Outlet};
+use super::link::{ExchangeOutcome, ModernClientLink};
+use super::response_queue::{QueueItem, ResponseQueue};
 use crate::call::Reply;
 use crate::downstream::plain_events::{PlainEvents, encode};
 use crate::downstream::reply;
@@ -26,41 +26,44 @@ use crate::telemetry::request_tag::TaggedWork;
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// The whole way of a call, part of its request wherever it is polled.
-pub(super) type CallFuture = TaggedWork<BoxFuture<'static, Outcome>>;
+pub(super) type CallFuture = TaggedWork<BoxFuture<'static, ExchangeOutcome>>;
 
 /// An exchange that waits for its call. Dropped before the end, it cancels the call.
-pub(super) struct Exchange {
+pub(super) struct ModernExchange {
     /// The call's future, if this exchange drives the call.
     future: Option<CallFuture>,
-    link: Arc<ModernLink>,
-    outlet: Arc<Outlet<Outcome>>,
+    link: Arc<ModernClientLink>,
+    response_queue: Arc<ResponseQueue<ExchangeOutcome>>,
     ended: bool,
     /// Counts the exchange while its response is an event stream.
     open: Option<GaugeGuard>,
 }
 
-impl Exchange {
+impl ModernExchange {
     /// An exchange that drives its call.
     pub(super) fn new(
         future: CallFuture,
-        link: Arc<ModernLink>,
-        outlet: Arc<Outlet<Outcome>>,
+        link: Arc<ModernClientLink>,
+        response_queue: Arc<ResponseQueue<ExchangeOutcome>>,
     ) -> Self {
         Self {
             future: Some(future),
             link,
-            outlet,
+            response_queue,
             ended: false,
             open: None,
         }
     }
 
     /// An exchange that took a parked call over, which runs on by itself.
-    pub(super) fn of_parked(link: Arc<ModernLink>, outlet: Arc<Outlet<Outcome>>) -> Self {
+    pub(super) fn of_parked(
+        link: Arc<ModernClientLink>,
+        response_queue: Arc<ResponseQueue<ExchangeOutcome>>,
+    ) -> Self {
         Self {
             future: None,
             link,
-            outlet,
+            response_queue,
             ended: false,
             open: None,
         }
@@ -75,8 +78,8 @@ impl Exchange {
                 return Poll::Ready(None);
             };
             match ready!(running.poll_next(cx)) {
-                Next::Notices(notices) => Poll::Ready(Some(notices)),
-                Next::End(outcome) => {
+                QueueItem::Notices(notices) => Poll::Ready(Some(notices)),
+                QueueItem::End(outcome) => {
                     let last = message(outcome, &id);
                     let last = last.map(|message| running.link.hold(message));
                     exchange = None;
@@ -86,17 +89,17 @@ impl Exchange {
         })
     }
 
-    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Next<Outcome>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<QueueItem<ExchangeOutcome>> {
         if let Some(future) = &mut self.future {
             // No wake-up for messages of this poll: `poll_next` below reads them.
-            self.outlet.rest();
+            self.response_queue.rest();
             if let Poll::Ready(outcome) = future.poll_unpin(cx) {
                 self.future = None;
                 self.link.finish(outcome);
             }
         }
-        let next = self.outlet.poll_next(cx);
-        if let Poll::Ready(Next::End(_)) = next {
+        let next = self.response_queue.poll_next(cx);
+        if let Poll::Ready(QueueItem::End(_)) = next {
             self.ended = true;
             self.detach();
         }
@@ -133,8 +136,8 @@ impl Exchange {
         })
         .await;
         let head = match first {
-            Some(Next::End(outcome)) => return whole(&self.link, outcome, &id),
-            Some(Next::Notices(notices)) => notices,
+            Some(QueueItem::End(outcome)) => return whole(&self.link, outcome, &id),
+            Some(QueueItem::Notices(notices)) => notices,
             None => Vec::new(),
         };
         let mut first = BytesMut::new();
@@ -145,7 +148,7 @@ impl Exchange {
     }
 }
 
-impl Drop for Exchange {
+impl Drop for ModernExchange {
     fn drop(&mut self) {
         if !self.ended {
             self.link.abandon();
@@ -154,25 +157,29 @@ impl Drop for Exchange {
 }
 
 /// The JSON-RPC response of an outcome; `None` for a cancelled call.
-fn message(outcome: Outcome, id: &str) -> Option<Bytes> {
+fn message(outcome: ExchangeOutcome, id: &str) -> Option<Bytes> {
     match outcome {
-        Outcome::Reply(_, reply) | Outcome::Denied(_, reply) => Some(reply.into_response(id)),
-        Outcome::Parked(result) => Some(Reply::Result(result).into_response(id)),
-        Outcome::Cancelled => None,
+        ExchangeOutcome::Reply(_, reply) | ExchangeOutcome::Denied(_, reply) => {
+            Some(reply.into_response(id))
+        }
+        ExchangeOutcome::Parked(result) => Some(Reply::Result(result).into_response(id)),
+        ExchangeOutcome::Cancelled => None,
     }
 }
 
 /// The answer of an exchange that has not become a stream.
-fn whole(link: &ModernLink, outcome: Outcome, id: &str) -> Response<Body> {
+fn whole(link: &ModernClientLink, outcome: ExchangeOutcome, id: &str) -> Response<Body> {
     match outcome {
-        Outcome::Reply(status, reply) => {
+        ExchangeOutcome::Reply(status, reply) => {
             let body = link.hold(reply.into_response(id));
             reply::retryable(reply::json_response(status, body))
         }
-        Outcome::Denied(denied, reply) => reply::denied_call(&denied, reply.into_response(id)),
-        Outcome::Parked(result) => {
+        ExchangeOutcome::Denied(denied, reply) => {
+            reply::denied_call(&denied, reply.into_response(id))
+        }
+        ExchangeOutcome::Parked(result) => {
             reply::json_response(StatusCode::OK, Reply::Result(result).into_response(id))
         }
-        Outcome::Cancelled => reply::empty(StatusCode::NO_CONTENT),
+        ExchangeOutcome::Cancelled => reply::empty(StatusCode::NO_CONTENT),
     }
 }

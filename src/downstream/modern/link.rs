@@ -12,11 +12,11 @@ use http::StatusCode;
 use tokio_util::sync::CancellationToken;
 
 use super::answers;
-use super::envelope::Envelope;
-use super::outlet::Outlet;
-use super::parking::Parking;
-use super::round::{Rounds, Stage};
-use super::ticket::{Asker, LIFE, Ticket};
+use super::envelope::RequestEnvelope;
+use super::parking::ParkedCalls;
+use super::request_state::{LIFE, RequestBinding, RequestState};
+use super::response_queue::ResponseQueue;
+use super::round::{InputRounds, RoundStage};
 use crate::auth;
 use crate::budget::{KeptLeases, ReplyRoom, ReplyShare};
 use crate::call::{
@@ -34,7 +34,7 @@ use crate::telemetry::trace::TraceContext;
 
 /// How an exchange ends.
 #[derive(Debug)]
-pub(super) enum Outcome {
+pub(super) enum ExchangeOutcome {
     /// A reply, and the status it has when no stream has begun.
     Reply(StatusCode, Reply),
     /// Refused by policy, with its challenge, before anything was sent upstream.
@@ -47,7 +47,7 @@ pub(super) enum Outcome {
 
 /// Preferences of the exchange that waits for a call: capabilities, log level, progress token.
 #[derive(Debug, Clone)]
-pub(super) struct Wants {
+pub(super) struct ExchangePreferences {
     /// Capabilities of the client, for questions.
     pub(super) capabilities: ClientCapabilities,
     level: Option<LogLevel>,
@@ -55,8 +55,8 @@ pub(super) struct Wants {
     progress: Option<String>,
 }
 
-impl Wants {
-    pub(super) fn new(capabilities: ClientCapabilities, envelope: &Envelope) -> Self {
+impl ExchangePreferences {
+    pub(super) fn new(capabilities: ClientCapabilities, envelope: &RequestEnvelope) -> Self {
         Self {
             capabilities,
             level: envelope.level,
@@ -66,21 +66,21 @@ impl Wants {
 }
 
 /// Dependencies of a call's questions.
-pub(super) struct Desk {
-    pub(super) parking: Arc<Parking>,
+pub(super) struct InputContext {
+    pub(super) parking: Arc<ParkedCalls>,
     pub(super) relay: Arc<Relay>,
     pub(super) session: Arc<Session>,
     /// Binding, endpoint and request that a retry must match.
-    pub(super) asker: Asker,
+    pub(super) request_binding: RequestBinding,
     pub(super) owner: OwnerKey,
     /// The caller's share of the reply budget.
     pub(super) share: Option<ReplyShare>,
 }
 
 /// A running call.
-pub(super) struct ModernLink {
+pub(super) struct ModernClientLink {
     pub(super) me: Weak<Self>,
-    pub(super) desk: Desk,
+    pub(super) desk: InputContext,
     upstream: OnceLock<Arc<str>>,
     trace: OnceLock<TraceContext>,
     cancel: CancellationToken,
@@ -90,26 +90,26 @@ pub(super) struct ModernLink {
     leases: KeptLeases,
     /// Held by the question that waits for the call's place among the parked ones.
     pub(super) placing: tokio::sync::Mutex<()>,
-    state: Mutex<State>,
+    state: Mutex<TakeoverState>,
 }
 
 /// State replaced when a retry takes the call over.
-pub(super) struct State {
-    pub(super) stage: Stage,
-    pub(super) wants: Wants,
+pub(super) struct TakeoverState {
+    pub(super) stage: RoundStage,
+    pub(super) wants: ExchangePreferences,
     /// The newest progress while nobody waits.
     pub(super) kept: Option<Notice>,
-    pub(super) rounds: Rounds,
+    pub(super) rounds: InputRounds,
     /// Record of the waiting request, which notes how the call ends.
     pub(super) record: AccessRecord,
 }
 
-impl ModernLink {
-    /// A call that `outlet` waits for, on behalf of the request that `record` is about.
+impl ModernClientLink {
+    /// A call that `response_queue` waits for, on behalf of the request that `record` is about.
     pub(super) fn new(
-        desk: Desk,
-        wants: Wants,
-        outlet: Arc<Outlet<Outcome>>,
+        desk: InputContext,
+        wants: ExchangePreferences,
+        response_queue: Arc<ResponseQueue<ExchangeOutcome>>,
         record: AccessRecord,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
@@ -121,11 +121,11 @@ impl ModernLink {
             first_progress: wants.progress.clone(),
             leases: KeptLeases::default(),
             placing: tokio::sync::Mutex::default(),
-            state: Mutex::new(State {
-                stage: Stage::Awaited(outlet),
+            state: Mutex::new(TakeoverState {
+                stage: RoundStage::Awaited(response_queue),
                 wants,
                 kept: None,
-                rounds: Rounds::default(),
+                rounds: InputRounds::default(),
                 record,
             }),
         })
@@ -161,12 +161,12 @@ impl ModernLink {
         self.lock().record.clone()
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, TakeoverState> {
         lock(&self.state)
     }
 
     /// The notice in the form that `wants` asks for; `None` if unwanted.
-    pub(super) fn wanted(&self, wants: &Wants, notice: Notice) -> Option<Notice> {
+    pub(super) fn wanted(&self, wants: &ExchangePreferences, notice: Notice) -> Option<Notice> {
         match &notice.kind {
             // Spec: SPEC C-21, M-42.
             NoticeKind::Log => {
@@ -200,8 +200,11 @@ impl ModernLink {
     fn suspend(&self, entries: &[(String, InputRequest)], carry: CarriedState) -> InputOutcome {
         let parking = &self.desk.parking;
         let expires = parking.clock.now() + LIFE;
-        let ticket = Ticket::Carried(carry);
-        let sealed = self.desk.asker.seal(&parking.sealer, &ticket, expires);
+        let request_state = RequestState::Carried(carry);
+        let sealed = self
+            .desk
+            .request_binding
+            .seal(&parking.sealer, &request_state, expires);
         if sealed.len() > Purpose::RequestState.max_len() {
             return InputOutcome::CannotAsk("the upstream's state is too large".to_owned());
         }
@@ -214,16 +217,16 @@ impl ModernLink {
     }
 }
 
-impl std::fmt::Debug for ModernLink {
+impl std::fmt::Debug for ModernClientLink {
     /// Shows no state: sessions and calls know each other.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ModernLink")
+        f.debug_struct("ModernClientLink")
             .field("upstream", &self.upstream)
             .finish_non_exhaustive()
     }
 }
 
-impl DownstreamLink for ModernLink {
+impl DownstreamLink for ModernClientLink {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.desk.session.capabilities
     }
@@ -231,15 +234,15 @@ impl DownstreamLink for ModernLink {
     fn notify(&self, notice: Notice) {
         let mut state = self.lock();
         match &state.stage {
-            Stage::Awaited(outlet) => {
+            RoundStage::Awaited(response_queue) => {
                 if let Some(notice) = self.wanted(&state.wants, notice) {
-                    outlet.notify(notice);
+                    response_queue.notify(notice);
                 }
             }
-            Stage::Waiting if matches!(notice.kind, NoticeKind::Progress { .. }) => {
+            RoundStage::Waiting if matches!(notice.kind, NoticeKind::Progress { .. }) => {
                 state.kept = Some(notice);
             }
-            Stage::Waiting | Stage::Finished(_) | Stage::Over => {}
+            RoundStage::Waiting | RoundStage::Finished(_) | RoundStage::Over => {}
         }
     }
 

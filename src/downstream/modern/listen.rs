@@ -17,12 +17,12 @@ use http::Response;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::outlet::{Next, Outlet};
-use super::refusal::Refusal;
-use super::{Asked, Stopped, refusal};
+use super::refusal::RequestRefusal;
+use super::response_queue::{QueueItem, ResponseQueue};
+use super::{EarlyEnd, ParsedRequest, refusal};
 use crate::call::{Notice, Principal};
 use crate::downstream::plain_events::PlainEvents;
-use crate::downstream::{Front, reply};
+use crate::downstream::{McpService, reply};
 use crate::fault::{Fault, FaultKind};
 use crate::lock::lock;
 use crate::protocol::json::{self, ObjectWriter};
@@ -33,20 +33,20 @@ use crate::telemetry::metrics::COUNTERS;
 
 /// Receives the notices of an implicit session for one subscription.
 #[derive(Debug)]
-struct Subscription {
+struct SubscriptionIntake {
     /// JSON text of the request's id, which names the subscription.
     id: String,
-    outlet: Arc<Outlet<Infallible>>,
+    response_queue: Arc<ResponseQueue<Infallible>>,
     filter: Mutex<SubscriptionFilter>,
 }
 
-impl Subscription {
+impl SubscriptionIntake {
     fn honours(&self, filter: SubscriptionFilter) {
         *lock(&self.filter) = filter;
     }
 }
 
-impl NoticeListener for Subscription {
+impl NoticeListener for SubscriptionIntake {
     fn tell(&self, notice: &Notice) {
         let wanted = {
             let filter = lock(&self.filter);
@@ -57,7 +57,7 @@ impl NoticeListener for Subscription {
         }
         if let Some(bytes) = marked(notice.bytes.clone(), &self.id) {
             let kind = notice.kind.clone();
-            self.outlet.notify(Notice { kind, bytes });
+            self.response_queue.notify(Notice { kind, bytes });
         }
     }
 }
@@ -70,8 +70,8 @@ fn marked(notice: Bytes, id: &str) -> Option<Bytes> {
 }
 
 /// Resources of a subscription, released on drop, whichever side ends the stream.
-struct Held {
-    front: Arc<Front>,
+struct SubscriptionGuard {
+    service: Arc<McpService>,
     principal: Arc<Principal>,
     session: Arc<Session>,
     listening: Option<ListenerRegistration>,
@@ -79,21 +79,21 @@ struct Held {
     _permit: StreamPermit,
 }
 
-impl Drop for Held {
+impl Drop for SubscriptionGuard {
     fn drop(&mut self) {
         drop(self.listening.take());
-        let (front, uris) = (Arc::clone(&self.front), std::mem::take(&mut self.uris));
+        let (service, uris) = (Arc::clone(&self.service), std::mem::take(&mut self.uris));
         let (principal, session) = (Arc::clone(&self.principal), Arc::clone(&self.session));
-        self.front.tasks.spawn(async move {
-            front.relay.leave(&principal, &session, &uris).await;
+        self.service.tasks.spawn(async move {
+            service.relay.leave(&principal, &session, &uris).await;
         });
     }
 }
 
-impl Front {
+impl McpService {
     /// Opens a subscription. Upstreams are subscribed before the acknowledgement is sent, so that no change in between
     /// is lost (SPEC M-75).
-    pub(super) async fn listen_modern(self: &Arc<Self>, asked: Asked) -> Response<Body> {
+    pub(super) async fn listen_modern(self: &Arc<Self>, asked: ParsedRequest) -> Response<Body> {
         let id = asked.id();
         let opened = match wanted(&asked) {
             Ok(filter) => self.open_subscription(&asked, filter).await,
@@ -113,11 +113,11 @@ impl Front {
     /// response as the last.
     pub(super) async fn subscribe(
         self: &Arc<Self>,
-        asked: &Asked,
-    ) -> Result<impl Stream<Item = Vec<Bytes>> + Send + use<>, Stopped> {
-        let filter = wanted(asked).map_err(Stopped::Refused)?;
+        asked: &ParsedRequest,
+    ) -> Result<impl Stream<Item = Vec<Bytes>> + Send + use<>, EarlyEnd> {
+        let filter = wanted(asked).map_err(EarlyEnd::Refused)?;
         let opened = self.open_subscription(asked, filter).await;
-        let mut opened = opened.map_err(Stopped::Failed)?;
+        let mut opened = opened.map_err(EarlyEnd::Failed)?;
         Ok(stream::poll_fn(move |cx| opened.poll_next(cx)))
     }
 
@@ -146,10 +146,10 @@ impl Front {
     /// a late one is left out without delaying the rest. Spec: SPEC G-03, M-75.
     async fn follow(
         &self,
-        asked: &Asked,
+        asked: &ParsedRequest,
         tasks: &[String],
         wanted: &SubscriptionFilter,
-        held: &mut Held,
+        held: &mut SubscriptionGuard,
     ) -> Vec<(String, FollowedTask)> {
         let (principal, session) = (&asked.principal, Arc::clone(&held.session));
         let until = Instant::now() + self.settings.mcp.connect_wait;
@@ -172,9 +172,9 @@ impl Front {
 
     async fn open_subscription(
         self: &Arc<Self>,
-        asked: &Asked,
+        asked: &ParsedRequest,
         wanted: SubscriptionFilter,
-    ) -> Result<Opened, Fault> {
+    ) -> Result<OpenSubscription, Fault> {
         let capabilities = &asked.envelope.capabilities;
         let session = self.relay.implicit_session(
             &asked.principal,
@@ -185,13 +185,13 @@ impl Front {
         let permit = session
             .open_stream(self.settings.limits.subscriptions_per_session)
             .map_err(|_| too_many())?;
-        let subscription = Arc::new(Subscription {
+        let subscription = Arc::new(SubscriptionIntake {
             id: asked.id(),
-            outlet: Outlet::new(),
+            response_queue: ResponseQueue::new(),
             filter: Mutex::new(wanted.clone()),
         });
-        let mut held = Held {
-            front: Arc::clone(self),
+        let mut held = SubscriptionGuard {
+            service: Arc::clone(self),
             principal: Arc::clone(&asked.principal),
             listening: Some(session.register(Arc::clone(&subscription) as _)),
             session: Arc::clone(&session),
@@ -223,9 +223,9 @@ impl Front {
             std::str::from_utf8(&server).unwrap_or("{}"),
             id = subscription.id,
         );
-        Ok(Opened {
+        Ok(OpenSubscription {
             ack: Some(ack.into()),
-            outlet: Arc::clone(&subscription.outlet),
+            response_queue: Arc::clone(&subscription.response_queue),
             tasks,
             id: subscription.id.clone(),
             // A subscription that the upstream turns out not to serve ends: the client's next attempt is answered
@@ -248,11 +248,11 @@ fn too_many() -> Fault {
 }
 
 /// The filter in the request.
-fn wanted(asked: &Asked) -> Result<SubscriptionFilter, Refusal> {
+fn wanted(asked: &ParsedRequest) -> Result<SubscriptionFilter, RequestRefusal> {
     let text = asked.message.param("notifications");
     let members = text
         .and_then(|text| json::members(text).ok())
-        .ok_or_else(|| Refusal::params("params.notifications must be an object"))?;
+        .ok_or_else(|| RequestRefusal::params("params.notifications must be an object"))?;
     let mut filter = SubscriptionFilter::default();
     for (name, value) in members {
         let flag = value == "true";
@@ -274,12 +274,12 @@ fn wanted(asked: &Asked) -> Result<SubscriptionFilter, Refusal> {
     Ok(filter)
 }
 
-/// The different strings of an array, which has as many elements as a visit may follow at most.
-fn strings(name: &str, value: &str) -> Result<Vec<String>, Refusal> {
-    let invalid = || Refusal::params(format!("{name} must be an array of strings"));
+/// The different strings of an array, which has as many elements as an implicit session may follow at most.
+fn strings(name: &str, value: &str) -> Result<Vec<String>, RequestRefusal> {
+    let invalid = || RequestRefusal::params(format!("{name} must be an array of strings"));
     let elements = json::elements(value).map_err(|_| invalid())?;
     if elements.len() > FOLLOWED {
-        return Err(Refusal::params(format!(
+        return Err(RequestRefusal::params(format!(
             "{name} may have at most {FOLLOWED} elements, ask for fewer"
         )));
     }
@@ -320,22 +320,22 @@ fn acknowledgement(id: &str, honoured: &SubscriptionFilter) -> String {
 }
 
 /// An open subscription. Dropping it ends it.
-struct Opened {
+struct OpenSubscription {
     ack: Option<Bytes>,
-    outlet: Arc<Outlet<Infallible>>,
+    response_queue: Arc<ResponseQueue<Infallible>>,
     /// How tasks stand, one notification at a time.
     tasks: mpsc::Receiver<Bytes>,
     /// JSON text of the request's id.
     id: String,
-    /// Resolves when the subscription has to end: with its token, its visit, or the gateway, or because
+    /// Resolves when the subscription has to end: with its token, its implicit session, or the gateway, or because
     /// it cannot be kept.
     ends: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// The response that ends the subscription in order, until sent. Spec: SPEC M-74.
     result: Option<Bytes>,
-    _held: Held,
+    _held: SubscriptionGuard,
 }
 
-impl Opened {
+impl OpenSubscription {
     /// The next messages, never none, until there are no more.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Vec<Bytes>>> {
         if let Some(ack) = self.ack.take() {
@@ -345,7 +345,7 @@ impl Opened {
             return Poll::Ready(None);
         }
         let mut messages = Vec::new();
-        if let Poll::Ready(Next::Notices(notices)) = self.outlet.poll_next(cx) {
+        if let Poll::Ready(QueueItem::Notices(notices)) = self.response_queue.poll_next(cx) {
             messages = notices;
         }
         while let Poll::Ready(Some(task)) = self.tasks.poll_recv(cx) {

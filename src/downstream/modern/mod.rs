@@ -1,5 +1,5 @@
-//! The modern front: revision 2026-07-28, where every request stands alone. Legacy and modern front share their URLs;
-//! the body of a message decides which front handles the message.
+//! The modern service: revision 2026-07-28, where every request stands alone. Legacy and modern service share their
+//! URLs; the body of a message decides which service handles the message.
 //! Spec: SPEC §2; DESIGN §3.
 
 mod answers;
@@ -7,14 +7,14 @@ mod envelope;
 mod exchange;
 mod link;
 mod listen;
-mod outlet;
-mod pages;
 mod parking;
 mod refusal;
+mod request_state;
+mod response_queue;
 mod retry;
 mod round;
 mod socket;
-mod ticket;
+mod url_elicitations;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -27,20 +27,20 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 pub(super) use envelope::{is_modern, names_modern};
-pub(super) use parking::{Parking, ParkingCaps};
-pub(super) use socket::{Calls, Frames, on_socket};
+pub(super) use parking::{ParkedCalls, ParkingCaps};
+pub(super) use socket::{SocketCalls, SocketFrames, on_socket};
 
-use self::envelope::Envelope;
-use self::exchange::{CallFuture, Exchange};
-use self::link::{Desk, ModernLink, Outcome, Wants};
-use self::outlet::Outlet;
-use self::refusal::Refusal;
-use self::retry::Retry;
-use self::ticket::Asker;
+use self::envelope::RequestEnvelope;
+use self::exchange::{CallFuture, ModernExchange};
+use self::link::{ExchangeOutcome, ExchangePreferences, InputContext, ModernClientLink};
+use self::refusal::RequestRefusal;
+use self::request_state::RequestBinding;
+use self::response_queue::ResponseQueue;
+use self::retry::RetryContinuation;
 use super::access_log::AccessRecord;
-use super::admission::Due;
-use super::observe::{ended, error_word, failure_word, log_fault, server_span};
-use super::{Front, reply};
+use super::admission::MessageDue;
+use super::call_telemetry::{ended, error_word, failure_word, log_fault, server_span};
+use super::{McpService, reply};
 use crate::budget::ReplyShare;
 use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
 use crate::endpoint::Endpoint;
@@ -54,14 +54,14 @@ use crate::telemetry::request_tag;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::translate::effective_capabilities::without_questions;
 
-impl Front {
+impl McpService {
     /// POST of one message of the modern era.
     pub(super) async fn post_modern(
         self: &Arc<Self>,
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (message, due): (Message, Due),
+        (message, due): (Message, MessageDue),
         record: &AccessRecord,
     ) -> Response<Body> {
         match message.kind() {
@@ -90,7 +90,7 @@ impl Front {
         };
         let id = message.id().unwrap_or("null").to_owned();
         let holder = self.holder(&principal, &parts.extensions);
-        let mut asked = Asked {
+        let mut asked = ParsedRequest {
             principal,
             endpoint: Arc::clone(endpoint),
             message,
@@ -112,13 +112,13 @@ impl Front {
             .await
         {
             Ok(exchange) => exchange.answer(id, self.settings.server.keep_alive).await,
-            Err(Stopped::Refused(refusal)) => refusal.response(Some(&id)),
-            Err(Stopped::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
+            Err(EarlyEnd::Refused(refusal)) => refusal.response(Some(&id)),
+            Err(EarlyEnd::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
         }
     }
 
     /// Waits for the rate limit of a request; the time is deducted from `patience`, the wait for a permit.
-    async fn pay_modern(&self, asked: &mut Asked, due: Due) -> Result<(), Fault> {
+    async fn pay_modern(&self, asked: &mut ParsedRequest, due: MessageDue) -> Result<(), Fault> {
         let began = Instant::now();
         self.pay(asked.principal.owner(), due).await?;
         asked.patience = asked.patience.saturating_sub(began.elapsed());
@@ -128,12 +128,12 @@ impl Front {
     /// Begins a call, or goes on with one; `headers` are none where requests have none.
     async fn begin_exchange(
         self: &Arc<Self>,
-        asked: Asked,
+        asked: ParsedRequest,
         headers: Option<&HeaderMap>,
         record: &AccessRecord,
-    ) -> Result<Exchange, Stopped> {
+    ) -> Result<ModernExchange, EarlyEnd> {
         let begun = match self.retry_of(&asked) {
-            Ok(Retry::Parked {
+            Ok(RetryContinuation::Parked {
                 link,
                 round,
                 answers,
@@ -142,41 +142,41 @@ impl Front {
                 let resumed = self.resume(asked, link, retry, record);
                 Ok(Box::pin(resumed).await)
             }
-            Ok(Retry::Upstream(resumption)) => {
+            Ok(RetryContinuation::Upstream(resumption)) => {
                 self.begin_modern(asked, headers, Some(resumption), record)
             }
-            Ok(Retry::None) => self.begin_modern(asked, headers, None, record),
+            Ok(RetryContinuation::None) => self.begin_modern(asked, headers, None, record),
             Err(refusal) => {
                 record.outcome(error_type::BAD_REQUEST);
-                return Err(Stopped::Refused(refusal));
+                return Err(EarlyEnd::Refused(refusal));
             }
         };
         begun.map_err(|fault| {
             record.outcome(error_word(fault.kind));
             log_fault(&fault);
-            Stopped::Failed(fault)
+            EarlyEnd::Failed(fault)
         })
     }
 
-    /// The continuation in a request; `Retry::None` for methods that never ask a question.
-    fn retry_of(&self, asked: &Asked) -> Result<Retry, Refusal> {
+    /// The continuation in a request; `RetryContinuation::None` for methods that never ask a question.
+    fn retry_of(&self, asked: &ParsedRequest) -> Result<RetryContinuation, RequestRefusal> {
         if !methods::may_ask(asked.method()) {
-            return Ok(Retry::None);
+            return Ok(RetryContinuation::None);
         }
-        retry::read(&self.parking, || asked.asker(), &asked.message)
+        retry::read(&self.parking, || asked.request_binding(), &asked.message)
     }
 
     /// Resumes a parked call, if its caller is still authorized.
     async fn resume(
         &self,
-        asked: Asked,
-        link: Arc<ModernLink>,
+        asked: ParsedRequest,
+        link: Arc<ModernClientLink>,
         (round, answers): (u16, Vec<(String, Bytes)>),
         record: &AccessRecord,
-    ) -> Exchange {
-        let outlet = Outlet::new();
+    ) -> ModernExchange {
+        let response_queue = ResponseQueue::new();
         let session = Arc::clone(&link.desk.session);
-        let wants = Wants::new(
+        let wants = ExchangePreferences::new(
             self.relay
                 .effective(&asked.envelope.capabilities, &asked.endpoint),
             &asked.envelope,
@@ -199,25 +199,28 @@ impl Front {
         if let Err(failure) = self.relay.authorize(&call, &session).await {
             record.outcome(failure_word(&failure));
             // The call stays parked: an authorized retry can still answer it.
-            outlet.end(self.modern_outcome(&call, &session, Err(failure)));
-        } else if !link.resume(round, wants, answers, &outlet, record) {
+            response_queue.end(self.modern_outcome(&call, &session, Err(failure)));
+        } else if !link.resume(round, wants, answers, &response_queue, record) {
             record.outcome(error_type::BAD_REQUEST);
-            outlet.end(Outcome::Reply(StatusCode::OK, retry::stale().reply()));
+            response_queue.end(ExchangeOutcome::Reply(
+                StatusCode::OK,
+                retry::stale().reply(),
+            ));
         } else if let Some(upstream) = link.upstream() {
             self.relay.raise_level_of_parked(call, session, upstream);
         }
-        Exchange::of_parked(link, outlet)
+        ModernExchange::of_parked(link, response_queue)
     }
 
     /// Begins a call; at a cap on parked ones its client cannot be asked, unless its questions may wait for a place
     /// (BRIDGING §3.1 step 12).
     fn begin_modern(
         self: &Arc<Self>,
-        asked: Asked,
+        asked: ParsedRequest,
         headers: Option<&HeaderMap>,
         resumption: Option<Arc<ResumedInput>>,
         record: &AccessRecord,
-    ) -> Result<Exchange, Fault> {
+    ) -> Result<ModernExchange, Fault> {
         let askable = methods::may_ask(asked.method());
         let owner = asked.principal.owner();
         let declared = asked.envelope.capabilities.as_str();
@@ -242,17 +245,17 @@ impl Front {
         } else {
             ClientCapabilities::none()
         };
-        let outlet = Outlet::new();
-        let desk = Desk {
+        let response_queue = ResponseQueue::new();
+        let desk = InputContext {
             parking: Arc::clone(&self.parking),
             relay: Arc::clone(&self.relay),
             session: Arc::clone(&session),
-            asker: asked.asker(),
+            request_binding: asked.request_binding(),
             owner,
             share: asked.share,
         };
-        let wants = Wants::new(can_be_asked, &asked.envelope);
-        let link = ModernLink::new(desk, wants, Arc::clone(&outlet), record.clone());
+        let wants = ExchangePreferences::new(can_be_asked, &asked.envelope);
+        let link = ModernClientLink::new(desk, wants, Arc::clone(&response_queue), record.clone());
         let message = match retry::without_answers(&asked.message).filter(|_| askable) {
             Some(bytes) => Message::parse(bytes, json::MAX_DEPTH).map_err(Fault::internal)?,
             None => asked.message,
@@ -271,7 +274,7 @@ impl Front {
             message,
         };
         let future = self.modern_call(call, session, Arc::clone(&link), record, asked.patience)?;
-        Ok(Exchange::new(future, link, outlet))
+        Ok(ModernExchange::new(future, link, response_queue))
     }
 
     /// The whole way of a call, as a future of its own.
@@ -279,25 +282,25 @@ impl Front {
         self: &Arc<Self>,
         mut call: Call,
         session: Arc<Session>,
-        link: Arc<ModernLink>,
+        link: Arc<ModernClientLink>,
         record: &AccessRecord,
         patience: Duration,
     ) -> Result<CallFuture, Fault> {
-        let visiting = session.begin_implicit_call();
+        let implicit_call = session.begin_implicit_call();
         let entry = self.enter_implicit_session(&session, patience)?;
         let span = server_span(&call, None);
         record.trace(span.context().trace_id());
         link.traced(span.context());
         call.trace = span.context().clone();
-        let front = Arc::clone(self);
+        let service = Arc::clone(self);
         Ok(request_tag::keep(Box::pin(async move {
-            let answer = match front.seat(entry, &call.cancel).await {
+            let answer = match service.seat(entry, &call.cancel).await {
                 Ok(place) => {
                     let counted = GAUGES.calls_running.enter();
                     let answer = if call.message.method() == Some("server/discover") {
-                        Ok(Reply::Result(front.relay.discover(&session).await))
+                        Ok(Reply::Result(service.relay.discover(&session).await))
                     } else {
-                        front.relay.handle(&call, &session).await
+                        service.relay.handle(&call, &session).await
                     };
                     drop((counted, place));
                     answer
@@ -313,8 +316,8 @@ impl Front {
                 record.upstream(upstream);
             }
             span.finish(outcome);
-            drop(visiting);
-            front.modern_outcome(&call, &session, answer)
+            drop(implicit_call);
+            service.modern_outcome(&call, &session, answer)
         })))
     }
 
@@ -323,23 +326,23 @@ impl Front {
         call: &Call,
         session: &Session,
         answer: Result<Reply, RelayFailure>,
-    ) -> Outcome {
+    ) -> ExchangeOutcome {
         match answer {
-            Ok(reply) => Outcome::Reply(refusal::status_of(&reply), reply),
+            Ok(reply) => ExchangeOutcome::Reply(refusal::status_of(&reply), reply),
             Err(RelayFailure::Denied(denial)) => {
-                let reply = Refusal::params(denial.public()).reply();
+                let reply = RequestRefusal::params(denial.public()).reply();
                 if denial.missing_scopes.is_empty() {
-                    return Outcome::Reply(StatusCode::OK, reply);
+                    return ExchangeOutcome::Reply(StatusCode::OK, reply);
                 }
                 let denied = self.auth.insufficient_scope(
                     &call.endpoint,
                     &denial.missing_scopes,
                     &call.principal,
                 );
-                Outcome::Denied(denied, reply)
+                ExchangeOutcome::Denied(denied, reply)
             }
             Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
-                Outcome::Cancelled
+                ExchangeOutcome::Cancelled
             }
             Err(RelayFailure::Fault(fault)) => {
                 log_fault(&fault);
@@ -348,7 +351,7 @@ impl Front {
                 } else {
                     refusal::of_fault(&fault)
                 };
-                Outcome::Reply(status, reply)
+                ExchangeOutcome::Reply(status, reply)
             }
         }
     }
@@ -359,12 +362,12 @@ fn is_tool_call(call: &Call) -> bool {
 }
 
 /// Why a request did not become an exchange.
-enum Stopped {
-    Refused(Refusal),
+enum EarlyEnd {
+    Refused(RequestRefusal),
     Failed(Fault),
 }
 
-impl Stopped {
+impl EarlyEnd {
     /// Why, in one word.
     fn word(&self) -> &'static str {
         match self {
@@ -383,18 +386,18 @@ impl Stopped {
 }
 
 /// A request whose envelope was read.
-struct Asked {
+struct ParsedRequest {
     principal: Arc<Principal>,
     endpoint: Arc<Endpoint>,
     message: Message,
-    envelope: Envelope,
+    envelope: RequestEnvelope,
     /// How long it may wait for its place.
     patience: Duration,
     /// The caller's share of the reply budget, from which replies are reserved.
     share: Option<ReplyShare>,
 }
 
-impl Asked {
+impl ParsedRequest {
     fn method(&self) -> &str {
         self.message.method().unwrap_or_default()
     }
@@ -403,7 +406,7 @@ impl Asked {
         self.message.id().unwrap_or("null").to_owned()
     }
 
-    fn asker(&self) -> Asker {
-        Asker::new(&self.principal, &self.endpoint, &self.message)
+    fn request_binding(&self) -> RequestBinding {
+        RequestBinding::new(&self.principal, &self.endpoint, &self.message)
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use self::line::{Line, Spot};
-use super::link::ModernLink;
-use super::ticket::KEY_LEN;
+use super::link::ModernClientLink;
+use super::request_state::KEY_LEN;
 use crate::call::OwnerKey;
 use crate::clock::SharedClock;
 use crate::config::{HttpServerConfig, LimitsConfig};
@@ -25,24 +25,24 @@ use crate::sync::keyed_counter::KeyedCounter;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
-type Key = [u8; KEY_LEN];
+type ParkingKey = [u8; KEY_LEN];
 
 /// The parked calls of this replica, with sealer, clock and caps.
 #[derive(Debug)]
-pub(in crate::downstream) struct Parking {
+pub(in crate::downstream) struct ParkedCalls {
     pub(super) sealer: Arc<Sealer>,
     /// Who keeps the parked calls.
     pub(super) owner: Ownership,
     pub(super) clock: SharedClock,
     pub(super) tasks: TaskSpawner,
     caps: ParkingCaps,
-    table: Mutex<Table>,
+    table: Mutex<ParkingTable>,
     refusals: LineLimit,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    calls: HashMap<Key, Arc<ModernLink>>,
+struct ParkingTable {
+    calls: HashMap<ParkingKey, Arc<ModernClientLink>>,
     parked: Counts,
     line: Line<Waiter>,
 }
@@ -58,8 +58,8 @@ struct Counts {
 /// A call in the line.
 #[derive(Debug)]
 struct Waiter {
-    link: Arc<ModernLink>,
-    granted: oneshot::Sender<Place>,
+    link: Arc<ModernClientLink>,
+    granted: oneshot::Sender<ParkingPermit>,
 }
 
 /// How many calls may be parked at once, and how many more may wait for a place.
@@ -91,16 +91,16 @@ impl ParkingCaps {
 
 /// A call's place, from its first question until it is over; free again when dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    parking: Arc<Parking>,
+pub(super) struct ParkingPermit {
+    parking: Arc<ParkedCalls>,
     spot: Spot,
-    key: Key,
+    key: ParkingKey,
     _counted: GaugeGuard,
 }
 
 /// How a call that asks enters.
 enum Entry {
-    Placed(Place),
+    Placed(ParkingPermit),
     /// It waits, since the named cap is reached.
     Waits(Waiting, &'static str),
     /// It may not even wait.
@@ -110,13 +110,13 @@ enum Entry {
 /// A call in the line; it leaves the line when dropped, and a place that it was just granted is free again.
 #[derive(Debug)]
 struct Waiting {
-    parking: Arc<Parking>,
+    parking: Arc<ParkedCalls>,
     spot: Spot,
     number: u64,
-    granted: oneshot::Receiver<Place>,
+    granted: oneshot::Receiver<ParkingPermit>,
 }
 
-impl Parking {
+impl ParkedCalls {
     /// No call is parked; `owner` will keep those that are.
     pub(in crate::downstream) fn new(
         sealer: Arc<Sealer>,
@@ -154,9 +154,9 @@ impl Parking {
         self: &Arc<Self>,
         owner: OwnerKey,
         upstream: Arc<str>,
-        link: Arc<ModernLink>,
+        link: Arc<ModernClientLink>,
         patience: Duration,
-    ) -> Option<Place> {
+    ) -> Option<ParkingPermit> {
         let spot = Spot { owner, upstream };
         let cap = match self.enter(spot.clone(), link, patience) {
             Entry::Placed(place) => return Some(place),
@@ -174,7 +174,12 @@ impl Parking {
         None
     }
 
-    fn enter(self: &Arc<Self>, spot: Spot, link: Arc<ModernLink>, patience: Duration) -> Entry {
+    fn enter(
+        self: &Arc<Self>,
+        spot: Spot,
+        link: Arc<ModernClientLink>,
+        patience: Duration,
+    ) -> Entry {
         let mut table = self.lock();
         // No call in the line could enter now: it would have, when the last place became free.
         let Some(cap) = table.parked.full(&spot, self.caps) else {
@@ -200,11 +205,16 @@ impl Parking {
         Entry::Waits(waiting, cap)
     }
 
-    fn seat(self: &Arc<Self>, table: &mut Table, spot: Spot, link: Arc<ModernLink>) -> Place {
-        let key: Key = rand::random();
+    fn seat(
+        self: &Arc<Self>,
+        table: &mut ParkingTable,
+        spot: Spot,
+        link: Arc<ModernClientLink>,
+    ) -> ParkingPermit {
+        let key: ParkingKey = rand::random();
         table.calls.insert(key, link);
         table.parked.add(&spot);
-        Place {
+        ParkingPermit {
             parking: Arc::clone(self),
             spot,
             key,
@@ -213,10 +223,10 @@ impl Parking {
     }
 
     /// Grants free places to waiting calls, the oldest first; returns those that were not taken.
-    fn serve(self: &Arc<Self>, table: &mut Table) -> Vec<Place> {
+    fn serve(self: &Arc<Self>, table: &mut ParkingTable) -> Vec<ParkingPermit> {
         let mut unclaimed = Vec::new();
         loop {
-            let Table { line, parked, .. } = &mut *table;
+            let ParkingTable { line, parked, .. } = &mut *table;
             let oldest = line.take_oldest(|spot| parked.full(spot, self.caps).is_none());
             let Some((spot, waiter)) = oldest else {
                 return unclaimed;
@@ -237,16 +247,16 @@ impl Parking {
     }
 
     /// The unfinished call with this key.
-    pub(super) fn find(&self, key: &Key) -> Option<Arc<ModernLink>> {
+    pub(super) fn find(&self, key: &ParkingKey) -> Option<Arc<ModernClientLink>> {
         self.lock().calls.get(key).map(Arc::clone)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ParkingTable> {
         lock(&self.table)
     }
 }
 
-impl Table {
+impl ParkingTable {
     fn line_has_room(&self, owner: OwnerKey, caps: ParkingCaps) -> bool {
         self.line.of(owner) < caps.waiting_per_principal && self.line.len() < caps.waiting_total
     }
@@ -281,14 +291,14 @@ impl Counts {
     }
 }
 
-impl Place {
+impl ParkingPermit {
     /// The key of the parked call.
-    pub(super) fn key(&self) -> Key {
+    pub(super) fn key(&self) -> ParkingKey {
         self.key
     }
 }
 
-impl Drop for Place {
+impl Drop for ParkingPermit {
     fn drop(&mut self) {
         let mut table = self.parking.lock();
         let call = table.calls.remove(&self.key);

@@ -21,14 +21,14 @@ const REPEATED: usize = 64;
 
 /// A refusal of a request before any call is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct RequestRefusal {
     pub(super) status: StatusCode,
     pub(super) code: i64,
     message: Cow<'static, str>,
     data: Option<String>,
 }
 
-impl Refusal {
+impl RequestRefusal {
     fn new(status: StatusCode, code: i64, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,

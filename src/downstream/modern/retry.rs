@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::link::ModernLink;
-use super::parking::Parking;
-use super::refusal::Refusal;
-use super::ticket::{Asker, Ticket};
+use super::link::ModernClientLink;
+use super::parking::ParkedCalls;
+use super::refusal::RequestRefusal;
+use super::request_state::{RequestBinding, RequestState};
 use crate::call::ResumedInput;
 use crate::protocol::{Message, json};
 
@@ -18,7 +18,7 @@ const STATE: &str = "requestState";
 
 /// The continuation that a request carries.
 #[derive(Debug)]
-pub(super) enum Retry {
+pub(super) enum RetryContinuation {
     /// A first request.
     None,
     /// An upstream that keeps its state in ours.
@@ -26,7 +26,7 @@ pub(super) enum Retry {
     /// A call that is parked here.
     Parked {
         /// The call.
-        link: Arc<ModernLink>,
+        link: Arc<ModernClientLink>,
         /// The answered round.
         round: u16,
         /// Key → JSON text of the client's result.
@@ -34,28 +34,31 @@ pub(super) enum Retry {
     },
 }
 
-/// Reads state and answers of a request; `asker` is called only if the request has a state.
+/// Reads state and answers of a request; `request_binding` is called only if the request has a state.
 ///
 /// # Errors
 /// A state that was not sealed for this request and caller, or has expired: one refusal for all causes.
 pub(super) fn read(
-    parking: &Parking,
-    asker: impl FnOnce() -> Asker,
+    parking: &ParkedCalls,
+    request_binding: impl FnOnce() -> RequestBinding,
     message: &Message,
-) -> Result<Retry, Refusal> {
+) -> Result<RetryContinuation, RequestRefusal> {
     let Some(state) = message.param(STATE).filter(|state| *state != "null") else {
-        return Ok(Retry::None);
+        return Ok(RetryContinuation::None);
     };
-    let ticket = json::string(state)
+    let request_state = json::string(state)
         .and_then(|state| {
             let (sealer, now) = (&parking.sealer, parking.clock.now());
-            asker().open(sealer, &state, now, parking.owner)
+            request_binding().open(sealer, &state, now, parking.owner)
         })
         .ok_or_else(stale)?;
     let answers = answers(message)?;
-    match ticket {
-        Ticket::Carried(carry) => Ok(Retry::Upstream(Arc::new(ResumedInput { answers, carry }))),
-        Ticket::Parked { key, round, .. } => Ok(Retry::Parked {
+    match request_state {
+        RequestState::Carried(carry) => Ok(RetryContinuation::Upstream(Arc::new(ResumedInput {
+            answers,
+            carry,
+        }))),
+        RequestState::Parked { key, round, .. } => Ok(RetryContinuation::Parked {
             link: parking.find(&key).ok_or_else(stale)?,
             round,
             answers,
@@ -72,19 +75,19 @@ pub(super) fn without_answers(message: &Message) -> Option<Bytes> {
 }
 
 /// The refusal of every state that cannot be opened.
-pub(super) fn stale() -> Refusal {
-    Refusal::params(
+pub(super) fn stale() -> RequestRefusal {
+    RequestRefusal::params(
         "requestState has expired or does not belong to this request; nothing is pending, send the \
          request again without it",
     )
 }
 
-fn answers(message: &Message) -> Result<Vec<(String, Bytes)>, Refusal> {
+fn answers(message: &Message) -> Result<Vec<(String, Bytes)>, RequestRefusal> {
     let Some(text) = message.param(ANSWERS).filter(|text| *text != "null") else {
         return Ok(Vec::new());
     };
     let members = json::members(text)
-        .map_err(|_| Refusal::params("params.inputResponses must be an object"))?;
+        .map_err(|_| RequestRefusal::params("params.inputResponses must be an object"))?;
     let owned = |(key, value): (std::borrow::Cow<'_, str>, &str)| {
         (key.into_owned(), Bytes::copy_from_slice(value.as_bytes()))
     };

@@ -9,11 +9,11 @@ use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::answers;
-use super::link::{ModernLink, Outcome, Wants};
-use super::outlet::Outlet;
-use super::pages::Pages;
-use super::parking::Place;
-use super::ticket::{LIFE, Ticket};
+use super::link::{ExchangeOutcome, ExchangePreferences, ModernClientLink};
+use super::parking::ParkingPermit;
+use super::request_state::{LIFE, RequestState};
+use super::response_queue::ResponseQueue;
+use super::url_elicitations::UrlElicitations;
 use crate::call::{InputOutcome, InputRequest, InputResponse};
 use crate::downstream::access_log::AccessRecord;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
@@ -28,44 +28,44 @@ const MOMENT: Duration = Duration::from_secs(2);
 
 /// Progress of a call through its rounds.
 #[derive(Debug)]
-pub(super) enum Stage {
+pub(super) enum RoundStage {
     /// An exchange waits for the call.
-    Awaited(Arc<Outlet<Outcome>>),
+    Awaited(Arc<ResponseQueue<ExchangeOutcome>>),
     /// The client was told to retry.
     Waiting,
     /// The call finished while waiting: the outcome is for the retry.
-    Finished(Box<Outcome>),
+    Finished(Box<ExchangeOutcome>),
     /// No retry is accepted any more.
     Over,
 }
 
 /// The questions of a call.
 #[derive(Debug, Default)]
-pub(super) struct Rounds {
+pub(super) struct InputRounds {
     /// Open questions by number; a number is reused only for the same page.
-    open: BTreeMap<u64, OpenQuestion>,
-    pages: Pages,
+    open: BTreeMap<u64, OpenRequest>,
+    pages: UrlElicitations,
     last: u64,
     round: u16,
-    place: Option<Place>,
+    place: Option<ParkingPermit>,
 }
 
 #[derive(Debug)]
-struct OpenQuestion {
+struct OpenRequest {
     question: InputRequest,
-    answer: oneshot::Sender<Result<InputResponse, Refused>>,
+    answer: oneshot::Sender<Result<InputResponse, CannotAsk>>,
     _counted: GaugeGuard,
 }
 
 /// A question and the client's answer.
 #[derive(Debug)]
-struct Answered {
+struct AnsweredRequest {
     number: u64,
     question: InputRequest,
     answer: Bytes,
 }
 
-impl Answered {
+impl AnsweredRequest {
     /// Whether the answer fits the question; a misfit is ignored (SPEC M-65).
     fn fits(&self) -> bool {
         let text = std::str::from_utf8(&self.answer);
@@ -75,15 +75,15 @@ impl Answered {
 
 /// The client cannot be asked this question.
 #[derive(Debug)]
-struct Refused;
+struct CannotAsk;
 
 /// Withdraws a question on drop, when its asker stops waiting.
-struct Withdraw<'a> {
-    link: &'a ModernLink,
+struct RequestWithdrawal<'a> {
+    link: &'a ModernClientLink,
     number: u64,
 }
 
-impl Drop for Withdraw<'_> {
+impl Drop for RequestWithdrawal<'_> {
     fn drop(&mut self) {
         let mut state = self.link.lock();
         state.rounds.pages.close(self.number);
@@ -95,15 +95,15 @@ impl Drop for Withdraw<'_> {
     }
 }
 
-impl Rounds {
+impl InputRounds {
     fn ask(
         &mut self,
         question: InputRequest,
-    ) -> (u64, oneshot::Receiver<Result<InputResponse, Refused>>) {
+    ) -> (u64, oneshot::Receiver<Result<InputResponse, CannotAsk>>) {
         let (answer, receiver) = oneshot::channel();
         let number = self.pages.number(&question, self.last + 1);
         self.last = self.last.max(number);
-        let question = OpenQuestion {
+        let question = OpenRequest {
             question,
             answer,
             _counted: GAUGES.questions_open.enter(),
@@ -113,7 +113,7 @@ impl Rounds {
     }
 
     /// The open questions that have an answer among `answers`; unknown keys are left (SPEC M-65).
-    fn answered(&self, answers: Vec<(String, Bytes)>) -> Vec<Answered> {
+    fn answered(&self, answers: Vec<(String, Bytes)>) -> Vec<AnsweredRequest> {
         let known = |(key, answer): (String, Bytes)| {
             let number = key.strip_prefix('i')?.parse().ok()?;
             // Only the exact key as sent: `i01` would answer question 1 a second time.
@@ -121,7 +121,7 @@ impl Rounds {
                 return None;
             }
             let question = self.open.get(&number)?.question.clone();
-            Some(Answered {
+            Some(AnsweredRequest {
                 number,
                 question,
                 answer,
@@ -131,8 +131,8 @@ impl Rounds {
     }
 
     /// Hands out answers.
-    fn take(&mut self, answers: Vec<Answered>) {
-        for Answered { number, answer, .. } in answers {
+    fn take(&mut self, answers: Vec<AnsweredRequest>) {
+        for AnsweredRequest { number, answer, .. } in answers {
             if let Some(open) = self.open.remove(&number) {
                 if answers::is_accepted(&answer) {
                     self.pages.agreed(number);
@@ -148,24 +148,24 @@ impl Rounds {
         COUNTERS.questions_refused.add(self.open.len() as u64);
         for open in std::mem::take(&mut self.open).into_values() {
             // The receiver may have been dropped.
-            drop(open.answer.send(Err(Refused)));
+            drop(open.answer.send(Err(CannotAsk)));
         }
     }
 }
 
-impl ModernLink {
+impl ModernClientLink {
     /// Asks by parking the call: waits until a retry brings the answers.
     pub(super) async fn park(&self, entries: Vec<(String, InputRequest)>) -> InputOutcome {
         let mut waiting = Vec::with_capacity(entries.len());
         for (key, question) in entries {
             let mut state = self.lock();
-            // `Stage::Over`: no retry is accepted, so the question would wait for ever.
-            if matches!(state.stage, Stage::Over) {
+            // `RoundStage::Over`: no retry is accepted, so the question would wait for ever.
+            if matches!(state.stage, RoundStage::Over) {
                 return InputOutcome::Unanswered;
             }
             let (number, receiver) = state.rounds.ask(question);
             drop(state);
-            waiting.push((key, receiver, Withdraw { link: self, number }));
+            waiting.push((key, receiver, RequestWithdrawal { link: self, number }));
         }
         tokio::time::sleep(WINDOW).await;
         if self.take_place().await {
@@ -175,7 +175,7 @@ impl ModernLink {
         for (key, receiver, withdraw) in waiting {
             let answer = match receiver.await {
                 Ok(Ok(answer)) => answer,
-                Ok(Err(Refused)) => {
+                Ok(Err(CannotAsk)) => {
                     let why = "too many calls wait for answers, or this one has asked too often";
                     return InputOutcome::CannotAsk(why.to_owned());
                 }
@@ -191,17 +191,17 @@ impl ModernLink {
     /// often.
     fn put_round(&self) {
         let mut state = self.lock();
-        let Stage::Awaited(outlet) = &state.stage else {
+        let RoundStage::Awaited(response_queue) = &state.stage else {
             return;
         };
-        let outlet = Arc::clone(outlet);
+        let response_queue = Arc::clone(response_queue);
         if state.rounds.open.is_empty() {
             return;
         }
         let place = state.rounds.place.as_ref();
         let Some(key) = place
             .filter(|_| state.rounds.round < MAX_ROUNDS)
-            .map(Place::key)
+            .map(ParkingPermit::key)
         else {
             return state.rounds.refuse();
         };
@@ -210,17 +210,20 @@ impl ModernLink {
         let life = self.life();
         let parking = &self.desk.parking;
         let owner = parking.owner;
-        let ticket = Ticket::Parked { owner, key, round };
+        let request_state = RequestState::Parked { owner, key, round };
         let expires = parking.clock.now() + life;
-        let sealed = self.desk.asker.seal(&parking.sealer, &ticket, expires);
+        let sealed = self
+            .desk
+            .request_binding
+            .seal(&parking.sealer, &request_state, expires);
         let server = self.desk.relay.server_info(&self.desk.session);
         let open = state.rounds.open.iter();
         let shown = open.map(|(number, open)| (format!("i{number}"), &open.question));
         let result = answers::input_required(shown, &sealed, &server);
         COUNTERS.questions_asked.add(state.rounds.open.len() as u64);
-        state.stage = Stage::Waiting;
+        state.stage = RoundStage::Waiting;
         drop(state);
-        outlet.end(Outcome::Parked(result));
+        response_queue.end(ExchangeOutcome::Parked(result));
         let link = self.me.clone();
         self.desk.parking.tasks.spawn_service(async move {
             tokio::time::sleep(life).await;
@@ -240,7 +243,7 @@ impl ModernLink {
         let _turn = self.placing.lock().await;
         {
             let state = self.lock();
-            if !matches!(state.stage, Stage::Awaited(_)) || state.rounds.place.is_some() {
+            if !matches!(state.stage, RoundStage::Awaited(_)) || state.rounds.place.is_some() {
                 return true;
             }
             // Another question waited for the place, and was refused with this one.
@@ -261,7 +264,7 @@ impl ModernLink {
             state.rounds.refuse();
             return false;
         };
-        if matches!(state.stage, Stage::Awaited(_)) {
+        if matches!(state.stage, RoundStage::Awaited(_)) {
             state.rounds.place = Some(place);
             return true;
         }
@@ -282,9 +285,9 @@ impl ModernLink {
     pub(super) fn resume(
         &self,
         round: u16,
-        wants: Wants,
+        wants: ExchangePreferences,
         answers: Vec<(String, Bytes)>,
-        outlet: &Arc<Outlet<Outcome>>,
+        response_queue: &Arc<ResponseQueue<ExchangeOutcome>>,
         record: &AccessRecord,
     ) -> bool {
         let mut answers = {
@@ -295,18 +298,18 @@ impl ModernLink {
             state.rounds.answered(answers)
         };
         // Checking takes as long as the client's answers are large: not under the lock.
-        answers.retain(Answered::fits);
+        answers.retain(AnsweredRequest::fits);
         let mut state = self.lock();
         if state.rounds.round != round {
             return false;
         }
-        match std::mem::replace(&mut state.stage, Stage::Over) {
-            Stage::Waiting => {}
-            Stage::Finished(outcome) => {
+        match std::mem::replace(&mut state.stage, RoundStage::Over) {
+            RoundStage::Waiting => {}
+            RoundStage::Finished(outcome) => {
                 let place = state.rounds.place.take();
                 drop(state);
                 drop(place);
-                outlet.end(*outcome);
+                response_queue.end(*outcome);
                 return true;
             }
             other => {
@@ -314,13 +317,13 @@ impl ModernLink {
                 return false;
             }
         }
-        state.stage = Stage::Awaited(Arc::clone(outlet));
+        state.stage = RoundStage::Awaited(Arc::clone(response_queue));
         state.wants = wants;
         state.record = record.clone();
         if let Some(kept) = state.kept.take()
             && let Some(notice) = self.wanted(&state.wants, kept)
         {
-            outlet.notify(notice);
+            response_queue.notify(notice);
         }
         state.rounds.take(answers);
         drop(state);
@@ -330,17 +333,17 @@ impl ModernLink {
     }
 
     /// Ends the call: the waiting exchange gets the outcome now, a parked client on its retry.
-    pub(super) fn finish(&self, outcome: Outcome) {
+    pub(super) fn finish(&self, outcome: ExchangeOutcome) {
         let mut state = self.lock();
-        match std::mem::replace(&mut state.stage, Stage::Over) {
-            Stage::Awaited(outlet) => {
+        match std::mem::replace(&mut state.stage, RoundStage::Over) {
+            RoundStage::Awaited(response_queue) => {
                 let place = state.rounds.place.take();
                 drop(state);
                 drop(place);
-                outlet.end(outcome);
+                response_queue.end(outcome);
             }
-            Stage::Waiting => state.stage = Stage::Finished(Box::new(outcome)),
-            Stage::Finished(_) | Stage::Over => {
+            RoundStage::Waiting => state.stage = RoundStage::Finished(Box::new(outcome)),
+            RoundStage::Finished(_) | RoundStage::Over => {
                 drop(state);
                 self.cancelled().cancel();
             }
@@ -357,7 +360,7 @@ impl ModernLink {
     async fn expire(&self, round: u16) {
         {
             let state = self.lock();
-            let waits = matches!(state.stage, Stage::Waiting | Stage::Finished(_));
+            let waits = matches!(state.stage, RoundStage::Waiting | RoundStage::Finished(_));
             if state.rounds.round != round || !waits {
                 return;
             }
@@ -372,7 +375,7 @@ impl ModernLink {
 
     fn end(&self) {
         let mut state = self.lock();
-        state.stage = Stage::Over;
+        state.stage = RoundStage::Over;
         // Dropping the senders tells every waiting asker that no answer will arrive.
         state.rounds.open.clear();
         let place = state.rounds.place.take();
@@ -388,7 +391,7 @@ mod tests {
     // Spec: SPEC M-65. Else one body could have the same question answered thousands of times.
     #[test]
     fn an_answer_counts_under_the_key_alone_that_was_given() {
-        let mut rounds = Rounds::default();
+        let mut rounds = InputRounds::default();
         let question = InputRequest {
             method: "elicitation/create".to_owned(),
             params: Some(r#"{"message":"?","requestedSchema":{}}"#.into()),
@@ -403,7 +406,7 @@ mod tests {
         let found = rounds.answered(vec![answer("i01"), answer("i+1"), answer("1")]);
         assert!(found.is_empty(), "{found:?}");
         let found = rounds.answered(vec![answer(&format!("i{number}"))]);
-        assert!(found.iter().all(Answered::fits));
+        assert!(found.iter().all(AnsweredRequest::fits));
         rounds.take(found);
         assert!(receiver.try_recv().is_ok());
     }

@@ -13,15 +13,15 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use super::{Asked, Stopped, envelope, refusal};
+use super::{EarlyEnd, ParsedRequest, envelope, refusal};
 use crate::call::Reply;
 use crate::config::LimitsConfig;
-use crate::downstream::Front;
+use crate::downstream::McpService;
 use crate::downstream::access_log::{AccessLine, AccessRecord};
-use crate::downstream::admission::Due;
-use crate::downstream::channel::{Channel, Owed};
-use crate::downstream::conversation::draining;
-use crate::downstream::observe::error_word;
+use crate::downstream::admission::MessageDue;
+use crate::downstream::call_telemetry::error_word;
+use crate::downstream::channel::{Channel, OwedReply};
+use crate::downstream::channel_dispatch::draining;
 use crate::fault::{Fault, FaultKind};
 use crate::lock::lock;
 use crate::protocol::{Message, MessageKind, RequestId};
@@ -36,58 +36,58 @@ const AT_ONCE: usize = 64;
 const AHEAD_BYTES: usize = 1 << 20;
 
 /// The messages of one request.
-type Messages = BoxStream<'static, Vec<Bytes>>;
+type SocketMessages = BoxStream<'static, Vec<Bytes>>;
 
 /// The calls of one socket, reader's side.
 #[derive(Debug)]
-pub(in crate::downstream) struct Calls {
-    queue: mpsc::Sender<Entry>,
-    running: Arc<Running>,
+pub(in crate::downstream) struct SocketCalls {
+    queue: mpsc::Sender<SocketRequest>,
+    running: Arc<RunningCalls>,
     /// Calls and subscriptions of the socket at once.
     most: usize,
 }
 
-/// The calls of one socket, writer's side: polling `Frames` drives the calls, dropping it cancels the calls.
+/// The calls of one socket, writer's side: polling `SocketFrames` drives the calls, dropping it cancels the calls.
 #[derive(Debug)]
-pub(in crate::downstream) struct Frames {
-    queue: mpsc::Receiver<Entry>,
-    entries: SelectAll<Entry>,
+pub(in crate::downstream) struct SocketFrames {
+    queue: mpsc::Receiver<SocketRequest>,
+    entries: SelectAll<SocketRequest>,
     most: usize,
     /// Messages that calls brought while an earlier batch was written, in their order.
-    ahead: VecDeque<Handed>,
+    ahead: VecDeque<HandedMessages>,
     ahead_bytes: usize,
     /// Records and sizes of the messages returned by the last poll, possibly not written yet.
     unwritten: Vec<(AccessRecord, usize)>,
     /// Access lines that end with the write of those messages.
-    ended: Vec<Ended>,
+    ended: Vec<EndedRequest>,
 }
 
 /// Calls by their id.
 #[derive(Debug, Default)]
-struct Running(Mutex<HashMap<RequestId, CancellationToken>>);
+struct RunningCalls(Mutex<HashMap<RequestId, CancellationToken>>);
 
 /// A request, until its last message is returned.
-struct Entry {
+struct SocketRequest {
     /// `None` once all is handed out.
-    messages: Option<Messages>,
+    messages: Option<SocketMessages>,
     /// Ends when all is written.
     line: Option<Arc<AccessLine>>,
     /// Whether the answer is whole.
     complete: Arc<AtomicBool>,
-    _place: Option<Place>,
+    _place: Option<IdReservation>,
     /// Makes a drain wait for the request.
-    _owed: Owed,
+    _owed: OwedReply,
 }
 
 /// Messages that an entry returns together.
 #[derive(Debug)]
-struct Handed {
+struct HandedMessages {
     messages: Vec<Bytes>,
     record: AccessRecord,
-    ended: Option<Ended>,
+    ended: Option<EndedRequest>,
 }
 
-impl Handed {
+impl HandedMessages {
     fn bytes(&self) -> usize {
         self.messages.iter().map(Bytes::len).sum()
     }
@@ -95,28 +95,28 @@ impl Handed {
 
 /// The access line of a request whose messages were all handed out.
 #[derive(Debug)]
-struct Ended {
+struct EndedRequest {
     line: Arc<AccessLine>,
     complete: bool,
 }
 
 /// Reserves the id of a call, until dropped.
-struct Place {
-    running: Arc<Running>,
+struct IdReservation {
+    running: Arc<RunningCalls>,
     id: RequestId,
 }
 
 /// The two sides of a socket, with its bounds.
-pub(in crate::downstream) fn on_socket(limits: &LimitsConfig) -> (Calls, Frames) {
+pub(in crate::downstream) fn on_socket(limits: &LimitsConfig) -> (SocketCalls, SocketFrames) {
     let (sender, receiver) = mpsc::channel(WAITING);
     // As many as run may wait.
     let most = 2 * limits.calls_per_principal + limits.subscriptions_per_session;
-    let calls = Calls {
+    let calls = SocketCalls {
         queue: sender,
         running: Arc::default(),
         most,
     };
-    let frames = Frames {
+    let frames = SocketFrames {
         queue: receiver,
         entries: SelectAll::new(),
         most,
@@ -128,7 +128,7 @@ pub(in crate::downstream) fn on_socket(limits: &LimitsConfig) -> (Calls, Frames)
     (calls, frames)
 }
 
-impl Calls {
+impl SocketCalls {
     /// Waits until the queue has room for one message.
     ///
     /// # Cancel safety
@@ -168,7 +168,7 @@ impl Calls {
         line: Option<&Arc<AccessLine>>,
     ) {
         let text = reply.into_response(message.id().unwrap_or("null"));
-        self.put(Entry {
+        self.put(SocketRequest {
             messages: Some(stream::iter([vec![text]]).boxed()),
             line: line.map(Arc::clone),
             complete: Arc::new(AtomicBool::new(true)),
@@ -177,13 +177,13 @@ impl Calls {
         });
     }
 
-    fn put(&self, entry: Entry) {
+    fn put(&self, entry: SocketRequest) {
         // The queue has room, unless the socket has ended: each frame is one entry.
         drop(self.queue.try_send(entry));
     }
 
     /// Takes the id of a call.
-    fn enter(&self, id: RequestId) -> Result<(Place, CancellationToken), Fault> {
+    fn enter(&self, id: RequestId) -> Result<(IdReservation, CancellationToken), Fault> {
         let mut running = self.running.lock();
         if running.len() >= self.most {
             return Err(Fault::downstream(
@@ -201,19 +201,19 @@ impl Calls {
         running.insert(id.clone(), token.clone());
         drop(running);
         let running = Arc::clone(&self.running);
-        Ok((Place { running, id }, token))
+        Ok((IdReservation { running, id }, token))
     }
 }
 
-impl Front {
-    /// Handles a modern message of a socket, after [`Calls::room`] has resolved.
-    pub(in crate::downstream) fn hear_modern(
+impl McpService {
+    /// Handles a modern message of a socket, after [`SocketCalls::room`] has resolved.
+    pub(in crate::downstream) fn on_modern_message(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
-        calls: &Calls,
+        calls: &SocketCalls,
         message: Message,
         line: Option<Arc<AccessLine>>,
-        due: Due,
+        due: MessageDue,
     ) {
         let record = line
             .as_ref()
@@ -248,7 +248,7 @@ impl Front {
                 return calls.refuse(channel, &message, &fault, line.as_ref());
             }
         };
-        let asked = Asked {
+        let asked = ParsedRequest {
             principal: Arc::clone(&channel.principal),
             endpoint: Arc::clone(&channel.endpoint),
             message,
@@ -256,12 +256,12 @@ impl Front {
             patience: self.settings.limits.call_wait,
             share: channel.reply_share().cloned(),
         };
-        let front = Arc::clone(self);
+        let service = Arc::clone(self);
         let about = record;
         let complete = Arc::new(AtomicBool::new(false));
         let whole = Arc::clone(&complete);
         let messages = request_tag::keep(async move {
-            let begun = front.messages_of(asked, due, &about, whole).await;
+            let begun = service.messages_of(asked, due, &about, whole).await;
             begun.unwrap_or_else(|stopped| {
                 about.outcome(stopped.word());
                 let text = stopped.reply().into_response(&id);
@@ -270,7 +270,7 @@ impl Front {
         });
         let messages = messages.flatten_stream();
         let messages = messages.take_until(cancelled.cancelled_owned()).boxed();
-        calls.put(Entry {
+        calls.put(SocketRequest {
             messages: Some(messages),
             line,
             complete,
@@ -281,14 +281,14 @@ impl Front {
 
     async fn messages_of(
         self: &Arc<Self>,
-        mut asked: Asked,
-        due: Due,
+        mut asked: ParsedRequest,
+        due: MessageDue,
         record: &AccessRecord,
         complete: Arc<AtomicBool>,
-    ) -> Result<Messages, Stopped> {
+    ) -> Result<SocketMessages, EarlyEnd> {
         if due.is_some() {
             let paid = Box::pin(self.pay_modern(&mut asked, due)).await;
-            paid.map_err(Stopped::Failed)?;
+            paid.map_err(EarlyEnd::Failed)?;
         }
         if asked.method() == "subscriptions/listen" {
             let begun = self.subscribe(&asked).await;
@@ -306,7 +306,7 @@ impl Front {
     }
 }
 
-impl Frames {
+impl SocketFrames {
     /// The next messages, never an empty list, ordered within each call. Write them before the next poll: that poll
     /// ends the access lines of their requests.
     ///
@@ -351,7 +351,7 @@ impl Frames {
     }
 
     /// The next messages of any call, if a call has some ready.
-    fn poll_calls(&mut self, cx: &mut Context<'_>) -> Option<Handed> {
+    fn poll_calls(&mut self, cx: &mut Context<'_>) -> Option<HandedMessages> {
         // Entries beyond `most` are refusals, which end at once.
         while self.entries.len() < self.most + WAITING
             && let Poll::Ready(Some(entry)) = self.queue.poll_recv(cx)
@@ -377,16 +377,16 @@ impl Frames {
     }
 }
 
-impl Running {
+impl RunningCalls {
     fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, CancellationToken>> {
         lock(&self.0)
     }
 }
 
-impl Stream for Entry {
-    type Item = Handed;
+impl Stream for SocketRequest {
+    type Item = HandedMessages;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Handed>> {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<HandedMessages>> {
         let Some(all) = &mut self.messages else {
             return Poll::Ready(None);
         };
@@ -395,7 +395,7 @@ impl Stream for Entry {
         let record = line.map_or_else(AccessRecord::default, |line| line.record().clone());
         if let Some(messages) = messages {
             let ended = None;
-            return Poll::Ready(Some(Handed {
+            return Poll::Ready(Some(HandedMessages {
                 messages,
                 record,
                 ended,
@@ -404,8 +404,8 @@ impl Stream for Entry {
         // Drop the messages first: the drop may note that the call was cancelled.
         self.messages = None;
         let complete = self.complete.load(Ordering::Relaxed);
-        let ended = self.line.take().map(|line| Ended { line, complete });
-        Poll::Ready(ended.map(|ended| Handed {
+        let ended = self.line.take().map(|line| EndedRequest { line, complete });
+        Poll::Ready(ended.map(|ended| HandedMessages {
             messages: Vec::new(),
             record,
             ended: Some(ended),
@@ -413,14 +413,14 @@ impl Stream for Entry {
     }
 }
 
-impl Drop for Place {
+impl Drop for IdReservation {
     fn drop(&mut self) {
         self.running.lock().remove(&self.id);
     }
 }
 
-impl std::fmt::Debug for Entry {
+impl std::fmt::Debug for SocketRequest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entry").finish_non_exhaustive()
+        f.debug_struct("SocketRequest").finish_non_exhaustive()
     }
 }

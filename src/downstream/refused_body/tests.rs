@@ -8,7 +8,7 @@ fn owner(name: &str) -> OwnerKey {
 // Spec: SPEC T-17.
 #[test]
 fn scans_are_bounded_per_caller_and_in_all() {
-    let scans = Arc::<Scans>::default();
+    let scans = Arc::<BodyScans>::default();
     let mut held = Vec::new();
     for caller in 0..SCANS / SCANS_PER_CALLER {
         let owner = owner(&format!("caller-{caller}"));

@@ -17,7 +17,7 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES};
 use crate::telemetry::request_tag::TaggedWork;
 
 /// Outcome of a call.
-pub(super) enum Outcome {
+pub(super) enum CallOutcome {
     /// The whole JSON-RPC response, and the status it has when no stream has begun.
     Response(StatusCode, Bytes),
     /// Refused by policy before anything was sent upstream.
@@ -29,23 +29,23 @@ pub(super) enum Outcome {
 }
 
 /// The whole way of a call, part of its request wherever it is polled.
-pub(super) type CallFuture = TaggedWork<BoxFuture<'static, Outcome>>;
+pub(super) type CallFuture = TaggedWork<BoxFuture<'static, CallOutcome>>;
 
 /// A call that runs. Dropped unfinished it goes on in the background.
-pub(super) struct Running {
+pub(super) struct DetachableCall {
     pub(super) future: Option<CallFuture>,
     /// The call, or every call of an array: they share one stream.
-    pub(super) links: Links,
-    pub(super) background: Background,
+    pub(super) links: ExchangeLinks,
+    pub(super) background: BackgroundCalls,
 }
 
 /// The calls of one exchange, never none.
-pub(super) struct Links(
+pub(super) struct ExchangeLinks(
     pub(super) Arc<LegacyClientLink>,
     pub(super) Vec<Arc<LegacyClientLink>>,
 );
 
-impl Links {
+impl ExchangeLinks {
     /// JSON texts of the ids of their requests.
     pub(super) fn ids(&self) -> Vec<String> {
         let mut ids = Vec::with_capacity(self.1.len() + 1);
@@ -61,13 +61,13 @@ impl Links {
 
 /// Runs calls whose exchange was dropped.
 #[derive(Debug, Clone)]
-pub(super) struct Background {
+pub(super) struct BackgroundCalls {
     pub(super) tasks: TaskSpawner,
     pub(super) places: Arc<Semaphore>,
 }
 
-impl Running {
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Outcome> {
+impl DetachableCall {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CallOutcome> {
         let Some(future) = &mut self.future else {
             return Poll::Pending;
         };
@@ -108,12 +108,12 @@ impl Running {
         true
     }
 
-    fn take_links(&mut self) -> Links {
-        Links(Arc::clone(&self.links.0), std::mem::take(&mut self.links.1))
+    fn take_links(&mut self) -> ExchangeLinks {
+        ExchangeLinks(Arc::clone(&self.links.0), std::mem::take(&mut self.links.1))
     }
 }
 
-impl Drop for Running {
+impl Drop for DetachableCall {
     fn drop(&mut self) {
         if self.detach() {
             return;
@@ -124,21 +124,21 @@ impl Drop for Running {
         // Dropping the future cancels the call upstream.
         drop(self.future.take());
         links.each(LegacyClientLink::end);
-        finish(&links.0, Outcome::Cancelled);
+        finish(&links.0, CallOutcome::Cancelled);
     }
 }
 
 /// Puts the outcome of a call on its stream, if a stream was opened.
-pub(super) fn finish(link: &LegacyClientLink, outcome: Outcome) {
+pub(super) fn finish(link: &LegacyClientLink, outcome: CallOutcome) {
     let Some(stream) = link.opened() else { return };
     match outcome {
-        Outcome::Response(_, body) | Outcome::Denied(_, body) => stream.finish(Some(body)),
-        Outcome::Many(bodies) => {
+        CallOutcome::Response(_, body) | CallOutcome::Denied(_, body) => stream.finish(Some(body)),
+        CallOutcome::Many(bodies) => {
             for body in bodies {
                 stream.put(body);
             }
             stream.finish(None);
         }
-        Outcome::Cancelled => stream.finish(None),
+        CallOutcome::Cancelled => stream.finish(None),
     }
 }

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
 
-use self::table::{Evicted, Table};
-use super::holding::{Holding, Holdings};
-use super::place::{Entry, Place};
+use self::table::{ConnectionTable, EvictedConnection};
+use super::connection_permit::{ConnectionEntry, ConnectionPermit};
+use super::holding::{PrincipalHolding, PrincipalHoldings};
 use crate::address::Address;
 use crate::call::OwnerKey;
 use crate::config;
@@ -26,7 +26,7 @@ const LEAVING: usize = 64;
 
 /// How the places are shared out.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Shares {
+pub(super) struct ConnectionShares {
     /// Open connections.
     pub(super) total: usize,
     /// Connections of one address that have not brought a good token, while places are short.
@@ -35,7 +35,7 @@ pub(super) struct Shares {
     pub(super) principal: usize,
 }
 
-impl Shares {
+impl ConnectionShares {
     /// Shares from the configuration; a quarter of `max_connections` each where not configured.
     pub(super) fn new(settings: &config::HttpServerConfig) -> Self {
         let total = settings.max_connections;
@@ -50,7 +50,7 @@ impl Shares {
 
 /// Why a connection had to make room; the label of `drawbridge.connections.evicted`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Reason {
+pub(super) enum EvictionReason {
     /// Its address had its share of connections without a good token.
     Address,
     /// No valid token was presented.
@@ -61,7 +61,7 @@ pub(super) enum Reason {
     Idle,
 }
 
-impl Reason {
+impl EvictionReason {
     pub(super) const fn word(self) -> &'static str {
         match self {
             Self::Address => "address",
@@ -74,22 +74,22 @@ impl Reason {
 
 /// The connection permits of one listener.
 #[derive(Debug)]
-pub(super) struct Places {
-    shares: Shares,
+pub(super) struct PermitPool {
+    shares: ConnectionShares,
     /// Whether its connections are those of clients.
     is_public: bool,
-    table: Mutex<Table>,
-    holdings: Holdings,
+    table: Mutex<ConnectionTable>,
+    holdings: PrincipalHoldings,
     logged: LineLimit,
 }
 
-impl Places {
-    pub(super) fn new(shares: Shares, is_public: bool) -> Self {
+impl PermitPool {
+    pub(super) fn new(shares: ConnectionShares, is_public: bool) -> Self {
         Self {
             shares,
             is_public,
             table: Mutex::default(),
-            holdings: Holdings::default(),
+            holdings: PrincipalHoldings::default(),
             logged: LineLimit::default(),
         }
     }
@@ -101,7 +101,7 @@ impl Places {
         peer: IpAddr,
         is_proxied: bool,
         end: CancellationToken,
-    ) -> Option<Place> {
+    ) -> Option<ConnectionPermit> {
         // Of probes nothing is known either, and all may come from one address.
         let address = (self.is_public && !is_proxied).then(|| peer.into());
         let (entry, evicted) = {
@@ -120,12 +120,12 @@ impl Places {
         self.tell(evicted);
         entry.map(|entry| {
             let open = self.is_public.then(|| GAUGES.connections_open.enter());
-            Place::new(entry, Arc::clone(self), open)
+            ConnectionPermit::new(entry, Arc::clone(self), open)
         })
     }
 
     /// A request came from `client` through a trusted proxy.
-    pub(super) fn seen(&self, entry: &Entry, client: IpAddr) {
+    pub(super) fn seen(&self, entry: &ConnectionEntry, client: IpAddr) {
         let address = Address::from(client);
         let evicted = {
             let mut table = self.lock();
@@ -136,7 +136,7 @@ impl Places {
     }
 
     /// A request of the connection brought a good token of `owner`, its first where `is_first`.
-    pub(super) fn proven(&self, entry: &Entry, owner: OwnerKey, is_first: bool) {
+    pub(super) fn proven(&self, entry: &ConnectionEntry, owner: OwnerKey, is_first: bool) {
         let found = self.lock().proven(entry.number, owner, is_first);
         if let Some(address) = found.filter(|_| !entry.is_proxied) {
             tracing::warn!(
@@ -148,11 +148,11 @@ impl Places {
     }
 
     /// Whether the connection comes from an address that many callers share.
-    pub(super) fn is_from_proxy(&self, entry: &Entry) -> bool {
+    pub(super) fn is_from_proxy(&self, entry: &ConnectionEntry) -> bool {
         entry.is_proxied || self.lock().is_from_proxy(entry.number)
     }
 
-    pub(super) fn holding(&self, owner: OwnerKey, is_limited: bool) -> Arc<Holding> {
+    pub(super) fn holding(&self, owner: OwnerKey, is_limited: bool) -> Arc<PrincipalHolding> {
         let share = if is_limited {
             self.shares.principal
         } else {
@@ -161,13 +161,13 @@ impl Places {
         self.holdings.of(owner, share)
     }
 
-    pub(super) fn leave(&self, entry: &Entry) {
+    pub(super) fn leave(&self, entry: &ConnectionEntry) {
         self.lock().leave(entry);
         entry.disconnect();
     }
 
     /// Ends connections, outside of the lock: an end wakes its task.
-    fn tell(&self, evicted: impl IntoIterator<Item = Evicted>) {
+    fn tell(&self, evicted: impl IntoIterator<Item = EvictedConnection>) {
         for (entry, reason) in evicted {
             entry.evict();
             if self.is_public {
@@ -184,7 +184,7 @@ impl Places {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Table> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionTable> {
         lock(&self.table)
     }
 }

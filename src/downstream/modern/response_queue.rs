@@ -18,10 +18,10 @@ const UNREAD_BYTES: usize = 256 * 1024;
 
 /// A queue written by calls and upstreams, read by one response; `E` is its end.
 #[derive(Debug)]
-pub(super) struct Outlet<E>(Mutex<State<E>>);
+pub(super) struct ResponseQueue<E>(Mutex<QueueState<E>>);
 
 #[derive(Debug)]
-struct State<E> {
+struct QueueState<E> {
     unread: VecDeque<Notice>,
     bytes: usize,
     end: Option<E>,
@@ -31,16 +31,16 @@ struct State<E> {
 
 /// One step of the reader.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next<E> {
+pub(super) enum QueueItem<E> {
     /// Notices to write, in order.
     Notices(Vec<Bytes>),
     /// The end; all notices were read.
     End(E),
 }
 
-impl<E> Outlet<E> {
+impl<E> ResponseQueue<E> {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(State {
+        Arc::new(Self(Mutex::new(QueueState {
             unread: VecDeque::new(),
             bytes: 0,
             end: None,
@@ -99,15 +99,15 @@ impl<E> Outlet<E> {
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
-    pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Next<E>> {
+    pub(super) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<QueueItem<E>> {
         let mut state = self.lock();
         if !state.unread.is_empty() {
             state.bytes = 0;
             let notices = state.unread.drain(..).map(|notice| notice.bytes);
-            return Poll::Ready(Next::Notices(notices.collect()));
+            return Poll::Ready(QueueItem::Notices(notices.collect()));
         }
         if let Some(end) = state.end.take() {
-            return Poll::Ready(Next::End(end));
+            return Poll::Ready(QueueItem::End(end));
         }
         state.waker = Some(cx.waker().clone());
         Poll::Pending
@@ -119,12 +119,12 @@ impl<E> Outlet<E> {
         self.lock().waker = None;
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<E>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<E>> {
         lock(&self.0)
     }
 }
 
-fn wake<E>(mut state: MutexGuard<'_, State<E>>) {
+fn wake<E>(mut state: MutexGuard<'_, QueueState<E>>) {
     let waker = state.waker.take();
     drop(state);
     if let Some(waker) = waker {
@@ -151,9 +151,9 @@ mod tests {
         notice(NoticeKind::Progress { token }, text)
     }
 
-    fn read(outlet: &Outlet<u8>) -> Option<Next<u8>> {
+    fn read(response_queue: &ResponseQueue<u8>) -> Option<QueueItem<u8>> {
         let mut cx = Context::from_waker(Waker::noop());
-        match outlet.poll_next(&mut cx) {
+        match response_queue.poll_next(&mut cx) {
             Poll::Ready(next) => Some(next),
             Poll::Pending => None,
         }
@@ -161,30 +161,30 @@ mod tests {
 
     #[test]
     fn notices_come_before_the_end_and_nothing_after_it() {
-        let outlet = Outlet::new();
-        assert_eq!(read(&outlet), None);
-        outlet.notify(progress("a"));
-        outlet.notify(progress("b"));
-        assert!(outlet.end(7));
-        assert!(!outlet.end(8));
-        outlet.notify(progress("c"));
+        let response_queue = ResponseQueue::new();
+        assert_eq!(read(&response_queue), None);
+        response_queue.notify(progress("a"));
+        response_queue.notify(progress("b"));
+        assert!(response_queue.end(7));
+        assert!(!response_queue.end(8));
+        response_queue.notify(progress("c"));
         assert_eq!(
-            read(&outlet),
-            Some(Next::Notices(vec!["a".into(), "b".into()]))
+            read(&response_queue),
+            Some(QueueItem::Notices(vec!["a".into(), "b".into()]))
         );
-        assert_eq!(read(&outlet), Some(Next::End(7)));
+        assert_eq!(read(&response_queue), Some(QueueItem::End(7)));
     }
 
     #[test]
     fn a_reader_that_is_behind_gets_the_newest_progress_and_no_log_messages() {
-        let outlet = Outlet::<u8>::new();
+        let response_queue = ResponseQueue::<u8>::new();
         for number in 0..UNREAD_FRAMES - 1 {
-            outlet.notify(notice(NoticeKind::Log, &number.to_string()));
+            response_queue.notify(notice(NoticeKind::Log, &number.to_string()));
         }
-        outlet.notify(progress("old"));
-        outlet.notify(progress("new"));
-        outlet.notify(notice(NoticeKind::Log, "lost"));
-        let Some(Next::Notices(read)) = read(&outlet) else {
+        response_queue.notify(progress("old"));
+        response_queue.notify(progress("new"));
+        response_queue.notify(notice(NoticeKind::Log, "lost"));
+        let Some(QueueItem::Notices(read)) = read(&response_queue) else {
             panic!("no notices")
         };
         assert_eq!(read.len(), UNREAD_FRAMES);
@@ -193,11 +193,11 @@ mod tests {
 
     #[test]
     fn change_notices_of_one_kind_are_one() {
-        let outlet = Outlet::<u8>::new();
+        let response_queue = ResponseQueue::<u8>::new();
         for what in ["tools", "prompts", "tools"] {
-            outlet.notify(Notice::list_changed(what));
+            response_queue.notify(Notice::list_changed(what));
         }
-        let Some(Next::Notices(read)) = read(&outlet) else {
+        let Some(QueueItem::Notices(read)) = read(&response_queue) else {
             panic!("no notices")
         };
         assert_eq!(read.len(), 2);
@@ -213,22 +213,25 @@ mod tests {
 
     #[test]
     fn a_reader_that_rests_is_not_woken_and_misses_nothing() {
-        let (outlet, woken) = (Outlet::new(), Arc::new(Count(AtomicUsize::new(0))));
+        let (response_queue, woken) = (ResponseQueue::new(), Arc::new(Count(AtomicUsize::new(0))));
         let waker = Waker::from(Arc::clone(&woken));
         let mut cx = Context::from_waker(&waker);
-        assert!(outlet.poll_next(&mut cx).is_pending());
-        outlet.rest();
-        assert!(outlet.end(7));
+        assert!(response_queue.poll_next(&mut cx).is_pending());
+        response_queue.rest();
+        assert!(response_queue.end(7));
         assert_eq!(woken.0.load(Ordering::Relaxed), 0);
-        assert_eq!(outlet.poll_next(&mut cx), Poll::Ready(Next::End(7)));
+        assert_eq!(
+            response_queue.poll_next(&mut cx),
+            Poll::Ready(QueueItem::End(7))
+        );
     }
 
     #[test]
     fn bytes_are_bounded() {
-        let outlet = Outlet::<u8>::new();
+        let response_queue = ResponseQueue::<u8>::new();
         let large = "x".repeat(UNREAD_BYTES / 2 + 1);
-        outlet.notify(notice(NoticeKind::Log, &large));
-        outlet.notify(notice(NoticeKind::Log, &large));
-        assert!(matches!(read(&outlet), Some(Next::Notices(read)) if read.len() == 1));
+        response_queue.notify(notice(NoticeKind::Log, &large));
+        response_queue.notify(notice(NoticeKind::Log, &large));
+        assert!(matches!(read(&response_queue), Some(QueueItem::Notices(read)) if read.len() == 1));
     }
 }

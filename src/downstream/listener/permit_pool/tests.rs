@@ -2,45 +2,45 @@ use std::time::Duration;
 
 use super::*;
 use crate::call::Principal;
-use crate::downstream::listener::activity::Activity;
+use crate::downstream::listener::activity::ConnectionActivity;
 use crate::downstream::listener::head_clock::HeadClock;
 
 fn owner(name: &str) -> OwnerKey {
     Principal::new("i", name, "", Vec::new(), None).owner()
 }
 
-/// `Places` with a quarter of `total` as the share of one address, and of one principal.
-fn places(total: usize) -> Arc<Places> {
-    let shares = Shares {
+/// `PermitPool` with a quarter of `total` as the share of one address, and of one principal.
+fn places(total: usize) -> Arc<PermitPool> {
+    let shares = ConnectionShares {
         total,
         address: total / 4,
         principal: total / 4,
     };
-    Arc::new(Places::new(shares, true))
+    Arc::new(PermitPool::new(shares, true))
 }
 
-fn take(places: &Arc<Places>, peer: &str) -> Option<Place> {
+fn take(places: &Arc<PermitPool>, peer: &str) -> Option<ConnectionPermit> {
     places.take(peer.parse().unwrap(), false, CancellationToken::new())
 }
 
 /// A connection that has brought a good token and waits for its next request.
-fn idle(places: &Arc<Places>, peer: &str, name: &str) -> Place {
+fn idle(places: &Arc<PermitPool>, peer: &str, name: &str) -> ConnectionPermit {
     let place = take(places, peer).unwrap();
     let long = Duration::from_secs(75);
-    place.shows(Activity::Http1(HeadClock::new(long, long, long)));
+    place.shows(ConnectionActivity::Http1(HeadClock::new(long, long, long)));
     drop(place.begin(owner(name), true).unwrap());
     place
 }
 
-fn have_left(all: &[Place]) -> Vec<bool> {
-    all.iter().map(Place::has_left).collect()
+fn have_left(all: &[ConnectionPermit]) -> Vec<bool> {
+    all.iter().map(ConnectionPermit::has_left).collect()
 }
 
 #[tokio::test]
 async fn oldest_connection_without_a_token_makes_room() {
     let places = places(4);
     let _known = idle(&places, "192.0.2.1", "alice");
-    let open: Vec<Place> = (2..5)
+    let open: Vec<ConnectionPermit> = (2..5)
         .filter_map(|n| take(&places, &format!("192.0.2.{n}")))
         .collect();
     assert_eq!(have_left(&open), [false, false, false]);
@@ -53,14 +53,15 @@ async fn oldest_connection_without_a_token_makes_room() {
 #[tokio::test]
 async fn address_has_its_share_only_while_places_are_short() {
     let places = places(16);
-    let mut open: Vec<Place> = (0..12).filter_map(|_| take(&places, "192.0.2.1")).collect();
+    let mut open: Vec<ConnectionPermit> =
+        (0..12).filter_map(|_| take(&places, "192.0.2.1")).collect();
     assert_eq!(open.len(), 12, "enough are free");
     assert!(open.iter().all(|place| !place.has_left()));
     // Fewer than four are free after the next: only its own leave.
     let other = take(&places, "192.0.2.2").unwrap();
     open.extend(take(&places, "192.0.2.1"));
     assert!(open[0].has_left() && !open[1].has_left() && !other.has_left());
-    let others: Vec<Place> = (0..3).filter_map(|_| take(&places, "192.0.2.3")).collect();
+    let others: Vec<ConnectionPermit> = (0..3).filter_map(|_| take(&places, "192.0.2.3")).collect();
     assert_eq!(have_left(&others), [false, false, false]);
     assert!(!open[1].has_left(), "places were free");
 }
@@ -68,7 +69,7 @@ async fn address_has_its_share_only_while_places_are_short() {
 #[tokio::test]
 async fn networks_of_ipv6_have_one_share() {
     let places = places(8);
-    let open: Vec<Place> = (1..9)
+    let open: Vec<ConnectionPermit> = (1..9)
         .filter_map(|n| take(&places, &format!("2001:db8::{n}")))
         .collect();
     assert_eq!(open.len(), 8);
@@ -79,7 +80,7 @@ async fn networks_of_ipv6_have_one_share() {
 async fn address_with_tokens_of_three_callers_has_no_share() {
     let places = places(16);
     let _known = ["alice", "bob", "carol"].map(|name| idle(&places, "192.0.2.1", name));
-    let open: Vec<Place> = (0..13).filter_map(|_| take(&places, "192.0.2.1")).collect();
+    let open: Vec<ConnectionPermit> = (0..13).filter_map(|_| take(&places, "192.0.2.1")).collect();
     assert_eq!(open.len(), 13);
     assert!(open.iter().all(|place| !place.has_left()));
 }
@@ -114,7 +115,7 @@ async fn idle_connections_of_the_caller_with_most_make_room() {
 #[tokio::test]
 async fn connections_that_are_in_use_stay() {
     let places = places(4);
-    let open: Vec<Place> = ["alice", "bob", "carol", "dave"]
+    let open: Vec<ConnectionPermit> = ["alice", "bob", "carol", "dave"]
         .iter()
         .map(|name| {
             let place = take(&places, "192.0.2.1").unwrap();

@@ -14,11 +14,11 @@ use http::header::{CACHE_CONTROL, ORIGIN};
 use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::access_log::{AccessLine, AccessRecord};
-use super::admission::{Due, Owed, crowded};
+use super::admission::{MessageDue, OwedAdmission, crowded};
 use super::guard::RequestKind;
 use super::held_body::hold;
-use super::listener::{Crowded, OpenExchange, Place};
-use super::{Front, Target, Way, cors, modern, reply};
+use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
+use super::{McpService, PathTarget, ServedTransport, cors, modern, reply};
 use crate::auth;
 use crate::call::{OwnerKey, Principal};
 use crate::config::{AuthMode, Config};
@@ -27,7 +27,7 @@ use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
 /// Every path and what it leads to; a trailing slash is routed too (CLIENTS.md).
-pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<String, Target> {
+pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<String, PathTarget> {
     let base = settings
         .server
         .public_url
@@ -37,16 +37,16 @@ pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<S
     let mut paths = HashMap::new();
     for (endpoint, way) in endpoints.iter().flat_map(|one| ways(settings, one)) {
         let place = match (way, &settings.server.sse) {
-            (Way::Messages, Some(sse)) => endpoint.place(&sse.messages),
+            (ServedTransport::Messages, Some(sse)) => endpoint.place(&sse.messages),
             _ => endpoint.path.clone(),
         };
-        let target = Target::Endpoint(Arc::clone(&endpoint), way);
+        let target = PathTarget::Endpoint(Arc::clone(&endpoint), way);
         paths.insert(format!("{place}/"), target.clone());
         paths.insert(place, target);
-        if settings.auth.mode == AuthMode::None || way == Way::Messages {
+        if settings.auth.mode == AuthMode::None || way == ServedTransport::Messages {
             continue;
         }
-        let document = Target::Metadata(auth::metadata(&endpoint, &settings.auth));
+        let document = PathTarget::Metadata(auth::metadata(&endpoint, &settings.auth));
         // Spec: RFC 9728 §3.1. A proxy may strip the path of public_url or keep it.
         let well_known = "/.well-known/oauth-protected-resource";
         let mut places = vec![
@@ -66,30 +66,33 @@ pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<S
 }
 
 /// The transports of an endpoint, each with the endpoint as it is seen there.
-fn ways(settings: &Config, endpoint: &Arc<Endpoint>) -> Vec<(Arc<Endpoint>, Way)> {
+fn ways(settings: &Config, endpoint: &Arc<Endpoint>) -> Vec<(Arc<Endpoint>, ServedTransport)> {
     let url = &settings.server.public_url;
-    let mut ways = vec![(Arc::clone(endpoint), Way::Streamable)];
+    let mut ways = vec![(Arc::clone(endpoint), ServedTransport::Streamable)];
     if let Some(sse) = &settings.server.sse {
         let below = Arc::new(endpoint.below(&sse.stream, url));
-        ways.push((Arc::clone(&below), Way::Events));
-        ways.push((below, Way::Messages));
+        ways.push((Arc::clone(&below), ServedTransport::Events));
+        ways.push((below, ServedTransport::Messages));
     }
     if let Some(path) = &settings.server.websocket {
-        ways.push((Arc::new(endpoint.below(path, url)), Way::Socket));
+        ways.push((Arc::new(endpoint.below(path, url)), ServedTransport::Socket));
     }
     ways
 }
 
-impl Front {
+impl McpService {
     /// Serves one HTTP request.
     pub(super) async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
         let origin = request.headers().get(ORIGIN).cloned();
         let target = self.paths.get(request.uri().path()).cloned();
-        let client = request.extensions().get().and_then(Place::client);
+        let client = request
+            .extensions()
+            .get()
+            .and_then(ConnectionPermit::client);
         let pattern = pattern(target.as_ref());
         let line = AccessLine::begin(request.method(), pattern, client, &self.stop);
         let kind = match &target {
-            Some(Target::Metadata(_)) => RequestKind::Metadata,
+            Some(PathTarget::Metadata(_)) => RequestKind::Metadata,
             _ if cors::is_preflight(request.method(), request.headers()) => RequestKind::Preflight,
             _ => RequestKind::Mcp,
         };
@@ -101,7 +104,7 @@ impl Front {
     async fn route(
         self: &Arc<Self>,
         mut request: Request,
-        target: Option<Target>,
+        target: Option<PathTarget>,
         kind: RequestKind,
         record: &AccessRecord,
     ) -> Response<Body> {
@@ -112,12 +115,12 @@ impl Front {
         }
         let (endpoint, way) = match target {
             None => return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path"),
-            Some(Target::Metadata(document)) => {
+            Some(PathTarget::Metadata(document)) => {
                 return metadata(request.method(), document, || {
                     cors::preflight(&self.guard, kind, request.headers())
                 });
             }
-            Some(Target::Endpoint(endpoint, way)) => (endpoint, way),
+            Some(PathTarget::Endpoint(endpoint, way)) => (endpoint, way),
         };
         if kind == RequestKind::Preflight {
             return cors::preflight(&self.guard, kind, request.headers());
@@ -127,7 +130,10 @@ impl Front {
             record.upstream(upstream);
         }
         let query = request.uri().query();
-        let from = request.extensions().get().and_then(Place::client);
+        let from = request
+            .extensions()
+            .get()
+            .and_then(ConnectionPermit::client);
         let from = from.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
         let principal = match self
             .auth
@@ -138,7 +144,7 @@ impl Front {
             Err(denied) => {
                 record.outcome(denied.reason);
                 if denied.status == StatusCode::UNAUTHORIZED
-                    && let Some(place) = request.extensions().get::<Place>()
+                    && let Some(place) = request.extensions().get::<ConnectionPermit>()
                 {
                     place.refused();
                 }
@@ -147,7 +153,7 @@ impl Front {
         };
         record.principal(principal.owner());
         let method = request.method().clone();
-        if way == Way::Streamable
+        if way == ServedTransport::Streamable
             && method != Method::POST
             && modern::names_modern(request.headers())
         {
@@ -158,11 +164,11 @@ impl Front {
         }
         let (open, due) = match self.admit(&mut request, &principal, way) {
             Ok(admitted) => admitted,
-            Err(Unadmitted::Rate(wait)) => {
+            Err(GateRefusal::Rate(wait)) => {
                 record.outcome("rate_limited");
                 return reply::over_the_rate(wait);
             }
-            Err(Unadmitted::Crowded) => {
+            Err(GateRefusal::Crowded) => {
                 record.outcome(error_type::BUSY);
                 return reply::fault_response(&crowded(), None);
             }
@@ -178,8 +184,8 @@ impl Front {
         &self,
         request: &mut Request,
         principal: &Principal,
-        way: Way,
-    ) -> Result<(Option<OpenExchange>, Due), Unadmitted> {
+        way: ServedTransport,
+    ) -> Result<(Option<OpenExchange>, MessageDue), GateRefusal> {
         let (owner, method) = (principal.owner(), request.method().clone());
         let open = self.begin_exchange_of(owner, request, way);
         match method {
@@ -187,7 +193,7 @@ impl Front {
                 let due = self.due(owner);
                 Ok(match open {
                     Ok(open) => (open, due),
-                    Err(Crowded) => (None, Some(Owed::exchange(due))),
+                    Err(TooManyExchanges) => (None, Some(OwedAdmission::exchange(due))),
                 })
             }
             // It counts and is never refused: it frees what a session holds, and the TypeScript SDK
@@ -197,14 +203,16 @@ impl Front {
                 Ok((open.unwrap_or(None), None))
             }
             // A client that is refused its stream ends the session, or does without for good.
-            Method::GET if way == Way::Streamable && !self.is_for_events(request.headers()) => {
+            Method::GET
+                if way == ServedTransport::Streamable && !self.is_for_events(request.headers()) =>
+            {
                 let due = self.due(owner);
-                let open = open.map_err(|Crowded| Unadmitted::Crowded)?;
+                let open = open.map_err(|TooManyExchanges| GateRefusal::Crowded)?;
                 Ok((open, due))
             }
             _ => {
-                self.rate.take(owner).map_err(Unadmitted::Rate)?;
-                let open = open.map_err(|Crowded| Unadmitted::Crowded)?;
+                self.rate.take(owner).map_err(GateRefusal::Rate)?;
+                let open = open.map_err(|TooManyExchanges| GateRefusal::Crowded)?;
                 Ok((open, None))
             }
         }
@@ -215,13 +223,13 @@ impl Front {
         &self,
         owner: OwnerKey,
         request: &mut Request,
-        way: Way,
-    ) -> Result<Option<OpenExchange>, Crowded> {
-        let Some(place) = request.extensions_mut().get_mut::<Place>() else {
+        way: ServedTransport,
+    ) -> Result<Option<OpenExchange>, TooManyExchanges> {
+        let Some(place) = request.extensions_mut().get_mut::<ConnectionPermit>() else {
             return Ok(None);
         };
         let open = place.begin(owner, self.settings.auth.mode != AuthMode::None)?;
-        if way == Way::Socket {
+        if way == ServedTransport::Socket {
             // It is open as long as the socket.
             place.keep(open);
             return Ok(None);
@@ -231,21 +239,27 @@ impl Front {
 
     async fn hand_over(
         self: &Arc<Self>,
-        (endpoint, way): (&Arc<Endpoint>, Way),
-        (principal, due): (Arc<Principal>, Due),
+        (endpoint, way): (&Arc<Endpoint>, ServedTransport),
+        (principal, due): (Arc<Principal>, MessageDue),
         request: Request,
         record: &AccessRecord,
     ) -> Response<Body> {
         let method = request.method().clone();
         let (mut parts, body) = request.into_parts();
         match way {
-            Way::Streamable if method == Method::GET && self.is_for_events(&parts.headers) => {
+            ServedTransport::Streamable
+                if method == Method::GET && self.is_for_events(&parts.headers) =>
+            {
                 return self.open_events(endpoint, &principal, &parts.headers, record);
             }
-            Way::Streamable => {}
-            Way::Events => return self.open_events(endpoint, &principal, &parts.headers, record),
-            Way::Socket => return self.open_socket(endpoint, &principal, &mut parts, record),
-            Way::Messages => {
+            ServedTransport::Streamable => {}
+            ServedTransport::Events => {
+                return self.open_events(endpoint, &principal, &parts.headers, record);
+            }
+            ServedTransport::Socket => {
+                return self.open_socket(endpoint, &principal, &mut parts, record);
+            }
+            ServedTransport::Messages => {
                 let posted = self.post_to_events(endpoint, principal, &parts, (body, due), record);
                 return Box::pin(posted).await;
             }
@@ -265,7 +279,7 @@ impl Front {
 }
 
 /// Why a request is refused before it is read.
-enum Unadmitted {
+enum GateRefusal {
     /// The rate of its principal; how long to wait.
     Rate(Duration),
     /// The exchanges of its principal.
@@ -273,24 +287,24 @@ enum Unadmitted {
 }
 
 /// What an access line shows instead of the path that was sent.
-fn pattern(target: Option<&Target>) -> &'static str {
+fn pattern(target: Option<&PathTarget>) -> &'static str {
     match target {
         None => "other",
-        Some(Target::Metadata(_)) => "/.well-known/oauth-protected-resource",
-        Some(Target::Endpoint(endpoint, way)) => match (way, &*endpoint.name == "mcp") {
-            (Way::Streamable, true) => "/mcp",
-            (Way::Streamable, false) => "/mcp/{endpoint}",
-            (Way::Events, true) => "/sse",
-            (Way::Events, false) => "/sse/{endpoint}",
-            (Way::Socket, true) => "/ws",
-            (Way::Socket, false) => "/ws/{endpoint}",
-            (Way::Messages, true) => "/messages",
-            (Way::Messages, false) => "/messages/{endpoint}",
+        Some(PathTarget::Metadata(_)) => "/.well-known/oauth-protected-resource",
+        Some(PathTarget::Endpoint(endpoint, way)) => match (way, &*endpoint.name == "mcp") {
+            (ServedTransport::Streamable, true) => "/mcp",
+            (ServedTransport::Streamable, false) => "/mcp/{endpoint}",
+            (ServedTransport::Events, true) => "/sse",
+            (ServedTransport::Events, false) => "/sse/{endpoint}",
+            (ServedTransport::Socket, true) => "/ws",
+            (ServedTransport::Socket, false) => "/ws/{endpoint}",
+            (ServedTransport::Messages, true) => "/messages",
+            (ServedTransport::Messages, false) => "/messages/{endpoint}",
         },
     }
 }
 
-impl Way {
+impl ServedTransport {
     fn methods(self) -> &'static [Method] {
         match self {
             Self::Streamable => &[Method::GET, Method::POST, Method::DELETE],

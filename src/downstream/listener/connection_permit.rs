@@ -6,16 +6,16 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio_util::sync::CancellationToken;
 
-use super::activity::{Activity, Use};
-use super::holding::{Holding, OpenExchange};
-use super::places::Places;
+use super::activity::{ConnectionActivity, ConnectionUse};
+use super::holding::{OpenExchange, PrincipalHolding};
+use super::permit_pool::PermitPool;
 use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, GaugeGuard};
 
-/// State of a connection, as `Places` needs it.
+/// State of a connection, as `PermitPool` needs it.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct ConnectionEntry {
     /// Counts up over the connections of a listener.
     pub(super) number: u64,
     /// Whether the peer is one of `server.trusted_proxies`: the client address is then in each request's headers.
@@ -24,15 +24,15 @@ pub(super) struct Entry {
     /// Whether the address is known to be shared by many callers.
     pub(super) is_shared: AtomicBool,
     /// Counts of the principal of the last valid token; `None` before the first.
-    holding: Mutex<Option<Arc<Holding>>>,
+    holding: Mutex<Option<Arc<PrincipalHolding>>>,
     /// Whether the last exchange went beyond the share of its principal.
     is_crowded: AtomicBool,
-    activity: OnceLock<Activity>,
+    activity: OnceLock<ConnectionActivity>,
     /// Cancelled at the drain, or when the place is wanted for another connection.
     end: CancellationToken,
 }
 
-impl Entry {
+impl ConnectionEntry {
     pub(super) fn new(number: u64, is_proxied: bool, end: CancellationToken) -> Self {
         Self {
             number,
@@ -46,14 +46,17 @@ impl Entry {
         }
     }
 
-    pub(super) fn activity(&self) -> Use {
-        self.activity.get().map_or(Use::Busy, Activity::now)
+    pub(super) fn activity(&self) -> ConnectionUse {
+        self.activity
+            .get()
+            .map_or(ConnectionUse::Busy, ConnectionActivity::now)
     }
 
     /// Whether the principal exceeds its share, and the connection serves no exchange within that share.
-    pub(super) fn is_excess(&self, activity: Use) -> bool {
-        let is_expendable = activity != Use::Busy || self.is_crowded.load(Ordering::Relaxed);
-        let is_greedy = |holding: &Arc<Holding>| holding.is_greedy();
+    pub(super) fn is_excess(&self, activity: ConnectionUse) -> bool {
+        let is_expendable =
+            activity != ConnectionUse::Busy || self.is_crowded.load(Ordering::Relaxed);
+        let is_greedy = |holding: &Arc<PrincipalHolding>| holding.is_greedy();
         is_expendable && lock(&self.holding).as_ref().is_some_and(is_greedy)
     }
 
@@ -78,22 +81,22 @@ impl Entry {
 /// A connection's place, free again when the last clone is dropped: a connection that was upgraded
 /// keeps it for as long as its socket lives. In the extensions of every request, with its sender.
 #[derive(Debug, Clone)]
-pub(in crate::downstream) struct Place {
-    taken: Arc<Taken>,
+pub(in crate::downstream) struct ConnectionPermit {
+    taken: Arc<TakenPermit>,
     client: Option<IpAddr>,
     /// The exchange of a request for an upgrade, which is open as long as the place is kept.
     open: Option<Arc<OpenExchange>>,
 }
 
 #[derive(Debug)]
-struct Taken {
-    entry: Arc<Entry>,
-    places: Arc<Places>,
+struct TakenPermit {
+    entry: Arc<ConnectionEntry>,
+    places: Arc<PermitPool>,
     /// Absent for a connection that is not a client's.
     open: Option<GaugeGuard>,
 }
 
-impl Drop for Taken {
+impl Drop for TakenPermit {
     fn drop(&mut self) {
         self.places.leave(&self.entry);
     }
@@ -101,11 +104,15 @@ impl Drop for Taken {
 
 /// The principal has as many exchanges open as it may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::downstream) struct Crowded;
+pub(in crate::downstream) struct TooManyExchanges;
 
-impl Place {
-    pub(super) fn new(entry: Arc<Entry>, places: Arc<Places>, open: Option<GaugeGuard>) -> Self {
-        let taken = Arc::new(Taken {
+impl ConnectionPermit {
+    pub(super) fn new(
+        entry: Arc<ConnectionEntry>,
+        places: Arc<PermitPool>,
+        open: Option<GaugeGuard>,
+    ) -> Self {
+        let taken = Arc::new(TakenPermit {
             entry,
             places,
             open,
@@ -146,7 +153,7 @@ impl Place {
     }
 
     /// Sets the source that tells whether the connection is in use.
-    pub(super) fn shows(&self, activity: Activity) {
+    pub(super) fn shows(&self, activity: ConnectionActivity) {
         drop(self.taken.entry.activity.set(activity));
     }
 
@@ -169,7 +176,7 @@ impl Place {
         &self,
         owner: OwnerKey,
         is_limited: bool,
-    ) -> Result<OpenExchange, Crowded> {
+    ) -> Result<OpenExchange, TooManyExchanges> {
         let entry = &self.taken.entry;
         let known = lock(&entry.holding).clone();
         let holding = match known {
@@ -180,13 +187,13 @@ impl Place {
         entry.is_crowded.store(open.is_none(), Ordering::Relaxed);
         open.ok_or_else(|| {
             COUNTERS.exchanges_refused.add(1);
-            Crowded
+            TooManyExchanges
         })
     }
 
     /// Notes that the connection is used by `owner` from now on.
-    fn change_hands(&self, owner: OwnerKey, is_limited: bool) -> Arc<Holding> {
-        let Taken { entry, places, .. } = &*self.taken;
+    fn change_hands(&self, owner: OwnerKey, is_limited: bool) -> Arc<PrincipalHolding> {
+        let TakenPermit { entry, places, .. } = &*self.taken;
         let holding = places.holding(owner, is_limited);
         holding.connected();
         let before = lock(&entry.holding).replace(Arc::clone(&holding));
@@ -206,7 +213,7 @@ impl Place {
 
     /// A request was refused for its token.
     pub(in crate::downstream) fn refused(&self) {
-        let Taken { entry, places, .. } = &*self.taken;
+        let TakenPermit { entry, places, .. } = &*self.taken;
         if !entry.is_proven()
             && !places.is_from_proxy(entry)
             && let Some(activity) = entry.activity.get()

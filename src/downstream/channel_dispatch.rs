@@ -8,13 +8,13 @@ use http::HeaderMap;
 use tokio::time::Instant;
 
 use super::access_log::{AccessLine, AccessRecord};
-use super::admission::Due;
+use super::admission::MessageDue;
+use super::call_telemetry::error_word;
 use super::channel::Channel;
-use super::observe::error_word;
+use super::detachable_call::CallOutcome;
 use super::over_budget::{is_dropped, over_budget};
-use super::running::Outcome;
-use super::streamable::{Begun, note_message};
-use super::{Front, batch, modern, reply};
+use super::streamable::{BegunCall, note_message};
+use super::{McpService, batch, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::{Principal, Reply};
 use crate::fault::{Fault, FaultKind, Side};
@@ -24,7 +24,7 @@ use crate::telemetry::request_tag;
 
 /// Sender, headers and access record of one incoming message.
 #[derive(Debug)]
-pub(super) struct Arrival<'a> {
+pub(super) struct IncomingMessage<'a> {
     pub(super) principal: Arc<Principal>,
     /// Headers of the HTTP request with the message; empty on a socket.
     pub(super) headers: &'a HeaderMap,
@@ -34,27 +34,27 @@ pub(super) struct Arrival<'a> {
     /// Access line of one socket message; kept until the call that the message began has ended.
     pub(super) line: Option<Arc<AccessLine>>,
     /// Modern calls of this connection; `None` where the carrier allows none.
-    pub(super) modern: Option<&'a modern::Calls>,
+    pub(super) modern: Option<&'a modern::SocketCalls>,
     /// Set when the byte budget had no room for the message: its requests are refused.
     pub(super) over: Option<BudgetExhausted>,
 }
 
 /// Fault of an unreadable or rejected message, and the JSON text of its id, if present.
-pub(super) type Unreadable = (Fault, Option<String>);
+pub(super) type UnreadableMessage = (Fault, Option<String>);
 
-impl Front {
+impl McpService {
     /// Handles bytes from a client's channel: a message, or an array of messages if the session's revision has arrays.
     /// Answers are sent on the channel, including refusals of readable messages.
     ///
     /// # Errors
     /// The bytes are unreadable, or not a message for this gateway.
-    pub(super) fn hear(
+    pub(super) fn on_bytes(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
-        arrival: &Arrival<'_>,
+        arrival: &IncomingMessage<'_>,
         bytes: Bytes,
-        due: Due,
-    ) -> Result<(), Unreadable> {
+        due: MessageDue,
+    ) -> Result<(), UnreadableMessage> {
         arrival.record.received(bytes.len());
         if Message::is_batch(&bytes) {
             let revision = channel.session().map(|session| session.revision);
@@ -66,7 +66,7 @@ impl Front {
                 .map_err(|(_, fault)| (fault, None))?;
             for (element, due) in elements {
                 match element {
-                    Ok(message) => self.take(channel, arrival, message, due),
+                    Ok(message) => self.on_message(channel, arrival, message, due),
                     Err(error) => {
                         let fault = reply::decode_fault(&error);
                         let refusal = reply::error_response(&fault, error.id());
@@ -98,7 +98,7 @@ impl Front {
                     calls.refuse(channel, &message, &fault, arrival.line.as_ref());
                     return Ok(());
                 }
-                self.hear_modern(channel, calls, message, arrival.line.clone(), due);
+                self.on_modern_message(channel, calls, message, arrival.line.clone(), due);
                 return Ok(());
             }
             let requested = message.meta(meta::PROTOCOL_VERSION).and_then(json::string);
@@ -107,16 +107,16 @@ impl Front {
             refuse(channel, arrival, &fault, &message);
             return Ok(());
         }
-        self.take(channel, arrival, message, due);
+        self.on_message(channel, arrival, message, due);
         Ok(())
     }
 
-    fn take(
+    fn on_message(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
-        arrival: &Arrival<'_>,
+        arrival: &IncomingMessage<'_>,
         message: Message,
-        due: Due,
+        due: MessageDue,
     ) {
         channel.renew(&arrival.principal);
         let is_request = message.kind() == MessageKind::Request;
@@ -166,24 +166,24 @@ impl Front {
     fn initialize_channel(
         self: &Arc<Self>,
         channel: &Arc<Channel>,
-        arrival: &Arrival<'_>,
+        arrival: &IncomingMessage<'_>,
         message: Message,
-        due: Due,
+        due: MessageDue,
     ) {
         let delivery = DeliveryMode::Connection {
             unread: self.settings.limits.unread,
             fallback: arrival.fallback,
             overflow: channel.ended.clone(),
         };
-        let (front, channel, owed) = (Arc::clone(self), Arc::clone(channel), channel.owe());
+        let (service, channel, owed) = (Arc::clone(self), Arc::clone(channel), channel.owe());
         let (principal, record) = (Arc::clone(&arrival.principal), arrival.record.clone());
         let line = arrival.line.clone();
         let headers = arrival.headers.clone();
         self.tasks.spawn(request_tag::keep(async move {
             let endpoint = &channel.endpoint;
             let opened = async {
-                front.pay(principal.owner(), due).await?;
-                front
+                service.pay(principal.owner(), due).await?;
+                service
                     .open_session(endpoint, principal, &headers, &message, &record, delivery)
                     .await
             };
@@ -195,7 +195,7 @@ impl Front {
                     }
                     channel.unwritten.expect(&hello, &record, line.as_ref());
                     if !channel.opened(&session, hello) {
-                        front.sessions.close(&session);
+                        service.sessions.close(&session);
                     }
                 }
                 Err(fault) => {
@@ -214,14 +214,21 @@ impl Front {
         self: &Arc<Self>,
         channel: &Arc<Channel>,
         session: &Arc<Session>,
-        arrival: &Arrival<'_>,
+        arrival: &IncomingMessage<'_>,
         message: Message,
-        due: Due,
+        due: MessageDue,
     ) -> Result<(), Fault> {
-        let outlet = ResponseStream::onto(Arc::clone(session.standalone()));
+        let response_stream = ResponseStream::onto(Arc::clone(session.standalone()));
         let principal = Arc::clone(&arrival.principal);
-        let begun = self.begin(session, principal, arrival.headers, message, outlet, due)?;
-        let Begun { call, link, entry } = begun;
+        let begun = self.begin(
+            session,
+            principal,
+            arrival.headers,
+            message,
+            response_stream,
+            due,
+        )?;
+        let BegunCall { call, link, entry } = begun;
         let call = self.run(call, entry, &link, arrival.record);
         let (channel, owed) = (Arc::clone(channel), channel.owe());
         let access = arrival.line.clone();
@@ -230,10 +237,10 @@ impl Front {
             let outcome = call.await;
             link.end();
             match outcome {
-                Outcome::Response(_, body) | Outcome::Denied(_, body) => {
+                CallOutcome::Response(_, body) | CallOutcome::Denied(_, body) => {
                     channel.answer(body, &record, access.as_ref());
                 }
-                Outcome::Many(_) | Outcome::Cancelled => record.answered(),
+                CallOutcome::Many(_) | CallOutcome::Cancelled => record.answered(),
             }
             drop((owed, access));
         });
@@ -245,16 +252,16 @@ impl Front {
         self: &Arc<Self>,
         session: Arc<Session>,
         message: Message,
-        due: Due,
+        due: MessageDue,
     ) {
         if due.is_none() {
             // Not waited for: answers come on the same channel.
             drop(self.pass_on(&session, &message));
             return;
         }
-        let front = Arc::clone(self);
+        let service = Arc::clone(self);
         self.tasks.spawn_service(async move {
-            front.pass_on_when_due(session, message, due).await;
+            service.pass_on_when_due(session, message, due).await;
         });
     }
 
@@ -267,7 +274,7 @@ impl Front {
 }
 
 /// Answers a request with a fault on the channel; other messages get no answer.
-fn refuse(channel: &Channel, arrival: &Arrival<'_>, fault: &Fault, message: &Message) {
+fn refuse(channel: &Channel, arrival: &IncomingMessage<'_>, fault: &Fault, message: &Message) {
     if message.kind() == MessageKind::Request {
         arrival.record.outcome(error_word(fault.kind));
         let refusal = reply::error_response(fault, message.id());

@@ -12,10 +12,10 @@ const MAX_PAGES: usize = 64;
 
 /// Pages of a call, with their question numbers.
 #[derive(Debug, Default)]
-pub(super) struct Pages(Vec<Page>);
+pub(super) struct UrlElicitations(Vec<UrlElicitation>);
 
 #[derive(Debug)]
-struct Page {
+struct UrlElicitation {
     params: Bytes,
     number: u64,
     /// Whether a question for the page is open.
@@ -24,7 +24,7 @@ struct Page {
     is_agreed: bool,
 }
 
-impl Pages {
+impl UrlElicitations {
     /// The number of a new question: `fresh`, unless its page was asked for before.
     pub(super) fn number(&mut self, question: &InputRequest, fresh: u64) -> u64 {
         let Some(params) = question
@@ -40,7 +40,7 @@ impl Pages {
             return page.number;
         }
         if self.0.len() < MAX_PAGES {
-            self.0.push(Page {
+            self.0.push(UrlElicitation {
                 params: params.clone(),
                 number: fresh,
                 is_open: true,
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_page_that_is_asked_for_again_keeps_its_number() {
         let (one, other) = (question("url", "https://a"), question("url", "https://b"));
-        let mut pages = Pages::default();
+        let mut pages = UrlElicitations::default();
         assert_eq!(pages.number(&one, 1), 1);
         assert_eq!(pages.number(&one, 2), 2, "each who waits is told apart");
         pages.agreed(1);
@@ -97,7 +97,7 @@ mod tests {
     // Spec: BRIDGING §3.1 step 3.
     #[test]
     fn whatever_else_is_asked_again_is_a_new_question() {
-        let mut pages = Pages::default();
+        let mut pages = UrlElicitations::default();
         for number in 1..3 {
             assert_eq!(pages.number(&question("form", ""), number), number);
             pages.close(number);

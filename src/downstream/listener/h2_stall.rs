@@ -1,7 +1,7 @@
 //! Resets HTTP/2 streams whose peer reads nothing for `patience`.
 //!
 //! A peer that answers pings but never opens the window of a stream keeps the call behind the stream alive, and neither
-//! the idle timeout nor the stall timeout of the connection fires. `Windows::watch` therefore compares, once per
+//! the idle timeout nor the stall timeout of the connection fires. `StreamWindows::watch` therefore compares, once per
 //! `patience`, how much of each stream's answer was handed out and how much was sent; nothing else is counted.
 //!
 //! hyper drops a stream as soon as its last piece is queued, and a dropped stream cannot be reset. `WatchedBody`
@@ -37,14 +37,14 @@ const MAX_LEFT_BEHIND: u64 = 64 * 1024;
 
 /// The windows of a connection's streams.
 #[derive(Debug, Default)]
-pub(super) struct Windows {
-    open: Mutex<HashMap<u64, Arc<Window>>>,
-    totals: Arc<Totals>,
+pub(super) struct StreamWindows {
+    open: Mutex<HashMap<u64, Arc<StreamWindow>>>,
+    totals: Arc<ResponseTotals>,
 }
 
 /// Bytes of all answers, including those of streams that hyper has dropped.
 #[derive(Debug, Default)]
-struct Totals {
+struct ResponseTotals {
     sent: AtomicU64,
     /// Handed out, and neither sent nor dropped.
     waiting: AtomicU64,
@@ -52,28 +52,28 @@ struct Totals {
 
 /// Bytes handed out and sent of one stream: the peer's window, seen from here.
 #[derive(Debug, Default)]
-pub(super) struct Window {
+pub(super) struct StreamWindow {
     /// Bytes handed to hyper.
     given: AtomicU64,
     sent: AtomicU64,
-    totals: Arc<Totals>,
+    totals: Arc<ResponseTotals>,
     /// Whether the end of the answer is held back until every byte is sent.
     is_end_held: AtomicBool,
     given_up: AtomicBool,
     stream: AtomicWaker,
 }
 
-impl Windows {
+impl StreamWindows {
     /// The window of a stream before its future is spawned.
-    pub(super) fn new_window(&self) -> Arc<Window> {
-        Arc::new(Window {
+    pub(super) fn new_window(&self) -> Arc<StreamWindow> {
+        Arc::new(StreamWindow {
             totals: Arc::clone(&self.totals),
-            ..Window::default()
+            ..StreamWindow::default()
         })
     }
 
     /// Watches the window of the stream with this number until it is [forgotten](Self::forget).
-    pub(super) fn enter(&self, number: u64, window: Arc<Window>) {
+    pub(super) fn enter(&self, number: u64, window: Arc<StreamWindow>) {
         lock(&self.open).insert(number, window);
     }
 
@@ -112,7 +112,7 @@ impl Windows {
     }
 }
 
-impl Window {
+impl StreamWindow {
     /// Bytes sent so far, if handed-out bytes are still unsent. `sent` is loaded first and once: otherwise a stream
     /// that is sent and refilled between the loads would seem to have unsent bytes after everything was sent.
     fn owes_after(&self) -> Option<u64> {
@@ -177,15 +177,15 @@ impl Window {
     }
 }
 
-/// The body of an answer, in pieces that report to the `Window` when sent.
+/// The body of an answer, in pieces that report to the `StreamWindow` when sent.
 pub(super) struct WatchedBody {
     body: Body,
     is_over: bool,
-    window: Arc<Window>,
+    window: Arc<StreamWindow>,
 }
 
 impl WatchedBody {
-    pub(super) fn new(body: Body, window: Arc<Window>) -> Self {
+    pub(super) fn new(body: Body, window: Arc<StreamWindow>) -> Self {
         Self {
             body,
             is_over: false,
@@ -195,20 +195,20 @@ impl WatchedBody {
 }
 
 impl http_body::Body for WatchedBody {
-    type Data = Piece;
+    type Data = CountedBytes;
     type Error = axum::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Piece>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<CountedBytes>, axum::Error>>> {
         if !self.is_over {
             let frame = ready!(Pin::new(&mut self.body).poll_frame(cx));
             let watched = |frame: Frame<Bytes>| {
                 frame.map_data(|bytes| {
                     let window = Arc::clone(&self.window);
                     window.given(bytes.len() as u64);
-                    Piece { bytes, window }
+                    CountedBytes { bytes, window }
                 })
             };
             if let Some(frame) = frame {
@@ -229,14 +229,14 @@ impl http_body::Body for WatchedBody {
     }
 }
 
-/// Bytes of an answer; `advance` reports to the `Window` how many were sent.
+/// Bytes of an answer; `advance` reports to the `StreamWindow` how many were sent.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct CountedBytes {
     bytes: Bytes,
-    window: Arc<Window>,
+    window: Arc<StreamWindow>,
 }
 
-impl Buf for Piece {
+impl Buf for CountedBytes {
     fn remaining(&self) -> usize {
         self.bytes.len()
     }
@@ -255,7 +255,7 @@ impl Buf for Piece {
     }
 }
 
-impl Drop for Piece {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         let left = self.bytes.len() as u64;
         self.window
@@ -278,7 +278,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_is_given_up_when_nothing_of_it_is_taken_any_more() {
-        let windows = Windows::default();
+        let windows = StreamWindows::default();
         let window = windows.new_window();
         windows.enter(1, Arc::clone(&window));
         let mut body = WatchedBody::new(Body::from("0123456789"), Arc::clone(&window));
@@ -309,7 +309,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_of_which_all_was_taken_waits_for_us_alone() {
-        let windows = Windows::default();
+        let windows = StreamWindows::default();
         let window = windows.new_window();
         windows.enter(1, Arc::clone(&window));
         let mut body = WatchedBody::new(Body::from("all"), Arc::clone(&window));
@@ -322,7 +322,7 @@ mod tests {
     }
 
     /// An answer of one piece, already handed out.
-    async fn answer(windows: &Windows, len: u64) -> (WatchedBody, Piece) {
+    async fn answer(windows: &StreamWindows, len: u64) -> (WatchedBody, CountedBytes) {
         let bytes = vec![b'x'; usize::try_from(len).unwrap()];
         let mut body = WatchedBody::new(Body::from(bytes), windows.new_window());
         let frame = body.frame().await.unwrap().unwrap();
@@ -331,7 +331,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_large_answer_ends_when_all_of_it_is_taken() {
-        let windows = Windows::default();
+        let windows = StreamWindows::default();
         let (mut body, mut piece) = answer(&windows, MAX_LEFT_BEHIND + 1).await;
         assert!(!body.is_end_stream());
         piece.advance(piece.remaining() - 1);
@@ -347,7 +347,7 @@ mod tests {
 
     #[tokio::test]
     async fn small_answers_end_at_once_while_little_of_them_is_left() {
-        let windows = Windows::default();
+        let windows = StreamWindows::default();
         let mut left = Vec::new();
         for _ in 0..4 {
             let (body, piece) = answer(&windows, MAX_LEFT_BEHIND / 4).await;

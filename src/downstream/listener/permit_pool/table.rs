@@ -8,9 +8,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::super::activity::Use;
-use super::super::place::Entry;
-use super::{LEAVING, Reason, Shares};
+use super::super::activity::ConnectionUse;
+use super::super::connection_permit::ConnectionEntry;
+use super::{ConnectionShares, EvictionReason, LEAVING};
 use crate::address::Address;
 use crate::call::OwnerKey;
 
@@ -27,14 +27,14 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// The connections of a listener.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct ConnectionTable {
     next: u64,
     /// Connections that have not presented a valid token.
-    unproven: BTreeMap<u64, Held>,
-    proven: BTreeMap<u64, Held>,
+    unproven: BTreeMap<u64, HeldConnections>,
+    proven: BTreeMap<u64, HeldConnections>,
     /// Unproven connections whose address is known.
     by_address: BTreeSet<(Address, u64)>,
-    origins: HashMap<Address, Origin>,
+    origins: HashMap<Address, AddressCounts>,
     proxies: HashSet<Address>,
     warned: Option<Instant>,
     /// Where the next search for an idle connection starts.
@@ -44,23 +44,23 @@ pub(super) struct Table {
 }
 
 #[derive(Debug)]
-struct Held {
-    entry: Arc<Entry>,
+struct HeldConnections {
+    entry: Arc<ConnectionEntry>,
     address: Option<Address>,
 }
 
 /// Counts of one address; removed with its last connection.
 #[derive(Debug, Default)]
-struct Origin {
+struct AddressCounts {
     connections: usize,
     unproven: usize,
     /// Whose good tokens came from there, [`CALLERS`] at most.
     callers: Vec<OwnerKey>,
 }
 
-pub(super) type Evicted = (Arc<Entry>, Reason);
+pub(super) type EvictedConnection = (Arc<ConnectionEntry>, EvictionReason);
 
-impl Table {
+impl ConnectionTable {
     /// Permits in use.
     pub(super) fn taken(&self) -> usize {
         self.unproven.len() + self.proven.len()
@@ -77,11 +77,11 @@ impl Table {
         address: Option<Address>,
         is_proxied: bool,
         end: CancellationToken,
-    ) -> Arc<Entry> {
+    ) -> Arc<ConnectionEntry> {
         let number = self.next;
         self.next += 1;
-        let entry = Arc::new(Entry::new(number, is_proxied, end));
-        let held = Held {
+        let entry = Arc::new(ConnectionEntry::new(number, is_proxied, end));
+        let held = HeldConnections {
             entry: Arc::clone(&entry),
             address: None,
         };
@@ -165,13 +165,13 @@ impl Table {
     pub(super) fn evict_of(
         &mut self,
         address: Address,
-        shares: Shares,
+        shares: ConnectionShares,
         newest: Option<u64>,
-    ) -> Option<Evicted> {
+    ) -> Option<EvictedConnection> {
         let free = shares.total.saturating_sub(self.taken());
         let are_short = free.saturating_mul(4) < shares.total;
         let most = shares.address + usize::from(newest.is_some());
-        let has_share = |origin: &Origin| origin.unproven >= most;
+        let has_share = |origin: &AddressCounts| origin.unproven >= most;
         if !are_short
             || self.leaving >= LEAVING
             || self.proxies.contains(&address)
@@ -181,14 +181,14 @@ impl Table {
         }
         let all = (address, 0)..=(address, u64::MAX);
         let (_, number) = *self.by_address.range(all).next()?;
-        self.evict(number, Reason::Address)
+        self.evict(number, EvictionReason::Address)
     }
 
     /// Evicts the least valuable connection: the oldest unproven one, else one in excess of its share, else an idle
     /// one.
-    pub(super) fn evict_any(&mut self) -> Option<Evicted> {
+    pub(super) fn evict_any(&mut self) -> Option<EvictedConnection> {
         if let Some(number) = self.unproven.keys().next() {
-            return self.evict(*number, Reason::NoToken);
+            return self.evict(*number, EvictionReason::NoToken);
         }
         let now = Instant::now();
         if self.none_idle.is_some_and(|until| now < until) {
@@ -202,7 +202,7 @@ impl Table {
     }
 
     /// A connection in excess of its share, or else the one idle for longest among about `LOOKED_AT`.
-    fn expendable(&mut self) -> Option<(u64, Reason)> {
+    fn expendable(&mut self) -> Option<(u64, EvictionReason)> {
         let from_hand = self.proven.range(self.hand..);
         let all = from_hand.chain(self.proven.range(..self.hand));
         let mut idle: Option<(Option<Instant>, u64)> = None;
@@ -213,9 +213,9 @@ impl Table {
             self.hand = number + 1;
             let activity = held.entry.activity();
             if held.entry.is_excess(activity) {
-                return Some((*number, Reason::Share));
+                return Some((*number, EvictionReason::Share));
             }
-            if let Use::Idle(until) = activity {
+            if let ConnectionUse::Idle(until) = activity {
                 let is_longer = idle.is_none_or(|(other, _)| match (until, other) {
                     (Some(until), Some(other)) => until < other,
                     (until, _) => until.is_some(),
@@ -225,23 +225,23 @@ impl Table {
                 }
             }
         }
-        idle.map(|(_, number)| (number, Reason::Idle))
+        idle.map(|(_, number)| (number, EvictionReason::Idle))
     }
 
-    fn evict(&mut self, number: u64, reason: Reason) -> Option<Evicted> {
+    fn evict(&mut self, number: u64, reason: EvictionReason) -> Option<EvictedConnection> {
         let held = self.remove(number)?;
         self.leaving += 1;
         Some((held.entry, reason))
     }
 
     /// The connection is closed.
-    pub(super) fn leave(&mut self, entry: &Entry) {
+    pub(super) fn leave(&mut self, entry: &ConnectionEntry) {
         if self.remove(entry.number).is_none() {
             self.leaving = self.leaving.saturating_sub(1);
         }
     }
 
-    fn remove(&mut self, number: u64) -> Option<Held> {
+    fn remove(&mut self, number: u64) -> Option<HeldConnections> {
         let unproven = self.unproven.remove(&number);
         let was_unproven = unproven.is_some();
         let held = unproven.or_else(|| self.proven.remove(&number))?;

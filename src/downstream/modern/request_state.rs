@@ -33,12 +33,12 @@ const CARRIED: u8 = 2;
 
 /// The call that a retry answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ticket {
+pub(super) enum RequestState {
     /// A call parked here, and its round.
     Parked {
         /// Who keeps the call.
         owner: Ownership,
-        /// Key of the call in `Parking`.
+        /// Key of the call in `ParkedCalls`.
         key: [u8; KEY_LEN],
         /// Counted from one.
         round: u16,
@@ -49,13 +49,13 @@ pub(super) enum Ticket {
 
 /// Binding, endpoint and message of the request: a ticket opens only for an equal asker.
 #[derive(Debug, Clone)]
-pub(super) struct Asker {
+pub(super) struct RequestBinding {
     binding: BindingKey,
     endpoint: Arc<str>,
     message: Message,
 }
 
-impl Asker {
+impl RequestBinding {
     /// The asker of a request.
     pub(super) fn new(principal: &Principal, endpoint: &Endpoint, message: &Message) -> Self {
         Self {
@@ -66,19 +66,24 @@ impl Asker {
     }
 
     /// Seals a ticket that expires at `expires` (since the Unix epoch).
-    pub(super) fn seal(&self, sealer: &Sealer, ticket: &Ticket, expires: Duration) -> String {
+    pub(super) fn seal(
+        &self,
+        sealer: &Sealer,
+        request_state: &RequestState,
+        expires: Duration,
+    ) -> String {
         let mut plain = Vec::new();
         plain.extend_from_slice(&millis(expires).to_be_bytes());
         plain.extend_from_slice(self.binding.bytes());
         plain.extend_from_slice(&digest(&self.message));
-        match ticket {
-            Ticket::Parked { owner, key, round } => {
+        match request_state {
+            RequestState::Parked { owner, key, round } => {
                 plain.push(PARKED);
                 plain.extend_from_slice(&owner.to_bytes());
                 plain.extend_from_slice(key);
                 plain.extend_from_slice(&round.to_be_bytes());
             }
-            Ticket::Carried(carried) => {
+            RequestState::Carried(carried) => {
                 plain.push(CARRIED);
                 plain.extend_from_slice(&carried.digest);
                 let name = carried.upstream.as_bytes();
@@ -100,7 +105,7 @@ impl Asker {
         text: &str,
         now: Duration,
         own: Ownership,
-    ) -> Option<Ticket> {
+    ) -> Option<RequestState> {
         let plain = sealer.open(Purpose::RequestState, self.endpoint.as_bytes(), text)?;
         let (expires, rest) = plain.split_first_chunk::<8>()?;
         let (binding, rest) = rest.split_first_chunk::<32>()?;
@@ -117,13 +122,13 @@ impl Asker {
                     return None;
                 }
                 let (key, round) = rest.split_first_chunk::<KEY_LEN>()?;
-                Some(Ticket::Parked {
+                Some(RequestState::Parked {
                     owner,
                     key: *key,
                     round: u16::from_be_bytes(*round.first_chunk::<2>()?),
                 })
             }
-            CARRIED => carried(rest).map(Ticket::Carried),
+            CARRIED => carried(rest).map(RequestState::Carried),
             _ => None,
         }
     }
@@ -153,7 +158,7 @@ fn digest(message: &Message) -> [u8; DIGEST_LEN] {
     field(message.method().unwrap_or_default().as_bytes());
     for name in ["name", "uri", "arguments"] {
         let value = message.param(name).unwrap_or_default();
-        field(&Spelling::of(value).out);
+        field(&CanonicalJson::of(value).out);
     }
     finish(context)
 }
@@ -168,7 +173,7 @@ fn finish(context: Context) -> [u8; DIGEST_LEN] {
 /// more than [`SHORT`] bytes replaced by the digest of its members. Sorting therefore moves little text, the contents
 /// of a long object are handled once however deep the nesting, and many small objects need no digests.
 #[derive(Debug, Default)]
-struct Spelling {
+struct CanonicalJson {
     out: Vec<u8>,
     /// Bytes that were written, moved or put into a digest.
     #[cfg(test)]
@@ -177,7 +182,7 @@ struct Spelling {
     digests: usize,
 }
 
-impl Spelling {
+impl CanonicalJson {
     fn of(value: &str) -> Self {
         let mut spelling = Self::default();
         let mut scanner = JsonScanner::new(value, json::MAX_DEPTH);
@@ -298,27 +303,27 @@ mod tests {
     const OWNER: Ownership = Ownership { node: 7, epoch: 3 };
     const NOW: Duration = Duration::from_secs(1_000);
 
-    fn asker(subject: &str, endpoint: &str, params: &str) -> Asker {
+    fn request_binding(subject: &str, endpoint: &str, params: &str) -> RequestBinding {
         let principal = Principal::new("https://issuer", subject, "client", Vec::new(), None);
         let text =
             format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{{{params}}}}}"#);
         let message = Message::parse(text.into(), 128).unwrap();
-        Asker {
+        RequestBinding {
             binding: principal.binding(),
             endpoint: endpoint.into(),
             message,
         }
     }
 
-    fn tickets() -> [Ticket; 3] {
+    fn tickets() -> [RequestState; 3] {
         let carried = |state: Option<&'static [u8]>| {
-            Ticket::Carried(CarriedState {
+            RequestState::Carried(CarriedState {
                 upstream: "files".into(),
                 state: state.map(Bytes::from_static),
                 digest: [3; 32],
             })
         };
-        let parked = Ticket::Parked {
+        let parked = RequestState::Parked {
             owner: OWNER,
             key: [7; KEY_LEN],
             round: 300,
@@ -353,27 +358,33 @@ mod tests {
         #[case] opens: bool,
     ) {
         let sealer = Sealer::new(&[]).unwrap();
-        for ticket in tickets() {
-            let text = asker("alice", "mcp", CALL).seal(&sealer, &ticket, NOW + LIFE);
-            let opened = asker(subject, endpoint, params).open(&sealer, &text, NOW, OWNER);
-            assert_eq!(opened, opens.then_some(ticket));
+        for request_state in tickets() {
+            let text =
+                request_binding("alice", "mcp", CALL).seal(&sealer, &request_state, NOW + LIFE);
+            let opened =
+                request_binding(subject, endpoint, params).open(&sealer, &text, NOW, OWNER);
+            assert_eq!(opened, opens.then_some(request_state));
         }
     }
 
     #[test]
     fn a_ticket_expires_and_cannot_be_altered() {
         let sealer = Sealer::new(&[]).unwrap();
-        let asker = asker("alice", "mcp", CALL);
-        let [ticket, ..] = tickets();
-        let text = asker.seal(&sealer, &ticket, NOW);
-        assert!(asker.open(&sealer, &text, NOW, OWNER).is_some());
+        let request_binding = request_binding("alice", "mcp", CALL);
+        let [request_state, ..] = tickets();
+        let text = request_binding.seal(&sealer, &request_state, NOW);
+        assert!(request_binding.open(&sealer, &text, NOW, OWNER).is_some());
         let later = NOW + Duration::from_millis(1);
-        assert_eq!(asker.open(&sealer, &text, later, OWNER), None);
+        assert_eq!(request_binding.open(&sealer, &text, later, OWNER), None);
         for at in 0..text.len() {
             let mut bytes = text.clone().into_bytes();
             bytes[at] ^= 1;
             let altered = String::from_utf8(bytes).unwrap();
-            assert_eq!(asker.open(&sealer, &altered, NOW, OWNER), None, "{at}");
+            assert_eq!(
+                request_binding.open(&sealer, &altered, NOW, OWNER),
+                None,
+                "{at}"
+            );
         }
     }
 
@@ -381,15 +392,15 @@ mod tests {
     #[test]
     fn state_of_a_call_parked_elsewhere_is_refused() {
         let sealer = Sealer::new(&[]).unwrap();
-        let asker = asker("alice", "mcp", CALL);
-        for ticket in tickets() {
-            let text = asker.seal(&sealer, &ticket, NOW + LIFE);
-            let is_parked = matches!(ticket, Ticket::Parked { .. });
+        let request_binding = request_binding("alice", "mcp", CALL);
+        for request_state in tickets() {
+            let text = request_binding.seal(&sealer, &request_state, NOW + LIFE);
+            let is_parked = matches!(request_state, RequestState::Parked { .. });
             for other in [
                 Ownership { node: 8, ..OWNER },
                 Ownership { epoch: 4, ..OWNER },
             ] {
-                let opened = asker.open(&sealer, &text, NOW, other);
+                let opened = request_binding.open(&sealer, &text, NOW, other);
                 assert_eq!(opened.is_none(), is_parked);
             }
         }
@@ -398,16 +409,16 @@ mod tests {
     #[test]
     fn state_of_an_unknown_version_is_refused() {
         let sealer = Sealer::new(&[]).unwrap();
-        let asker = asker("alice", "mcp", CALL);
-        for ticket in tickets() {
-            let text = asker.seal(&sealer, &ticket, NOW + LIFE);
+        let request_binding = request_binding("alice", "mcp", CALL);
+        for request_state in tickets() {
+            let text = request_binding.seal(&sealer, &request_state, NOW + LIFE);
             let next = sealer.of_next_version(Purpose::RequestState, b"mcp", &text);
-            assert_eq!(asker.open(&sealer, &next, NOW, OWNER), None);
+            assert_eq!(request_binding.open(&sealer, &next, NOW, OWNER), None);
         }
     }
 
     fn spelled(value: &str) -> Vec<u8> {
-        Spelling::of(value).out
+        CanonicalJson::of(value).out
     }
 
     #[rstest]
@@ -458,7 +469,7 @@ mod tests {
         const DEPTH: usize = 100;
         let long = format!("[{}1]", "1,".repeat(10_000));
         let deep = format!("{}{long}{}", open.repeat(DEPTH), close.repeat(DEPTH));
-        let spelling = Spelling::of(&deep);
+        let spelling = CanonicalJson::of(&deep);
         // Each level adds an object or its digest, moved at most as often as the object stays short.
         let most = 2 * deep.len() + 2 * DEPTH * (SHORT + DIGEST_LEN);
         assert!(spelling.handled <= most, "{} of {most}", spelling.handled);
@@ -471,7 +482,7 @@ mod tests {
     fn many_small_objects_need_few_digests(#[case] object: &str, #[case] most: usize) {
         const MANY: usize = 1_000;
         let list = format!("[{}{object}]", format!("{object},").repeat(MANY - 1));
-        let spelling = Spelling::of(&list);
+        let spelling = CanonicalJson::of(&list);
         let digests = spelling.digests;
         assert!(digests <= most * MANY, "{digests} of {}", most * MANY);
         let most = 2 * list.len() + MANY * 100 * SHORT;
