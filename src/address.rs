@@ -8,9 +8,9 @@ const NETWORK: u128 = u128::MAX << 64;
 
 /// An IPv4 address, or the /64 of an IPv6 address: a host with one address of a /64 can use all of them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Address(u128);
+pub struct ClientNetwork(u128);
 
-impl From<IpAddr> for Address {
+impl From<IpAddr> for ClientNetwork {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(v4) => Self(v4.to_ipv6_mapped().to_bits()),
@@ -19,7 +19,7 @@ impl From<IpAddr> for Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for ClientNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match Ipv6Addr::from_bits(self.0).to_canonical() {
             IpAddr::V4(v4) => v4.fmt(f),
@@ -28,7 +28,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl fmt::Debug for Address {
+impl fmt::Debug for ClientNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
@@ -38,7 +38,7 @@ impl fmt::Debug for Address {
 mod tests {
     use super::*;
 
-    fn address(text: &str) -> Address {
+    fn address(text: &str) -> ClientNetwork {
         text.parse::<IpAddr>().unwrap().into()
     }
 

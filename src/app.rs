@@ -15,7 +15,7 @@ use crate::auth::Authenticator;
 use crate::budget::ByteBudget;
 use crate::clock::{SharedClock, SystemClock};
 use crate::config::{self, Config};
-use crate::descriptors::{self, Fit};
+use crate::descriptors::{self, DescriptorFit};
 use crate::downstream::admin::{self, AccessRule, AdminPort, AdminReadiness, StatusPage};
 use crate::downstream::guard::OriginGuard;
 use crate::downstream::listener::Listener;
@@ -50,9 +50,10 @@ pub fn run(mut config: Config, file: Option<&str>) -> anyhow::Result<()> {
     // Transparent huge pages multiply the resident memory, without a measurable gain.
     rustix::thread::disable_transparent_huge_pages(true).context("huge pages")?;
     let descriptors = descriptors::raise();
-    let crew = WorkerPool::start(config.server.threads).context("the threads cannot be started")?;
+    let worker_pool =
+        WorkerPool::start(config.server.threads).context("the threads cannot be started")?;
     let telemetry = telemetry::setup::init(&config.telemetry).context("telemetry")?;
-    let fit = Fit::new(&config, descriptors.limit);
+    let fit = DescriptorFit::new(&config, descriptors.limit);
     if let Some(complaint) = fit.complaint() {
         tracing::warn!("{complaint}");
     }
@@ -61,13 +62,13 @@ pub fn run(mut config: Config, file: Option<&str>) -> anyhow::Result<()> {
         descriptors: descriptors.inherited,
         ..HostEnvironment::current()
     };
-    let workers = crew.workers().clone();
+    let workers = worker_pool.workers().clone();
     let mut audit = None;
     let shown = (telemetry.metrics_page(), telemetry.log_control());
-    let served = crew.block_on(serve((config, file, host), workers, shown, &mut audit));
+    let served = worker_pool.block_on(serve((config, file, host), workers, shown, &mut audit));
     // Exporters block while they are flushed: outside the runtimes. With these the calls end that the
     // stop has cut off, and each has its record.
-    drop(crew);
+    drop(worker_pool);
     if let Some(audit) = audit {
         audit.flush();
     }
@@ -109,14 +110,14 @@ async fn serve(
         started: Instant::now(),
         readiness: readiness.clone(),
         upstreams: Arc::clone(&upstreams),
-        auth: Arc::clone(&parts.front.auth),
+        auth: Arc::clone(&parts.service.auth),
         clock: Arc::new(SystemClock),
     };
     if let Some(every) = config.health.interval {
         upstreams.check_health(every);
     }
-    parts.front.relay.warm(&endpoints);
-    let front = McpService::new(parts.front);
+    parts.service.relay.warm(&endpoints);
+    let service = McpService::new(parts.service);
     let (address, admin_address) = (listener.local_addr(), admin.local_addr());
     let port = AdminPort {
         readiness: readiness.clone(),
@@ -132,7 +133,7 @@ async fn serve(
         Workers::only_this(),
     ));
     // The drain waits for it: the backlog is served.
-    tasks.spawn(listener.run(front.service(), tasks.clone(), workers));
+    tasks.spawn(listener.run(service.service(), tasks.clone(), workers));
     readiness.started();
     let missing = missing.as_deref();
     started::log(&config, file, &endpoints, address, admin_address, missing);
@@ -158,8 +159,8 @@ fn admin_listener(config: &Config) -> config::HttpServerConfig {
     }
 }
 
-struct Assembled {
-    front: McpServiceParts,
+struct AssembledApp {
+    service: McpServiceParts,
     sessions: Arc<SessionRegistry>,
     upstreams: Arc<Upstreams>,
     audit: audit::AuditSink,
@@ -170,7 +171,7 @@ fn assemble(
     host: HostEnvironment,
     endpoints: &[Arc<Endpoint>],
     tasks: &TaskSpawner,
-) -> anyhow::Result<Assembled> {
+) -> anyhow::Result<AssembledApp> {
     let clock: SharedClock = Arc::new(SystemClock);
     let sealer = Arc::new(Sealer::new(&config.keys.seal).context("keys.seal")?);
     let events: Arc<dyn EventStore> = Arc::new(MemoryEvents::new(LogBounds {
@@ -202,7 +203,7 @@ fn assemble(
         sessions: Arc::clone(&sessions),
         tasks: tasks.clone(),
     });
-    let front = McpServiceParts {
+    let service = McpServiceParts {
         auth: Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone())
             .context("auth")?,
         rate: RateLimiter::new(config.limits.rate),
@@ -224,8 +225,8 @@ fn assemble(
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),
     };
-    Ok(Assembled {
-        front,
+    Ok(AssembledApp {
+        service,
         sessions,
         upstreams,
         audit,

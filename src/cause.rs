@@ -19,7 +19,7 @@ const MAX_BYTES: usize = 1024;
 
 /// One cause, fit to be shown to operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cause {
+pub struct ErrorCause {
     /// What is wrong: masked, one line, 1 KiB at most. It may name addresses: it is not for callers.
     pub text: String,
     /// What an operator can do.
@@ -33,7 +33,7 @@ pub struct Cause {
 pub struct LastCause {
     /// Whether `cause` is `Some`, read without the lock on every success.
     is_set: AtomicBool,
-    cause: Mutex<Option<Cause>>,
+    cause: Mutex<Option<ErrorCause>>,
 }
 
 impl LastCause {
@@ -47,7 +47,7 @@ impl LastCause {
         let text = shown(text, MAX_BYTES).replace(char::is_control, " ");
         let at = SystemClock.now();
         let mut cause = lock(&self.cause);
-        *cause = Some(Cause { text, remedy, at });
+        *cause = Some(ErrorCause { text, remedy, at });
         self.is_set.store(true, Ordering::Release);
     }
 
@@ -62,7 +62,7 @@ impl LastCause {
 
     /// The last cause, unless the part did well since.
     #[must_use]
-    pub fn snapshot(&self) -> Option<Cause> {
+    pub fn snapshot(&self) -> Option<ErrorCause> {
         if self.is_set.load(Ordering::Acquire) {
             lock(&self.cause).clone()
         } else {

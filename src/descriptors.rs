@@ -7,11 +7,11 @@ mod fit;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-pub use self::fit::Fit;
+pub use self::fit::DescriptorFit;
 
 /// The limit on file descriptors of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Descriptors {
+pub struct DescriptorLimit {
     /// The soft limit that the process was started with, restored for its children; `None` for unlimited.
     pub inherited: Option<u64>,
     /// How many may be open now.
@@ -26,7 +26,7 @@ pub fn attainable() -> usize {
 
 /// Raises the soft limit to the hard limit. If the system refuses, the soft limit is unchanged.
 #[must_use]
-pub fn raise() -> Descriptors {
+pub fn raise() -> DescriptorLimit {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: maximum,
@@ -36,7 +36,7 @@ pub fn raise() -> Descriptors {
         Ok(()) => maximum,
         Err(_) => current,
     };
-    Descriptors {
+    DescriptorLimit {
         inherited: current,
         limit: count(limit),
     }

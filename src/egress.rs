@@ -14,7 +14,7 @@ pub use self::documents::{documents, learned_documents};
 
 /// Why a URL or an address is not contacted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum EgressRefusal {
     /// Anything but https.
     #[error("the URL is not https")]
     Scheme,
@@ -35,18 +35,18 @@ pub enum Refusal {
 ///
 /// # Errors
 /// The URL must not be contacted.
-pub fn check_url(url: &Url) -> Result<(), Refusal> {
+pub fn check_url(url: &Url) -> Result<(), EgressRefusal> {
     if url.scheme() != "https" {
-        return Err(Refusal::Scheme);
+        return Err(EgressRefusal::Scheme);
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(Refusal::Credentials);
+        return Err(EgressRefusal::Credentials);
     }
     match url.host() {
         Some(Host::Ipv4(address)) => check_address(address.into()),
         Some(Host::Ipv6(address)) => check_address(address.into()),
         Some(Host::Domain(name)) => check_name(name),
-        None => Err(Refusal::Host),
+        None => Err(EgressRefusal::Host),
     }
 }
 
@@ -54,23 +54,23 @@ pub fn check_url(url: &Url) -> Result<(), Refusal> {
 ///
 /// # Errors
 /// It is not a public unicast address.
-pub fn check_address(address: IpAddr) -> Result<(), Refusal> {
+pub fn check_address(address: IpAddr) -> Result<(), EgressRefusal> {
     let public = match address {
         IpAddr::V4(address) => is_public_v4(address),
         IpAddr::V6(address) => is_public_v6(address),
     };
-    public.then_some(()).ok_or(Refusal::Address)
+    public.then_some(()).ok_or(EgressRefusal::Address)
 }
 
 /// Refuses names reserved for this machine or this link, without a resolver. Spec: RFC 6761, RFC 6762.
-fn check_name(name: &str) -> Result<(), Refusal> {
+fn check_name(name: &str) -> Result<(), EgressRefusal> {
     let name = name.strip_suffix('.').unwrap_or(name);
     let last = name.rsplit('.').next().unwrap_or_default();
     let ours = ["localhost", "local", "internal"]
         .iter()
         .any(|label| last.eq_ignore_ascii_case(label));
     if name.is_empty() || ours {
-        return Err(Refusal::Host);
+        return Err(EgressRefusal::Host);
     }
     Ok(())
 }
@@ -196,21 +196,21 @@ mod tests {
     #[case::v6_documentation("https://[2001:db8::1]/")]
     fn an_address_that_is_not_public_is_refused(#[case] url: &str) {
         let url = Url::parse(url).expect("a URL");
-        assert_eq!(check_url(&url), Err(Refusal::Address));
+        assert_eq!(check_url(&url), Err(EgressRefusal::Address));
     }
 
     #[rstest]
-    #[case::plain("http://auth.example.com/", Refusal::Scheme)]
-    #[case::file("file:///etc/passwd", Refusal::Scheme)]
-    #[case::script("javascript:alert(1)", Refusal::Scheme)]
-    #[case::user("https://u@auth.example.com/", Refusal::Credentials)]
-    #[case::password("https://:p@auth.example.com/", Refusal::Credentials)]
-    #[case::localhost("https://localhost/", Refusal::Host)]
-    #[case::localhost_dot("https://LOCALHOST./", Refusal::Host)]
-    #[case::below_localhost("https://a.localhost/", Refusal::Host)]
-    #[case::mdns("https://printer.local/", Refusal::Host)]
-    #[case::cloud_metadata("https://metadata.google.internal/", Refusal::Host)]
-    fn what_is_no_public_https_url_is_refused(#[case] url: &str, #[case] why: Refusal) {
+    #[case::plain("http://auth.example.com/", EgressRefusal::Scheme)]
+    #[case::file("file:///etc/passwd", EgressRefusal::Scheme)]
+    #[case::script("javascript:alert(1)", EgressRefusal::Scheme)]
+    #[case::user("https://u@auth.example.com/", EgressRefusal::Credentials)]
+    #[case::password("https://:p@auth.example.com/", EgressRefusal::Credentials)]
+    #[case::localhost("https://localhost/", EgressRefusal::Host)]
+    #[case::localhost_dot("https://LOCALHOST./", EgressRefusal::Host)]
+    #[case::below_localhost("https://a.localhost/", EgressRefusal::Host)]
+    #[case::mdns("https://printer.local/", EgressRefusal::Host)]
+    #[case::cloud_metadata("https://metadata.google.internal/", EgressRefusal::Host)]
+    fn what_is_no_public_https_url_is_refused(#[case] url: &str, #[case] why: EgressRefusal) {
         assert_eq!(check_url(&Url::parse(url).expect("a URL")), Err(why));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Who has to act.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
+pub enum FaultSide {
     /// The MCP client.
     Downstream,
     /// The MCP server.
@@ -21,7 +21,7 @@ pub enum Side {
 
 /// Whether trying again can help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Retry {
+pub enum RetryHint {
     /// It cannot.
     Never,
     /// The same request may be sent again.
@@ -82,9 +82,9 @@ pub struct Fault {
     /// What went wrong.
     pub kind: FaultKind,
     /// Who has to act.
-    pub side: Side,
+    pub side: FaultSide,
     /// Whether to try again.
-    pub retry: Retry,
+    pub retry: RetryHint,
     /// Text for the caller: the mistake and its remedy. Contains no secret and no internal address.
     pub public: Cow<'static, str>,
     /// For `error.data`, JSON text.
@@ -95,11 +95,11 @@ pub struct Fault {
 
 impl Fault {
     /// A fault of `kind` on `side` that is not worth retrying.
-    pub fn new(kind: FaultKind, side: Side, public: impl Into<Cow<'static, str>>) -> Self {
+    pub fn new(kind: FaultKind, side: FaultSide, public: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
             side,
-            retry: Retry::Never,
+            retry: RetryHint::Never,
             public: public.into(),
             data: None,
             source: None,
@@ -108,17 +108,17 @@ impl Fault {
 
     /// A fault of the caller: the request cannot be served.
     pub fn downstream(kind: FaultKind, public: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(kind, Side::Downstream, public)
+        Self::new(kind, FaultSide::Downstream, public)
     }
 
     /// An upstream failed.
     pub fn upstream(kind: FaultKind, public: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(kind, Side::Upstream, public)
+        Self::new(kind, FaultSide::Upstream, public)
     }
 
     /// We failed; `source` goes to the log only.
     pub fn internal(source: impl Into<BoxError>) -> Self {
-        let mut fault = Self::new(FaultKind::Internal, Side::Gateway, "internal error");
+        let mut fault = Self::new(FaultKind::Internal, FaultSide::Gateway, "internal error");
         fault.source = Some(source.into());
         fault
     }
@@ -136,7 +136,7 @@ impl Fault {
 
     /// The same fault with a hint when to try again.
     #[must_use]
-    pub fn retry(mut self, retry: Retry) -> Self {
+    pub fn retry(mut self, retry: RetryHint) -> Self {
         self.retry = retry;
         self
     }

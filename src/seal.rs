@@ -30,7 +30,7 @@ const SALT: &[u8] = b"drawbridge handle seal 1";
 
 /// What a handle is for. A handle of one purpose never opens as another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Purpose {
+pub enum SealPurpose {
     /// `Mcp-Session-Id`.
     Session,
     /// An event id.
@@ -45,7 +45,7 @@ pub enum Purpose {
     Elicitation,
 }
 
-impl Purpose {
+impl SealPurpose {
     const ALL: [Self; 6] = [
         Self::Session,
         Self::Event,
@@ -102,7 +102,7 @@ pub enum SealError {
 #[derive(Debug)]
 struct RingKey {
     id: [u8; ID_LEN],
-    /// By position in [`Purpose::ALL`].
+    /// By position in [`SealPurpose::ALL`].
     derived: Vec<LessSafeKey>,
 }
 
@@ -134,7 +134,7 @@ impl Sealer {
     /// Seals `plain` for `purpose`, tied to `aad` (the endpoint, say): base64url without padding,
     /// safe in headers and URLs, at most 42 characters longer than `plain` encoded alone.
     #[must_use]
-    pub fn seal(&self, purpose: Purpose, aad: &[u8], plain: &[u8]) -> String {
+    pub fn seal(&self, purpose: SealPurpose, aad: &[u8], plain: &[u8]) -> String {
         self.seal_as(purpose.version(), purpose, aad, plain)
     }
 
@@ -142,7 +142,7 @@ impl Sealer {
         clippy::expect_used,
         reason = "AES-GCM refuses only messages of more than 64 GiB"
     )]
-    fn seal_as(&self, version: u8, purpose: Purpose, aad: &[u8], plain: &[u8]) -> String {
+    fn seal_as(&self, version: u8, purpose: SealPurpose, aad: &[u8], plain: &[u8]) -> String {
         let (id, key) = self.sealing_key(purpose);
         let mut text = plain.to_vec();
         text.reserve_exact(TAG_LEN);
@@ -163,7 +163,7 @@ impl Sealer {
     /// Opens what [`Sealer::seal`] made with the same `purpose` and `aad` under a key of this ring;
     /// `None` for everything else, of whatever kind. Refuses over-long input before any work.
     #[must_use]
-    pub fn open(&self, purpose: Purpose, aad: &[u8], sealed: &str) -> Option<Vec<u8>> {
+    pub fn open(&self, purpose: SealPurpose, aad: &[u8], sealed: &str) -> Option<Vec<u8>> {
         if sealed.len() > purpose.max_len() {
             return None;
         }
@@ -192,7 +192,7 @@ impl Sealer {
             })
     }
 
-    fn sealing_key(&self, purpose: Purpose) -> (&[u8; ID_LEN], &LessSafeKey) {
+    fn sealing_key(&self, purpose: SealPurpose) -> (&[u8; ID_LEN], &LessSafeKey) {
         #[expect(
             clippy::indexing_slicing,
             reason = "`new` makes a ring of at least one key, each derived for every purpose"
@@ -208,7 +208,7 @@ impl RingKey {
     fn derive(name: &str, material: &[u8]) -> Result<Self, SealError> {
         let unusable = || SealError::Unusable(name.to_owned());
         let secret = Salt::new(HKDF_SHA256, SALT).extract(material);
-        let derived = Purpose::ALL
+        let derived = SealPurpose::ALL
             .iter()
             .map(|purpose| {
                 let mut key = [0; KEY_LEN];
@@ -238,7 +238,7 @@ impl KeyType for DerivedLen {
 }
 
 /// Version, purpose and caller's data; the purpose ends at its zero byte.
-fn associated(version: u8, purpose: Purpose, aad: &[u8]) -> Aad<Vec<u8>> {
+fn associated(version: u8, purpose: SealPurpose, aad: &[u8]) -> Aad<Vec<u8>> {
     let label = purpose.label().as_bytes();
     let mut all = Vec::with_capacity(1 + label.len() + 1 + aad.len());
     all.push(version);
@@ -252,7 +252,7 @@ fn associated(version: u8, purpose: Purpose, aad: &[u8]) -> Aad<Vec<u8>> {
 impl Sealer {
     /// The same content sealed in the version after the current one, by the same key: what a later release
     /// would make.
-    pub(crate) fn of_next_version(&self, purpose: Purpose, aad: &[u8], handle: &str) -> String {
+    pub(crate) fn of_next_version(&self, purpose: SealPurpose, aad: &[u8], handle: &str) -> String {
         let plain = self
             .open(purpose, aad, handle)
             .expect("a handle of this ring");
@@ -282,16 +282,16 @@ mod tests {
     #[test]
     fn what_was_sealed_opens_again() {
         let sealer = sealer(&[]);
-        let handle = sealer.seal(Purpose::Session, b"/mcp", b"plain");
-        let opened = sealer.open(Purpose::Session, b"/mcp", &handle);
+        let handle = sealer.seal(SealPurpose::Session, b"/mcp", b"plain");
+        let opened = sealer.open(SealPurpose::Session, b"/mcp", &handle);
         assert_eq!(opened.as_deref(), Some(&b"plain"[..]));
     }
 
     #[test]
     fn a_handle_hides_its_content_and_never_repeats() {
         let sealer = sealer(&[]);
-        let one = sealer.seal(Purpose::Cursor, b"", b"tools");
-        assert_ne!(one, sealer.seal(Purpose::Cursor, b"", b"tools"));
+        let one = sealer.seal(SealPurpose::Cursor, b"", b"tools");
+        assert_ne!(one, sealer.seal(SealPurpose::Cursor, b"", b"tools"));
         assert!(
             one.bytes()
                 .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
@@ -299,25 +299,25 @@ mod tests {
     }
 
     #[rstest]
-    #[case::another_purpose(Purpose::Event, b"/mcp")]
-    #[case::another_endpoint(Purpose::Session, b"/mcp/git")]
-    #[case::no_endpoint(Purpose::Session, b"")]
-    fn a_handle_opens_only_where_it_belongs(#[case] purpose: Purpose, #[case] aad: &[u8]) {
+    #[case::another_purpose(SealPurpose::Event, b"/mcp")]
+    #[case::another_endpoint(SealPurpose::Session, b"/mcp/git")]
+    #[case::no_endpoint(SealPurpose::Session, b"")]
+    fn a_handle_opens_only_where_it_belongs(#[case] purpose: SealPurpose, #[case] aad: &[u8]) {
         let sealer = sealer(&[]);
-        let handle = sealer.seal(Purpose::Session, b"/mcp", b"plain");
+        let handle = sealer.seal(SealPurpose::Session, b"/mcp", b"plain");
         assert_eq!(sealer.open(purpose, aad, &handle), None);
     }
 
     #[test]
     fn each_changed_character_spoils_a_handle() {
         let sealer = sealer(&[]);
-        let handle = sealer.seal(Purpose::Session, b"/mcp", b"plain");
+        let handle = sealer.seal(SealPurpose::Session, b"/mcp", b"plain");
         for at in 0..handle.len() {
             let mut changed = handle.clone().into_bytes();
             changed[at] = if changed[at] == b'A' { b'B' } else { b'A' };
             let changed = String::from_utf8(changed).expect("ASCII");
             assert_eq!(
-                sealer.open(Purpose::Session, b"/mcp", &changed),
+                sealer.open(SealPurpose::Session, b"/mcp", &changed),
                 None,
                 "{at}"
             );
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn unknown_version_is_refused_for_each_purpose() {
         let sealer = sealer(&[]);
-        for purpose in Purpose::ALL {
+        for purpose in SealPurpose::ALL {
             for version in 0..=u8::MAX {
                 let handle = sealer.seal_as(version, purpose, b"/mcp", b"plain");
                 let opened = sealer.open(purpose, b"/mcp", &handle);
@@ -343,35 +343,35 @@ mod tests {
     #[test]
     fn version_of_a_handle_cannot_be_changed() {
         let sealer = sealer(&[]);
-        let next = sealer.seal_as(2, Purpose::Task, b"", b"plain");
+        let next = sealer.seal_as(2, SealPurpose::Task, b"", b"plain");
         let mut bytes = BASE64_URL_SAFE_NO_PAD.decode(next).expect("base64");
-        bytes[0] = Purpose::Task.version();
+        bytes[0] = SealPurpose::Task.version();
         let changed = BASE64_URL_SAFE_NO_PAD.encode(bytes);
-        assert_eq!(sealer.open(Purpose::Task, b"", &changed), None);
+        assert_eq!(sealer.open(SealPurpose::Task, b"", &changed), None);
     }
 
     #[test]
     fn a_handle_of_another_process_without_keys_is_unknown() {
-        let handle = sealer(&[]).seal(Purpose::Session, b"", b"plain");
-        assert_eq!(sealer(&[]).open(Purpose::Session, b"", &handle), None);
+        let handle = sealer(&[]).seal(SealPurpose::Session, b"", b"plain");
+        assert_eq!(sealer(&[]).open(SealPurpose::Session, b"", &handle), None);
     }
 
     #[test]
     fn an_older_key_opens_until_it_leaves_the_ring() {
-        let old = sealer(&[key("k1", b'a')]).seal(Purpose::Session, b"", b"plain");
+        let old = sealer(&[key("k1", b'a')]).seal(SealPurpose::Session, b"", b"plain");
         let both = sealer(&[key("k2", b'b'), key("k1", b'a')]);
-        assert!(both.open(Purpose::Session, b"", &old).is_some());
-        let new = both.seal(Purpose::Session, b"", b"plain");
+        assert!(both.open(SealPurpose::Session, b"", &old).is_some());
+        let new = both.seal(SealPurpose::Session, b"", b"plain");
         let only_new = sealer(&[key("k2", b'b')]);
-        assert!(only_new.open(Purpose::Session, b"", &new).is_some());
-        assert_eq!(only_new.open(Purpose::Session, b"", &old), None);
+        assert!(only_new.open(SealPurpose::Session, b"", &new).is_some());
+        assert_eq!(only_new.open(SealPurpose::Session, b"", &old), None);
     }
 
     #[test]
     fn the_name_of_a_key_does_not_stand_for_its_material() {
-        let handle = sealer(&[key("k1", b'a')]).seal(Purpose::Session, b"", b"plain");
+        let handle = sealer(&[key("k1", b'a')]).seal(SealPurpose::Session, b"", b"plain");
         assert_eq!(
-            sealer(&[key("k1", b'b')]).open(Purpose::Session, b"", &handle),
+            sealer(&[key("k1", b'b')]).open(SealPurpose::Session, b"", &handle),
             None
         );
     }
@@ -380,10 +380,10 @@ mod tests {
     fn an_over_long_handle_is_refused_unread() {
         let sealer = sealer(&[]);
         let large = vec![0; MAX_LEN];
-        let session = sealer.seal(Purpose::Session, b"", &large);
-        assert_eq!(sealer.open(Purpose::Session, b"", &session), None);
-        let cursor = sealer.seal(Purpose::Cursor, b"", &large);
-        assert_eq!(sealer.open(Purpose::Cursor, b"", &cursor), Some(large));
+        let session = sealer.seal(SealPurpose::Session, b"", &large);
+        assert_eq!(sealer.open(SealPurpose::Session, b"", &session), None);
+        let cursor = sealer.seal(SealPurpose::Cursor, b"", &large);
+        assert_eq!(sealer.open(SealPurpose::Cursor, b"", &cursor), Some(large));
     }
 
     #[test]
@@ -399,13 +399,13 @@ mod tests {
         #[test]
         fn any_bytes_come_back(plain: Vec<u8>, aad: Vec<u8>) {
             let sealer = sealer(&[]);
-            let handle = sealer.seal(Purpose::Task, &aad, &plain);
-            prop_assert_eq!(sealer.open(Purpose::Task, &aad, &handle), Some(plain));
+            let handle = sealer.seal(SealPurpose::Task, &aad, &plain);
+            prop_assert_eq!(sealer.open(SealPurpose::Task, &aad, &handle), Some(plain));
         }
 
         #[test]
         fn foreign_text_never_opens(text in "\\PC{0,200}|[A-Za-z0-9_-]{0,200}") {
-            prop_assert_eq!(sealer(&[]).open(Purpose::Session, b"", &text), None);
+            prop_assert_eq!(sealer(&[]).open(SealPurpose::Session, b"", &text), None);
         }
     }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::asked::{Asked, AskedUpstream};
-use crate::cause::Cause;
+pub use self::asked::{AskedOnce, AskedUpstream};
+use crate::cause::ErrorCause;
 
 /// A gateway at one moment. Texts are single lines.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Status {
+pub struct GatewayStatus {
     /// The version of the program.
     pub version: String,
     /// When this was true, RFC 3339 in UTC.
@@ -31,7 +31,7 @@ pub struct Status {
 /// How an upstream does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum UpstreamState {
     /// No attempt to reach it has ended yet.
     Connecting,
     /// It was reached at the last attempt.
@@ -50,7 +50,7 @@ pub struct UpstreamStatus {
     /// `stdio`, `auto`, `streamable`, `sse` or `websocket`.
     pub transport: String,
     /// How it does.
-    pub state: State,
+    pub state: UpstreamState,
     /// Since when, RFC 3339 in UTC.
     pub since: String,
     /// For how many seconds.
@@ -101,8 +101,8 @@ pub struct CauseStatus {
     pub at: String,
 }
 
-impl From<Cause> for CauseStatus {
-    fn from(cause: Cause) -> Self {
+impl From<ErrorCause> for CauseStatus {
+    fn from(cause: ErrorCause) -> Self {
         Self {
             text: cause.text,
             remedy: cause.remedy.map(std::borrow::Cow::into_owned),
@@ -111,16 +111,18 @@ impl From<Cause> for CauseStatus {
     }
 }
 
-impl Status {
+impl GatewayStatus {
     /// Whether no upstream is down or degraded, and no issuer is without usable keys or answers.
     #[must_use]
     pub fn is_well(&self) -> bool {
-        let is_up = |one: &UpstreamStatus| matches!(one.state, State::Up | State::Connecting);
+        let is_up = |one: &UpstreamStatus| {
+            matches!(one.state, UpstreamState::Up | UpstreamState::Connecting)
+        };
         self.upstreams.iter().all(is_up) && self.issuers.iter().all(|one| one.cause.is_none())
     }
 }
 
-impl State {
+impl UpstreamState {
     /// The word for it, as in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {

@@ -216,10 +216,10 @@ const ROOMS: [(&str, &[&str]); 5] = [
     // Moves messages and knows no era.
     (
         "upstream::carrier",
-        &["upstream::link", "upstream::isolation"],
+        &["upstream::link", "upstream::registry"],
     ),
     // One logical connection: whose it is has been decided.
-    ("upstream::link", &["upstream::isolation"]),
+    ("upstream::link", &["upstream::registry"]),
     // Tools that know nothing of what they are used for.
     (
         "sync",

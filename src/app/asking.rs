@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Assembled, assemble};
+use super::{AssembledApp, assemble};
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, CarrierConfig, Config};
 use crate::descriptors;
@@ -19,7 +19,7 @@ use crate::process::HostEnvironment;
 use crate::protocol::methods::ListKind;
 use crate::runtime::lifecycle::{ProcessSignals, TaskSpawner};
 use crate::runtime::workers;
-use crate::status::{Asked, AskedUpstream, State, UpstreamStatus};
+use crate::status::{AskedOnce, AskedUpstream, UpstreamState, UpstreamStatus};
 use crate::telemetry;
 
 /// For the lists of an upstream, on top of its `connect_timeout`.
@@ -35,15 +35,15 @@ const END_AT_ONCE: Duration = Duration::from_millis(900);
 
 /// What became of the question.
 #[derive(Debug)]
-pub enum Outcome {
+pub enum ProbeOutcome {
     /// Everything was asked.
-    Asked(Asked),
+    Asked(AskedOnce),
     /// This signal came first.
     Stopped(&'static str),
 }
 
 /// Lengths of the lists of one upstream, or why there are none.
-type Listed = Result<Vec<(ListKind, usize)>, Fault>;
+type ListLengths = Result<Vec<(ListKind, usize)>, Fault>;
 
 /// Loads the keys of every issuer, and opens and lists every upstream, each once and as `serve` does; binds no port.
 /// No child of ours is left when this returns. With `lines`, log lines go to standard error.
@@ -53,7 +53,7 @@ type Listed = Result<Vec<(ListKind, usize)>, Fault>;
 ///
 /// # Errors
 /// The parts of a gateway cannot be made: there is no guardian process, for instance.
-pub fn ask(config: Config, lines: bool) -> anyhow::Result<Outcome> {
+pub fn ask(config: Config, lines: bool) -> anyhow::Result<ProbeOutcome> {
     let settings = &config.telemetry;
     let lines = lines.then(|| telemetry::setup::lines_to_stderr(settings));
     let lines = lines.transpose().context("log lines")?;
@@ -69,7 +69,7 @@ pub fn ask(config: Config, lines: bool) -> anyhow::Result<Outcome> {
     outcome
 }
 
-async fn look(config: Config, host: HostEnvironment) -> anyhow::Result<Outcome> {
+async fn look(config: Config, host: HostEnvironment) -> anyhow::Result<ProbeOutcome> {
     let mut signals = ProcessSignals::install().context("signal handlers")?;
     let tasks = TaskSpawner::new();
     let config = Arc::new(config);
@@ -78,7 +78,7 @@ async fn look(config: Config, host: HostEnvironment) -> anyhow::Result<Outcome> 
         .map(Arc::new)
         .collect();
     let parts = assemble(&config, host, &endpoints, &tasks)?;
-    let look = Look {
+    let look = ProbeContext {
         config,
         endpoints,
         parts,
@@ -96,21 +96,21 @@ async fn look(config: Config, host: HostEnvironment) -> anyhow::Result<Outcome> 
     look.parts.sessions.close_all(sessions).await;
     look.parts.upstreams.shut_down(by).await;
     Ok(match found {
-        Ok(found) => Outcome::Asked(look.report(found)),
-        Err(signal) => Outcome::Stopped(signal),
+        Ok(found) => ProbeOutcome::Asked(look.report(found)),
+        Err(signal) => ProbeOutcome::Stopped(signal),
     })
 }
 
 /// The parts of the gateway that are asked through.
-struct Look {
+struct ProbeContext {
     config: Arc<Config>,
     endpoints: Vec<Arc<Endpoint>>,
-    parts: Assembled,
+    parts: AssembledApp,
 }
 
-impl Look {
+impl ProbeContext {
     /// Asks all issuers and upstreams concurrently, within the limits on sessions and children.
-    async fn all(&self) -> HashMap<Arc<str>, Listed> {
+    async fn all(&self) -> HashMap<Arc<str>, ListLengths> {
         let limits = &self.config.sessions;
         let sessions = AT_ONCE.min(limits.max_per_principal).min(limits.max_total);
         let sessions = &Semaphore::new(sessions.max(1));
@@ -126,16 +126,16 @@ impl Look {
             let listed = self.one(upstream, &name).await;
             (name, listed)
         });
-        let issuers = self.parts.front.auth.ask_issuers();
+        let issuers = self.parts.service.auth.ask_issuers();
         let (found, ()) = tokio::join!(join_all(upstreams), issuers);
         found.into_iter().collect()
     }
 
-    async fn one(&self, upstream: &config::UpstreamConfig, name: &Arc<str>) -> Listed {
+    async fn one(&self, upstream: &config::UpstreamConfig, name: &Arc<str>) -> ListLengths {
         let limit = upstream.connect_timeout + LISTS;
         let by = Instant::now() + limit;
         let endpoint = self.endpoint_of(name);
-        let listing = self.parts.front.relay.list_alone(&endpoint, name, limit);
+        let listing = self.parts.service.relay.list_alone(&endpoint, name, limit);
         let listed = Box::pin(listing).await;
         if listed.is_err() {
             // A cause without the issuer's name is a cause as well.
@@ -151,7 +151,7 @@ impl Look {
         found.unwrap_or_else(|| Arc::new(Endpoint::unreachable(name)))
     }
 
-    fn report(&self, mut found: HashMap<Arc<str>, Listed>) -> Asked {
+    fn report(&self, mut found: HashMap<Arc<str>, ListLengths>) -> AskedOnce {
         let upstreams = self.parts.upstreams.status(SystemClock.now());
         let upstreams = upstreams.into_iter().map(|status| {
             let listed = found.remove(&*status.name);
@@ -167,8 +167,8 @@ impl Look {
                 },
             }
         });
-        Asked {
-            issuers: self.parts.front.auth.status(),
+        AskedOnce {
+            issuers: self.parts.service.auth.status(),
             upstreams: upstreams.collect(),
         }
     }
@@ -176,8 +176,10 @@ impl Look {
     /// The entry of an upstream that failed: a second attempt, after which its health would say `down`, is not made.
     fn failed(&self, mut status: UpstreamStatus, fault: &Fault) -> AskedUpstream {
         status.state = match status.state {
-            State::Up => State::Degraded,
-            State::Connecting | State::Degraded | State::Down => State::Down,
+            UpstreamState::Up => UpstreamState::Degraded,
+            UpstreamState::Connecting | UpstreamState::Degraded | UpstreamState::Down => {
+                UpstreamState::Down
+            }
         };
         if status.cause.is_none() {
             let cause = self.parts.upstreams.cause_of(&status.name, fault);

@@ -14,7 +14,7 @@ use reqwest::{Client, ClientBuilder, Response};
 use url::{Host, Url};
 
 use crate::cause::ConnectionFault;
-use crate::egress::{self, Refusal};
+use crate::egress::{self, EgressRefusal};
 
 /// The largest document that is read, in bytes.
 pub(super) const MAX_BYTES: usize = 1024 * 1024;
@@ -30,7 +30,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error("the gateway does not ask there")]
-    Refused(#[from] Refusal),
+    Refused(#[from] EgressRefusal),
     #[error("no answer")]
     Transport(#[source] reqwest::Error),
     #[error("the answer was HTTP {0}")]
@@ -182,7 +182,7 @@ impl IssuerClients {
     }
 
     /// The client for `url`, which stands there by the operator's word or by a document's.
-    fn client(&self, url: &Url, issuer: &Url) -> Result<&Client, Refusal> {
+    fn client(&self, url: &Url, issuer: &Url) -> Result<&Client, EgressRefusal> {
         if url.origin() == issuer.origin() {
             check_configured(url)?;
             Ok(&self.configured)
@@ -221,7 +221,7 @@ fn limited(builder: ClientBuilder) -> ClientBuilder {
 }
 
 /// Plain HTTP is for hosts of this machine. SPEC A-24
-fn check_configured(url: &Url) -> Result<(), Refusal> {
+fn check_configured(url: &Url) -> Result<(), EgressRefusal> {
     let is_loopback = match url.host() {
         Some(Host::Domain(name)) => name == "localhost",
         Some(Host::Ipv4(address)) => address.is_loopback(),
@@ -231,7 +231,7 @@ fn check_configured(url: &Url) -> Result<(), Refusal> {
     if url.scheme() == "https" || (url.scheme() == "http" && is_loopback) {
         Ok(())
     } else {
-        Err(Refusal::Scheme)
+        Err(EgressRefusal::Scheme)
     }
 }
 

@@ -29,7 +29,7 @@ use super::fetch::IssuerClients;
 use super::refused::REFUSED_AGE;
 use super::reject::RejectReason;
 use super::token_policy::{MissingClaims, TokenPolicy};
-use crate::address::Address;
+use crate::address::ClientNetwork;
 use crate::call::Principal;
 use crate::cause::LastCause;
 use crate::config;
@@ -79,7 +79,7 @@ pub(super) struct IntrospectionClient {
     pub(super) max_age: Duration,
     endpoint: tokio::sync::Mutex<Option<IntrospectionEndpoint>>,
     flights: Mutex<HashMap<TokenKey, Weak<IntrospectionFlight>>>,
-    questions: Arc<FairPermits<Address>>,
+    questions: Arc<FairPermits<ClientNetwork>>,
     health: IssuerHealth,
     lines: LineLimit,
     /// Why the last question failed, unless it was about its token alone.
@@ -224,7 +224,11 @@ impl IntrospectionClient {
 
     /// The right to ask about the token of `key` now; waits for it [`TIMEOUT`] at most, and not at all while
     /// the issuer is in doubt.
-    async fn question_permit(&self, key: &TokenKey, from: IpAddr) -> Option<FairPermit<Address>> {
+    async fn question_permit(
+        &self,
+        key: &TokenKey,
+        from: IpAddr,
+    ) -> Option<FairPermit<ClientNetwork>> {
         match self.health.admit(key) {
             RequestPermission::Ask => {
                 let turn = self.questions.permit(from.into());
@@ -327,7 +331,7 @@ impl IntrospectionClient {
     }
 
     #[cfg(test)]
-    pub(super) fn places(&self) -> &Arc<FairPermits<Address>> {
+    pub(super) fn places(&self) -> &Arc<FairPermits<ClientNetwork>> {
         &self.questions
     }
 

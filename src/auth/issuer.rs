@@ -16,7 +16,7 @@ use super::fetch::{IssuerClients, MAX_BYTES, NO_ANSWER};
 use super::introspection::IntrospectionClient;
 use super::key_set::{BadKeySet, KeySet};
 use super::token_policy::SKEW_SECS;
-use crate::cause::{Cause, LastCause};
+use crate::cause::{ErrorCause, LastCause};
 use crate::config;
 use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
@@ -192,7 +192,7 @@ impl Issuer {
     }
 
     /// Why its keys, or its answers about tokens, cannot be had; `None` while they can.
-    pub(super) fn last_cause(&self) -> Option<Cause> {
+    pub(super) fn last_cause(&self) -> Option<ErrorCause> {
         let asked = || self.introspection.as_ref()?.cause().snapshot();
         self.cause.snapshot().or_else(asked)
     }

@@ -21,7 +21,7 @@ const DEFAULT_PORT: u16 = 9090;
 // Which gateway is asked: without either option, the one at http://127.0.0.1:9090. No doc comment: it would stand in
 // for that of the command.
 #[derive(Debug, Clone, Args)]
-pub(super) struct Target {
+pub(super) struct AdminAddress {
     /// The configuration of the gateway: its `[admin]` has the address and the token. Nothing else of it is read.
     #[arg(long, env = "DRAWBRIDGE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
@@ -43,14 +43,14 @@ pub(super) struct AdminClient {
 
 /// What it answered.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct AdminResponse {
     pub(super) status: u16,
     pub(super) body: String,
 }
 
 /// Why it cannot be asked.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum AskError {
+pub(super) enum AdminRequestError {
     #[error("{0}")]
     Config(#[from] ConfigErrors),
     #[error("--admin: {0}")]
@@ -67,9 +67,9 @@ pub(super) enum AskError {
     Strange { address: String, what: &'static str },
 }
 
-impl Target {
+impl AdminAddress {
     /// The admin port that the options mean.
-    pub(super) fn client(&self) -> Result<AdminClient, AskError> {
+    pub(super) fn client(&self) -> Result<AdminClient, AdminRequestError> {
         let mut client = match (&self.admin, &self.config) {
             (Some(url), _) => AdminClient::at(url)?,
             (None, Some(file)) => AdminClient::of(&config::load_admin(file)?)?,
@@ -87,16 +87,20 @@ impl Target {
 }
 
 impl AdminClient {
-    fn at(url: &Url) -> Result<Self, AskError> {
+    fn at(url: &Url) -> Result<Self, AdminRequestError> {
         if url.scheme() != "http" {
-            return Err(AskError::Url(
+            return Err(AdminRequestError::Url(
                 "must begin with http://, which the admin port speaks",
             ));
         }
         if !matches!(url.path(), "" | "/") || url.query().is_some() {
-            return Err(AskError::Url("must be scheme, host and port alone"));
+            return Err(AdminRequestError::Url(
+                "must be scheme, host and port alone",
+            ));
         }
-        let host = url.host_str().ok_or(AskError::Url("names no host"))?;
+        let host = url
+            .host_str()
+            .ok_or(AdminRequestError::Url("names no host"))?;
         Ok(Self {
             host: host.to_owned(),
             port: url.port_or_known_default().unwrap_or(80),
@@ -105,10 +109,10 @@ impl AdminClient {
     }
 
     /// The target for `[admin]`; an unspecified listen address is reached over loopback.
-    fn of(admin: &config::AdminConfig) -> Result<Self, AskError> {
+    fn of(admin: &config::AdminConfig) -> Result<Self, AdminRequestError> {
         let listen = admin.listen;
         if listen.port() == 0 {
-            return Err(AskError::NoPort);
+            return Err(AdminRequestError::NoPort);
         }
         let ip = match listen.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
@@ -132,13 +136,13 @@ impl AdminClient {
     }
 
     /// Asks for `path`.
-    pub(super) fn get(&self, path: &str) -> Result<Answer, AskError> {
+    pub(super) fn get(&self, path: &str) -> Result<AdminResponse, AdminRequestError> {
         let answer = self.exchange(path);
-        let answer = answer.map_err(|error| AskError::Unreachable {
+        let answer = answer.map_err(|error| AdminRequestError::Unreachable {
             address: self.address(),
             error,
         })?;
-        read_answer(&answer).map_err(|what| AskError::Strange {
+        read_answer(&answer).map_err(|what| AdminRequestError::Strange {
             address: self.address(),
             what,
         })
@@ -179,8 +183,8 @@ impl AdminClient {
     }
 }
 
-fn read_token(file: &Path) -> Result<Secret, AskError> {
-    let text = std::fs::read_to_string(file).map_err(|error| AskError::TokenFile {
+fn read_token(file: &Path) -> Result<Secret, AdminRequestError> {
+    let text = std::fs::read_to_string(file).map_err(|error| AdminRequestError::TokenFile {
         file: file.to_owned(),
         error,
     })?;
@@ -189,14 +193,14 @@ fn read_token(file: &Path) -> Result<Secret, AskError> {
         return Ok(Secret::new(token));
     }
     let what = "the token has blanks or characters beyond ASCII";
-    Err(AskError::TokenFile {
+    Err(AdminRequestError::TokenFile {
         file: file.to_owned(),
         error: io::Error::new(io::ErrorKind::InvalidData, what),
     })
 }
 
 /// Status and body of a whole answer, whose end is that of the connection.
-fn read_answer(answer: &[u8]) -> Result<Answer, &'static str> {
+fn read_answer(answer: &[u8]) -> Result<AdminResponse, &'static str> {
     let text = std::str::from_utf8(answer).map_err(|_| "it is no text")?;
     let (head, body) = text.split_once("\r\n\r\n").ok_or("it is no HTTP/1.1")?;
     let mut lines = head.split("\r\n");
@@ -209,7 +213,7 @@ fn read_answer(answer: &[u8]) -> Result<Answer, &'static str> {
     if lines.any(is_chunked) {
         return Err("its body has no length");
     }
-    Ok(Answer {
+    Ok(AdminResponse {
         status,
         body: body.to_owned(),
     })

@@ -8,18 +8,18 @@ use clap::Args;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::{BAD_CONFIG, Log, out, refuse, with_levels};
-use crate::app::asking::{self, Outcome};
+use super::{BAD_CONFIG, LogOptions, out, refuse, with_levels};
+use crate::app::asking::{self, ProbeOutcome};
 use crate::budget::ProcessBound;
 use crate::config::{self, AuthMode, CarrierConfig, Config, ConfigDoubt, ConfigProblem};
-use crate::descriptors::{self, Fit};
+use crate::descriptors::{self, DescriptorFit};
 use crate::endpoint::{Endpoint, endpoints};
 use crate::process::{HostEnvironment, missing};
-use crate::status::Asked;
+use crate::status::AskedOnce;
 
 /// How a configuration is judged.
 #[derive(Debug, Clone, Copy, Args)]
-pub(super) struct How {
+pub(super) struct CheckOptions {
     /// Ends with 1 where there is a warning.
     #[arg(long)]
     strict: bool,
@@ -27,12 +27,12 @@ pub(super) struct How {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reach: Reach,
+    reach: ReachReport,
 }
 
 // How far a check goes. No doc comment: it would stand in for that of the command.
 #[derive(Debug, Clone, Copy, Args)]
-struct Reach {
+struct ReachReport {
     /// Takes variables that are not set for set: for machines that do not have the secrets. Programs and
     /// directories are not looked for.
     #[arg(long)]
@@ -44,7 +44,7 @@ struct Reach {
 }
 
 /// Reads `file` and reports on it.
-pub(super) fn check(file: &Path, how: How, log: &Log) -> ExitCode {
+pub(super) fn check(file: &Path, how: CheckOptions, log: &LogOptions) -> ExitCode {
     let name = file.to_string_lossy();
     let environment = |name: &str| {
         let known = config::process_environment(name);
@@ -78,7 +78,7 @@ pub(super) fn check(file: &Path, how: How, log: &Log) -> ExitCode {
             for warning in &config.warnings {
                 out::complain(&format!("warning: {warning}"));
             }
-            let fit = Fit::new(&config, descriptors::attainable());
+            let fit = DescriptorFit::new(&config, descriptors::attainable());
             if let Some(complaint) = fit.complaint() {
                 out::complain(&format!("warning: started like this, {complaint}"));
             }
@@ -99,13 +99,13 @@ pub(super) fn check(file: &Path, how: How, log: &Log) -> ExitCode {
 }
 
 /// Asks issuers and upstreams, with `--online`; the exit code where that is not possible.
-fn ask(config: Config, how: How, log: &Log) -> Result<Option<Asked>, ExitCode> {
+fn ask(config: Config, how: CheckOptions, log: &LogOptions) -> Result<Option<AskedOnce>, ExitCode> {
     if !how.reach.online {
         return Ok(None);
     }
     let complaint = match asking::ask(config, log.is_given()) {
-        Ok(Outcome::Asked(asked)) => return Ok(Some(asked)),
-        Ok(Outcome::Stopped(signal)) => format!("{signal} came before all were asked"),
+        Ok(ProbeOutcome::Asked(asked)) => return Ok(Some(asked)),
+        Ok(ProbeOutcome::Stopped(signal)) => format!("{signal} came before all were asked"),
         Err(error) => format!("{error:#}"),
     };
     out::complain(&format!("error: {complaint}"));
@@ -113,7 +113,7 @@ fn ask(config: Config, how: How, log: &Log) -> Result<Option<Asked>, ExitCode> {
 }
 
 /// 0, or 1 where something that was asked fails, or where warnings count.
-fn verdict(warnings: &[ConfigProblem], asked: Option<&Asked>, how: How) -> ExitCode {
+fn verdict(warnings: &[ConfigProblem], asked: Option<&AskedOnce>, how: CheckOptions) -> ExitCode {
     let is_down = asked.is_some_and(|asked| !asked.is_well());
     if is_down || how.strict && !warnings.is_empty() {
         return ExitCode::FAILURE;
@@ -126,7 +126,7 @@ fn report(
     file: &str,
     errors: &[Value],
     warnings: &[ConfigProblem],
-    asked: Option<&Asked>,
+    asked: Option<&AskedOnce>,
 ) -> Value {
     let warnings: Vec<_> = warnings.iter().map(as_json).collect();
     let mut report = json!({"file": file, "errors": errors, "warnings": warnings});

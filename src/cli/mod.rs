@@ -43,7 +43,7 @@ enum Command {
         #[arg(long, env = "DRAWBRIDGE_CONFIG", value_name = "FILE")]
         config: Option<PathBuf>,
         #[command(flatten)]
-        log: Log,
+        log: LogOptions,
     },
     /// Reports every mistake in a configuration, or what it amounts to. Opens no port.
     ///
@@ -62,9 +62,9 @@ enum Command {
         #[arg(long)]
         reference: bool,
         #[command(flatten)]
-        how: check::How,
+        how: check::CheckOptions,
         #[command(flatten)]
-        log: Log,
+        log: LogOptions,
     },
     /// Asks a running gateway what runs: upstreams, issuers, and why they fail.
     ///
@@ -72,16 +72,16 @@ enum Command {
     /// answer. 2: wrong options. 78: the configuration cannot be used.
     Status {
         #[command(flatten)]
-        target: ask::Target,
+        target: ask::AdminAddress,
         #[command(flatten)]
-        form: status::Form,
+        form: status::StatusFormat,
     },
     /// Asks a running gateway whether it takes new work, for health checks of containers.
     ///
     /// Exit code 0: it does. 1: it does not (yet, or no longer), or cannot be asked. 2: wrong options.
     Health {
         #[command(flatten)]
-        target: ask::Target,
+        target: ask::AdminAddress,
     },
     /// Is a small MCP server on stdin and stdout.
     #[command(hide = true)]
@@ -90,13 +90,13 @@ enum Command {
 
 /// What is logged, said outside the configuration.
 #[derive(Debug, clap::Args)]
-struct Log {
+struct LogOptions {
     /// Goes before `telemetry.log_level`: `info`, or `info,drawbridge::upstream=debug`.
     #[arg(long = "log-level", env = "DRAWBRIDGE_LOG", value_name = "LEVELS")]
     levels: Option<String>,
 }
 
-impl Log {
+impl LogOptions {
     /// Whether levels were given.
     fn is_given(&self) -> bool {
         self.levels
@@ -143,7 +143,7 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn serve(file: Option<&Path>, log: &Log) -> ExitCode {
+fn serve(file: Option<&Path>, log: &LogOptions) -> ExitCode {
     let config = match load(file, log) {
         Ok(config) => config,
         Err(refusal) => {
@@ -172,7 +172,7 @@ fn demo_upstream() -> ExitCode {
 }
 
 /// The configuration of a run: a file's, or the built-in demonstration's.
-fn load(file: Option<&Path>, log: &Log) -> Result<Config, ConfigErrors> {
+fn load(file: Option<&Path>, log: &LogOptions) -> Result<Config, ConfigErrors> {
     let config = match file {
         Some(file) => config::load(file),
         None => config::parse(QUICKSTART, "quickstart.toml", &config::process_environment),
@@ -183,7 +183,7 @@ fn load(file: Option<&Path>, log: &Log) -> Result<Config, ConfigErrors> {
 /// The configuration with the levels of log lines that were said outside it.
 fn with_levels(
     mut config: Result<Config, ConfigErrors>,
-    log: &Log,
+    log: &LogOptions,
 ) -> Result<Config, ConfigErrors> {
     let levels = log.levels.as_deref().filter(|levels| !levels.is_empty());
     let levels = levels.map(str::parse::<LogLevels>).transpose();
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn the_built_in_configuration_is_right() {
-        let log = Log { levels: None };
+        let log = LogOptions { levels: None };
         let config = load(None, &log).expect("a valid quickstart");
         assert!(config.warnings.is_empty(), "{:?}", config.warnings);
         assert!(config.server.listen.ip().is_loopback());
@@ -250,7 +250,7 @@ mod tests {
     fn levels_of_the_environment_go_before_those_of_the_file() {
         let load = |levels: &str| {
             let levels = Some(levels.to_owned());
-            load(None, &Log { levels }).map(|config| config.telemetry.log_level.to_string())
+            load(None, &LogOptions { levels }).map(|config| config.telemetry.log_level.to_string())
         };
         assert_eq!(load("debug").as_deref(), Ok("debug"));
         assert_eq!(load("").as_deref(), Ok("info"));

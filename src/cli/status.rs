@@ -4,9 +4,9 @@ use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::ask::{AdminClient, AskError, Target};
+use super::ask::{AdminAddress, AdminClient, AdminRequestError};
 use super::{BAD_CONFIG, out};
-use crate::status::Status;
+use crate::status::GatewayStatus;
 
 /// Between two looks of `--watch`.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -15,7 +15,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 // How `status` prints. No doc comment: it would stand in for that of the command.
 #[derive(Debug, Clone, Copy, clap::Args)]
-pub(super) struct Form {
+pub(super) struct StatusFormat {
     /// Prints again every two seconds, until Ctrl-C.
     #[arg(long)]
     watch: bool,
@@ -26,7 +26,7 @@ pub(super) struct Form {
 
 /// Prints what runs. Fails when an upstream is degraded or down, when an issuer has a cause, and when there is no
 /// answer.
-pub(super) fn status(target: &Target, form: Form) -> ExitCode {
+pub(super) fn status(target: &AdminAddress, form: StatusFormat) -> ExitCode {
     let client = match target.client() {
         Ok(client) => client,
         Err(error) => return unusable(&error),
@@ -64,7 +64,7 @@ pub(super) fn status(target: &Target, form: Form) -> ExitCode {
 }
 
 /// Prints whether the gateway takes new work.
-pub(super) fn health(target: &Target) -> ExitCode {
+pub(super) fn health(target: &AdminAddress) -> ExitCode {
     let answer = target.client().and_then(|client| client.get("/ready"));
     match answer {
         Ok(answer) if answer.status == 200 => {
@@ -91,7 +91,7 @@ fn look(client: &AdminClient, json: bool) -> Result<(String, bool), String> {
         let (address, status) = (client.address(), answer.status);
         return Err(format!("{address} answers with HTTP {status}: {text}"));
     }
-    let status: Status = serde_json::from_str(&answer.body)
+    let status: GatewayStatus = serde_json::from_str(&answer.body)
         .map_err(|error| format!("{} is of another version: {error}", client.address()))?;
     let is_well = status.is_well();
     let text = if json {
@@ -102,10 +102,10 @@ fn look(client: &AdminClient, json: bool) -> Result<(String, bool), String> {
     Ok((text, is_well))
 }
 
-fn unusable(error: &AskError) -> ExitCode {
+fn unusable(error: &AdminRequestError) -> ExitCode {
     out::complain(&format!("error: {error}"));
     match error {
-        AskError::Config(_) | AskError::NoPort => ExitCode::from(BAD_CONFIG),
+        AdminRequestError::Config(_) | AdminRequestError::NoPort => ExitCode::from(BAD_CONFIG),
         _ => ExitCode::FAILURE,
     }
 }

@@ -10,7 +10,7 @@ const RESERVE: usize = 256;
 
 /// What a configuration may use of the descriptors that there are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fit {
+pub struct DescriptorFit {
     limit: usize,
     /// Enough for all that the configuration allows.
     needed: usize,
@@ -24,7 +24,7 @@ pub struct Fit {
     upstreams: usize,
 }
 
-impl Fit {
+impl DescriptorFit {
     /// What `config` may use where `limit` descriptors may be open. A half of the client connections is
     /// taken to need one to an HTTP upstream at the same time. Where not all fits, a quarter of a small
     /// limit stays in reserve, and children get a half of the rest at most.
@@ -126,31 +126,31 @@ mod tests {
 
     #[test]
     fn configuration_that_fits_is_left_alone() {
-        let fit = Fit::new(&config(STDIO), 10_000 + 4 * 256 + 256);
+        let fit = DescriptorFit::new(&config(STDIO), 10_000 + 4 * 256 + 256);
         assert_eq!((fit.connections(), fit.complaint()), (10_000, None));
-        let fit = Fit::new(&config(HTTP), 15_256);
+        let fit = DescriptorFit::new(&config(HTTP), 15_256);
         assert_eq!((fit.connections(), fit.complaint()), (10_000, None));
-        let fit = Fit::new(&config(&format!("{STDIO}{HTTP}")), usize::MAX);
+        let fit = DescriptorFit::new(&config(&format!("{STDIO}{HTTP}")), usize::MAX);
         assert_eq!(fit.connections(), 10_000);
         assert!(fit.summary().contains("up to 16280"), "{}", fit.summary());
     }
 
     #[test]
     fn connections_are_fewer_where_descriptors_are_short() {
-        let fit = Fit::new(&config(STDIO), 1024);
+        let fit = DescriptorFit::new(&config(STDIO), 1024);
         assert_eq!(fit.connections(), 384);
         let complaint = fit.complaint().unwrap();
         for part in ["1024 file descriptors", "may use 11280", "no more than 384"] {
             assert!(complaint.contains(part), "{complaint}");
         }
-        assert_eq!(Fit::new(&config(HTTP), 1024).connections(), 512);
-        assert!(Fit::new(&config(HTTP), 0).connections() > 0);
+        assert_eq!(DescriptorFit::new(&config(HTTP), 1024).connections(), 512);
+        assert!(DescriptorFit::new(&config(HTTP), 0).connections() > 0);
     }
 
     #[test]
     fn one_descriptor_short_is_said() {
         let one = format!("[server]\nmax_connections = 100\n{HTTP}");
-        assert!(Fit::new(&config(&one), 406).complaint().is_none());
-        assert!(Fit::new(&config(&one), 405).complaint().is_some());
+        assert!(DescriptorFit::new(&config(&one), 406).complaint().is_none());
+        assert!(DescriptorFit::new(&config(&one), 405).complaint().is_some());
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::McpService;
 use super::channel_dispatch::draining;
 use crate::call::OwnerKey;
-use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::policy::rate::RateClaim;
 use crate::protocol::Message;
 use crate::session::{
@@ -149,7 +149,7 @@ impl McpService {
             () = over.cancelled() => {
                 Err(Fault::downstream(FaultKind::Cancelled, "cancelled while it waited"))
             }
-            () = self.tasks.draining().cancelled() => Err(draining().retry(Retry::After(RETRY_AFTER))),
+            () = self.tasks.draining().cancelled() => Err(draining().retry(RetryHint::After(RETRY_AFTER))),
             turn = waiting.turn() => turn.map_err(refused),
         }
     }
@@ -242,7 +242,7 @@ fn claim(due: MessageDue) -> Result<Option<RateClaim>, Fault> {
 /// The refusal where a principal has as many exchanges and streams open as it may.
 pub(super) fn crowded() -> Fault {
     let text = "too many requests and streams are open";
-    Fault::new(FaultKind::CallerBusy, Side::Gateway, text).retry(Retry::After(RETRY_AFTER))
+    Fault::new(FaultKind::CallerBusy, FaultSide::Gateway, text).retry(RetryHint::After(RETRY_AFTER))
 }
 
 /// The refusal of a request that was not served in time.
@@ -255,5 +255,5 @@ fn refused(unserved: QueueError) -> Fault {
             ("too many requests, slow down", after)
         }
     };
-    Fault::new(FaultKind::CallerBusy, Side::Gateway, text).retry(Retry::After(after))
+    Fault::new(FaultKind::CallerBusy, FaultSide::Gateway, text).retry(RetryHint::After(after))
 }

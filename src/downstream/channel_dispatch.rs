@@ -17,7 +17,7 @@ use super::streamable::{BegunCall, note_message};
 use super::{McpService, batch, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::{Principal, Reply};
-use crate::fault::{Fault, FaultKind, Side};
+use crate::fault::{Fault, FaultKind, FaultSide};
 use crate::protocol::{Message, MessageKind, RequestId, Revision, json, meta};
 use crate::session::{DeliveryMode, HeldNotifications, ResponseStream, Session};
 use crate::telemetry::request_tag;
@@ -290,7 +290,7 @@ fn invalid(text: &'static str) -> Fault {
 pub(super) fn draining() -> Fault {
     Fault::new(
         FaultKind::GatewayBusy,
-        Side::Gateway,
+        FaultSide::Gateway,
         "the gateway is shutting down, try again elsewhere",
     )
 }

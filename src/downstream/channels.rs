@@ -7,7 +7,7 @@ use super::channel::Channel;
 use crate::call::{OwnerKey, Principal};
 use crate::config;
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind, Side};
+use crate::fault::{Fault, FaultKind, FaultSide};
 use crate::lock::lock;
 use crate::store::events::SessionKey;
 use crate::sync::keyed_counter::KeyedCounter;
@@ -49,9 +49,9 @@ impl ChannelRegistry {
     ) -> Result<Arc<Channel>, Fault> {
         let mut open = self.lock();
         let refused = if open.by_owner.of(&principal.owner()) >= self.max_per_principal {
-            Some((FaultKind::CallerBusy, Side::Downstream))
+            Some((FaultKind::CallerBusy, FaultSide::Downstream))
         } else if open.by_key.len() >= self.max_total {
-            Some((FaultKind::GatewayBusy, Side::Gateway))
+            Some((FaultKind::GatewayBusy, FaultSide::Gateway))
         } else {
             None
         };

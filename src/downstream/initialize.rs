@@ -10,7 +10,7 @@ use super::call_telemetry::{log_fault, note_request, note_session, refused};
 use super::{McpService, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind, Side};
+use crate::fault::{Fault, FaultKind, FaultSide};
 use crate::protocol::Message;
 use crate::relay::RelayFailure;
 use crate::session::{DeliveryMode, Session};
@@ -31,7 +31,7 @@ impl McpService {
         if self.tasks.draining().is_cancelled() {
             return Err(Fault::new(
                 FaultKind::GatewayBusy,
-                Side::Gateway,
+                FaultSide::Gateway,
                 "the gateway is shutting down, try again elsewhere",
             ));
         }

@@ -15,7 +15,7 @@ use super::{McpService, reply};
 use crate::budget::{BudgetExhausted, BudgetHolder, ReplyShare};
 use crate::call::Principal;
 use crate::config::AuthMode;
-use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::protocol::{Message, MessageKind};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -40,7 +40,7 @@ pub(super) fn over_budget(exhausted: BudgetExhausted) -> Fault {
             "the messages of all callers take too much memory, try again later",
         ),
     };
-    Fault::new(kind, Side::Gateway, text).retry(Retry::After(RETRY_AFTER))
+    Fault::new(kind, FaultSide::Gateway, text).retry(RetryHint::After(RETRY_AFTER))
 }
 
 /// Whether a message in the reserve is dropped: a notification without a waiting caller. Counts the drop. Answers to

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::admission::RETRY_AFTER;
 use super::{McpService, reply};
 use crate::call::OwnerKey;
-use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::lock::lock;
 use crate::protocol::{IdScan, json};
 use crate::session::Session;
@@ -108,8 +108,8 @@ pub(super) fn too_large(limit: usize) -> Fault {
         ("retryAfterMs", RETRY_AFTER.as_millis().to_string()),
         ("maxBytes", limit.to_string()),
     ]);
-    Fault::new(FaultKind::InvalidRequest, Side::Gateway, text)
-        .retry(Retry::After(RETRY_AFTER))
+    Fault::new(FaultKind::InvalidRequest, FaultSide::Gateway, text)
+        .retry(RetryHint::After(RETRY_AFTER))
         .with_data(data)
 }
 

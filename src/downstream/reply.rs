@@ -15,7 +15,7 @@ use crate::auth::DeniedResponse;
 pub(super) use crate::fault::told::{
     data_of, error_object, is_tool_error, legacy_code, tool_error, with_request_id,
 };
-use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::protocol::headers::X_ACCEL_BUFFERING;
 use crate::protocol::{DecodeError, Message, MessageKind, Revision, json};
 use crate::telemetry::metrics::COUNTERS;
@@ -114,9 +114,9 @@ pub(super) fn refusal(fault: &Fault, id: Option<&str>) -> Response<Body> {
 #[must_use]
 pub(super) fn overload(mut fault: Fault) -> Fault {
     if matches!(fault.kind, FaultKind::CallerBusy | FaultKind::GatewayBusy) {
-        fault.side = Side::Gateway;
-        if fault.retry == Retry::Never {
-            fault.retry = Retry::After(admission::RETRY_AFTER);
+        fault.side = FaultSide::Gateway;
+        if fault.retry == RetryHint::Never {
+            fault.retry = RetryHint::After(admission::RETRY_AFTER);
         }
     }
     fault
@@ -145,14 +145,14 @@ pub(super) fn over_the_rate(wait: Duration) -> Response<Body> {
 }
 
 /// Says when to come back on an answer of overload (SPEC T-17).
-pub(super) fn retry_after(response: &mut Response<Body>, retry: Retry) {
+pub(super) fn retry_after(response: &mut Response<Body>, retry: RetryHint) {
     let overload = [
         StatusCode::TOO_MANY_REQUESTS,
         StatusCode::SERVICE_UNAVAILABLE,
     ];
     let seconds = match retry {
-        Retry::After(after) => after.as_secs_f64().ceil(),
-        Retry::Same | Retry::Never => 1.0,
+        RetryHint::After(after) => after.as_secs_f64().ceil(),
+        RetryHint::Same | RetryHint::Never => 1.0,
     };
     if overload.contains(&response.status())
         && let Ok(value) = HeaderValue::from_str(&format!("{seconds:.0}"))

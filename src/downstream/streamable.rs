@@ -18,7 +18,7 @@ use super::{McpService, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::protocol::headers::{self, HeaderError, MCP_SESSION_ID};
 use crate::protocol::{Message, MessageKind, RequestId};
 use crate::session::{CallEntry, DeliveryMode, LegacyClientLink, NoRoom, ResponseStream, Session};
@@ -320,8 +320,8 @@ enum PostStopped {
 impl PostStopped {
     fn of_request(fault: Fault) -> Self {
         match fault.retry {
-            Retry::Never => Self::Failed(fault),
-            Retry::Same | Retry::After(_) => Self::Refused(fault),
+            RetryHint::Never => Self::Failed(fault),
+            RetryHint::Same | RetryHint::After(_) => Self::Refused(fault),
         }
     }
 }
@@ -349,7 +349,7 @@ pub(super) fn no_room(refused: NoRoom) -> Fault {
         NoRoom::IdInUse => FaultKind::InvalidRequest,
         NoRoom::TooManyCalls | NoRoom::TooManyStreams => FaultKind::CallerBusy,
     };
-    Fault::new(kind, Side::Gateway, refused.to_string()).retry(Retry::After(RETRY_AFTER))
+    Fault::new(kind, FaultSide::Gateway, refused.to_string()).retry(RetryHint::After(RETRY_AFTER))
 }
 
 /// The session id of the request; a malformed id is treated as unknown.

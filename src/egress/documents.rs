@@ -7,7 +7,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder};
 
-use super::{Refusal, check_address};
+use super::{EgressRefusal, check_address};
 
 /// A client that follows no redirect, obeys no proxy of the environment and sends no `Referer`. Deadlines are the
 /// caller's.
@@ -38,12 +38,12 @@ impl Resolve for PublicOnly {
     }
 }
 
-fn public_only(found: impl Iterator<Item = SocketAddr>) -> Result<Addrs, Refusal> {
+fn public_only(found: impl Iterator<Item = SocketAddr>) -> Result<Addrs, EgressRefusal> {
     let public: Vec<SocketAddr> = found
         .filter(|address| check_address(address.ip()).is_ok())
         .collect();
     if public.is_empty() {
-        return Err(Refusal::Address);
+        return Err(EgressRefusal::Address);
     }
     Ok(Box::new(public.into_iter()))
 }

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use super::{Fault, FaultKind, Retry, Side};
+use super::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::protocol::json;
 use crate::telemetry::request_tag;
 
@@ -98,14 +98,14 @@ fn said_of(fault: &Fault) -> Option<String> {
         return fault.data.clone();
     }
     let side = match fault.side {
-        Side::Downstream => return None,
-        Side::Upstream => "upstream",
-        Side::Gateway => "gateway",
+        FaultSide::Downstream => return None,
+        FaultSide::Upstream => "upstream",
+        FaultSide::Gateway => "gateway",
     };
     let retry = match fault.retry {
-        Retry::After(after) => format!(r#","retryAfterMs":{}"#, after.as_millis()),
-        Retry::Same => r#","retryAfterMs":0"#.to_owned(),
-        Retry::Never => String::new(),
+        RetryHint::After(after) => format!(r#","retryAfterMs":{}"#, after.as_millis()),
+        RetryHint::Same => r#","retryAfterMs":0"#.to_owned(),
+        RetryHint::Never => String::new(),
     };
     Some(format!(r#"{{"side":"{side}"{retry}}}"#))
 }

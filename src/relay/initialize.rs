@@ -13,7 +13,7 @@ use super::route::invalid;
 use super::{EMPTY, Relay, RelayFailure};
 use crate::call::{MAX_DECLARED, Principal, Reply, ServerDeclaration, UpstreamLink};
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind, Retry, Side};
+use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::protocol::{Era, Message, Revision, json};
 use crate::session::{DeliveryMode, NewSession, Session, SessionRefused};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
@@ -194,8 +194,8 @@ fn client_info(message: &Message) -> Cow<'_, str> {
 pub(super) fn refused(refused: SessionRefused) -> Fault {
     COUNTERS.sessions_refused.add(1);
     let (kind, side) = match refused {
-        SessionRefused::Principal => (FaultKind::CallerBusy, Side::Downstream),
-        SessionRefused::Total => (FaultKind::GatewayBusy, Side::Gateway),
+        SessionRefused::Principal => (FaultKind::CallerBusy, FaultSide::Downstream),
+        SessionRefused::Total => (FaultKind::GatewayBusy, FaultSide::Gateway),
     };
-    Fault::new(kind, side, refused.to_string()).retry(Retry::After(Duration::from_secs(5)))
+    Fault::new(kind, side, refused.to_string()).retry(RetryHint::After(Duration::from_secs(5)))
 }

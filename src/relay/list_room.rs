@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::{Relay, RelayFailure};
 use crate::budget::EXEMPT_BYTES;
 use crate::call::{Call, Reply};
-use crate::fault::{Fault, FaultKind, Retry};
+use crate::fault::{Fault, FaultKind, RetryHint};
 use crate::telemetry::metrics::COUNTERS;
 
 impl Relay {
@@ -39,7 +39,7 @@ impl Relay {
             let text =
                 "replies that your client has not read yet take too much memory, try again later";
             return Err(Fault::downstream(FaultKind::CallerBusy, text)
-                .retry(Retry::After(wait))
+                .retry(RetryHint::After(wait))
                 .into());
         }
         room.kept.keep(lease);

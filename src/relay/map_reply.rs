@@ -16,7 +16,7 @@ use crate::call::{Call, Reply, ServerDeclaration};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, MethodRow};
 use crate::protocol::{Message, json, meta};
-use crate::seal::Purpose;
+use crate::seal::SealPurpose;
 use crate::telemetry::metrics::LABELED;
 use crate::translate::project::{
     CacheHints, CacheScope, ErrorSubject, ProjectedError, ResultOrigin, RevisionProjection,
@@ -169,7 +169,7 @@ impl Relay {
                 &self
                     .parts
                     .sealer
-                    .seal(Purpose::Cursor, &context, cursor.as_bytes()),
+                    .seal(SealPurpose::Cursor, &context, cursor.as_bytes()),
             )
         });
         if let Some(sealed) = &sealed {

@@ -11,7 +11,7 @@ use crate::call::{ClientCapabilities, DownstreamLink, Principal};
 use crate::clock::SystemClock;
 use crate::ownership::Ownership;
 use crate::protocol::{Message, RequestId, Revision};
-use crate::seal::Purpose;
+use crate::seal::SealPurpose;
 use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionSettings};
 use crate::store::events::{LogBounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
@@ -140,10 +140,10 @@ async fn cursor_of_an_unknown_version_is_refused_like_a_forged_one() {
         }
     };
     let (sealer, context) = (&f.relay.parts.sealer, cursor_context(&list("forged"), "up"));
-    let known = sealer.seal(Purpose::Cursor, &context, b"\"two\"");
+    let known = sealer.seal(SealPurpose::Cursor, &context, b"\"two\"");
     let opened = f.relay.cursor(&list(&known), "up").unwrap();
     assert_eq!(opened.as_deref(), Some("\"two\""));
-    let next = sealer.of_next_version(Purpose::Cursor, &context, &known);
+    let next = sealer.of_next_version(SealPurpose::Cursor, &context, &known);
     let refusal = |cursor: &str| f.relay.cursor(&list(cursor), "up").unwrap_err().public;
     assert_eq!(refusal(&next), refusal("forged"));
 }

@@ -12,7 +12,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::methods::{self, ListKind, MethodRow};
 use crate::protocol::{Message, json};
-use crate::seal::Purpose;
+use crate::seal::SealPurpose;
 use crate::session::Session;
 
 /// Cursor sent by some clients for the first page; many servers refuse `null`.
@@ -196,7 +196,7 @@ impl Relay {
         };
         let context = cursor_context(call, upstream);
         let opened = json::string(given)
-            .and_then(|text| self.parts.sealer.open(Purpose::Cursor, &context, &text))
+            .and_then(|text| self.parts.sealer.open(SealPurpose::Cursor, &context, &text))
             .and_then(|plain| String::from_utf8(plain).ok())
             .ok_or_else(|| invalid("unknown cursor, list again from the start"))?;
         Ok(Some(opened))

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::call::BindingKey;
 use crate::ownership::Ownership;
-use crate::seal::{Purpose, Sealer};
+use crate::seal::{SealPurpose, Sealer};
 use crate::store::events::SessionKey;
 
 /// Bytes inside a sealed session id: key, owner, issue time, binding.
@@ -60,7 +60,7 @@ impl SessionIds {
         (
             key,
             self.sealer
-                .seal(Purpose::Session, endpoint.as_bytes(), &plain),
+                .seal(SealPurpose::Session, endpoint.as_bytes(), &plain),
         )
     }
 
@@ -70,7 +70,7 @@ impl SessionIds {
     pub fn read(&self, text: &str, binding: &BindingKey, endpoint: &str) -> Option<SessionId> {
         let plain = self
             .sealer
-            .open(Purpose::Session, endpoint.as_bytes(), text)?;
+            .open(SealPurpose::Session, endpoint.as_bytes(), text)?;
         let (key, rest) = plain.split_first_chunk::<16>()?;
         let (owner, rest) = Ownership::split_from(rest)?;
         let (issued, rest) = rest.split_first_chunk::<8>()?;
@@ -86,7 +86,7 @@ impl SessionIds {
 impl SessionIds {
     /// An id of these, sealed once more as one of another owner.
     pub(super) fn with_owner(&self, owner: Ownership, id: &str, endpoint: &str) -> String {
-        let (purpose, aad) = (Purpose::Session, endpoint.as_bytes());
+        let (purpose, aad) = (SealPurpose::Session, endpoint.as_bytes());
         let mut plain = self.sealer.open(purpose, aad, id).unwrap();
         plain[16..16 + Ownership::LEN].copy_from_slice(&owner.to_bytes());
         self.sealer.seal(purpose, aad, &plain)
@@ -180,7 +180,9 @@ mod tests {
         let (ids, binding) = (ids(), binding("alice"));
         let (_, text) = ids.mint(&binding, "mcp", Duration::ZERO);
         assert!(ids.read(&text, &binding, "mcp").is_some());
-        let next = ids.sealer.of_next_version(Purpose::Session, b"mcp", &text);
+        let next = ids
+            .sealer
+            .of_next_version(SealPurpose::Session, b"mcp", &text);
         assert_eq!(ids.read(&next, &binding, "mcp"), None);
     }
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{IssuerStatus, State, UpstreamStatus};
+use super::{IssuerStatus, UpstreamState, UpstreamStatus};
 
 /// Issuers and upstreams that were each asked once. Its size is bounded by the configuration.
 #[derive(Debug, Clone, Serialize)]
-pub struct Asked {
+pub struct AskedOnce {
     /// Every issuer, in the order of the configuration.
     pub issuers: Vec<IssuerStatus>,
     /// Every upstream, by name.
@@ -26,11 +26,11 @@ pub struct AskedUpstream {
     pub lists: BTreeMap<String, u64>,
 }
 
-impl Asked {
+impl AskedOnce {
     /// Whether every upstream is up, and no issuer has a cause.
     #[must_use]
     pub fn is_well(&self) -> bool {
-        let is_up = |one: &AskedUpstream| one.status.state == State::Up;
+        let is_up = |one: &AskedUpstream| one.status.state == UpstreamState::Up;
         self.upstreams.iter().all(is_up) && self.issuers.iter().all(|one| one.cause.is_none())
     }
 }

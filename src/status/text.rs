@@ -2,13 +2,13 @@
 
 use std::fmt::{self, Display, Write as _};
 
-use super::{Asked, AskedUpstream, CauseStatus, IssuerStatus, Status, UpstreamStatus};
+use super::{AskedOnce, AskedUpstream, CauseStatus, GatewayStatus, IssuerStatus, UpstreamStatus};
 use crate::protocol::methods::ListKind;
 
 /// Stands where nothing is known.
 const NOTHING: &str = "-";
 
-impl Display for Status {
+impl Display for GatewayStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let draining = if self.draining { ", draining" } else { "" };
         writeln!(
@@ -18,7 +18,7 @@ impl Display for Status {
             span(self.uptime_s),
             self.time
         )?;
-        let mut upstreams = Table::new([
+        let mut upstreams = TextTable::new([
             "UPSTREAM",
             "TRANSPORT",
             "STATE",
@@ -40,9 +40,9 @@ impl Display for Status {
     }
 }
 
-impl Display for Asked {
+impl Display for AskedOnce {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut upstreams = Table::new([
+        let mut upstreams = TextTable::new([
             "UPSTREAM",
             "TRANSPORT",
             "STATE",
@@ -65,7 +65,7 @@ fn write_issuers(f: &mut fmt::Formatter<'_>, issuers: &[IssuerStatus]) -> fmt::R
     if issuers.is_empty() {
         return Ok(());
     }
-    let mut table = Table::new(["ISSUER", "KEYS", "LOADED"]);
+    let mut table = TextTable::new(["ISSUER", "KEYS", "LOADED"]);
     for issuer in issuers {
         table.row(issuer_cells(issuer), issuer.cause.as_ref());
     }
@@ -148,11 +148,11 @@ fn duration(millis: f64) -> String {
 }
 
 /// Rows of `N` cells.
-struct Table<const N: usize> {
+struct TextTable<const N: usize> {
     rows: Vec<([String; N], Option<String>)>,
 }
 
-impl<const N: usize> Table<N> {
+impl<const N: usize> TextTable<N> {
     fn new(head: [&str; N]) -> Self {
         Self {
             rows: vec![(head.map(str::to_owned), None)],
@@ -182,7 +182,7 @@ impl<const N: usize> Table<N> {
     }
 }
 
-impl<const N: usize> Display for Table<N> {
+impl<const N: usize> Display for TextTable<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let widths = self.widths();
         for (cells, below) in &self.rows {
@@ -200,10 +200,11 @@ impl<const N: usize> Display for Table<N> {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        Asked, AskedUpstream, CauseStatus, IssuerStatus, State, Status, UpstreamStatus,
+        AskedOnce, AskedUpstream, CauseStatus, GatewayStatus, IssuerStatus, UpstreamState,
+        UpstreamStatus,
     };
 
-    fn upstream(name: &str, state: State) -> UpstreamStatus {
+    fn upstream(name: &str, state: UpstreamState) -> UpstreamStatus {
         UpstreamStatus {
             name: name.into(),
             transport: "stdio".into(),
@@ -239,14 +240,14 @@ mod tests {
             revision: None,
             p50_ms: None,
             p99_ms: None,
-            ..upstream("tracker", State::Down)
+            ..upstream("tracker", UpstreamState::Down)
         };
-        let status = Status {
+        let status = GatewayStatus {
             version: "1.2.3".into(),
             time: "2026-11-23T20:03:12Z".into(),
             uptime_s: 90_000,
             draining: false,
-            upstreams: vec![upstream("files", State::Up), down],
+            upstreams: vec![upstream("files", UpstreamState::Up), down],
             issuers: vec![IssuerStatus {
                 issuer: "https://auth.example.com".into(),
                 keys: None,
@@ -270,7 +271,7 @@ https://auth.example.com  -     -
         assert_eq!(status.to_string(), expected);
         assert!(!status.is_well());
         let json = serde_json::to_string(&status).unwrap();
-        let again: Status = serde_json::from_str(&json).unwrap();
+        let again: GatewayStatus = serde_json::from_str(&json).unwrap();
         assert_eq!(again.to_string(), expected, "as the command prints it");
     }
 
@@ -280,16 +281,16 @@ https://auth.example.com  -     -
             cause: Some(cause("the connection was refused", Some("start it"))),
             era: None,
             revision: None,
-            ..upstream("tracker", State::Down)
+            ..upstream("tracker", UpstreamState::Down)
         };
         let lists = [
             ("tools".to_owned(), 12),
             ("resourceTemplates".to_owned(), 0),
         ];
-        let asked = Asked {
+        let asked = AskedOnce {
             upstreams: vec![
                 AskedUpstream {
-                    status: upstream("files", State::Up),
+                    status: upstream("files", UpstreamState::Up),
                     lists: lists.into(),
                 },
                 AskedUpstream {

@@ -14,11 +14,11 @@ use crate::lock::lock;
 /// Every operation is O(1), apart from waiters that were dropped: each is passed over once.
 #[derive(Debug)]
 pub struct FairPermits<K: Eq + Hash + Copy> {
-    queue: Mutex<Queue<K>>,
+    queue: Mutex<PermitQueue<K>>,
 }
 
 #[derive(Debug)]
-struct Queue<K: Eq + Hash + Copy> {
+struct PermitQueue<K: Eq + Hash + Copy> {
     free: usize,
     /// Of callers that wait, each never empty.
     waiting: HashMap<K, VecDeque<oneshot::Sender<FairPermit<K>>>>,
@@ -39,7 +39,7 @@ impl<K: Eq + Hash + Copy> FairPermits<K> {
     #[must_use]
     pub fn new(permits: usize) -> Arc<Self> {
         Arc::new(Self {
-            queue: Mutex::new(Queue {
+            queue: Mutex::new(PermitQueue {
                 free: permits,
                 waiting: HashMap::new(),
                 turns: VecDeque::new(),
@@ -108,7 +108,7 @@ impl<K: Eq + Hash + Copy> FairPermits<K> {
     }
 }
 
-impl<K: Eq + Hash + Copy> Queue<K> {
+impl<K: Eq + Hash + Copy> PermitQueue<K> {
     /// Takes out the waiter whose turn it is, with a permit, if there are both.
     fn next(&mut self) -> Option<oneshot::Sender<FairPermit<K>>> {
         while self.free > 0 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::carrier::http::exchange_error::ExchangeError;
 use super::not_reached::NotReached;
 use crate::cause::ConnectionFault;
-use crate::fault::{Fault, FaultKind, Retry};
+use crate::fault::{Fault, FaultKind, RetryHint};
 use crate::process::NoChildSlot;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
@@ -243,10 +243,10 @@ impl LinkError {
     }
 
     /// When to retry an unavailable upstream: never after a 401 or 403, which only the operator can solve.
-    fn retry_of_unavailable(&self) -> Retry {
+    fn retry_of_unavailable(&self) -> RetryHint {
         match self {
-            Self::Status(401 | 403) => Retry::Never,
-            _ => Retry::After(Duration::from_secs(2)),
+            Self::Status(401 | 403) => RetryHint::Never,
+            _ => RetryHint::After(Duration::from_secs(2)),
         }
     }
 
@@ -265,7 +265,7 @@ impl LinkError {
                     "upstream \"{upstream}\" is busy, try again {}",
                     when(*retry_after)
                 ),
-                Retry::After(retry_after.unwrap_or(Duration::from_secs(1))),
+                RetryHint::After(retry_after.unwrap_or(Duration::from_secs(1))),
             ),
             Self::AwaitsAnswer => (
                 FaultKind::UpstreamUnavailable,
@@ -273,12 +273,12 @@ impl LinkError {
                     "upstream \"{upstream}\" is busy, waiting for an answer to another call's question; \
                      answer it, or try again later"
                 ),
-                Retry::After(Duration::from_secs(2)),
+                RetryHint::After(Duration::from_secs(2)),
             ),
             Self::AtCapacity { full, retry_after } => (
                 FaultKind::GatewayBusy,
                 format!("no free child process for upstream \"{upstream}\": {full}"),
-                Retry::After(*retry_after),
+                RetryHint::After(*retry_after),
             ),
             Self::Lost { last_words } => (
                 FaultKind::UpstreamLost,
@@ -286,7 +286,7 @@ impl LinkError {
                     "upstream \"{upstream}\" broke off; whether the request ran is unknown{}",
                     quoted(last_words.as_deref())
                 ),
-                Retry::Never,
+                RetryHint::Never,
             ),
             Self::Unopened { last_words } => (
                 FaultKind::UpstreamUnavailable,
@@ -294,17 +294,17 @@ impl LinkError {
                     "upstream \"{upstream}\" broke off while it was being opened{}",
                     quoted(last_words.as_deref())
                 ),
-                Retry::After(Duration::from_secs(2)),
+                RetryHint::After(Duration::from_secs(2)),
             ),
             Self::SessionGone => (
                 FaultKind::UpstreamLost,
                 format!("upstream \"{upstream}\" keeps forgetting its session"),
-                Retry::Same,
+                RetryHint::Same,
             ),
             Self::TooLarge { .. } | Self::Invalid(_) => (
                 FaultKind::UpstreamInvalid,
                 format!("upstream \"{upstream}\" misbehaved: {self}"),
-                Retry::Never,
+                RetryHint::Never,
             ),
             Self::Unsendable(why) => {
                 let text = format!("the request cannot be sent on: {why}");
@@ -313,7 +313,7 @@ impl LinkError {
             Self::Unanswered(why) => (
                 FaultKind::CannotAsk,
                 format!("upstream \"{upstream}\" needs an answer: {why}"),
-                Retry::Never,
+                RetryHint::Never,
             ),
             Self::Timeout | Self::Garbled { .. } => (
                 FaultKind::UpstreamTimeout,
@@ -321,13 +321,13 @@ impl LinkError {
                     "upstream \"{upstream}\" did not answer in time{}",
                     self.quoted_strays()
                 ),
-                Retry::Never,
+                RetryHint::Never,
             ),
-            Self::NoRoom => (FaultKind::ReplyDropped, no_room(upstream), Retry::Never),
+            Self::NoRoom => (FaultKind::ReplyDropped, no_room(upstream), RetryHint::Never),
             Self::Cancelled => (
                 FaultKind::Cancelled,
                 "the request was cancelled".to_owned(),
-                Retry::Never,
+                RetryHint::Never,
             ),
         };
         Fault::upstream(kind, text).retry(retry).caused_by(self)

@@ -14,7 +14,7 @@ use super::error::LinkError;
 use super::failure_log::{FailureLog, is_ours};
 use super::first_start::FirstStarts;
 use super::lock;
-use crate::cause::{Cause, LastCause};
+use crate::cause::{ErrorCause, LastCause};
 use crate::protocol::Revision;
 use crate::status;
 use crate::telemetry::metrics::LEVELS;
@@ -50,12 +50,12 @@ impl Availability {
         self.shown().as_str()
     }
 
-    fn shown(self) -> status::State {
+    fn shown(self) -> status::UpstreamState {
         match self {
-            Self::Connecting => status::State::Connecting,
-            Self::Up => status::State::Up,
-            Self::Degraded => status::State::Degraded,
-            Self::Down => status::State::Down,
+            Self::Connecting => status::UpstreamState::Connecting,
+            Self::Up => status::UpstreamState::Up,
+            Self::Degraded => status::UpstreamState::Degraded,
+            Self::Down => status::UpstreamState::Down,
         }
     }
 }
@@ -189,7 +189,7 @@ impl UpstreamHealth {
     /// Notes the issuer that the metadata of an upstream names which wants a token.
     pub(super) fn names_issuer(&self, error: &LinkError, login: &UpstreamLogin) {
         let remedy = error.remedy(Some(login));
-        let of_this = |cause: &Cause| cause.text.contains(&error.to_string());
+        let of_this = |cause: &ErrorCause| cause.text.contains(&error.to_string());
         if let Some(cause) = self.cause.snapshot().filter(of_this) {
             self.cause.set_text(&cause.text, remedy.clone());
         }
@@ -256,13 +256,13 @@ impl UpstreamHealth {
     /// Why the last call failed that had reached the upstream. A success of another call does not clear the cause, as
     /// the failures of one session among many would never be seen: at `now`, since the Unix epoch, the cause is dropped
     /// once older than the failures that `/status` counts.
-    pub(super) fn recent_call_cause(&self, now: Duration) -> Option<Cause> {
-        let is_recent = |cause: &Cause| now.saturating_sub(cause.at) < CALL_CAUSE;
+    pub(super) fn recent_call_cause(&self, now: Duration) -> Option<ErrorCause> {
+        let is_recent = |cause: &ErrorCause| now.saturating_sub(cause.at) < CALL_CAUSE;
         self.call_cause.snapshot().filter(is_recent)
     }
 
     /// The state, and for how long the upstream has been in it.
-    pub(super) fn state(&self) -> (status::State, Duration) {
+    pub(super) fn state(&self) -> (status::UpstreamState, Duration) {
         let standing = lock(&self.standing);
         (standing.state.shown(), standing.since.elapsed())
     }

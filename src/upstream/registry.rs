@@ -25,7 +25,7 @@ use super::link::modern::ToolSchemas;
 use super::link::negotiated::{EraCell, EraLink};
 use super::link::shared::{PoolKey, SharedLinks};
 use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
-use crate::cause::Cause;
+use crate::cause::ErrorCause;
 use crate::config::{self, Isolation, TransportKind};
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{HostEnvironment, StdioRuntime};
@@ -198,7 +198,7 @@ impl Upstreams {
 
     /// Why the last attempt to reach an upstream failed; `None` once one succeeded.
     #[must_use]
-    pub fn last_cause(&self, upstream: &str) -> Option<Cause> {
+    pub fn last_cause(&self, upstream: &str) -> Option<ErrorCause> {
         self.entries.get(upstream)?.health.cause().snapshot()
     }
 

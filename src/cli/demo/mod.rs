@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::clock::SharedClock;
 use crate::protocol::Revision;
-use peer::{Peer, Refusal};
+use peer::{DemoPeer, RpcRefusal};
 
 /// The largest line read, in bytes; a longer one ends the server, as a child has no other way
 /// to find the next message.
@@ -34,7 +34,7 @@ pub fn serve(
     output: impl Write + Send + 'static,
     clock: SharedClock,
 ) -> std::io::Result<()> {
-    let peer = Arc::new(Peer::new(Box::new(output), clock));
+    let peer = Arc::new(DemoPeer::new(Box::new(output), clock));
     let mut input = input;
     let mut line = Vec::new();
     loop {
@@ -46,13 +46,13 @@ pub fn serve(
         match serde_json::from_slice(&line) {
             Ok(message) => take(&peer, message)?,
             Err(_) if line.trim_ascii().is_empty() => {}
-            Err(_) => peer.refuse(&Value::Null, &Refusal::new(-32700, "not JSON"))?,
+            Err(_) => peer.refuse(&Value::Null, &RpcRefusal::new(-32700, "not JSON"))?,
         }
     }
 }
 
 /// Handles one message: a request, a notification, or an answer to a question of ours.
-fn take(peer: &Arc<Peer>, message: Value) -> std::io::Result<()> {
+fn take(peer: &Arc<DemoPeer>, message: Value) -> std::io::Result<()> {
     let method = message
         .get("method")
         .and_then(Value::as_str)
@@ -72,12 +72,12 @@ fn take(peer: &Arc<Peer>, message: Value) -> std::io::Result<()> {
             peer.deliver(&id, message);
             Ok(())
         }
-        (None, None) => peer.refuse(&Value::Null, &Refusal::new(-32600, "not a message")),
+        (None, None) => peer.refuse(&Value::Null, &RpcRefusal::new(-32600, "not a message")),
     }
 }
 
 fn answer(
-    peer: &Arc<Peer>,
+    peer: &Arc<DemoPeer>,
     method: &str,
     id: Value,
     params: Option<&Value>,
@@ -95,7 +95,7 @@ fn answer(
         "prompts/list" => Ok(json!({ "prompts": shelf::prompts() })),
         "prompts/get" => shelf::prompt(params),
         "completion/complete" => shelf::complete(params),
-        _ => Err(Refusal::new(-32601, "no such method")),
+        _ => Err(RpcRefusal::new(-32601, "no such method")),
     };
     match outcome {
         Ok(result) => peer.reply(&id, &result),
@@ -115,7 +115,7 @@ fn add_member(object: &mut Value, name: &str, value: Value) {
     }
 }
 
-fn initialize(peer: &Peer, params: &Value) -> Value {
+fn initialize(peer: &DemoPeer, params: &Value) -> Value {
     let offered = text_at(params, "/protocolVersion").and_then(Revision::parse);
     let revision = offered
         .filter(|revision| Revision::LEGACY.contains(revision))

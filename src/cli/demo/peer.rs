@@ -29,12 +29,12 @@ const LEVELS: [&str; 8] = [
 
 /// A JSON-RPC error to come.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct RpcRefusal {
     code: i32,
     message: &'static str,
 }
 
-impl Refusal {
+impl RpcRefusal {
     pub(super) fn new(code: i32, message: &'static str) -> Self {
         Self { code, message }
     }
@@ -42,32 +42,32 @@ impl Refusal {
 
 /// What a running call hears from the client.
 #[derive(Debug)]
-pub(super) enum Signal {
+pub(super) enum CallSignal {
     /// The client cancelled the call.
     Cancelled,
     /// The client's answer to a question of this call.
     Answer(Value),
 }
 
-struct State {
+struct PeerState {
     revision: Revision,
     can_elicit: bool,
     level: usize,
     asked: u64,
     /// Running calls by the JSON text of their id, and questions by that of theirs.
-    running: HashMap<String, SyncSender<Signal>>,
+    running: HashMap<String, SyncSender<CallSignal>>,
 }
 
 /// The client on the other end of the pipe.
-pub(super) struct Peer {
+pub(super) struct DemoPeer {
     out: Mutex<Box<dyn Write + Send>>,
-    state: Mutex<State>,
+    state: Mutex<PeerState>,
     pub(super) clock: SharedClock,
 }
 
-impl Peer {
+impl DemoPeer {
     pub(super) fn new(out: Box<dyn Write + Send>, clock: SharedClock) -> Self {
-        let state = State {
+        let state = PeerState {
             revision: Revision::LATEST_LEGACY,
             can_elicit: false,
             level: 1,
@@ -100,10 +100,10 @@ impl Peer {
     }
 
     /// `logging/setLevel`.
-    pub(super) fn set_level(&self, params: &Value) -> Result<Value, Refusal> {
+    pub(super) fn set_level(&self, params: &Value) -> Result<Value, RpcRefusal> {
         let wanted = text_at(params, "/level");
         let level = LEVELS.iter().position(|level| Some(*level) == wanted);
-        self.state().level = level.ok_or(Refusal::new(-32602, "no such level"))?;
+        self.state().level = level.ok_or(RpcRefusal::new(-32602, "no such level"))?;
         Ok(json!({}))
     }
 
@@ -125,16 +125,16 @@ impl Peer {
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "result": result }))
     }
 
-    pub(super) fn refuse(&self, id: &Value, refusal: &Refusal) -> std::io::Result<()> {
+    pub(super) fn refuse(&self, id: &Value, refusal: &RpcRefusal) -> std::io::Result<()> {
         let error = json!({ "code": refusal.code, "message": refusal.message });
         self.send(&json!({ "jsonrpc": "2.0", "id": id, "error": error }))
     }
 
     /// Registers a running call. Its end must be told by [`Self::finish`].
-    pub(super) fn start(&self, id: &Value) -> Result<Receiver<Signal>, Refusal> {
+    pub(super) fn start(&self, id: &Value) -> Result<Receiver<CallSignal>, RpcRefusal> {
         let mut state = self.state();
         if state.running.len() >= MAX_RUNNING {
-            return Err(Refusal::new(-32603, "too many calls at once"));
+            return Err(RpcRefusal::new(-32603, "too many calls at once"));
         }
         let (sender, inbox) = sync_channel(2);
         state.running.insert(id.to_string(), sender);
@@ -166,14 +166,14 @@ impl Peer {
     pub(super) fn cancel(&self, id: &Value) {
         if let Some(inbox) = self.state().running.remove(&id.to_string()) {
             // A full inbox belongs to a call that is about to end anyway.
-            drop(inbox.try_send(Signal::Cancelled));
+            drop(inbox.try_send(CallSignal::Cancelled));
         }
     }
 
     /// Hands an answer to the call that asked.
     pub(super) fn deliver(&self, id: &Value, answer: Value) {
         if let Some(inbox) = self.state().running.remove(&id.to_string()) {
-            drop(inbox.try_send(Signal::Answer(answer)));
+            drop(inbox.try_send(CallSignal::Answer(answer)));
         }
     }
 
@@ -186,7 +186,7 @@ impl Peer {
         out.flush()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PeerState> {
         lock(&self.state)
     }
 }
@@ -194,9 +194,9 @@ impl Peer {
 /// Runs `work` for the call `id` on a thread of its own and sends what it returns; `None` means
 /// that it was cancelled.
 pub(super) fn in_background(
-    peer: &Arc<Peer>,
+    peer: &Arc<DemoPeer>,
     id: Value,
-    work: impl FnOnce(&Peer, &Value, &Receiver<Signal>) -> std::io::Result<Option<Value>>
+    work: impl FnOnce(&DemoPeer, &Value, &Receiver<CallSignal>) -> std::io::Result<Option<Value>>
     + Send
     + 'static,
 ) -> std::io::Result<()> {

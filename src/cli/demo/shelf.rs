@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::peer::Refusal;
+use super::peer::RpcRefusal;
 use super::text_at;
 
 const ABOUT: &str = "demo://about";
@@ -31,7 +31,7 @@ pub(super) fn templates() -> Value {
 }
 
 /// `resources/read`.
-pub(super) fn read(params: &Value) -> Result<Value, Refusal> {
+pub(super) fn read(params: &Value) -> Result<Value, RpcRefusal> {
     let uri = text_at(params, "/uri").unwrap_or_default();
     let text = if uri == ABOUT {
         "The demonstration server that comes with Drawbridge.".to_owned()
@@ -39,7 +39,7 @@ pub(super) fn read(params: &Value) -> Result<Value, Refusal> {
         let number = uri
             .strip_prefix(SQUARES_START)
             .and_then(|number| number.parse::<u32>().ok());
-        let number = number.ok_or(Refusal::new(-32002, "no such resource"))?;
+        let number = number.ok_or(RpcRefusal::new(-32002, "no such resource"))?;
         (u64::from(number) * u64::from(number)).to_string()
     };
     Ok(json!({ "contents": [{ "uri": uri, "mimeType": "text/plain", "text": text }] }))
@@ -58,12 +58,12 @@ pub(super) fn prompts() -> Value {
 }
 
 /// `prompts/get`.
-pub(super) fn prompt(params: &Value) -> Result<Value, Refusal> {
+pub(super) fn prompt(params: &Value) -> Result<Value, RpcRefusal> {
     if text_at(params, "/name") != Some("greet") {
-        return Err(Refusal::new(-32602, "no such prompt"));
+        return Err(RpcRefusal::new(-32602, "no such prompt"));
     }
     let name =
-        text_at(params, "/arguments/name").ok_or(Refusal::new(-32602, "`name` is missing"))?;
+        text_at(params, "/arguments/name").ok_or(RpcRefusal::new(-32602, "`name` is missing"))?;
     let style = text_at(params, "/arguments/style").unwrap_or("friendly");
     let text = format!("Write a {style} greeting for {name}.");
     let message = json!({ "role": "user", "content": { "type": "text", "text": text } });
@@ -71,7 +71,7 @@ pub(super) fn prompt(params: &Value) -> Result<Value, Refusal> {
 }
 
 /// `completion/complete`.
-pub(super) fn complete(params: &Value) -> Result<Value, Refusal> {
+pub(super) fn complete(params: &Value) -> Result<Value, RpcRefusal> {
     let at = |pointer| text_at(params, pointer).unwrap_or_default();
     let start = at("/argument/value");
     let values: Vec<String> = match (
@@ -87,7 +87,7 @@ pub(super) fn complete(params: &Value) -> Result<Value, Refusal> {
         ("ref/resource", _, SQUARES, "number") => {
             (1..=100).map(|number: u32| number.to_string()).collect()
         }
-        _ => return Err(Refusal::new(-32602, "nothing to complete there")),
+        _ => return Err(RpcRefusal::new(-32602, "nothing to complete there")),
     };
     let fit: Vec<_> = values
         .into_iter()

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::peer::{Peer, Refusal, Signal, in_background};
+use super::peer::{CallSignal, DemoPeer, RpcRefusal, in_background};
 use super::{add_member, text_at};
 use crate::protocol::Revision;
 
@@ -82,7 +82,7 @@ fn tool(name: &str, description: &str, properties: &Value, required: &[&str]) ->
 }
 
 /// `tools/call`.
-pub(super) fn call(peer: &Arc<Peer>, id: Value, params: &Value) -> std::io::Result<()> {
+pub(super) fn call(peer: &Arc<DemoPeer>, id: Value, params: &Value) -> std::io::Result<()> {
     let result = match text_at(params, "/name") {
         Some("echo") => match text_at(params, "/arguments/text") {
             Some(said) => {
@@ -104,7 +104,7 @@ pub(super) fn call(peer: &Arc<Peer>, id: Value, params: &Value) -> std::io::Resu
             "your client cannot ask you: it has no form elicitation",
         )),
         Some("ask_name") => return in_background(peer, id, ask_name),
-        _ => Err(Refusal::new(-32602, "no such tool")),
+        _ => Err(RpcRefusal::new(-32602, "no such tool")),
     };
     match result {
         Ok(result) => peer.reply(&id, &result),
@@ -130,15 +130,15 @@ fn about() -> String {
     format!("drawbridge {version}, process {process}")
 }
 
-fn time(peer: &Peer) -> String {
+fn time(peer: &DemoPeer) -> String {
     let now = i64::try_from(peer.clock.now().as_secs()).unwrap_or_default();
     jiff::Timestamp::from_second(now).map_or_else(|_| "unknown".to_owned(), |now| now.to_string())
 }
 
 fn countdown(
-    peer: &Peer,
+    peer: &DemoPeer,
     params: &Value,
-    inbox: &Receiver<Signal>,
+    inbox: &Receiver<CallSignal>,
 ) -> std::io::Result<Option<Value>> {
     let number = |pointer| params.pointer(pointer).and_then(Value::as_u64);
     let from = number("/arguments/from").unwrap_or(5).clamp(1, MAX_STEPS);
@@ -160,7 +160,11 @@ fn countdown(
     Ok(Some(text(&format!("counted down from {from}"))))
 }
 
-fn ask_name(peer: &Peer, id: &Value, inbox: &Receiver<Signal>) -> std::io::Result<Option<Value>> {
+fn ask_name(
+    peer: &DemoPeer,
+    id: &Value,
+    inbox: &Receiver<CallSignal>,
+) -> std::io::Result<Option<Value>> {
     let name = json!({ "type": "string", "title": "Name", "maxLength": 100 });
     let schema = json!({ "type": "object", "properties": { "name": name }, "required": ["name"] });
     let params = json!({ "message": "What is your name?", "requestedSchema": schema });
@@ -169,8 +173,8 @@ fn ask_name(peer: &Peer, id: &Value, inbox: &Receiver<Signal>) -> std::io::Resul
         return Ok(Some(failure("nobody answered")));
     };
     let answer = match signal {
-        Signal::Cancelled => return Ok(None),
-        Signal::Answer(answer) => answer,
+        CallSignal::Cancelled => return Ok(None),
+        CallSignal::Answer(answer) => answer,
     };
     let at = |pointer| text_at(&answer, pointer);
     Ok(Some(

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{AdminReadiness, NO_STORE};
 use crate::auth::Authenticator;
 use crate::clock::SharedClock;
-use crate::status::{Status, time_text};
+use crate::status::{GatewayStatus, time_text};
 use crate::upstream::Upstreams;
 
 /// Sources of the status page.
@@ -30,9 +30,9 @@ pub struct StatusPage {
 }
 
 impl StatusPage {
-    fn read(&self) -> Status {
+    fn read(&self) -> GatewayStatus {
         let now: Duration = self.clock.now();
-        Status {
+        GatewayStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             time: time_text(now),
             uptime_s: self.started.elapsed().as_secs(),

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use self::table::{ConnectionTable, EvictedConnection};
 use super::connection_permit::{ConnectionEntry, ConnectionPermit};
 use super::holding::{PrincipalHolding, PrincipalHoldings};
-use crate::address::Address;
+use crate::address::ClientNetwork;
 use crate::call::OwnerKey;
 use crate::config;
 use crate::lock::lock;
@@ -126,7 +126,7 @@ impl PermitPool {
 
     /// A request came from `client` through a trusted proxy.
     pub(super) fn seen(&self, entry: &ConnectionEntry, client: IpAddr) {
-        let address = Address::from(client);
+        let address = ClientNetwork::from(client);
         let evicted = {
             let mut table = self.lock();
             let is_new = table.seen(entry.number, address);

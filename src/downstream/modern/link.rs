@@ -27,7 +27,7 @@ use crate::downstream::access_log::AccessRecord;
 use crate::lock::lock;
 use crate::protocol::{Message, json};
 use crate::relay::Relay;
-use crate::seal::Purpose;
+use crate::seal::SealPurpose;
 use crate::session::Session;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::trace::TraceContext;
@@ -205,7 +205,7 @@ impl ModernClientLink {
             .desk
             .request_binding
             .seal(&parking.sealer, &request_state, expires);
-        if sealed.len() > Purpose::RequestState.max_len() {
+        if sealed.len() > SealPurpose::RequestState.max_len() {
             return InputOutcome::CannotAsk("the upstream's state is too large".to_owned());
         }
         COUNTERS.questions_asked.add(entries.len() as u64);

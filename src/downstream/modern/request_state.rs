@@ -13,7 +13,7 @@ use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::Message;
 use crate::protocol::json::{self, JsonFlaw, JsonScanner, RawString};
-use crate::seal::{Purpose, Sealer};
+use crate::seal::{SealPurpose, Sealer};
 
 /// How long the client may take to answer.
 pub(super) const LIFE: Duration = Duration::from_mins(10);
@@ -95,7 +95,7 @@ impl RequestBinding {
                 }
             }
         }
-        sealer.seal(Purpose::RequestState, self.endpoint.as_bytes(), &plain)
+        sealer.seal(SealPurpose::RequestState, self.endpoint.as_bytes(), &plain)
     }
 
     /// Opens a ticket of this asker that has not expired at `now`; that of a parked call only where `own` keeps it.
@@ -106,7 +106,7 @@ impl RequestBinding {
         now: Duration,
         own: Ownership,
     ) -> Option<RequestState> {
-        let plain = sealer.open(Purpose::RequestState, self.endpoint.as_bytes(), text)?;
+        let plain = sealer.open(SealPurpose::RequestState, self.endpoint.as_bytes(), text)?;
         let (expires, rest) = plain.split_first_chunk::<8>()?;
         let (binding, rest) = rest.split_first_chunk::<32>()?;
         let (about, rest) = rest.split_first_chunk::<32>()?;
@@ -412,7 +412,7 @@ mod tests {
         let request_binding = request_binding("alice", "mcp", CALL);
         for request_state in tickets() {
             let text = request_binding.seal(&sealer, &request_state, NOW + LIFE);
-            let next = sealer.of_next_version(Purpose::RequestState, b"mcp", &text);
+            let next = sealer.of_next_version(SealPurpose::RequestState, b"mcp", &text);
             assert_eq!(request_binding.open(&sealer, &next, NOW, OWNER), None);
         }
     }

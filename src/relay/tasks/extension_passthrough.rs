@@ -11,7 +11,7 @@ use crate::protocol::methods::{self, MethodRow, NeededCapability, UpstreamParam 
 use crate::protocol::{Era, Message, input_request_rules, json};
 use crate::relay::route::{UpstreamTarget, invalid};
 use crate::relay::{Relay, endpoint_context};
-use crate::seal::Purpose;
+use crate::seal::SealPurpose;
 use crate::session::Session;
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::LABELED;
@@ -120,7 +120,7 @@ impl Relay {
             home: home.map(|key| (self.parts.sessions.ownership(), key)),
         };
         let handle = task.seal(&self.parts.sealer, &task_context(call));
-        if handle.len() <= Purpose::Task.max_len() {
+        if handle.len() <= SealPurpose::Task.max_len() {
             return Ok(handle);
         }
         LABELED.upstream_garbage.add(upstream, 1);

@@ -2,7 +2,7 @@
 //! task lives in. Spec: SPEC K-18, A-30; BRIDGING §4.1.
 
 use crate::ownership::Ownership;
-use crate::seal::{Purpose, Sealer};
+use crate::seal::{SealPurpose, Sealer};
 use crate::store::events::SessionKey;
 
 /// Ends the upstream's name, which has no such byte.
@@ -37,12 +37,12 @@ impl SealedTask {
             }
         }
         plain.extend_from_slice(self.id.as_bytes());
-        sealer.seal(Purpose::Task, context, &plain)
+        sealer.seal(SealPurpose::Task, context, &plain)
     }
 
     /// Opens a handle; `None` if the handle is forged or was sealed for another `context`.
     pub(super) fn open(sealer: &Sealer, context: &[u8], handle: &str) -> Option<Self> {
-        let plain = sealer.open(Purpose::Task, context, handle)?;
+        let plain = sealer.open(SealPurpose::Task, context, handle)?;
         let end = plain.iter().position(|byte| *byte == END)?;
         let (upstream, rest) = plain.split_at_checked(end)?;
         let (home, id) = match rest.get(1..)?.split_first()? {
@@ -96,7 +96,7 @@ mod tests {
         let sealer = Sealer::new(&[]).unwrap();
         for task in tasks() {
             let handle = task.seal(&sealer, b"alice");
-            let next = sealer.of_next_version(Purpose::Task, b"alice", &handle);
+            let next = sealer.of_next_version(SealPurpose::Task, b"alice", &handle);
             assert_eq!(SealedTask::open(&sealer, b"alice", &next), None);
         }
     }

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 
 use super::Upstreams;
-use crate::cause::{Cause, LastCause};
+use crate::cause::{ErrorCause, LastCause};
 use crate::fault::{Fault, FaultKind};
 use crate::upstream::error::LinkError;
 
@@ -38,7 +38,7 @@ impl Upstreams {
     /// Why `upstream` failed with `fault`, and the remedy where it is known: for a failure after it was opened, which
     /// says nothing of its health.
     #[must_use]
-    pub fn cause_of(&self, upstream: &str, fault: &Fault) -> Option<Cause> {
+    pub fn cause_of(&self, upstream: &str, fault: &Fault) -> Option<ErrorCause> {
         let cause = LastCause::default();
         let login = self.entries.get(upstream)?.carrier.login();
         match fault

@@ -78,7 +78,7 @@ impl RegistryEntry {
                 continue;
             }
             self.look().await;
-            let is_down = self.health.state().0 == status::State::Down;
+            let is_down = self.health.state().0 == status::UpstreamState::Down;
             sleep(pace.after_look(is_down, chance)).await;
         }
     }

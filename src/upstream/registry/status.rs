@@ -48,8 +48,12 @@ impl RegistryEntry {
     }
 
     /// Why the upstream is not reached; while it is, why a call failed lately.
-    fn last_cause(&self, state: status::State, now: Duration) -> Option<status::CauseStatus> {
-        let is_well = state == status::State::Up;
+    fn last_cause(
+        &self,
+        state: status::UpstreamState,
+        now: Duration,
+    ) -> Option<status::CauseStatus> {
+        let is_well = state == status::UpstreamState::Up;
         let cause = self.health.cause().snapshot().filter(|_| !is_well);
         let cause = cause.or_else(|| self.health.recent_call_cause(now));
         cause.map(Into::into)

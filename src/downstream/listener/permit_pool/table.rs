@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::activity::ConnectionUse;
 use super::super::connection_permit::ConnectionEntry;
 use super::{ConnectionShares, EvictionReason, LEAVING};
-use crate::address::Address;
+use crate::address::ClientNetwork;
 use crate::call::OwnerKey;
 
 /// Principals whose good tokens come from one address before it counts as a proxy.
@@ -33,9 +33,9 @@ pub(super) struct ConnectionTable {
     unproven: BTreeMap<u64, HeldConnections>,
     proven: BTreeMap<u64, HeldConnections>,
     /// Unproven connections whose address is known.
-    by_address: BTreeSet<(Address, u64)>,
-    origins: HashMap<Address, AddressCounts>,
-    proxies: HashSet<Address>,
+    by_address: BTreeSet<(ClientNetwork, u64)>,
+    origins: HashMap<ClientNetwork, AddressCounts>,
+    proxies: HashSet<ClientNetwork>,
     warned: Option<Instant>,
     /// Where the next search for an idle connection starts.
     hand: u64,
@@ -46,7 +46,7 @@ pub(super) struct ConnectionTable {
 #[derive(Debug)]
 struct HeldConnections {
     entry: Arc<ConnectionEntry>,
-    address: Option<Address>,
+    address: Option<ClientNetwork>,
 }
 
 /// Counts of one address; removed with its last connection.
@@ -74,7 +74,7 @@ impl ConnectionTable {
     /// A new connection takes a place.
     pub(super) fn enter(
         &mut self,
-        address: Option<Address>,
+        address: Option<ClientNetwork>,
         is_proxied: bool,
         end: CancellationToken,
     ) -> Arc<ConnectionEntry> {
@@ -93,7 +93,7 @@ impl ConnectionTable {
     }
 
     /// Assigns an unproven connection to `address`; `true` if the address is new for it.
-    pub(super) fn seen(&mut self, number: u64, address: Address) -> bool {
+    pub(super) fn seen(&mut self, number: u64, address: ClientNetwork) -> bool {
         let Some(held) = self.unproven.get_mut(&number) else {
             return false;
         };
@@ -119,7 +119,7 @@ impl ConnectionTable {
         number: u64,
         owner: OwnerKey,
         is_first: bool,
-    ) -> Option<Address> {
+    ) -> Option<ClientNetwork> {
         if is_first && let Some(held) = self.unproven.remove(&number) {
             if let Some(address) = held.address {
                 self.by_address.remove(&(address, number));
@@ -164,7 +164,7 @@ impl ConnectionTable {
     /// besides `newest` if that is one of them.
     pub(super) fn evict_of(
         &mut self,
-        address: Address,
+        address: ClientNetwork,
         shares: ConnectionShares,
         newest: Option<u64>,
     ) -> Option<EvictedConnection> {
@@ -259,7 +259,7 @@ impl ConnectionTable {
     }
 
     /// A connection does not belong to `address` any more.
-    fn depart(&mut self, address: Address, was_unproven: bool) {
+    fn depart(&mut self, address: ClientNetwork, was_unproven: bool) {
         if let Some(origin) = self.origins.get_mut(&address) {
             origin.connections -= 1;
             origin.unproven -= usize::from(was_unproven);
