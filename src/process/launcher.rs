@@ -134,7 +134,10 @@ fn end_strays(orphans: &[u32], homes: &HomeDirs) {
     for pid in orphans {
         let marks = orphan_sweep::marks(*pid, homes.root());
         if !marks.is_empty() && !homes.are_used(&marks) {
-            tracing::warn!(pid, "a process that left its upstream's group is ended");
+            tracing::warn!(
+                pid,
+                "ended a process that left its upstream's process group"
+            );
             orphan_sweep::kill(*pid);
         }
     }

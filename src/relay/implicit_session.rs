@@ -158,7 +158,7 @@ impl Relay {
         match tokio::time::timeout(wait, link.call(&request, call)).await {
             Ok(Ok(reply)) => {
                 if reply.error().is_some() {
-                    tracing::debug!(upstream = %link.upstream(), "it refuses the level");
+                    tracing::debug!(upstream = %link.upstream(), "upstream rejected logging/setLevel");
                 }
                 true
             }

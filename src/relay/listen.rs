@@ -273,7 +273,7 @@ impl Relay {
         if let Ok(call) = call
             && let Err(failure) = self.handle(&call, session).await
         {
-            tracing::debug!(?failure, "a resource is still followed");
+            tracing::debug!(?failure, "cannot unsubscribe from a resource");
         }
     }
 

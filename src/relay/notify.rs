@@ -106,7 +106,7 @@ impl Relay {
             match reply {
                 Ok(reply) => {
                     if reply.error().is_some() {
-                        tracing::debug!(%upstream, "it refuses the level");
+                        tracing::debug!(%upstream, "upstream rejected logging/setLevel");
                     }
                     if let Some(level) = level {
                         session.levels().tell(upstream, level);

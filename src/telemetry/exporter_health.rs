@@ -88,7 +88,7 @@ impl<E> WatchedExporter<E> {
                 );
             }
             (Some(ExporterLine::Up(failed)), _) => {
-                tracing::info!(signal, failed, "the collector takes what is exported again");
+                tracing::info!(signal, failed, "collector accepts exports again");
             }
             _ => {}
         }

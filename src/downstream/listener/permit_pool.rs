@@ -178,7 +178,7 @@ impl PermitPool {
                 tracing::warn!(
                     reason,
                     muted,
-                    "a connection is closed to make room for another"
+                    "closed a connection to make room for another"
                 );
             }
         }

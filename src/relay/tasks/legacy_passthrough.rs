@@ -280,7 +280,7 @@ pub(super) fn note_forgotten(forgotten: &[SessionTask]) {
         COUNTERS.tasks_forgotten.add(1);
         tracing::warn!(
             upstream = %task.upstream,
-            "a session has too many tasks or results: one is forgotten that ran or was never fetched"
+            "evicted a task that ran or was never fetched: the session has too many tasks or results"
         );
     }
 }

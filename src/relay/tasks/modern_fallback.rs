@@ -33,7 +33,7 @@ impl Relay {
         match newer.open().await {
             Ok(declared) => (declared.revision.era() == Era::Modern).then_some(newer),
             Err(fault) => {
-                tracing::debug!(%upstream, error = chain(&fault), "its newer era is out of reach");
+                tracing::debug!(%upstream, error = chain(&fault), "modern endpoint unreachable");
                 None
             }
         }

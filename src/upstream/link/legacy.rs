@@ -279,7 +279,7 @@ impl LegacyLink {
             // It may have run, and twice is as good as once.
             Err(LinkError::Lost { .. }) if self.may_repeat(request, &place.connection) => {
                 LABELED.calls_repeated.add(&self.settings.name, 1);
-                tracing::warn!(upstream = %self.settings.name, "a reply was lost: calling again");
+                tracing::warn!(upstream = %self.settings.name, "lost a reply: retrying the call");
                 drop(place);
                 Box::pin(self.call_again(request, call)).await
             }

@@ -303,7 +303,7 @@ impl SocketReceiver {
     }
 
     fn over(&self, why: &str) -> Option<Bytes> {
-        tracing::debug!(why, "upstream socket is over");
+        tracing::debug!(why, "upstream socket closed");
         self.closed.cancel();
         None
     }

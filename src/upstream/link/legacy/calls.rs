@@ -262,7 +262,9 @@ impl LegacyConnection {
         let exchange = self.exchange(flight.pending(), bytes.into(), None, reply);
         match tokio::time::timeout(limit, exchange).await {
             Ok(Ok(reply)) if reply.error().is_none() => {}
-            _ => tracing::warn!(upstream = %self.settings.name, method, "our own request failed"),
+            _ => {
+                tracing::warn!(upstream = %self.settings.name, method, "request of the gateway failed");
+            }
         }
         flight.landed();
     }

@@ -260,7 +260,7 @@ impl LegacyConnection {
             self.open_or_close();
         }
         if timeout(OPENING, http.answered()).await.is_err() {
-            tracing::debug!(upstream = %self.settings.name, "the stream outside calls is not open");
+            tracing::debug!(upstream = %self.settings.name, "upstream GET stream is not open");
         }
     }
 

@@ -192,7 +192,7 @@ impl LegacyConnection {
         }
         if let Some(flaw) = input_request_rules::flaw(method, params) {
             LABELED.upstream_garbage.add(&self.settings.name, 1);
-            tracing::warn!(upstream = %self.settings.name, method, flaw, "a question was refused");
+            tracing::warn!(upstream = %self.settings.name, method, flaw, "refused an input request");
             return self.answer_later(id, &Err(error(-32602, flaw)));
         }
         let withdrawn = CancellationToken::new();
@@ -210,7 +210,7 @@ impl LegacyConnection {
                     .add(&self.settings.name, 1);
                 tracing::warn!(
                     upstream = %self.settings.name, open_questions = limit,
-                    "a question was refused: too many are open"
+                    "refused an input request: too many are open"
                 );
                 return self.answer_later(id, &Err(error(-32603, "too many open questions")));
             }

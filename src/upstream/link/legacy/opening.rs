@@ -210,7 +210,9 @@ impl LegacyConnection {
                         let why = why.map(|error| error.to_string());
                         return Err(LinkError::Invalid(why.unwrap_or_default()));
                     }
-                    _ => tracing::debug!(upstream = %settings.name, "line before handshake"),
+                    _ => {
+                        tracing::debug!(upstream = %settings.name, "ignored output before initialize");
+                    }
                 }
             }
         };

@@ -94,7 +94,7 @@ impl LegacyLink {
                 SubscribeEnd::Stray
             };
             if link.asking.end(&uri, end) {
-                tracing::debug!(upstream = %link.settings.name, "a subscription came too late");
+                tracing::debug!(upstream = %link.settings.name, "dropped a late subscription");
                 link.unsubscribe(&uri).await;
             }
         });
