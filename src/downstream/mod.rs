@@ -16,7 +16,6 @@ mod event_body;
 mod exchange;
 mod get_stream;
 pub mod guard;
-mod handshake;
 mod held_body;
 mod http_sse;
 mod initialize;

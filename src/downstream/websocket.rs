@@ -2,6 +2,8 @@
 //! message is one text frame. Host, Origin and token are checked before the upgrade, as for every request; the socket
 //! ends a minute after its token. Not of the specification: a custom transport as its "Custom Transports" allows.
 
+mod upgrade;
+
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -23,11 +25,11 @@ use tokio_tungstenite::tungstenite::error::{CapacityError, Error, ProtocolError}
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSocketConfig};
 
+use self::upgrade::NoUpgrade;
 use super::access_log::{AccessLine, AccessRecord};
 use super::call_telemetry::error_word;
 use super::channel::{Channel, ChannelEnd, ChannelWriter};
 use super::channel_dispatch::IncomingMessage;
-use super::handshake::{self, NoUpgrade};
 use super::listener::ConnectionPermit;
 use super::liveness::{ClientLiveness, LivenessStream};
 use super::metered::{MeteredStream, ReadMeter};
@@ -65,10 +67,10 @@ impl McpService {
         parts: &mut Parts,
         record: &AccessRecord,
     ) -> Response<Body> {
-        let accepted = handshake::accept(parts.version, &parts.headers);
-        let upgrade = parts.extensions.remove::<OnUpgrade>();
-        let (response, upgrade) = match (accepted, upgrade) {
-            (Ok(response), Some(upgrade)) => (response, upgrade),
+        let accepted = upgrade::accept(parts.version, &parts.headers);
+        let on_upgrade = parts.extensions.remove::<OnUpgrade>();
+        let (response, on_upgrade) = match (accepted, on_upgrade) {
+            (Ok(response), Some(on_upgrade)) => (response, on_upgrade),
             (Ok(_), None) => return NoUpgrade::NotAsked.response(),
             (Err(refused), _) => return refused.response(),
         };
@@ -90,7 +92,7 @@ impl McpService {
         // Keep the connection permit: the connection stays open after the upgrade.
         let place = parts.extensions.remove::<ConnectionPermit>();
         self.tasks.spawn(async move {
-            match upgrade.await {
+            match on_upgrade.await {
                 Ok(upgraded) => {
                     service
                         .serve_socket(upgraded, outgoing, holder, &record)

@@ -40,7 +40,7 @@ pub enum TaskOutcome {
 
 /// A task that the gateway runs.
 #[derive(Debug)]
-pub struct HostedTask {
+pub struct GatewayTask {
     clock: SharedClock,
     created: Duration,
     ttl: Duration,
@@ -123,7 +123,7 @@ impl TaskState {
     }
 }
 
-impl HostedTask {
+impl GatewayTask {
     /// A task that begins now and expires after `ttl`.
     #[must_use]
     pub fn begin(clock: SharedClock, ttl: Duration) -> Arc<Self> {

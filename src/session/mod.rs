@@ -45,7 +45,7 @@ pub use call_permits::{
 };
 pub use calls::{NoRoom, StreamPermit};
 pub use delivery::NoticeSource;
-pub use gateway_task::{HostedTask, QuotaReservation, ResultQuota, RunningTask, TaskOutcome};
+pub use gateway_task::{GatewayTask, QuotaReservation, ResultQuota, RunningTask, TaskOutcome};
 pub use id::{EventId, SessionId, SessionIds};
 pub use implicit_session::{
     FollowedResource, ImplicitSession, ImplicitSessionCall, ListenerRegistration, NoticeListener,

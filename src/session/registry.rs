@@ -24,7 +24,7 @@ use self::counted::counted;
 use self::known::KnownIds;
 use super::implicit_session::{ImplicitSession, ImplicitSessionKey};
 use super::{
-    CallCaps, CallPermits, DeliveryMode, EventStream, HostedTask, OpeningSession, QueueError,
+    CallCaps, CallPermits, DeliveryMode, EventStream, GatewayTask, OpeningSession, QueueError,
     QueuedRequest, RequestedService, ResultQuota, Session, SessionId, SessionIds, lock,
 };
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
@@ -349,8 +349,8 @@ impl SessionRegistry {
 
     /// A task that is run here, and begins now.
     #[must_use]
-    pub fn begin_task(&self, ttl: Duration) -> Arc<HostedTask> {
-        HostedTask::begin(Arc::clone(&self.clock), ttl)
+    pub fn begin_task(&self, ttl: Duration) -> Arc<GatewayTask> {
+        GatewayTask::begin(Arc::clone(&self.clock), ttl)
     }
 
     /// Waits for the allowance of a principal, which may have no session yet.

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::{HostedTask, lock};
+use super::{GatewayTask, lock};
 
 /// A task of a session.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub enum TaskSite {
         ended: Option<&'static str>,
     },
     /// By the gateway.
-    Here(Arc<HostedTask>),
+    Here(Arc<GatewayTask>),
 }
 
 /// Stage of a task at its upstream, as last reported.
@@ -102,7 +102,7 @@ impl SessionTasks {
     }
 
     /// Adds a hosted task; if `max` are known already, one is evicted.
-    pub fn host(&self, upstream: &Arc<str>, task: &Arc<HostedTask>, max: usize) -> TrackedTask {
+    pub fn host(&self, upstream: &Arc<str>, task: &Arc<GatewayTask>, max: usize) -> TrackedTask {
         let mut tasks = lock(&self.known);
         let run = TaskSite::Here(Arc::clone(task));
         remember(&mut tasks, upstream, run, TaskHandle::mint(), max)
@@ -366,7 +366,7 @@ mod tests {
         let (tasks, up): (_, Arc<str>) = (SessionTasks::default(), "up".into());
         let clock = TestClock::at(0);
         let host = || {
-            let task = HostedTask::begin(clock.clone(), Duration::from_mins(1));
+            let task = GatewayTask::begin(clock.clone(), Duration::from_mins(1));
             (tasks.host(&up, &task, 2), task)
         };
         let ((first, running), (_, over)) = (host(), host());

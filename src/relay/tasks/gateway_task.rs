@@ -22,7 +22,7 @@ use crate::protocol::{Message, extensions, json, meta};
 use crate::relay::route::{UpstreamTarget, invalid};
 use crate::relay::{Relay, RelayFailure};
 use crate::session::{
-    HostedTask, NoticeSource, QuotaReservation, RunningTask, Session, TaskOutcome,
+    GatewayTask, NoticeSource, QuotaReservation, RunningTask, Session, TaskOutcome,
 };
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag;
@@ -130,7 +130,7 @@ struct GatewayRun {
     relay: Arc<Relay>,
     session: Arc<Session>,
     upstream: Arc<str>,
-    task: Arc<HostedTask>,
+    task: Arc<GatewayTask>,
 }
 
 impl GatewayRun {
@@ -221,7 +221,7 @@ struct KnownTask {
     session: Arc<Session>,
     /// As its client calls it.
     handle: Arc<str>,
-    task: Arc<HostedTask>,
+    task: Arc<GatewayTask>,
 }
 
 impl KnownTask {
@@ -272,7 +272,7 @@ const UNKEPT: Bytes = Bytes::from_static(
 /// A `DownstreamLink` in place of the client: receives the upstream's notifications and questions for the task.
 #[derive(Debug)]
 struct TaskClientLink {
-    task: Arc<HostedTask>,
+    task: Arc<GatewayTask>,
     session: Arc<Session>,
     /// Of what belongs to the task, JSON text.
     mark: String,

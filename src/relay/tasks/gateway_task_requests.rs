@@ -11,7 +11,7 @@ use crate::protocol::{json, meta};
 use crate::relay::forward::outcome;
 use crate::relay::route::invalid;
 use crate::relay::{Relay, RelayFailure};
-use crate::session::{HostedTask, Session, TaskOutcome, TaskSite};
+use crate::session::{GatewayTask, Session, TaskOutcome, TaskSite};
 
 /// Of a task that was cancelled, in place of a result: JSON text of an error.
 const CANCELLED: Bytes =
@@ -23,7 +23,7 @@ pub(in crate::relay) struct OwnTask {
     upstream: Arc<str>,
     /// As its client calls it.
     handle: Arc<str>,
-    task: Arc<HostedTask>,
+    task: Arc<GatewayTask>,
 }
 
 impl Relay {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::{HostedTask, TaskOutcome};
+use super::{GatewayTask, TaskOutcome};
 use crate::call::{DownstreamLink, InputOutcome, InputRequests};
 
 /// Numbers rounds, and waiters by age.
@@ -36,7 +36,7 @@ impl UnansweredRound {
     }
 }
 
-impl HostedTask {
+impl GatewayTask {
     /// Puts `round` to the client that waits in [`outcome`](Self::outcome), now or later; the round's limit
     /// covers waiting for a client and answering. At the limit, the answers so far are returned.
     ///
@@ -131,7 +131,7 @@ impl HostedTask {
 
 /// A round that was put to a client.
 struct DeliveredRound<'t> {
-    task: &'t HostedTask,
+    task: &'t GatewayTask,
     number: u64,
     waiter: u64,
     round: Option<InputRequests>,
@@ -177,9 +177,9 @@ impl Drop for DeliveredRound<'_> {
     }
 }
 
-/// Removes the round when [`HostedTask::ask`] is dropped.
+/// Removes the round when [`GatewayTask::ask`] is dropped.
 struct RoundWithdrawal<'t> {
-    task: &'t HostedTask,
+    task: &'t GatewayTask,
     number: u64,
 }
 

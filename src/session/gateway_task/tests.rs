@@ -15,8 +15,8 @@ use crate::session::tasks::SessionTasks;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
-fn begin() -> Arc<HostedTask> {
-    HostedTask::begin(TestClock::at(0), MINUTE)
+fn begin() -> Arc<GatewayTask> {
+    GatewayTask::begin(TestClock::at(0), MINUTE)
 }
 
 fn result(text: &'static str) -> TaskOutcome {
@@ -81,7 +81,7 @@ impl DownstreamLink for Client {
 #[test]
 fn a_task_is_shown_as_2025_11_25_has_it() {
     let clock = TestClock::at(1_764_000_000);
-    let task = HostedTask::begin(clock.clone(), MINUTE);
+    let task = GatewayTask::begin(clock.clone(), MINUTE);
     clock.advance(Duration::from_millis(1500));
     task.note("half");
     let shown: Value = serde_json::from_str(&task.shown("h")).unwrap();
@@ -152,7 +152,7 @@ fn a_task_that_is_forgotten_stays_what_it_had_come_to() {
 #[test]
 fn a_long_message_that_is_said_twice_is_no_change() {
     let clock = TestClock::at(1_764_000_000);
-    let task = HostedTask::begin(clock.clone(), MINUTE);
+    let task = GatewayTask::begin(clock.clone(), MINUTE);
     let long = "é".repeat(LONGEST_MESSAGE + 1);
     task.note(&long);
     let shown = task.shown("h");

@@ -7,7 +7,7 @@ use http::header::{
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, Version};
 
-use super::reply;
+use crate::downstream::reply;
 use crate::protocol::websocket::{SUBPROTOCOL, accept_key};
 
 /// Why a request is not upgraded.
