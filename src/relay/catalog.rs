@@ -218,7 +218,7 @@ impl Relay {
         }
     }
 
-    /// Records a page of another session in the shelf of this session, as if this session had fetched it.
+    /// Records a page of another session in the list validity of this session, as if this session had fetched it.
     pub(super) fn adopt(
         &self,
         session: &Arc<Session>,

@@ -38,7 +38,7 @@ struct SessionIntake {
 }
 
 impl Relay {
-    /// The session's seat at an upstream.
+    /// The client context of the session at an upstream.
     pub(super) fn client(&self, session: &Arc<Session>, upstream: &Arc<str>) -> ClientContext {
         let shared = self
             .parts

@@ -58,7 +58,7 @@ impl Relay {
         self.parts.upstreams.is_stuck(upstream) && !is_open(session, upstream)
     }
 
-    /// One upstream's list within the deadline of [`Patience`](super::list_deadline::ListDeadline). A late request
+    /// One upstream's list within the deadline of [`ListDeadline`](super::list_deadline::ListDeadline). A late request
     /// continues in the background; `lacking` says whether a client is shown a list without it.
     pub(super) async fn list_in_time(
         &self,

@@ -280,7 +280,7 @@ impl Upstreams {
         }
     }
 
-    /// A link for this seat: its own, or a place at one that is shared. Nothing is opened yet.
+    /// A link for this client context: its own, or membership of a shared one. Nothing is opened yet.
     #[must_use]
     pub fn link(&self, upstream: &str, client: ClientContext) -> Option<Arc<dyn UpstreamLink>> {
         let (name, entry) = self.entries.get_key_value(upstream)?;

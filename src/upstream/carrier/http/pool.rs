@@ -68,7 +68,7 @@ pub(super) struct ConnectionPool {
 
 #[derive(Debug)]
 struct PoolState {
-    /// One shelf per worker: the reactor of the worker that opened a connection delivers its events.
+    /// One idle set per worker: the reactor of the worker that opened a connection delivers its events.
     per_worker: [Mutex<IdleSet>; MAX_WORKERS],
     size: usize,
     keep: KeepRule,
@@ -78,7 +78,7 @@ struct PoolState {
 struct IdleSet {
     /// Idle connections; the last one was used last.
     idle: VecDeque<IdleConnection>,
-    /// Whether `sweep_until_empty` runs for this shelf.
+    /// Whether `sweep_until_empty` runs for this idle set.
     sweeping: bool,
 }
 
@@ -238,7 +238,7 @@ impl PooledConnection {
 }
 
 impl PoolState {
-    /// The shelf of a worker.
+    /// The idle set of a worker.
     fn lock(&self, worker: usize) -> MutexGuard<'_, IdleSet> {
         #[expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
         let kept = &self.per_worker[worker % MAX_WORKERS];
