@@ -92,14 +92,14 @@ struct IdleConnection {
 #[derive(Debug)]
 struct PooledConnection {
     sender: http1::SendRequest<Full<Bytes>>,
-    driver: http1::Connection<TokioIo<PooledStream>, Full<Bytes>>,
+    /// `None` once the connection ended: dropped then, so that a request that waits in it fails and does not hang.
+    driver: Option<http1::Connection<TokioIo<PooledStream>, Full<Bytes>>>,
     exchange: Arc<ExchangeState>,
     /// The longest idle time after which the connection is still used.
     keep: Duration,
     /// Waker of the driver: holds a wake-up back before it reaches a set of futures around the call, which would rely
     /// on a poll for that wake-up.
     wake_filter: WakeFilter,
-    ended: bool,
     /// The worker that opened the connection.
     worker: usize,
 }
@@ -160,11 +160,10 @@ impl ConnectionPool {
         let (sender, driver) = http1::handshake(stream).await?;
         Ok(Box::new(PooledConnection {
             sender,
-            driver,
+            driver: Some(driver),
             exchange,
             keep: Duration::ZERO,
             wake_filter: WakeFilter::new(),
-            ended: false,
             worker: workers::current(),
         }))
     }
@@ -221,19 +220,20 @@ impl FailedExchange {
 
 impl PooledConnection {
     fn drive(&mut self, cx: &mut Context<'_>) {
+        let Some(driver) = &mut self.driver else {
+            return;
+        };
         // How it ended, the exchange learns from hyper.
-        self.ended = self.ended
-            || self
-                .wake_filter
-                .poll(Pin::new(&mut self.driver), cx)
-                .is_ready();
+        if self.wake_filter.poll(Pin::new(driver), cx).is_ready() {
+            self.driver = None;
+        }
     }
 
     /// Whether it can take a request now. Leaves no waker behind: it would wake its last call, or
     /// the next one just because that sends a request.
     fn is_free(&mut self) -> bool {
         self.drive(&mut Context::from_waker(Waker::noop()));
-        !self.ended && self.sender.is_ready()
+        self.driver.is_some() && self.sender.is_ready()
     }
 }
 

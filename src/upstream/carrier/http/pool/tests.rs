@@ -144,6 +144,39 @@ async fn a_kept_connection_that_was_closed_is_replaced() {
     assert_eq!(text(response).await, "ok");
 }
 
+// A call that used up its share of polls finds a kept connection alive whose close has arrived; the connection then ends
+// with the request still in its queue.
+#[tokio::test]
+async fn request_queued_in_an_ended_connection_takes_another() {
+    let upstream = Upstream::start().await;
+    let (stream, response) = upstream.first(REPLY).await;
+    assert_eq!(text(response).await, "ok");
+    drop(stream);
+    // The reactor learns of the close.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    let mut sending = pin!(upstream.pool.send(request()));
+    poll_fn(|cx| {
+        while pin!(tokio::task::coop::consume_budget())
+            .poll(cx)
+            .is_ready()
+        {}
+        assert!(sending.as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    let play = async {
+        let mut stream = upstream.listener.accept().await.unwrap().0;
+        answer(&mut stream, REPLY).await;
+    };
+    let both = async { tokio::join!(sending, play) };
+    let (response, ()) = tokio::time::timeout(Duration::from_secs(10), both)
+        .await
+        .expect("the request leaves");
+    assert_eq!(text(response.unwrap()).await, "ok");
+}
+
 #[tokio::test]
 async fn a_request_that_may_have_run_is_not_sent_again() {
     let upstream = Upstream::start().await;
