@@ -23,8 +23,8 @@ thread_local! {
 /// One connection to an upstream.
 pub(crate) struct Line {
     sender: http1::SendRequest<Incoming>,
-    driver: Box<http1::Connection<TokioIo<TcpStream>, Incoming>>,
-    ended: bool,
+    /// `None` once the connection ended, so that a request which waits in it fails.
+    driver: Option<Box<http1::Connection<TokioIo<TcpStream>, Incoming>>>,
 }
 
 impl Line {
@@ -34,8 +34,7 @@ impl Line {
         let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
         Ok(Self {
             sender,
-            driver: Box::new(driver),
-            ended: false,
+            driver: Some(Box::new(driver)),
         })
     }
 
@@ -46,32 +45,47 @@ impl Line {
             std::iter::from_fn(|| idle.pop()).find_map(|mut line| {
                 // Without a waker: sending would wake the call that had the connection before.
                 line.drive(&mut Context::from_waker(Waker::noop()));
-                (!line.ended && line.sender.is_ready()).then_some(line)
+                (line.driver.is_some() && line.sender.is_ready()).then_some(line)
             })
         })
     }
 
     fn drive(&mut self, cx: &mut Context<'_>) {
         // The exchange learns of an error, too.
-        self.ended = self.ended || Pin::new(&mut self.driver).poll(cx).is_ready();
+        if let Some(driver) = &mut self.driver
+            && Pin::new(driver).poll(cx).is_ready()
+        {
+            self.driver = None;
+        }
     }
 }
 
 /// Sends a request on, as it is.
 pub(crate) async fn forward(
     upstream: SocketAddr,
-    request: Request<Incoming>,
+    mut request: Request<Incoming>,
 ) -> anyhow::Result<Response<Reply>> {
-    let mut line = match Line::idle(upstream) {
-        Some(line) => line,
-        None => Line::connect(upstream).await?,
+    let (response, line) = loop {
+        let kept = Line::idle(upstream);
+        let is_new = kept.is_none();
+        let mut line = match kept {
+            Some(line) => line,
+            None => Line::connect(upstream).await?,
+        };
+        let mut response = pin!(line.sender.try_send_request(request));
+        let response = poll_fn(|cx| {
+            line.drive(cx);
+            response.as_mut().poll(cx)
+        });
+        match response.await {
+            Ok(response) => break (response, line),
+            Err(mut refused) => match refused.take_message() {
+                // The kept connection had been closed: nothing was written.
+                Some(unsent) if !is_new => request = unsent,
+                _ => return Err(refused.into_error().into()),
+            },
+        }
     };
-    let mut response = pin!(line.sender.send_request(request));
-    let response = poll_fn(|cx| {
-        line.drive(cx);
-        response.as_mut().poll(cx)
-    });
-    let response = response.await?;
     Ok(response.map(|body| {
         if body.is_end_stream() {
             keep(upstream, line);
