@@ -25,10 +25,8 @@ const TAG_LEN: usize = 16;
 
 /// Hash of a token and an endpoint: their GCM tag under a key that this process has drawn.
 ///
-/// A universal hash with 128 bits: two texts of `n` bytes collide with a probability of about `n / 2^132` for
-/// whoever knows neither the key nor a tag, and a `TokenKey` never leaves the process. That also allows one nonce
-/// for all, since nothing is encrypted. SHA-256 would cost a fifth of the instructions of a call on a processor
-/// without SHA extensions.
+/// A universal hash of 128 bits: without the key and without a tag to look at, two texts of `n` bytes collide with a
+/// probability of about `n / 2^132`. A `TokenKey` never leaves the process (`docs/adr/0019`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct TokenKey([u8; TAG_LEN]);
 
@@ -78,6 +76,7 @@ impl TokenKey {
 
 fn tag(text: &[u8]) -> Result<[u8; TAG_LEN], Unspecified> {
     let key = KEY.as_ref().map_err(|error| *error)?;
+    // One nonce for all: nothing is encrypted, and no tag is shown.
     let nonce = Nonce::assume_unique_for_key([0; NONCE_LEN]);
     let tag = key.seal_in_place_separate_tag(nonce, Aad::from(text), &mut [])?;
     tag.as_ref().try_into().map_err(|_| Unspecified)
