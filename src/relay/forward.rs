@@ -1,5 +1,5 @@
 //! `Forward`: a request on its way to one upstream, and the steps that all methods share. What one method adds
-//! stands in its file below [`methods`](super::methods).
+//! stands in its file below [`methods`].
 
 use std::sync::Arc;
 

@@ -46,10 +46,10 @@ impl<S: Clone> SharedFailure<S> {
         self.shared.load(Ordering::Acquire)
     }
 
-    /// [`turn`](Self::turn) for a caller that has waited for something else since `before`.
+    /// [`attempt`](Self::attempt) for a caller that has waited for something else since `before`.
     ///
     /// # Cancel safety
-    /// As for [`turn`](Self::turn).
+    /// As for [`attempt`](Self::attempt).
     pub async fn attempt_since(&self, before: u64) -> AttemptPermit<'_, S> {
         let last = self.last.lock().await;
         AttemptPermit {

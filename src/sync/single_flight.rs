@@ -24,7 +24,7 @@ pub enum Joined<K: Eq + Hash, V> {
     Join(Follower<V>),
 }
 
-/// The leader of a flight. Dropped before it [lands](Leader::land), it wakes the joiners with `None`, and the
+/// The leader of a flight. Dropped before it [completes](Leader::complete), it wakes the joiners with `None`, and the
 /// next caller leads.
 #[derive(Debug)]
 pub struct Leader<K: Eq + Hash, V> {

@@ -74,13 +74,13 @@ pub(in crate::relay) async fn send(
     forward: &Forward<'_>,
     opened: &Opened<'_>,
 ) -> Result<Reply, Fault> {
-    let _called = Called::begin(forward.session, &forward.target.upstream);
     let (relay, session, target) = (forward.relay, forward.session, forward.target);
     let (link, call) = (&opened.link, opened.call(forward));
     if call.revision.has_tasks_capability()
         && let Some(task) = wanted(&call.message)
         && Box::pin(relay.may_have_tasks(session, target)).await
     {
+        let _called = Called::begin(forward);
         let begun = relay.carry(&forward.permit, &**link, call, session, target, task);
         return Box::pin(begun).await;
     }
@@ -93,7 +93,9 @@ pub(in crate::relay) async fn send(
     {
         return Box::pin(send_as_task(forward, opened, roles)).await;
     }
+    let called = Called::begin(forward);
     let reply = forward.send(opened).await?;
+    drop(called);
     if roles.client {
         return Ok(reply);
     }
@@ -104,6 +106,7 @@ pub(in crate::relay) async fn send(
         None => Ok(reply),
         Some(_) if !roles.gateway => Err(unasked(&target.upstream)),
         Some(state) => {
+            let _called = Called::begin(forward);
             let call = declaring(call);
             let held = relay.hold(link, &call, session, target, &state, TaskDialect::Extension);
             Box::pin(held).await
@@ -121,9 +124,11 @@ async fn send_as_task(
     let (link, call) = (&opened.link, opened.call(forward));
     let request = relay.request_for(&**link, call, target)?;
     let request = relay.reparse(as_task(&request, relay.patience(target)))?;
+    let called = Called::begin(forward);
     let reply = relay
         .transmit(&forward.permit, &**link, call, target, &request)
         .await?;
+    drop(called);
     let Some(state) = UpstreamTask::begun(&reply, TaskDialect::Legacy) else {
         return Ok(reply);
     };
@@ -137,6 +142,7 @@ async fn send_as_task(
         };
         return bridged.begun(&state);
     }
+    let _called = Called::begin(forward);
     relay
         .hold(link, call, session, target, &state, TaskDialect::Legacy)
         .await
@@ -152,10 +158,13 @@ async fn declare_and_send_again(
     let newer = relay.newer_link(&*opened.link, session).await;
     let link = newer.as_ref().unwrap_or(&opened.link);
     let call = declaring(opened.call(forward));
+    let called = Called::begin(forward);
     let reply = relay.send(&forward.permit, &**link, &call, target).await?;
+    drop(called);
     match UpstreamTask::begun(&reply, TaskDialect::Extension) {
         None => Ok(reply),
         Some(state) => {
+            let _called = Called::begin(forward);
             relay
                 .hold(link, &call, session, target, &state, TaskDialect::Extension)
                 .await
@@ -187,12 +196,14 @@ async fn runs_only_as_task(forward: &Forward<'_>, opened: &Opened<'_>) -> bool {
         == Some("\"required\"")
 }
 
-/// A running call: from its beginning to its end, what its upstream lists may change without notice, so that an
-/// unannounced list is not believed.
+/// A request that runs at its upstream: from its beginning to its end, what the upstream lists may change without notice,
+/// so that an unannounced list is not believed. Not begun before the gateway's own look at the tool's declaration, which
+/// then could use no list of another session.
 struct Called<'a>(&'a Session, &'a Arc<str>);
 
 impl<'a> Called<'a> {
-    fn begin(session: &'a Session, upstream: &'a Arc<str>) -> Self {
+    fn begin(forward: &Forward<'a>) -> Self {
+        let (session, upstream) = (&**forward.session, &forward.target.upstream);
         session.list_validity().called(upstream);
         Self(session, upstream)
     }
