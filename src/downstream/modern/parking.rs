@@ -75,8 +75,8 @@ pub(in crate::downstream) struct ParkingCaps {
 }
 
 impl ParkingCaps {
-    /// The caps of the configuration. Calls that wait leave half of the exchanges to retries: those of a principal, of
-    /// one HTTP/2 connection, and of all connections.
+    /// The caps of the configuration. Calls that wait leave half of the exchanges to retries: those of a principal, also
+    /// where its requests share one HTTP/2 connection, and those of all connections.
     pub(in crate::downstream) fn new(limits: &LimitsConfig, server: &HttpServerConfig) -> Self {
         let streams = H2_MAX_STREAMS as usize;
         Self {

@@ -178,6 +178,9 @@ impl HttpSession {
                     room.grow_to(held).await;
                 }
             }
+            if let Some(room) = room.as_mut().filter(|_| sink.takes_room()) {
+                room.shrink_to(0);
+            }
             decoder.feed(data);
             let read = self.read_fed(&mut decoder, place, sink);
             sink.taken();
@@ -189,6 +192,7 @@ impl HttpSession {
             }
             if let Some(room) = &mut room {
                 room.shrink_to(decoder.held());
+                room.grow_to(decoder.held()).await;
             }
         }
     }

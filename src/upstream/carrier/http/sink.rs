@@ -21,6 +21,12 @@ pub(crate) trait MessageSink: Send {
         None
     }
 
+    /// Whether [`message`](Self::message) itself takes room for what has to stay. The room of the stream is given back
+    /// before it then, as the same bytes would count twice in one share.
+    fn takes_room(&self) -> bool {
+        false
+    }
+
     /// Keeps the room of a reply that is read, until its call is answered.
     fn keep(&mut self, _lease: ReplyLease) {}
 

@@ -115,6 +115,11 @@ impl MessageSink for Heard {
         let share = connection.settings.intake.reply_share()?;
         Some(GrowingReply::outside_calls(&share))
     }
+
+    /// A reply that strayed to this stream: `counts_stray` takes its room.
+    fn takes_room(&self) -> bool {
+        true
+    }
 }
 
 impl LegacyConnection {
