@@ -157,7 +157,7 @@ async fn listener_hears_of_a_server_restarted_in_another_era(
     let _server = written(after, port).await;
     eventually("the other era is found", async || {
         let lines = gw.log().into_iter().skip(known);
-        { lines }.find(|line| line.contains("drawbridge::upstream::era"))
+        { lines }.find(|line| line.contains("drawbridge::upstream::link::negotiated"))
     })
     .await;
     within("a notice", stream.until("notifications/tools/list_changed")).await;
