@@ -2,14 +2,14 @@
 //! over; a client that never retries loses the call after a deadline. Spec: BRIDGING §3.1; SPEC M-64 to M-69.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
 
 use super::answers;
-use super::link::{ExchangeOutcome, ExchangePreferences, ModernClientLink};
+use super::link::{ExchangeOutcome, ExchangePreferences, ModernClientLink, TakeoverState};
 use super::parking::ParkingPermit;
 use super::request_state::{LIFE, RequestState};
 use super::response_queue::ResponseQueue;
@@ -359,14 +359,15 @@ impl ModernClientLink {
     /// No retry arrived in time: the upstream is told, and the call ends.
     async fn expire(&self, round: u16) {
         {
+            // Looked at and ended under one lock: a retry that took the call over in between would wait for ever.
             let state = self.lock();
             let waits = matches!(state.stage, RoundStage::Waiting | RoundStage::Finished(_));
             if state.rounds.round != round || !waits {
                 return;
             }
+            Self::end_locked(state);
         }
         COUNTERS.calls_park_expired.add(1);
-        self.end();
         tokio::select! {
             () = tokio::time::sleep(MOMENT) => self.cancelled().cancel(),
             () = self.cancelled().cancelled() => {}
@@ -374,7 +375,10 @@ impl ModernClientLink {
     }
 
     fn end(&self) {
-        let mut state = self.lock();
+        Self::end_locked(self.lock());
+    }
+
+    fn end_locked(mut state: MutexGuard<'_, TakeoverState>) {
         state.stage = RoundStage::Over;
         // Dropping the senders tells every waiting asker that no answer will arrive.
         state.rounds.open.clear();
