@@ -24,7 +24,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
 use crate::policy::rate::RateLimiter;
-use crate::process::HostEnvironment;
+use crate::process::{self, ChildIsolation, HostEnvironment};
 use crate::relay::{self, Relay};
 use crate::runtime::lifecycle::{DrainResult, ProcessSignals, TaskSpawner};
 use crate::runtime::workers::{WorkerPool, Workers};
@@ -49,6 +49,7 @@ const LINKS_GRACE: Duration = Duration::from_secs(2);
 pub fn run(mut config: Config, file: Option<&str>) -> anyhow::Result<()> {
     // Transparent huge pages multiply the resident memory, without a measurable gain.
     rustix::thread::disable_transparent_huge_pages(true).context("huge pages")?;
+    process::hide_memory().context("memory cannot be hidden")?;
     let descriptors = descriptors::raise();
     let worker_pool =
         WorkerPool::start(config.server.threads).context("the threads cannot be started")?;
@@ -106,7 +107,9 @@ async fn serve(
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
     *records = Some(parts.audit);
+    let has_children = config.upstreams.iter().any(|one| one.carrier.is_stdio());
     let status = StatusPage {
+        children: has_children.then(|| ChildIsolation::available(config.stdio.trust_children)),
         started: Instant::now(),
         readiness: readiness.clone(),
         upstreams: Arc::clone(&upstreams),

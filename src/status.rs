@@ -22,6 +22,10 @@ pub struct GatewayStatus {
     pub uptime_s: u64,
     /// Whether it is about to stop and takes no new work.
     pub draining: bool,
+    /// Whether children of stdio upstreams can read each other's environment and memory: `isolated` (they cannot),
+    /// `trusted` (`stdio.trust_children`) or `unsupported` (the kernel has no Landlock); absent without such upstreams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<String>,
     /// Every upstream, by name.
     pub upstreams: Vec<UpstreamStatus>,
     /// Every issuer, in the order of the configuration.

@@ -15,7 +15,7 @@ use crate::config::{self, CarrierConfig, Config};
 use crate::descriptors;
 use crate::endpoint::{self, Endpoint};
 use crate::fault::Fault;
-use crate::process::HostEnvironment;
+use crate::process::{self, HostEnvironment};
 use crate::protocol::methods::ListKind;
 use crate::runtime::lifecycle::{ProcessSignals, TaskSpawner};
 use crate::runtime::workers;
@@ -54,6 +54,7 @@ type ListLengths = Result<Vec<(ListKind, usize)>, Fault>;
 /// # Errors
 /// The parts of a gateway cannot be made: there is no guardian process, for instance.
 pub fn ask(config: Config, lines: bool) -> anyhow::Result<ProbeOutcome> {
+    process::hide_memory().context("memory cannot be hidden")?;
     let settings = &config.telemetry;
     let lines = lines.then(|| telemetry::setup::lines_to_stderr(settings));
     let lines = lines.transpose().context("log lines")?;

@@ -14,7 +14,7 @@ use crate::budget::ProcessBound;
 use crate::config::{self, AuthMode, CarrierConfig, Config, ConfigDoubt, ConfigProblem};
 use crate::descriptors::{self, DescriptorFit};
 use crate::endpoint::{Endpoint, endpoints};
-use crate::process::{HostEnvironment, missing};
+use crate::process::{ChildIsolation, HostEnvironment, missing};
 use crate::status::AskedOnce;
 
 /// How a configuration is judged.
@@ -81,6 +81,12 @@ pub(super) fn check(file: &Path, how: CheckOptions, log: &LogOptions) -> ExitCod
             let fit = DescriptorFit::new(&config, descriptors::attainable());
             if let Some(complaint) = fit.complaint() {
                 out::complain(&format!("warning: started like this, {complaint}"));
+            }
+            if config.upstreams.iter().any(|one| one.carrier.is_stdio()) {
+                let isolation = ChildIsolation::available(config.stdio.trust_children);
+                if let Some(complaint) = isolation.complaint() {
+                    out::complain(&format!("warning: on this machine, {complaint}"));
+                }
             }
             let summary = summary(&name, &config);
             out::say(summary.trim_end());

@@ -89,6 +89,13 @@ pub(super) fn stdio(s: &mut ConfigSection<'_>) -> StdioConfig {
                 "How long a caller waits for a place under these caps, before 503.",
             )
             .duration_or_zero("10s"),
+        trust_children: s
+            .key(
+                "trust_children",
+                "Children are not isolated (Landlock): they may read each other's environment and memory, signal \
+                 each other, and gain privileges (sudo, CAP_SYS_ADMIN).",
+            )
+            .flag(false),
     }
 }
 

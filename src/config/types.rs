@@ -266,6 +266,8 @@ pub struct StdioConfig {
     pub idle: Duration,
     /// How long a caller waits for a place under the caps.
     pub spawn_wait: Duration,
+    /// Whether children may read each other's environment and memory.
+    pub trust_children: bool,
 }
 
 /// `[lists]`.

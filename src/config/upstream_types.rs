@@ -77,6 +77,14 @@ pub enum CarrierConfig {
     Http(HttpCarrier),
 }
 
+impl CarrierConfig {
+    /// Whether it is a child process.
+    #[must_use]
+    pub fn is_stdio(&self) -> bool {
+        matches!(self, Self::Stdio(_))
+    }
+}
+
 /// A stdio child.
 #[derive(Debug, Clone)]
 pub struct StdioCarrier {

@@ -16,6 +16,8 @@ use rustix::process::{
     setrlimit,
 };
 
+use super::isolation;
+
 /// The hidden subcommand.
 pub const SUBCOMMAND: &str = "exec-child";
 
@@ -31,6 +33,8 @@ pub(super) struct ExecPlan {
     pub(super) cwd: PathBuf,
     /// Soft limit on file descriptors, where it is not the one that is inherited.
     pub(super) descriptors: Option<u64>,
+    /// Whether the child gets a Landlock domain of its own.
+    pub(super) isolated: bool,
     /// Resource limits by configured name.
     pub(super) rlimits: Vec<(String, u64)>,
     /// The program and its arguments.
@@ -46,6 +50,8 @@ enum PlanError {
     Orphan,
     #[error("cannot set limit {0}: {1}")]
     Limit(String, io::Error),
+    #[error("cannot keep other children out: {0}")]
+    Isolation(anyhow::Error),
     #[error("cannot enter {0}: {1}")]
     Directory(String, io::Error),
     #[error("cannot run {0}: {1}")]
@@ -67,6 +73,9 @@ impl ExecPlan {
         if let Some(soft) = self.descriptors {
             args.extend(["--descriptors".into(), soft.to_string().into()]);
         }
+        if self.isolated {
+            args.push("--isolated".into());
+        }
         for (name, value) in &self.rlimits {
             args.extend(["--rlimit".into(), format!("{name}={value}").into()]);
         }
@@ -84,6 +93,7 @@ impl ExecPlan {
                 "--parent" => plan.parent = args.next()?.to_str()?.parse().ok()?,
                 "--cwd" => plan.cwd = args.next()?.into(),
                 "--descriptors" => plan.descriptors = Some(args.next()?.to_str()?.parse().ok()?),
+                "--isolated" => plan.isolated = true,
                 "--rlimit" => {
                     let text = args.next()?;
                     let (name, value) = text.to_str()?.split_once('=')?;
@@ -159,6 +169,9 @@ fn prepare(plan: &ExecPlan) -> Result<(), PlanError> {
         let current = Some(maximum.map_or(soft, |most| soft.min(most)));
         setrlimit(Resource::Nofile, Rlimit { current, maximum }).map_err(io::Error::from)?;
     }
+    if plan.isolated {
+        isolation::enter_own_domain().map_err(PlanError::Isolation)?;
+    }
     for (name, value) in &plan.rlimits {
         let refused = |error| PlanError::Limit(name.clone(), error);
         let resource = resource(name).ok_or_else(|| refused(io::ErrorKind::InvalidInput.into()))?;
@@ -186,6 +199,7 @@ mod tests {
             parent: 42,
             cwd: "/a b".into(),
             descriptors: Some(1024),
+            isolated: true,
             rlimits: vec![("nofile".to_owned(), 64), ("core".to_owned(), 0)],
             command: vec!["sh".into(), "--".into(), "--cwd".into(), "a\nb".into()],
         };

@@ -12,6 +12,7 @@ use super::child::StdioConnection;
 use super::environment;
 use super::exec_child::ExecPlan;
 use super::home_dirs::HomeDir;
+use super::isolation::ChildIsolation;
 use super::keeper::{ChildKeeper, ProcessGroup, StopLadder};
 use super::launcher::LaunchedProcess;
 use super::start_limiter::StartPermit;
@@ -37,6 +38,7 @@ impl StdioRuntime {
                 .clone()
                 .unwrap_or_else(|| home.path().to_owned()),
             descriptors: self.host.descriptors,
+            isolated: self.isolation == ChildIsolation::Isolated,
             rlimits: carrier
                 .rlimits
                 .iter()

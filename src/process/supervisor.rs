@@ -16,6 +16,7 @@ use super::environment::{self, HostEnvironment};
 use super::full::{ChildCap, NoChildSlot};
 use super::guardian::Guardian;
 use super::home_dirs::HomeDirs;
+use super::isolation::ChildIsolation;
 use super::keeper::StopHurry;
 use super::launcher::ProcessLauncher;
 use super::reap;
@@ -130,6 +131,7 @@ pub struct StdioRuntime {
     pub(super) host: HostEnvironment,
     pub(super) settings: config::StdioConfig,
     pub(super) max_message: usize,
+    pub(super) isolation: ChildIsolation,
     /// Keeper tasks, apart from all others: they outlive the hard stop of the rest, so that children still end by the
     /// ladder.
     pub(super) keepers: TaskSpawner,
@@ -168,6 +170,10 @@ impl StdioRuntime {
                 "orphans of stdio children cannot be adopted"
             );
         }
+        let isolation = ChildIsolation::available(settings.trust_children);
+        if let Some(complaint) = isolation.complaint() {
+            tracing::warn!("{complaint}");
+        }
         let homes = HomeDirs::open(&host.state_dirs)?;
         let guardian = Arc::new(Guardian::start(&host.exe, &homes)?);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
@@ -187,6 +193,7 @@ impl StdioRuntime {
             launcher,
             settings: settings.clone(),
             max_message: limits.upstream_message,
+            isolation,
             host,
             keepers: TaskSpawner::new(),
         });

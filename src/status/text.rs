@@ -18,6 +18,9 @@ impl Display for GatewayStatus {
             span(self.uptime_s),
             self.time
         )?;
+        if let Some(children) = self.children.as_deref().filter(|one| *one != "isolated") {
+            writeln!(f, "children are not isolated from each other: {children}")?;
+        }
         let mut upstreams = TextTable::new([
             "UPSTREAM",
             "TRANSPORT",
@@ -247,6 +250,7 @@ mod tests {
             time: "2026-11-23T20:03:12Z".into(),
             uptime_s: 90_000,
             draining: false,
+            children: Some("trusted".into()),
             upstreams: vec![upstream("files", UpstreamState::Up), down],
             issuers: vec![IssuerStatus {
                 issuer: "https://auth.example.com".into(),
@@ -257,6 +261,7 @@ mod tests {
         };
         let expected = "\
 drawbridge 1.2.3, up for 1 d 1 h (2026-11-23T20:03:12Z)
+children are not isolated from each other: trusted
 
 UPSTREAM  TRANSPORT  STATE  SINCE  REVISION             SESSIONS  CHILDREN  IN FLIGHT  CALLS/MIN  FAILED/MIN  P50     P99
 files     stdio      up     3 min  2025-11-25 (legacy)  2         1         3          61.2       0.0         3.4 ms  12 s

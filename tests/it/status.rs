@@ -60,6 +60,7 @@ async fn status_shows_states_causes_and_calls_of_upstreams_and_issuers() {
     .await;
     assert_eq!(status["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(status["draining"], false);
+    assert_eq!(status["children"], "isolated");
     let fine = named(&status["upstreams"], "name", "fine");
     assert_eq!(
         (&fine["state"], &fine["transport"]),

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{AdminReadiness, NO_STORE};
 use crate::auth::Authenticator;
 use crate::clock::SharedClock;
+use crate::process::ChildIsolation;
 use crate::status::{GatewayStatus, time_text};
 use crate::upstream::Upstreams;
 
@@ -23,6 +24,8 @@ pub struct StatusPage {
     pub readiness: AdminReadiness,
     /// Its upstreams.
     pub upstreams: Arc<Upstreams>,
+    /// Whether the children of its stdio upstreams are kept apart; `None` without stdio upstreams.
+    pub children: Option<ChildIsolation>,
     /// Its issuers.
     pub auth: Arc<Authenticator>,
     /// The time of day.
@@ -37,6 +40,7 @@ impl StatusPage {
             time: time_text(now),
             uptime_s: self.started.elapsed().as_secs(),
             draining: self.readiness.is_draining(),
+            children: self.children.map(|children| children.as_str().to_owned()),
             upstreams: self.upstreams.status(now),
             issuers: self.auth.status(),
         }

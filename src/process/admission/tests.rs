@@ -15,6 +15,7 @@ fn slots(total: usize, per_owner: usize) -> Arc<ChildSlots> {
         max_children_per_principal: per_owner,
         idle: std::time::Duration::MAX,
         spawn_wait: std::time::Duration::MAX,
+        trust_children: false,
     })
 }
 

@@ -68,6 +68,16 @@ impl Log {
     }
 }
 
+/// `program`, which gets no capability.
+pub(crate) fn without_capabilities(program: &str) -> std::process::Command {
+    if !rustix::process::getuid().is_root() {
+        return std::process::Command::new(program);
+    }
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all", program]);
+    command
+}
+
 impl Gateway {
     /// Starts `serve` with this configuration and waits until `/ready` returns success.
     pub(crate) async fn start(config: &str, issuer: Option<Arc<Issuer>>) -> Self {
@@ -87,6 +97,12 @@ impl Gateway {
         program.args(["-c", script]).args(numbers);
         program.arg(env!("CARGO_BIN_EXE_drawbridge"));
         Self::start_as(program, config, issuer).await
+    }
+
+    /// The same without capabilities, which root has.
+    pub(crate) async fn start_without_capabilities(config: &str) -> Self {
+        let program = without_capabilities(env!("CARGO_BIN_EXE_drawbridge"));
+        Self::start_as(program.into(), config, None).await
     }
 
     async fn start_as(mut program: Command, config: &str, issuer: Option<Arc<Issuer>>) -> Self {

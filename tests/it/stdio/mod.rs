@@ -6,6 +6,7 @@ mod caps;
 mod endings;
 mod framing;
 mod guardian;
+mod isolation;
 mod stderr;
 mod surroundings;
 mod world;

@@ -55,6 +55,7 @@ impl World {
             max_children_per_principal: 64,
             idle: Duration::from_mins(10),
             spawn_wait: Duration::from_secs(10),
+            trust_children: false,
         };
         change(&mut settings);
         let host = host(state);
