@@ -48,9 +48,14 @@ enum Kind {
     Request,
 }
 
-/// The number of our request that an unreadable message answers, if any. A log line may have an id and an error too:
-/// only a text with the member `jsonrpc` counts (SPEC D-02).
+/// The number of our request that an unreadable message answers, if any. A log line may have an id and an error too,
+/// or quote a reply: only a text that is an object from its first byte to its last, with the member `jsonrpc`, counts
+/// (SPEC D-02).
 pub(crate) fn answered(text: &[u8]) -> Option<u64> {
+    let text = text.trim_ascii();
+    if !text.starts_with(b"{") || !text.ends_with(b"}") {
+        return None;
+    }
     let mut watch = Watch::default();
     watch.see(text);
     let id = watch.is_rpc.then(|| watch.replies_to());
@@ -215,6 +220,8 @@ mod tests {
             r#"{"jsonrpc":"2.0","id":7,"result":{"cut":"#,
             r#"{"jsonrpc":"2.0","id":7,"method":"ping","params":[]}"#,
             r#"{"level":"error","id":7,"error":"a line of a log"}"#,
+            r#"DEBUG {"jsonrpc":"2.0","id":7,"result":{}} (12 ms)"#,
+            r#"{"jsonrpc":"2.0","id":7,"result":{}} was sent"#,
             "{7}",
         ] {
             assert_eq!(answered(text.as_bytes()), None, "{text}");

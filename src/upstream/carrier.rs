@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use self::duplex::{DuplexReceiver, DuplexSender, DuplexSource};
 use self::http::client::HttpClient;
@@ -257,8 +257,11 @@ impl StartedConnection {
     }
 
     /// The message in `line`, or the reply to one of the first requests behind other text.
-    pub(super) fn read(&self, line: &Bytes, settings: &LinkSettings) -> Option<Message> {
-        read_first(&self.child, line, settings)
+    ///
+    /// # Cancel safety
+    /// Not cancel safe: the message is lost.
+    pub(super) async fn read(&self, line: &Bytes, settings: &LinkSettings) -> Option<Message> {
+        read_first(&self.child, line, settings).await
     }
 
     fn silent((child, lines): (DuplexSender, DuplexReceiver)) -> Self {
@@ -274,14 +277,26 @@ impl StartedConnection {
     }
 }
 
-/// The message in a line before the end of the handshake, or the reply behind other text on that line.
-pub(super) fn read_first(
+/// How long a peer may take to read the answer to its `ping` before the end of the handshake.
+const PONG: Duration = Duration::from_secs(1);
+
+/// The message in a line before the end of the handshake, or the reply behind other text on that line. A `ping` is
+/// answered: a server may send it, and wait for the answer, before it answers `initialize`. Spec: SPEC L-03, D-09.
+///
+/// # Cancel safety
+/// Not cancel safe: the message is lost.
+pub(super) async fn read_first(
     child: &DuplexSender,
     line: &Bytes,
     settings: &LinkSettings,
 ) -> Option<Message> {
     let depth = settings.message_depth;
     if let Ok(message) = Message::parse(line.clone(), depth) {
+        if let (Some("ping"), Some(id)) = (message.method(), message.id()) {
+            let pong = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+            // A peer that does not read is not waiting for this.
+            drop(timeout(PONG, child.send(pong.into())).await);
+        }
         return Some(message);
     }
     let reply = salvage(&settings.name, line, depth, |id| id <= 1);

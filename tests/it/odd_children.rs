@@ -76,6 +76,7 @@ async fn a_reply_that_cannot_be_read_fails_its_call_at_once_and_a_log_line_fails
         *'"broken"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[],"share":NaN}}' ;;
         *'"noisy"'*)
             say '{"level":"error","id":'$id',"error":"this is a log"}'
+            say 'DEBUG {"jsonrpc":"2.0","id":'$id',"result":{}} (12 ms)'
             say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[{"type":"text","text":"fine"}]}}' ;;
         "#,
     );
@@ -113,6 +114,24 @@ async fn requests_without_a_place_are_answered_at_once(#[values("legacy", "moder
     let user = gw.anonymous().open("/mcp/odd").await;
     let text = within("both answers", user.text("keeps_alive", json!({}))).await;
     assert_eq!(text, "alive");
+    gw.stop().await;
+}
+
+// Spec: SPEC L-03, D-09. A server may look whether its client is there before it shakes hands.
+#[rstest]
+#[tokio::test]
+async fn a_ping_before_the_handshake_is_answered(#[values("auto", "legacy")] era: &str) {
+    let odd = child(
+        r#"
+        *server/discover*) ;;
+        *'"initialize"'*) hello=$id; say '{"jsonrpc":"2.0","id":"first","method":"ping"}' ;;
+        *'"id":"first","result":{}'*) say '{"jsonrpc":"2.0","id":'$hello',"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"odd","version":"1"}}}' ;;
+        "#,
+    );
+    let gw = behind(&odd, &format!("era = {era:?}")).start().await;
+    let opened = within("a session", gw.anonymous().open("/mcp/odd")).await;
+    assert_eq!(opened.hello["serverInfo"]["name"], "odd");
+    assert_eq!(opened.text("plain", json!({})).await, "plain");
     gw.stop().await;
 }
 

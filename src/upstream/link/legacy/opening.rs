@@ -201,7 +201,7 @@ impl LegacyConnection {
             }
             loop {
                 let line = lines.next().await.ok_or_else(|| child.lost())?;
-                match read_first(&child, &line, settings) {
+                match read_first(&child, &line, settings).await {
                     Some(message) if message.number() == Some(1) && message.method().is_none() => {
                         return handshake::read(&message, &settings.upstream);
                     }

@@ -129,7 +129,7 @@ async fn over_pipe(
             }
             Err(_) => return Err(started.timed_out(settings)),
         };
-        let Some(message) = started.read(&line, settings) else {
+        let Some(message) = started.read(&line, settings).await else {
             continue;
         };
         if message.method().is_some() {
@@ -189,7 +189,7 @@ pub(super) async fn greet(
     }
     let end = Instant::now() + PATIENCE;
     while let Ok(Some(line)) = tokio::time::timeout_at(end, started.lines.next()).await {
-        let Some(message) = started.read(&line, settings) else {
+        let Some(message) = started.read(&line, settings).await else {
             continue;
         };
         if message.method().is_some() || message.number() != Some(1) {
