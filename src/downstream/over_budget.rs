@@ -71,7 +71,8 @@ impl McpService {
     }
 
     /// Reads a body of a live session into the reserve: requests are refused later, other messages processed. Waits for
-    /// the reserve up to `limits.call_wait`, as a request waits for its permit.
+    /// the reserve until the deadline of the body: the permit that is awaited is freed by then, as another body of the
+    /// same caller holds it, and an answer to a question that is refused ends the session of some clients.
     ///
     /// # Errors
     /// There is no place in the reserve, the body is too large, or the answer to give instead.
@@ -85,12 +86,13 @@ impl McpService {
         exhausted: BudgetExhausted,
     ) -> Result<Bytes, ReserveRefusal> {
         let limits = &self.settings.limits;
-        let wait = body.until.min(Instant::now() + limits.call_wait);
-        let Ok(permit) = timeout_at(wait, self.budget.reserve(holder)).await else {
+        let Ok(permit) = timeout_at(body.until, self.budget.reserve(holder)).await else {
             let fault = over_budget(exhausted);
             let status = reply::legacy_status(fault.kind);
             return Err(ReserveRefusal::Refused(Box::new(body), fault, status));
         };
+        // The wait is not the client's delay.
+        body.until = Instant::now() + self.settings.server.body_timeout;
         let room = BodyMemory::Reserve(permit);
         let stopped = match CollectedBody::begin(limits.body, None, room) {
             Ok(mut collected) => match collect_all(&mut collected, &mut body).await {

@@ -20,7 +20,7 @@ use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::protocol::headers::{self, HeaderError, MCP_SESSION_ID};
-use crate::protocol::{Message, MessageKind, RequestId};
+use crate::protocol::{Message, MessageKind, RequestId, Revision};
 use crate::session::{CallEntry, DeliveryMode, LegacyClientLink, NoRoom, ResponseStream, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
@@ -106,7 +106,7 @@ impl McpService {
         (message, due): (Message, MessageDue),
         record: &AccessRecord,
     ) -> Result<Response<Body>, PostStopped> {
-        check_version(&parts.headers)?;
+        let named = check_version(&parts.headers)?;
         let given = session_id(&parts.headers);
         if message.method() == Some("initialize") && message.kind() == MessageKind::Request {
             if given.is_some_and(|id| self.sessions.bind(id, &principal, endpoint).is_some()) {
@@ -120,6 +120,15 @@ impl McpService {
         }
         let session = self.bind(given, &principal, endpoint)?;
         record.session(session.tag());
+        if let Some(named) = named.filter(|named| *named != session.revision) {
+            // Spec: SPEC T-62.
+            tracing::debug!(
+                session = session.tag(),
+                header = named.as_str(),
+                negotiated = session.revision.as_str(),
+                "client names another revision than it negotiated: its session's counts"
+            );
+        }
         match message.kind() {
             MessageKind::Request => {
                 let response_stream = Arc::default();
@@ -290,7 +299,7 @@ impl McpService {
     ) -> Response<Body> {
         // Spec: SPEC T-60.
         let bound = check_version(headers)
-            .and_then(|()| self.bind(session_id(headers), principal, endpoint));
+            .and_then(|_| self.bind(session_id(headers), principal, endpoint));
         match bound {
             Ok(session) => {
                 record.session(session.tag());
@@ -357,11 +366,10 @@ pub(super) fn session_id(headers: &HeaderMap) -> Option<&str> {
     headers::session_id(headers).unwrap_or(Some(""))
 }
 
-/// An `MCP-Protocol-Version` with an unknown revision is refused; a legacy revision that differs from the negotiated
-/// one is tolerated. Spec: SPEC T-60…T-63.
-pub(super) fn check_version(headers: &HeaderMap) -> Result<(), Fault> {
-    let named = headers::protocol_version(headers);
-    named.map(drop).map_err(|error| match error {
+/// The revision that `MCP-Protocol-Version` names, if any. An unknown one is refused; a legacy revision that differs
+/// from the negotiated one is tolerated. Spec: SPEC T-60…T-63.
+pub(super) fn check_version(headers: &HeaderMap) -> Result<Option<Revision>, Fault> {
+    headers::protocol_version(headers).map_err(|error| match error {
         HeaderError::UnknownVersion(requested) => reply::unsupported_version(&requested),
         other => Fault::downstream(FaultKind::InvalidRequest, other.to_string()),
     })

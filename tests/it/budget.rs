@@ -6,6 +6,7 @@ mod replies;
 mod sockets;
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use http::StatusCode;
 use serde_json::{Value, json};
@@ -287,6 +288,46 @@ async fn answer_to_a_question_is_taken_over_the_share() {
     alice
         .answer(&question, json!({"action": "accept", "content": content}))
         .await;
+    asking.finish().await.1.expect("the call goes on");
+    gw.stop().await;
+}
+
+/// A refused answer ends the session of some clients, with all its calls.
+#[tokio::test]
+async fn answer_waits_for_the_reserve_behind_a_slow_body_of_its_caller() {
+    const BODY: usize = 16 << 20;
+    let limits = "body = \"16MiB\"\nbytes_per_principal = \"32MiB\"\ncall_wait = \"100ms\"";
+    let setup = Setup::secured().toml(&format!("[limits]\n{limits}"));
+    let gw = setup.stub("stub", &[]).start().await;
+    let alice = gw.principal("alice").open("/mcp/stub").await;
+    let (_, mut asking) = alice.start_call("ask_form", json!({})).await;
+    let question = asking.next().await.expect("a question");
+    let mut running = Vec::new();
+    for _ in 0..2 {
+        let ballast = json!({"a": "x".repeat(BODY / 2 - (256 << 10))});
+        running.push(alice.start_call("never", ballast).await);
+    }
+    // More than socket buffers take: the gateway has begun to read it once it is written.
+    let head = head(
+        &gw,
+        &alice.actor,
+        &session_line(&alice),
+        &format!("content-length: {BODY}"),
+    );
+    let mut slow = within("a begun body", half_sent(&gw, head, BODY).await)
+        .await
+        .unwrap();
+
+    let content = json!({"name": "x".repeat(LARGE)});
+    let answer = alice.answer(&question, json!({"action": "accept", "content": content}));
+    let mut answer = std::pin::pin!(answer);
+    let waits = tokio::time::timeout(Duration::from_secs(1), &mut answer).await;
+    assert!(
+        waits.is_err(),
+        "the slow body has the caller's place in the reserve"
+    );
+    slow.write_all(&[b' '; 10]).await.unwrap();
+    within("202", answer).await;
     asking.finish().await.1.expect("the call goes on");
     gw.stop().await;
 }

@@ -17,7 +17,7 @@ use super::{HexPosition, KNOWN_FLAGS, TraceContext};
 use crate::protocol::{Message, Revision, json};
 use crate::telemetry::metrics::{CallEnd, DurationHistogram, SeriesKey, UpstreamLoad};
 use crate::telemetry::names::{attribute, error_type, method, metric};
-use crate::telemetry::redact::{cut, shown};
+use crate::telemetry::redact::shown;
 use crate::telemetry::request_tag;
 
 /// What peers chose is cut here, in bytes.
@@ -214,7 +214,14 @@ impl CallSpan {
     /// Sets the tool's name. A tool gets a metric series only after a first result, so that unknown names
     /// create none.
     pub fn tool(&mut self, name: &str) {
-        self.tool = Some(cut(name, MAX_CHOSEN_BYTES).into());
+        // A short one is masked when its series begins; what is cut no longer looks like the secret that it was.
+        let is_short = name.len() <= MAX_CHOSEN_BYTES;
+        let kept = if is_short {
+            name.into()
+        } else {
+            shown(name, MAX_CHOSEN_BYTES)
+        };
+        self.tool = Some(kept.into());
     }
 
     /// Spec: the conventions' span name, `{method} {target}`.
@@ -457,7 +464,8 @@ mod tests {
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"method":"m","params":{params}}}"#);
             let message = Message::parse(text.into(), 128).unwrap();
             span.tool(&message.param_str(member).unwrap());
-            assert!(span.tool.as_ref().unwrap().len() <= MAX_CHOSEN_BYTES);
+            let tool = span.tool.as_ref().unwrap();
+            assert!(tool.len() <= MAX_CHOSEN_BYTES && !tool.contains("5ECRET"));
             let id = format!("\"{secret}{long}\"");
             span.request(&message, || id.as_str().into(), Revision::V2025_11_25);
             span.finish(SpanOutcome::Ok);
