@@ -23,6 +23,7 @@ use crate::cause::chain;
 use crate::process::HoldGuard;
 use crate::protocol::RequestId;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
+use crate::upstream::deadlines::PipeClocks;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::abandoned_calls::GivenUp;
 use crate::upstream::lock;
@@ -39,6 +40,8 @@ pub(super) struct LegacyConnection {
     declared: Arc<ServerDeclaration>,
     pub(super) next_id: AtomicU64,
     pub(super) pending: Mutex<HashMap<u64, Arc<PendingReply>>>,
+    /// The idle clocks of `pending`, on a pipe.
+    pub(super) clocks: Arc<PipeClocks>,
     /// Calls that have become tasks.
     pub(super) task_progress: TaskProgress,
     /// Calls that may become tasks, dropped before their reply.
@@ -78,6 +81,7 @@ impl LegacyConnection {
             declared,
             next_id: AtomicU64::new(2),
             pending: Mutex::default(),
+            clocks: Arc::default(),
             task_progress: TaskProgress::default(),
             given_up: GivenUp::default(),
             asking: Mutex::default(),
