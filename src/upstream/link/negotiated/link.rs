@@ -6,6 +6,7 @@ mod reconsideration;
 mod resolve;
 mod watch;
 
+use std::future::ready;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -279,11 +280,10 @@ impl EraLink {
         }
     }
 
-    async fn close_inner(&self) {
+    /// Closes the current link, whether or not the future is polled.
+    fn close_inner(&self) -> BoxFuture<'static, ()> {
         let inner = lock(&self.current).take();
-        if let Some(inner) = inner {
-            inner.close().await;
-        }
+        inner.map_or_else(|| Box::pin(ready(())) as _, |inner| inner.close())
     }
 }
 
@@ -331,10 +331,11 @@ impl NegotiatedState {
         }
     }
 
-    async fn close(&self) {
+    /// Closes the link, whether or not the future is polled, which resolves when that is done.
+    fn close(&self) -> BoxFuture<'static, ()> {
         match self {
-            Self::Legacy { link, .. } => link.close().await,
-            Self::Modern(link) => link.close().await,
+            Self::Legacy { link, .. } => Box::pin(link.close()),
+            Self::Modern(link) => Box::pin(link.close()),
         }
     }
 }
@@ -408,9 +409,7 @@ impl UpstreamLink for EraLink {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.ended.store(true, Ordering::Release);
-            self.close_inner().await;
-        })
+        self.ended.store(true, Ordering::Release);
+        self.close_inner()
     }
 }
