@@ -472,3 +472,31 @@ async fn subscribe_notices_an_era_change() {
     assert!(up.follows());
     gw.stop().await;
 }
+
+// Its own look comes too soon after the last one.
+#[tokio::test]
+async fn listener_learns_of_an_era_change_without_a_call() {
+    let up = Upstream::start(Era::Modern).await;
+    let gw = up.before().await;
+    let listener = within("a session", gw.anonymous().open("/mcp/up")).await;
+    let caller = Modern::with(gw.anonymous(), "/mcp/up", json!({}));
+    let before = caller.call("state", json!({})).await;
+    assert!(said(&before).expect("a result").starts_with("modern"));
+    up.restart(Era::Legacy);
+    let mut stream = listener.listen().await;
+    eventually("a call in the other era", async || {
+        let reply = caller.call("state", json!({})).await;
+        said(&reply)?.starts_with("legacy").then_some(())
+    })
+    .await;
+    eventually("the listener's stream", async || {
+        let process = up.process.lock().unwrap();
+        let (_, notices) = process.notices.as_ref()?;
+        let method = "notifications/tools/list_changed";
+        let notice = json!({"jsonrpc": "2.0", "method": method});
+        notices.send(notice).ok()
+    })
+    .await;
+    stream.until("notifications/tools/list_changed").await;
+    gw.stop().await;
+}

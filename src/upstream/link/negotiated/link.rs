@@ -246,10 +246,12 @@ impl EraLink {
         let inner = self.inner().await?;
         let opened = inner.open().await;
         self.settle(&inner, &opened).await;
-        if matches!(opened, Err(LinkError::Handshake(_)))
-            && let Some(other) = Box::pin(self.reconsider(&inner)).await
-        {
-            return other.open().await;
+        if let Err(error @ LinkError::Handshake(_)) = &opened {
+            if let Some(other) = Box::pin(self.reconsider(&inner)).await {
+                return other.open().await;
+            }
+            // It may be too soon to ask again, and who only listens makes no call that would.
+            self.state.doubt.raise(error);
         }
         opened
     }

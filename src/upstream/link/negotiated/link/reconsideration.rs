@@ -65,8 +65,15 @@ impl EraLink {
                 continue;
             }
             return match (&inner, heard) {
-                // The stream is tried again, and may be refused for now only.
-                (NegotiatedState::Modern(link), None) => link.wait_until_live().await,
+                // The stream is tried again, and may be refused for now only. The look at the refusal may replace the
+                // link, which ends the wait.
+                (NegotiatedState::Modern(link), None) if !link.wait_until_live().await => {
+                    if self.current().is_some_and(|now| !now.is(&inner)) {
+                        continue;
+                    }
+                    false
+                }
+                (NegotiatedState::Modern(_), None) => true,
                 _ => false,
             };
         }
