@@ -63,7 +63,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> LimitsConfig {
                 "parked_per_principal",
                 "Calls of a modern client's principal that wait for its answer. Further questions wait in order for as \
                  long as the upstream's `ask_wait`, then it cannot be asked. 128 calls may wait so, or half of \
-                 `server.exchanges_per_principal` if that is less.",
+                 `server.exchanges_per_principal` if that is less; and 128 on one HTTP/2 connection.",
             )
             .count(16),
         parked_per_upstream: parked_per_upstream(s),

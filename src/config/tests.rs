@@ -51,6 +51,8 @@ fn the_smallest_file_gets_every_default() {
     };
     assert_eq!((stdio.command.as_str(), stdio.max_children), ("files", 128));
     assert_eq!(stdio.stop_eof, Duration::from_secs(2));
+    let upstream = &config.upstreams[0];
+    assert_eq!(upstream.ask_wait, upstream.ask_timeout, "people answer");
     assert!(config.warnings.is_empty());
 }
 

@@ -191,9 +191,10 @@ fn ask_wait(s: &mut ConfigSection<'_>) -> Duration {
         "How long a call whose client can be asked waits behind another such call, where questions \
          do not say whose they are and the caps allow no further child; then it fails as busy. Also how long a \
          question to a modern client waits while `limits.parked_per_principal` or another cap on parked calls is \
-         reached; then the client is not asked.",
+         reached; then the client is not asked. Both within `total_timeout` of the call. The default is that of \
+         `ask_timeout`: by then the questions before have their answers, also where people give them.",
     )
-    .duration_or_zero("2s")
+    .duration_or_zero("10m")
 }
 
 fn era(s: &mut ConfigSection<'_>) -> EraPin {

@@ -48,6 +48,21 @@ impl TaskSpawner {
         drop(runtime.spawn(self.tracker.track_future(work)));
     }
 
+    /// Runs `work` in the background for `limit` at most, also where the returned future is dropped, which resolves
+    /// when it is over; a drain waits for it.
+    pub fn finish<F>(&self, limit: Duration, work: F) -> impl Future<Output = ()> + Send + use<F>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let over = CancellationToken::new();
+        let running = over.clone().drop_guard();
+        self.spawn(async move {
+            drop(tokio::time::timeout(limit, work).await);
+            drop(running);
+        });
+        async move { over.cancelled().await }
+    }
+
     /// Runs `work` in the background; it is dropped at the hard stop and no drain waits for it.
     pub fn spawn_service<F>(&self, work: F)
     where

@@ -104,6 +104,16 @@ pub(super) struct LinkSettings {
     pub(super) load: Arc<UpstreamLoad>,
 }
 
+/// How long the end of a child may take, or a leave beside its request: more than the stop ladder of a child.
+const LEAVING: Duration = Duration::from_secs(30);
+
+impl LinkSettings {
+    /// The longest that closing one connection may take.
+    pub(super) fn closing_limit(&self) -> Duration {
+        self.upstream.connect_timeout.saturating_add(LEAVING)
+    }
+}
+
 /// The client to ask when a question names no call, as on a pipe or a GET stream (DESIGN §6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AskedClient {

@@ -3,6 +3,7 @@
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::error::LinkError;
+use super::lock;
 use crate::budget::ReplyLease;
 
 /// When a call last showed life.
@@ -50,7 +52,47 @@ pub(super) async fn before_sending<T>(
 
 /// Stops the idle clock while a question is open.
 #[derive(Debug)]
-pub(super) struct PausedClock(std::sync::Arc<CallActivity>);
+pub(super) struct PausedClock(Arc<CallActivity>);
+
+/// The idle clocks of all calls on a pipe. They stand still while the pipe is not read, also those of calls that begin
+/// meanwhile.
+#[derive(Debug, Default)]
+pub(super) struct PipeClocks(Mutex<Option<Vec<PausedClock>>>);
+
+/// Lets the clocks of a pipe go on when dropped.
+#[derive(Debug)]
+pub(super) struct StoppedClocks(Arc<PipeClocks>);
+
+impl PipeClocks {
+    /// Stops the clocks of the calls that `running` then names, and of those that [`begin`](Self::begin) until the
+    /// guard is dropped. One guard at a time.
+    pub(super) fn stop<I>(self: &Arc<Self>, running: impl FnOnce() -> I) -> StoppedClocks
+    where
+        I: IntoIterator<Item = Arc<CallActivity>>,
+    {
+        // Before the calls are listed: one that begins now is found in one of the two ways.
+        *lock(&self.0) = Some(Vec::new());
+        let stopped = StoppedClocks(Arc::clone(self));
+        for activity in running() {
+            self.begin(&activity);
+        }
+        stopped
+    }
+
+    /// Notes a call that is among the running ones from now on.
+    pub(super) fn begin(&self, activity: &Arc<CallActivity>) {
+        if let Some(paused) = &mut *lock(&self.0) {
+            paused.push(activity.pause());
+        }
+    }
+}
+
+impl Drop for StoppedClocks {
+    fn drop(&mut self) {
+        let paused = lock(&self.0.0).take();
+        drop(paused);
+    }
+}
 
 impl CallActivity {
     pub(super) fn new() -> Self {
@@ -74,16 +116,16 @@ impl CallActivity {
     }
 
     /// The idle clock stands still until the guard is dropped.
-    pub(super) fn pause(self: &std::sync::Arc<Self>) -> PausedClock {
+    pub(super) fn pause(self: &Arc<Self>) -> PausedClock {
         self.questions.fetch_add(1, Ordering::Relaxed);
-        PausedClock(std::sync::Arc::clone(self))
+        PausedClock(Arc::clone(self))
     }
 
     /// Makes room for `len` bytes of the reply in `lease`. The idle clock stands still while that waits.
     ///
     /// # Cancel safety
     /// As that of [`ReplyLease::grow_to`]; [`awaits_room`](Self::awaits_room) then tells of it.
-    pub(super) async fn make_room(self: &std::sync::Arc<Self>, lease: &mut ReplyLease, len: usize) {
+    pub(super) async fn make_room(self: &Arc<Self>, lease: &mut ReplyLease, len: usize) {
         if lease.try_grow_to(len) {
             return;
         }
@@ -133,7 +175,6 @@ impl Drop for PausedClock {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     const IDLE: Duration = Duration::from_mins(1);
     const TOTAL: Duration = Duration::from_mins(10);

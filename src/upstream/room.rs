@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deadlines::{CallActivity, PausedClock};
+use super::deadlines::{CallActivity, StoppedClocks};
 use crate::budget::{EXEMPT_BYTES, ReplyLease, ReplyRoom, ReplyShare};
 use crate::process::ReadRoom;
 
@@ -71,8 +71,8 @@ pub(super) trait PipeCalls: Send + Sync {
     /// The share of the caller of all calls, also while none runs; `None` where several sessions share the pipe.
     fn share(&self) -> Option<ReplyShare>;
 
-    /// Their idle clocks stand still until the guards are dropped.
-    fn pause(&self) -> Vec<PausedClock>;
+    /// Their idle clocks stand still until the guard is dropped; `None` where the pipe is over.
+    fn stop_clocks(&self) -> Option<StoppedClocks>;
 }
 
 impl PipeCalls for () {
@@ -80,8 +80,8 @@ impl PipeCalls for () {
         None
     }
 
-    fn pause(&self) -> Vec<PausedClock> {
-        Vec::new()
+    fn stop_clocks(&self) -> Option<StoppedClocks> {
+        None
     }
 }
 
@@ -133,7 +133,7 @@ impl ArrivingMessage {
         if let Some(lease) = &mut self.lease
             && !lease.try_grow_to(len)
         {
-            let _paused = self.calls.pause();
+            let _stopped = self.calls.stop_clocks();
             lease.grow_to(len).await;
         }
     }
@@ -151,6 +151,7 @@ mod tests {
     use super::*;
     use crate::budget::ByteBudget;
     use crate::call::Principal;
+    use crate::upstream::deadlines::PipeClocks;
 
     const MIB: usize = 1 << 20;
     const IDLE: Duration = Duration::from_mins(1);
@@ -214,15 +215,15 @@ mod tests {
     }
 
     /// The one call on a pipe.
-    struct Only(Arc<CallActivity>, ReplyShare);
+    struct Only(Arc<CallActivity>, ReplyShare, Arc<PipeClocks>);
 
     impl PipeCalls for Only {
         fn share(&self) -> Option<ReplyShare> {
             Some(self.1.clone())
         }
 
-        fn pause(&self) -> Vec<PausedClock> {
-            vec![self.0.pause()]
+        fn stop_clocks(&self) -> Option<StoppedClocks> {
+            Some(self.2.stop(|| [Arc::clone(&self.0)]))
         }
     }
 
@@ -231,10 +232,31 @@ mod tests {
     async fn pipe_that_waits_stops_the_idle_clocks() {
         let (share, leases) = used_up().await;
         let activity = Arc::new(CallActivity::new());
-        let mut room = ArrivingMessage::new(Only(Arc::clone(&activity), share));
+        let calls = Only(Arc::clone(&activity), share, Arc::default());
+        let mut room = ArrivingMessage::new(calls);
         let lasted = lasts(&activity, leases, room.grow_to(MIB)).await;
         assert_eq!(lasted, 6 * IDLE);
         assert!(room.take(MIB).is_some());
+    }
+
+    // Its reply waits behind the message that is not read.
+    #[tokio::test(start_paused = true)]
+    async fn call_sent_while_the_pipe_waits_has_its_idle_clock_stopped() {
+        let (share, leases) = used_up().await;
+        let clocks = Arc::<PipeClocks>::default();
+        let before = Arc::new(CallActivity::new());
+        let mut room = ArrivingMessage::new(Only(before, share, Arc::clone(&clocks)));
+        let sent = Arc::new(CallActivity::new());
+        let waiting = async {
+            let mut reading = std::pin::pin!(room.grow_to(MIB));
+            assert!(futures_util::poll!(reading.as_mut()).is_pending());
+            clocks.begin(&sent);
+            reading.await;
+        };
+        assert_eq!(lasts(&sent, leases, waiting).await, 6 * IDLE);
+        assert!(!sent.is_paused());
+        clocks.begin(&sent);
+        assert!(!sent.is_paused(), "the pipe is read");
     }
 
     #[tokio::test(start_paused = true)]

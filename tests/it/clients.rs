@@ -166,9 +166,7 @@ async fn modern_client_answers_thirty_questions_at_once(#[case] sdk: Sdk) {
     }
     let script = peers::script("servers/written.mjs");
     let server = peers::serve(&peers::node(), &[&script, "sessions"], &[]).await;
-    // A busy machine takes its time for thirty calls.
-    let patient = "ask_wait = \"30s\"";
-    let setup = Setup::secured().url("written", &server.first_line, patient);
+    let setup = Setup::secured().url("written", &server.first_line, "");
     let gw = setup.start().await;
     let url = format!("{}/mcp/written", gw.url);
     let user = gw.principal("user");

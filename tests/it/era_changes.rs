@@ -52,6 +52,8 @@ struct Process {
     era: Era,
     session: String,
     level: Option<String>,
+    /// Whether it says no more than 404 to a request without its session.
+    is_terse: bool,
     /// What the legacy session, or an open listen, follows.
     followed: BTreeSet<String>,
     /// Where notices go: the GET stream, or that of the latest listen with its id.
@@ -71,6 +73,7 @@ impl Upstream {
             era,
             session: String::new(),
             level: None,
+            is_terse: false,
             followed: BTreeSet::new(),
             notices: None,
         };
@@ -97,6 +100,7 @@ impl Upstream {
             era,
             session: format!("session-{starts}"),
             level: None,
+            is_terse: false,
             followed: BTreeSet::new(),
             notices: None,
         };
@@ -154,6 +158,7 @@ impl Upstream {
             return response;
         }
         match session {
+            None if process.is_terse => return plain(404, String::new()),
             None => return refused(&Value::Null, -32000, "Bad Request: No valid session ID"),
             Some(id) if id != process.session => return plain(404, String::new()),
             Some(_) => {}
@@ -470,5 +475,61 @@ async fn subscribe_notices_an_era_change() {
     })
     .await;
     assert!(up.follows());
+    gw.stop().await;
+}
+
+// Its own look comes too soon after the last one.
+#[tokio::test]
+async fn listener_learns_of_an_era_change_without_a_call() {
+    let up = Upstream::start(Era::Modern).await;
+    let gw = up.before().await;
+    let listener = within("a session", gw.anonymous().open("/mcp/up")).await;
+    let caller = Modern::with(gw.anonymous(), "/mcp/up", json!({}));
+    let before = caller.call("state", json!({})).await;
+    assert!(said(&before).expect("a result").starts_with("modern"));
+    up.restart(Era::Legacy);
+    let mut stream = listener.listen().await;
+    eventually("a call in the other era", async || {
+        let reply = caller.call("state", json!({})).await;
+        said(&reply)?.starts_with("legacy").then_some(())
+    })
+    .await;
+    eventually("the listener's stream", async || {
+        let process = up.process.lock().unwrap();
+        let (_, notices) = process.notices.as_ref()?;
+        let method = "notifications/tools/list_changed";
+        let notice = json!({"jsonrpc": "2.0", "method": method});
+        notices.send(notice).ok()
+    })
+    .await;
+    stream.until("notifications/tools/list_changed").await;
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4. The look that finds the other era comes after the acknowledgement, as the first one was too soon.
+#[tokio::test]
+async fn subscription_goes_on_at_the_link_of_the_other_era() {
+    let up = Upstream::start(Era::Modern).await;
+    let gw = up.before().await;
+    let user = Modern::new(gw.anonymous(), "/mcp/up");
+    let before = user.call("state", json!({})).await;
+    assert!(said(&before).expect("a result").starts_with("modern"));
+    up.restart(Era::Legacy);
+    up.process.lock().unwrap().is_terse = true;
+    let params = json!({"notifications": {"toolsListChanged": true}});
+    let message = user.request(&json!("l"), "subscriptions/listen", params);
+    let mut stream = user.post(&message).await.events();
+    let first = stream.message().await.expect("an acknowledgement");
+    assert_eq!(first["params"]["notifications"]["toolsListChanged"], true);
+    eventually("the subscription's stream", async || {
+        let process = up.process.lock().unwrap();
+        let (_, notices) = process.notices.as_ref()?;
+        let method = "notifications/tools/list_changed";
+        let notice = json!({"jsonrpc": "2.0", "method": method});
+        notices.send(notice).ok()
+    })
+    .await;
+    let told = stream.message().await.expect("a notice, and no end");
+    assert_eq!(told["method"], "notifications/tools/list_changed");
     gw.stop().await;
 }

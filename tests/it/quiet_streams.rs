@@ -32,13 +32,16 @@ impl Drop for Open {
     }
 }
 
-/// Starts an upstream that counts its open GET streams; returns its URL.
-async fn upstream(open: &Arc<AtomicUsize>) -> String {
-    let open = Arc::clone(open);
+/// Starts an upstream that counts its open GET streams, and its sessions that are ended; returns its URL.
+async fn upstream(open: &Arc<AtomicUsize>, ended: &Arc<AtomicUsize>) -> String {
+    let (open, ended) = (Arc::clone(open), Arc::clone(ended));
     let answer = move |request: Request| {
-        let open = Arc::clone(&open);
+        let (open, ended) = (Arc::clone(&open), Arc::clone(&ended));
         async move {
             let method = request.method().clone();
+            if method == Method::DELETE {
+                ended.fetch_add(1, Ordering::SeqCst);
+            }
             if method == Method::GET {
                 open.fetch_add(1, Ordering::SeqCst);
                 let held = Open(open);
@@ -87,7 +90,7 @@ async fn pass(seconds: u64) {
 #[tokio::test]
 async fn get_stream_closes_a_minute_after_the_last_call(#[case] client_listens: bool) {
     let open = Arc::<AtomicUsize>::default();
-    let url = upstream(&open).await;
+    let url = upstream(&open, &Arc::default()).await;
     let tasks = TaskSpawner::new();
     let link = link(&url, &tasks);
     link.open().await.expect("a session");
@@ -115,12 +118,30 @@ async fn get_stream_closes_a_minute_after_the_last_call(#[case] client_listens: 
             (open.load(Ordering::SeqCst) == 0).then_some(())
         })
         .await;
-        // The next call opens it again.
+        // The next call opens it again, and waits for its head.
         tokio::time::resume();
         link.prepare().await;
-        eventually("the stream again", async || {
-            (open.load(Ordering::SeqCst) == 1).then_some(())
-        })
-        .await;
+        assert_eq!(open.load(Ordering::SeqCst), 1, "the stream again");
     }
+}
+
+// Spec: SPEC U-04: a caller may be dropped at any time.
+#[tokio::test]
+async fn session_is_ended_upstream_though_its_caller_does_not_wait() {
+    let (open, ended) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
+    let url = upstream(&open, &ended).await;
+    let tasks = TaskSpawner::new();
+    let link = link(&url, &tasks);
+    link.open().await.expect("a session");
+    link.prepare().await;
+    assert_eq!(open.load(Ordering::SeqCst), 1);
+    {
+        let mut closing = link.close();
+        assert!(futures_util::poll!(closing.as_mut()).is_pending());
+    }
+    eventually("the end of the session and of its stream", async || {
+        let counts = [&open, &ended].map(|count| count.load(Ordering::SeqCst));
+        (counts == [0, 1]).then_some(())
+    })
+    .await;
 }

@@ -1,7 +1,7 @@
 //! The place of one connection under `server.max_connections`.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio_util::sync::CancellationToken;
@@ -88,8 +88,21 @@ pub(in crate::downstream) struct ConnectionPermit {
     open: Option<Arc<OpenExchange>>,
 }
 
+/// Tells a connection from all others of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::downstream) struct ConnectionId(u64);
+
+impl ConnectionId {
+    /// An id that no connection has had.
+    pub(in crate::downstream) fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 #[derive(Debug)]
 struct TakenPermit {
+    id: ConnectionId,
     entry: Arc<ConnectionEntry>,
     places: Arc<PermitPool>,
     /// Absent for a connection that is not a client's.
@@ -113,6 +126,7 @@ impl ConnectionPermit {
         open: Option<GaugeGuard>,
     ) -> Self {
         let taken = Arc::new(TakenPermit {
+            id: ConnectionId::next(),
             entry,
             places,
             open,
@@ -135,6 +149,11 @@ impl ConnectionPermit {
             client: Some(client),
             open: None,
         }
+    }
+
+    /// The id of the connection.
+    pub(in crate::downstream) fn id(&self) -> ConnectionId {
+        self.taken.id
     }
 
     /// The client address of the request.

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::answers;
 use super::envelope::RequestEnvelope;
-use super::parking::ParkedCalls;
+use super::parking::{ParkedCalls, SharedConnection};
 use super::request_state::{LIFE, RequestBinding, RequestState};
 use super::response_queue::ResponseQueue;
 use super::round::{InputRounds, RoundStage};
@@ -73,6 +73,8 @@ pub(super) struct InputContext {
     /// Binding, endpoint and request that a retry must match.
     pub(super) request_binding: RequestBinding,
     pub(super) owner: OwnerKey,
+    /// The connection of the first exchange.
+    pub(super) connection: SharedConnection,
     /// The caller's share of the reply budget.
     pub(super) share: Option<ReplyShare>,
 }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode, Version};
 use tokio::time::Instant;
 
 pub(super) use envelope::{is_modern, names_modern};
@@ -33,6 +33,7 @@ pub(super) use socket::{SocketCalls, SocketFrames, on_socket};
 use self::envelope::RequestEnvelope;
 use self::exchange::{CallFuture, ModernExchange};
 use self::link::{ExchangeOutcome, ExchangePreferences, InputContext, ModernClientLink};
+use self::parking::SharedConnection;
 use self::refusal::RequestRefusal;
 use self::request_state::RequestBinding;
 use self::response_queue::ResponseQueue;
@@ -40,6 +41,7 @@ use self::retry::RetryContinuation;
 use super::access_log::AccessRecord;
 use super::admission::MessageDue;
 use super::call_telemetry::{ended, error_word, failure_word, log_fault, server_span};
+use super::listener::ConnectionPermit;
 use super::{McpService, reply};
 use crate::budget::ReplyShare;
 use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
@@ -97,6 +99,7 @@ impl McpService {
             envelope,
             patience: self.settings.limits.call_wait,
             share: Some(self.reply_share(holder)),
+            connection: shared_connection(parts),
         };
         if due.is_some()
             && let Err(fault) = Box::pin(self.pay_modern(&mut asked, due)).await
@@ -228,7 +231,7 @@ impl McpService {
             let mut upstreams = asked.endpoint.upstreams.iter();
             upstreams.any(|upstream| self.relay.ask_wait(upstream) != Some(Duration::ZERO))
         };
-        let declared = if !askable || self.parking.has_room(owner, may_wait) {
+        let declared = if !askable || self.parking.has_room(owner, asked.connection, may_wait) {
             Cow::Borrowed(declared)
         } else {
             Cow::Owned(without_questions(declared))
@@ -252,6 +255,7 @@ impl McpService {
             session: Arc::clone(&session),
             request_binding: asked.request_binding(),
             owner,
+            connection: asked.connection,
             share: asked.share,
         };
         let wants = ExchangePreferences::new(can_be_asked, &asked.envelope);
@@ -395,6 +399,14 @@ struct ParsedRequest {
     patience: Duration,
     /// The caller's share of the reply budget, from which replies are reserved.
     share: Option<ReplyShare>,
+    /// The HTTP/2 connection that it shares with other exchanges.
+    connection: SharedConnection,
+}
+
+fn shared_connection(parts: &Parts) -> SharedConnection {
+    let place = parts.extensions.get::<ConnectionPermit>();
+    let shared = place.filter(|_| parts.version == Version::HTTP_2);
+    shared.map(ConnectionPermit::id)
 }
 
 impl ParsedRequest {

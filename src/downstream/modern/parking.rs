@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+pub(super) use self::line::SharedConnection;
 use self::line::{Line, Spot};
 use super::link::ModernClientLink;
 use super::request_state::KEY_LEN;
@@ -70,13 +71,15 @@ pub(in crate::downstream) struct ParkingCaps {
     pub(in crate::downstream) total: usize,
     /// Waiting calls of a principal. Each keeps its exchange open, and retries need exchanges too.
     pub(in crate::downstream) waiting_per_principal: usize,
+    /// Waiting calls on one HTTP/2 connection, whose principals may be several behind a proxy.
+    pub(in crate::downstream) waiting_per_connection: usize,
     /// Waiting calls.
     pub(in crate::downstream) waiting_total: usize,
 }
 
 impl ParkingCaps {
-    /// The caps of the configuration. Calls that wait leave half of the exchanges to retries: those of a principal, also
-    /// where its requests share one HTTP/2 connection, and those of all connections.
+    /// The caps of the configuration. Calls that wait leave half of the exchanges to retries: those of a principal, of an
+    /// HTTP/2 connection, and of all connections.
     pub(in crate::downstream) fn new(limits: &LimitsConfig, server: &HttpServerConfig) -> Self {
         let streams = H2_MAX_STREAMS as usize;
         Self {
@@ -84,6 +87,7 @@ impl ParkingCaps {
             per_upstream: limits.parked_per_upstream,
             total: limits.parked_total,
             waiting_per_principal: server.exchange_share().min(streams) / 2,
+            waiting_per_connection: streams / 2,
             waiting_total: server.max_connections / 2,
         }
     }
@@ -137,10 +141,15 @@ impl ParkedCalls {
     }
 
     /// Whether another call of this principal could be parked now, or, if its questions `may_wait`, later.
-    pub(super) fn has_room(&self, owner: OwnerKey, may_wait: impl FnOnce() -> bool) -> bool {
+    pub(super) fn has_room(
+        &self,
+        owner: OwnerKey,
+        connection: SharedConnection,
+        may_wait: impl FnOnce() -> bool,
+    ) -> bool {
         let table = self.lock();
         let is_free = table.parked.full_for(owner, self.caps).is_none();
-        let line_has_room = table.line_has_room(owner, self.caps);
+        let line_has_room = table.line.has_room(owner, connection, self.caps);
         drop(table);
         is_free || line_has_room && may_wait()
     }
@@ -152,11 +161,11 @@ impl ParkedCalls {
     /// The call leaves the line; a place that was just granted goes to the next call.
     pub(super) async fn place(
         self: &Arc<Self>,
-        owner: OwnerKey,
         upstream: Arc<str>,
         link: Arc<ModernClientLink>,
         patience: Duration,
     ) -> Option<ParkingPermit> {
+        let owner = link.desk.owner;
         let spot = Spot { owner, upstream };
         let cap = match self.enter(spot.clone(), link, patience) {
             Entry::Placed(place) => return Some(place),
@@ -185,7 +194,8 @@ impl ParkedCalls {
         let Some(cap) = table.parked.full(&spot, self.caps) else {
             return Entry::Placed(self.seat(&mut table, spot, link));
         };
-        if patience.is_zero() || !table.line_has_room(spot.owner, self.caps) {
+        let connection = link.desk.connection;
+        if patience.is_zero() || !table.line.has_room(spot.owner, connection, self.caps) {
             return Entry::Full(cap);
         }
         let (sender, granted) = oneshot::channel();
@@ -193,7 +203,7 @@ impl ParkedCalls {
             link,
             granted: sender,
         };
-        let number = table.line.join(spot.clone(), waiter);
+        let number = table.line.join(spot.clone(), connection, waiter);
         drop(table);
         let parking = Arc::clone(self);
         let waiting = Waiting {
@@ -253,12 +263,6 @@ impl ParkedCalls {
 
     fn lock(&self) -> MutexGuard<'_, ParkingTable> {
         lock(&self.table)
-    }
-}
-
-impl ParkingTable {
-    fn line_has_room(&self, owner: OwnerKey, caps: ParkingCaps) -> bool {
-        self.line.of(owner) < caps.waiting_per_principal && self.line.len() < caps.waiting_total
     }
 }
 

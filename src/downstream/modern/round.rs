@@ -258,7 +258,7 @@ impl ModernClientLink {
         let upstream = self.upstream().map_or_else(unknown, Arc::clone);
         let patience = self.desk.relay.ask_wait(&upstream).unwrap_or_default();
         let parking = &self.desk.parking;
-        let place = parking.place(self.desk.owner, upstream, me, patience).await;
+        let place = parking.place(upstream, me, patience).await;
         let mut state = self.lock();
         let Some(place) = place else {
             state.rounds.refuse();

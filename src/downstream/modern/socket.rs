@@ -255,6 +255,7 @@ impl McpService {
             envelope,
             patience: self.settings.limits.call_wait,
             share: channel.reply_share().cloned(),
+            connection: None,
         };
         let service = Arc::clone(self);
         let about = record;

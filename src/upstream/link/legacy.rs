@@ -30,6 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use bytes::Bytes;
+use futures_util::future::OptionFuture;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -187,8 +188,7 @@ impl LegacyLink {
         if self.ended.load(Ordering::Acquire) {
             drop(lock(&self.current).take());
             self.changed.notify_waiters();
-            self.draining.close().await;
-            connection.close().await;
+            tokio::join!(self.draining.close(), connection.close());
             return Err(LinkError::Cancelled);
         }
         let declared = connection.declared();
@@ -377,16 +377,21 @@ impl LegacyLink {
         }
     }
 
-    pub(super) async fn close(&self) {
+    /// Closes the link and its connections, for good.
+    ///
+    /// # Cancel safety
+    /// Closes them in any case, in tasks of their own.
+    pub(super) fn close(&self) -> impl Future<Output = ()> + Send + use<> {
         self.ended.store(true, Ordering::Release);
         drop(lock(&self.started).take());
         let connection = lock(&self.current).take();
-        // Whoever looks before now finds a connection that says nothing of its end.
+        // Who looks before now finds a connection that says nothing of its end.
         self.changed.notify_waiters();
-        self.draining.close().await;
-        if let Some(connection) = connection {
-            connection.close().await;
+        let draining = self.draining.close();
+        let current = OptionFuture::from(connection.map(|connection| connection.close()));
+        let extra = self.extra_connections.close();
+        async move {
+            tokio::join!(draining, current, extra);
         }
-        self.extra_connections.close().await;
     }
 }

@@ -21,6 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::OptionFuture;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -331,11 +333,21 @@ impl ModernServerLink {
     }
 
     /// Closes the link and its child, for good.
-    pub(super) async fn close(&self) {
+    ///
+    /// # Cancel safety
+    /// Closes it in any case, in a task of its own.
+    pub(super) fn close(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         self.closed.cancel();
-        if let ModernWire::Pipe(pipe) = &self.wire {
-            pipe.close().await;
-        }
+        let link = Arc::clone(self);
+        let closing = self.pipe().is_some().then(|| {
+            let limit = self.settings.closing_limit();
+            self.settings.tasks.finish(limit, async move {
+                if let Some(pipe) = link.pipe() {
+                    pipe.close().await;
+                }
+            })
+        });
+        OptionFuture::from(closing).map(drop)
     }
 
     /// Whether upstream and client both declare an extension that is unknown to the gateway.

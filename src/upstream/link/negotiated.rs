@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use moka::sync::Cache;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(in crate::upstream) use link::EraLink;
@@ -42,6 +43,8 @@ pub(in crate::upstream) struct EraCell {
     probing: SharedFailure<FruitlessProbe>,
     /// When evidence last made us ask again.
     reconsidered: Mutex<Option<Instant>>,
+    /// Told when what is believed has changed.
+    learnt: watch::Sender<()>,
 }
 
 /// Between two probes that evidence asks for: an upstream that refuses everybody is not asked what
@@ -73,6 +76,15 @@ enum EraVerdict {
     Legacy,
     /// With what it declared to whoever asked last.
     Modern(Arc<ServerDeclaration>),
+}
+
+impl EraVerdict {
+    fn era(&self) -> Era {
+        match self {
+            Self::Legacy => Era::Legacy,
+            Self::Modern(_) => Era::Modern,
+        }
+    }
 }
 
 /// A probe after which nothing is known for certain.
@@ -131,6 +143,7 @@ impl EraCell {
                 .build(),
             probing: SharedFailure::default(),
             reconsidered: Mutex::default(),
+            learnt: watch::Sender::default(),
         }
     }
 
@@ -223,6 +236,8 @@ impl EraCell {
             .is_some_and(|known| matches!(known.verdict, EraVerdict::Modern(_)))
         {
             *known = None;
+            drop(known);
+            self.learnt.send_replace(());
             LABELED.upstream_downgraded.add(&self.name, 1);
             tracing::warn!(upstream = %self.name, "upstream no longer speaks the modern era, for now");
         }
@@ -270,7 +285,11 @@ impl EraCell {
     fn note_sessions(&self, found: SessionSupport) {
         let is_kept = |sessions: &SessionSupport| matches!(sessions, SessionSupport::Kept);
         let before = lock(&self.sessions).replace(found);
-        match (before.as_ref().map(is_kept), is_kept(&found)) {
+        let before = before.as_ref().map(is_kept);
+        if before != Some(is_kept(&found)) {
+            self.learnt.send_replace(());
+        }
+        match (before, is_kept(&found)) {
             (None | Some(false), true) => {
                 tracing::info!(upstream = %self.name, "upstream keeps legacy sessions as well");
             }
@@ -327,6 +346,9 @@ impl EraCell {
             self.bereft.invalidate_all();
         }
         let before = before.map(|known| known.verdict);
+        if before.as_ref().map(EraVerdict::era) != Some(verdict.era()) {
+            self.learnt.send_replace(());
+        }
         match (before, verdict) {
             (Some(EraVerdict::Modern(_)), EraVerdict::Legacy) => {
                 LABELED.upstream_downgraded.add(&self.name, 1);

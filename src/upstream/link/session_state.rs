@@ -67,7 +67,8 @@ impl FollowedUris {
     }
 }
 
-/// Takes the error of a link whose stream was open, broke off, and is refused now. One by default ignores it.
+/// Takes the error of a link whose stream is refused, in the legacy era of one that was open before. One by default
+/// ignores it.
 #[derive(Clone, Default)]
 pub(super) struct Doubt(Option<Arc<TakeError>>);
 

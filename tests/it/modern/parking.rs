@@ -512,7 +512,7 @@ async fn call_that_may_not_even_wait_is_of_a_client_that_cannot_be_asked() {
 #[tokio::test]
 async fn calls_parked_at_one_upstream_leave_places_to_others() {
     let gw = Setup::open()
-        .stub("stub", &[])
+        .stub_with("stub", &[], "ask_wait = \"2s\"")
         .stub("other", &[])
         .toml("[limits]\nparked_per_upstream = 1")
         .start()
@@ -553,7 +553,7 @@ async fn at_the_cap_a_client_keeps_its_extensions() {
 #[tokio::test]
 async fn questions_asked_together_are_refused_alike() {
     let gw = Setup::open()
-        .stub("stub", &[])
+        .stub_with("stub", &[], "ask_wait = \"2s\"")
         .toml("[limits]\nparked_per_principal = 1")
         .start()
         .await;

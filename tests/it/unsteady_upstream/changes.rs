@@ -260,3 +260,49 @@ async fn a_page_where_there_was_a_stream_before_a_pause_is_no_refusal() {
     .await;
     gw.stop().await;
 }
+
+const CHANGED: &str =
+    "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n";
+
+// Spec: BRIDGING §3.4: who only listens makes no call that would open it.
+#[rstest]
+#[tokio::test]
+async fn stream_that_is_refused_for_a_while_is_heard_again(#[values(403, 405)] status: u16) {
+    let up = Upstream::start(move |what, before| match (what, before) {
+        ("GET", 0) => Does::Events(vec![(0, ": hello\n\n")], None),
+        ("GET", 1) => Does::Status(status, ""),
+        ("GET", _) => Does::Events(vec![(0, CHANGED), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let mut stream = user.listen().await;
+    eventually("it is tried again", async || {
+        (up.count("GET") == 3).then_some(())
+    })
+    .await;
+    let told = stream.message().await.expect("a notice");
+    assert_eq!(told["method"], "notifications/tools/list_changed");
+    gw.stop().await;
+}
+
+// Spec: BRIDGING §3.4: what the upstream announces in that call would be lost.
+#[tokio::test]
+async fn call_between_two_get_streams_waits_for_the_second() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("GET", 0) => Does::Events(vec![(0, CHANGED)], None),
+        ("GET", _) => Does::Events(vec![(0, ": hello\n\n"), (60_000, "")], None),
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let mut stream = user.listen().await;
+    stream.message().await.expect("a notice");
+    assert!(outcome(&user, "first").await.contains("done"));
+    let seen = up.seen.lock().unwrap().clone();
+    let before = seen.iter().take_while(|what| *what != "call first");
+    assert_eq!(before.filter(|what| *what == "GET").count(), 2, "{seen:?}");
+    gw.stop().await;
+}

@@ -138,3 +138,40 @@ async fn an_upstream_that_redirects_says_what_is_to_be_done(
     assert!(said.contains("HTTP status 307, a redirection"), "{said}");
     gw.stop().await;
 }
+
+/// `initialize` of an upstream that logs.
+const LOGS: &[u8] = br#"{"jsonrpc":"2.0","id":1,"result":{"protocolVersion":"2025-11-25","serverInfo":{"name":"logs","version":"1"},"capabilities":{"tools":{},"logging":{}}}}"#;
+
+// Spec: SPEC U-04.
+#[tokio::test]
+async fn session_whose_caller_goes_while_it_is_opened_is_ended() {
+    let up = Upstream::start(|what, before| match (what, before) {
+        ("initialize", _) => Does::Labelled(["mcp-session-id", "a-session"], LOGS),
+        ("call again", 0) => Does::Status(404, ""),
+        // The level of the session before is told to the next one.
+        ("logging/setLevel", 1) => Does::Hang,
+        _ => Does::Usual,
+    })
+    .await;
+    let gw = up.behind(LEGACY).await;
+    let level = json!({"io.modelcontextprotocol/logLevel": "debug"});
+    let user = Modern::new(gw.anonymous(), "/mcp/up").meta(level);
+    user.call("first", json!({})).await.expect("a result");
+    let params = json!({"name": "again", "arguments": {}});
+    let message = user.request(&json!("gone"), "tools/call", params);
+    {
+        let mut exchange = std::pin::pin!(user.post(&message));
+        tokio::select! {
+            _ = &mut exchange => panic!("the session is not open"),
+            () = eventually("its level", async || {
+                (up.hanging.load(Ordering::SeqCst) == 1).then_some(())
+            }) => {}
+        }
+    }
+    assert_eq!(up.count("DELETE"), 0);
+    eventually("the end of the session", async || {
+        (up.count("DELETE") == 1).then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

@@ -3,7 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use super::ParkingCaps;
 use crate::call::OwnerKey;
+use crate::downstream::listener::ConnectionId;
 use crate::sync::keyed_counter::KeyedCounter;
 
 /// Whose call is parked, and at which upstream: each has a cap of its own.
@@ -13,13 +15,17 @@ pub(super) struct Spot {
     pub(super) upstream: Arc<str>,
 }
 
+/// The HTTP/2 connection on which a call waits, where its exchange is one of the connection's streams.
+pub(in crate::downstream::modern) type SharedConnection = Option<ConnectionId>;
+
 /// The waiting calls. Those of one [`Spot`] share a lane, since the same caps keep them all waiting: a look for the
 /// next call reads the head of each lane only.
 #[derive(Debug)]
 pub(super) struct Line<W> {
     /// No lane is empty; numbers grow along a lane.
-    lanes: HashMap<Spot, VecDeque<(u64, W)>>,
+    lanes: HashMap<Spot, VecDeque<(u64, SharedConnection, W)>>,
     owners: KeyedCounter<OwnerKey>,
+    connections: KeyedCounter<ConnectionId>,
     count: usize,
     next: u64,
 }
@@ -29,6 +35,7 @@ impl<W> Default for Line<W> {
         Self {
             lanes: HashMap::new(),
             owners: KeyedCounter::default(),
+            connections: KeyedCounter::default(),
             count: 0,
             next: 0,
         }
@@ -36,33 +43,37 @@ impl<W> Default for Line<W> {
 }
 
 impl<W> Line<W> {
-    /// Waiting calls.
-    pub(super) fn len(&self) -> usize {
-        self.count
-    }
-
-    /// Waiting calls of one principal.
-    pub(super) fn of(&self, owner: OwnerKey) -> usize {
-        self.owners.of(&owner)
+    /// Whether one more call of a principal may wait, on this connection.
+    pub(super) fn has_room(
+        &self,
+        owner: OwnerKey,
+        connection: SharedConnection,
+        caps: ParkingCaps,
+    ) -> bool {
+        let on_connection = connection.map_or(0, |connection| self.connections.of(&connection));
+        self.owners.of(&owner) < caps.waiting_per_principal
+            && on_connection < caps.waiting_per_connection
+            && self.count < caps.waiting_total
     }
 
     /// Adds a call behind all others; returns its number for [`Line::leave`].
-    pub(super) fn join(&mut self, spot: Spot, waiter: W) -> u64 {
+    pub(super) fn join(&mut self, spot: Spot, connection: SharedConnection, waiter: W) -> u64 {
         let number = self.next;
         self.next += 1;
         self.count += 1;
         self.owners.add(spot.owner);
-        self.lanes
-            .entry(spot)
-            .or_default()
-            .push_back((number, waiter));
+        if let Some(connection) = connection {
+            self.connections.add(connection);
+        }
+        let lane = self.lanes.entry(spot).or_default();
+        lane.push_back((number, connection, waiter));
         number
     }
 
     /// Takes out a call that still waits.
     pub(super) fn leave(&mut self, spot: &Spot, number: u64) -> Option<W> {
         let lane = self.lanes.get(spot)?;
-        let at = lane.binary_search_by_key(&number, |(number, _)| *number);
+        let at = lane.binary_search_by_key(&number, |(number, ..)| *number);
         self.take(spot, at.ok()?)
     }
 
@@ -78,11 +89,14 @@ impl<W> Line<W> {
 
     fn take(&mut self, spot: &Spot, at: usize) -> Option<W> {
         let lane = self.lanes.get_mut(spot)?;
-        let (_, waiter) = lane.remove(at)?;
+        let (_, connection, waiter) = lane.remove(at)?;
         if lane.is_empty() {
             self.lanes.remove(spot);
         }
         self.owners.remove(&spot.owner);
+        if let Some(connection) = connection {
+            self.connections.remove(&connection);
+        }
         self.count -= 1;
         Some(waiter)
     }
@@ -105,26 +119,53 @@ mod tests {
     fn oldest_call_whose_spot_is_free_comes_first() {
         let mut line = Line::default();
         let (one, other) = (spot("ada", "a"), spot("bob", "b"));
-        line.join(one.clone(), "first");
-        line.join(other.clone(), "second");
-        line.join(one.clone(), "third");
+        line.join(one.clone(), None, "first");
+        line.join(other.clone(), None, "second");
+        line.join(one.clone(), None, "third");
         assert_eq!(line.take_oldest(|spot| *spot == other).unwrap().1, "second");
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "first");
         assert_eq!(line.take_oldest(|_| false), None);
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "third");
-        assert_eq!(line.len(), 0);
+        assert_eq!(line.count, 0);
     }
 
     #[test]
     fn call_that_leaves_holds_up_no_other() {
         let mut line = Line::default();
         let ada = spot("ada", "a");
-        let numbers = ["first", "second", "third"].map(|name| line.join(ada.clone(), name));
+        let numbers = ["first", "second", "third"].map(|name| line.join(ada.clone(), None, name));
         assert_eq!(line.leave(&ada, numbers[1]), Some("second"));
         assert_eq!(line.leave(&ada, numbers[1]), None);
-        assert_eq!(line.of(ada.owner), 2);
+        assert_eq!(line.owners.of(&ada.owner), 2);
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "first");
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "third");
-        assert_eq!((line.of(ada.owner), line.len()), (0, 0));
+        assert_eq!((line.owners.of(&ada.owner), line.count), (0, 0));
+    }
+
+    // Else several principals behind one proxy could fill its connection, and no answer would reach us on it.
+    #[test]
+    fn waiting_calls_leave_streams_of_their_connection_to_answers() {
+        let caps = ParkingCaps {
+            per_principal: 1,
+            per_upstream: 1,
+            total: 1,
+            waiting_per_principal: 2,
+            waiting_per_connection: 3,
+            waiting_total: 100,
+        };
+        let (ada, bob) = (spot("ada", "a"), spot("bob", "a"));
+        let (shared, other) = (Some(ConnectionId::next()), Some(ConnectionId::next()));
+        let mut line = Line::default();
+        line.join(ada.clone(), shared, ());
+        let second = line.join(ada.clone(), shared, ());
+        assert!(!line.has_room(ada.owner, shared, caps));
+        assert!(line.has_room(bob.owner, shared, caps));
+        line.join(bob.clone(), shared, ());
+        assert!(!line.has_room(bob.owner, shared, caps));
+        for elsewhere in [other, None] {
+            assert!(line.has_room(bob.owner, elsewhere, caps), "{elsewhere:?}");
+        }
+        line.leave(&ada, second);
+        assert!(line.has_room(bob.owner, shared, caps));
     }
 }

@@ -1,10 +1,11 @@
-//! The GET stream of an upstream session: kept open, resumed, and whether it is open now.
+//! The GET stream of an upstream session: kept open, resumed, and whether it is open or being opened now.
 //! Spec: SPEC U-10, T-27.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::http_session::{HttpSession, is_event_stream, is_gone, retry_after};
@@ -17,13 +18,65 @@ use crate::upstream::notice_feed::NoticeFeed;
 /// A stream that lasted this long was no failure, even without messages.
 const LASTING: Duration = Duration::from_secs(30);
 
-/// Why an upstream has no GET stream.
+/// Why a GET stream is not opened again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NoGetStream {
-    /// The upstream has no such streams, or none for us; the status it answered with.
-    Stream(u16),
+    /// The upstream has no such streams, or none for us.
+    Stream,
     /// The upstream had one, and no longer knows the session.
     Session,
+}
+
+/// What became of an attempt to open the GET stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GetStreamChange {
+    /// A stream is open that does not resume the one before.
+    Opened,
+    /// It was refused with this status, which says that there is none. It is tried again if there was one before.
+    Refused(u16),
+}
+
+/// Numbers the attempts to open the GET stream, and tells whether one is under way.
+#[derive(Debug, Default)]
+pub(super) struct OpeningAttempts {
+    last: AtomicU64,
+    /// The attempt under way; zero for none.
+    running: AtomicU64,
+    /// Told when `running` becomes zero.
+    over: Notify,
+    /// Ends the pause before an attempt.
+    hurry: Notify,
+}
+
+/// An attempt under way; answered, or given up, when dropped.
+struct OpeningAttempt {
+    session: Arc<HttpSession>,
+    number: u64,
+}
+
+impl OpeningAttempt {
+    fn of(session: &Arc<HttpSession>) -> Self {
+        let number = session.opening.last.fetch_add(1, Ordering::Relaxed) + 1;
+        session.opening.running.store(number, Ordering::Release);
+        Self {
+            session: Arc::clone(session),
+            number,
+        }
+    }
+}
+
+impl Drop for OpeningAttempt {
+    fn drop(&mut self) {
+        let OpeningAttempts { running, over, .. } = &self.session.opening;
+        let (order, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+        // A later attempt is not over with this one.
+        if running
+            .compare_exchange(self.number, 0, order, failed)
+            .is_ok()
+        {
+            over.notify_waiters();
+        }
+    }
 }
 
 /// How long to wait before the stream is opened again: twice as long each time that it was refused, or
@@ -81,41 +134,59 @@ impl HttpSession {
         &self.notice_feed
     }
 
-    /// Ready once the GET stream is open, or was refused, for the first time.
+    /// The number of the attempt to open the GET stream that has no answer yet, if one is under way. Numbers grow.
+    pub(crate) fn opening(&self) -> Option<u64> {
+        Some(self.opening.running.load(Ordering::Acquire)).filter(|number| *number != 0)
+    }
+
+    /// Resolves when no attempt to open the GET stream is under way. One that pauses after a stream that had ended
+    /// properly is made at once.
     ///
     /// # Cancel safety
     /// Safe.
     pub(crate) async fn answered(&self) {
-        self.answered.cancelled().await;
+        loop {
+            let over = self.opening.over.notified();
+            if self.opening().is_none() {
+                return;
+            }
+            self.opening.hurry.notify_waiters();
+            over.await;
+        }
     }
 
-    /// Keeps the GET stream open until the upstream turns out to have none, or to have forgotten the session; `on_open`
-    /// is called for each stream that does not resume the one before; `sink` awaits no reply. Resets `notice_feed`
-    /// first, so that `wait_until_live` waits for this stream instead of the outcome of an earlier one.
+    /// Keeps the GET stream open until the upstream turns out to have none, or to have forgotten the session;
+    /// `on_change` is told of each stream that does not resume the one before, and of each refusal; `sink` awaits no
+    /// reply. Where there was a stream in this session, a refused one is tried again, after 1 s to 1 min. Resets
+    /// `notice_feed` first, so that `wait_until_live` waits for this stream instead of the outcome of an earlier one.
     ///
     /// # Cancel safety
     /// Dropping the future closes the stream.
     pub(crate) fn listen(
         self: Arc<Self>,
-        on_open: impl FnMut() + Send,
+        on_change: impl FnMut(GetStreamChange) + Send,
         sink: impl MessageSink,
     ) -> impl Future<Output = NoGetStream> + Send {
         self.notice_feed.end();
-        self.keep_listening(on_open, sink)
+        let attempt = OpeningAttempt::of(&self);
+        self.keep_listening(attempt, on_change, sink)
     }
 
     async fn keep_listening(
         self: Arc<Self>,
-        mut on_open: impl FnMut() + Send,
+        first: OpeningAttempt,
+        mut on_change: impl FnMut(GetStreamChange) + Send,
         mut sink: impl MessageSink,
     ) -> NoGetStream {
         let mut place = StreamCursor::default();
         let mut backoff = ReopenBackoff::default();
+        let mut attempt = Some(first);
         loop {
+            let answering = attempt.take().unwrap_or_else(|| OpeningAttempt::of(&self));
             let last = place.last_event.clone();
             let headers = self.headers(None).with(LAST_EVENT_ID, last);
             let answer = self.client.listen(headers).await;
-            self.answered.cancel();
+            drop(answering);
             let was_open = self.was_open.load(Ordering::Relaxed);
             let wait = match answer {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
@@ -124,12 +195,16 @@ impl HttpSession {
                     let mut body = response.into_body();
                     let _ears = OpenGetStream::open(&self.notice_feed);
                     if place.last_event.is_none() {
-                        on_open();
+                        on_change(GetStreamChange::Opened);
                     }
                     if let Err(error) = self.read_once(&mut body, &mut place, &mut sink).await {
                         tracing::warn!(error = chain(&error), "upstream event stream is invalid");
                     }
                     let is_good = place.events > events || since.elapsed() >= LASTING;
+                    // What comes until the next stream is lost, and the upstream asks for no pause: a call ends it.
+                    if is_good && place.last_event.is_none() && place.retry.is_none() {
+                        attempt = Some(OpeningAttempt::of(&self));
+                    }
                     backoff.ended(is_good, &place)
                 }
                 // The position is no longer kept there: go on from now.
@@ -146,18 +221,30 @@ impl HttpSession {
                     if response.status().is_client_error()
                         || response.status().is_success() && !was_open =>
                 {
+                    let status = response.status();
                     self.notice_feed.refused();
                     // An upstream without such streams may say 404 as well, or 400.
-                    let unknown = is_gone(response.status()) || response.status() == 400;
-                    return if was_open && unknown && self.has_session() {
-                        NoGetStream::Session
-                    } else {
-                        NoGetStream::Stream(response.status().as_u16())
-                    };
+                    let unknown = is_gone(status) || status == 400;
+                    if was_open && unknown && self.has_session() {
+                        return NoGetStream::Session;
+                    }
+                    on_change(GetStreamChange::Refused(status.as_u16()));
+                    if !was_open {
+                        return NoGetStream::Stream;
+                    }
+                    backoff.failed(retry_after(response.headers()).max(place.retry))
                 }
                 Ok(_) | Err(_) => backoff.failed(place.retry),
             };
-            tokio::time::sleep(wait).await;
+            self.pause(wait, attempt.is_some()).await;
+        }
+    }
+
+    /// Waits before the next attempt; `may_hurry` where a call may end the wait.
+    async fn pause(&self, wait: Duration, may_hurry: bool) {
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = self.opening.hurry.notified(), if may_hurry => {}
         }
     }
 }

@@ -8,11 +8,11 @@ use bytes::Bytes;
 use http::header::{CONTENT_TYPE, DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use jiff::fmt::rfc2822;
-use tokio_util::sync::CancellationToken;
 
 use super::body::UpstreamBody;
 use super::client::{HttpClient, MessageHeaders, RetryRule};
 use super::exchange_error::ExchangeError;
+use super::get_stream::OpeningAttempts;
 use super::non_mcp_response;
 use super::reading::StreamCursor;
 use super::sink::MessageSink;
@@ -56,8 +56,8 @@ pub struct HttpSession {
     pub(super) notice_feed: NoticeFeed,
     /// Whether the GET stream was ever open.
     pub(super) was_open: AtomicBool,
-    /// Cancelled once the upstream has answered a GET, with any status.
-    pub(super) answered: CancellationToken,
+    /// The attempts to open the GET stream.
+    pub(super) opening: OpeningAttempts,
 }
 
 impl HttpSession {
@@ -73,7 +73,7 @@ impl HttpSession {
             is_lost: AtomicBool::new(false),
             notice_feed: NoticeFeed::default(),
             was_open: AtomicBool::new(false),
-            answered: CancellationToken::new(),
+            opening: OpeningAttempts::default(),
         }
     }
 

@@ -284,6 +284,9 @@ impl LegacyConnection {
         *lock(&pending.reply) = Some(sender);
         let pending = Arc::new(pending);
         lock(&self.pending).insert(pending.id, Arc::clone(&pending));
+        if self.is_pipe() {
+            self.clocks.begin(&pending.activity);
+        }
         (InFlight::new(Arc::clone(self), pending), receiver)
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -23,6 +24,7 @@ use crate::cause::chain;
 use crate::process::HoldGuard;
 use crate::protocol::RequestId;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
+use crate::upstream::deadlines::PipeClocks;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::abandoned_calls::GivenUp;
 use crate::upstream::lock;
@@ -39,6 +41,8 @@ pub(super) struct LegacyConnection {
     declared: Arc<ServerDeclaration>,
     pub(super) next_id: AtomicU64,
     pub(super) pending: Mutex<HashMap<u64, Arc<PendingReply>>>,
+    /// The idle clocks of `pending`, on a pipe.
+    pub(super) clocks: Arc<PipeClocks>,
     /// Calls that have become tasks.
     pub(super) task_progress: TaskProgress,
     /// Calls that may become tasks, dropped before their reply.
@@ -78,6 +82,7 @@ impl LegacyConnection {
             declared,
             next_id: AtomicU64::new(2),
             pending: Mutex::default(),
+            clocks: Arc::default(),
             task_progress: TaskProgress::default(),
             given_up: GivenUp::default(),
             asking: Mutex::default(),
@@ -224,8 +229,17 @@ impl LegacyConnection {
     }
 
     /// Ends the connection politely. An HTTP session that the upstream has forgotten needs no end.
-    pub(super) async fn close(&self) {
+    ///
+    /// # Cancel safety
+    /// Ends it in any case, in a task of its own.
+    pub(super) fn close(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         self.closed.cancel();
+        let (this, limit) = (Arc::clone(self), self.settings.closing_limit());
+        let closing = async move { this.part().await };
+        self.settings.tasks.finish(limit, closing)
+    }
+
+    async fn part(&self) {
         let limit = self.settings.upstream.connect_timeout;
         if self.is_pipe() {
             self.wire.close(limit).await;
@@ -272,6 +286,25 @@ impl LegacyConnection {
         }
         for (_, question) in lock(&self.asking).drain() {
             question.cancel();
+        }
+    }
+}
+
+impl Drop for LegacyConnection {
+    /// Closes the GET stream and the session of a connection that was given up before it was closed, as by a caller
+    /// that went while it was opened.
+    fn drop(&mut self) {
+        if self.closed.is_cancelled() {
+            return;
+        }
+        self.closed.cancel();
+        let LegacyWire::Http(http) = &self.wire else {
+            return;
+        };
+        if http.has_session() && !self.is_closed() && Handle::try_current().is_ok() {
+            let (http, limit) = (Arc::clone(http), self.settings.upstream.connect_timeout);
+            let closing = async move { http.close().await };
+            drop(self.settings.tasks.finish(limit, closing));
         }
     }
 }

@@ -4,6 +4,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
 
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+
 use super::LegacyLink;
 use super::connection::LegacyConnection;
 use crate::upstream::lock;
@@ -32,11 +35,12 @@ impl DrainingConnections {
     }
 
     /// Closes all retired connections, even with running calls.
-    pub(super) async fn close(&self) {
+    ///
+    /// # Cancel safety
+    /// Closes them in any case.
+    pub(super) fn close(&self) -> impl Future<Output = ()> + Send + use<> {
         let all = std::mem::take(&mut *lock(&self.0));
-        for connection in all {
-            connection.close().await;
-        }
+        join_all(all.iter().map(LegacyConnection::close)).map(drop)
     }
 }
 

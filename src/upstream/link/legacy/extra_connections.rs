@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 
 use super::connection::LegacyConnection;
@@ -83,12 +84,13 @@ impl ExtraConnections {
     }
 
     /// Closes all connections, for good.
-    pub(super) async fn close(&self) {
+    ///
+    /// # Cancel safety
+    /// Closes them in any case.
+    pub(super) fn close(&self) -> impl Future<Output = ()> + Send + use<> {
         self.ended.store(true, Ordering::Release);
         let open = std::mem::take(&mut *lock(&self.open));
-        for connection in open {
-            connection.close().await;
-        }
+        join_all(open.iter().map(LegacyConnection::close)).map(drop)
     }
 
     /// Drops all unused connections but one. Children are kept: they are stopped when idle, and take longer to start

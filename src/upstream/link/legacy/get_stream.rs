@@ -14,7 +14,7 @@ use super::wire::LegacyWire;
 use crate::call::{Call, Notice};
 use crate::protocol::{Era, Message};
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::http::get_stream::NoGetStream;
+use crate::upstream::carrier::http::get_stream::{GetStreamChange, NoGetStream};
 use crate::upstream::carrier::http::http_session::HttpSession;
 use crate::upstream::carrier::http::sink::MessageSink;
 use crate::upstream::error::LinkError;
@@ -45,13 +45,15 @@ pub(super) struct GetStream {
     /// Whether it is open for calls, and its head was waited for.
     is_called: AtomicBool,
     is_awaited: AtomicBool,
+    /// The latest attempt to open it that a call has waited for.
+    awaited: AtomicU64,
     /// When a call was last here, in milliseconds since `begun`.
     called_ms: AtomicU64,
     begun: Instant,
     /// Whether it was open before, and whether a call was sent before that.
     was_open: AtomicBool,
     is_late: AtomicBool,
-    /// Whether the upstream refused the stream.
+    /// Whether the upstream refused the stream when last asked.
     is_refused: AtomicBool,
     /// The resources that the link follows, and where it reports doubts of its era.
     state: OnceLock<SessionState>,
@@ -65,6 +67,7 @@ impl Default for GetStream {
             is_asked: AtomicBool::new(false),
             is_called: AtomicBool::new(false),
             is_awaited: AtomicBool::new(false),
+            awaited: AtomicU64::new(0),
             called_ms: AtomicU64::new(0),
             begun: Instant::now(),
             was_open: AtomicBool::new(false),
@@ -139,27 +142,21 @@ impl LegacyConnection {
             (None, true) => {
                 let stop = self.closed.child_token();
                 *listener = Some(stop.clone());
-                let (opening, this) = (Arc::downgrade(self), Arc::downgrade(self));
+                let (changing, this) = (Arc::downgrade(self), Arc::downgrade(self));
                 let forgotten = Arc::downgrade(self);
-                let on_open = move || {
-                    if let Some(this) = opening.upgrade() {
-                        let again = this.get_stream.was_open.swap(true, Ordering::Relaxed);
-                        this.hears(again);
+                let on_change = move |change| {
+                    if let Some(this) = changing.upgrade() {
+                        this.get_stream_changed(change);
                     }
                 };
-                let listen = Arc::clone(http).listen(on_open, Heard(this));
+                let listen = Arc::clone(http).listen(on_change, Heard(this));
                 self.settings.tasks.spawn_service(async move {
-                    let refused = tokio::select! {
-                        refused = listen => refused,
+                    let none = tokio::select! {
+                        none = listen => none,
                         () = stop.cancelled() => return,
                     };
-                    let Some(this) = forgotten.upgrade() else {
-                        return;
-                    };
-                    if let NoGetStream::Stream(status) = refused {
-                        this.get_stream.is_refused.store(true, Ordering::Relaxed);
-                        this.doubt(status);
-                    } else if !this.is_closed() {
+                    let this = forgotten.upgrade().filter(|this| !this.is_closed());
+                    if let (NoGetStream::Session, Some(this)) = (none, this) {
                         LABELED.upstream_lost.add(&this.settings.name, 1);
                         this.forget();
                     }
@@ -170,6 +167,21 @@ impl LegacyConnection {
                 *listener = None;
             }
             _ => {}
+        }
+    }
+
+    fn get_stream_changed(&self, change: GetStreamChange) {
+        let get_stream = &self.get_stream;
+        match change {
+            GetStreamChange::Opened => {
+                get_stream.is_refused.store(false, Ordering::Relaxed);
+                let again = get_stream.was_open.swap(true, Ordering::Relaxed);
+                self.hears(again);
+            }
+            GetStreamChange::Refused(status) => {
+                get_stream.is_refused.store(true, Ordering::Relaxed);
+                self.doubt(status);
+            }
         }
     }
 
@@ -223,19 +235,22 @@ impl LegacyConnection {
         let LegacyWire::Http(http) = &self.wire else {
             return;
         };
-        if !self.get_stream.is_awaited.load(Ordering::Acquire) {
+        let get_stream = &self.get_stream;
+        let is_new = |attempt| attempt > get_stream.awaited.load(Ordering::Relaxed);
+        if !get_stream.is_awaited.load(Ordering::Acquire) || http.opening().is_some_and(is_new) {
             // Seldom, and a call need not have room for it.
             Box::pin(self.hear_calls(http)).await;
         }
-        self.get_stream.called();
+        get_stream.called();
     }
 
-    /// Opens the stream before the first call of a session, and waits for its head: what the upstream
-    /// announces in that call would be lost. It is closed a while after the last call.
+    /// Opens the stream before the first call of a session and after a quiet while, and waits for its head: what the
+    /// upstream announces in that call would be lost. So does a call that finds the stream being opened again. It is
+    /// closed a while after the last call.
     async fn hear_calls(self: &Arc<Self>, http: &HttpSession) {
         let get_stream = &self.get_stream;
         let is_refused = get_stream.is_refused.load(Ordering::Relaxed);
-        if is_refused || !http.has_session() || !self.can_push() {
+        if is_refused && http.opening().is_none() || !http.has_session() || !self.can_push() {
             return get_stream.is_awaited.store(true, Ordering::Release);
         }
         if !get_stream.is_called.swap(true, Ordering::AcqRel) {
@@ -244,6 +259,7 @@ impl LegacyConnection {
             let closing = close_after_calls(Arc::downgrade(self));
             self.settings.tasks.spawn_service(closing);
         }
+        let attempt = http.opening().unwrap_or_default();
         if timeout(HEAD, http.answered()).await.is_err() {
             get_stream.is_late.store(true, Ordering::Relaxed);
             tracing::debug!(
@@ -251,6 +267,7 @@ impl LegacyConnection {
                 "upstream GET stream has no head yet: the call is sent without"
             );
         }
+        get_stream.awaited.fetch_max(attempt, Ordering::Relaxed);
         get_stream.is_awaited.store(true, Ordering::Release);
     }
 

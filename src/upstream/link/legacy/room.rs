@@ -6,7 +6,7 @@ use super::connection::LegacyConnection;
 use super::wire::LegacyWire;
 use crate::budget::{EXEMPT_BYTES, ReplyLease, ReplyShare};
 use crate::protocol::Message;
-use crate::upstream::deadlines::PausedClock;
+use crate::upstream::deadlines::StoppedClocks;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 use crate::upstream::room::{PipeCalls, too_late};
@@ -22,16 +22,20 @@ impl PipeCalls for Weak<LegacyConnection> {
         of_call.or_else(|| connection.settings.intake.reply_share())
     }
 
-    fn pause(&self) -> Vec<PausedClock> {
-        let Some(connection) = self.upgrade() else {
-            return Vec::new();
-        };
-        let pending = lock(&connection.pending);
-        pending.values().map(|call| call.activity.pause()).collect()
+    fn stop_clocks(&self) -> Option<StoppedClocks> {
+        Some(self.upgrade()?.stop_clocks())
     }
 }
 
 impl LegacyConnection {
+    fn stop_clocks(&self) -> StoppedClocks {
+        self.clocks.stop(|| {
+            let pending = lock(&self.pending);
+            let activities = pending.values().map(|call| Arc::clone(&call.activity));
+            activities.collect::<Vec<_>>()
+        })
+    }
+
     /// Makes room for a message of a pipe that is a reply to a call: waits as long as the call does, and at most 10 s
     /// where the pipe serves several sessions. Then the call fails, and the message is to be dropped: `false`. A
     /// `lease` is the room taken while the message was read.
@@ -52,6 +56,8 @@ impl LegacyConnection {
             }
         };
         let len = message.bytes().len();
+        // No message behind this one is read.
+        let _stopped = (!lease.try_grow_to(len)).then(|| self.stop_clocks());
         tokio::select! {
             biased;
             () = call.activity.make_room(&mut lease, len) => {}

@@ -191,7 +191,6 @@ impl ModernServerLink {
         let mut current: Option<ListenStream> = None;
         let (mut pace, mut spacing) = (ListenBackoff::default(), OpeningInterval::default());
         let missed = &self.listening.missed;
-        let mut was_open = false;
         loop {
             let number = *wishes.borrow_and_update();
             let opened = self.follow(&mut current, number, &mut spacing).await;
@@ -212,7 +211,6 @@ impl ModernServerLink {
             }
             match opened {
                 Ok(fresh) => {
-                    was_open |= fresh;
                     let was_missed = fresh && missed.swap(false, Ordering::AcqRel);
                     if let Some(stream) = current.as_ref().filter(|_| was_missed) {
                         self.announce(&stream.filter);
@@ -223,9 +221,7 @@ impl ModernServerLink {
                 }
                 Err(error) => {
                     tracing::warn!(upstream = %self.settings.name, error = chain(&error), "no change notices");
-                    if was_open {
-                        self.state.doubt.raise(&error);
-                    }
+                    self.state.doubt.raise(&error);
                     tokio::select! {
                         _ = spacing.next(&mut wishes, number) => {}
                         () = tokio::time::sleep(pace.refused()) => {}

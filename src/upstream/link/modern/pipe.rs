@@ -18,6 +18,7 @@ use crate::protocol::{Message, extensions, json, meta};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::carrier::duplex::{DepartureFlag, DuplexReceiver, DuplexSender, DuplexSource};
 use crate::upstream::carrier::{LinkSettings, StartedConnection};
+use crate::upstream::deadlines::{PipeClocks, StoppedClocks};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::abandoned_calls::GivenUp;
 use crate::upstream::link::cancellation;
@@ -33,6 +34,8 @@ pub(super) struct ChildPipe {
     current: Mutex<Option<Arc<OpenPipe>>>,
     opening: tokio::sync::Mutex<()>,
     waiting: Mutex<HashMap<u64, PipeWaiter>>,
+    /// The idle clocks of `waiting`.
+    clocks: Arc<PipeClocks>,
     serial: AtomicU64,
     /// Calls dropped before their reply, with the requests that cancel their tasks.
     given_up: GivenUp<Message>,
@@ -70,6 +73,7 @@ impl ChildPipe {
             current: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             waiting: Mutex::default(),
+            clocks: Arc::default(),
             serial: AtomicU64::new(0),
             given_up: GivenUp::default(),
         }
@@ -158,6 +162,14 @@ impl ChildPipe {
         let waiting = lock(&self.waiting);
         let flights = waiting.values().map(|waiting| Arc::clone(&waiting.flight));
         flights.collect()
+    }
+
+    /// Stops the idle clocks of its requests while it is not read.
+    pub(super) fn stop_clocks(&self) -> StoppedClocks {
+        self.clocks.stop(|| {
+            let flights = self.flights().into_iter();
+            flights.map(|flight| Arc::clone(&flight.activity))
+        })
     }
 
     /// Takes the sender of the request `id`, with its flight.
@@ -311,6 +323,7 @@ impl ModernServerLink {
             reply: Some(reply),
         };
         lock(&pipe.waiting).insert(flight.id, entry);
+        pipe.clocks.begin(&flight.activity);
         let mut aloft = PipeCancellation {
             pipe,
             open: &open,

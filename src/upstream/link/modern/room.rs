@@ -5,7 +5,7 @@ use std::sync::Weak;
 use super::ModernServerLink;
 use crate::budget::{ReplyLease, ReplyShare};
 use crate::protocol::Message;
-use crate::upstream::deadlines::PausedClock;
+use crate::upstream::deadlines::StoppedClocks;
 use crate::upstream::error::LinkError;
 use crate::upstream::room::{PipeCalls, too_late};
 
@@ -18,11 +18,8 @@ impl PipeCalls for Weak<ModernServerLink> {
         of_call.or_else(|| link.settings.intake.reply_share())
     }
 
-    fn pause(&self) -> Vec<PausedClock> {
-        let link = self.upgrade();
-        let flights = link.as_ref().and_then(|link| Some(link.pipe()?.flights()));
-        let flights = flights.unwrap_or_default();
-        flights.iter().map(|it| it.activity.pause()).collect()
+    fn stop_clocks(&self) -> Option<StoppedClocks> {
+        Some(self.upgrade()?.pipe()?.stop_clocks())
     }
 }
 
@@ -43,6 +40,8 @@ impl ModernServerLink {
         };
         let mut lease = lease.unwrap_or_else(|| room.share.lease());
         let len = message.bytes().len();
+        // No message behind this one is read.
+        let _stopped = (!lease.try_grow_to(len)).then(|| pipe.stop_clocks());
         let has_room = tokio::select! {
             biased;
             () = flight.activity.make_room(&mut lease, len) => true,

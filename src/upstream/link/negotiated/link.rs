@@ -6,6 +6,7 @@ mod reconsideration;
 mod resolve;
 mod watch;
 
+use std::future::ready;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
@@ -245,10 +246,12 @@ impl EraLink {
         let inner = self.inner().await?;
         let opened = inner.open().await;
         self.settle(&inner, &opened).await;
-        if matches!(opened, Err(LinkError::Handshake(_)))
-            && let Some(other) = Box::pin(self.reconsider(&inner)).await
-        {
-            return other.open().await;
+        if let Err(error @ LinkError::Handshake(_)) = &opened {
+            if let Some(other) = Box::pin(self.reconsider(&inner)).await {
+                return other.open().await;
+            }
+            // It may be too soon to ask again, and who only listens makes no call that would.
+            self.state.doubt.raise(error);
         }
         opened
     }
@@ -279,11 +282,10 @@ impl EraLink {
         }
     }
 
-    async fn close_inner(&self) {
+    /// Closes the current link, whether or not the future is polled.
+    fn close_inner(&self) -> BoxFuture<'static, ()> {
         let inner = lock(&self.current).take();
-        if let Some(inner) = inner {
-            inner.close().await;
-        }
+        inner.map_or_else(|| Box::pin(ready(())) as _, |inner| inner.close())
     }
 }
 
@@ -331,10 +333,11 @@ impl NegotiatedState {
         }
     }
 
-    async fn close(&self) {
+    /// Closes the link, whether or not the future is polled, which resolves when that is done.
+    fn close(&self) -> BoxFuture<'static, ()> {
         match self {
-            Self::Legacy { link, .. } => link.close().await,
-            Self::Modern(link) => link.close().await,
+            Self::Legacy { link, .. } => Box::pin(link.close()),
+            Self::Modern(link) => Box::pin(link.close()),
         }
     }
 }
@@ -408,9 +411,7 @@ impl UpstreamLink for EraLink {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(async move {
-            self.ended.store(true, Ordering::Release);
-            self.close_inner().await;
-        })
+        self.ended.store(true, Ordering::Release);
+        self.close_inner()
     }
 }

@@ -1,13 +1,10 @@
 //! The change of a link to the other era, after evidence against the one it speaks. Spec: SPEC U-07.
 
-use std::sync::atomic::Ordering;
-
 use super::{EraLink, NegotiatedState, contradiction};
 use crate::call::{Call, Reply};
 use crate::protocol::{Era, Message};
 use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
-use crate::upstream::lock;
 
 impl EraLink {
     /// Asks again what the upstream speaks, after evidence against the era of `was`; not where another
@@ -34,7 +31,7 @@ impl EraLink {
             fresh.close().await;
             return None;
         }
-        let put = self.put(&fresh).await;
+        let put = self.put(&fresh);
         // Also where the session has ended meanwhile: nothing else would close it.
         was.close().await;
         put.ok()?;
@@ -68,8 +65,15 @@ impl EraLink {
                 continue;
             }
             return match (&inner, heard) {
-                // The stream is tried again, and may be refused for now only.
-                (NegotiatedState::Modern(link), None) => link.wait_until_live().await,
+                // The stream is tried again, and may be refused for now only. The look at the refusal may replace the
+                // link, which ends the wait.
+                (NegotiatedState::Modern(link), None) if !link.wait_until_live().await => {
+                    if self.current().is_some_and(|now| !now.is(&inner)) {
+                        continue;
+                    }
+                    false
+                }
+                (NegotiatedState::Modern(_), None) => true,
                 _ => false,
             };
         }
@@ -160,22 +164,18 @@ impl EraLink {
         }
         self.cell
             .prefer_legacy("the modern era refused the form of a call");
-        self.stands_by.store(false, Ordering::Relaxed);
         let fresh = self.legacy(None, false);
-        *lock(&self.current) = Some(fresh.clone());
-        self.listening.apply(|wanted| fresh.listen(*wanted));
+        let put = self.put(&fresh);
         was.close().await;
-        // The session ended meanwhile: nothing else would close it.
-        if self.ended.load(Ordering::Acquire) {
-            self.close_inner().await;
-            return None;
-        }
+        put.ok()?;
         Some(fresh)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use crate::upstream::registry::tests::era_link;
 
     // The use of a link may end in evidence when another link stands in its place already.
@@ -183,9 +183,23 @@ mod tests {
     async fn link_that_was_replaced_is_not_put_back() {
         let link = era_link();
         let [old, new] = [(); 2].map(|()| link.legacy(None, false));
-        link.put(&new).await.unwrap();
+        link.put(&new).unwrap();
         let found = link.reconsider(&old).await;
         assert!(found.is_some_and(|found| found.is(&new)));
         assert!(link.current().is_some_and(|now| now.is(&new)));
+    }
+
+    // The link that goes on in its place may be modern as well, and not stand for anything.
+    #[tokio::test]
+    async fn only_the_link_in_use_stands_in_for_a_stateless_legacy_side() {
+        let link = era_link();
+        link.cell.learn_stateless();
+        let stands_by = || link.stands_by.load(Ordering::Relaxed);
+        let modern = link.modern(None, None);
+        assert!(!stands_by(), "it is not in use");
+        link.put(&modern).unwrap();
+        assert!(stands_by());
+        link.put(&link.legacy(None, false)).unwrap();
+        assert!(!stands_by());
     }
 }

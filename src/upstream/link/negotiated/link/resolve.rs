@@ -51,7 +51,7 @@ impl EraLink {
 
     async fn resolve(&self) -> Result<NegotiatedState, LinkError> {
         let inner = self.find(false).await?;
-        self.put(&inner).await?;
+        self.put(&inner)?;
         Ok(inner)
     }
 
@@ -71,12 +71,19 @@ impl EraLink {
     /// Makes a link the current one.
     ///
     /// # Errors
-    /// [`LinkError::Cancelled`] when the session has ended; the link is closed then.
-    pub(super) async fn put(&self, inner: &NegotiatedState) -> Result<(), LinkError> {
-        let before = lock(&self.current).replace(inner.clone());
-        // The session ended meanwhile: nobody would ever close it.
+    /// [`LinkError::Cancelled`] when the session has ended; the link is being closed then.
+    pub(super) fn put(&self, inner: &NegotiatedState) -> Result<(), LinkError> {
+        let stands_by = matches!(inner, NegotiatedState::Modern(_))
+            && self.settings.client == Era::Legacy
+            && self.cell.stands_by();
+        let before = {
+            let mut current = lock(&self.current);
+            self.stands_by.store(stands_by, Ordering::Relaxed);
+            current.replace(inner.clone())
+        };
+        // The session ended meanwhile: nothing else would ever close it.
         if self.ended.load(Ordering::Acquire) {
-            self.close_inner().await;
+            drop(self.close_inner());
             return Err(LinkError::Cancelled);
         }
         // Before it listens: the first stream is that on which changes may have been missed.
@@ -305,8 +312,6 @@ impl EraLink {
         known: Option<Arc<ServerDeclaration>>,
         started: Option<StartedConnection>,
     ) -> NegotiatedState {
-        let stands_by = self.settings.client == Era::Legacy && self.cell.stands_by();
-        self.stands_by.store(stands_by, Ordering::Relaxed);
         let (settings, schemas) = (Arc::clone(&self.settings), Arc::clone(&self.schemas));
         let state = self.state.clone();
         NegotiatedState::Modern(ModernServerLink::new(

@@ -1,5 +1,5 @@
-//! Looks after an upstream whose stream broke off and is refused now: a client that only keeps a stream open makes no
-//! call that would find the other era. Spec: SPEC U-07; BRIDGING §3.4.
+//! Looks after an upstream whose stream is refused: a client that only keeps a stream open makes no call that would
+//! find the other era. Spec: SPEC U-07; BRIDGING §3.4.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -14,6 +14,8 @@ use crate::upstream::link::session_state::Doubt;
 
 /// The longest pause between two looks; the first is [`RECONSIDER`], and each is twice as long as the one before.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// Within this time all links look that wait when another one has learnt of the change.
+const LEARNT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Starts a look for each report of a link of `own`; keeps `own` not alive.
 pub(super) fn doubt(own: &Weak<EraLink>) -> Doubt {
@@ -66,6 +68,8 @@ async fn look(link: Weak<EraLink>) {
     let mut pause = RECONSIDER;
     loop {
         let Some(this) = link.upgrade() else { return };
+        // Before the look: what is learnt during it is not missed.
+        let mut learnt = this.cell.learnt.subscribe();
         let doubts = this.doubts.load(Ordering::Acquire);
         if Box::pin(this.is_settled()).await {
             let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
@@ -80,7 +84,10 @@ async fn look(link: Weak<EraLink>) {
         }
         drop(this);
         // Random, as all sessions of an upstream lose their streams at the same time.
-        sleep(pause.mul_f64(rand::random_range(1.0..1.25))).await;
+        tokio::select! {
+            () = sleep(pause.mul_f64(rand::random_range(1.0..1.25))) => {}
+            Ok(()) = learnt.changed() => sleep(LEARNT_WITHIN.mul_f64(rand::random_range(0.0..1.0))).await,
+        }
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
