@@ -22,6 +22,13 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> LimitsConfig {
         json_depth: s
             .key("json_depth", "Nesting of a message, 1024 at most.")
             .count_to(128, json::MAX_DEPTH),
+        json_values: s
+            .key(
+                "json_values",
+                "Values in a message of a client, those within others included. Many small ones take ten times as long \
+                 to check as one string of the size.",
+            )
+            .count(262_144),
         batch: s
             .key("batch", "Messages in one JSON-RPC array (2025-03-26 only).")
             .count(50),
