@@ -238,7 +238,7 @@ mod tests {
         let (mut peer, _) = listener.accept().unwrap();
         let exchange = Arc::new(ExchangeState::default());
         let mut stream = PooledStream::new(PlainOrTls::Plain(socket.unwrap()), exchange);
-        peer.write_all(&[b'x'; 2 * QUANTUM]).unwrap();
+        peer.write_all(&vec![b'x'; 2 * QUANTUM]).unwrap();
         let mut piece = [0; PIECE];
         for _ in 0..QUANTUM / PIECE {
             stream.read_exact(&mut piece).await.unwrap();
