@@ -215,11 +215,7 @@ fn assemble(
             config.limits.bytes_per_principal,
             config.limits.body,
         ),
-        replies: ByteBudget::of_replies(
-            config.limits.replies_total,
-            config.limits.replies_per_principal,
-            config.limits.upstream_message.max(config.limits.sse_event),
-        ),
+        replies: Arc::clone(upstreams.replies()),
         settings: Arc::clone(config),
         endpoints: endpoints.to_vec(),
         sessions: Arc::clone(&sessions),

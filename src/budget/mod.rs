@@ -41,6 +41,8 @@ pub enum BudgetHolder {
     Owner([u8; 32]),
     /// A caller without one, where none is asked for.
     Address(IpAddr),
+    /// An upstream, by its place in the configuration: for messages of it that belong to no one caller.
+    Upstream(usize),
 }
 
 /// What is used up.

@@ -65,6 +65,21 @@ impl ReplyShare {
     }
 }
 
+impl ReplyRoom<'_> {
+    /// The lease of a reply for which `arrived` was taken while it came: that one where it `is_own`, of the caller's
+    /// share; else an empty one, and `arrived` to keep until that has grown.
+    pub fn lease_of(
+        &self,
+        arrived: Option<ReplyLease>,
+        is_own: bool,
+    ) -> (ReplyLease, Option<ReplyLease>) {
+        match arrived {
+            Some(lease) if is_own => (lease, None),
+            other => (self.share.lease(), other),
+        }
+    }
+}
+
 impl ReplyLease {
     /// Grows the lease to `len` bytes without waiting; `false` if the budget has no room.
     pub fn try_grow_to(&mut self, len: usize) -> bool {

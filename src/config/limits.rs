@@ -19,9 +19,8 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> LimitsConfig {
         sse_event: s
             .key("sse_event", "One event from an upstream.")
             .size("16MiB"),
-        json_depth: s
-            .key("json_depth", "Nesting of a message, 1024 at most.")
-            .count_to(128, json::MAX_DEPTH),
+        json_depth: json_depth(s),
+        json_values: json_values(s),
         batch: s
             .key("batch", "Messages in one JSON-RPC array (2025-03-26 only).")
             .count(50),
@@ -119,6 +118,20 @@ fn bytes_total(s: &mut ConfigSection<'_>) -> usize {
         "The same of all callers. An eighth of it is reserved for messages that are never refused.",
     )
     .size("512MiB")
+}
+
+fn json_depth(s: &mut ConfigSection<'_>) -> usize {
+    s.key("json_depth", "Nesting of a message, 1024 at most.")
+        .count_to(128, json::MAX_DEPTH)
+}
+
+fn json_values(s: &mut ConfigSection<'_>) -> usize {
+    s.key(
+        "json_values",
+        "Values in a message of a client, those within others included. Many small ones take ten times as long \
+         to check as one string of the size.",
+    )
+    .count(262_144)
 }
 
 fn replies_per_principal(s: &mut ConfigSection<'_>) -> usize {

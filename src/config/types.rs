@@ -14,6 +14,7 @@ use super::endpoint_types::{MergedConfig, NamedEndpoint};
 use super::log_levels::LogLevels;
 use super::problem::ConfigProblem;
 use super::upstream_types::UpstreamConfig;
+use crate::protocol::MessageBounds;
 use crate::secret::Secret;
 
 /// One complete, checked configuration.
@@ -303,6 +304,8 @@ pub struct LimitsConfig {
     pub sse_event: usize,
     /// Nesting of a JSON message.
     pub json_depth: usize,
+    /// Values of a JSON message of a client that are not read.
+    pub json_values: usize,
     /// Elements of a JSON-RPC array.
     pub batch: usize,
     /// Open GET streams of a session; each running call may have a stream beside them.
@@ -331,6 +334,17 @@ pub struct LimitsConfig {
     pub unread: usize,
     /// Requests of one principal.
     pub rate: RateConfig,
+}
+
+impl LimitsConfig {
+    /// How large a message of a client may be in other things than bytes.
+    #[must_use]
+    pub fn of_messages(&self) -> MessageBounds {
+        MessageBounds {
+            depth: self.json_depth,
+            values: self.json_values,
+        }
+    }
 }
 
 /// `[limits]` of tasks of 2025-11-25 that are run here.

@@ -78,7 +78,7 @@ impl McpService {
         due: &MessageDue,
     ) -> Result<BatchElements, (StatusCode, Fault)> {
         let limits = &self.settings.limits;
-        let elements = Message::parse_batch(bytes, limits.json_depth, limits.batch)
+        let elements = Message::parse_batch(bytes, limits.of_messages(), limits.batch)
             .map_err(|error| reply::decode_fault(&error))
             .and_then(|elements| check_elements(&elements).map(|()| elements))
             .map_err(|fault| (StatusCode::BAD_REQUEST, fault))?;

@@ -76,8 +76,8 @@ impl McpService {
             }
             return Ok(());
         }
-        let depth = self.settings.limits.json_depth;
-        let message = Message::parse(bytes, depth).map_err(|error| {
+        let bounds = self.settings.limits.of_messages();
+        let message = Message::parse(bytes, bounds).map_err(|error| {
             let id = error.id().map(str::to_owned);
             (reply::decode_fault(&error), id)
         })?;

@@ -23,7 +23,6 @@ mod keep_alive;
 pub mod listener;
 mod liveness;
 mod media;
-mod metered;
 mod modern;
 mod over_budget;
 pub mod peer;

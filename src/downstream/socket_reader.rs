@@ -12,9 +12,9 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tokio_tungstenite::tungstenite::error::Error;
 use tokio_tungstenite::tungstenite::protocol::Message;
 
-use super::metered::ReadMeter;
 use super::room::BodyMemory;
 use crate::budget::{BudgetExhausted, BudgetHolder, ByteBudget, EXEMPT_BYTES};
+use crate::runtime::read_meter::ReadMeter;
 
 /// Bytes around the payload of a control frame of a client: head and mask. Spec: RFC 6455 §5.2.
 const CONTROL_HEAD: usize = 6;

@@ -59,7 +59,7 @@ impl McpService {
             let posted = self.post_batch(endpoint, principal, parts, (bytes, due, over), record);
             return Box::pin(posted).await;
         }
-        let message = match Message::parse(bytes, self.settings.limits.json_depth) {
+        let message = match Message::parse(bytes, self.settings.limits.of_messages()) {
             Ok(message) => message,
             Err(error) => {
                 record.outcome(error_type::BAD_REQUEST);

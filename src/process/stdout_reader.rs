@@ -1,6 +1,7 @@
 //! The way from a child: its standard output, cut into messages within a bound (SPEC D-01, D-02).
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use super::state::ChildState;
 use super::stop_reason::StopReason;
 use crate::protocol::json;
 use crate::protocol::salvage::{self, Watch};
+use crate::runtime::read_quantum::ReadQuantum;
 
 /// Room made for one read, bytes.
 const READ: usize = 8 * 1024;
@@ -52,6 +54,7 @@ pub struct StdoutReader {
     cutter: LineCutter,
     /// Stray lines since the last pause; reads of a line that is too long count for several.
     noise: usize,
+    quantum: ReadQuantum,
     state: Arc<ChildState>,
 }
 
@@ -67,6 +70,7 @@ impl StdoutReader {
             pipe: Some(pipe),
             cutter: LineCutter::new(max_line),
             noise: 0,
+            quantum: ReadQuantum::default(),
             state,
         }
     }
@@ -134,14 +138,18 @@ impl StdoutReader {
         let Some(pipe) = &mut self.pipe else {
             return false;
         };
+        poll_fn(|cx| self.quantum.poll_ready(cx)).await;
         self.cutter.buffer.reserve(READ);
         let buffer = &mut self.cutter.buffer;
-        tokio::select! {
+        let before = buffer.len();
+        let has_more = tokio::select! {
             biased;
             read = pipe.read_buf(buffer) => matches!(read, Ok(1..)),
             // A stranger may hold the other end open for ever, so the end of the process ends the output too.
             () = self.state.gone().cancelled() => matches!(pipe.try_read_buf(buffer), Ok(1..)),
-        }
+        };
+        self.quantum.add(buffer.len() - before);
+        has_more
     }
 
     /// Ends the child that closed its output and waits a moment for its last words.

@@ -2,6 +2,10 @@
 
 use super::json::JsonFlaw;
 
+/// Why a message is refused that has more values than `limits.json_values`.
+pub(super) const TOO_MANY_VALUES: &str =
+    "more values in the message than `limits.json_values` allows";
+
 /// Why bytes are no JSON-RPC message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
@@ -60,6 +64,7 @@ impl DecodeError {
         match flaw {
             JsonFlaw::Syntax => Self::NotJson { offset },
             JsonFlaw::TooDeep => Self::TooDeep,
+            JsonFlaw::TooMany => Self::invalid(TOO_MANY_VALUES),
         }
     }
 

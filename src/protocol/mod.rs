@@ -26,5 +26,5 @@ pub mod websocket;
 pub use decode_error::DecodeError;
 pub use id::RequestId;
 pub use id_scan::IdScan;
-pub use message::{Message, MessageEditor, MessageKind, ProgressNotice};
+pub use message::{Message, MessageBounds, MessageEditor, MessageKind, ProgressNotice};
 pub use revision::{Era, Revision};

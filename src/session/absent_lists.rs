@@ -2,7 +2,7 @@
 //! upstream took too long or failed: whether a background request runs, and which pages the client was
 //! shown instead. Spec: SPEC G-03; BRIDGING §5.6.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::Notify;
@@ -19,7 +19,7 @@ type ListKey = (Arc<str>, ListKind);
 /// kinds of lists.
 #[derive(Debug, Default)]
 pub struct AbsentLists {
-    lists: Mutex<HashMap<ListKey, AbsentList>>,
+    lists: Mutex<BTreeMap<ListKey, AbsentList>>,
     settled: Notify,
 }
 

@@ -1,7 +1,7 @@
 //! Log levels: the one set by the client, and the last one sent to each upstream. Spec: SPEC C-21;
 //! BRIDGING §3.5.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use crate::call::LogLevel;
@@ -13,7 +13,7 @@ pub struct SessionLevels {
     /// The client's level, if set.
     wanted: Mutex<Option<LogLevel>>,
     /// The level last sent to each upstream.
-    told: Mutex<HashMap<Arc<str>, LogLevel>>,
+    told: Mutex<BTreeMap<Arc<str>, LogLevel>>,
 }
 
 impl SessionLevels {

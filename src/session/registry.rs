@@ -327,7 +327,7 @@ impl SessionRegistry {
             listening: Desired::default(),
             changed: tokio::sync::Notify::new(),
             levels: super::SessionLevels::default(),
-            implicit: implicit_session,
+            implicit: implicit_session.map(Box::new),
             subscriptions: super::SessionSubscriptions::new(&owner.uris),
             list_validity: super::ListValidity::default(),
             completions: super::UrlElicitationIds::default(),

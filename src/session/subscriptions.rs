@@ -1,6 +1,6 @@
 //! The resources a session follows.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -35,7 +35,7 @@ impl UriBytes {
 /// URI). Pending subscriptions count: a change notice may arrive before the answer.
 #[derive(Debug)]
 pub struct SessionSubscriptions {
-    uris: Mutex<HashMap<String, FollowedResources>>,
+    uris: Mutex<BTreeMap<String, FollowedResources>>,
     /// Shared by all sessions of the principal.
     bytes: Arc<UriBytes>,
 }

@@ -21,6 +21,7 @@ use super::error::LinkError;
 use super::health::UpstreamHealth;
 use super::not_reached::NotReached;
 use super::salvage::salvage;
+use crate::budget::ReplyShare;
 use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey};
 use crate::config;
 use crate::process::holders::SessionHolders;
@@ -98,6 +99,8 @@ pub(super) struct LinkSettings {
     pub(super) asks: AskingHabit,
     pub(super) tasks: TaskSpawner,
     pub(super) message_depth: usize,
+    /// The share of the upstream's messages that belong to no one caller.
+    pub(super) replies: ReplyShare,
     /// Health of the upstream, over all its links.
     pub(super) health: Arc<UpstreamHealth>,
     /// Load of the upstream, over all its links.
@@ -111,6 +114,12 @@ impl LinkSettings {
     /// The longest that closing one connection may take.
     pub(super) fn closing_limit(&self) -> Duration {
         self.upstream.connect_timeout.saturating_add(LEAVING)
+    }
+
+    /// The share in which messages outside calls count while they come: of the link's one session, else of the upstream.
+    pub(super) fn arriving_share(&self) -> ReplyShare {
+        let of_session = self.intake.reply_share().filter(|_| self.exclusive);
+        of_session.unwrap_or_else(|| self.replies.clone())
     }
 }
 

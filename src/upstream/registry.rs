@@ -24,6 +24,7 @@ use super::health::UpstreamHealth;
 use super::link::modern::ToolSchemas;
 use super::link::negotiated::{EraCell, EraLink};
 use super::link::shared::{PoolKey, SharedLinks};
+use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
 use crate::cause::ErrorCause;
 use crate::config::{self, Isolation, TransportKind};
@@ -76,6 +77,7 @@ pub struct Upstreams {
     entries: HashMap<Arc<str>, RegistryEntry>,
     shared: SharedLinks,
     stdio: Option<Arc<StdioRuntime>>,
+    replies: Arc<ByteBudget>,
     limits: config::LimitsConfig,
     stdio_idle: Duration,
     tasks: TaskSpawner,
@@ -86,6 +88,8 @@ pub struct Upstreams {
 struct RegistryEntry {
     settings: Arc<config::UpstreamConfig>,
     carrier: Carrier,
+    /// The share of its messages that belong to no one caller.
+    replies: ReplyShare,
     asks: AskingHabit,
     eras: PerAccount<EraCell>,
     schemas: Arc<ToolSchemas>,
@@ -112,6 +116,11 @@ impl Upstreams {
             event: limits.sse_event,
             depth: limits.json_depth,
         };
+        let replies = ByteBudget::of_replies(
+            limits.replies_total,
+            limits.replies_per_principal,
+            limits.upstream_message.max(limits.sse_event),
+        );
         let any_stdio = config
             .upstreams
             .iter()
@@ -122,7 +131,7 @@ impl Upstreams {
             None
         };
         let mut entries = HashMap::new();
-        for upstream in &config.upstreams {
+        for (number, upstream) in config.upstreams.iter().enumerate() {
             let carrier = match (&upstream.carrier, &stdio) {
                 (config::CarrierConfig::Http(http), _) => {
                     let client = HttpClient::new(http).map_err(|source| SetupError::Client {
@@ -160,6 +169,7 @@ impl Upstreams {
                     asks: AskingHabit::default(),
                     settings,
                     carrier,
+                    replies: ReplyShare::new(&replies, BudgetHolder::Upstream(number)),
                 },
             );
         }
@@ -167,11 +177,18 @@ impl Upstreams {
             entries,
             shared: SharedLinks::default(),
             stdio,
+            replies,
             limits,
             stdio_idle: config.stdio.idle,
             tasks,
             left_out: LineLimit::default(),
         })
+    }
+
+    /// The budget of what upstreams send.
+    #[must_use]
+    pub fn replies(&self) -> &Arc<ByteBudget> {
+        &self.replies
     }
 
     /// The configuration of an upstream.
@@ -343,6 +360,7 @@ impl Upstreams {
             exclusive,
             tasks: self.tasks.clone(),
             message_depth: self.limits.json_depth,
+            replies: entry.replies.clone(),
             health: Arc::clone(&entry.health),
             load: Arc::clone(&entry.load),
         };

@@ -68,8 +68,14 @@ impl GrowingReply {
 
 /// The calls that run on a pipe.
 pub(super) trait PipeCalls: Send + Sync {
-    /// The share of the caller of all calls, also while none runs; `None` where several sessions share the pipe.
+    /// The share of the caller of all calls, also while none runs; of the upstream where several sessions share the
+    /// pipe.
     fn share(&self) -> Option<ReplyShare>;
+
+    /// Whether the pipe may wait for room as long as it takes: no other session waits behind it.
+    fn serves_one_session(&self) -> bool {
+        true
+    }
 
     /// Their idle clocks stand still until the guard is dropped; `None` where the pipe is over.
     fn stop_clocks(&self) -> Option<StoppedClocks>;
@@ -85,10 +91,23 @@ impl PipeCalls for () {
     }
 }
 
+/// Before there are calls: one share for all that comes.
+impl PipeCalls for ReplyShare {
+    fn share(&self) -> Option<ReplyShare> {
+        Some(self.clone())
+    }
+
+    fn stop_clocks(&self) -> Option<StoppedClocks> {
+        None
+    }
+}
+
 /// Room for the message arriving on a pipe, whose call is not known yet.
 pub(crate) struct ArrivingMessage {
     calls: Box<dyn PipeCalls>,
     lease: Option<ReplyLease>,
+    /// Whether the message has found no room for [`ROOM_WITHIN`], and comes without.
+    is_late: bool,
 }
 
 impl fmt::Debug for ArrivingMessage {
@@ -109,6 +128,7 @@ impl ArrivingMessage {
         Self {
             calls: Box::new(calls),
             lease: None,
+            is_late: false,
         }
     }
 
@@ -117,14 +137,15 @@ impl ArrivingMessage {
         Self::new(())
     }
 
-    /// Takes the room missing for `len` bytes, waiting while there is none. A small message gives back the room left by
-    /// the message before.
+    /// Takes the room missing for `len` bytes, waiting while there is none; where several sessions share the pipe, for
+    /// [`ROOM_WITHIN`], then the message goes on without. A small message gives back the room left by the message before.
     ///
     /// # Cancel safety
     /// Nothing more is taken.
     pub(super) async fn grow_to(&mut self, len: usize) {
         if len <= EXEMPT_BYTES {
             self.lease = None;
+            self.is_late = false;
             return;
         }
         if self.lease.is_none() {
@@ -132,14 +153,21 @@ impl ArrivingMessage {
         }
         if let Some(lease) = &mut self.lease
             && !lease.try_grow_to(len)
+            && !self.is_late
         {
             let _stopped = self.calls.stop_clocks();
-            lease.grow_to(len).await;
+            let serves_one_session = self.calls.serves_one_session();
+            tokio::select! {
+                biased;
+                () = lease.grow_to(len) => {}
+                () = too_late(serves_one_session) => self.is_late = true,
+            }
         }
     }
 
     /// The lease of a message of `len` bytes that is whole.
     pub(super) fn take(&mut self, len: usize) -> Option<ReplyLease> {
+        self.is_late = false;
         let mut lease = self.lease.take()?;
         lease.shrink_to(len);
         Some(lease)
@@ -257,6 +285,37 @@ mod tests {
         assert!(!sent.is_paused());
         clocks.begin(&sent);
         assert!(!sent.is_paused(), "the pipe is read");
+    }
+
+    /// A pipe of several sessions.
+    struct Shared(ReplyShare);
+
+    impl PipeCalls for Shared {
+        fn share(&self) -> Option<ReplyShare> {
+            Some(self.0.clone())
+        }
+
+        fn serves_one_session(&self) -> bool {
+            false
+        }
+
+        fn stop_clocks(&self) -> Option<StoppedClocks> {
+            None
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shared_pipe_waits_once_for_each_message_without_room() {
+        let (share, _leases) = used_up().await;
+        let mut room = ArrivingMessage::new(Shared(share));
+        let begun = tokio::time::Instant::now();
+        for messages in 1..3 {
+            for len in [MIB, 2 * MIB, 4 * MIB] {
+                room.grow_to(len).await;
+            }
+            assert_eq!(begun.elapsed(), ROOM_WITHIN * messages);
+            drop(room.take(4 * MIB));
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::activity::ConnectionUse;
 use super::stall::WriteStall;
 use crate::lock::lock;
+use crate::runtime::read_quantum::ReadQuantum;
 
 /// The deadline of one connection; a [`Timer`] for hyper.
 #[derive(Debug, Clone)]
@@ -215,7 +216,7 @@ impl Future for HeadSleep {
 
 impl Sleep for HeadSleep {}
 
-/// A stream that tells the clock when bytes come, and fails when its peer takes none.
+/// A stream that tells the clock when bytes come, fails when its peer takes none, and yields after each quantum read.
 #[derive(Debug)]
 pub(super) struct ClockedStream<S> {
     stream: S,
@@ -224,6 +225,7 @@ pub(super) struct ClockedStream<S> {
     /// TLS accepts writes into its buffer and waits in flush.
     flushes: WriteStall,
     last: WriteProgress,
+    quantum: ReadQuantum,
 }
 
 impl<S> ClockedStream<S> {
@@ -235,6 +237,7 @@ impl<S> ClockedStream<S> {
             writes: WriteStall::new(stall_timeout),
             flushes: WriteStall::new(stall_timeout),
             last: WriteProgress::Flow,
+            quantum: ReadQuantum::default(),
         }
     }
 
@@ -259,8 +262,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for ClockedStream<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.quantum.poll_ready(cx));
+        let before = buf.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
         if outcome.is_ready() {
+            self.quantum.add(buf.filled().len() - before);
             self.clock.bytes_came();
         }
         outcome
@@ -310,6 +316,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::runtime::read_quantum::QUANTUM;
     use crate::telemetry::metrics::COUNTERS;
 
     fn watched<S>(stream: S) -> ClockedStream<S> {
@@ -342,6 +349,25 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(began.elapsed(), Duration::from_mins(15));
         theirs.read_exact(&mut [0; 8]).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn body_of_megabytes_is_read_in_many_polls() {
+        // Always ready, like the socket of a peer that writes as fast as it is read.
+        let mut stream = watched(tokio::io::repeat(b'x'));
+        let mut buffer = vec![0; QUANTUM / 4];
+        let mut reading = std::pin::pin!(async {
+            for _ in 0..64 {
+                stream.read_exact(&mut buffer).await.unwrap();
+            }
+        });
+        let mut polls = 0;
+        std::future::poll_fn(|cx| {
+            polls += 1;
+            reading.as_mut().poll(cx)
+        })
+        .await;
+        assert_eq!(polls, 16);
     }
 
     // As TLS does it: written to a buffer of its own at once, and flushed from there.

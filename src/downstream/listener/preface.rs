@@ -5,21 +5,24 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use crate::runtime::read_quantum::ReadQuantum;
+
 /// Bytes that every HTTP/2 client sends first. Spec: RFC 9113 §3.4
 const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// A stream that fails when its first bytes are late.
+/// A stream that fails when its first bytes are late, and yields after each quantum read.
 #[derive(Debug)]
 pub(super) struct PrefaceDeadline<S> {
     stream: S,
     /// Bytes of the preface still missing, and the deadline; `None` once the preface has arrived.
     waiting: Option<(usize, Pin<Box<Sleep>>)>,
+    quantum: ReadQuantum,
 }
 
 impl<S> PrefaceDeadline<S> {
@@ -28,6 +31,7 @@ impl<S> PrefaceDeadline<S> {
         Self {
             stream,
             waiting: Some((PREFACE_BYTES, until)),
+            quantum: ReadQuantum::default(),
         }
     }
 }
@@ -38,9 +42,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for PrefaceDeadline<S> {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        ready!(self.quantum.poll_ready(cx));
         let before = buf.filled().len();
         let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
         let came = buf.filled().len() - before;
+        self.quantum.add(came);
         let Some((missing, until)) = &mut self.waiting else {
             return outcome;
         };

@@ -16,6 +16,8 @@ pub(crate) enum JsonFlaw {
     Syntax,
     /// Nested deeper than allowed.
     TooDeep,
+    /// More values than allowed.
+    TooMany,
 }
 
 /// What ends a walk over an object that is read.
@@ -31,7 +33,7 @@ impl WalkStop {
     /// As an error of a walk that stands at `offset`.
     pub(crate) fn at(self, offset: usize) -> JsonError {
         match self {
-            Self::Flaw(JsonFlaw::Syntax) => JsonError::NotJson { offset },
+            Self::Flaw(JsonFlaw::Syntax | JsonFlaw::TooMany) => JsonError::NotJson { offset },
             Self::Flaw(JsonFlaw::TooDeep) => JsonError::TooDeep,
             Self::Ambiguous(member) => JsonError::Ambiguous { member },
         }

@@ -17,6 +17,8 @@ pub(crate) struct JsonScanner<'a> {
     at: usize,
     depth: usize,
     max_depth: usize,
+    /// How many more values may come that are moved over unread.
+    values_left: usize,
 }
 
 /// From this many words of eight bytes on, a string is looked through in blocks.
@@ -33,6 +35,15 @@ impl<'a> JsonScanner<'a> {
             at: 0,
             depth: 0,
             max_depth,
+            values_left: usize::MAX,
+        }
+    }
+
+    /// The same, but at most `values` values are moved over unread, those within others included.
+    pub(crate) fn with_values(self, values: usize) -> Self {
+        Self {
+            values_left: values,
+            ..self
         }
     }
 
@@ -88,11 +99,15 @@ impl<'a> JsonScanner<'a> {
 
     /// Moves over a value that begins with `first`, which the cursor stands on.
     pub(crate) fn skip(&mut self, first: Option<u8>) -> Result<(), JsonFlaw> {
+        self.values_left = self.values_left.checked_sub(1).ok_or(JsonFlaw::TooMany)?;
         match first {
             Some(b'"') => self.skip_string().map(drop),
             Some(first) => {
                 let bytes = self.text.as_bytes();
-                self.moved(skip::value(bytes, self.at, first, self.depth_left()))
+                let room = self.depth_left();
+                let (at, how) = skip::value(bytes, self.at, first, room, &mut self.values_left);
+                self.at = at;
+                how
             }
             None => Err(JsonFlaw::Syntax),
         }
@@ -206,12 +221,6 @@ impl<'a> JsonScanner<'a> {
         }
         self.at += 1;
         Ok(())
-    }
-
-    /// Goes where a walk over unread values ended.
-    fn moved(&mut self, (at, how): skip::Moved) -> Result<(), JsonFlaw> {
-        self.at = at;
-        how
     }
 
     /// Moves over a string; the cursor stands on its opening quote.

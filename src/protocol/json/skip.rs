@@ -12,8 +12,9 @@ const LEVELS: usize = 63;
 /// Where a scan stands, and whether it may go on.
 pub(super) type Moved = (usize, Result<(), JsonFlaw>);
 
-/// Moves over one value, which begins at `at` with `first`; containers may nest `room` deep in it.
-pub(super) fn value(bytes: &[u8], at: usize, first: u8, room: usize) -> Moved {
+/// Moves over one value, which begins at `at` with `first`; containers may nest `room` deep in it, and hold as many
+/// values in all as are `left`.
+pub(super) fn value(bytes: &[u8], at: usize, first: u8, room: usize, left: &mut usize) -> Moved {
     match first {
         b'{' | b'[' => {
             let Some(room) = room.checked_sub(1) else {
@@ -23,7 +24,7 @@ pub(super) fn value(bytes: &[u8], at: usize, first: u8, room: usize) -> Moved {
             if inner == closing(first) {
                 return (at + 1, Ok(()));
             }
-            items(bytes, at, closing(first), room)
+            items(bytes, at, closing(first), room, left)
         }
         _ => match scalar(bytes, at, first) {
             Some(end) => (end, Ok(())),
@@ -34,13 +35,24 @@ pub(super) fn value(bytes: &[u8], at: usize, first: u8, room: usize) -> Moved {
 
 /// Moves over the items of a container and its bracket `close`. An item must come.
 #[inline(never)]
-fn items(bytes: &[u8], mut at: usize, mut close: u8, room: usize) -> Moved {
+fn items(
+    bytes: &[u8],
+    mut at: usize,
+    mut close: u8,
+    room: usize,
+    values_left: &mut usize,
+) -> Moved {
+    let mut left = *values_left;
     // A bit for each container around this one, the innermost one lowest: set for an object. The one above is set.
     let mut around = 1_u64;
     let full = 1 << room.min(LEVELS);
     let mut first;
     (at, first) = solid(bytes, at);
     loop {
+        let Some(fewer) = left.checked_sub(1) else {
+            return (at, Err(JsonFlaw::TooMany));
+        };
+        left = fewer;
         if close == b'}' {
             let Some(value) = member(bytes, at, first) else {
                 return (at, Err(JsonFlaw::Syntax));
@@ -62,7 +74,7 @@ fn items(bytes: &[u8], mut at: usize, mut close: u8, room: usize) -> Moved {
             }
             at += 1;
         } else {
-            let (end, how) = value(bytes, at, first, room.saturating_sub(LEVELS));
+            let (end, how) = value(bytes, at, first, room.saturating_sub(LEVELS), &mut left);
             if how.is_err() {
                 return (end, how);
             }
@@ -75,6 +87,7 @@ fn items(bytes: &[u8], mut at: usize, mut close: u8, room: usize) -> Moved {
             }
             at += 1;
             if around == 1 {
+                *values_left = left;
                 return (at, Ok(()));
             }
             close = if around & 1 == 0 { b']' } else { b'}' };
@@ -83,15 +96,16 @@ fn items(bytes: &[u8], mut at: usize, mut close: u8, room: usize) -> Moved {
         }
         (at, first) = solid(bytes, at + 1);
         if close == b']' && first.is_ascii_digit() {
-            (at, first) = solid(bytes, numbers(bytes, at));
+            (at, first) = solid(bytes, numbers(bytes, at, &mut left));
         }
     }
 }
 
-/// Moves over numbers that are followed by a comma, as many as there are; they begin with a digit or a minus.
+/// Moves over numbers that are followed by a comma, as many as there are and as are `left`; they begin with a digit or a
+/// minus.
 #[inline(never)]
-fn numbers(bytes: &[u8], mut at: usize) -> usize {
-    loop {
+fn numbers(bytes: &[u8], mut at: usize, left: &mut usize) -> usize {
+    while *left > 0 {
         let mut end = at;
         let mut found = byte(bytes, end);
         if found == b'-' {
@@ -125,7 +139,9 @@ fn numbers(bytes: &[u8], mut at: usize) -> usize {
             return at;
         }
         at = end + 1;
+        *left -= 1;
     }
+    at
 }
 
 #[inline]

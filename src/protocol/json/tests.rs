@@ -229,7 +229,25 @@ fn arb_json() -> impl Strategy<Value = serde_json::Value> {
     })
 }
 
+/// `value` and all values within it.
+fn count(value: &serde_json::Value) -> usize {
+    1 + match value {
+        serde_json::Value::Array(elements) => elements.iter().map(count).sum(),
+        serde_json::Value::Object(members) => members.values().map(count).sum(),
+        _ => 0,
+    }
+}
+
 proptest! {
+    #[test]
+    fn each_unread_value_counts_once(value in arb_json(), pretty: bool) {
+        let text = if pretty { format!("{value:#}") } else { value.to_string() };
+        let all = count(&value);
+        let scan = |values| JsonScanner::new(&text, MAX_DEPTH).with_values(values).value().map(drop);
+        prop_assert_eq!(scan(all), Ok(()));
+        prop_assert_eq!(scan(all - 1), Err(JsonFlaw::TooMany));
+    }
+
     #[test]
     fn quoting_round_trips(text in ".*") {
         let quoted = quote(&text);

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use bytestring::ByteString;
 
 pub use edit::MessageEditor;
+pub use parse::MessageBounds;
 pub use progress::ProgressNotice;
 
 use self::layout::{
@@ -46,31 +47,32 @@ pub struct Message {
 }
 
 impl Message {
-    /// Reads one message whose containers nest at most `max_depth` deep, and never deeper than
-    /// [`json::MAX_DEPTH`].
+    /// Reads one message within `bounds`.
     ///
     /// # Errors
     /// See [`DecodeError`]; nothing of a refused message is used.
-    pub fn parse(bytes: Bytes, max_depth: usize) -> Result<Self, DecodeError> {
+    pub fn parse(bytes: Bytes, bounds: impl Into<MessageBounds>) -> Result<Self, DecodeError> {
         if u32::try_from(bytes.len()).is_err() {
             return Err(DecodeError::invalid("a message is shorter than 4 GiB"));
         }
         let whole = ByteString::try_from(bytes).map_err(|_| DecodeError::NotUtf8)?;
-        let layout = Arc::new(parse::layout(&whole, max_depth)?);
+        let layout = Arc::new(parse::layout(&whole, bounds.into())?);
         Ok(Self { whole, layout })
     }
 
     /// Reads an array of messages; each keeps its own verdict and shares the bytes.
     ///
     /// # Errors
-    /// When the whole is no JSON array, is empty, or holds more than `max_len` elements.
+    /// When the whole is no JSON array, is empty, or holds more than `max_len` elements or more values than `bounds`
+    /// allow.
     pub fn parse_batch(
         bytes: Bytes,
-        max_depth: usize,
+        bounds: impl Into<MessageBounds>,
         max_len: usize,
     ) -> Result<Vec<Result<Self, DecodeError>>, DecodeError> {
-        let spans = parse::batch(&bytes, max_depth, max_len)?;
-        let read = move |span| Self::parse(bytes.slice(span), max_depth);
+        let bounds = bounds.into();
+        let spans = parse::batch(&bytes, bounds, max_len)?;
+        let read = move |span| Self::parse(bytes.slice(span), bounds);
         Ok(spans.into_iter().map(read).collect())
     }
 

@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-use super::super::decode_error::DecodeError;
+use super::super::decode_error::{DecodeError, TOO_MANY_VALUES};
 use super::super::id::is_id;
 use super::super::json::{
     self, JsonFlaw, JsonScanner, NameFolding, RawString, WalkStop, first_duplicate,
@@ -22,9 +22,36 @@ const MAX_ID_BYTES: usize = 4096;
 /// any number of members.
 pub(super) const MAX_MEMBERS: usize = 1024;
 
+/// How large a message may be in other things than bytes. A number stands for a depth, with any number of values.
+#[derive(Debug, Clone, Copy)]
+pub struct MessageBounds {
+    /// How deep its containers may nest; never deeper than [`json::MAX_DEPTH`].
+    pub depth: usize,
+    /// How many values it may have below those that are read. A value of two bytes costs about ten times as much time
+    /// as two bytes of a string.
+    pub values: usize,
+}
+
+impl From<usize> for MessageBounds {
+    fn from(depth: usize) -> Self {
+        Self {
+            depth,
+            values: usize::MAX,
+        }
+    }
+}
+
+impl MessageBounds {
+    /// A scanner of `text` within the bounds, with `more` levels around each message.
+    fn scanner(self, text: &str, more: usize) -> JsonScanner<'_> {
+        let depth = self.depth.min(json::MAX_DEPTH) + more;
+        JsonScanner::new(text, depth).with_values(self.values)
+    }
+}
+
 /// Finds the members that routing needs; refuses a text that is not a message.
-pub(super) fn layout(text: &str, max_depth: usize) -> Result<MessageLayout, DecodeError> {
-    let mut scanner = JsonScanner::new(text, max_depth.min(json::MAX_DEPTH));
+pub(super) fn layout(text: &str, bounds: MessageBounds) -> Result<MessageLayout, DecodeError> {
+    let mut scanner = bounds.scanner(text, 0);
     if scanner.peek() != Some(b'{') {
         let one_value = scanner.value().and_then(|_| scanner.finish());
         one_value.map_err(|flaw| DecodeError::from_flaw(flaw, scanner.offset()))?;
@@ -36,26 +63,29 @@ pub(super) fn layout(text: &str, max_depth: usize) -> Result<MessageLayout, Deco
         objects: Default::default(),
         top: TopSpans::default(),
         has_too_many: false,
+        is_cut_off: false,
     };
     let read = reader
         .object(&mut scanner, MessageSection::Top)
         .and_then(|()| Ok(scanner.finish()?));
-    read.map_err(|stop| match stop {
-        WalkStop::Flaw(flaw) => DecodeError::from_flaw(flaw, scanner.offset()),
-        WalkStop::Ambiguous(member) => DecodeError::Ambiguous { member },
-    })?;
+    match read {
+        Ok(()) => {}
+        Err(WalkStop::Flaw(JsonFlaw::TooMany)) => reader.is_cut_off = true,
+        Err(WalkStop::Flaw(flaw)) => return Err(DecodeError::from_flaw(flaw, scanner.offset())),
+        Err(WalkStop::Ambiguous(member)) => return Err(DecodeError::Ambiguous { member }),
+    }
     reader.classify(text)
 }
 
 /// Spans of the elements of an array of messages.
 pub(super) fn batch(
     bytes: &[u8],
-    max_depth: usize,
+    bounds: MessageBounds,
     max_len: usize,
 ) -> Result<Vec<Range<usize>>, DecodeError> {
     let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)?;
     // The array itself is not part of any message's depth.
-    let mut scanner = JsonScanner::new(text, max_depth.min(json::MAX_DEPTH) + 1);
+    let mut scanner = bounds.scanner(text, 1);
     let mut spans = Vec::new();
     let mut too_many = false;
     let walked = scanner.array(|scanner| {
@@ -85,6 +115,8 @@ struct MessageParser {
     top: TopSpans,
     /// Whether members were left out because there are more than [`MAX_MEMBERS`].
     has_too_many: bool,
+    /// Whether the rest of the message was not looked at, since it is refused.
+    is_cut_off: bool,
 }
 
 /// Spans of the values that determine the kind of a message.
@@ -221,13 +253,17 @@ impl MessageParser {
         Ok(())
     }
 
-    /// Moves over a member beyond the bound. What decides about the message is still noted, for the id.
+    /// Moves over a member beyond the bound. What decides about the message is still noted, for the id; once that is
+    /// known, the walk ends.
     fn pass_over(
         &mut self,
         scanner: &mut JsonScanner<'_>,
         section: MessageSection,
         key: RawString<'_>,
     ) -> Result<(), WalkStop> {
+        if self.has_too_many && self.top.id.is_some() && self.top.method.is_some() {
+            return Err(JsonFlaw::TooMany.into());
+        }
         let first = scanner.peek();
         let start = scanner.offset();
         scanner.skip(first)?;
@@ -292,12 +328,15 @@ impl MessageParser {
         let invalid = |reason| {
             // The id of a response is its receiver's. Spec: SPEC T-12.
             let answers = self.top.method.is_none()
-                && (self.top.result.is_some() || self.top.error.is_some());
+                && (self.is_cut_off || self.top.result.is_some() || self.top.error.is_some());
             let id = id.filter(|_| !answers).map(ToOwned::to_owned);
             Err(DecodeError::InvalidRequest { reason, id })
         };
         if self.has_too_many {
             return invalid("more than 1024 members in the message, \"params\" and \"_meta\"");
+        }
+        if self.is_cut_off {
+            return invalid(TOO_MANY_VALUES);
         }
         let is_known =
             |version| version == "\"2.0\"" || json::string(version).as_deref() == Some("2.0");

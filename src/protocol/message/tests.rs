@@ -301,6 +301,46 @@ fn message_with_too_many_members_is_refused(#[values("params", "_meta", "top")] 
 }
 
 #[test]
+fn message_with_too_many_members_is_not_read_to_its_end() {
+    let text = crowded("top", 5000) + "this is no JSON";
+    let (reason, id) = refusal(&text);
+    assert!(reason.contains("1024 members"), "{reason}");
+    assert_eq!(id.as_deref(), Some("7"));
+}
+
+#[rstest]
+#[case::numbers("0")]
+#[case::objects("{}")]
+#[case::strings(r#""""#)]
+#[case::nested("[[[0]]]")]
+fn message_with_too_many_values_is_refused(#[case] value: &str) {
+    let bounds = MessageBounds {
+        depth: 128,
+        values: 1000,
+    };
+    let many = |count| vec![value; count].join(",");
+    let request = |values: &str| {
+        let params = format!(r#"{{"arguments":{{"a":[{values}]}}}}"#);
+        format!(r#"{{"jsonrpc":"2.0","id":7,"method":"m","params":{params}}}"#)
+    };
+    assert!(Message::parse(request(&many(240)).into(), bounds).is_ok());
+    let error = Message::parse(request(&many(1000)).into(), bounds).unwrap_err();
+    assert!(error.to_string().contains("limits.json_values"), "{error}");
+    assert_eq!(error.id(), Some("7"));
+    // The id of a response is its receiver's. Spec: SPEC T-12.
+    let response = format!(
+        r#"{{"jsonrpc":"2.0","id":7,"result":{{"a":[{}]}}}}"#,
+        many(1000)
+    );
+    let error = Message::parse(response.into(), bounds).unwrap_err();
+    assert!(error.to_string().contains("limits.json_values"), "{error}");
+    assert_eq!(error.id(), None);
+    let array = format!("[{}]", request(&many(1000)));
+    let error = Message::parse_batch(array.into(), bounds, 50).unwrap_err();
+    assert!(error.to_string().contains("limits.json_values"), "{error}");
+}
+
+#[test]
 fn arguments_may_have_any_number_of_members() {
     let message = read(&crowded("arguments", 50_000));
     assert!(message.layout.members.len() < 10);

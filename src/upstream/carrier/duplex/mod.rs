@@ -370,16 +370,8 @@ impl DuplexSender {
 }
 
 impl DuplexReceiver {
-    /// The next message; `None` when the connection is over.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost.
-    pub(crate) async fn next(&mut self) -> Option<Bytes> {
-        self.next_in(&mut ArrivingMessage::uncounted()).await
-    }
-
-    /// The next message, which takes room in the byte budget as it arrives; reading pauses while there is no room. A
-    /// message of a socket takes none before it is complete.
+    /// The next message, which takes room in the byte budget as it arrives; reading pauses while there is no room.
+    /// `None` when the connection is over.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -387,7 +379,7 @@ impl DuplexReceiver {
         match self {
             Self::Lines(lines) => lines.next_in(room).await,
             Self::Events(reader) => reader.next(room).await,
-            Self::Socket(reader) => reader.next().await,
+            Self::Socket(reader) => reader.next(room).await,
         }
     }
 }

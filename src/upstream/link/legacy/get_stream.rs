@@ -112,10 +112,8 @@ impl MessageSink for Heard {
         None
     }
 
-    /// Counts them while they come, where they are of one session.
     fn growing(&self) -> Option<GrowingReply> {
-        let connection = self.0.upgrade().filter(|it| it.settings.exclusive)?;
-        let share = connection.settings.intake.reply_share()?;
+        let share = self.0.upgrade()?.settings.arriving_share();
         Some(GrowingReply::outside_calls(&share))
     }
 

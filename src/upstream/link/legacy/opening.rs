@@ -199,8 +199,10 @@ impl LegacyConnection {
             if let Some(answer) = &answer {
                 return handshake::read(answer, &settings.upstream);
             }
+            let mut room = ArrivingMessage::new(settings.arriving_share());
             loop {
-                let line = lines.next().await.ok_or_else(|| child.lost())?;
+                let line = lines.next_in(&mut room).await;
+                let line = line.ok_or_else(|| child.lost())?;
                 match read_first(&child, &line, settings).await {
                     Some(message) if message.number() == Some(1) && message.method().is_none() => {
                         return handshake::read(&message, &settings.upstream);

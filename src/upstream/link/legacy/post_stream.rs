@@ -59,7 +59,10 @@ impl MessageSink for LegacyPostStream<'_> {
     }
 
     fn growing(&self) -> Option<GrowingReply> {
-        let room = self.pending.reply_room()?;
+        let Some(room) = self.pending.reply_room() else {
+            let share = self.connection.settings.arriving_share();
+            return Some(GrowingReply::outside_calls(&share));
+        };
         Some(GrowingReply::of(room, &self.pending.activity))
     }
 

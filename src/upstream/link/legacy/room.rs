@@ -13,13 +13,17 @@ use crate::upstream::room::{PipeCalls, too_late};
 
 impl PipeCalls for Weak<LegacyConnection> {
     fn share(&self) -> Option<ReplyShare> {
-        let connection = self.upgrade().filter(|it| it.settings.exclusive)?;
-        let of_call = {
+        let connection = self.upgrade()?;
+        let of_call = || {
             let pending = lock(&connection.pending);
-            let mut calls = pending.values();
+            let mut calls = pending.values().filter(|_| connection.settings.exclusive);
             calls.find_map(|call| Some(call.reply_room()?.share.clone()))
         };
-        of_call.or_else(|| connection.settings.intake.reply_share())
+        Some(of_call().unwrap_or_else(|| connection.settings.arriving_share()))
+    }
+
+    fn serves_one_session(&self) -> bool {
+        self.upgrade().is_none_or(|it| it.settings.exclusive)
     }
 
     fn stop_clocks(&self) -> Option<StoppedClocks> {
@@ -38,7 +42,8 @@ impl LegacyConnection {
 
     /// Makes room for a message of a pipe that is a reply to a call: waits as long as the call does, and at most 10 s
     /// where the pipe serves several sessions. Then the call fails, and the message is to be dropped: `false`. A
-    /// `lease` is the room taken while the message was read.
+    /// `lease` is the room taken while the message was read; a shared pipe's is the upstream's, and given back once
+    /// the caller's share has room.
     pub(super) async fn has_room(&self, message: &Message, lease: Option<ReplyLease>) -> bool {
         let id = message.number().filter(|_| message.method().is_none());
         let Some(id) = id else { return true };
@@ -48,7 +53,7 @@ impl LegacyConnection {
         let Some(room) = call.reply_room() else {
             return true;
         };
-        let mut lease = lease.unwrap_or_else(|| room.share.lease());
+        let (mut lease, _arrived) = room.lease_of(lease, self.settings.exclusive);
         let closed = async {
             match &self.wire {
                 LegacyWire::Duplex(duplex) => duplex.closed().cancelled().await,

@@ -11,11 +11,15 @@ use crate::upstream::room::{PipeCalls, too_late};
 
 impl PipeCalls for Weak<ModernServerLink> {
     fn share(&self) -> Option<ReplyShare> {
-        let link = self.upgrade().filter(|it| it.settings.exclusive)?;
+        let link = self.upgrade()?;
         let flights = link.pipe()?.flights();
-        let mut flights = flights.iter();
+        let mut flights = flights.iter().filter(|_| link.settings.exclusive);
         let of_call = flights.find_map(|flight| Some(flight.reply_room()?.share.clone()));
-        of_call.or_else(|| link.settings.intake.reply_share())
+        Some(of_call.unwrap_or_else(|| link.settings.arriving_share()))
+    }
+
+    fn serves_one_session(&self) -> bool {
+        self.upgrade().is_none_or(|it| it.settings.exclusive)
     }
 
     fn stop_clocks(&self) -> Option<StoppedClocks> {
@@ -38,7 +42,7 @@ impl ModernServerLink {
             pipe.give_back(id, reply);
             return true;
         };
-        let mut lease = lease.unwrap_or_else(|| room.share.lease());
+        let (mut lease, _arrived) = room.lease_of(lease, self.settings.exclusive);
         let len = message.bytes().len();
         // No message behind this one is read.
         let _stopped = (!lease.try_grow_to(len)).then(|| pipe.stop_clocks());

@@ -278,7 +278,11 @@ impl MessageSink for ModernPostStream<'_> {
     }
 
     fn growing(&self) -> Option<GrowingReply> {
-        let room = self.1.reply_room()?;
+        let Some(room) = self.1.reply_room() else {
+            // Such as a `subscriptions/listen` stream.
+            let share = self.0.settings.arriving_share();
+            return Some(GrowingReply::outside_calls(&share));
+        };
         Some(GrowingReply::of(room, &self.1.activity))
     }
 

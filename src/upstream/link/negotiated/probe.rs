@@ -14,6 +14,7 @@ use crate::upstream::carrier::{Carrier, LinkSettings, StartedConnection};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::legacy::handshake;
 use crate::upstream::link::modern::discover::{self, DiscoverVerdict};
+use crate::upstream::room::ArrivingMessage;
 
 /// How long a child may think about a request that it may not know, before it is spoken to in
 /// another way.
@@ -97,13 +98,14 @@ async fn over_pipe(
         return Ok(ProbeFinding::Presumed(LegacySign::End));
     }
     let mut read_since = None;
+    let mut room = ArrivingMessage::new(settings.arriving_share());
     loop {
         let wait = match read_since {
             _ if started.greeted => end,
             Some(since) => end.min(since + PATIENCE),
             None => end.min(Instant::now() + LOOK),
         };
-        let line = match tokio::time::timeout_at(wait, started.lines.next()).await {
+        let line = match tokio::time::timeout_at(wait, started.lines.next_in(&mut room)).await {
             Ok(Some(line)) => line,
             // It died of a request that it does not know: a fresh one is asked nothing of the kind.
             Ok(None) => return Ok(ProbeFinding::Presumed(LegacySign::End)),
@@ -188,7 +190,9 @@ pub(super) async fn greet(
         return Err(None);
     }
     let end = Instant::now() + PATIENCE;
-    while let Ok(Some(line)) = tokio::time::timeout_at(end, started.lines.next()).await {
+    let mut room = ArrivingMessage::new(settings.arriving_share());
+    while let Ok(Some(line)) = tokio::time::timeout_at(end, started.lines.next_in(&mut room)).await
+    {
         let Some(message) = started.read(&line, settings).await else {
             continue;
         };

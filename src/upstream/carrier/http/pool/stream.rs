@@ -11,6 +11,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
+use crate::runtime::read_quantum::ReadQuantum;
+
 /// A request is on its way, and no byte of its answer has come.
 const ASKED: u8 = 1;
 /// A part of the request was written.
@@ -83,6 +85,7 @@ impl ExchangeState {
 pub(super) struct PooledStream {
     socket: PlainOrTls,
     exchange: Arc<ExchangeState>,
+    quantum: ReadQuantum,
 }
 
 #[derive(Debug)]
@@ -112,7 +115,11 @@ impl PlainOrTls {
 
 impl PooledStream {
     pub(super) fn new(socket: PlainOrTls, exchange: Arc<ExchangeState>) -> Self {
-        Self { socket, exchange }
+        Self {
+            socket,
+            exchange,
+            quantum: ReadQuantum::default(),
+        }
     }
 
     fn poll_socket_read(
@@ -140,8 +147,10 @@ impl AsyncRead for PooledStream {
                 return Poll::Ready(Ok(()));
             }
         }
+        ready!(this.quantum.poll_ready(cx));
         let (before, room) = (buf.filled().len(), buf.remaining());
         let read = ready!(this.poll_socket_read(cx, buf));
+        this.quantum.add(buf.filled().len() - before);
         let closed = read.is_err() || room > 0 && buf.filled().len() == before;
         if closed {
             this.exchange.broke();
@@ -207,5 +216,34 @@ impl AsyncWrite for PooledStream {
             PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
             PlainOrTls::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+    use std::net::TcpListener;
+
+    use futures_util::FutureExt as _;
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+    use crate::runtime::read_quantum::QUANTUM;
+
+    #[tokio::test]
+    async fn reply_of_megabytes_is_read_in_many_polls() {
+        const PIECE: usize = QUANTUM / 4;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = TcpStream::connect(listener.local_addr().unwrap()).await;
+        let (mut peer, _) = listener.accept().unwrap();
+        let exchange = Arc::new(ExchangeState::default());
+        let mut stream = PooledStream::new(PlainOrTls::Plain(socket.unwrap()), exchange);
+        peer.write_all(&vec![b'x'; 2 * QUANTUM]).unwrap();
+        let mut piece = [0; PIECE];
+        for _ in 0..QUANTUM / PIECE {
+            stream.read_exact(&mut piece).await.unwrap();
+        }
+        assert!(stream.read_exact(&mut piece).now_or_never().is_none());
+        stream.read_exact(&mut piece).await.unwrap();
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::ToolSchemas;
 use super::*;
+use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::{ClientCapabilities, NullIntake, Principal, ServerDeclaration};
 use crate::config;
 use crate::process::holders::SessionHolders;
@@ -32,6 +33,7 @@ fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
     };
     let client = Box::new(HttpClient::new(http).unwrap());
     let name: Arc<str> = "up".into();
+    let budget = ByteBudget::of_replies(1 << 20, 1 << 20, 1 << 20);
     let settings = LinkSettings {
         upstream: Arc::new(upstream.clone()),
         name: Arc::clone(&name),
@@ -48,6 +50,7 @@ fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
         asks: AskingHabit::default(),
         tasks: TaskSpawner::new(),
         message_depth: 64,
+        replies: ReplyShare::new(&budget, BudgetHolder::Upstream(0)),
         load: UpstreamLoad::of(&name),
         health: Arc::new(UpstreamHealth::new(name, FirstStarts::new(false))),
     };

@@ -128,7 +128,7 @@ impl EraLink {
             }
             Some(FruitlessProbe::Presumed(_)) | None => {}
         }
-        match self.find_out(afresh, started, busy).await {
+        match Box::pin(self.find_out(afresh, started, busy)).await {
             Ok((inner, presumed)) => {
                 if let Some((presumed, turn)) = presumed.zip(turn) {
                     turn.share(presumed);

@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Bytes that one socket has read since its last whole message.
 #[derive(Debug)]
-pub(super) struct ReadMeter {
+pub struct ReadMeter {
     /// Bytes read, frame heads included.
     read: AtomicUsize,
     /// How many may be read before room is made for more.
@@ -22,13 +22,15 @@ pub(super) struct ReadMeter {
 
 /// A stream whose reads are counted, and held back at a bound.
 #[derive(Debug)]
-pub(super) struct MeteredStream<S> {
+pub struct MeteredStream<S> {
     stream: S,
     meter: Arc<ReadMeter>,
 }
 
 impl ReadMeter {
-    pub(super) fn new(allowed: usize) -> Arc<Self> {
+    /// Counts from zero, and lets `allowed` bytes be read.
+    #[must_use]
+    pub fn new(allowed: usize) -> Arc<Self> {
         Arc::new(Self {
             read: AtomicUsize::new(0),
             allowed: AtomicUsize::new(allowed),
@@ -37,44 +39,49 @@ impl ReadMeter {
     }
 
     /// Bytes of the message that is not whole.
-    pub(super) fn read(&self) -> usize {
+    #[must_use]
+    pub fn read(&self) -> usize {
         self.read.load(Ordering::Relaxed)
     }
 
-    pub(super) fn allowed(&self) -> usize {
+    /// How many bytes may be read before room is made for more.
+    #[must_use]
+    pub fn allowed(&self) -> usize {
         self.allowed.load(Ordering::Relaxed)
     }
 
     /// Lets so many bytes be read.
-    pub(super) fn allow(&self, bytes: usize) {
+    pub fn allow(&self, bytes: usize) {
         self.allowed.store(bytes, Ordering::Relaxed);
     }
 
     /// Whether a read was held back since this was last asked.
-    pub(super) fn was_held_back(&self) -> bool {
+    #[must_use]
+    pub fn was_held_back(&self) -> bool {
         self.is_held_back.swap(false, Ordering::Relaxed)
     }
 
     /// A frame of so many bytes is no part of the message.
-    pub(super) fn without(&self, bytes: usize) {
+    pub fn without(&self, bytes: usize) {
         let read = self.read().saturating_sub(bytes);
         self.read.store(read, Ordering::Relaxed);
     }
 
     /// Restarts the count after a whole message. Bytes of the next message already read are less than a read buffer.
-    pub(super) fn restart(&self, allowed: usize) {
+    pub fn restart(&self, allowed: usize) {
         self.read.store(0, Ordering::Relaxed);
         self.allow(allowed);
     }
 }
 
 impl<S> MeteredStream<S> {
-    pub(super) fn new(stream: S, meter: Arc<ReadMeter>) -> Self {
+    /// Reads from `stream`, counted by `meter`.
+    pub fn new(stream: S, meter: Arc<ReadMeter>) -> Self {
         Self { stream, meter }
     }
 
     /// Stops holding back: further bytes are discarded, not kept.
-    pub(super) fn release(&self) {
+    pub fn release(&self) {
         self.meter.allow(usize::MAX);
     }
 }
