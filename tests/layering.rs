@@ -212,7 +212,7 @@ fn targets(own: &[String], code: &str) -> BTreeSet<String> {
 }
 
 /// Rooms below a top module, and the paths that they do not name.
-const ROOMS: [(&str, &[&str]); 5] = [
+const ROOMS: [(&str, &[&str]); 6] = [
     // Moves messages and knows no era.
     (
         "upstream::carrier",
@@ -225,6 +225,8 @@ const ROOMS: [(&str, &[&str]); 5] = [
         "sync",
         &["address", "secret", "clock", "protocol", "runtime"],
     ),
+    // Lists: nothing of carriers and of how a link speaks.
+    ("catalog", &["upstream::carrier", "upstream::link"]),
     // Pure functions.
     ("translate", &["session", "runtime", "sync", "store"]),
     // Children and their lines: nothing of MCP but JSON and the id of a broken message.

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use super::map_reply::{ReplySource, told};
-use super::route::UpstreamTarget;
+use super::map_reply::told;
 use super::tasks::marking;
-use super::{Relay, RelayFailure, methods, url_elicitation};
+use super::{Relay, methods, url_elicitation};
 use crate::audit;
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::fault::Fault;
+use crate::outbound::{RelayFailure, ReplySource, UpstreamTarget, check_declared, outcome};
 use crate::policy::Permit;
 use crate::session::Session;
 
@@ -40,9 +40,7 @@ impl<'a> Forward<'a> {
 
     /// The audit record, begun.
     pub(super) fn audit(&self) -> audit::PendingRecord<'a> {
-        let (call, target) = (self.call, self.target);
-        let record = audit::AuditRecord::new(call, &target.upstream, target.name.as_deref(), None);
-        self.relay.parts.audit.begin(call, record)
+        self.relay.policy.audit(self.call, self.target)
     }
 
     /// Opens the session's link: its upstream must declare what the method needs. Raises the upstream's log level
@@ -54,8 +52,8 @@ impl<'a> Forward<'a> {
         &self,
         audited: audit::PendingRecord<'a>,
     ) -> Result<Opened<'a>, RelayFailure> {
-        let link = self.relay.link(self.session, &self.target.upstream)?;
-        let declared = self.relay.check_declared(&*link, self.call, self.target);
+        let link = self.relay.links.link(self.session, &self.target.upstream)?;
+        let declared = check_declared(&*link, self.call, self.target);
         if let Err(fault) = declared.await {
             audited.end(audit::AuditOutcome::Failed);
             return Err(fault.into());
@@ -93,16 +91,16 @@ impl<'a> Forward<'a> {
     /// Sends the request as it is, in the words of its upstream's revision.
     pub(super) async fn send(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
         let call = opened.call(self);
-        self.relay
-            .send(&self.permit, &*opened.link, call, self.target)
+        self.target
+            .send(&self.permit, &*opened.link, call, self.relay.edits)
             .await
     }
 
     /// Where the reply comes from.
     pub(super) fn source(&self, opened: &Opened<'a>) -> ReplySource {
         let declared = opened.link.declared();
-        self.relay
-            .source(opened.call(self), declared, &self.target.view)
+        let sources = &self.relay.sources;
+        sources.of(opened.call(self), declared, &self.target.view)
     }
 
     /// Writes the audit record, and puts the reply in the client's words.
@@ -133,14 +131,5 @@ impl Opened<'_> {
     /// The call as the upstream's link gets it.
     pub(super) fn call<'c>(&'c self, forward: &Forward<'c>) -> &'c Call {
         self.marked.as_ref().unwrap_or(forward.call)
-    }
-}
-
-/// The audited outcome of a reply.
-pub(super) fn outcome(reply: &Result<Reply, Fault>) -> audit::AuditOutcome {
-    match reply {
-        Ok(reply) if reply.error().is_none() => audit::AuditOutcome::Ok,
-        Ok(_) => audit::AuditOutcome::Error,
-        Err(_) => audit::AuditOutcome::Failed,
     }
 }

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::initialize::refused;
+use super::Relay;
 use super::route::RequestRoute;
-use super::{Relay, RelayFailure};
 use crate::call::{
     Call, ClientCapabilities, LogLevel, MAX_DECLARED, Principal, ServerDeclaration, UpstreamLink,
 };
 use crate::cause::chain;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
+use crate::outbound::{RelayFailure, refused};
 use crate::protocol::{Era, Message, Revision, json, meta};
 use crate::session::{DeliveryMode, NewSession, Session};
 use crate::translate::effective_capabilities;
@@ -42,7 +42,7 @@ impl Relay {
             capabilities: self.effective(capabilities, endpoint),
             client_info: client_info(request),
         };
-        let sessions = &self.parts.sessions;
+        let sessions = &self.sessions;
         let implicit_session = sessions.implicit_session(principal, endpoint, capabilities, new);
         implicit_session.map_err(refused)
     }
@@ -50,14 +50,14 @@ impl Relay {
     /// How long an upstream waits for an answer of its client.
     #[must_use]
     pub fn ask_timeout(&self, upstream: &str) -> Option<Duration> {
-        let settings = self.parts.upstreams.settings(upstream)?;
+        let settings = self.links.upstreams.settings(upstream)?;
         Some(settings.ask_timeout)
     }
 
     /// How long a question of an upstream waits behind others until it may be put to its client.
     #[must_use]
     pub fn ask_wait(&self, upstream: &str) -> Option<Duration> {
-        let settings = self.parts.upstreams.settings(upstream)?;
+        let settings = self.links.upstreams.settings(upstream)?;
         Some(settings.ask_wait)
     }
 
@@ -67,7 +67,7 @@ impl Relay {
         effective_capabilities::capabilities(
             declared,
             Revision::V2026_07_28,
-            self.is_pure(endpoint),
+            self.links.views.is_pure(endpoint),
         )
     }
 
@@ -79,8 +79,11 @@ impl Relay {
     pub async fn authorize(&self, call: &Call, session: &Arc<Session>) -> Result<(), RelayFailure> {
         session.touch();
         if let RequestRoute::One(target) = self.route(call, session).await? {
-            self.decide(call, &target)?;
-            self.check_param_headers(call, session, &target).await?;
+            self.policy.decide(call, &target)?;
+            self.catalog
+                .tools
+                .check_param_headers(call, session, &target)
+                .await?;
         }
         Ok(())
     }
@@ -125,7 +128,7 @@ impl Relay {
             return;
         };
         let relay = Arc::clone(self);
-        self.parts.tasks.spawn_service(async move {
+        self.links.spawner.spawn_service(async move {
             relay.raise_level(&call, &session, &*link).await;
         });
     }
@@ -151,10 +154,10 @@ impl Relay {
             r#"{{"jsonrpc":"2.0","id":0,"method":"logging/setLevel","params":{{"level":"{}"}}}}"#,
             level.as_str()
         );
-        let Ok(request) = self.reparse(request.into()) else {
+        let Ok(request) = self.edits.parse(request.into()) else {
             return false;
         };
-        let wait = self.parts.settings.mcp.connect_wait;
+        let wait = self.links.connect_wait;
         match tokio::time::timeout(wait, link.call(&request, call)).await {
             Ok(Ok(reply)) => {
                 if reply.error().is_some() {

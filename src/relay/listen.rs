@@ -12,11 +12,11 @@ use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use tokio::time::Instant;
 
 use super::Relay;
-use super::internal_call::own_call;
 use crate::call::{
     Call, ClientCapabilities, NoticeKind, Principal, ServerDeclaration, UpstreamLink,
 };
 use crate::fault::Fault;
+use crate::outbound::own_call;
 use crate::protocol::{Era, json};
 use crate::session::{Session, is_below};
 use crate::translate::naming::ResolvedName;
@@ -97,12 +97,12 @@ impl Relay {
         asked: &SubscriptionFilter,
     ) -> WatchedUpstreams {
         session.tell_links();
-        let wait = self.parts.settings.mcp.connect_wait;
+        let wait = self.links.connect_wait;
         let upstreams = session.endpoint.upstreams.iter();
         let all = upstreams.map(|upstream| self.listen_one(session, upstream, asked, wait));
         let known: Vec<WatchedUpstream> = join_all(all).await.into_iter().flatten().collect();
         // Whose upstreams come and go can always say that something has changed.
-        let merged = !self.is_pure(&session.endpoint);
+        let merged = !self.links.views.is_pure(&session.endpoint);
         let tells = merged && self.ourselves.tells_changes;
         let announces = |what| tells || known.iter().any(|one| one.announces(what));
         let is_deaf = |uri: &&String| {
@@ -139,7 +139,7 @@ impl Relay {
         heard: WatchedUpstreams,
         honoured: &SubscriptionFilter,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let pure = self.is_pure(&session.endpoint);
+        let pure = self.links.views.is_pure(&session.endpoint);
         let lists = pure && (honoured.tools || honoured.prompts || honoured.resources);
         let owners = honoured.uris.iter().map(|uri| self.owner_of(session, uri));
         let owners: HashSet<Arc<str>> = owners.flatten().collect();
@@ -161,10 +161,10 @@ impl Relay {
 
     /// The upstream of a resource, if the URI alone identifies one (without the index).
     fn owner_of(&self, session: &Session, uri: &str) -> Option<Arc<str>> {
-        if self.is_pure(&session.endpoint) {
+        if self.links.views.is_pure(&session.endpoint) {
             return session.endpoint.upstreams.first().map(Arc::clone);
         }
-        match self.prefixes.resolve_uri(uri) {
+        match self.links.views.prefixes.resolve_uri(uri) {
             ResolvedName::Exact { upstream, .. } => Some(upstream),
             ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
         }
@@ -178,10 +178,10 @@ impl Relay {
         asked: &SubscriptionFilter,
         wait: Duration,
     ) -> Option<WatchedUpstream> {
-        let link = self.link(session, upstream).ok()?;
+        let link = self.links.link(session, upstream).ok()?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let opening = Arc::clone(&link);
-        self.parts.tasks.spawn_service(async move {
+        self.links.spawner.spawn_service(async move {
             drop(sender.send(opening.open().await));
         });
         let opened = tokio::time::timeout(wait, receiver).await;
@@ -286,7 +286,7 @@ impl Relay {
     ) -> SelectAll<BoxStream<'a, T>> {
         let mut lanes: HashMap<Option<Arc<str>>, Vec<&'a str>> = HashMap::new();
         for uri in uris {
-            let upstream = match self.prefixes.resolve_uri(uri) {
+            let upstream = match self.links.views.prefixes.resolve_uri(uri) {
                 ResolvedName::Exact { upstream, .. } => Some(upstream),
                 ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
             };
@@ -308,7 +308,7 @@ impl Relay {
         let uri = json::quote(uri);
         let text =
             format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{"uri":{uri}}}}}"#);
-        let message = self.reparse(text.into())?;
+        let message = self.edits.parse(text.into())?;
         Ok(own_call(
             principal,
             session,

@@ -4,21 +4,67 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::forward::outcome;
-use super::{EMPTY, Relay, RelayFailure};
+use super::Relay;
 use crate::call::{Call, Reply};
 use crate::cause::chain;
-use crate::protocol::{Message, RequestId, json};
+use crate::outbound::{EMPTY, RelayFailure, outcome};
+use crate::protocol::methods::{self, Direction};
+use crate::protocol::{Era, Message, RequestId, json};
 use crate::session::{HeldNotifications, Session};
 use crate::telemetry::metrics::LABELED;
 
 /// Upstream streams stay open this long after the client's.
 const LISTEN_AFTER: Duration = Duration::from_mins(1);
 
+/// A notification up to this size is copied, bytes: as a part of its array it would keep the whole array
+/// while it waits.
+const SMALL_BYTES: usize = 16 << 10;
+/// Characters of a method in the log.
+const SHOWN: usize = 64;
+
 impl Relay {
+    /// Takes a notification that a modern client sent by itself: none is defined, and it does not
+    /// say what its client declares (SPEC M-22).
+    pub fn modern_notification(&self, message: &Message) {
+        dropped(message.method().unwrap_or_default());
+    }
+
+    /// Passes a notification of a legacy client to the open upstreams of its session.
+    fn pass_on(
+        &self,
+        session: &Arc<Session>,
+        message: &Message,
+        until: Instant,
+    ) -> HeldNotifications {
+        let method = message.method().unwrap_or_default();
+        let may = match methods::lookup(method) {
+            Some(known) => known.direction != Direction::ToClient && known.is_in(session.revision),
+            None => self.links.views.is_pure(&session.endpoint),
+        };
+        if !may {
+            dropped(method);
+            return HeldNotifications::default();
+        }
+        let mut links = session.links();
+        // The modern era has no notifications of clients that we could write.
+        links.retain(|link| {
+            let declared = link.declared();
+            declared.is_some_and(|declared| declared.revision.era() == Era::Legacy)
+        });
+        if links.is_empty() && methods::lookup(method).is_none() {
+            dropped(method);
+        }
+        let mut bytes = message.bytes().clone();
+        if bytes.len() <= SMALL_BYTES {
+            bytes = Bytes::copy_from_slice(&bytes);
+        }
+        session.send_notification(links, &bytes, until)
+    }
+
     /// Accepts a notification of a client. Notifications for upstreams are enqueued in order; if a queue is
     /// full, the caller is held until `until`. A cancellation never waits.
     pub fn notification(
@@ -54,7 +100,7 @@ impl Relay {
             return;
         }
         let session = Arc::downgrade(session);
-        self.parts.tasks.spawn_service(async move {
+        self.links.spawner.spawn_service(async move {
             loop {
                 tokio::time::sleep(LISTEN_AFTER).await;
                 let Some(session) = session.upgrade() else {
@@ -85,17 +131,17 @@ impl Relay {
         session: &Arc<Session>,
     ) -> Result<Reply, RelayFailure> {
         let (links, level) = (session.links(), session.levels().wanted());
-        let wait = self.parts.settings.mcp.connect_wait;
+        let wait = self.links.connect_wait;
         let told = links.iter().map(|link| async {
             let logs = link
                 .declared()
                 .is_some_and(|declared| has_member(&declared.capabilities, "logging"));
             let upstream = link.upstream();
             let method = call.message.method().unwrap_or_default();
-            if !logs || self.decide_part(call, upstream, method).is_err() {
+            if !logs || self.policy.decide_part(call, upstream, method).is_err() {
                 return;
             }
-            let audited = self.audit_part(call, upstream);
+            let audited = self.policy.audit_part(call, upstream);
             let asked = link.call(&call.message, call);
             let Ok(reply) = tokio::time::timeout(wait, asked).await else {
                 LABELED.upstream_skipped.add(upstream, 1);
@@ -118,6 +164,13 @@ impl Relay {
         join_all(told).await;
         Ok(Reply::Result(EMPTY))
     }
+}
+
+/// Counts a notification of a client that goes no further.
+fn dropped(method: &str) {
+    LABELED.notices_unknown.add("client", 1);
+    let method: String = method.chars().take(SHOWN).collect();
+    tracing::debug!(%method, "dropped a notification of a client");
 }
 
 fn has_member(object: &[u8], name: &str) -> bool {

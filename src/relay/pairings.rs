@@ -3,11 +3,12 @@
 
 mod scripted;
 
+use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use self::scripted::{INPUT_REQUIRED, ModernClient, ScriptStep, ScriptedUpstream};
 use super::*;
-use crate::call::{ClientCapabilities, DownstreamLink, Principal};
+use crate::call::{ClientCapabilities, DownstreamLink, Principal, UpstreamLink};
 use crate::clock::SystemClock;
 use crate::ownership::Ownership;
 use crate::protocol::{Message, RequestId, Revision};
@@ -139,12 +140,15 @@ async fn cursor_of_an_unknown_version_is_refused_like_a_forged_one() {
             ..f.call(Arc::clone(&link) as _, CancellationToken::new())
         }
     };
-    let (sealer, context) = (&f.relay.parts.sealer, cursor_context(&list("forged"), "up"));
+    let binding = f.session.principal.binding();
+    let context = [&b"up\0up\0"[..], binding.bytes(), b"tools/list"];
+    let (sealer, context) = (&f.relay.sealer, context.concat());
+    let cursors = &f.relay.catalog.cursors;
     let known = sealer.seal(SealPurpose::Cursor, &context, b"\"two\"");
-    let opened = f.relay.cursor(&list(&known), "up").unwrap();
+    let opened = cursors.opened(&list(&known), "up").unwrap();
     assert_eq!(opened.as_deref(), Some("\"two\""));
     let next = sealer.of_next_version(SealPurpose::Cursor, &context, &known);
-    let refusal = |cursor: &str| f.relay.cursor(&list(cursor), "up").unwrap_err().public;
+    let refusal = |cursor: &str| cursors.opened(&list(cursor), "up").unwrap_err().public;
     assert_eq!(refusal(&next), refusal("forged"));
 }
 

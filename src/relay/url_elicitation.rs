@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::ReplySource;
 use super::forward::{Forward, Opened};
-use super::map_reply::tool_failure;
 use crate::call::{Call, InputOutcome, InputRequest, InputRequests, InputResponse, Reply};
 use crate::fault::Fault;
+use crate::outbound::{ReplySource, tool_failure};
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::{Era, Message, json, links, methods};
 use crate::store::lists::digest_of;

@@ -2,7 +2,7 @@
 
 use crate::call::Reply;
 use crate::fault::Fault;
-use crate::relay::RelayFailure;
+use crate::outbound::RelayFailure;
 use crate::relay::forward::{Forward, Opened};
 use crate::relay::tasks::BridgedRequest;
 

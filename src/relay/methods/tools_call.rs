@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use crate::call::{Call, Reply};
 use crate::fault::Fault;
+use crate::outbound::RelayFailure;
 use crate::protocol::{Revision, json};
-use crate::relay::RelayFailure;
 use crate::relay::forward::{Forward, Opened};
 use crate::relay::tasks::{
     BridgedRequest, as_task, declaring, is_declared, unasked, wanted, would_help,
@@ -22,6 +22,8 @@ pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure>
         Box::pin(
             forward
                 .relay
+                .catalog
+                .tools
                 .check_param_headers(call, session, forward.target),
         )
         .await?;
@@ -36,7 +38,13 @@ pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure>
 /// Whether the tool's structured content is to be wrapped as its schema was (SPEC C-92).
 fn wraps(forward: &Forward<'_>) -> bool {
     let (session, target) = (forward.session, forward.target);
-    let asks_for_objects = |tool| forward.relay.is_wrapped(session, &target.upstream, tool);
+    let asks_for_objects = |tool| {
+        forward
+            .relay
+            .catalog
+            .tools
+            .is_wrapped(session, &target.upstream, tool)
+    };
     matches!(
         forward.call.revision,
         Revision::V2025_06_18 | Revision::V2025_11_25
@@ -56,7 +64,7 @@ impl TaskRoles {
     fn of(forward: &Forward<'_>, call: &Call) -> Self {
         let settings = forward
             .relay
-            .parts
+            .links
             .upstreams
             .settings(&forward.target.upstream);
         Self {
@@ -70,10 +78,7 @@ impl TaskRoles {
 ///
 /// # Cancel safety
 /// Dropping the future cancels the request, and the task that it has become.
-pub(in crate::relay) async fn send(
-    forward: &Forward<'_>,
-    opened: &Opened<'_>,
-) -> Result<Reply, Fault> {
+pub(crate) async fn send(forward: &Forward<'_>, opened: &Opened<'_>) -> Result<Reply, Fault> {
     let (relay, session, target) = (forward.relay, forward.session, forward.target);
     let (link, call) = (&opened.link, opened.call(forward));
     if call.revision.has_tasks_capability()
@@ -122,11 +127,13 @@ async fn send_as_task(
 ) -> Result<Reply, Fault> {
     let (relay, session, target) = (forward.relay, forward.session, forward.target);
     let (link, call) = (&opened.link, opened.call(forward));
-    let request = relay.request_for(&**link, call, target)?;
-    let request = relay.reparse(as_task(&request, relay.patience(target)))?;
+    let request = target.request_for(&**link, call, relay.edits)?;
+    let request = relay
+        .edits
+        .parse(as_task(&request, relay.patience(target)))?;
     let called = Called::begin(forward);
-    let reply = relay
-        .transmit(&forward.permit, &**link, call, target, &request)
+    let reply = target
+        .transmit(&forward.permit, &**link, call, &request)
         .await?;
     drop(called);
     let Some(state) = UpstreamTask::begun(&reply, TaskDialect::Legacy) else {
@@ -159,7 +166,9 @@ async fn declare_and_send_again(
     let link = newer.as_ref().unwrap_or(&opened.link);
     let call = declaring(opened.call(forward));
     let called = Called::begin(forward);
-    let reply = relay.send(&forward.permit, &**link, &call, target).await?;
+    let reply = target
+        .send(&forward.permit, &**link, &call, relay.edits)
+        .await?;
     drop(called);
     match UpstreamTask::begun(&reply, TaskDialect::Extension) {
         None => Ok(reply),
@@ -178,7 +187,7 @@ async fn runs_only_as_task(forward: &Forward<'_>, opened: &Opened<'_>) -> bool {
     let upstream = &forward.target.upstream;
     let declared = match opened.link.declared() {
         Some(declared) => Some(declared),
-        None => relay.learn(session, upstream, None).await.ok(),
+        None => relay.links.learn(session, upstream, None).await.ok(),
     };
     let (Some(declared), Some(name)) = (declared, forward.target.name.as_deref()) else {
         return false;
@@ -187,6 +196,8 @@ async fn runs_only_as_task(forward: &Forward<'_>, opened: &Opened<'_>) -> bool {
         return false;
     }
     let tool = relay
+        .catalog
+        .tools
         .tool_of(opened.call(forward), session, upstream, name)
         .await;
     tool.as_deref()

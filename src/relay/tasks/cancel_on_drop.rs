@@ -9,8 +9,8 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::cause::chain;
 use crate::fault::Fault;
+use crate::outbound::InternalCall;
 use crate::protocol::{Message, json};
-use crate::relay::internal_call::InternalCall;
 use crate::runtime::lifecycle::TaskSpawner;
 
 /// A running task. Dropping the value before [`over`](Self::over) cancels the task upstream.

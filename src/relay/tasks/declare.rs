@@ -20,12 +20,12 @@ struct TaskDeclaringLink {
 }
 
 /// Whether the client of a call declares the extension.
-pub(in crate::relay) fn is_declared(call: &Call) -> bool {
+pub(crate) fn is_declared(call: &Call) -> bool {
     extensions::declares(call.link.capabilities().text(), extensions::TASKS)
 }
 
 /// The call as one whose client declares tasks.
-pub(in crate::relay) fn declaring(call: &Call) -> Call {
+pub(crate) fn declaring(call: &Call) -> Call {
     let capabilities = call.link.capabilities().with_extension(extensions::TASKS);
     Call {
         link: Arc::new(TaskDeclaringLink {
@@ -38,7 +38,7 @@ pub(in crate::relay) fn declaring(call: &Call) -> Call {
 
 /// Whether a reply refuses a call for want of the extension, and of nothing else that its client
 /// lacks.
-pub(in crate::relay) fn would_help(reply: &Reply, call: &Call) -> bool {
+pub(crate) fn would_help(reply: &Reply, call: &Call) -> bool {
     if reply.error_code() != Some(MISSING_CLIENT_CAPABILITY) {
         return false;
     }

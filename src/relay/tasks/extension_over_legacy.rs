@@ -10,11 +10,11 @@ use super::pending_input::{PendingInput, TaskKey};
 use super::wait::unmarked;
 use crate::call::{Call, InputRequest, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
+use crate::outbound::EndpointView;
+use crate::outbound::ReplySource;
+use crate::outbound::{UpstreamTarget, invalid};
 use crate::protocol::{Message, json};
 use crate::relay::Relay;
-use crate::relay::map_reply::ReplySource;
-use crate::relay::route::{UpstreamTarget, invalid};
-use crate::relay::view::EndpointView;
 use crate::session::Session;
 use crate::translate::mapping;
 use crate::translate::project::RevisionProjection;
@@ -22,12 +22,12 @@ use crate::translate::task::convert::{ShownTask, task};
 use crate::translate::task::state::{TaskStatus, UpstreamTask};
 
 /// A request about a legacy task, on its way.
-pub(in crate::relay) struct BridgedRequest<'a> {
-    pub(in crate::relay) relay: &'a Relay,
-    pub(in crate::relay) link: &'a Arc<dyn UpstreamLink>,
-    pub(in crate::relay) call: &'a Call,
-    pub(in crate::relay) session: &'a Arc<Session>,
-    pub(in crate::relay) target: &'a UpstreamTarget,
+pub(crate) struct BridgedRequest<'a> {
+    pub(crate) relay: &'a Relay,
+    pub(crate) link: &'a Arc<dyn UpstreamLink>,
+    pub(crate) call: &'a Call,
+    pub(crate) session: &'a Arc<Session>,
+    pub(crate) target: &'a UpstreamTarget,
 }
 
 impl BridgedRequest<'_> {
@@ -39,7 +39,7 @@ impl BridgedRequest<'_> {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the task as it is.
-    pub(in crate::relay) async fn answer(&self) -> Result<Reply, Fault> {
+    pub(crate) async fn answer(&self) -> Result<Reply, Fault> {
         match self.call.message.method() {
             Some("tasks/update") => self.update().await,
             Some("tasks/cancel") => self.cancel().await,
@@ -48,7 +48,7 @@ impl BridgedRequest<'_> {
     }
 
     /// The reply that begins a task, for its client.
-    pub(in crate::relay) fn begun(&self, state: &UpstreamTask<'_>) -> Result<Reply, Fault> {
+    pub(crate) fn begun(&self, state: &UpstreamTask<'_>) -> Result<Reply, Fault> {
         let upstream = &self.target.upstream;
         let home = Some(self.session.key());
         let handle = self.relay.seal_task(self.call, upstream, &state.id, home)?;
@@ -93,7 +93,7 @@ impl BridgedRequest<'_> {
                 return Vec::new();
             };
             let link = Arc::clone(self.link);
-            self.relay.parts.tasks.spawn_service(async move {
+            self.relay.links.spawner.spawn_service(async move {
                 // Its result is asked for again when the task is over.
                 drop(link.call(&request, &shown).await);
                 drop(client);
@@ -186,7 +186,9 @@ impl BridgedRequest<'_> {
 
     fn source(&self) -> ReplySource {
         let declared = self.link.declared();
-        self.relay.source(self.call, declared, &self.target.view)
+        self.relay
+            .sources
+            .of(self.call, declared, &self.target.view)
     }
 
     fn key(&self) -> TaskKey {

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use super::sealed::SealedTask;
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
+use crate::outbound::{UpstreamTarget, invalid};
 use crate::protocol::methods::{self, MethodRow, NeededCapability, UpstreamParam as Names};
 use crate::protocol::{Era, Message, input_request_rules, json};
-use crate::relay::route::{UpstreamTarget, invalid};
-use crate::relay::{Relay, endpoint_context};
+use crate::relay::Relay;
 use crate::seal::SealPurpose;
 use crate::session::Session;
 use crate::store::events::SessionKey;
@@ -20,23 +20,23 @@ use crate::telemetry::metrics::LABELED;
 type OwnedTask = (Arc<str>, String, Option<Arc<Session>>);
 
 /// Whether a request of `method` is about one task.
-pub(in crate::relay) fn is_task(method: &str) -> bool {
+pub(crate) fn is_task(method: &str) -> bool {
     methods::lookup(method).is_some_and(concerns_one)
 }
 
 /// [`is_task`] for a method that was looked up already.
-pub(in crate::relay) fn concerns_one(known: &MethodRow) -> bool {
+pub(crate) fn concerns_one(known: &MethodRow) -> bool {
     known.target == Some(Names::Task)
 }
 
 /// Whether a method is there for tasks.
-pub(in crate::relay) fn is_of_tasks(method: &str) -> bool {
+pub(crate) fn is_of_tasks(method: &str) -> bool {
     methods::lookup(method).is_some_and(|known| known.needs == NeededCapability::Tasks)
 }
 
 impl Relay {
     /// Where a request about a task goes: to the upstream that runs it.
-    pub(in crate::relay) fn task_target(&self, call: &Call) -> Result<UpstreamTarget, Fault> {
+    pub(crate) fn task_target(&self, call: &Call) -> Result<UpstreamTarget, Fault> {
         let given = call
             .message
             .param_str("taskId")
@@ -46,9 +46,9 @@ impl Relay {
             .ok_or_else(|| invalid("there is no such task here"))?;
         let edited = call.message.edit().param("taskId", json::quote(&task));
         Ok(UpstreamTarget {
-            request: Some(self.reparse(edited.finish())?),
+            request: Some(self.edits.parse(edited.finish())?),
             page: None,
-            view: self.view(&call.endpoint, &upstream),
+            view: self.links.views.of(&call.endpoint, &upstream),
             shown: Some(given.into_owned()),
             name: Some(task),
             home,
@@ -60,7 +60,7 @@ impl Relay {
     ///
     /// # Errors
     /// When the upstream's id is too long to be carried.
-    pub(in crate::relay) fn show_task(
+    pub(crate) fn show_task(
         &self,
         call: &Call,
         target: &UpstreamTarget,
@@ -99,7 +99,7 @@ impl Relay {
             };
             edit = edit.result_member("taskId", json::quote(&handle));
         }
-        self.reparse(edit.finish())
+        self.edits.parse(edit.finish())
     }
 
     /// Seals the handle of a task of `upstream`; `home` is the `ImplicitSession` whose upstream session owns the task,
@@ -117,9 +117,9 @@ impl Relay {
         let task = SealedTask {
             upstream: (&**upstream).into(),
             id: task.to_owned(),
-            home: home.map(|key| (self.parts.sessions.ownership(), key)),
+            home: home.map(|key| (self.sessions.ownership(), key)),
         };
-        let handle = task.seal(&self.parts.sealer, &task_context(call));
+        let handle = task.seal(&self.sealer, &task_context(call));
         if handle.len() <= SealPurpose::Task.max_len() {
             return Ok(handle);
         }
@@ -132,13 +132,13 @@ impl Relay {
 
     /// Opens a task handle: upstream and task id; `None` for a handle not issued to this client.
     pub(super) fn open_task(&self, call: &Call, given: &str) -> Option<OwnedTask> {
-        let task = SealedTask::open(&self.parts.sealer, &task_context(call), given)?;
+        let task = SealedTask::open(&self.sealer, &task_context(call), given)?;
         let mut shown = call.endpoint.upstreams.iter();
         let upstream = shown.find(|upstream| ***upstream == *task.upstream)?;
         let home = match task.home {
             None => None,
             // With its session a task is gone.
-            Some((owner, key)) => Some(self.parts.sessions.live_implicit_session(owner, key)?),
+            Some((owner, key)) => Some(self.sessions.live_implicit_session(owner, key)?),
         };
         Some((Arc::clone(upstream), task.id, home))
     }
@@ -146,7 +146,7 @@ impl Relay {
 
 /// Seal context of a task handle: endpoint and binding of the caller (SPEC K-18, A-30).
 fn task_context(call: &Call) -> Vec<u8> {
-    let mut context = endpoint_context(&call.endpoint);
+    let mut context = call.endpoint.seal_context();
     context.extend_from_slice(call.principal.binding().bytes());
     context
 }

@@ -11,16 +11,16 @@ use futures_util::future::BoxFuture;
 
 use super::legacy_passthrough::note_forgotten;
 use super::related_task::mark;
-use crate::audit;
 use crate::call::{
     Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, LogLevel, Notice,
     NoticeKind, Reply,
 };
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind, told};
+use crate::outbound::RelayFailure;
+use crate::outbound::{UpstreamTarget, invalid};
 use crate::protocol::{Message, extensions, json, meta};
-use crate::relay::route::{UpstreamTarget, invalid};
-use crate::relay::{Relay, RelayFailure};
+use crate::relay::Relay;
 use crate::session::{
     GatewayTask, NoticeSource, QuotaReservation, RunningTask, Session, TaskOutcome,
 };
@@ -31,7 +31,7 @@ use crate::telemetry::request_tag;
 const ANY_DEPTH: usize = usize::MAX;
 
 /// Whether a client asks for a task of the design that it knows.
-pub(in crate::relay) fn asks_for_task(call: &Call, session: &Session) -> bool {
+pub(crate) fn asks_for_task(call: &Call, session: &Session) -> bool {
     session.implicit_session().is_none()
         && call.revision.has_tasks_capability()
         && call.message.method() == Some("tools/call")
@@ -39,36 +39,30 @@ pub(in crate::relay) fn asks_for_task(call: &Call, session: &Session) -> bool {
 }
 
 impl Relay {
-    /// Records a call whose task did not begin.
-    fn audit_failed(&self, call: &Call, target: &UpstreamTarget) {
-        let name = target.name.as_deref();
-        let record = audit::AuditRecord::new(call, &target.upstream, name, None);
-        self.parts.audit.record(record);
-    }
-
     /// Begins a task for a call that requests one, if the gateway runs the tasks of its upstream; otherwise
     /// `None`. The policy decides about the call as about one without a task.
     ///
     /// # Errors
     /// [`RelayFailure`] when the call is denied or a limit is reached.
-    pub(in crate::relay) async fn host(
+    pub(crate) async fn host(
         &self,
         call: &Call,
         session: &Arc<Session>,
         target: &UpstreamTarget,
     ) -> Result<Option<Reply>, RelayFailure> {
-        self.decide(call, target)?;
+        self.policy.decide(call, target)?;
         call.link.routed(&target.upstream);
-        let declared = self.learn(session, &target.upstream, None).await;
+        let declared = self.links.learn(session, &target.upstream, None).await;
         // Made as a plain call, it might reach its upstream after all, and be no task.
-        let declared = declared.inspect_err(|_| self.audit_failed(call, target))?;
+        let declared = declared.inspect_err(|_| self.policy.audit_failed(call, target))?;
         let Some(relay) = self.own.upgrade().filter(|_| declared.hosts_tasks()) else {
             return Ok(None);
         };
-        let limits = &self.parts.settings.limits;
+        let limits = &self.settings.limits;
         let begun = self.admit(call, session);
-        let (ttl, message, running) = begun.inspect_err(|_| self.audit_failed(call, target))?;
-        let task = self.parts.sessions.begin_task(ttl);
+        let (ttl, message, running) =
+            begun.inspect_err(|_| self.policy.audit_failed(call, target))?;
+        let task = self.sessions.begin_task(ttl);
         let known = session
             .tasks()
             .host(&target.upstream, &task, limits.tasks_per_session);
@@ -101,8 +95,8 @@ impl Relay {
         };
         // A drain waits for what runs, as for every call, and not until it is unknown.
         let work = request_tag::keep(hosted.work(call, running));
-        self.parts.tasks.spawn(work);
-        self.parts.tasks.spawn_service(known.live());
+        self.links.spawner.spawn(work);
+        self.links.spawner.spawn_service(known.live());
         Ok(Some(Reply::Result(format!(r#"{{"task":{begun}}}"#).into())))
     }
 }
@@ -114,7 +108,7 @@ impl Relay {
         call: &Call,
         session: &Arc<Session>,
     ) -> Result<(Duration, Message, RunningTask), Fault> {
-        let limits = &self.parts.settings.limits;
+        let limits = &self.settings.limits;
         let ttl = granted(&call.message, limits.hosted_tasks.ttl)?;
         let message = plain(&call.message)?;
         // At most half of the principal's calls may be tasks; otherwise no call would be left to poll them.
@@ -188,7 +182,7 @@ impl GatewayRun {
 
     /// Reserves quota for a result, and evicts other tasks of the session if necessary.
     fn room_for(&self, bytes: usize) -> Option<QuotaReservation> {
-        let limits = self.relay.parts.settings.limits.hosted_tasks;
+        let limits = self.relay.settings.limits.hosted_tasks;
         let (own, all) = (limits.results_per_principal, limits.results_total);
         if bytes > own.min(all) {
             return None;
@@ -326,7 +320,7 @@ impl DownstreamLink for TaskClientLink {
 }
 
 /// `params.task` of a request, JSON text; `None` if `null`.
-pub(in crate::relay) fn wanted(request: &Message) -> Option<&str> {
+pub(crate) fn wanted(request: &Message) -> Option<&str> {
     request.param("task").filter(|task| *task != "null")
 }
 

@@ -7,10 +7,11 @@ use bytes::Bytes;
 use super::related_task::{mark, marked};
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
+use crate::outbound::RelayFailure;
+use crate::outbound::invalid;
+use crate::outbound::outcome;
 use crate::protocol::{json, meta};
-use crate::relay::forward::outcome;
-use crate::relay::route::invalid;
-use crate::relay::{Relay, RelayFailure};
+use crate::relay::Relay;
 use crate::session::{GatewayTask, Session, TaskOutcome, TaskSite};
 
 /// Of a task that was cancelled, in place of a result: JSON text of an error.
@@ -19,7 +20,7 @@ const CANCELLED: Bytes =
 
 /// A task that a request is about, and that is run here.
 #[derive(Debug)]
-pub(in crate::relay) struct OwnTask {
+pub(crate) struct OwnTask {
     upstream: Arc<str>,
     /// As its client calls it.
     handle: Arc<str>,
@@ -34,15 +35,15 @@ impl Relay {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the task as it is.
-    pub(in crate::relay) async fn about_hosted(
+    pub(crate) async fn about_hosted(
         &self,
         call: &Call,
         own: &OwnTask,
     ) -> Result<Reply, RelayFailure> {
         let method = call.message.method().unwrap_or_default();
-        let _permit = self.decide_part(call, &own.upstream, method)?;
+        let _permit = self.policy.decide_part(call, &own.upstream, method)?;
         call.link.routed(&own.upstream);
-        let audited = self.audit_part(call, &own.upstream);
+        let audited = self.policy.audit_part(call, &own.upstream);
         let reply = match method {
             "tasks/result" => own.result(call).await,
             "tasks/cancel" if !own.task.end(TaskOutcome::Cancelled) => {
@@ -57,7 +58,7 @@ impl Relay {
 
 impl OwnTask {
     /// The task that a request of the session is about, where it is run here.
-    pub(in crate::relay) fn find(call: &Call, session: &Session) -> Option<Self> {
+    pub(crate) fn find(call: &Call, session: &Session) -> Option<Self> {
         let method = call.message.method();
         if !matches!(method, Some("tasks/get" | "tasks/result" | "tasks/cancel")) {
             return None;

@@ -128,7 +128,7 @@ fn missing(question: &InputRequest, link: &dyn DownstreamLink) -> Option<String>
 mod tests {
     use super::*;
     use crate::call::ClientCapabilities;
-    use crate::relay::internal_call::InternalCall;
+    use crate::outbound::InternalCall;
 
     fn fresh(inputs: &mut AskedInputs, offered: &'static str) -> Result<Vec<String>, String> {
         let task = r#"{"taskId":"a","status":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"?"}}}}"#;

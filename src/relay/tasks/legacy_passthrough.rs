@@ -12,12 +12,12 @@ use super::extension_passthrough::is_task;
 use super::related_task::{beginning, mark};
 use crate::call::{Call, Reply, ServerDeclaration, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
+use crate::outbound::{UpstreamTarget, given_cursor, invalid, unknown_method};
 use crate::policy::Permit;
 use crate::protocol::error_codes::INVALID_PARAMS;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
 use crate::relay::Relay;
-use crate::relay::route::{UpstreamTarget, given_cursor, invalid, unknown_method};
 use crate::session::{Session, SessionTask, SessionTasks, TaskHandle, TaskSite, TaskStage};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::translate::task::state::{TaskStatus, UpstreamTask};
@@ -32,24 +32,24 @@ fn are_carried(session: &Session, declared: &ServerDeclaration) -> bool {
 
 impl Relay {
     /// Whether the calls of a session may run as tasks of an upstream.
-    pub(in crate::relay) async fn may_have_tasks(
+    pub(crate) async fn may_have_tasks(
         &self,
         session: &Arc<Session>,
         target: &UpstreamTarget,
     ) -> bool {
-        let declared = self.learn(session, &target.upstream, None).await;
+        let declared = self.links.learn(session, &target.upstream, None).await;
         declared.is_ok_and(|declared| are_carried(session, &declared))
     }
 
     /// Refuses a method of tasks to a session that can have none.
-    pub(in crate::relay) async fn check_tasks(
+    pub(crate) async fn check_tasks(
         &self,
         session: &Arc<Session>,
         method: &str,
     ) -> Result<(), Fault> {
         if session.revision.has_tasks_capability() && method != "tasks/update" {
             let has_tasks = |d: &ServerDeclaration| are_carried(session, d) || d.hosts_tasks();
-            if self.any_declares(session, has_tasks).await {
+            if self.links.any_declares(session, has_tasks).await {
                 return Ok(());
             }
         }
@@ -57,7 +57,7 @@ impl Relay {
     }
 
     /// Where a request about a task of the session goes: to the upstream that runs it.
-    pub(in crate::relay) fn own_task_target(
+    pub(crate) fn own_task_target(
         &self,
         call: &Call,
         session: &Session,
@@ -74,9 +74,9 @@ impl Relay {
         };
         let edited = call.message.edit().param("taskId", json::quote(&id));
         Ok(UpstreamTarget {
-            request: Some(self.reparse(edited.finish())?),
+            request: Some(self.edits.parse(edited.finish())?),
             page: None,
-            view: self.view(&call.endpoint, &task.upstream),
+            view: self.links.views.of(&call.endpoint, &task.upstream),
             shown: Some(given.into_owned()),
             name: Some(id.as_ref().to_owned()),
             home: None,
@@ -86,7 +86,7 @@ impl Relay {
 
     /// The result of a task, which is waited for as long as a call may take: it may be silent for
     /// longer than a call.
-    pub(in crate::relay) async fn result_of_task(
+    pub(crate) async fn result_of_task(
         &self,
         permit: &Permit,
         link: &Arc<dyn UpstreamLink>,
@@ -95,7 +95,7 @@ impl Relay {
     ) -> Result<Reply, Fault> {
         let waiting = async {
             loop {
-                match self.send(permit, &**link, call, target).await {
+                match target.send(permit, &**link, call, self.edits).await {
                     Err(fault) if fault.kind == FaultKind::UpstreamTimeout => {
                         let id = target.name.as_deref().unwrap_or_default();
                         let known = link.call(&request("tasks/get", id, "")?, call).await?;
@@ -119,7 +119,7 @@ impl Relay {
 
     /// `tasks/list`: what the session began and its upstreams still know, in one page. Tasks of an
     /// upstream that does not answer within the time of merged lists are left out. Spec: SPEC G-03.
-    pub(in crate::relay) async fn list_tasks(
+    pub(crate) async fn list_tasks(
         &self,
         call: &Call,
         session: &Arc<Session>,
@@ -128,8 +128,12 @@ impl Relay {
             return Err(invalid("unknown cursor, list again from the start"));
         }
         let mut tasks = session.tasks().all();
-        tasks.retain(|task| self.decide_part(call, &task.upstream, "tasks/list").is_ok());
-        let until = Instant::now() + self.parts.settings.mcp.connect_wait;
+        tasks.retain(|task| {
+            self.policy
+                .decide_part(call, &task.upstream, "tasks/list")
+                .is_ok()
+        });
+        let until = Instant::now() + self.links.connect_wait;
         let states = tasks.iter().map(|task| async move {
             let state = self.state_of(call, session, task);
             let state = tokio::time::timeout_at(until, state).await;
@@ -154,7 +158,7 @@ impl Relay {
             TaskSite::There { id, .. } => id,
             TaskSite::Here(hosted) => return Some(hosted.shown(&task.handle)),
         };
-        let link = self.link(session, &task.upstream).ok()?;
+        let link = self.links.link(session, &task.upstream).ok()?;
         let request = request("tasks/get", id, "").ok()?;
         let reply = link.call(&request, call).await.ok()?;
         let status = note(session.tasks(), &task.handle, "tasks/get", &reply);
@@ -164,7 +168,7 @@ impl Relay {
     /// Sends a call that its upstream is to run as the `task` (JSON text) that its client wants, and
     /// shows the client what it has become. What the upstream says of it beside that belongs to the
     /// task, whose name is known before.
-    pub(in crate::relay) async fn carry(
+    pub(crate) async fn carry(
         &self,
         permit: &Permit,
         link: &dyn UpstreamLink,
@@ -173,14 +177,16 @@ impl Relay {
         target: &UpstreamTarget,
         task: &str,
     ) -> Result<Reply, Fault> {
-        let request = self.request_for(link, call, target)?;
-        let request = self.reparse(request.edit().param("task", task).finish())?;
+        let request = target.request_for(link, call, self.edits)?;
+        let request = self
+            .edits
+            .parse(request.edit().param("task", task).finish())?;
         let handle = TaskHandle::mint();
         let call = Call {
             link: beginning(&call.link, handle.as_str(), session, &target.upstream),
             ..call.clone()
         };
-        let reply = self.transmit(permit, link, &call, target, &request).await?;
+        let reply = target.transmit(permit, link, &call, &request).await?;
         let Reply::Relayed(message) = &reply else {
             return Ok(reply);
         };
@@ -189,7 +195,7 @@ impl Relay {
         let Some((text, state)) = begun.zip(state) else {
             return Ok(reply);
         };
-        let max = self.parts.settings.limits.tasks_per_session;
+        let max = self.settings.limits.tasks_per_session;
         let tasks = session.tasks();
         let known = tasks.add(&target.upstream, &state.id, handle, max);
         note_forgotten(known.forgotten.as_slice());
@@ -198,11 +204,11 @@ impl Relay {
             return Ok(reply);
         };
         let shown = message.edit().result_member("task", task).finish();
-        Ok(Reply::Relayed(self.reparse(shown)?))
+        Ok(Reply::Relayed(self.edits.parse(shown)?))
     }
 
     /// The reply to a request of tasks, under the name that its client knows.
-    pub(in crate::relay) fn show_own_task(
+    pub(crate) fn show_own_task(
         &self,
         call: &Call,
         session: &Session,
@@ -240,7 +246,7 @@ impl Relay {
         let Some(shown) = shown else {
             return Ok(reply);
         };
-        Ok(Reply::Relayed(self.reparse(shown.finish())?))
+        Ok(Reply::Relayed(self.edits.parse(shown.finish())?))
     }
 }
 
@@ -300,11 +306,7 @@ fn named(task: &str, handle: &str, status: Option<&str>) -> Option<String> {
 
 /// Translates `notifications/tasks/status` of an upstream for the session's client. A new status of a
 /// finished task is not passed on (SPEC K-04).
-pub(in crate::relay) fn status(
-    session: &Session,
-    upstream: &str,
-    message: &Message,
-) -> Option<Bytes> {
+pub(crate) fn status(session: &Session, upstream: &str, message: &Message) -> Option<Bytes> {
     let id = message.param_str("taskId")?;
     let handle = session.tasks().handle_of(upstream, &id)?;
     if let Some(state) = message.params().and_then(UpstreamTask::read)

@@ -13,23 +13,23 @@ use crate::upstream::ClientContext;
 impl Relay {
     /// A link of the newer era to the upstream of `link`, which is of the older one; nothing where it
     /// is not known to speak both, or cannot be reached. It ends when it is dropped.
-    pub(in crate::relay) async fn newer_link(
+    pub(crate) async fn newer_link(
         &self,
         link: &dyn UpstreamLink,
         session: &Arc<Session>,
     ) -> Option<Arc<dyn UpstreamLink>> {
         let upstream = link.upstream();
         let is_older = link.declared()?.revision.era() == Era::Legacy;
-        if !is_older || !self.parts.upstreams.speaks_modern(upstream) {
+        if !is_older || !self.links.upstreams.speaks_modern(upstream) {
             return None;
         }
         let client = ClientContext {
             offer: Revision::V2026_07_28,
             // What belongs to no call the session hears in its own era.
             intake: Arc::new(NullIntake),
-            ..self.client(session, upstream)
+            ..self.links.client(session, upstream)
         };
-        let newer = self.parts.upstreams.link(upstream, client)?;
+        let newer = self.links.upstreams.link(upstream, client)?;
         match newer.open().await {
             Ok(declared) => (declared.revision.era() == Era::Modern).then_some(newer),
             Err(fault) => {

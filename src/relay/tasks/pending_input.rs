@@ -35,7 +35,7 @@ pub(super) type TaskKey = (SessionKey, Arc<str>, String);
 
 /// The tasks that ask, bounded.
 #[derive(Debug)]
-pub(in crate::relay) struct PendingInputs {
+pub(crate) struct PendingInputs {
     per_principal: usize,
     total: usize,
     table: Mutex<InputTable>,
@@ -72,7 +72,7 @@ pub(super) struct InputPermit {
 
 impl PendingInputs {
     /// An empty table with limits on asking tasks per principal and in total.
-    pub(in crate::relay) fn new(per_principal: usize, total: usize) -> Arc<Self> {
+    pub(crate) fn new(per_principal: usize, total: usize) -> Arc<Self> {
         Arc::new(Self {
             per_principal,
             total,

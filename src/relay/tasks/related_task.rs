@@ -11,8 +11,8 @@ use crate::call::{
     Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests, Notice,
     NoticeKind, ProgressBatch,
 };
+use crate::outbound::UpstreamTarget;
 use crate::protocol::{Message, json, meta};
-use crate::relay::route::UpstreamTarget;
 use crate::session::Session;
 
 /// Depth limit for messages that were already checked on arrival.
@@ -26,7 +26,7 @@ pub(super) fn mark(handle: &str) -> String {
 /// The call with a way back on which questions and progress say that they belong to the task that the
 /// call is about, and log messages by its right name to which one; nothing where the link itself is that,
 /// or where a task is to begin that may be carried.
-pub(in crate::relay) fn marking(
+pub(crate) fn marking(
     call: &Call,
     session: &Arc<Session>,
     target: &UpstreamTarget,
@@ -109,7 +109,7 @@ fn mark_of(session: &Session, upstream: &str, theirs: &str) -> Option<String> {
 
 /// A log message that an upstream sends of any of its tasks, with the name of that which the client
 /// knows; a task that the client does not know is not named.
-pub(in crate::relay) fn renamed(session: &Session, upstream: &str, notice: Notice) -> Notice {
+pub(crate) fn renamed(session: &Session, upstream: &str, notice: Notice) -> Notice {
     let names_task =
         || memchr::memmem::find(&notice.bytes, meta::RELATED_TASK.as_bytes()).is_some();
     if notice.kind != NoticeKind::Log || !names_task() {

@@ -11,10 +11,10 @@ use super::polling::PollPace;
 use super::wait::{TaskWait, WaitEnd};
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
+use crate::outbound::UpstreamTarget;
+use crate::outbound::tool_failure;
 use crate::protocol::{Message, meta};
 use crate::relay::Relay;
-use crate::relay::map_reply::tool_failure;
-use crate::relay::route::UpstreamTarget;
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 use crate::translate::project::RevisionProjection;
@@ -22,7 +22,7 @@ use crate::translate::task::state::{TaskDialect, UpstreamTask};
 
 impl Relay {
     /// Waits for the end of a task; its outcome is the call's.
-    pub(in crate::relay) async fn hold(
+    pub(crate) async fn hold(
         &self,
         link: &Arc<dyn UpstreamLink>,
         call: &Call,
@@ -51,7 +51,7 @@ impl Relay {
             shown,
             &state.id,
             session.last_word(),
-            &self.parts.tasks,
+            &self.links.spawner,
         );
         let wait = TaskWait {
             task: &watched,
@@ -80,20 +80,20 @@ impl Relay {
             // What still runs is cancelled.
             WaitEnd::Unanswered(why) => format!("upstream \"{upstream}\" needs an answer: {why}"),
         };
-        let source = self.source(call, declared, &target.view);
+        let source = self.sources.of(call, declared, &target.view);
         Ok(tool_failure(call, &source, &why))
     }
 
     /// How long a task may take.
-    pub(in crate::relay) fn patience(&self, target: &UpstreamTarget) -> Duration {
-        let settings = self.parts.upstreams.settings(&target.upstream);
+    pub(crate) fn patience(&self, target: &UpstreamTarget) -> Duration {
+        let settings = self.links.upstreams.settings(&target.upstream);
         settings.map_or(Duration::ZERO, |settings| settings.total_timeout)
     }
 }
 
 /// The request as one for a task that is kept for `ttl`. Its progress is what the task's status says,
 /// so that the upstream is not asked for any.
-pub(in crate::relay) fn as_task(request: &Message, ttl: Duration) -> Bytes {
+pub(crate) fn as_task(request: &Message, ttl: Duration) -> Bytes {
     let edit = request
         .edit()
         .param("task", format!(r#"{{"ttl":{}}}"#, ttl.as_millis()));
@@ -101,7 +101,7 @@ pub(in crate::relay) fn as_task(request: &Message, ttl: Duration) -> Bytes {
 }
 
 /// Spec: SPEC K-10.
-pub(in crate::relay) fn unasked(upstream: &str) -> Fault {
+pub(crate) fn unasked(upstream: &str) -> Fault {
     LABELED.upstream_garbage.add(upstream, 1);
     let text = format!("upstream \"{upstream}\" answered with a task that nobody asked for");
     Fault::upstream(FaultKind::UpstreamInvalid, text)

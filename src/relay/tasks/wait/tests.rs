@@ -14,8 +14,8 @@ use crate::call::{
 };
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
+use crate::outbound::InternalCall;
 use crate::protocol::Revision;
-use crate::relay::internal_call::InternalCall;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::trace::TraceContext;
 

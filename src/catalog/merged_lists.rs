@@ -5,25 +5,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use moka::sync::Cache;
 use tokio::time::Instant;
 
+use super::late_lists::{LateLists, UpstreamListing};
 use super::list_deadline::FirstAnswer;
-use super::map_reply::merged_origin;
-use super::missing_upstreams::UpstreamListing;
-use super::pages::UpstreamList;
-use super::route::{given_cursor, invalid};
-use super::{Relay, RelayFailure};
+use super::reader::UpstreamList;
+use super::session_index::{INDEXES, SessionIndex, SessionIndexes};
 use crate::audit;
 use crate::call::{Call, Reply};
 use crate::endpoint::Endpoint;
+use crate::outbound::{
+    AuditedPolicy, RelayFailure, SessionLinks, check_anybody_provides, given_cursor, invalid,
+};
 use crate::protocol::Revision;
 use crate::protocol::methods::ListKind;
 use crate::session::Session;
-use crate::store::lists::{ClientForm, ContentDigest, MergedResult, digest_of};
+use crate::store::lists::{ClientForm, ContentDigest, ListCache, MergedResult, digest_of};
 use crate::telemetry::metrics::LABELED;
 use crate::translate::merge::{ListMerger, missing_member};
 use crate::translate::naming::{FoundName, NameIndex, NamePrefix};
-use crate::translate::project::{CacheHints, CacheScope, RevisionProjection};
+use crate::translate::project::{CacheHints, CacheScope, ResultOrigin, RevisionProjection};
 
 /// On whose behalf upstreams are listed: only what a client asks for is audited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,15 +33,6 @@ enum ListPurpose {
     Client,
     /// To find out whose a name is.
     Gateway,
-}
-
-/// The index of names from the lists of one session.
-#[derive(Debug, Clone)]
-pub(super) struct SessionIndex {
-    made: Instant,
-    /// Whether no upstream was missing.
-    is_whole: bool,
-    index: Arc<NameIndex>,
 }
 
 /// Lists of several upstreams, in configured order, without what policy hides.
@@ -79,9 +72,67 @@ impl CollectedLists {
     }
 }
 
-impl Relay {
+/// The origin of a merged result that we wrote.
+fn merged_origin<'a>(
+    call: &'a Call,
+    hints: CacheHints,
+    ourselves: &'a str,
+    missing: Option<&'a str>,
+) -> ResultOrigin<'a> {
+    ResultOrigin {
+        method: call.message.method().unwrap_or_default(),
+        name: "",
+        server: ourselves,
+        is_merged: true,
+        upstream: None,
+        hints,
+        wraps: false,
+        extended: false,
+        missing,
+    }
+}
+
+/// The lists of merged endpoints, and the indexes of names made of them.
+#[derive(Debug)]
+pub(crate) struct MergedLists {
+    links: Arc<SessionLinks>,
+    policy: Arc<AuditedPolicy>,
+    late: Arc<LateLists>,
+    cache: ListCache,
+    /// Indexes by digest of the lists, for names that do not contain their upstream.
+    indexes: Cache<ContentDigest, Arc<NameIndex>>,
+    /// The last of each session.
+    session_indexes: SessionIndexes,
+    /// JSON text of our own `Implementation`.
+    ourselves: Arc<str>,
+    /// `lists.fresh`.
+    fresh: Duration,
+}
+
+impl MergedLists {
+    pub(super) fn new(
+        links: Arc<SessionLinks>,
+        policy: Arc<AuditedPolicy>,
+        late: Arc<LateLists>,
+        cache: ListCache,
+        session_indexes: SessionIndexes,
+        ourselves: Arc<str>,
+        fresh: Duration,
+    ) -> Self {
+        Self {
+            links,
+            policy,
+            late,
+            cache,
+            indexes: Cache::builder().max_capacity(INDEXES).build(),
+            session_indexes,
+            ourselves,
+            fresh,
+        }
+    }
+
     /// Answers a list request of a merged endpoint, in one page.
-    pub(super) async fn list(
+    pub(crate) async fn list(
         &self,
         call: &Call,
         session: &Arc<Session>,
@@ -90,7 +141,7 @@ impl Relay {
         if given_cursor(&call.message).is_some() {
             return Err(invalid("unknown cursor, list again from the start").into());
         }
-        self.check_anybody_provides(session, kind.method()).await?;
+        check_anybody_provides(&self.links, session, kind.method()).await?;
         let parts = self.collect(call, session, kind, ListPurpose::Client).await;
         let form = ClientForm {
             endpoint: Arc::clone(&call.endpoint.name),
@@ -100,12 +151,11 @@ impl Relay {
         };
         // A partial list names the missing upstreams, so it must not share the cached bytes of a whole one.
         let is_whole = parts.is_whole();
-        let kept = is_whole.then(|| self.catalog.lists.made(parts.digest, form.clone()));
+        let kept = is_whole.then(|| self.cache.made(parts.digest, form.clone()));
         let made = kept.flatten().unwrap_or_else(|| {
             let made = self.merge(call, kind, &parts);
             if is_whole {
-                let lists = &self.catalog.lists;
-                lists.keep_made(parts.digest, form, made.clone());
+                self.cache.keep_made(parts.digest, form, made.clone());
             }
             made
         });
@@ -136,7 +186,7 @@ impl Relay {
         let missing = parts.parts.iter();
         let missing = missing.filter_map(|part| Some((&part.upstream, part.missing?)));
         let missing = missing_member(missing);
-        let ours = &self.ourselves.info;
+        let ours = &*self.ourselves;
         let origin = merged_origin(call, parts.hints, ours, missing.as_deref());
         let (text, ends_in_ttl) = projection.authored_open(list.result, &origin);
         MergedResult {
@@ -146,7 +196,7 @@ impl Relay {
     }
 
     /// What the session's own lists say about `given`, which does not name its upstream.
-    pub(super) async fn index(
+    pub(crate) async fn index(
         &self,
         call: &Call,
         session: &Arc<Session>,
@@ -200,7 +250,7 @@ impl Relay {
 
     /// Whether the session's own lists name `uri`, or a template of theirs may; also where they cannot all
     /// be had.
-    pub(super) async fn is_listed(&self, call: &Call, session: &Arc<Session>, uri: &str) -> bool {
+    pub(crate) async fn is_listed(&self, call: &Call, session: &Arc<Session>, uri: &str) -> bool {
         for kind in [ListKind::Resources, ListKind::Templates] {
             let index = self.index(call, session, kind, uri).await;
             let known = self.session_indexes.get(&(session.key(), kind));
@@ -215,9 +265,8 @@ impl Relay {
     /// Whether an index says enough of a name: not every unknown name is to wait for an upstream that is
     /// missing, and not every call of a known one is to list what the call before it put in doubt.
     fn is_enough(&self, known: &SessionIndex, given: &str) -> bool {
-        let fresh = self.parts.settings.lists.fresh;
         !known.is_whole
-            || known.made.elapsed() < fresh && known.index.find(given) != FoundName::Nobody
+            || known.made.elapsed() < self.fresh && known.index.find(given) != FoundName::Nobody
     }
 
     /// Every upstream's list, in configured order, without what policy hides.
@@ -230,13 +279,20 @@ impl Relay {
     ) -> CollectedLists {
         let first_answer = &FirstAnswer::default();
         let all = call.endpoint.upstreams.iter().map(|upstream| async move {
-            if self.decide_part(call, upstream, kind.method()).is_err() {
+            if self
+                .policy
+                .decide_part(call, upstream, kind.method())
+                .is_err()
+            {
                 // A list filtered by policy is private to the caller (SPEC M-83).
                 return UpstreamList::empty(upstream, CacheHints::DECLARED);
             }
-            let audited = (asks == ListPurpose::Client).then(|| self.audit_part(call, upstream));
+            let audited =
+                (asks == ListPurpose::Client).then(|| self.policy.audit_part(call, upstream));
             let lacking = asks == ListPurpose::Client;
-            let listed = self.list_in_time(call, session, upstream, kind, lacking, first_answer);
+            let listed =
+                self.late
+                    .list_in_time(call, session, upstream, kind, lacking, first_answer);
             let listed = listed.await;
             if matches!(listed, UpstreamListing::Part(_)) {
                 first_answer.note();
@@ -262,7 +318,7 @@ impl Relay {
         CollectedLists::new(kind, &call.endpoint, parts)
     }
 
-    pub(super) fn is_shown(&self, call: &Call, upstream: &str, kind: ListKind, name: &str) -> bool {
-        kind != ListKind::Tools || self.parts.policy.shows_tool(&call.endpoint, upstream, name)
+    pub(crate) fn is_shown(&self, call: &Call, upstream: &str, kind: ListKind, name: &str) -> bool {
+        kind != ListKind::Tools || self.policy.shows_tool(&call.endpoint, upstream, name)
     }
 }

@@ -4,15 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Relay;
-use super::internal_call::own_call;
+use super::page_key::list_request;
+use super::reader::ListReader;
 use crate::call::{ClientCapabilities, Principal};
 use crate::cause::chain;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
+use crate::outbound::{EditDepth, SessionLinks, own_call, refused};
 use crate::protocol::Revision;
 use crate::protocol::methods::ListKind;
-use crate::session::{DeliveryMode, NewSession};
+use crate::session::{DeliveryMode, NewSession, SessionRegistry};
 use crate::upstream::OWN_INFO;
 
 /// How often one is tried, and the pause before the second attempt, which doubles.
@@ -21,21 +22,48 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// For one attempt. Handshake and lists have bounds of their own, which end it sooner.
 const LONGEST: Duration = Duration::from_hours(1);
 
-impl Relay {
+/// Lists upstreams in sessions of the gateway's own.
+#[derive(Debug)]
+pub(crate) struct OwnLister {
+    links: Arc<SessionLinks>,
+    reader: Arc<ListReader>,
+    sessions: Arc<SessionRegistry>,
+    /// `mcp.warm`.
+    warm: Vec<String>,
+    edits: EditDepth,
+}
+
+impl OwnLister {
+    pub(super) fn new(
+        links: Arc<SessionLinks>,
+        reader: Arc<ListReader>,
+        sessions: Arc<SessionRegistry>,
+        warm: Vec<String>,
+        edits: EditDepth,
+    ) -> Self {
+        Self {
+            links,
+            reader,
+            sessions,
+            warm,
+            edits,
+        }
+    }
+
     /// Starts and lists the upstreams of `mcp.warm` in the background, each in a session of the gateway's own on
     /// one of `endpoints` that shows it. The session ends after that, and its own child with it.
-    pub fn warm(&self, endpoints: &[Arc<Endpoint>]) {
-        for name in &self.parts.settings.mcp.warm {
+    pub(crate) fn warm(self: &Arc<Self>, endpoints: &[Arc<Endpoint>]) {
+        for name in &self.warm {
             let shows = |endpoint: &&Arc<Endpoint>| {
                 endpoint.upstreams.iter().any(|shown| **shown == **name)
             };
-            let Some((endpoint, relay)) = endpoints.iter().find(shows).zip(self.own.upgrade())
-            else {
+            let Some(endpoint) = endpoints.iter().find(shows) else {
                 continue;
             };
+            let lister = Arc::clone(self);
             let (endpoint, name) = (Arc::clone(endpoint), Arc::from(name.as_str()));
-            self.parts.tasks.spawn_service(async move {
-                relay.keep_warming(&endpoint, &name).await;
+            self.links.spawner.spawn_service(async move {
+                lister.keep_warming(&endpoint, &name).await;
             });
         }
     }
@@ -76,7 +104,7 @@ impl Relay {
     /// # Cancel safety
     /// The session of a dropped future stays open until
     /// [`SessionRegistry::close_all`](crate::session::SessionRegistry::close_all).
-    pub async fn list_alone(
+    pub(crate) async fn list_alone(
         &self,
         endpoint: &Arc<Endpoint>,
         upstream: &Arc<str>,
@@ -91,16 +119,16 @@ impl Relay {
             client_info: OWN_INFO,
             delivery: DeliveryMode::Streams,
         };
-        let sessions = &self.parts.sessions;
-        let opening = sessions.open(new).map_err(super::initialize::refused)?;
+        let sessions = &self.sessions;
+        let opening = sessions.open(new).map_err(refused)?;
         let session = Arc::clone(opening.session());
         let listing = async {
-            self.learn(&session, upstream, None).await?;
+            self.links.learn(&session, upstream, None).await?;
             let mut lengths = Vec::new();
             for kind in ListKind::ALL {
-                let request = self.list_request(kind, None)?;
+                let request = list_request(self.edits, kind, None)?;
                 let call = own_call(&principal, &session, request, ClientCapabilities::none());
-                match self.list_one(&call, &session, upstream, kind).await {
+                match self.reader.list_one(&call, &session, upstream, kind).await {
                     Ok(part) if part.pages.is_empty() => {}
                     Ok(part) => lengths.push((kind, part.length(kind))),
                     // `resources` declares templates as well, and many servers that have none refuse to list them.

@@ -10,29 +10,33 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::Relay;
-use super::catalog::ListPageKey;
-use super::list_deadline::FirstAnswer;
-use super::pages::UpstreamList;
+use super::list_deadline::{FirstAnswer, ListDeadline};
+use super::page_key::ListPageKey;
+use super::pages::ListPages;
+use super::reader::{ListReader, UpstreamList};
+use super::session_index::SessionIndexes;
 use crate::call::{Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice};
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
+use crate::outbound::{SessionLinks, is_open, left_out};
 use crate::protocol::methods::ListKind;
 use crate::session::{BackgroundFetch, Session};
 use crate::telemetry::metrics::COUNTERS;
 use crate::translate::merge::MissingReason;
 use crate::translate::project::CacheHints;
-use crate::upstream::Upstreams;
+use crate::upstream::FirstStart;
 
 /// Between two attempts to reach an upstream that was left out: the first, and the longest.
 const RETURN_FIRST: Duration = Duration::from_secs(1);
 const RETURN_LONGEST: Duration = Duration::from_mins(1);
+/// Longest wait of a list for an upstream whose last request failed or overran, or which is not open yet and
+/// whose list is known from other sessions.
+const DOUBTFUL_WAIT: Duration = Duration::from_secs(1);
+/// Longest wait of a list for an upstream that overran, if a stale list can be returned instead.
+const STAND_IN_WAIT: Duration = Duration::from_millis(250);
 /// Retry intervals for an upstream that is open but does not answer list requests.
 const SILENT_FIRST: Duration = Duration::from_mins(1);
 const SILENT_LONGEST: Duration = Duration::from_mins(10);
-
-/// What an upstream is called that is not waited for any longer.
-const NOT_READY: &str = "is not ready yet";
 
 /// A request for one upstream's list that goes on when the client no longer waits for it.
 struct DetachedFetch {
@@ -42,7 +46,7 @@ struct DetachedFetch {
 }
 
 /// Outcome of one upstream's list within its deadline.
-pub(super) enum UpstreamListing {
+pub(crate) enum UpstreamListing {
     /// Its list.
     Part(UpstreamList),
     /// Its list as it was last given: it is still asked.
@@ -51,17 +55,39 @@ pub(super) enum UpstreamListing {
     Nothing(MissingReason),
 }
 
-impl Relay {
-    /// Whether waiting for an upstream is useless: the upstream hung lately, and this session has no open link
-    /// to it.
-    pub(super) fn is_in_vain(&self, session: &Session, upstream: &str) -> bool {
-        self.parts.upstreams.is_stuck(upstream) && !is_open(session, upstream)
+/// Lists of upstreams that are waited for only so long.
+#[derive(Debug)]
+pub(crate) struct LateLists {
+    links: Arc<SessionLinks>,
+    pages: Arc<ListPages>,
+    reader: Arc<ListReader>,
+    /// Those of a session whose list came late are out of date.
+    session_indexes: SessionIndexes,
+    /// `mcp.first_wait`.
+    first_wait: Duration,
+}
+
+impl LateLists {
+    pub(super) fn new(
+        links: Arc<SessionLinks>,
+        pages: Arc<ListPages>,
+        reader: Arc<ListReader>,
+        session_indexes: SessionIndexes,
+        first_wait: Duration,
+    ) -> Self {
+        Self {
+            links,
+            pages,
+            reader,
+            session_indexes,
+            first_wait,
+        }
     }
 
     /// One upstream's list within the deadline of [`ListDeadline`](super::list_deadline::ListDeadline). A late request
     /// continues in the background; `lacking` says whether a client is shown a list without it.
-    pub(super) async fn list_in_time(
-        &self,
+    pub(crate) async fn list_in_time(
+        self: &Arc<Self>,
         call: &Call,
         session: &Arc<Session>,
         upstream: &Arc<str>,
@@ -69,12 +95,12 @@ impl Relay {
         lacking: bool,
         first_answer: &FirstAnswer,
     ) -> UpstreamListing {
-        if let Some(part) = self.kept_part(session, upstream, kind) {
+        if let Some(part) = self.reader.kept_part(session, upstream, kind) {
             return UpstreamListing::Part(part);
         }
         let absences = session.absences();
         let since = Instant::now();
-        let patience = self.list_patience(session, upstream, kind, lacking);
+        let patience = self.patience(session, upstream, kind, lacking);
         let over = patience.over(first_answer);
         tokio::pin!(over);
         // Send no second request for a late list while the first is pending: it would be just as late.
@@ -88,12 +114,10 @@ impl Relay {
             absences.show(upstream, kind, lacking.then_some(shown));
             return listed;
         }
-        if let Some(part) = self.kept_part(session, upstream, kind) {
+        if let Some(part) = self.reader.kept_part(session, upstream, kind) {
             return UpstreamListing::Part(part);
         }
-        let Some(mut fetching) = self.fetching(call, session, upstream, kind) else {
-            return UpstreamListing::Nothing(MissingReason::Failed);
-        };
+        let mut fetching = self.fetching(call, session, upstream, kind);
         let came = tokio::select! {
             came = &mut fetching.work => Some(came),
             () = &mut over => None,
@@ -108,12 +132,12 @@ impl Relay {
                 UpstreamListing::Part(part)
             }
             Some(Err(fault)) => {
-                left_out(&self.parts.upstreams, upstream, "list", &fault);
+                left_out(&self.links.upstreams, upstream, "list", &fault);
                 if lacking && comes_back(&fault) {
                     let begun = absences.begin(upstream, kind, false, Some(Vec::new()));
                     self.bring_later(call, session, begun, None);
                 }
-                UpstreamListing::Nothing(self.why_missing(session, upstream, Some(&fault)))
+                UpstreamListing::Nothing(self.links.why_missing(session, upstream, Some(&fault)))
             }
             None => {
                 self.note_late(session, upstream, since);
@@ -124,6 +148,38 @@ impl Relay {
                 listed
             }
         }
+    }
+
+    /// How long a list waits for one upstream: less where waiting was in vain the last time. Only a client's
+    /// list has more patience with a first start.
+    fn patience(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+        kind: ListKind,
+        of_client: bool,
+    ) -> ListDeadline {
+        let wait = self.links.connect_wait;
+        let overran = session.absences().is_absent(upstream, kind);
+        let start = self.links.upstreams.first_start(upstream, &session.owner());
+        let stands_in = || self.stand_in(session, upstream, kind).is_some();
+        let wait = if overran && stands_in() {
+            wait.min(STAND_IN_WAIT)
+        } else if overran
+            || self.links.is_doubtful(session, upstream)
+            || start == FirstStart::Over && !is_open(session, upstream) && stands_in()
+        {
+            wait.min(DOUBTFUL_WAIT)
+        } else {
+            wait
+        };
+        let started = match start {
+            FirstStart::Pending => Some(Instant::now()),
+            FirstStart::Running(since) => Some(since),
+            FirstStart::Over => None,
+        };
+        let started = started.filter(|_| of_client && !overran);
+        ListDeadline::new(wait, started, self.first_wait)
     }
 
     /// What is shown where an upstream overran, and the digests of that.
@@ -138,14 +194,14 @@ impl Relay {
             let shown = part.digests();
             (UpstreamListing::StandIn(part), shown)
         } else {
-            let why = self.why_missing(session, upstream, None);
+            let why = self.links.why_missing(session, upstream, None);
             (UpstreamListing::Nothing(why), Vec::new())
         }
     }
 
     /// Stale substitute for a list: the pages last returned to this session, if it has an open link; else those of
     /// a similar session before its first call, since this session would have got the same pages.
-    pub(super) fn stand_in(
+    fn stand_in(
         &self,
         session: &Session,
         upstream: &Arc<str>,
@@ -153,7 +209,7 @@ impl Relay {
     ) -> Option<UpstreamList> {
         let own = |cursor: Option<&str>| {
             let held = session.list_validity().last_given(upstream, kind, cursor)?;
-            let page = self.page(&held)?;
+            let page = self.pages.page(&held)?;
             Some((held, page.message.clone()))
         };
         let others = |cursor: Option<&str>| {
@@ -162,12 +218,14 @@ impl Relay {
                 kind,
                 cursor,
             };
-            let held = self.known_elsewhere(session, place)?;
-            let page = self.page(&held)?;
+            let held = self.pages.known_elsewhere(session, place)?;
+            let page = self.pages.page(&held)?;
             Some((held, page.message.clone()))
         };
-        let own = is_open(session, upstream).then(|| self.part_of(upstream, own));
-        let mut part = own.flatten().or_else(|| self.part_of(upstream, others))?;
+        let own = is_open(session, upstream).then(|| self.reader.part_of(upstream, own));
+        let mut part = own
+            .flatten()
+            .or_else(|| self.reader.part_of(upstream, others))?;
         part.hints = CacheHints::NONE;
         part.missing = Some(MissingReason::LastKnown);
         Some(part)
@@ -181,8 +239,7 @@ impl Relay {
         session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
-    ) -> Option<DetachedFetch> {
-        let relay = self.own.upgrade()?;
+    ) -> DetachedFetch {
         let asker = Arc::new(DetachedLink {
             link: Arc::clone(&call.link),
             gone: AtomicBool::new(false),
@@ -194,34 +251,32 @@ impl Relay {
             ..call.clone()
         };
         let (session, upstream) = (Arc::clone(session), Arc::clone(upstream));
-        let work = Box::pin(async move { relay.list_one(&call, &session, &upstream, kind).await });
-        Some(DetachedFetch {
+        let reader = Arc::clone(&self.reader);
+        let work = Box::pin(async move { reader.list_one(&call, &session, &upstream, kind).await });
+        DetachedFetch {
             work,
             asker,
             cancel,
-        })
+        }
     }
 
     /// Continues a late list in the background until the session ends. One of several late requests holds the
     /// errand; the others are finished too, since the errand may be a follower of one of them (single-flight):
     /// dropping that leader would send the request once more.
     fn bring_later(
-        &self,
+        self: &Arc<Self>,
         call: &Call,
         session: &Arc<Session>,
         errand: Option<BackgroundFetch>,
         fetching: Option<DetachedFetch>,
     ) {
-        let Some(relay) = self.own.upgrade() else {
-            return;
-        };
         if let Some(fetching) = &fetching {
             fetching.asker.gone.store(true, Ordering::Relaxed);
         }
         let (call, session) = (call.clone(), Arc::clone(session));
         let Some(errand) = errand else {
             if let Some(fetching) = fetching {
-                self.parts.tasks.spawn_service(async move {
+                self.links.spawner.spawn_service(async move {
                     tokio::select! {
                         () = session.closed().cancelled() => {}
                         _ = fetching.work => {}
@@ -230,11 +285,12 @@ impl Relay {
             }
             return;
         };
-        self.parts.tasks.spawn_service(async move {
+        let lists = Arc::clone(self);
+        self.links.spawner.spawn_service(async move {
             tokio::select! {
                 () = session.closed().cancelled() => {}
                 () = errand.superseded.cancelled() => {}
-                () = relay.bring(&call, &session, &errand, fetching) => {}
+                () = lists.bring(&call, &session, &errand, fetching) => {}
             }
         });
     }
@@ -259,9 +315,10 @@ impl Relay {
                         let arrival = absences.came(errand, part.digests());
                         // Skills have no such notice.
                         if arrival.differs && kind != ListKind::Skills {
-                            self.tell_changed(session, upstream, kind.capability());
+                            self.links
+                                .tell_changed(session, upstream, kind.capability());
                         }
-                        let outdated = || self.kept_part(session, upstream, kind).is_none();
+                        let outdated = || self.reader.kept_part(session, upstream, kind).is_none();
                         if !(arrival.again && outdated()) {
                             return;
                         }
@@ -278,10 +335,9 @@ impl Relay {
                 self.rest(session, upstream, &mut pause, &mut silence).await;
             }
             absences.resume(errand);
-            fetching = self.fetching(call, session, upstream, kind);
-            if let Some(fetching) = &fetching {
-                fetching.asker.gone.store(true, Ordering::Relaxed);
-            }
+            let next = self.fetching(call, session, upstream, kind);
+            next.asker.gone.store(true, Ordering::Relaxed);
+            fetching = Some(next);
         }
     }
 
@@ -298,10 +354,10 @@ impl Relay {
             *silence = (*silence * 2).min(SILENT_LONGEST);
             return;
         }
-        let recovered = self.parts.upstreams.recovered(upstream);
+        let recovered = self.links.upstreams.recovered(upstream);
         if tokio::time::timeout(*pause, recovered).await.is_ok() {
             // Many sessions may wait: each has its turn.
-            tokio::time::sleep_until(self.parts.upstreams.next_return(upstream)).await;
+            tokio::time::sleep_until(self.links.upstreams.next_return(upstream)).await;
         }
         *pause = (*pause * 2).min(RETURN_LONGEST);
     }
@@ -310,14 +366,9 @@ impl Relay {
     fn note_late(&self, session: &Session, upstream: &Arc<str>, since: Instant) {
         // One that is open and answers slowly is no matter of its health.
         if !is_open(session, upstream) {
-            self.parts.upstreams.was_late(upstream, since);
+            self.links.upstreams.was_late(upstream, since);
         }
     }
-}
-
-pub(super) fn is_open(session: &Session, upstream: &str) -> bool {
-    let link = session.link(upstream);
-    link.is_some_and(|link| link.declared().is_some())
 }
 
 /// Whether a failed list is retried. An upstream that replied with an error or an invalid result was
@@ -326,28 +377,6 @@ fn comes_back(fault: &Fault) -> bool {
     !matches!(
         fault.kind,
         FaultKind::Cancelled | FaultKind::UpstreamInvalid | FaultKind::UnknownMethod
-    )
-}
-
-/// Logs, rate-limited, that an answer lacks an upstream. The failure itself is logged at its origin.
-pub(super) fn left_out(upstreams: &Upstreams, upstream: &str, what: &'static str, fault: &Fault) {
-    if let Some(muted) = upstreams.admit_left_out(upstream, what) {
-        tracing::warn!(
-            upstream,
-            error = chain(fault),
-            muted,
-            "left out of a {what}"
-        );
-    }
-}
-
-/// The fault for a request that must not wait for an upstream any longer; with the reason, if known.
-pub(super) fn not_ready(upstreams: &Upstreams, upstream: &str) -> Fault {
-    let reason = upstreams.public_reason(upstream);
-    let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
-    Fault::upstream(
-        FaultKind::UpstreamTimeout,
-        format!("upstream \"{upstream}\" {NOT_READY}{reason}"),
     )
 }
 

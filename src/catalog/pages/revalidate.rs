@@ -10,21 +10,21 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::Relay;
-use super::catalog::{ListPageKey, PageFetch};
-use super::icons;
-use super::internal_call::own_call;
-use super::pages::no_list;
-use crate::call::{ClientCapabilities, Notice, Reply, UpstreamLink};
+use super::ListPages;
+use super::fetch::PageFetch;
+use crate::call::{ClientCapabilities, Reply, UpstreamLink};
+use crate::catalog::icons;
+use crate::catalog::page_key::{ListPageKey, list_request, no_list};
 use crate::cause::chain;
 use crate::fault::Fault;
+use crate::outbound::own_call;
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message};
-use crate::session::{NoticeSource, Session};
+use crate::session::Session;
 use crate::store::lists::CachedPage;
 
 /// Pages that are looked at again at the same time: all sessions at a link hear at once.
-pub(super) const AT_ONCE: usize = 16;
+pub(crate) const AT_ONCE: usize = 16;
 
 /// Why a page is looked at again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,12 +45,12 @@ enum RevalidateOutcome {
 /// A page, as it was given.
 type ServedPage = (ListKind, Option<Box<str>>, CachedPage);
 
-impl Relay {
+impl ListPages {
     /// Changes of `lists` are heard from now on: looks again at what the session has of them. Where calls
     /// were sent before the first stream for notices opened (`is_late`), the client is told once of each
     /// list that it has.
-    pub(super) fn heard(
-        &self,
+    pub(crate) fn heard(
+        self: &Arc<Self>,
         session: &Arc<Session>,
         upstream: &Arc<str>,
         lists: &[&'static str],
@@ -75,8 +75,8 @@ impl Relay {
     }
 
     /// Looks again at a page that was just given, if it was asked for before changes were heard.
-    pub(super) fn recheck_where_due(
-        &self,
+    pub(crate) fn recheck_where_due(
+        self: &Arc<Self>,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
         held: &CachedPage,
@@ -96,8 +96,8 @@ impl Relay {
     }
 
     /// Looks again at a page that answers beyond the age of an unannounced list.
-    pub(super) fn recheck_aged(
-        &self,
+    pub(crate) fn recheck_aged(
+        self: &Arc<Self>,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
         held: &CachedPage,
@@ -107,17 +107,18 @@ impl Relay {
     }
 
     fn recheck_later(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
         upstream: &Arc<str>,
         given: Vec<ServedPage>,
         why: RevalidateReason,
     ) {
-        let Some(relay) = self.own.upgrade().filter(|_| !given.is_empty()) else {
+        if given.is_empty() {
             return;
-        };
+        }
+        let pages = Arc::clone(self);
         let (session, upstream) = (Arc::clone(session), Arc::clone(upstream));
-        self.parts.tasks.spawn_service(async move {
+        self.links.spawner.spawn_service(async move {
             let recheck = async {
                 for (kind, cursor, held) in &given {
                     let place = ListPageKey {
@@ -125,7 +126,7 @@ impl Relay {
                         kind: *kind,
                         cursor: cursor.as_deref(),
                     };
-                    relay.recheck(&session, place, held, why).await;
+                    pages.recheck(&session, place, held, why).await;
                 }
             };
             tokio::select! {
@@ -137,7 +138,7 @@ impl Relay {
 
     /// Notifies the session of a changed list, unless its page is unchanged or it was notified already.
     async fn recheck(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
         given: &CachedPage,
@@ -174,42 +175,24 @@ impl Relay {
         let at = now.as_ref().and_then(|(_, fetch, _)| before(fetch));
         let at = at.unwrap_or_else(Instant::now);
         session.list_validity().changed_at(place.upstream, what, at);
-        self.catalog.changed_at(&key, what, at);
+        self.shared.changed_at(&key, what, at);
         // Cache the new page before the notice: the client requests it at once.
         if let Some((link, fetch, message)) = now {
             self.keep(session, &*link, place, fetch, &message);
         }
-        self.tell_changed(session, place.upstream, what);
+        self.links.tell_changed(session, place.upstream, what);
     }
 
     fn announce(&self, session: &Arc<Session>, upstream: &Arc<str>, what: &'static str) {
         session.list_validity().changed(upstream, what);
         let key = self.catalog_key(session, upstream);
-        self.catalog.changed(&key, what);
-        self.tell_changed(session, upstream, what);
-    }
-
-    /// Whether clients are told of changed lists of an upstream.
-    pub(super) fn tells_changes(&self, upstream: &str) -> bool {
-        let settings = self.parts.upstreams.settings(upstream);
-        settings.is_none_or(|settings| settings.list_changed)
-    }
-
-    /// Sends the client `list_changed` of one list of an upstream, unless it is switched off.
-    pub(super) fn tell_changed(
-        &self,
-        session: &Arc<Session>,
-        upstream: &Arc<str>,
-        what: &'static str,
-    ) {
-        if self.tells_changes(upstream) {
-            session.tell(Notice::list_changed(what), NoticeSource::of(upstream));
-        }
+        self.shared.changed(&key, what);
+        self.links.tell_changed(session, upstream, what);
     }
 
     /// Compares the page with the upstream's current list; an evicted page counts as `Differs`.
     async fn look(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
         place: ListPageKey<'_>,
         given: &CachedPage,
@@ -232,8 +215,8 @@ impl Relay {
                 .hold(place.upstream, place.kind, cursor, again);
             return Ok(RevalidateOutcome::Same);
         }
-        let link = self.link(session, place.upstream)?;
-        let request = self.list_request(place.kind, place.cursor)?;
+        let link = self.links.link(session, place.upstream)?;
+        let request = list_request(self.edits, place.kind, place.cursor)?;
         let fetch = self.begin_fetch(&*link, place.kind).await?;
         let nothing = ClientCapabilities::none();
         let call = own_call(&session.principal, session, request.clone(), nothing);
@@ -261,7 +244,7 @@ impl Relay {
         given: &CachedPage,
     ) -> Option<CachedPage> {
         let key = self.catalog_key(session, place.upstream);
-        let other = self.catalog.other(key, place)?;
+        let other = self.shared.other(key, place)?;
         let missed = session
             .list_validity()
             .may_be_missed(place.upstream, other.asked);

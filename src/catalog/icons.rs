@@ -3,14 +3,14 @@
 //! changes. Skills are unchanged, since hosts verify them.
 //! Spec: SPEC C-96, C-97.
 
-use super::catalog::ListPageKey;
+use super::page_key::ListPageKey;
 use crate::call::Reply;
 use crate::protocol::Message;
 use crate::protocol::icons::{self, PurgedText};
 use crate::protocol::methods::ListKind;
 
 /// The answer to a request for a page, as it may be kept and shown.
-pub(super) fn in_page(reply: Reply, place: ListPageKey<'_>) -> Reply {
+pub(crate) fn in_page(reply: Reply, place: ListPageKey<'_>) -> Reply {
     match reply {
         Reply::Relayed(message) if place.kind != ListKind::Skills => {
             Reply::Relayed(purged(message, place.kind.member(), place.upstream))
@@ -20,7 +20,7 @@ pub(super) fn in_page(reply: Reply, place: ListPageKey<'_>) -> Reply {
 }
 
 /// The answer to a request of `method`, if it is what a directory holds; any other as it is.
-pub(super) fn in_directory(method: &str, message: Message, upstream: &str) -> Message {
+pub(crate) fn in_directory(method: &str, message: Message, upstream: &str) -> Message {
     if method != "resources/directory/read" {
         return message;
     }
@@ -28,7 +28,7 @@ pub(super) fn in_directory(method: &str, message: Message, upstream: &str) -> Me
 }
 
 /// The answer to a request of `method`, without icons on the resources that its content links to.
-pub(super) fn in_content(method: &str, message: Message, upstream: &str) -> Message {
+pub(crate) fn in_content(method: &str, message: Message, upstream: &str) -> Message {
     let (member, purged) = match method {
         "tools/call" | "tasks/result" => {
             let content = message.result_member("content");

@@ -2,30 +2,11 @@
 //! while its first start since that of the gateway runs, and longest while no upstream has answered at all.
 //! Spec: SPEC G-03; BRIDGING §5.6, §5.7; DESIGN §6.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-use super::Relay;
-use super::missing_upstreams::is_open;
-use crate::fault::Fault;
-use crate::protocol::methods::ListKind;
-use crate::session::Session;
-use crate::translate::merge::MissingReason;
-use crate::upstream::FirstStart;
-
-/// Longest wait of `initialize` and `server/discover` of a merged endpoint: both must end within a second, and
-/// the first list waits for late upstreams.
-const HELLO_WAIT: Duration = Duration::from_millis(900);
-/// Longest wait of `initialize` and `server/discover` for an upstream whose last attempt failed.
-const DOUBTFUL_HELLO_WAIT: Duration = Duration::from_millis(250);
-/// Longest wait of a list for an upstream whose last request failed or overran, or which is not open yet and
-/// whose list is known from other sessions.
-const DOUBTFUL_WAIT: Duration = Duration::from_secs(1);
-/// Longest wait of a list for an upstream that overran, if a stale list can be returned instead.
-const STAND_IN_WAIT: Duration = Duration::from_millis(250);
 /// How long after the beginning of a first start a list waits that no upstream has answered: clients give up
 /// after 10 to 60 s.
 const FIRST_WAIT_OF_ALL: Duration = Duration::from_secs(25);
@@ -34,11 +15,11 @@ const TOGETHER: Duration = Duration::from_millis(250);
 
 /// When the first upstream answered that is asked for the same list; nothing before.
 #[derive(Debug, Default)]
-pub(super) struct FirstAnswer(watch::Sender<Option<Instant>>);
+pub(crate) struct FirstAnswer(watch::Sender<Option<Instant>>);
 
 impl FirstAnswer {
     /// An upstream has answered.
-    pub(super) fn note(&self) {
+    pub(crate) fn note(&self) {
         self.0.send_if_modified(|first| {
             let is_first = first.is_none();
             first.get_or_insert_with(Instant::now);
@@ -49,7 +30,7 @@ impl FirstAnswer {
 
 /// Deadline of a list request to an upstream.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct ListDeadline {
+pub(crate) struct ListDeadline {
     least: Instant,
     /// While no upstream has answered.
     longest: Instant,
@@ -58,7 +39,7 @@ pub(super) struct ListDeadline {
 impl ListDeadline {
     /// Waits `wait` from now on. Where the upstream's first start began at `started`, it waits until `first_wait`
     /// after that, and while no upstream has answered up to 25 s after it.
-    fn new(wait: Duration, started: Option<Instant>, first_wait: Duration) -> Self {
+    pub(super) fn new(wait: Duration, started: Option<Instant>, first_wait: Duration) -> Self {
         let now = Instant::now();
         let least = now + wait;
         match started.filter(|_| !first_wait.is_zero()) {
@@ -77,7 +58,7 @@ impl ListDeadline {
     }
 
     /// Resolves when the upstream is not waited for any longer. Cancel safe.
-    pub(super) async fn over(self, first_answer: &FirstAnswer) {
+    pub(crate) async fn over(self, first_answer: &FirstAnswer) {
         if self.least == self.longest {
             return sleep_until(self.least).await;
         }
@@ -92,88 +73,6 @@ impl ListDeadline {
             () = sleep_until(self.longest) => {}
             () = last => {}
         }
-    }
-}
-
-impl Relay {
-    /// How long `initialize` and `server/discover` of a merged endpoint wait for one upstream.
-    pub(super) fn hello_wait(&self, session: &Session, upstream: &str) -> Duration {
-        let wait = if self.is_doubtful(session, upstream) {
-            DOUBTFUL_HELLO_WAIT
-        } else {
-            HELLO_WAIT
-        };
-        wait.min(self.parts.settings.mcp.connect_wait)
-    }
-
-    /// How long a list waits for one upstream: less where waiting was in vain the last time. Only a client's
-    /// list has more patience with a first start.
-    pub(super) fn list_patience(
-        &self,
-        session: &Session,
-        upstream: &Arc<str>,
-        kind: ListKind,
-        of_client: bool,
-    ) -> ListDeadline {
-        let settings = &self.parts.settings.mcp;
-        let wait = settings.connect_wait;
-        let overran = session.absences().is_absent(upstream, kind);
-        let start = self.parts.upstreams.first_start(upstream, &session.owner());
-        let stands_in = || self.stand_in(session, upstream, kind).is_some();
-        let wait = if overran && stands_in() {
-            wait.min(STAND_IN_WAIT)
-        } else if overran
-            || self.is_doubtful(session, upstream)
-            || start == FirstStart::Over && !is_open(session, upstream) && stands_in()
-        {
-            wait.min(DOUBTFUL_WAIT)
-        } else {
-            wait
-        };
-        let started = match start {
-            FirstStart::Pending => Some(Instant::now()),
-            FirstStart::Running(since) => Some(since),
-            FirstStart::Over => None,
-        };
-        let started = started.filter(|_| of_client && !overran);
-        ListDeadline::new(wait, started, settings.first_wait)
-    }
-
-    /// Whether an upstream failed or was late when it was last tried, and this session has nothing open
-    /// with it.
-    fn is_doubtful(&self, session: &Session, upstream: &str) -> bool {
-        self.parts.upstreams.is_failing(upstream) && !is_open(session, upstream)
-    }
-
-    /// Why an upstream is missing that was not there in time, or failed with `fault`.
-    pub(super) fn why_missing(
-        &self,
-        session: &Session,
-        upstream: &str,
-        fault: Option<&Fault>,
-    ) -> MissingReason {
-        match fault.map_or(MissingReason::Late, MissingReason::from) {
-            MissingReason::Late if self.is_starting(session, upstream) => MissingReason::Starting,
-            other => other,
-        }
-    }
-
-    /// Why an upstream whose declaration is cached may be missing now; `None` where the last attempt to reach it
-    /// did not fail.
-    pub(super) fn why_doubtful(&self, session: &Session, upstream: &str) -> Option<MissingReason> {
-        if !self.is_doubtful(session, upstream) {
-            return None;
-        }
-        Some(if self.is_starting(session, upstream) {
-            MissingReason::Starting
-        } else {
-            MissingReason::Unreachable
-        })
-    }
-
-    fn is_starting(&self, session: &Session, upstream: &str) -> bool {
-        let start = self.parts.upstreams.first_start(upstream, &session.owner());
-        matches!(start, FirstStart::Running(_))
     }
 }
 

@@ -3,13 +3,16 @@
 
 use std::sync::Arc;
 
-use super::Relay;
-use super::route::{UpstreamTarget, invalid, unknown_method};
+use super::cursors::PageCursors;
+use super::merged_lists::MergedLists;
 use super::uris::{is_uri, malformed};
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
+use crate::outbound::{
+    EditDepth, SessionLinks, UpstreamTarget, check_provided, invalid, provides, unknown_method,
+};
 use crate::protocol::json;
-use crate::protocol::methods::{self, ListKind};
+use crate::protocol::methods::{self, ListKind, NeededCapability};
 use crate::session::Session;
 use crate::translate::naming::{FoundName, ResolvedName, is_fetchable};
 use crate::translate::rewrite::CompletionRef;
@@ -17,9 +20,32 @@ use crate::translate::rewrite::CompletionRef;
 /// Whose a name is, and how its owner spells it.
 type NameOwner = (Arc<str>, String);
 
-impl Relay {
+/// Finds the upstream that a name, a URI or a reference belongs to.
+#[derive(Debug)]
+pub(crate) struct NameResolver {
+    links: Arc<SessionLinks>,
+    lists: Arc<MergedLists>,
+    cursors: PageCursors,
+    edits: EditDepth,
+}
+
+impl NameResolver {
+    pub(super) fn new(
+        links: Arc<SessionLinks>,
+        lists: Arc<MergedLists>,
+        cursors: PageCursors,
+        edits: EditDepth,
+    ) -> Self {
+        Self {
+            links,
+            lists,
+            cursors,
+            edits,
+        }
+    }
+
     /// Where a request of a merged endpoint goes.
-    pub(super) async fn merged_target(
+    pub(crate) async fn merged_target(
         &self,
         call: &Call,
         session: &Arc<Session>,
@@ -45,18 +71,18 @@ impl Relay {
             .param_str(param)
             .ok_or_else(|| invalid(format!("params.{param} must be a string")))?;
         let (upstream, original) = self.owner(call, session, kind, &given).await?;
-        self.check_provided(session, method, &upstream).await?;
+        check_provided(&self.links, session, method, &upstream).await?;
         let mut edit = message.edit().param(param, json::quote(&original));
         if is_paged(method) {
-            edit = match self.cursor(call, &upstream)? {
+            edit = match self.cursors.opened(call, &upstream)? {
                 Some(cursor) => edit.param("cursor", cursor),
                 None => edit.remove_param("cursor"),
             };
         }
         Ok(UpstreamTarget {
-            request: Some(self.reparse(edit.finish())?),
+            request: Some(self.edits.parse(edit.finish())?),
             page: None,
-            view: self.view(&call.endpoint, &upstream),
+            view: self.links.views.of(&call.endpoint, &upstream),
             shown: Some(given.into_owned()),
             name: Some(original),
             home: None,
@@ -82,9 +108,9 @@ impl Relay {
             .map_err(|_| invalid("params.ref is ambiguous"))?;
         let edited = call.message.edit().param("ref", renamed).finish();
         Ok(UpstreamTarget {
-            request: Some(self.reparse(edited)?),
+            request: Some(self.edits.parse(edited)?),
             page: None,
-            view: self.view(&call.endpoint, &upstream),
+            view: self.links.views.of(&call.endpoint, &upstream),
             shown: Some(given.clone().into_owned()),
             name: Some(original),
             home: None,
@@ -92,7 +118,7 @@ impl Relay {
         })
     }
 
-    pub(super) async fn owner(
+    pub(crate) async fn owner(
         &self,
         call: &Call,
         session: &Arc<Session>,
@@ -100,9 +126,9 @@ impl Relay {
         given: &str,
     ) -> Result<NameOwner, Fault> {
         let resolved = match kind {
-            ListKind::Tools | ListKind::Prompts => self.prefixes.resolve_name(given),
+            ListKind::Tools | ListKind::Prompts => self.links.views.prefixes.resolve_name(given),
             ListKind::Resources | ListKind::Templates | ListKind::Skills => {
-                self.prefixes.resolve_uri(given)
+                self.links.views.prefixes.resolve_uri(given)
             }
         };
         match resolved {
@@ -123,10 +149,13 @@ impl Relay {
         kind: ListKind,
         given: &str,
     ) -> Result<NameOwner, Fault> {
-        let mut index = self.index(call, session, kind, given).await;
+        let mut index = self.lists.index(call, session, kind, given).await;
         // Skills need not be listed as resources, and texts name them as their own server does.
         if kind == ListKind::Resources && index.find(given) == FoundName::Nobody {
-            let skills = self.index(call, session, ListKind::Skills, given).await;
+            let skills = self
+                .lists
+                .index(call, session, ListKind::Skills, given)
+                .await;
             if skills.find(given) != FoundName::Nobody {
                 index = skills;
             }
@@ -142,7 +171,10 @@ impl Relay {
             FoundName::Nobody => match index.find_by_start(given) {
                 Some(upstream) => Ok((Arc::clone(upstream), given.to_owned())),
                 None if kind == ListKind::Resources && is_fetchable(given) => {
-                    let templates = self.index(call, session, ListKind::Templates, given).await;
+                    let templates = self
+                        .lists
+                        .index(call, session, ListKind::Templates, given)
+                        .await;
                     let owner = templates.find_by_template(given);
                     let owner = owner.ok_or_else(|| nobody(kind, given))?;
                     Ok((Arc::clone(owner), given.to_owned()))
@@ -150,6 +182,34 @@ impl Relay {
                 None => Err(nobody(kind, given)),
             },
         }
+    }
+
+    /// Refuses to read, on a pure endpoint, what is no URI and stands in none of the upstream's lists. Where
+    /// the lists cannot be had, the upstream decides.
+    ///
+    /// # Errors
+    /// `uri` is no URI.
+    ///
+    /// # Cancel safety
+    /// Lists that were asked for may go on in the background.
+    pub(crate) async fn check_listed(
+        &self,
+        call: &Call,
+        session: &Arc<Session>,
+        uri: &str,
+    ) -> Result<(), Fault> {
+        let Some(upstream) = session.endpoint.upstreams.first() else {
+            return Ok(());
+        };
+        // Some upstreams serve undeclared resources; their lists are not requested.
+        let is_declared = match self.links.learn(session, upstream, None).await {
+            Ok(declared) => provides(&declared, NeededCapability::Resources),
+            Err(_) => false,
+        };
+        if is_declared && !self.lists.is_listed(call, session, uri).await {
+            return Err(malformed());
+        }
+        Ok(())
     }
 }
 

@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::unknown_methods;
+use super::unknown_methods::{is_shared, may_notify};
 use crate::call::{
     Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests, LogLevel,
     Notice, NoticeKind, ServerDeclaration,
 };
+use crate::config::{Config, PrefixRule};
+use crate::endpoint::Endpoint;
 use crate::translate::mapping;
-use crate::translate::naming::NamePrefix;
+use crate::translate::naming::{NamePrefix, NamePrefixes};
 use crate::translate::project::{self, RevisionProjection};
 
 /// How an upstream's names and URIs look on an endpoint (BRIDGING §4).
 #[derive(Debug, Clone)]
-pub(super) enum EndpointView {
+pub(crate) enum EndpointView {
     /// Exactly as the upstream spells them.
     Pure,
     /// Mapped under the upstream's configured name.
@@ -26,17 +28,16 @@ pub(super) enum EndpointView {
 impl EndpointView {
     /// A notification on its way to a client that declares `client`, from an upstream that
     /// declared `declared`; nothing when it cannot be shown.
-    pub(super) fn notice(
+    pub(crate) fn notice(
         &self,
         projection: RevisionProjection,
         notice: Notice,
         client: &ClientCapabilities,
         declared: Option<&ServerDeclaration>,
     ) -> Option<Notice> {
-        let shared =
-            || declared.is_some_and(|declared| unknown_methods::is_shared(client, declared));
+        let shared = || declared.is_some_and(|declared| is_shared(client, declared));
         if notice.kind == NoticeKind::Other
-            && !unknown_methods::may_notify(self, projection, &notice, shared)
+            && !may_notify(matches!(self, Self::Pure), projection, &notice, shared)
         {
             return None;
         }
@@ -51,7 +52,7 @@ impl EndpointView {
     ///
     /// # Errors
     /// Why the client cannot be asked.
-    pub(super) fn question(
+    pub(crate) fn question(
         &self,
         projection: RevisionProjection,
         question: InputRequest,
@@ -66,7 +67,7 @@ impl EndpointView {
     }
 
     /// Wraps the call's link for an upstream that declared `declared`; `None` if no wrapping is needed.
-    pub(super) fn link(
+    pub(crate) fn link(
         &self,
         call: &Call,
         projection: RevisionProjection,
@@ -81,6 +82,43 @@ impl EndpointView {
             projection,
             declared,
         }))
+    }
+}
+
+/// How every endpoint shows its upstreams.
+#[derive(Debug)]
+pub(crate) struct EndpointViews {
+    /// The marks of all upstreams.
+    pub(crate) prefixes: NamePrefixes,
+    rule: PrefixRule,
+}
+
+impl EndpointViews {
+    pub(crate) fn new(settings: &Config) -> Self {
+        let upstreams = settings.upstreams.iter();
+        Self {
+            prefixes: NamePrefixes::new(upstreams.map(|upstream| upstream.name.as_str().into())),
+            rule: settings.mcp.prefix,
+        }
+    }
+
+    /// How an endpoint shows one of its upstreams.
+    pub(crate) fn of(&self, endpoint: &Endpoint, upstream: &Arc<str>) -> EndpointView {
+        let always = self.rule == PrefixRule::Always && &*endpoint.name == "mcp";
+        match self.prefixes.of(upstream) {
+            Some(prefix) if !endpoint.pure || always => {
+                EndpointView::Merged(Arc::new(prefix.clone()))
+            }
+            _ => EndpointView::Pure,
+        }
+    }
+
+    /// Whether an endpoint shows one upstream as it is.
+    pub(crate) fn is_pure(&self, endpoint: &Endpoint) -> bool {
+        endpoint
+            .upstreams
+            .first()
+            .is_some_and(|upstream| matches!(self.of(endpoint, upstream), EndpointView::Pure))
     }
 }
 
@@ -147,7 +185,7 @@ impl DownstreamLink for ShownLink {
 }
 
 /// Whether a log message is at least as severe as `wanted`; a message without a level passes.
-pub(super) fn is_loud_enough(notice: &Notice, wanted: LogLevel) -> bool {
+pub(crate) fn is_loud_enough(notice: &Notice, wanted: LogLevel) -> bool {
     notice.level().is_none_or(|level| level >= wanted)
 }
 

@@ -14,7 +14,7 @@ use crate::session::Session;
 use crate::telemetry::trace::TraceContext;
 
 /// A request of our own in a session of `principal`, declaring `capabilities`.
-pub(super) fn own_call(
+pub(crate) fn own_call(
     principal: &Arc<Principal>,
     session: &Session,
     message: Message,
@@ -35,11 +35,11 @@ pub(super) fn own_call(
 
 /// Hears no notice and answers no question.
 #[derive(Debug)]
-pub(super) struct InternalCall(ClientCapabilities);
+pub(crate) struct InternalCall(ClientCapabilities);
 
 impl InternalCall {
     /// A link that declares `capabilities`; they limit the kinds of reply (tasks, for example) that may arrive.
-    pub(super) fn declaring(capabilities: ClientCapabilities) -> Arc<dyn DownstreamLink> {
+    pub(crate) fn declaring(capabilities: ClientCapabilities) -> Arc<dyn DownstreamLink> {
         Arc::new(Self(capabilities))
     }
 }

@@ -2,19 +2,15 @@
 //! Spec: SPEC C-53; RFC 3986 §3.1.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use super::Relay;
-use super::extension_methods::provides;
-use super::route::invalid;
 use crate::call::Call;
 use crate::fault::Fault;
-use crate::protocol::methods::{MethodRow, NeededCapability};
-use crate::session::Session;
+use crate::outbound::invalid;
+use crate::protocol::methods::MethodRow;
 
 /// Whether `text` begins with a scheme and holds no control character. Blanks inside are let through, as
 /// many servers list files with blanks in their names.
-pub(super) fn is_uri(text: &str) -> bool {
+pub(crate) fn is_uri(text: &str) -> bool {
     let Some((scheme, _)) = text.split_once(':') else {
         return false;
     };
@@ -24,47 +20,17 @@ pub(super) fn is_uri(text: &str) -> bool {
 }
 
 /// The refusal of what is no URI.
-pub(super) fn malformed() -> Fault {
+pub(crate) fn malformed() -> Fault {
     invalid("params.uri is no URI: it has to begin with a scheme, as file:///a does")
 }
 
 /// The `uri` parameter of `resources/read`, if it is not a valid URI.
-pub(super) fn odd<'a>(call: &'a Call, known: Option<&MethodRow>) -> Option<Cow<'a, str>> {
+pub(crate) fn odd<'a>(call: &'a Call, known: Option<&MethodRow>) -> Option<Cow<'a, str>> {
     if known.is_none_or(|known| known.name != "resources/read") {
         return None;
     }
     let uri = call.message.param_str("uri");
     uri.filter(|uri| !is_uri(uri))
-}
-
-impl Relay {
-    /// Refuses to read, on a pure endpoint, what is no URI and stands in none of the upstream's lists. Where
-    /// the lists cannot be had, the upstream decides.
-    ///
-    /// # Errors
-    /// `uri` is no URI.
-    ///
-    /// # Cancel safety
-    /// Lists that were asked for may go on in the background.
-    pub(super) async fn check_listed(
-        &self,
-        call: &Call,
-        session: &Arc<Session>,
-        uri: &str,
-    ) -> Result<(), Fault> {
-        let Some(upstream) = session.endpoint.upstreams.first() else {
-            return Ok(());
-        };
-        // Some upstreams serve undeclared resources; their lists are not requested.
-        let is_declared = match self.learn(session, upstream, None).await {
-            Ok(declared) => provides(&declared, NeededCapability::Resources),
-            Err(_) => false,
-        };
-        if is_declared && !self.is_listed(call, session, uri).await {
-            return Err(malformed());
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

@@ -3,15 +3,14 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
-use super::Relay;
-use super::cached_list_reply::lifetime;
-use super::catalog::ListPageKey;
 use super::icons;
-use super::missing_upstreams::not_ready;
-use super::page_fetch::{FetchOutcome, FetchRole, land};
+use super::page_key::{ListPageKey, list_request, no_list};
+use super::pages::{FetchOutcome, FetchRole, ListPages, land};
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
+use crate::outbound::{SessionLinks, not_ready};
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message, Revision, extensions, json};
 use crate::session::Session;
@@ -21,25 +20,25 @@ use crate::translate::merge::MissingReason;
 use crate::translate::project::{CacheHints, RevisionProjection};
 
 /// Most pages read of one list.
-pub(super) const MAX_PAGES: usize = 100;
+pub(crate) const MAX_PAGES: usize = 100;
 
 /// One upstream's whole list.
-pub(super) struct UpstreamList {
-    pub(super) upstream: Arc<str>,
+pub(crate) struct UpstreamList {
+    pub(crate) upstream: Arc<str>,
     /// Revision of the upstream, once the first page arrived.
-    pub(super) from: Option<Revision>,
+    pub(crate) from: Option<Revision>,
     /// Whether its calls are run here as tasks of 2025-11-25.
-    pub(super) hosts_tasks: bool,
-    pub(super) pages: Vec<(ContentDigest, Message)>,
+    pub(crate) hosts_tasks: bool,
+    pub(crate) pages: Vec<(ContentDigest, Message)>,
     /// Cache hints valid for all pages.
-    pub(super) hints: CacheHints,
+    pub(crate) hints: CacheHints,
     /// Why the upstream is missing, or its list is stale.
-    pub(super) missing: Option<MissingReason>,
+    pub(crate) missing: Option<MissingReason>,
 }
 
 impl UpstreamList {
     /// The part of an upstream that lists nothing, with the cache hints for the empty list.
-    pub(super) fn empty(upstream: &Arc<str>, hints: CacheHints) -> Self {
+    pub(crate) fn empty(upstream: &Arc<str>, hints: CacheHints) -> Self {
         Self {
             upstream: Arc::clone(upstream),
             from: None,
@@ -62,7 +61,7 @@ impl UpstreamList {
     }
 
     /// Entries of all its pages, as the upstream lists them.
-    pub(super) fn length(&self, kind: ListKind) -> usize {
+    pub(crate) fn length(&self, kind: ListKind) -> usize {
         let of_page = |(_, page): &(ContentDigest, Message)| {
             let items = page.result_member(kind.member()).unwrap_or("[]");
             json::elements(items).map_or(0, |items| items.len())
@@ -71,13 +70,13 @@ impl UpstreamList {
     }
 
     /// What its pages hold.
-    pub(super) fn digests(&self) -> Vec<ContentDigest> {
+    pub(crate) fn digests(&self) -> Vec<ContentDigest> {
         self.pages.iter().map(|(digest, _)| *digest).collect()
     }
 
     /// JSON texts of the pages' arrays, in the client's revision. What cannot be read is passed
     /// over, and counted.
-    pub(super) fn items(&self, call: &Call, kind: ListKind) -> Vec<Cow<'_, str>> {
+    pub(crate) fn items(&self, call: &Call, kind: ListKind) -> Vec<Cow<'_, str>> {
         let projection =
             RevisionProjection::of(self.from, call.revision).hosting_tasks(self.hosts_tasks);
         let mut pages = Vec::with_capacity(self.pages.len());
@@ -99,10 +98,23 @@ struct UnreadableList {
     in_the_middle: bool,
 }
 
-impl Relay {
+/// Reads whole lists of one upstream.
+#[derive(Debug)]
+pub(crate) struct ListReader {
+    links: Arc<SessionLinks>,
+    pages: Arc<ListPages>,
+    /// `lists.ttl`.
+    ttl: Duration,
+}
+
+impl ListReader {
+    pub(super) fn new(links: Arc<SessionLinks>, pages: Arc<ListPages>, ttl: Duration) -> Self {
+        Self { links, pages, ttl }
+    }
+
     /// One upstream's list, from cached pages where valid. If a cursor is rejected, the list is read once more
     /// from its first page, from the upstream (BRIDGING §5.4).
-    pub(super) async fn list_one(
+    pub(crate) async fn list_one(
         &self,
         call: &Call,
         session: &Arc<Session>,
@@ -114,8 +126,8 @@ impl Relay {
             return listed.map_err(|broken| broken.fault);
         }
         session.list_validity().changed(upstream, kind.capability());
-        let key = self.catalog_key(session, upstream);
-        self.catalog.changed(&key, kind.capability());
+        let key = self.pages.catalog_key(session, upstream);
+        self.pages.shared.changed(&key, kind.capability());
         let again = self.walk(call, session, upstream, kind).await;
         again.map_err(|broken| broken.fault)
     }
@@ -160,7 +172,7 @@ impl Relay {
     }
 
     /// One upstream's list without a request: all pages are cached, or no such list is declared.
-    pub(super) fn kept_part(
+    pub(crate) fn kept_part(
         &self,
         session: &Arc<Session>,
         upstream: &Arc<str>,
@@ -172,22 +184,20 @@ impl Relay {
                 kind,
                 cursor,
             };
-            let page = self.kept_page(session, place)?;
+            let page = self.pages.kept_page(session, place)?;
             COUNTERS.lists_hits.add(1);
             Some(page)
         };
         let listed = self.part_of(upstream, kept);
         listed.or_else(|| {
-            let known = self
-                .declarations
-                .get(&self.knowledge_key(session, upstream))?;
+            let known = self.links.known(session, upstream)?;
             let lists = declares(&known.capabilities, kind);
             (!lists).then(|| UpstreamList::empty(upstream, self.promise_of_none(session, upstream)))
         })
     }
 
     /// One upstream's list out of pages that are at hand, if all are.
-    pub(super) fn part_of(
+    pub(crate) fn part_of(
         &self,
         upstream: &Arc<str>,
         page: impl Fn(Option<&str>) -> Option<(CachedPage, Message)>,
@@ -213,18 +223,18 @@ impl Relay {
         session: &Arc<Session>,
         place: ListPageKey<'_>,
     ) -> Result<Option<(CachedPage, Message)>, Fault> {
-        if let Some(kept) = self.kept_page(session, place) {
+        if let Some(kept) = self.pages.kept_page(session, place) {
             COUNTERS.lists_hits.add(1);
             return Ok(Some(kept));
         }
-        if self.is_in_vain(session, place.upstream) {
-            return Err(not_ready(&self.parts.upstreams, place.upstream));
+        if self.links.is_in_vain(session, place.upstream) {
+            return Err(not_ready(&self.links.upstreams, place.upstream));
         }
-        let declared = self.learn(session, place.upstream, None).await?;
+        let declared = self.links.learn(session, place.upstream, None).await?;
         if !declares(&declared.capabilities, place.kind) {
             return Ok(None);
         }
-        let lead = match self.join_fetch(call, session, place).await? {
+        let lead = match self.pages.join_fetch(call, session, place).await? {
             FetchRole::Page(held, message) => return Ok(Some((held, message))),
             FetchRole::Refused(_) => return Err(no_list(place)),
             FetchRole::Ask(lead) => lead,
@@ -246,14 +256,14 @@ impl Relay {
         session: &Arc<Session>,
         place: ListPageKey<'_>,
     ) -> Result<Option<(CachedPage, Message)>, Fault> {
-        let link = self.link(session, place.upstream)?;
-        let request = self.list_request(place.kind, place.cursor)?;
-        let fetch = self.begin_fetch(&*link, place.kind).await?;
+        let link = self.links.link(session, place.upstream)?;
+        let request = list_request(self.pages.edits, place.kind, place.cursor)?;
+        let fetch = self.pages.begin_fetch(&*link, place.kind).await?;
         let reply = icons::in_page(link.call(&request, call).await?, place);
         let Reply::Relayed(message) = reply else {
             return Ok(None);
         };
-        match self.keep(session, &*link, place, fetch, &message) {
+        match self.pages.keep(session, &*link, place, fetch, &message) {
             Some(held) => Ok(Some((held, message))),
             None => Err(no_list(place)),
         }
@@ -262,7 +272,7 @@ impl Relay {
     /// Cache hints of a page for the client: on a modern upstream its own scope and the remaining lifetime.
     fn promise(&self, held: &CachedPage, message: &Message) -> CacheHints {
         if !held.outlives_calls {
-            return CacheHints::private(self.parts.settings.lists.ttl);
+            return CacheHints::private(self.ttl);
         }
         CacheHints {
             scope: CacheHints::read(message).scope,
@@ -274,34 +284,12 @@ impl Relay {
     /// upstream may declare the list to another session or later. A modern declaration is valid as long as
     /// the discovery result built from it.
     fn promise_of_none(&self, session: &Session, upstream: &Arc<str>) -> CacheHints {
-        let known = self
-            .declarations
-            .get(&self.knowledge_key(session, upstream));
+        let known = self.links.known(session, upstream);
         match known.map(|known| known.revision.era()) {
             Some(Era::Modern) => CacheHints::DECLARED,
-            _ => CacheHints::private(self.parts.settings.lists.ttl),
+            _ => CacheHints::private(self.ttl),
         }
     }
-
-    pub(super) fn list_request(
-        &self,
-        kind: ListKind,
-        cursor: Option<&str>,
-    ) -> Result<Message, Fault> {
-        let params = match cursor {
-            Some(cursor) => format!(r#","params":{{"cursor":{cursor}}}"#),
-            None => String::new(),
-        };
-        let method = kind.method();
-        self.reparse(format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}"{params}}}"#).into())
-    }
-}
-
-/// An upstream answered a request for a list with something else.
-pub(super) fn no_list(place: ListPageKey<'_>) -> Fault {
-    let (upstream, what) = (place.upstream, place.kind.member());
-    let text = format!("upstream \"{upstream}\" did not list its {what}");
-    Fault::upstream(FaultKind::UpstreamInvalid, text)
 }
 
 fn declares(capabilities: &[u8], kind: ListKind) -> bool {
@@ -310,4 +298,9 @@ fn declares(capabilities: &[u8], kind: ListKind) -> bool {
         ListKind::Skills => extensions::declares(text, extensions::SKILLS),
         _ => json::member(text, kind.capability()).is_some(),
     }
+}
+
+/// What is left of a page's lifetime.
+pub(crate) fn lifetime(held: &CachedPage) -> Duration {
+    held.fresh.saturating_sub(held.asked.elapsed())
 }
