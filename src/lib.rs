@@ -14,7 +14,7 @@
 //! | 6 | [`translate`] [`process`] [`store`] [`audit`]: messages between revisions and between views, child processes, where things are kept |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
 //! | 8 | [`outbound`]: a session's way to its upstreams |
-//! | 9 | [`catalog`]: what upstreams list |
+//! | 9 | [`catalog`] [`tasks`]: what upstreams list; calls that go on after their first answer |
 //! | 10 | [`relay`]: the spine |
 //! | 11 | [`downstream`]: towards MCP clients |
 //! | 12 | [`app`]: composition |
@@ -50,6 +50,7 @@ pub mod session;
 pub mod status;
 pub mod store;
 pub mod sync;
+pub mod tasks;
 pub mod telemetry;
 pub mod translate;
 pub mod upstream;

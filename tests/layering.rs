@@ -212,7 +212,7 @@ fn targets(own: &[String], code: &str) -> BTreeSet<String> {
 }
 
 /// Rooms below a top module, and the paths that they do not name.
-const ROOMS: [(&str, &[&str]); 6] = [
+const ROOMS: [(&str, &[&str]); 7] = [
     // Moves messages and knows no era.
     (
         "upstream::carrier",
@@ -227,6 +227,8 @@ const ROOMS: [(&str, &[&str]); 6] = [
     ),
     // Lists: nothing of carriers and of how a link speaks.
     ("catalog", &["upstream::carrier", "upstream::link"]),
+    // Tasks: how a link speaks is told by what the upstream declares.
+    ("tasks", &["upstream::carrier", "upstream::link"]),
     // Pure functions.
     ("translate", &["session", "runtime", "sync", "store"]),
     // Children and their lines: nothing of MCP but JSON and the id of a broken message.

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::map_reply::told;
-use super::tasks::marking;
 use super::{Relay, methods, url_elicitation};
 use crate::audit;
 use crate::call::{Call, Reply, UpstreamLink};
@@ -12,6 +11,7 @@ use crate::fault::Fault;
 use crate::outbound::{RelayFailure, ReplySource, UpstreamTarget, check_declared, outcome};
 use crate::policy::Permit;
 use crate::session::Session;
+use crate::tasks::{TaskRequest, marking};
 
 /// A request that was routed to one upstream and is allowed.
 #[derive(Debug)]
@@ -86,6 +86,17 @@ impl<'a> Forward<'a> {
             return methods::tools_call::send(self, opened).await;
         }
         self.send(opened).await
+    }
+
+    /// The request as `tasks` takes it.
+    pub(super) fn task_request<'o>(&'o self, opened: &'o Opened<'a>) -> TaskRequest<'o> {
+        TaskRequest {
+            permit: &self.permit,
+            link: &opened.link,
+            call: opened.call(self),
+            session: self.session,
+            target: self.target,
+        }
     }
 
     /// Sends the request as it is, in the words of its upstream's revision.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 
 use futures_util::future::BoxFuture;
 
-use super::{Relay, tasks};
+use super::Relay;
 use crate::budget::ReplyShare;
 use crate::call::{
     InputOutcome, InputRequest, Notice, NoticeIntake, NoticeKind, ServerDeclaration,
@@ -15,6 +15,7 @@ use crate::config::Isolation;
 use crate::outbound::{EndpointView, IntakeFactory, is_loud_enough};
 use crate::protocol::{Era, Message};
 use crate::session::{NoticeSource, Session};
+use crate::tasks;
 use crate::translate::project::{self, RevisionProjection};
 use crate::upstream::declaration_cache::{DeclarationCache, DeclarationKey};
 

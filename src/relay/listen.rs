@@ -19,6 +19,7 @@ use crate::fault::Fault;
 use crate::outbound::own_call;
 use crate::protocol::{Era, json};
 use crate::session::{Session, is_below};
+use crate::tasks::FollowedTask;
 use crate::translate::naming::ResolvedName;
 
 /// How long an acknowledgement waits for the stream for changes of an upstream to open.
@@ -245,6 +246,19 @@ impl Relay {
         }
         *count += 1;
         true
+    }
+
+    /// Begins to follow a task; `None` if the client has no such task, or the upstream does not return its state.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind.
+    pub async fn follow_task(
+        &self,
+        principal: &Arc<Principal>,
+        session: &Arc<Session>,
+        id: &str,
+    ) -> Option<FollowedTask> {
+        self.tasks.follow(principal, session, id).await
     }
 
     /// Ends one subscription to `uris`; the last subscription to a URI unsubscribes upstream.

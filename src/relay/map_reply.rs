@@ -49,7 +49,7 @@ impl Relay {
         } else {
             message
         };
-        let message = self.show_task(call, target, message)?;
+        let message = self.tasks.handles.show(call, target, message)?;
         let shared = |declared| is_shared(call.link.capabilities(), declared);
         let extended =
             project::is_of_unknown_kind(&message) && source.declared().is_some_and(shared);

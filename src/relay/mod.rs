@@ -14,11 +14,12 @@ mod map_reply;
 mod methods;
 mod notify;
 mod route;
-mod tasks;
 mod url_elicitation;
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+
+use futures_util::future::BoxFuture;
 
 use crate::audit;
 use crate::call::{Call, Reply};
@@ -28,38 +29,35 @@ use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 pub use crate::outbound::RelayFailure;
 use crate::outbound::{
-    AuditedPolicy, EditDepth, IntakeFactory, ReplySources, SessionLinks, UpstreamTarget,
+    AuditedPolicy, EditDepth, IntakeFactory, ReplySources, RequestHandler, SessionLinks,
+    UpstreamTarget,
 };
 use crate::policy::ToolPolicy;
 use crate::protocol::methods::{ListKind, is_list};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::{Session, SessionRegistry};
+pub use crate::tasks::FollowedTask;
+use crate::tasks::{TaskParts, Tasks, asks_for_task};
 use crate::translate::merge::GatewayInfo;
 use crate::upstream::Upstreams;
 
 use self::forward::Forward;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
 use self::route::RequestRoute;
-pub use self::tasks::FollowedTask;
-use self::tasks::{PendingInputs, asks_for_task};
 
 /// The spine and what it needs.
 #[derive(Debug)]
 pub struct Relay {
-    /// Itself, for what goes on in the background.
-    own: Weak<Self>,
     settings: Arc<Config>,
     links: Arc<SessionLinks>,
     policy: Arc<AuditedPolicy>,
     catalog: Catalog,
-    sealer: Arc<Sealer>,
+    tasks: Tasks,
     sessions: Arc<SessionRegistry>,
     ourselves: GatewayInfo,
     sources: ReplySources,
     edits: EditDepth,
-    /// Tasks that ask while their clients poll.
-    desks: Arc<PendingInputs>,
 }
 
 /// What a [`Relay`] is made of.
@@ -109,19 +107,28 @@ impl Relay {
                 ourselves: &ourselves.info,
                 edits,
             });
-            let limits = &settings.limits;
+            let sources = ReplySources::new(Arc::clone(&ourselves.info), settings.lists.ttl);
+            let handler: Weak<dyn RequestHandler> = Weak::<Self>::clone(own);
+            let tasks = Tasks::new(TaskParts {
+                limits: &settings.limits,
+                links: &links,
+                policy: &policy,
+                sealer: &sealer,
+                sessions: &sessions,
+                sources: &sources,
+                edits,
+                handler,
+            });
             Self {
-                own: Weak::clone(own),
-                sources: ReplySources::new(Arc::clone(&ourselves.info), settings.lists.ttl),
-                desks: PendingInputs::new(limits.parked_per_principal, limits.parked_total),
+                settings,
                 links,
                 policy,
                 catalog,
-                sealer,
+                tasks,
                 sessions,
                 ourselves,
+                sources,
                 edits,
-                settings,
             }
         })
     }
@@ -148,7 +155,7 @@ impl Relay {
             RequestRoute::One(target) => {
                 let home = target.home.as_ref().unwrap_or(session);
                 if asks_for_task(call, home)
-                    && let Some(begun) = Box::pin(self.host(call, home, &target)).await?
+                    && let Some(begun) = Box::pin(self.tasks.begin(call, home, &target)).await?
                 {
                     return Ok(begun);
                 }
@@ -156,7 +163,7 @@ impl Relay {
             }
             RequestRoute::List(list) => self.catalog.merged.list(call, session, list).await,
             RequestRoute::Everywhere => self.tell_all(call, session).await,
-            RequestRoute::Task(own) => Box::pin(self.about_hosted(call, &own)).await,
+            RequestRoute::Task(own) => Box::pin(self.tasks.handle(call, &own)).await,
         }
     }
 
@@ -200,6 +207,16 @@ impl Relay {
         limit: Duration,
     ) -> Result<Vec<(ListKind, usize)>, Fault> {
         self.catalog.own.list_alone(endpoint, upstream, limit).await
+    }
+}
+
+impl RequestHandler for Relay {
+    fn handle<'a>(
+        &'a self,
+        call: &'a Call,
+        session: &'a Arc<Session>,
+    ) -> BoxFuture<'a, Result<Reply, RelayFailure>> {
+        Box::pin(Self::handle(self, call, session))
     }
 }
 

@@ -19,6 +19,7 @@ use crate::telemetry::trace::TraceContext;
 
 struct PairingFixture {
     relay: Arc<Relay>,
+    sealer: Arc<Sealer>,
     session: Arc<Session>,
 }
 
@@ -69,11 +70,15 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
         policy: Arc::new(ToolPolicy::new(&config.auth)),
         audit: audit::AuditSink::start(Arc::new(SystemClock), &tasks),
         settings: config,
-        sealer,
+        sealer: Arc::clone(&sealer),
         sessions,
         tasks,
     });
-    PairingFixture { relay, session }
+    PairingFixture {
+        relay,
+        sealer,
+        session,
+    }
 }
 
 impl PairingFixture {
@@ -142,7 +147,7 @@ async fn cursor_of_an_unknown_version_is_refused_like_a_forged_one() {
     };
     let binding = f.session.principal.binding();
     let context = [&b"up\0up\0"[..], binding.bytes(), b"tools/list"];
-    let (sealer, context) = (&f.relay.sealer, context.concat());
+    let (sealer, context) = (&f.sealer, context.concat());
     let cursors = &f.relay.catalog.cursors;
     let known = sealer.seal(SealPurpose::Cursor, &context, b"\"two\"");
     let opened = cursors.opened(&list(&known), "up").unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Relay, tasks};
+use super::Relay;
 use crate::call::{Call, LogLevel, Reply};
 use crate::catalog::odd;
 use crate::fault::Fault;
@@ -12,6 +12,7 @@ use crate::outbound::{
 };
 use crate::protocol::methods::{self, ListKind, MethodRow};
 use crate::session::Session;
+use crate::tasks::{OwnTask, TaskRoute, is_of_tasks};
 
 /// Where a request goes.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(super) enum RequestRoute {
     /// To every upstream that knows the method.
     Everywhere,
     /// To a task that is run here.
-    Task(tasks::OwnTask),
+    Task(OwnTask),
 }
 
 impl Relay {
@@ -54,18 +55,12 @@ impl Relay {
                 }
             }
             "server/discover" => return Err(unknown_method(method)),
-            _ if session.implicit_session().is_none() && tasks::is_of_tasks(method) => {
-                // A task that the gateway runs: no upstream is contacted or checked.
-                if let Some(own) = tasks::OwnTask::find(call, session) {
-                    return Ok(RequestRoute::Task(own));
-                }
-                Box::pin(self.check_tasks(session, method)).await?;
-                if method == "tasks/list" {
-                    let list = Box::pin(self.list_tasks(call, session)).await?;
-                    return Ok(RequestRoute::Here(list));
-                }
-                let target = self.own_task_target(call, session)?;
-                return Ok(RequestRoute::One(Box::new(target)));
+            _ if session.implicit_session().is_none() && is_of_tasks(method) => {
+                return Ok(match self.tasks.route(call, session, method).await? {
+                    TaskRoute::Here(own) => RequestRoute::Task(own),
+                    TaskRoute::Listed(list) => RequestRoute::Here(list),
+                    TaskRoute::There(target) => RequestRoute::One(Box::new(target)),
+                });
             }
             _ => {}
         }
@@ -84,17 +79,20 @@ impl Relay {
             // Rare, and larger than the rest.
             Box::pin(self.catalog.names.check_listed(call, session, &uri)).await?;
         }
-        let target =
-            if session.implicit_session().is_some() && known.is_some_and(tasks::concerns_one) {
-                self.task_target(call)?
-            } else if pure {
-                self.pure_target(call, known)?
-            } else {
-                if let Some(kind) = known.and_then(|known| known.list) {
-                    return Ok(RequestRoute::List(kind));
-                }
-                self.catalog.names.merged_target(call, session).await?
-            };
+        let about_task = match session.implicit_session() {
+            Some(_) => self.tasks.target(call, known)?,
+            None => None,
+        };
+        let target = if let Some(target) = about_task {
+            target
+        } else if pure {
+            self.pure_target(call, known)?
+        } else {
+            if let Some(kind) = known.and_then(|known| known.list) {
+                return Ok(RequestRoute::List(kind));
+            }
+            self.catalog.names.merged_target(call, session).await?
+        };
         Ok(RequestRoute::One(Box::new(target)))
     }
 

@@ -7,10 +7,10 @@ mod task;
 pub(super) mod tools_call;
 
 use super::forward::Forward;
-use super::tasks::is_of_tasks;
 use crate::call::Reply;
 use crate::catalog::ListPageKey;
 use crate::outbound::RelayFailure;
+use crate::tasks::is_of_tasks;
 
 /// Answers a request that one upstream handles.
 ///

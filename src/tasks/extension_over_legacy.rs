@@ -5,29 +5,51 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::cancel_on_drop::request;
-use super::pending_input::{PendingInput, TaskKey};
+use super::extension_passthrough::TaskHandles;
+use super::pending_input::{PendingInput, PendingInputs, TaskKey};
+use super::request::request;
+use super::task_request::TaskRequest;
 use super::wait::unmarked;
 use crate::call::{Call, InputRequest, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
-use crate::outbound::EndpointView;
-use crate::outbound::ReplySource;
-use crate::outbound::{UpstreamTarget, invalid};
+use crate::outbound::{EndpointView, ReplySource, ReplySources, UpstreamTarget, invalid};
 use crate::protocol::{Message, json};
-use crate::relay::Relay;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::Session;
 use crate::translate::mapping;
 use crate::translate::project::RevisionProjection;
 use crate::translate::task::convert::{ShownTask, task};
 use crate::translate::task::state::{TaskStatus, UpstreamTask};
 
+/// Shows clients that know the extension the tasks of legacy upstreams.
+#[derive(Debug)]
+pub(crate) struct ExtensionOverLegacy {
+    pub(super) handles: Arc<TaskHandles>,
+    /// Tasks that ask while their clients poll.
+    pub(super) desks: Arc<PendingInputs>,
+    pub(super) sources: ReplySources,
+    pub(super) spawner: TaskSpawner,
+}
+
+impl ExtensionOverLegacy {
+    pub(super) fn request<'a>(&'a self, request: TaskRequest<'a>) -> BridgedRequest<'a> {
+        BridgedRequest {
+            tasks: self,
+            link: request.link,
+            call: request.call,
+            session: request.session,
+            target: request.target,
+        }
+    }
+}
+
 /// A request about a legacy task, on its way.
-pub(crate) struct BridgedRequest<'a> {
-    pub(crate) relay: &'a Relay,
-    pub(crate) link: &'a Arc<dyn UpstreamLink>,
-    pub(crate) call: &'a Call,
-    pub(crate) session: &'a Arc<Session>,
-    pub(crate) target: &'a UpstreamTarget,
+pub(super) struct BridgedRequest<'a> {
+    tasks: &'a ExtensionOverLegacy,
+    link: &'a Arc<dyn UpstreamLink>,
+    call: &'a Call,
+    session: &'a Arc<Session>,
+    target: &'a UpstreamTarget,
 }
 
 impl BridgedRequest<'_> {
@@ -39,7 +61,7 @@ impl BridgedRequest<'_> {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the task as it is.
-    pub(crate) async fn answer(&self) -> Result<Reply, Fault> {
+    pub(super) async fn answer(&self) -> Result<Reply, Fault> {
         match self.call.message.method() {
             Some("tasks/update") => self.update().await,
             Some("tasks/cancel") => self.cancel().await,
@@ -48,10 +70,13 @@ impl BridgedRequest<'_> {
     }
 
     /// The reply that begins a task, for its client.
-    pub(crate) fn begun(&self, state: &UpstreamTask<'_>) -> Result<Reply, Fault> {
+    pub(super) fn begun(&self, state: &UpstreamTask<'_>) -> Result<Reply, Fault> {
         let upstream = &self.target.upstream;
         let home = Some(self.session.key());
-        let handle = self.relay.seal_task(self.call, upstream, &state.id, home)?;
+        let handle = self
+            .tasks
+            .handles
+            .seal(self.call, upstream, &state.id, home)?;
         let text = task(state, &handle, &ShownTask::Bare);
         let source = self.source();
         let text = RevisionProjection::begun(text, &source.origin(self.call));
@@ -84,7 +109,7 @@ impl BridgedRequest<'_> {
     /// Open questions of the task; a legacy upstream asks them while `tasks/result` is pending.
     async fn questions(&self) -> Vec<(String, InputRequest)> {
         let key = self.key();
-        let desks = &self.relay.desks;
+        let desks = &self.tasks.desks;
         let owner = self.session.owner();
         if let Some(client) = desks.open(&key, owner, &self.session.capabilities) {
             let desk = Arc::clone(&client.desk);
@@ -93,7 +118,7 @@ impl BridgedRequest<'_> {
                 return Vec::new();
             };
             let link = Arc::clone(self.link);
-            self.relay.links.spawner.spawn_service(async move {
+            self.tasks.spawner.spawn_service(async move {
                 // Its result is asked for again when the task is over.
                 drop(link.call(&request, &shown).await);
                 drop(client);
@@ -125,7 +150,7 @@ impl BridgedRequest<'_> {
         let responses = responses
             .and_then(|text| json::members(text).ok())
             .ok_or_else(|| invalid("params.inputResponses must be an object"))?;
-        let Some(desk) = self.relay.desks.find(&self.key()) else {
+        let Some(desk) = self.tasks.desks.find(&self.key()) else {
             // No question is open: `tasks/get` tells whether the task exists.
             let reply = self.send("tasks/get").await?;
             return Ok(if reply.error().is_some() {
@@ -186,7 +211,7 @@ impl BridgedRequest<'_> {
 
     fn source(&self) -> ReplySource {
         let declared = self.link.declared();
-        self.relay
+        self.tasks
             .sources
             .of(self.call, declared, &self.target.view)
     }

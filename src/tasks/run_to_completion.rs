@@ -8,29 +8,41 @@ use bytes::Bytes;
 
 use super::cancel_on_drop::CancelOnDrop;
 use super::polling::PollPace;
+use super::task_request::TaskRequest;
 use super::wait::{TaskWait, WaitEnd};
-use crate::call::{Call, Reply, UpstreamLink};
+use crate::call::{Call, NullIntake, Reply, UpstreamLink};
+use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
-use crate::outbound::UpstreamTarget;
-use crate::outbound::tool_failure;
-use crate::protocol::{Message, meta};
-use crate::relay::Relay;
+use crate::outbound::{ReplySources, SessionLinks, tool_failure};
+use crate::protocol::{Era, Message, Revision, meta};
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 use crate::translate::project::RevisionProjection;
 use crate::translate::task::state::{TaskDialect, UpstreamTask};
+use crate::upstream::ClientContext;
 
-impl Relay {
+/// Waits for tasks on behalf of clients that know none.
+#[derive(Debug)]
+pub(crate) struct TaskRunner {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) sources: ReplySources,
+}
+
+impl TaskRunner {
     /// Waits for the end of a task; its outcome is the call's.
-    pub(crate) async fn hold(
+    pub(super) async fn hold(
         &self,
-        link: &Arc<dyn UpstreamLink>,
-        call: &Call,
-        session: &Session,
-        target: &UpstreamTarget,
+        begun: TaskRequest<'_>,
         state: &UpstreamTask<'_>,
         design: TaskDialect,
     ) -> Result<Reply, Fault> {
+        let TaskRequest {
+            link,
+            call,
+            session,
+            target,
+            ..
+        } = begun;
         let upstream = &target.upstream;
         let declared = link.declared();
         let revision = declared.as_ref().map(|declared| declared.revision);
@@ -53,14 +65,15 @@ impl Relay {
             session.last_word(),
             &self.links.spawner,
         );
+        let settings = self.links.upstreams.settings(upstream);
         let wait = TaskWait {
             task: &watched,
             upstream,
-            ask_timeout: self.ask_timeout(upstream).unwrap_or_default(),
+            ask_timeout: settings.map_or(Duration::ZERO, |settings| settings.ask_timeout),
         };
         let ended = tokio::select! {
             ended = wait.for_end(design, &mut pace) => ended?,
-            () = tokio::time::sleep(self.patience(target)) => {
+            () = tokio::time::sleep(begun.patience(&self.links)) => {
                 let text = format!("the task that upstream \"{upstream}\" began did not end in time");
                 return Err(Fault::upstream(FaultKind::UpstreamTimeout, text));
             }
@@ -84,16 +97,38 @@ impl Relay {
         Ok(tool_failure(call, &source, &why))
     }
 
-    /// How long a task may take.
-    pub(crate) fn patience(&self, target: &UpstreamTarget) -> Duration {
-        let settings = self.links.upstreams.settings(&target.upstream);
-        settings.map_or(Duration::ZERO, |settings| settings.total_timeout)
+    /// A link of the newer era to the upstream of `link`, which is of the older one; nothing where it
+    /// is not known to speak both, or cannot be reached. It ends when it is dropped.
+    pub(super) async fn newer_link(
+        &self,
+        link: &dyn UpstreamLink,
+        session: &Arc<Session>,
+    ) -> Option<Arc<dyn UpstreamLink>> {
+        let upstream = link.upstream();
+        let is_older = link.declared()?.revision.era() == Era::Legacy;
+        if !is_older || !self.links.upstreams.speaks_modern(upstream) {
+            return None;
+        }
+        let client = ClientContext {
+            offer: Revision::V2026_07_28,
+            // What belongs to no call the session hears in its own era.
+            intake: Arc::new(NullIntake),
+            ..self.links.client(session, upstream)
+        };
+        let newer = self.links.upstreams.link(upstream, client)?;
+        match newer.open().await {
+            Ok(declared) => (declared.revision.era() == Era::Modern).then_some(newer),
+            Err(fault) => {
+                tracing::debug!(%upstream, error = chain(&fault), "modern endpoint unreachable");
+                None
+            }
+        }
     }
 }
 
 /// The request as one for a task that is kept for `ttl`. Its progress is what the task's status says,
 /// so that the upstream is not asked for any.
-pub(crate) fn as_task(request: &Message, ttl: Duration) -> Bytes {
+pub(super) fn as_task(request: &Message, ttl: Duration) -> Bytes {
     let edit = request
         .edit()
         .param("task", format!(r#"{{"ttl":{}}}"#, ttl.as_millis()));
@@ -101,7 +136,7 @@ pub(crate) fn as_task(request: &Message, ttl: Duration) -> Bytes {
 }
 
 /// Spec: SPEC K-10.
-pub(crate) fn unasked(upstream: &str) -> Fault {
+pub(super) fn unasked(upstream: &str) -> Fault {
     LABELED.upstream_garbage.add(upstream, 1);
     let text = format!("upstream \"{upstream}\" answered with a task that nobody asked for");
     Fault::upstream(FaultKind::UpstreamInvalid, text)

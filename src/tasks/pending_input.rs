@@ -35,7 +35,7 @@ pub(super) type TaskKey = (SessionKey, Arc<str>, String);
 
 /// The tasks that ask, bounded.
 #[derive(Debug)]
-pub(crate) struct PendingInputs {
+pub(super) struct PendingInputs {
     per_principal: usize,
     total: usize,
     table: Mutex<InputTable>,
@@ -72,7 +72,7 @@ pub(super) struct InputPermit {
 
 impl PendingInputs {
     /// An empty table with limits on asking tasks per principal and in total.
-    pub(crate) fn new(per_principal: usize, total: usize) -> Arc<Self> {
+    pub(super) fn new(per_principal: usize, total: usize) -> Arc<Self> {
         Arc::new(Self {
             per_principal,
             total,

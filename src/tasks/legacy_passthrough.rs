@@ -7,19 +7,20 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::cancel_on_drop::request;
-use super::extension_passthrough::is_task;
+use super::forgotten::note_forgotten;
 use super::related_task::{beginning, mark};
-use crate::call::{Call, Reply, ServerDeclaration, UpstreamLink};
+use super::request::{is_task, request};
+use super::task_request::TaskRequest;
+use crate::call::{Call, Reply, ServerDeclaration};
 use crate::fault::{Fault, FaultKind};
-use crate::outbound::{UpstreamTarget, given_cursor, invalid, unknown_method};
-use crate::policy::Permit;
+use crate::outbound::{
+    AuditedPolicy, EditDepth, SessionLinks, UpstreamTarget, given_cursor, invalid, unknown_method,
+};
 use crate::protocol::error_codes::INVALID_PARAMS;
 use crate::protocol::json::{self, ObjectWriter};
 use crate::protocol::{Message, meta};
-use crate::relay::Relay;
 use crate::session::{Session, SessionTask, SessionTasks, TaskHandle, TaskSite, TaskStage};
-use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::telemetry::metrics::LABELED;
 use crate::translate::task::state::{TaskStatus, UpstreamTask};
 
 /// Whether calls of this client may run as tasks of an upstream that declared `declared`.
@@ -30,23 +31,25 @@ fn are_carried(session: &Session, declared: &ServerDeclaration) -> bool {
         && declared.takes_tasks()
 }
 
-impl Relay {
+/// Passes tasks of 2025-11-25 on, under handles of the session.
+#[derive(Debug)]
+pub(crate) struct LegacyTasks {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) policy: Arc<AuditedPolicy>,
+    pub(super) edits: EditDepth,
+    /// `limits.tasks_per_session`.
+    pub(super) most: usize,
+}
+
+impl LegacyTasks {
     /// Whether the calls of a session may run as tasks of an upstream.
-    pub(crate) async fn may_have_tasks(
-        &self,
-        session: &Arc<Session>,
-        target: &UpstreamTarget,
-    ) -> bool {
+    pub(super) async fn may_begin(&self, session: &Arc<Session>, target: &UpstreamTarget) -> bool {
         let declared = self.links.learn(session, &target.upstream, None).await;
         declared.is_ok_and(|declared| are_carried(session, &declared))
     }
 
     /// Refuses a method of tasks to a session that can have none.
-    pub(crate) async fn check_tasks(
-        &self,
-        session: &Arc<Session>,
-        method: &str,
-    ) -> Result<(), Fault> {
+    pub(super) async fn check(&self, session: &Arc<Session>, method: &str) -> Result<(), Fault> {
         if session.revision.has_tasks_capability() && method != "tasks/update" {
             let has_tasks = |d: &ServerDeclaration| are_carried(session, d) || d.hosts_tasks();
             if self.links.any_declares(session, has_tasks).await {
@@ -57,11 +60,7 @@ impl Relay {
     }
 
     /// Where a request about a task of the session goes: to the upstream that runs it.
-    pub(crate) fn own_task_target(
-        &self,
-        call: &Call,
-        session: &Session,
-    ) -> Result<UpstreamTarget, Fault> {
+    pub(super) fn target(&self, call: &Call, session: &Session) -> Result<UpstreamTarget, Fault> {
         let given = call
             .message
             .param_str("taskId")
@@ -86,13 +85,14 @@ impl Relay {
 
     /// The result of a task, which is waited for as long as a call may take: it may be silent for
     /// longer than a call.
-    pub(crate) async fn result_of_task(
-        &self,
-        permit: &Permit,
-        link: &Arc<dyn UpstreamLink>,
-        call: &Call,
-        target: &UpstreamTarget,
-    ) -> Result<Reply, Fault> {
+    pub(super) async fn result(&self, about: TaskRequest<'_>) -> Result<Reply, Fault> {
+        let TaskRequest {
+            permit,
+            link,
+            call,
+            target,
+            ..
+        } = about;
         let waiting = async {
             loop {
                 match target.send(permit, &**link, call, self.edits).await {
@@ -107,7 +107,7 @@ impl Relay {
                 }
             }
         };
-        let waited = tokio::time::timeout(self.patience(target), waiting).await;
+        let waited = tokio::time::timeout(about.patience(&self.links), waiting).await;
         waited.unwrap_or_else(|_| {
             let text = format!(
                 "the task of upstream \"{}\" did not end in time",
@@ -119,11 +119,7 @@ impl Relay {
 
     /// `tasks/list`: what the session began and its upstreams still know, in one page. Tasks of an
     /// upstream that does not answer within the time of merged lists are left out. Spec: SPEC G-03.
-    pub(crate) async fn list_tasks(
-        &self,
-        call: &Call,
-        session: &Arc<Session>,
-    ) -> Result<Reply, Fault> {
+    pub(super) async fn list(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Fault> {
         if given_cursor(&call.message).is_some() {
             return Err(invalid("unknown cursor, list again from the start"));
         }
@@ -168,16 +164,15 @@ impl Relay {
     /// Sends a call that its upstream is to run as the `task` (JSON text) that its client wants, and
     /// shows the client what it has become. What the upstream says of it beside that belongs to the
     /// task, whose name is known before.
-    pub(crate) async fn carry(
-        &self,
-        permit: &Permit,
-        link: &dyn UpstreamLink,
-        call: &Call,
-        session: &Arc<Session>,
-        target: &UpstreamTarget,
-        task: &str,
-    ) -> Result<Reply, Fault> {
-        let request = target.request_for(link, call, self.edits)?;
+    pub(super) async fn carry(&self, asked: TaskRequest<'_>, task: &str) -> Result<Reply, Fault> {
+        let TaskRequest {
+            permit,
+            link,
+            call,
+            session,
+            target,
+        } = asked;
+        let request = target.request_for(&**link, call, self.edits)?;
         let request = self
             .edits
             .parse(request.edit().param("task", task).finish())?;
@@ -186,7 +181,7 @@ impl Relay {
             link: beginning(&call.link, handle.as_str(), session, &target.upstream),
             ..call.clone()
         };
-        let reply = target.transmit(permit, link, &call, &request).await?;
+        let reply = target.transmit(permit, &**link, &call, &request).await?;
         let Reply::Relayed(message) = &reply else {
             return Ok(reply);
         };
@@ -195,7 +190,7 @@ impl Relay {
         let Some((text, state)) = begun.zip(state) else {
             return Ok(reply);
         };
-        let max = self.settings.limits.tasks_per_session;
+        let max = self.most;
         let tasks = session.tasks();
         let known = tasks.add(&target.upstream, &state.id, handle, max);
         note_forgotten(known.forgotten.as_slice());
@@ -208,7 +203,7 @@ impl Relay {
     }
 
     /// The reply to a request of tasks, under the name that its client knows.
-    pub(crate) fn show_own_task(
+    pub(super) fn show(
         &self,
         call: &Call,
         session: &Session,
@@ -277,17 +272,6 @@ fn stage_of(state: &UpstreamTask<'_>) -> TaskStage {
         TaskStatus::Working | TaskStatus::InputRequired => TaskStage::Running,
         TaskStatus::Completed | TaskStatus::Failed => TaskStage::Over,
         TaskStatus::Cancelled => TaskStage::Fetched,
-    }
-}
-
-/// Counts and logs evicted tasks that were still running or whose result was never fetched.
-pub(super) fn note_forgotten(forgotten: &[SessionTask]) {
-    for task in forgotten {
-        COUNTERS.tasks_forgotten.add(1);
-        tracing::warn!(
-            upstream = %task.upstream,
-            "evicted a task that ran or was never fetched: the session has too many tasks or results"
-        );
     }
 }
 

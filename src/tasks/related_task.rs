@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::gateway_task::wanted;
+use super::request::wanted;
 use crate::call::{
     Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests, Notice,
     NoticeKind, ProgressBatch,

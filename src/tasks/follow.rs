@@ -9,14 +9,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
-use super::cancel_on_drop::request;
 use super::polling::{PollPace, SHORTEST};
+use super::request::request;
 use super::wait::is_passing;
-use crate::call::Principal;
-use crate::outbound::RelayFailure;
-use crate::outbound::own_call;
+use crate::call::{Call, Principal};
+use crate::outbound::{RelayFailure, RequestHandler, own_call};
 use crate::protocol::json::{self, ObjectWriter};
-use crate::relay::Relay;
 use crate::session::Session;
 use crate::store::lists::{ContentDigest, digest_of};
 use crate::translate::task::state::{TaskStatus, UpstreamTask};
@@ -24,7 +22,7 @@ use crate::translate::task::state::{TaskStatus, UpstreamTask};
 /// A task that a subscription follows.
 #[derive(Debug)]
 pub struct FollowedTask {
-    relay: Arc<Relay>,
+    handler: Arc<dyn RequestHandler>,
     principal: Arc<Principal>,
     session: Arc<Session>,
     /// As its client knows it.
@@ -53,29 +51,22 @@ enum TaskSighting {
     Gone,
 }
 
-impl Relay {
-    /// Begins to follow a task; `None` if the client has no such task, or the upstream does not return its state.
+impl FollowedTask {
+    /// Begins to follow the task that its client calls `id`; `changes` counts what the upstream announces. `None` if
+    /// the upstream does not return its state.
     ///
     /// # Cancel safety
     /// Nothing is left behind.
-    pub async fn follow_task(
-        &self,
+    pub(super) async fn begin(
+        handler: Arc<dyn RequestHandler>,
         principal: &Arc<Principal>,
         session: &Arc<Session>,
         id: &str,
-    ) -> Option<FollowedTask> {
-        let relay = self.own.upgrade()?;
-        let message = request("tasks/get", id, "").ok()?;
-        let call = own_call(principal, session, message, session.capabilities.clone());
-        let (_, _, home) = self.open_task(&call, id)?;
-        let changes = home
-            .as_ref()
-            .unwrap_or(session)
-            .implicit_session()?
-            .task_changes();
-        match relay.look_at_task(principal, session, id).await {
-            TaskSighting::Task(first) => Some(FollowedTask {
-                relay,
+        changes: watch::Receiver<u64>,
+    ) -> Option<Self> {
+        match look(&*handler, principal, session, id).await {
+            TaskSighting::Task(first) => Some(Self {
+                handler,
                 principal: Arc::clone(principal),
                 session: Arc::clone(session),
                 id: id.to_owned(),
@@ -86,29 +77,6 @@ impl Relay {
         }
     }
 
-    async fn look_at_task(
-        &self,
-        principal: &Arc<Principal>,
-        session: &Arc<Session>,
-        id: &str,
-    ) -> TaskSighting {
-        let Ok(message) = request("tasks/get", id, "") else {
-            return TaskSighting::Gone;
-        };
-        let call = own_call(principal, session, message, session.capabilities.clone());
-        let reply = match self.handle(&call, session).await {
-            Ok(reply) => reply,
-            Err(RelayFailure::Fault(fault)) if is_passing(&fault) => return TaskSighting::Nothing,
-            Err(_) => return TaskSighting::Gone,
-        };
-        reply
-            .result()
-            .and_then(read)
-            .map_or(TaskSighting::Gone, TaskSighting::Task)
-    }
-}
-
-impl FollowedTask {
     /// Sends the current state of the task, then each change, until the task ends or `notices` is closed.
     /// While `notices` is full, the upstream is not polled.
     ///
@@ -134,9 +102,7 @@ impl FollowedTask {
             let Ok(place) = notices.reserve().await else {
                 return;
             };
-            let look = self
-                .relay
-                .look_at_task(&self.principal, &self.session, &self.id);
+            let look = look(&*self.handler, &self.principal, &self.session, &self.id);
             match look.await {
                 TaskSighting::Task(look) => {
                     interval = look.interval;
@@ -155,6 +121,33 @@ impl FollowedTask {
             tokio::time::sleep(SHORTEST).await;
         }
     }
+}
+
+async fn look(
+    handler: &dyn RequestHandler,
+    principal: &Arc<Principal>,
+    session: &Arc<Session>,
+    id: &str,
+) -> TaskSighting {
+    let Some(call) = asking(principal, session, id) else {
+        return TaskSighting::Gone;
+    };
+    let reply = match handler.handle(&call, session).await {
+        Ok(reply) => reply,
+        Err(RelayFailure::Fault(fault)) if is_passing(&fault) => return TaskSighting::Nothing,
+        Err(_) => return TaskSighting::Gone,
+    };
+    reply
+        .result()
+        .and_then(read)
+        .map_or(TaskSighting::Gone, TaskSighting::Task)
+}
+
+/// The gateway's own request for the state of a task.
+pub(super) fn asking(principal: &Arc<Principal>, session: &Arc<Session>, id: &str) -> Option<Call> {
+    let message = request("tasks/get", id, "").ok()?;
+    let declared = session.capabilities.clone();
+    Some(own_call(principal, session, message, declared))
 }
 
 /// Converts a result of `tasks/get` to a notification whose params are the task alone.

@@ -4,45 +4,38 @@
 
 use std::sync::Arc;
 
+use super::request::is_task;
 use super::sealed::SealedTask;
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
-use crate::outbound::{UpstreamTarget, invalid};
-use crate::protocol::methods::{self, MethodRow, NeededCapability, UpstreamParam as Names};
+use crate::outbound::{EditDepth, SessionLinks, UpstreamTarget, invalid};
 use crate::protocol::{Era, Message, input_request_rules, json};
-use crate::relay::Relay;
-use crate::seal::SealPurpose;
-use crate::session::Session;
+use crate::seal::{SealPurpose, Sealer};
+use crate::session::{Session, SessionRegistry};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::LABELED;
 
 /// Upstream of a task, its task id there, and the session of the `ImplicitSession` that owns it, if any.
 type OwnedTask = (Arc<str>, String, Option<Arc<Session>>);
 
-/// Whether a request of `method` is about one task.
-pub(crate) fn is_task(method: &str) -> bool {
-    methods::lookup(method).is_some_and(concerns_one)
+/// Seals the ids of tasks for clients that know the extension, and opens them again.
+#[derive(Debug)]
+pub(crate) struct TaskHandles {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) sealer: Arc<Sealer>,
+    pub(super) sessions: Arc<SessionRegistry>,
+    pub(super) edits: EditDepth,
 }
 
-/// [`is_task`] for a method that was looked up already.
-pub(crate) fn concerns_one(known: &MethodRow) -> bool {
-    known.target == Some(Names::Task)
-}
-
-/// Whether a method is there for tasks.
-pub(crate) fn is_of_tasks(method: &str) -> bool {
-    methods::lookup(method).is_some_and(|known| known.needs == NeededCapability::Tasks)
-}
-
-impl Relay {
+impl TaskHandles {
     /// Where a request about a task goes: to the upstream that runs it.
-    pub(crate) fn task_target(&self, call: &Call) -> Result<UpstreamTarget, Fault> {
+    pub(super) fn target(&self, call: &Call) -> Result<UpstreamTarget, Fault> {
         let given = call
             .message
             .param_str("taskId")
             .ok_or_else(|| invalid("params.taskId must be a string"))?;
         let (upstream, task, home) = self
-            .open_task(call, &given)
+            .open(call, &given)
             .ok_or_else(|| invalid("there is no such task here"))?;
         let edited = call.message.edit().param("taskId", json::quote(&task));
         Ok(UpstreamTarget {
@@ -60,7 +53,7 @@ impl Relay {
     ///
     /// # Errors
     /// When the upstream's id is too long to be carried.
-    pub(crate) fn show_task(
+    pub(crate) fn show(
         &self,
         call: &Call,
         target: &UpstreamTarget,
@@ -95,7 +88,7 @@ impl Relay {
                 .filter(|_| target.name.as_deref() == Some(&*task));
             let handle = match known {
                 Some(handle) if !creates => handle.clone(),
-                _ => self.seal_task(call, &target.upstream, &task, None)?,
+                _ => self.seal(call, &target.upstream, &task, None)?,
             };
             edit = edit.result_member("taskId", json::quote(&handle));
         }
@@ -107,7 +100,7 @@ impl Relay {
     ///
     /// # Errors
     /// When the upstream's id is too long to be carried.
-    pub(super) fn seal_task(
+    pub(super) fn seal(
         &self,
         call: &Call,
         upstream: &Arc<str>,
@@ -131,7 +124,7 @@ impl Relay {
     }
 
     /// Opens a task handle: upstream and task id; `None` for a handle not issued to this client.
-    pub(super) fn open_task(&self, call: &Call, given: &str) -> Option<OwnedTask> {
+    pub(super) fn open(&self, call: &Call, given: &str) -> Option<OwnedTask> {
         let task = SealedTask::open(&self.sealer, &task_context(call), given)?;
         let mut shown = call.endpoint.upstreams.iter();
         let upstream = shown.find(|upstream| ***upstream == *task.upstream)?;

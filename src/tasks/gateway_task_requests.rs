@@ -4,14 +4,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::gateway_task::GatewayTasks;
 use super::related_task::{mark, marked};
 use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
-use crate::outbound::RelayFailure;
-use crate::outbound::invalid;
-use crate::outbound::outcome;
+use crate::outbound::{RelayFailure, invalid, outcome};
 use crate::protocol::{json, meta};
-use crate::relay::Relay;
 use crate::session::{GatewayTask, Session, TaskOutcome, TaskSite};
 
 /// Of a task that was cancelled, in place of a result: JSON text of an error.
@@ -27,7 +25,7 @@ pub(crate) struct OwnTask {
     task: Arc<GatewayTask>,
 }
 
-impl Relay {
+impl GatewayTasks {
     /// Answers a request about a task that is run here. Decided about and audited like any other.
     ///
     /// # Errors
@@ -35,11 +33,7 @@ impl Relay {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the task as it is.
-    pub(crate) async fn about_hosted(
-        &self,
-        call: &Call,
-        own: &OwnTask,
-    ) -> Result<Reply, RelayFailure> {
+    pub(super) async fn answer(&self, call: &Call, own: &OwnTask) -> Result<Reply, RelayFailure> {
         let method = call.message.method().unwrap_or_default();
         let _permit = self.policy.decide_part(call, &own.upstream, method)?;
         call.link.routed(&own.upstream);
@@ -58,7 +52,7 @@ impl Relay {
 
 impl OwnTask {
     /// The task that a request of the session is about, where it is run here.
-    pub(crate) fn find(call: &Call, session: &Session) -> Option<Self> {
+    pub(super) fn find(call: &Call, session: &Session) -> Option<Self> {
         let method = call.message.method();
         if !matches!(method, Some("tasks/get" | "tasks/result" | "tasks/cancel")) {
             return None;

@@ -1,28 +1,30 @@
 //! Tasks of 2025-11-25 that the gateway runs: the client requests a task, and the upstream knows only tasks of
-//! the extension, which the server begins. The call passes `Relay::handle` like any other, with the task in
+//! the extension, which the server begins. The call is handled like any other, with the task in
 //! place of its client; the outcome is kept until the client fetches it.
 //! Spec: SPEC K-02 to K-04; BRIDGING §3.8; `docs/adr/0014`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use super::legacy_passthrough::note_forgotten;
+use super::forgotten::note_forgotten;
 use super::related_task::mark;
+use super::request::wanted;
 use crate::call::{
     Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, LogLevel, Notice,
     NoticeKind, Reply,
 };
 use crate::cause::chain;
+use crate::config::{HostedTaskLimits, LimitsConfig};
 use crate::fault::{Fault, FaultKind, told};
-use crate::outbound::RelayFailure;
-use crate::outbound::{UpstreamTarget, invalid};
+use crate::outbound::{
+    AuditedPolicy, RelayFailure, RequestHandler, SessionLinks, UpstreamTarget, invalid,
+};
 use crate::protocol::{Message, extensions, json, meta};
-use crate::relay::Relay;
 use crate::session::{
-    GatewayTask, NoticeSource, QuotaReservation, RunningTask, Session, TaskOutcome,
+    GatewayTask, NoticeSource, QuotaReservation, RunningTask, Session, SessionRegistry, TaskOutcome,
 };
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag;
@@ -30,21 +32,24 @@ use crate::telemetry::request_tag;
 /// Depth limit for messages that were already checked on arrival.
 const ANY_DEPTH: usize = usize::MAX;
 
-/// Whether a client asks for a task of the design that it knows.
-pub(crate) fn asks_for_task(call: &Call, session: &Session) -> bool {
-    session.implicit_session().is_none()
-        && call.revision.has_tasks_capability()
-        && call.message.method() == Some("tools/call")
-        && wanted(&call.message).is_some()
+/// Runs tasks for clients of 2025-11-25 whose upstreams know only those of the extension.
+#[derive(Debug)]
+pub(crate) struct GatewayTasks {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) policy: Arc<AuditedPolicy>,
+    pub(super) sessions: Arc<SessionRegistry>,
+    pub(super) limits: LimitsConfig,
+    /// Answers the call that a task runs.
+    pub(super) handler: Weak<dyn RequestHandler>,
 }
 
-impl Relay {
+impl GatewayTasks {
     /// Begins a task for a call that requests one, if the gateway runs the tasks of its upstream; otherwise
     /// `None`. The policy decides about the call as about one without a task.
     ///
     /// # Errors
     /// [`RelayFailure`] when the call is denied or a limit is reached.
-    pub(crate) async fn host(
+    pub(super) async fn begin(
         &self,
         call: &Call,
         session: &Arc<Session>,
@@ -55,17 +60,15 @@ impl Relay {
         let declared = self.links.learn(session, &target.upstream, None).await;
         // Made as a plain call, it might reach its upstream after all, and be no task.
         let declared = declared.inspect_err(|_| self.policy.audit_failed(call, target))?;
-        let Some(relay) = self.own.upgrade().filter(|_| declared.hosts_tasks()) else {
+        let Some(handler) = self.handler.upgrade().filter(|_| declared.hosts_tasks()) else {
             return Ok(None);
         };
-        let limits = &self.settings.limits;
         let begun = self.admit(call, session);
         let (ttl, message, running) =
             begun.inspect_err(|_| self.policy.audit_failed(call, target))?;
         let task = self.sessions.begin_task(ttl);
-        let known = session
-            .tasks()
-            .host(&target.upstream, &task, limits.tasks_per_session);
+        let most = self.limits.tasks_per_session;
+        let known = session.tasks().host(&target.upstream, &task, most);
         let begun = task.shown(&known.handle);
         note_forgotten(known.forgotten.as_slice());
         let client = TaskClientLink {
@@ -83,7 +86,8 @@ impl Relay {
             ..call.clone()
         };
         let hosted = GatewayRun {
-            relay,
+            handler,
+            limits: self.limits.hosted_tasks,
             session: Arc::clone(session),
             upstream: Arc::clone(&target.upstream),
             task: Arc::clone(&task),
@@ -99,16 +103,14 @@ impl Relay {
         self.links.spawner.spawn_service(known.live());
         Ok(Some(Reply::Result(format!(r#"{{"task":{begun}}}"#).into())))
     }
-}
 
-impl Relay {
     /// How long a task is known, the call that it runs, and its place among those of its principal.
     fn admit(
         &self,
         call: &Call,
         session: &Arc<Session>,
     ) -> Result<(Duration, Message, RunningTask), Fault> {
-        let limits = &self.settings.limits;
+        let limits = &self.limits;
         let ttl = granted(&call.message, limits.hosted_tasks.ttl)?;
         let message = plain(&call.message)?;
         // At most half of the principal's calls may be tasks; otherwise no call would be left to poll them.
@@ -121,19 +123,19 @@ impl Relay {
 
 /// A task that the gateway runs. Dropping it before the task has an outcome removes the task.
 struct GatewayRun {
-    relay: Arc<Relay>,
+    handler: Arc<dyn RequestHandler>,
+    limits: HostedTaskLimits,
     session: Arc<Session>,
     upstream: Arc<str>,
     task: Arc<GatewayTask>,
 }
 
 impl GatewayRun {
-    /// Runs `call`, whose client is the task. A type of its own, since that is handled as the call was
-    /// that began it.
+    /// Runs `call`, whose client is the task.
     fn work(self, call: Call, running: RunningTask) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             let answer = tokio::select! {
-                answer = self.relay.handle(&call, &self.session) => answer,
+                answer = self.handler.handle(&call, &self.session) => answer,
                 () = self.task.stopped().cancelled() => return,
             };
             let outcome = self.outcome(answer);
@@ -182,8 +184,7 @@ impl GatewayRun {
 
     /// Reserves quota for a result, and evicts other tasks of the session if necessary.
     fn room_for(&self, bytes: usize) -> Option<QuotaReservation> {
-        let limits = self.relay.settings.limits.hosted_tasks;
-        let (own, all) = (limits.results_per_principal, limits.results_total);
+        let (own, all) = (self.limits.results_per_principal, self.limits.results_total);
         if bytes > own.min(all) {
             return None;
         }
@@ -317,11 +318,6 @@ impl DownstreamLink for TaskClientLink {
     fn level(&self) -> Option<LogLevel> {
         self.session.levels().wanted()
     }
-}
-
-/// `params.task` of a request, JSON text; `None` if `null`.
-pub(crate) fn wanted(request: &Message) -> Option<&str> {
-    request.param("task").filter(|task| *task != "null")
 }
 
 /// How long a task is known: as long as its client wants, and no longer than `most`.

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use super::request::request;
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::cause::chain;
 use crate::fault::Fault;
 use crate::outbound::InternalCall;
-use crate::protocol::{Message, json};
 use crate::runtime::lifecycle::TaskSpawner;
 
 /// A running task. Dropping the value before [`over`](Self::over) cancels the task upstream.
@@ -64,15 +64,6 @@ impl CancelOnDrop {
         let request = request(method, &self.id, more)?;
         self.link.call(&request, &self.call).await
     }
-}
-
-/// A request about the task `id`; `more` as in [`CancelOnDrop::send`].
-pub(super) fn request(method: &str, id: &str, more: &str) -> Result<Message, Fault> {
-    let text = format!(
-        r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{"taskId":{}{more}}}}}"#,
-        json::quote(id)
-    );
-    Message::parse(text.into(), json::MAX_DEPTH).map_err(Fault::internal)
 }
 
 impl Drop for CancelOnDrop {
