@@ -58,32 +58,16 @@ pub(crate) enum UpstreamListing {
 /// Lists of upstreams that are waited for only so long.
 #[derive(Debug)]
 pub(crate) struct LateLists {
-    links: Arc<SessionLinks>,
-    pages: Arc<ListPages>,
-    reader: Arc<ListReader>,
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) pages: Arc<ListPages>,
+    pub(super) reader: Arc<ListReader>,
     /// Those of a session whose list came late are out of date.
-    session_indexes: SessionIndexes,
+    pub(super) session_indexes: SessionIndexes,
     /// `mcp.first_wait`.
-    first_wait: Duration,
+    pub(super) first_wait: Duration,
 }
 
 impl LateLists {
-    pub(super) fn new(
-        links: Arc<SessionLinks>,
-        pages: Arc<ListPages>,
-        reader: Arc<ListReader>,
-        session_indexes: SessionIndexes,
-        first_wait: Duration,
-    ) -> Self {
-        Self {
-            links,
-            pages,
-            reader,
-            session_indexes,
-            first_wait,
-        }
-    }
-
     /// One upstream's list within the deadline of [`ListDeadline`](super::list_deadline::ListDeadline). A late request
     /// continues in the background; `lacking` says whether a client is shown a list without it.
     pub(crate) async fn list_in_time(

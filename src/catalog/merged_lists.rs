@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::late_lists::{LateLists, UpstreamListing};
 use super::list_deadline::FirstAnswer;
 use super::reader::UpstreamList;
-use super::session_index::{INDEXES, SessionIndex, SessionIndexes};
+use super::session_index::{SessionIndex, SessionIndexes};
 use crate::audit;
 use crate::call::{Call, Reply};
 use crate::endpoint::Endpoint;
@@ -95,42 +95,21 @@ fn merged_origin<'a>(
 /// The lists of merged endpoints, and the indexes of names made of them.
 #[derive(Debug)]
 pub(crate) struct MergedLists {
-    links: Arc<SessionLinks>,
-    policy: Arc<AuditedPolicy>,
-    late: Arc<LateLists>,
-    cache: ListCache,
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) policy: Arc<AuditedPolicy>,
+    pub(super) late: Arc<LateLists>,
+    pub(super) cache: ListCache,
     /// Indexes by digest of the lists, for names that do not contain their upstream.
-    indexes: Cache<ContentDigest, Arc<NameIndex>>,
+    pub(super) indexes: Cache<ContentDigest, Arc<NameIndex>>,
     /// The last of each session.
-    session_indexes: SessionIndexes,
+    pub(super) session_indexes: SessionIndexes,
     /// JSON text of our own `Implementation`.
-    ourselves: Arc<str>,
+    pub(super) ourselves: Arc<str>,
     /// `lists.fresh`.
-    fresh: Duration,
+    pub(super) fresh: Duration,
 }
 
 impl MergedLists {
-    pub(super) fn new(
-        links: Arc<SessionLinks>,
-        policy: Arc<AuditedPolicy>,
-        late: Arc<LateLists>,
-        cache: ListCache,
-        session_indexes: SessionIndexes,
-        ourselves: Arc<str>,
-        fresh: Duration,
-    ) -> Self {
-        Self {
-            links,
-            policy,
-            late,
-            cache,
-            indexes: Cache::builder().max_capacity(INDEXES).build(),
-            session_indexes,
-            ourselves,
-            fresh,
-        }
-    }
-
     /// Answers a list request of a merged endpoint, in one page.
     pub(crate) async fn list(
         &self,

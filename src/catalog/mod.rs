@@ -31,7 +31,7 @@ pub(crate) use self::pages::{FetchLeader, FetchOutcome, FetchRole, ListPages, Sh
 use self::reader::ListReader;
 pub(crate) use self::reader::lifetime;
 pub(crate) use self::resolve_name::NameResolver;
-use self::session_index::session_indexes;
+use self::session_index::{list_indexes, session_indexes};
 pub(crate) use self::tools::ToolSchemas;
 pub(crate) use self::uris::odd;
 pub(crate) use self::warm::OwnLister;
@@ -78,38 +78,53 @@ impl Catalog {
         let session_indexes = session_indexes();
         let cursors = PageCursors::new(Arc::clone(sealer));
         let pages = Arc::new(ListPages::new(links(), edits, &settings.lists));
-        let ttl = settings.lists.ttl;
-        let reader = Arc::new(ListReader::new(links(), Arc::clone(&pages), ttl));
-        let late = LateLists::new(
-            links(),
-            Arc::clone(&pages),
-            Arc::clone(&reader),
-            session_indexes.clone(),
-            settings.mcp.first_wait,
-        );
-        let merged = Arc::new(MergedLists::new(
-            links(),
-            Arc::clone(policy),
-            Arc::new(late),
-            pages.shared.lists.clone(),
+        let reader = Arc::new(ListReader {
+            links: links(),
+            pages: Arc::clone(&pages),
+            ttl: settings.lists.ttl,
+        });
+        let late = LateLists {
+            links: links(),
+            pages: Arc::clone(&pages),
+            reader: Arc::clone(&reader),
+            session_indexes: session_indexes.clone(),
+            first_wait: settings.mcp.first_wait,
+        };
+        let merged = Arc::new(MergedLists {
+            links: links(),
+            policy: Arc::clone(policy),
+            late: Arc::new(late),
+            cache: pages.shared.lists.clone(),
+            indexes: list_indexes(),
             session_indexes,
-            Arc::clone(ourselves),
-            settings.lists.fresh,
-        ));
-        let own = OwnLister::new(
-            links(),
-            Arc::clone(&reader),
-            Arc::clone(sessions),
-            settings.mcp.warm.clone(),
+            ourselves: Arc::clone(ourselves),
+            fresh: settings.lists.fresh,
+        });
+        let names = NameResolver {
+            links: links(),
+            lists: Arc::clone(&merged),
+            cursors: cursors.clone(),
             edits,
-        );
+        };
+        let tools = ToolSchemas {
+            links: links(),
+            pages: Arc::clone(&pages),
+            reader: Arc::clone(&reader),
+        };
+        let own = OwnLister {
+            links: links(),
+            reader,
+            sessions: Arc::clone(sessions),
+            warm: settings.mcp.warm.clone(),
+            edits,
+        };
         Self {
-            names: NameResolver::new(links(), Arc::clone(&merged), cursors.clone(), edits),
-            tools: ToolSchemas::new(links(), Arc::clone(&pages), reader),
-            own: Arc::new(own),
-            merged,
-            cursors,
             pages,
+            merged,
+            names,
+            tools,
+            cursors,
+            own: Arc::new(own),
         }
     }
 }

@@ -101,17 +101,13 @@ struct UnreadableList {
 /// Reads whole lists of one upstream.
 #[derive(Debug)]
 pub(crate) struct ListReader {
-    links: Arc<SessionLinks>,
-    pages: Arc<ListPages>,
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) pages: Arc<ListPages>,
     /// `lists.ttl`.
-    ttl: Duration,
+    pub(super) ttl: Duration,
 }
 
 impl ListReader {
-    pub(super) fn new(links: Arc<SessionLinks>, pages: Arc<ListPages>, ttl: Duration) -> Self {
-        Self { links, pages, ttl }
-    }
-
     /// One upstream's list, from cached pages where valid. If a cursor is rejected, the list is read once more
     /// from its first page, from the upstream (BRIDGING §5.4).
     pub(crate) async fn list_one(

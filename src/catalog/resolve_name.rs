@@ -23,27 +23,13 @@ type NameOwner = (Arc<str>, String);
 /// Finds the upstream that a name, a URI or a reference belongs to.
 #[derive(Debug)]
 pub(crate) struct NameResolver {
-    links: Arc<SessionLinks>,
-    lists: Arc<MergedLists>,
-    cursors: PageCursors,
-    edits: EditDepth,
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) lists: Arc<MergedLists>,
+    pub(super) cursors: PageCursors,
+    pub(super) edits: EditDepth,
 }
 
 impl NameResolver {
-    pub(super) fn new(
-        links: Arc<SessionLinks>,
-        lists: Arc<MergedLists>,
-        cursors: PageCursors,
-        edits: EditDepth,
-    ) -> Self {
-        Self {
-            links,
-            lists,
-            cursors,
-            edits,
-        }
-    }
-
     /// Where a request of a merged endpoint goes.
     pub(crate) async fn merged_target(
         &self,

@@ -8,10 +8,11 @@ use tokio::time::Instant;
 
 use crate::protocol::methods::ListKind;
 use crate::store::events::SessionKey;
+use crate::store::lists::ContentDigest;
 use crate::translate::naming::NameIndex;
 
 /// Indexes of names kept at most.
-pub(super) const INDEXES: u64 = 1024;
+const INDEXES: u64 = 1024;
 /// How long an index is believed.
 const INDEX_LIFE: Duration = Duration::from_secs(30);
 
@@ -33,4 +34,9 @@ pub(super) fn session_indexes() -> SessionIndexes {
         .max_capacity(INDEXES)
         .time_to_live(INDEX_LIFE)
         .build()
+}
+
+/// An empty cache of indexes by the digest of their lists.
+pub(super) fn list_indexes() -> Cache<ContentDigest, Arc<NameIndex>> {
+    Cache::builder().max_capacity(INDEXES).build()
 }

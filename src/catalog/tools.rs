@@ -23,24 +23,12 @@ const LEARN_WAIT: Duration = Duration::from_secs(3);
 /// What the listed tools of upstreams say of themselves.
 #[derive(Debug)]
 pub(crate) struct ToolSchemas {
-    links: Arc<SessionLinks>,
-    pages: Arc<ListPages>,
-    reader: Arc<ListReader>,
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) pages: Arc<ListPages>,
+    pub(super) reader: Arc<ListReader>,
 }
 
 impl ToolSchemas {
-    pub(super) fn new(
-        links: Arc<SessionLinks>,
-        pages: Arc<ListPages>,
-        reader: Arc<ListReader>,
-    ) -> Self {
-        Self {
-            links,
-            pages,
-            reader,
-        }
-    }
-
     /// JSON text of the tool that `upstream` calls `name`, as it lists the tool to this caller; `None` if it offers no
     /// such tool or listing fails. The last cached list is used, however old, until the upstream announces a change;
     /// without one the upstream is asked, once and page by page.

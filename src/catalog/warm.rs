@@ -25,31 +25,15 @@ const LONGEST: Duration = Duration::from_hours(1);
 /// Lists upstreams in sessions of the gateway's own.
 #[derive(Debug)]
 pub(crate) struct OwnLister {
-    links: Arc<SessionLinks>,
-    reader: Arc<ListReader>,
-    sessions: Arc<SessionRegistry>,
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) reader: Arc<ListReader>,
+    pub(super) sessions: Arc<SessionRegistry>,
     /// `mcp.warm`.
-    warm: Vec<String>,
-    edits: EditDepth,
+    pub(super) warm: Vec<String>,
+    pub(super) edits: EditDepth,
 }
 
 impl OwnLister {
-    pub(super) fn new(
-        links: Arc<SessionLinks>,
-        reader: Arc<ListReader>,
-        sessions: Arc<SessionRegistry>,
-        warm: Vec<String>,
-        edits: EditDepth,
-    ) -> Self {
-        Self {
-            links,
-            reader,
-            sessions,
-            warm,
-            edits,
-        }
-    }
-
     /// Starts and lists the upstreams of `mcp.warm` in the background, each in a session of the gateway's own on
     /// one of `endpoints` that shows it. The session ends after that, and its own child with it.
     pub(crate) fn warm(self: &Arc<Self>, endpoints: &[Arc<Endpoint>]) {

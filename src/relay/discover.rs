@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Relay;
+use super::initialize::SessionOpener;
 use crate::session::Session;
 use crate::translate::merge;
 
-impl Relay {
+impl SessionOpener {
     /// JSON text of the result of `server/discover`. Never fails: on a merged endpoint a late upstream
     /// contributes nothing; on a pure endpoint an unreachable upstream is described by its last declaration,
     /// or as having every capability. Such an answer has a TTL of one second.
@@ -20,7 +20,7 @@ impl Relay {
     ///
     /// # Cancel safety
     /// Handshakes go on in the background.
-    pub async fn discover(&self, session: &Arc<Session>) -> Bytes {
+    pub(crate) async fn discover(&self, session: &Arc<Session>) -> Bytes {
         if let [upstream] = session.endpoint.upstreams.as_slice()
             && self.links.views.is_pure(&session.endpoint)
         {
@@ -48,8 +48,7 @@ impl Relay {
     }
 
     /// JSON text of `serverInfo` in results that we write for a modern client.
-    #[must_use]
-    pub fn server_info(&self, session: &Session) -> Bytes {
+    pub(crate) fn server_info(&self, session: &Session) -> Bytes {
         let known = session
             .endpoint
             .upstreams

@@ -7,20 +7,27 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::join_all;
 
-use super::Relay;
 use crate::call::{MAX_DECLARED, Principal, Reply};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
-use crate::outbound::{RelayFailure, invalid, left_out, refused};
+use crate::outbound::{RelayFailure, SessionLinks, invalid, left_out, refused};
 use crate::protocol::{Era, Message, Revision, json};
-use crate::session::{DeliveryMode, NewSession, Session};
+use crate::session::{DeliveryMode, NewSession, Session, SessionRegistry};
 use crate::telemetry::metrics::LABELED;
-use crate::translate::merge::MergedMember;
+use crate::translate::merge::{GatewayInfo, MergedMember};
 use crate::translate::{effective_capabilities, merge};
 
 const TOO_MUCH: &str = "params.capabilities and params.clientInfo may have 64 KiB each";
 
-impl Relay {
+/// Opens the sessions of clients, and says what their upstreams can do.
+#[derive(Debug)]
+pub(crate) struct SessionOpener {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) sessions: Arc<SessionRegistry>,
+    pub(super) ourselves: GatewayInfo,
+}
+
+impl SessionOpener {
     /// Opens a session and answers with its capabilities.
     ///
     /// # Errors
@@ -28,7 +35,7 @@ impl Relay {
     ///
     /// # Cancel safety
     /// A session whose answer is never sent ends by its idle lifetime.
-    pub async fn initialize(
+    pub(crate) async fn initialize(
         &self,
         principal: Arc<Principal>,
         endpoint: Arc<Endpoint>,

@@ -39,19 +39,20 @@ struct SessionIntake {
 
 impl IntakeFactory for Relay {
     fn intake(&self, session: &Arc<Session>, upstream: &Arc<str>) -> Arc<dyn NoticeIntake> {
-        let settings = self.links.upstreams.settings(upstream);
+        let links = &self.parts.links;
+        let settings = links.upstreams.settings(upstream);
         let shared = settings.is_some_and(|settings| settings.isolation != Isolation::Session);
-        let pages = &self.catalog.pages;
+        let pages = &self.parts.catalog.pages;
         Arc::new(SessionIntake {
             session: Arc::downgrade(session),
-            view: self.links.views.of(&session.endpoint, upstream),
-            declarations: self.links.declarations.clone(),
-            key: self.links.knowledge_key(session, upstream),
+            view: links.views.of(&session.endpoint, upstream),
+            declarations: links.declarations.clone(),
+            key: links.knowledge_key(session, upstream),
             pages: Arc::downgrade(pages),
             shared_pages: pages.shared.clone(),
             listed: pages.catalog_key(session, upstream),
             shared,
-            tells_changes: self.links.tells_changes(upstream),
+            tells_changes: links.tells_changes(upstream),
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -11,15 +11,14 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use tokio::time::Instant;
 
-use super::Relay;
 use crate::call::{
     Call, ClientCapabilities, NoticeKind, Principal, ServerDeclaration, UpstreamLink,
 };
 use crate::fault::Fault;
-use crate::outbound::own_call;
+use crate::outbound::{EditDepth, RequestHandler, SessionLinks, own_call};
 use crate::protocol::{Era, json};
 use crate::session::{Session, is_below};
-use crate::tasks::FollowedTask;
+use crate::tasks::{FollowedTask, Tasks};
 use crate::translate::naming::ResolvedName;
 
 /// How long an acknowledgement waits for the stream for changes of an upstream to open.
@@ -89,10 +88,22 @@ impl WatchedUpstream {
     }
 }
 
-impl Relay {
+/// Follows lists, resources and tasks for subscriptions.
+#[derive(Debug)]
+pub(crate) struct Subscriptions {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) edits: EditDepth,
+    /// Whether merged endpoints tell of changed lists.
+    pub(super) tells_changes: bool,
+    /// Answers the gateway's own requests to follow a resource.
+    pub(super) handler: Weak<dyn RequestHandler>,
+}
+
+impl Subscriptions {
     /// Listens to every upstream of an implicit session that has a listener; what of their changes can be told.
     /// Waits for upstreams no longer than `mcp.connect_wait`: late ones join silently.
-    pub async fn listen_all(
+    pub(crate) async fn listen_all(
         &self,
         session: &Arc<Session>,
         asked: &SubscriptionFilter,
@@ -104,7 +115,7 @@ impl Relay {
         let known: Vec<WatchedUpstream> = join_all(all).await.into_iter().flatten().collect();
         // Whose upstreams come and go can always say that something has changed.
         let merged = !self.links.views.is_pure(&session.endpoint);
-        let tells = merged && self.ourselves.tells_changes;
+        let tells = merged && self.tells_changes;
         let announces = |what| tells || known.iter().any(|one| one.announces(what));
         let is_deaf = |uri: &&String| {
             let owner = self.owner_of(session, uri);
@@ -134,7 +145,7 @@ impl Relay {
 
     /// Resolves when an acknowledged notification cannot be delivered: a late upstream declared no change
     /// notices. List changes are always deliverable on a merged endpoint.
-    pub fn until_deaf(
+    pub(crate) fn until_deaf(
         &self,
         session: &Session,
         heard: WatchedUpstreams,
@@ -211,7 +222,7 @@ impl Relay {
     /// Follows resources for one more subscription of an implicit session; yields each URI whose upstream accepts, as
     /// its answer arrives, until the deadline `until`. A silent upstream delays no other URI.
     /// Spec: SPEC G-03, M-75.
-    pub fn follow_all<'a>(
+    pub(crate) fn follow_all<'a>(
         &'a self,
         principal: &'a Arc<Principal>,
         session: &'a Arc<Session>,
@@ -238,8 +249,10 @@ impl Relay {
         let mut count = resource.count().await;
         if *count == 0 {
             let call = self.own_call(principal, session, "resources/subscribe", uri);
-            let Ok(call) = call else { return false };
-            let reply = self.handle(&call, session).await;
+            let (Ok(call), Some(handler)) = (call, self.handler.upgrade()) else {
+                return false;
+            };
+            let reply = handler.handle(&call, session).await;
             if reply.map_or(true, |reply| reply.error().is_some()) {
                 return false;
             }
@@ -252,7 +265,7 @@ impl Relay {
     ///
     /// # Cancel safety
     /// Nothing is left behind.
-    pub async fn follow_task(
+    pub(crate) async fn follow_task(
         &self,
         principal: &Arc<Principal>,
         session: &Arc<Session>,
@@ -262,7 +275,12 @@ impl Relay {
     }
 
     /// Ends one subscription to `uris`; the last subscription to a URI unsubscribes upstream.
-    pub async fn leave(&self, principal: &Arc<Principal>, session: &Arc<Session>, uris: &[String]) {
+    pub(crate) async fn leave(
+        &self,
+        principal: &Arc<Principal>,
+        session: &Arc<Session>,
+        uris: &[String],
+    ) {
         let leaving = self.beside(uris, move |uri| {
             Box::pin(self.leave_one(principal, session, uri))
         });
@@ -284,8 +302,8 @@ impl Relay {
             return;
         }
         let call = self.own_call(principal, session, "resources/unsubscribe", uri);
-        if let Ok(call) = call
-            && let Err(failure) = self.handle(&call, session).await
+        if let (Ok(call), Some(handler)) = (call, self.handler.upgrade())
+            && let Err(failure) = handler.handle(&call, session).await
         {
             tracing::debug!(?failure, "cannot unsubscribe from a resource");
         }

@@ -7,21 +7,31 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Relay;
-use super::url_elicitation::without_bad_links;
+use super::refused_links::without_bad_links;
 use crate::call::{Call, Reply};
-use crate::catalog::{in_content, in_directory};
+use crate::catalog::{Catalog, in_content, in_directory};
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{
-    EndpointView, RelayFailure, ReplySource, UpstreamTarget, is_shared, tool_failure,
+    AuditedPolicy, EditDepth, EndpointView, RelayFailure, ReplySource, UpstreamTarget, is_shared,
+    tool_failure,
 };
 use crate::protocol::methods::{self, MethodRow};
 use crate::protocol::{Message, meta};
+use crate::tasks::Tasks;
 use crate::telemetry::metrics::LABELED;
 use crate::translate::project::{CacheScope, ErrorSubject, ProjectedError, ResultOrigin};
 use crate::translate::{mapping, project};
 
-impl Relay {
+/// Puts replies in the words of their client.
+#[derive(Debug)]
+pub(super) struct ReplyMapper {
+    pub(super) policy: Arc<AuditedPolicy>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) edits: EditDepth,
+}
+
+impl ReplyMapper {
     pub(super) fn bring_back(
         &self,
         call: &Call,

@@ -9,10 +9,12 @@ mod forward;
 mod implicit_session;
 mod initialize;
 mod intake;
+mod levels;
 mod listen;
 mod map_reply;
 mod methods;
 mod notify;
+mod refused_links;
 mod route;
 mod url_elicitation;
 
@@ -42,22 +44,27 @@ use crate::tasks::{TaskParts, Tasks, asks_for_task};
 use crate::translate::merge::GatewayInfo;
 use crate::upstream::Upstreams;
 
-use self::forward::Forward;
+use self::forward::{Forward, ForwardParts};
+use self::initialize::SessionOpener;
+use self::listen::Subscriptions;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
-use self::route::RequestRoute;
+use self::notify::ClientNotices;
+pub(crate) use self::notify::modern_notification;
+use self::route::{RequestRoute, Router};
 
-/// The spine and what it needs.
+/// The spine: one part for each step of a request, and what else clients ask of it.
 #[derive(Debug)]
 pub struct Relay {
-    settings: Arc<Config>,
-    links: Arc<SessionLinks>,
-    policy: Arc<AuditedPolicy>,
-    catalog: Catalog,
-    tasks: Tasks,
-    sessions: Arc<SessionRegistry>,
-    ourselves: GatewayInfo,
-    sources: ReplySources,
-    edits: EditDepth,
+    router: Router,
+    parts: ForwardParts,
+    /// Sessions, and what their upstreams can do.
+    pub(crate) opener: SessionOpener,
+    /// Notifications of clients, and their GET streams.
+    pub(crate) notices: ClientNotices,
+    /// `subscriptions/listen`.
+    pub(crate) subscriptions: Subscriptions,
+    /// `limits.call_wait`.
+    list_wait: Duration,
 }
 
 /// What a [`Relay`] is made of.
@@ -98,7 +105,8 @@ impl Relay {
         Arc::new_cyclic(|own| {
             let intakes: Weak<dyn IntakeFactory> = Weak::<Self>::clone(own);
             let links = Arc::new(SessionLinks::new(&settings, upstreams, tasks, intakes));
-            let catalog = Catalog::new(&CatalogParts {
+            let handler = || -> Weak<dyn RequestHandler> { Weak::<Self>::clone(own) };
+            let catalog = Arc::new(Catalog::new(&CatalogParts {
                 settings: &settings,
                 links: &links,
                 policy: &policy,
@@ -106,10 +114,9 @@ impl Relay {
                 sessions: &sessions,
                 ourselves: &ourselves.info,
                 edits,
-            });
+            }));
             let sources = ReplySources::new(Arc::clone(&ourselves.info), settings.lists.ttl);
-            let handler: Weak<dyn RequestHandler> = Weak::<Self>::clone(own);
-            let tasks = Tasks::new(TaskParts {
+            let tasks = Arc::new(Tasks::new(TaskParts {
                 limits: &settings.limits,
                 links: &links,
                 policy: &policy,
@@ -117,18 +124,32 @@ impl Relay {
                 sessions: &sessions,
                 sources: &sources,
                 edits,
-                handler,
-            });
+                handler: handler(),
+            }));
             Self {
-                settings,
-                links,
-                policy,
-                catalog,
-                tasks,
-                sessions,
-                ourselves,
-                sources,
-                edits,
+                router: Router {
+                    links: Arc::clone(&links),
+                    catalog: Arc::clone(&catalog),
+                    tasks: Arc::clone(&tasks),
+                    edits,
+                },
+                subscriptions: Subscriptions {
+                    links: Arc::clone(&links),
+                    tasks: Arc::clone(&tasks),
+                    edits,
+                    tells_changes: ourselves.tells_changes,
+                    handler: handler(),
+                },
+                opener: SessionOpener {
+                    links: Arc::clone(&links),
+                    sessions,
+                    ourselves,
+                },
+                notices: ClientNotices {
+                    links: Arc::clone(&links),
+                },
+                parts: ForwardParts::new(links, policy, catalog, tasks, sources, edits),
+                list_wait: settings.limits.call_wait,
             }
         })
     }
@@ -143,27 +164,27 @@ impl Relay {
     pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, RelayFailure> {
         let answer = self.answer(call, session).await?;
         if call.message.method().is_some_and(is_list) {
-            let wait = self.settings.limits.call_wait;
-            Box::pin(make_room(call, &answer, wait)).await?;
+            Box::pin(make_room(call, &answer, self.list_wait)).await?;
         }
         Ok(answer)
     }
 
     async fn answer(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, RelayFailure> {
-        match self.route(call, session).await? {
+        let (catalog, tasks) = (&self.parts.catalog, &self.parts.tasks);
+        match self.router.route(call, session).await? {
             RequestRoute::Here(reply) => Ok(reply),
             RequestRoute::One(target) => {
                 let home = target.home.as_ref().unwrap_or(session);
                 if asks_for_task(call, home)
-                    && let Some(begun) = Box::pin(self.tasks.begin(call, home, &target)).await?
+                    && let Some(begun) = Box::pin(tasks.begin(call, home, &target)).await?
                 {
                     return Ok(begun);
                 }
                 self.forward(call, home, &target).await
             }
-            RequestRoute::List(list) => self.catalog.merged.list(call, session, list).await,
-            RequestRoute::Everywhere => self.tell_all(call, session).await,
-            RequestRoute::Task(own) => Box::pin(self.tasks.handle(call, &own)).await,
+            RequestRoute::List(kind) => catalog.merged.list(call, session, kind).await,
+            RequestRoute::Everywhere => Ok(self.parts.levels.tell_all(call, session).await),
+            RequestRoute::Task(own) => Box::pin(tasks.handle(call, &own)).await,
         }
     }
 
@@ -175,19 +196,53 @@ impl Relay {
         target: &UpstreamTarget,
     ) -> Result<Reply, RelayFailure> {
         let forward = Forward {
-            relay: self,
+            parts: &self.parts,
             call,
             session,
             target,
-            permit: self.policy.decide(call, target)?,
+            permit: self.parts.policy.decide(call, target)?,
         };
         methods::handle(&forward).await
+    }
+
+    /// Authorizes a request as [`Relay::handle`] does, without sending it: for a retry that resumes a call already
+    /// at its upstream. Touches the session, since a resumed call skips the session look-up that normally does.
+    ///
+    /// # Errors
+    /// [`RelayFailure`] when it must not go on.
+    pub async fn authorize(&self, call: &Call, session: &Arc<Session>) -> Result<(), RelayFailure> {
+        session.touch();
+        if let RequestRoute::One(target) = self.router.route(call, session).await? {
+            self.parts.policy.decide(call, &target)?;
+            let tools = &self.parts.catalog.tools;
+            tools.check_param_headers(call, session, &target).await?;
+        }
+        Ok(())
+    }
+
+    /// How long an upstream waits for an answer of its client.
+    #[must_use]
+    pub fn ask_timeout(&self, upstream: &str) -> Option<Duration> {
+        let settings = self.parts.links.upstreams.settings(upstream)?;
+        Some(settings.ask_timeout)
+    }
+
+    /// How long a question of an upstream waits behind others until it may be put to its client.
+    #[must_use]
+    pub fn ask_wait(&self, upstream: &str) -> Option<Duration> {
+        let settings = self.parts.links.upstreams.settings(upstream)?;
+        Some(settings.ask_wait)
+    }
+
+    /// Raises the log level of a parked call's upstream to the level of the retry that resumes the call.
+    pub fn raise_level_of_parked(&self, call: Call, session: Arc<Session>, at: &Arc<str>) {
+        self.parts.levels.raise_of_parked(call, session, at);
     }
 
     /// Starts and lists the upstreams of `mcp.warm` in the background, each in a session of the gateway's own on
     /// one of `endpoints` that shows it. The session ends after that, and its own child with it.
     pub fn warm(&self, endpoints: &[Arc<Endpoint>]) {
-        self.catalog.own.warm(endpoints);
+        self.parts.catalog.own.warm(endpoints);
     }
 
     /// Opens and lists `upstream` in a session of the gateway's own on `endpoint`, which has to show it; returns the
@@ -206,7 +261,11 @@ impl Relay {
         upstream: &Arc<str>,
         limit: Duration,
     ) -> Result<Vec<(ListKind, usize)>, Fault> {
-        self.catalog.own.list_alone(endpoint, upstream, limit).await
+        self.parts
+            .catalog
+            .own
+            .list_alone(endpoint, upstream, limit)
+            .await
     }
 }
 

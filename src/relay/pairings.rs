@@ -148,7 +148,7 @@ async fn cursor_of_an_unknown_version_is_refused_like_a_forged_one() {
     let binding = f.session.principal.binding();
     let context = [&b"up\0up\0"[..], binding.bytes(), b"tools/list"];
     let (sealer, context) = (&f.sealer, context.concat());
-    let cursors = &f.relay.catalog.cursors;
+    let cursors = &f.relay.parts.catalog.cursors;
     let known = sealer.seal(SealPurpose::Cursor, &context, b"\"two\"");
     let opened = cursors.opened(&list(&known), "up").unwrap();
     assert_eq!(opened.as_deref(), Some("\"two\""));

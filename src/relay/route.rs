@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use super::Relay;
 use crate::call::{Call, LogLevel, Reply};
-use crate::catalog::odd;
+use crate::catalog::{Catalog, odd};
 use crate::fault::Fault;
 use crate::outbound::{
-    EMPTY, EndpointView, UpstreamTarget, check_anybody_logs, check_extension, given_cursor,
-    invalid, unknown_method,
+    EMPTY, EditDepth, EndpointView, SessionLinks, UpstreamTarget, check_anybody_logs,
+    check_extension, given_cursor, invalid, unknown_method,
 };
 use crate::protocol::methods::{self, ListKind, MethodRow};
 use crate::session::Session;
-use crate::tasks::{OwnTask, TaskRoute, is_of_tasks};
+use crate::tasks::{OwnTask, TaskRoute, Tasks, is_of_tasks};
 
 /// Where a request goes.
 #[derive(Debug)]
@@ -29,7 +28,16 @@ pub(super) enum RequestRoute {
     Task(OwnTask),
 }
 
-impl Relay {
+/// Finds out where requests go.
+#[derive(Debug)]
+pub(super) struct Router {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) edits: EditDepth,
+}
+
+impl Router {
     /// Decides where a request goes.
     pub(super) async fn route(
         &self,

@@ -44,7 +44,7 @@ pub(super) async fn handle(
     };
     let opened = forward.open(audited).await?;
     let (permit, call) = (&forward.permit, opened.call(forward));
-    let pages = &forward.relay.catalog.pages;
+    let pages = &forward.parts.catalog.pages;
     let page = pages.ask_for_page(permit, &*opened.link, call, forward.session, target, place);
     let (reply, page) = Box::pin(page).await;
     land(lead, FetchOutcome::of(&reply, page));
@@ -57,8 +57,8 @@ pub(super) async fn handle(
 /// # Errors
 /// The call was cancelled meanwhile, or the request that it waited for failed.
 async fn listing(forward: &Forward<'_>, place: ListPageKey<'_>) -> Result<ListReply, Fault> {
-    let (relay, call, session) = (forward.relay, forward.call, forward.session);
-    let (pages, target) = (&relay.catalog.pages, forward.target);
+    let (parts, call, session) = (forward.parts, forward.call, forward.session);
+    let (pages, target) = (&parts.catalog.pages, forward.target);
     if let Some(held) = pages.held(session, place)
         && let Some(reply) = reply_of(forward, &held, None)
     {
@@ -71,10 +71,10 @@ async fn listing(forward: &Forward<'_>, place: ListPageKey<'_>) -> Result<ListRe
             None => ListReply::Ask(None),
         },
         FetchRole::Refused(error) => {
-            let link = relay.links.link(session, &target.upstream)?;
-            let source = relay.sources.of(call, link.declared(), &target.view);
+            let link = parts.links.link(session, &target.upstream)?;
+            let source = parts.sources.of(call, link.declared(), &target.view);
             let reply = Reply::Relayed(error);
-            match relay.bring_back(call, target, &source, reply) {
+            match parts.replies.bring_back(call, target, &source, reply) {
                 Ok(reply) => ListReply::Known(reply),
                 Err(_) => ListReply::Ask(None),
             }
@@ -85,7 +85,7 @@ async fn listing(forward: &Forward<'_>, place: ListPageKey<'_>) -> Result<ListRe
 
 /// The reply that a page makes, which is at hand or kept.
 fn reply_of(forward: &Forward<'_>, held: &CachedPage, page: Option<Message>) -> Option<Reply> {
-    let (pages, call) = (&forward.relay.catalog.pages, forward.call);
+    let (pages, call) = (&forward.parts.catalog.pages, forward.call);
     let form = ClientForm {
         endpoint: Arc::clone(&call.endpoint.name),
         from: Some(held.declared.revision),
@@ -107,13 +107,17 @@ fn make(
     page: Message,
     form: ClientForm,
 ) -> Option<MergedResult> {
-    let (relay, call, target) = (forward.relay, forward.call, forward.target);
-    let source = relay
+    let (parts, call, target) = (forward.parts, forward.call, forward.target);
+    let source = parts
         .sources
         .of(call, Some(Arc::clone(&held.declared)), &target.view);
     let reply = Reply::Relayed(page);
     // If the cached page cannot be projected, the caller fetches the page again and reports the failure.
-    let Reply::Relayed(message) = relay.bring_back(call, target, &source, reply).ok()? else {
+    let Reply::Relayed(message) = parts
+        .replies
+        .bring_back(call, target, &source, reply)
+        .ok()?
+    else {
         return None;
     };
     let timed = held.outlives_calls && call.revision.era() == Era::Modern;
@@ -124,7 +128,7 @@ fn make(
     };
     let next = message.result_member("nextCursor");
     if next.is_none_or(|next| next == "null") {
-        let lists = &relay.catalog.pages.shared.lists;
+        let lists = &parts.catalog.pages.shared.lists;
         lists.keep_made(held.digest, form, made.clone());
     }
     Some(made)

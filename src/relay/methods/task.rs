@@ -9,6 +9,6 @@ use crate::relay::forward::Forward;
 pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
     let opened = forward.open(forward.audit()).await?;
     let request = forward.task_request(&opened);
-    let reply = forward.relay.tasks.send(request).await;
+    let reply = forward.parts.tasks.send(request).await;
     forward.respond(opened, reply)
 }

@@ -15,7 +15,7 @@ pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure>
         let (call, session) = (forward.call, forward.session);
         Box::pin(
             forward
-                .relay
+                .parts
                 .catalog
                 .tools
                 .check_param_headers(call, session, forward.target),
@@ -34,7 +34,7 @@ fn wraps(forward: &Forward<'_>) -> bool {
     let (session, target) = (forward.session, forward.target);
     let asks_for_objects = |tool| {
         forward
-            .relay
+            .parts
             .catalog
             .tools
             .is_wrapped(session, &target.upstream, tool)
@@ -51,7 +51,7 @@ pub(in crate::relay) fn send<'o>(
     opened: &'o Opened<'_>,
 ) -> impl Future<Output = Result<Reply, Fault>> + Send + 'o {
     let request = forward.task_request(opened);
-    forward.relay.tasks.calls.send(request, move || {
+    forward.parts.tasks.calls.send(request, move || {
         Box::pin(async move {
             let TaskRequest {
                 call,
@@ -59,7 +59,7 @@ pub(in crate::relay) fn send<'o>(
                 target,
                 ..
             } = request;
-            let (tools, name) = (&forward.relay.catalog.tools, target.name.as_deref()?);
+            let (tools, name) = (&forward.parts.catalog.tools, target.name.as_deref()?);
             tools.tool_of(call, session, &target.upstream, name).await
         })
     })
