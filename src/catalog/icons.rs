@@ -87,11 +87,7 @@ mod tests {
             let items = r#"[{"name":"x","uri":"skill://x","icons":[{"src":"file:x"}]}]"#;
             let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"{member}":{items}}}}}"#);
             let reply = Reply::Relayed(Message::parse(text.into(), 128).unwrap());
-            let place = ListPageKey {
-                upstream: &upstream,
-                kind,
-                cursor: None,
-            };
+            let place = ListPageKey::new(&upstream, kind, None);
             let shown = in_page(reply, place);
             shown.result().unwrap().contains("icons")
         };

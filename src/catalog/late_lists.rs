@@ -68,7 +68,7 @@ pub(crate) struct LateLists {
 }
 
 impl LateLists {
-    /// One upstream's list within the deadline of [`ListDeadline`](super::list_deadline::ListDeadline). A late request
+    /// One upstream's list within the deadline of [`ListDeadline`]. A late request
     /// continues in the background; `lacking` says whether a client is shown a list without it.
     pub(crate) async fn list_in_time(
         self: &Arc<Self>,
@@ -197,11 +197,7 @@ impl LateLists {
             Some((held, page.message.clone()))
         };
         let others = |cursor: Option<&str>| {
-            let place = ListPageKey {
-                upstream,
-                kind,
-                cursor,
-            };
+            let place = ListPageKey::new(upstream, kind, cursor);
             let held = self.pages.known_elsewhere(session, place)?;
             let page = self.pages.page(&held)?;
             Some((held, page.message.clone()))

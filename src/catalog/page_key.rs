@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{EditDepth, UpstreamTarget};
-use crate::protocol::Message;
 use crate::protocol::methods::ListKind;
+use crate::protocol::{Message, rpc};
 use crate::upstream::declaration_cache::DeclarationKey;
 
 /// Cache key of a page that every session with the same `key` may use.
@@ -36,6 +36,14 @@ pub(crate) struct ListPageKey<'a> {
 }
 
 impl<'a> ListPageKey<'a> {
+    pub(super) fn new(upstream: &'a Arc<str>, kind: ListKind, cursor: Option<&'a str>) -> Self {
+        Self {
+            upstream,
+            kind,
+            cursor,
+        }
+    }
+
     /// The requested page, if the request is a plain list request.
     pub(crate) fn of(target: &'a UpstreamTarget) -> Option<Self> {
         let (kind, cursor) = target.page.as_ref()?;
@@ -63,10 +71,6 @@ pub(crate) fn list_request(
     kind: ListKind,
     cursor: Option<&str>,
 ) -> Result<Message, Fault> {
-    let params = match cursor {
-        Some(cursor) => format!(r#","params":{{"cursor":{cursor}}}"#),
-        None => String::new(),
-    };
-    let method = kind.method();
-    edits.parse(format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}"{params}}}"#).into())
+    let params = cursor.map(|cursor| format!("{{\"cursor\":{cursor}}}"));
+    edits.parse(rpc::request(0, kind.method(), params.as_deref()).into())
 }

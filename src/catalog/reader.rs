@@ -140,11 +140,7 @@ impl ListReader {
         let mut part = UpstreamList::empty(upstream, CacheHints::ANY);
         let mut cursor: Option<String> = None;
         while part.pages.len() < MAX_PAGES {
-            let place = ListPageKey {
-                upstream,
-                kind,
-                cursor: cursor.as_deref(),
-            };
+            let place = ListPageKey::new(upstream, kind, cursor.as_deref());
             let page = self.page_at(call, session, place).await;
             let page = page.map_err(|fault| UnreadableList {
                 in_the_middle: cursor.is_some() && fault.kind == FaultKind::UpstreamInvalid,
@@ -175,11 +171,7 @@ impl ListReader {
         kind: ListKind,
     ) -> Option<UpstreamList> {
         let kept = |cursor: Option<&str>| {
-            let place = ListPageKey {
-                upstream,
-                kind,
-                cursor,
-            };
+            let place = ListPageKey::new(upstream, kind, cursor);
             let page = self.pages.kept_page(session, place)?;
             COUNTERS.lists_hits.add(1);
             Some(page)

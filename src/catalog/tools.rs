@@ -69,11 +69,7 @@ impl ToolSchemas {
     fn listed_tool(&self, session: &Session, upstream: &Arc<str>, name: &str) -> ToolKnowledge {
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
-            let place = ListPageKey {
-                upstream,
-                kind: ListKind::Tools,
-                cursor: cursor.as_deref(),
-            };
+            let place = ListPageKey::new(upstream, ListKind::Tools, cursor.as_deref());
             let held = session
                 .list_validity()
                 .last(upstream, place.kind, place.cursor);

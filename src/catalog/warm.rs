@@ -87,7 +87,7 @@ impl OwnLister {
     ///
     /// # Cancel safety
     /// The session of a dropped future stays open until
-    /// [`SessionRegistry::close_all`](crate::session::SessionRegistry::close_all).
+    /// [`SessionRegistry::close_all`].
     pub(crate) async fn list_alone(
         &self,
         endpoint: &Arc<Endpoint>,

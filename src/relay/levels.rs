@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamLink};
 use crate::cause::chain;
 use crate::outbound::{AuditedPolicy, EMPTY, EditDepth, SessionLinks, outcome};
-use crate::protocol::{Era, json};
+use crate::protocol::{Era, json, rpc};
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 
@@ -77,10 +77,8 @@ impl LogLevels {
         if !declared.logs() {
             return true;
         }
-        let request = format!(
-            r#"{{"jsonrpc":"2.0","id":0,"method":"logging/setLevel","params":{{"level":"{}"}}}}"#,
-            level.as_str()
-        );
+        let params = format!("{{\"level\":\"{}\"}}", level.as_str());
+        let request = rpc::request(0, "logging/setLevel", Some(&params));
         let Ok(request) = self.edits.parse(request.into()) else {
             return false;
         };

@@ -16,7 +16,7 @@ use crate::call::{
 };
 use crate::fault::Fault;
 use crate::outbound::{EditDepth, RequestHandler, SessionLinks, own_call};
-use crate::protocol::{Era, json};
+use crate::protocol::{Era, json, rpc};
 use crate::session::{Session, is_below};
 use crate::tasks::{FollowedTask, Tasks};
 use crate::translate::naming::ResolvedName;
@@ -337,9 +337,8 @@ impl Subscriptions {
         method: &str,
         uri: &str,
     ) -> Result<Call, Fault> {
-        let uri = json::quote(uri);
-        let text =
-            format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{"uri":{uri}}}}}"#);
+        let params = format!("{{\"uri\":{}}}", json::quote(uri));
+        let text = rpc::request(0, method, Some(&params));
         let message = self.edits.parse(text.into())?;
         Ok(own_call(
             principal,

@@ -254,7 +254,7 @@ impl Relay {
     ///
     /// # Cancel safety
     /// The session of a dropped future stays open until
-    /// [`SessionRegistry::close_all`](crate::session::SessionRegistry::close_all).
+    /// [`SessionRegistry::close_all`].
     pub async fn list_alone(
         &self,
         endpoint: &Arc<Endpoint>,

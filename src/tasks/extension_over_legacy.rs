@@ -13,7 +13,7 @@ use super::wait::unmarked;
 use crate::call::{Call, InputRequest, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{EndpointView, ReplySource, ReplySources, UpstreamTarget, invalid};
-use crate::protocol::{Message, json};
+use crate::protocol::{Message, json, rpc};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::Session;
 use crate::translate::mapping;
@@ -190,7 +190,7 @@ impl BridgedRequest<'_> {
         let handle = self.target.shown.as_deref().unwrap_or_default();
         let mut text = task(state, handle, shown);
         if let EndpointView::Merged(prefix) = &self.target.view {
-            let message = format!(r#"{{"jsonrpc":"2.0","id":0,"result":{text}}}"#);
+            let message = rpc::response(0, "result", &text);
             let message = Message::parse(message.into(), json::MAX_DEPTH);
             let message = message.map_err(|error| self.unusable().caused_by(error))?;
             let mapped = mapping::result(prefix, "tasks/get", message)?;

@@ -15,6 +15,7 @@ use super::wait::is_passing;
 use crate::call::{Call, Principal};
 use crate::outbound::{RelayFailure, RequestHandler, own_call};
 use crate::protocol::json::{self, ObjectWriter};
+use crate::protocol::rpc;
 use crate::session::Session;
 use crate::store::lists::{ContentDigest, digest_of};
 use crate::translate::task::state::{TaskStatus, UpstreamTask};
@@ -162,7 +163,7 @@ fn read(result: &str) -> Option<TaskLook> {
     }
     let params = params.finish();
     let digest = digest_of([params.as_bytes()]);
-    let notice = format!(r#"{{"jsonrpc":"2.0","method":"notifications/tasks","params":{params}}}"#);
+    let notice = rpc::notification("notifications/tasks", &params);
     Some(TaskLook {
         notice: notice.into(),
         digest,

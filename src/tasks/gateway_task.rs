@@ -22,7 +22,7 @@ use crate::fault::{Fault, FaultKind, told};
 use crate::outbound::{
     AuditedPolicy, RelayFailure, RequestHandler, SessionLinks, UpstreamTarget, invalid,
 };
-use crate::protocol::{Message, extensions, json, meta};
+use crate::protocol::{Message, extensions, json, meta, rpc};
 use crate::session::{
     GatewayTask, NoticeSource, QuotaReservation, RunningTask, Session, SessionRegistry, TaskOutcome,
 };
@@ -240,9 +240,7 @@ impl KnownTask {
         while matches!(known, "working" | "input_required") {
             known = self.task.changed(known).await;
             let task = self.task.shown(&self.handle);
-            let bytes = format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/tasks/status","params":{task}}}"#
-            );
+            let bytes = rpc::notification("notifications/tasks/status", &task);
             let notice = Notice {
                 kind: NoticeKind::Other,
                 bytes: bytes.into(),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::call::{Call, DownstreamLink, Notice, NoticeKind};
-use crate::protocol::{json, meta};
+use crate::protocol::{json, meta, rpc};
 use crate::translate::task::state::UpstreamTask;
 
 /// Default poll interval of a task, and the bounds for an interval requested by the upstream.
@@ -68,11 +68,13 @@ impl PollPace {
             return;
         }
         self.told += 1;
-        let bytes = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/progress","params":{{"progressToken":{token},"progress":{},"message":{}}}}}"#,
-            self.told,
-            json::quote(message)
-        );
+        let (count, text) = (self.told.to_string(), json::quote(message));
+        let params = [
+            ("progressToken", token),
+            ("progress", &count),
+            ("message", &text),
+        ];
+        let bytes = rpc::notification("notifications/progress", &json::object(params));
         link.notify(Notice {
             kind: NoticeKind::Progress {
                 token: token.as_str().into(),

@@ -3,7 +3,7 @@
 use crate::call::Call;
 use crate::fault::Fault;
 use crate::protocol::methods::{self, MethodRow, NeededCapability, UpstreamParam};
-use crate::protocol::{Message, json};
+use crate::protocol::{Message, json, rpc};
 use crate::session::Session;
 
 /// Whether a request of `method` is about one task.
@@ -36,9 +36,7 @@ pub(super) fn wanted(request: &Message) -> Option<&str> {
 
 /// A request about the task `id`; `more` as in [`CancelOnDrop::send`](super::cancel_on_drop::CancelOnDrop::send).
 pub(super) fn request(method: &str, id: &str, more: &str) -> Result<Message, Fault> {
-    let text = format!(
-        r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{"taskId":{}{more}}}}}"#,
-        json::quote(id)
-    );
+    let params = format!("{{\"taskId\":{}{more}}}", json::quote(id));
+    let text = rpc::request(0, method, Some(&params));
     Message::parse(text.into(), json::MAX_DEPTH).map_err(Fault::internal)
 }

@@ -10,7 +10,7 @@ use super::inputs::{self, AskedInputs};
 use super::polling::PollPace;
 use crate::call::Reply;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{Message, json, meta};
+use crate::protocol::{Message, json, meta, rpc};
 use crate::translate::task::state::{TaskDialect, TaskStatus, UpstreamTask};
 
 /// How often in a row a task may be out of reach before it is given up.
@@ -154,7 +154,7 @@ impl TaskWait<'_> {
     fn outcome(&self, state: &UpstreamTask<'_>, name: &str) -> Result<WaitEnd, Fault> {
         let outcome = state.member(name).filter(|text| text.starts_with('{'));
         let outcome = outcome.ok_or_else(|| self.lost_track())?;
-        let text = format!(r#"{{"jsonrpc":"2.0","id":0,"{name}":{outcome}}}"#);
+        let text = rpc::response(0, name, outcome);
         let message = Message::parse(text.into(), json::MAX_DEPTH);
         let message = message.map_err(|error| self.lost_track().caused_by(error))?;
         Ok(WaitEnd::Reply(Reply::Relayed(message)))

@@ -121,11 +121,7 @@ impl ListPages {
         self.links.spawner.spawn_service(async move {
             let recheck = async {
                 for (kind, cursor, held) in &given {
-                    let place = ListPageKey {
-                        upstream: &upstream,
-                        kind: *kind,
-                        cursor: cursor.as_deref(),
-                    };
+                    let place = ListPageKey::new(&upstream, *kind, cursor.as_deref());
                     pages.recheck(&session, place, held, why).await;
                 }
             };
