@@ -55,6 +55,14 @@ impl Endpoint {
         }
     }
 
+    /// What begins the seal context of everything that is sealed for clients of this endpoint.
+    #[must_use]
+    pub fn seal_context(&self) -> Vec<u8> {
+        let mut context = self.name.as_bytes().to_vec();
+        context.push(0);
+        context
+    }
+
     /// Where this endpoint stands below the path `base` of a further transport: `base` itself for
     /// the merged endpoint, else `base/<name>`.
     #[must_use]

@@ -13,10 +13,12 @@
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
 //! | 6 | [`translate`] [`process`] [`store`] [`audit`]: messages between revisions and between views, child processes, where things are kept |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
-//! | 8 | [`relay`]: the spine |
-//! | 9 | [`downstream`]: towards MCP clients |
-//! | 10 | [`app`]: composition |
-//! | 11 | [`cli`]: the command line |
+//! | 8 | [`outbound`]: a session's way to its upstreams |
+//! | 9 | [`catalog`] [`tasks`]: what upstreams list; calls that go on after their first answer |
+//! | 10 | [`relay`]: the spine |
+//! | 11 | [`downstream`]: towards MCP clients |
+//! | 12 | [`app`]: composition |
+//! | 13 | [`cli`]: the command line |
 
 pub mod address;
 pub mod app;
@@ -24,6 +26,7 @@ pub mod audit;
 pub mod auth;
 pub mod budget;
 pub mod call;
+pub mod catalog;
 pub mod cause;
 pub mod cli;
 pub mod clock;
@@ -34,6 +37,7 @@ pub mod egress;
 pub mod endpoint;
 pub mod fault;
 pub mod lock;
+pub mod outbound;
 pub mod ownership;
 pub mod policy;
 pub mod process;
@@ -46,6 +50,7 @@ pub mod session;
 pub mod status;
 pub mod store;
 pub mod sync;
+pub mod tasks;
 pub mod telemetry;
 pub mod translate;
 pub mod upstream;

@@ -177,12 +177,12 @@ fn targets(own: &[String], code: &str) -> BTreeSet<String> {
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"));
     for (at, line) in lines.clone().enumerate() {
-        for head in ["crate::", "super::"] {
+        for head in ["crate::", "self::", "super::"] {
             let Some(start) = line.find(head) else {
                 continue;
             };
             let mut rest = line.get(start + head.len()..).unwrap_or_default();
-            let mut base: &[String] = &[];
+            let mut base: &[String] = if head == "self::" { own } else { &[] };
             if head == "super::" {
                 base = own.split_last().map_or(&[], |(_, above)| above);
                 while let Some(above) = rest.strip_prefix("super::") {
@@ -212,7 +212,7 @@ fn targets(own: &[String], code: &str) -> BTreeSet<String> {
 }
 
 /// Rooms below a top module, and the paths that they do not name.
-const ROOMS: [(&str, &[&str]); 5] = [
+const ROOMS: [(&str, &[&str]); 7] = [
     // Moves messages and knows no era.
     (
         "upstream::carrier",
@@ -225,6 +225,10 @@ const ROOMS: [(&str, &[&str]); 5] = [
         "sync",
         &["address", "secret", "clock", "protocol", "runtime"],
     ),
+    // Lists: nothing of carriers and of how a link speaks.
+    ("catalog", &["upstream::carrier", "upstream::link"]),
+    // Tasks: how a link speaks is told by what the upstream declares.
+    ("tasks", &["upstream::carrier", "upstream::link"]),
     // Pure functions.
     ("translate", &["session", "runtime", "sync", "store"]),
     // Children and their lines: nothing of MCP but JSON and the id of a broken message.
@@ -262,6 +266,140 @@ fn rooms_import_what_they_may() {
         }
     }
     assert!(wrong.is_empty(), "out of its room:\n{}", wrong.join("\n"));
+}
+
+/// The most modules that import each other in a circle, where that is more than a parent and its child.
+const CIRCLES: [(&str, usize); 6] = [
+    ("auth", 6),
+    ("budget", 3),
+    ("config", 4),
+    ("downstream", 26),
+    ("telemetry", 3),
+    ("upstream", 9),
+];
+
+/// Module → the modules that it imports, whole paths.
+fn module_graph() -> BTreeMap<String, BTreeSet<String>> {
+    let sources: BTreeMap<String, String> = sources()
+        .into_iter()
+        .filter(|source| !source.module.is_empty())
+        .map(|source| (module_path(&source.path).join("::"), source.code))
+        .collect();
+    let module_of = |target: &String| {
+        let mut path = target.as_str();
+        loop {
+            if sources.contains_key(path) {
+                return Some(path.to_owned());
+            }
+            path = path.rsplit_once("::")?.0;
+        }
+    };
+    let imports = |(name, code): (&String, &String)| {
+        let own: Vec<String> = name.split("::").map(str::to_owned).collect();
+        let targets = targets(&own, code);
+        let used = targets.iter().filter_map(module_of);
+        (name.clone(), used.filter(|used| used != name).collect())
+    };
+    sources.iter().map(imports).collect()
+}
+
+/// All that `start` reaches over imports.
+fn reached<'a>(graph: &'a BTreeMap<String, BTreeSet<String>>, start: &'a str) -> BTreeSet<&'a str> {
+    let (mut seen, mut open) = (BTreeSet::new(), vec![start]);
+    while let Some(next) = open.pop() {
+        for used in graph.get(next).into_iter().flatten() {
+            if seen.insert(used.as_str()) {
+                open.push(used);
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn circles_of_imports_are_a_parent_and_its_child() {
+    let graph = module_graph();
+    let reached: BTreeMap<&str, BTreeSet<&str>> = graph
+        .keys()
+        .map(|name| (name.as_str(), reached(&graph, name)))
+        .collect();
+    let mut largest = BTreeMap::new();
+    let mut wrong = Vec::new();
+    for (name, from) in &reached {
+        let back = |other: &&&str| reached.get(**other).is_some_and(|to| to.contains(name));
+        let mut circle: BTreeSet<&str> = from.iter().filter(back).copied().collect();
+        circle.insert(name);
+        let top = name.split("::").next().unwrap_or_default();
+        let size = largest.entry(top).or_insert(0);
+        *size = circle.len().max(*size);
+        let most = CIRCLES.iter().find(|(room, _)| *room == top);
+        if circle.len() > most.map_or(2, |(_, most)| *most) {
+            wrong.push(format!("{circle:?}"));
+        }
+    }
+    wrong.dedup();
+    assert!(wrong.is_empty(), "import each other:\n{}", wrong.join("\n"));
+    for (room, most) in CIRCLES {
+        assert_eq!(
+            largest.get(room),
+            Some(&most),
+            "`{room}` has less: lower it"
+        );
+    }
+}
+
+/// Classes in more files than three, and in how many.
+const WIDE_CLASSES: [(&str, usize); 10] = [
+    ("auth::Authenticator", 5),
+    ("downstream::McpService", 18),
+    ("session::Session", 10),
+    ("translate::RevisionProjection", 5),
+    ("upstream::EraLink", 5),
+    ("upstream::HttpSession", 4),
+    ("upstream::LegacyConnection", 8),
+    ("upstream::LegacyLink", 8),
+    ("upstream::ModernServerLink", 8),
+    ("upstream::Upstreams", 4),
+];
+
+/// The type that a line begins to implement; traits of other crates count too.
+fn implemented(line: &str) -> Option<String> {
+    let rest = line.strip_prefix("impl")?;
+    let rest = match rest.strip_prefix('<') {
+        Some(generic) => generic.split_once("> ")?.1,
+        None => rest.strip_prefix(' ')?,
+    };
+    let of = rest.split_once(" for ").map_or(rest, |(_, of)| of);
+    let of = of.trim_start_matches('&');
+    let is_part = |c: &char| c.is_ascii_alphanumeric() || *c == '_';
+    Some(of.chars().take_while(is_part).collect())
+}
+
+#[test]
+fn no_class_stands_in_more_than_three_files() {
+    let mut files: BTreeMap<String, BTreeSet<PathBuf>> = BTreeMap::new();
+    for source in sources() {
+        for class in source.code.lines().filter_map(implemented) {
+            let class = format!("{}::{class}", source.module);
+            files.entry(class).or_default().insert(source.path.clone());
+        }
+    }
+    let wide = files.into_iter().filter(|(_, files)| files.len() > 3);
+    let wide: Vec<(String, usize)> = wide.map(|(class, files)| (class, files.len())).collect();
+    let known = WIDE_CLASSES.map(|(class, files)| (class.to_owned(), files));
+    assert_eq!(wide, known);
+}
+
+#[test]
+fn the_reader_of_classes_sees_generics_and_traits() {
+    let seen = [
+        "impl Relay {",
+        "impl<K: Eq> Leader<K> {",
+        "impl Drop for Relay {",
+        "impl<'a> From<&'a str> for Leader<'a> {",
+    ];
+    let seen = seen.map(|line| implemented(line).unwrap_or_default());
+    assert_eq!(seen, ["Relay", "Leader", "Relay", "Leader"]);
 }
 
 #[test]

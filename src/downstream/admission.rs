@@ -222,7 +222,7 @@ impl McpService {
                 return;
             }
         }
-        let held = self.relay.notification(&session, &message, until);
+        let held = self.relay.notices.notification(&session, &message, until);
         held.decided().await;
     }
 }

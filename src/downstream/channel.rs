@@ -356,7 +356,7 @@ impl ChannelWriter {
                 return Poll::Ready(Err(ChannelEnd::Session));
             };
             self.reader = Some(session.standalone().attach_with(Some(permit)));
-            self.service.relay.listen(&session);
+            self.service.relay.notices.listen(&session);
         }
         if let Some(reader) = &mut self.reader {
             while messages.len() < AT_ONCE {

@@ -269,7 +269,7 @@ impl McpService {
     /// is held for `limits.call_wait`, then dropped. Spec: SPEC L-06.
     pub(super) fn pass_on(&self, session: &Arc<Session>, message: &Message) -> HeldNotifications {
         let until = Instant::now() + self.settings.limits.call_wait;
-        self.relay.notification(session, message, until)
+        self.relay.notices.notification(session, message, until)
     }
 }
 

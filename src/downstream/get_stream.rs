@@ -94,7 +94,7 @@ impl McpService {
             }
         };
         if standalone {
-            self.relay.listen(session);
+            self.relay.notices.listen(session);
         }
         let ends = standalone.then(|| self.end_of_get(session, principal));
         Ok(reply::event_stream(Body::new(EventBody::new(

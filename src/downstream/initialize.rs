@@ -42,6 +42,7 @@ impl McpService {
         record.trace(span.context().trace_id());
         let answer = self
             .relay
+            .opener
             .initialize(principal, Arc::clone(endpoint), message, delivery)
             .await;
         if let Ok((session, _)) = &answer {

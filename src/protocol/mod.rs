@@ -18,6 +18,7 @@ mod names;
 mod number;
 pub mod param_headers;
 mod revision;
+pub mod rpc;
 pub(crate) mod salvage;
 pub(crate) mod sampling;
 pub mod sse;

@@ -1,22 +1,70 @@
 //! `Forward`: a request on its way to one upstream, and the steps that all methods share. What one method adds
-//! stands in its file below [`methods`].
+//! stands in its file below `methods`.
 
 use std::sync::Arc;
 
-use super::map_reply::{ReplySource, told};
-use super::route::UpstreamTarget;
-use super::tasks::marking;
-use super::{Relay, RelayFailure, methods, url_elicitation};
+use super::levels::LogLevels;
+use super::map_reply::{ReplyMapper, told};
 use crate::audit;
 use crate::call::{Call, Reply, UpstreamLink};
+use crate::catalog::Catalog;
 use crate::fault::Fault;
+use crate::outbound::{
+    AuditedPolicy, EditDepth, RelayFailure, ReplySource, ReplySources, SessionLinks,
+    UpstreamTarget, check_declared, outcome,
+};
 use crate::policy::Permit;
 use crate::session::Session;
+use crate::tasks::{TaskRequest, Tasks, marking};
+
+/// What requests use on their way to one upstream.
+#[derive(Debug)]
+pub(super) struct ForwardParts {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) policy: Arc<AuditedPolicy>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) levels: Arc<LogLevels>,
+    pub(super) replies: ReplyMapper,
+    pub(super) sources: ReplySources,
+    pub(super) edits: EditDepth,
+}
+
+impl ForwardParts {
+    pub(super) fn new(
+        links: Arc<SessionLinks>,
+        policy: Arc<AuditedPolicy>,
+        catalog: Arc<Catalog>,
+        tasks: Arc<Tasks>,
+        sources: ReplySources,
+        edits: EditDepth,
+    ) -> Self {
+        Self {
+            levels: Arc::new(LogLevels {
+                links: Arc::clone(&links),
+                policy: Arc::clone(&policy),
+                edits,
+            }),
+            replies: ReplyMapper {
+                policy: Arc::clone(&policy),
+                catalog: Arc::clone(&catalog),
+                tasks: Arc::clone(&tasks),
+                edits,
+            },
+            links,
+            policy,
+            catalog,
+            tasks,
+            sources,
+            edits,
+        }
+    }
+}
 
 /// A request that was routed to one upstream and is allowed.
 #[derive(Debug)]
 pub(super) struct Forward<'a> {
-    pub(super) relay: &'a Relay,
+    pub(super) parts: &'a ForwardParts,
     pub(super) call: &'a Call,
     pub(super) session: &'a Arc<Session>,
     pub(super) target: &'a UpstreamTarget,
@@ -40,9 +88,7 @@ impl<'a> Forward<'a> {
 
     /// The audit record, begun.
     pub(super) fn audit(&self) -> audit::PendingRecord<'a> {
-        let (call, target) = (self.call, self.target);
-        let record = audit::AuditRecord::new(call, &target.upstream, target.name.as_deref(), None);
-        self.relay.parts.audit.begin(call, record)
+        self.parts.policy.audit(self.call, self.target)
     }
 
     /// Opens the session's link: its upstream must declare what the method needs. Raises the upstream's log level
@@ -54,8 +100,8 @@ impl<'a> Forward<'a> {
         &self,
         audited: audit::PendingRecord<'a>,
     ) -> Result<Opened<'a>, RelayFailure> {
-        let link = self.relay.link(self.session, &self.target.upstream)?;
-        let declared = self.relay.check_declared(&*link, self.call, self.target);
+        let link = self.parts.links.link(self.session, &self.target.upstream)?;
+        let declared = check_declared(&*link, self.call, self.target);
         if let Err(fault) = declared.await {
             audited.end(audit::AuditOutcome::Failed);
             return Err(fault.into());
@@ -68,41 +114,35 @@ impl<'a> Forward<'a> {
         };
         if self.call.link.level().is_some() {
             let call = opened.call(self);
-            Box::pin(self.relay.raise_level(call, self.session, &*opened.link)).await;
+            Box::pin(self.parts.levels.raise(call, self.session, &*opened.link)).await;
         }
         Ok(opened)
     }
 
-    /// The reply of the upstream, after all URL elicitations that it requires.
-    pub(super) async fn exchange(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
-        let reply = self.send_once(opened).await?;
-        if url_elicitation::is_required(opened.call(self), &reply) {
-            return Box::pin(self.after_url_elicitations(opened, reply)).await;
+    /// The request as `tasks` takes it.
+    pub(super) fn task_request<'o>(&'o self, opened: &'o Opened<'a>) -> TaskRequest<'o> {
+        TaskRequest {
+            permit: &self.permit,
+            link: &opened.link,
+            call: opened.call(self),
+            session: self.session,
+            target: self.target,
         }
-        Ok(reply)
-    }
-
-    /// Sends the request once.
-    pub(super) async fn send_once(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
-        if self.method() == "tools/call" {
-            return methods::tools_call::send(self, opened).await;
-        }
-        self.send(opened).await
     }
 
     /// Sends the request as it is, in the words of its upstream's revision.
     pub(super) async fn send(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
         let call = opened.call(self);
-        self.relay
-            .send(&self.permit, &*opened.link, call, self.target)
+        self.target
+            .send(&self.permit, &*opened.link, call, self.parts.edits)
             .await
     }
 
     /// Where the reply comes from.
     pub(super) fn source(&self, opened: &Opened<'a>) -> ReplySource {
         let declared = opened.link.declared();
-        self.relay
-            .source(opened.call(self), declared, &self.target.view)
+        let sources = &self.parts.sources;
+        sources.of(opened.call(self), declared, &self.target.view)
     }
 
     /// Writes the audit record, and puts the reply in the client's words.
@@ -125,7 +165,8 @@ impl<'a> Forward<'a> {
         opened.audited.end(outcome(&reply));
         let call = opened.marked.as_ref().unwrap_or(self.call);
         let reply = told(call, source, reply)?;
-        self.relay.bring_back(call, self.target, source, reply)
+        let replies = &self.parts.replies;
+        replies.bring_back(call, self.target, source, reply)
     }
 }
 
@@ -133,14 +174,5 @@ impl Opened<'_> {
     /// The call as the upstream's link gets it.
     pub(super) fn call<'c>(&'c self, forward: &Forward<'c>) -> &'c Call {
         self.marked.as_ref().unwrap_or(forward.call)
-    }
-}
-
-/// The audited outcome of a reply.
-pub(super) fn outcome(reply: &Result<Reply, Fault>) -> audit::AuditOutcome {
-    match reply {
-        Ok(reply) if reply.error().is_none() => audit::AuditOutcome::Ok,
-        Ok(_) => audit::AuditOutcome::Error,
-        Err(_) => audit::AuditOutcome::Failed,
     }
 }

@@ -6,29 +6,29 @@ use std::sync::{Arc, Weak};
 use futures_util::future::BoxFuture;
 
 use super::Relay;
-use super::catalog::ListCatalog;
-use super::tasks;
-use super::view::{EndpointView, is_loud_enough};
 use crate::budget::ReplyShare;
 use crate::call::{
     InputOutcome, InputRequest, Notice, NoticeIntake, NoticeKind, ServerDeclaration,
 };
+use crate::catalog::{ListPages, SharedPages};
 use crate::config::Isolation;
+use crate::outbound::{EndpointView, IntakeFactory, is_loud_enough};
 use crate::protocol::{Era, Message};
 use crate::session::{NoticeSource, Session};
+use crate::tasks;
 use crate::translate::project::{self, RevisionProjection};
-use crate::upstream::ClientContext;
 use crate::upstream::declaration_cache::{DeclarationCache, DeclarationKey};
 
 /// A session as one of its upstreams sees it.
 #[derive(Debug)]
 struct SessionIntake {
-    relay: Weak<Relay>,
     session: Weak<Session>,
     view: EndpointView,
     declarations: DeclarationCache,
     key: DeclarationKey,
-    catalog: ListCatalog,
+    /// For what has to be looked at again.
+    pages: Weak<ListPages>,
+    shared_pages: SharedPages,
     /// Who is told of the same changes.
     listed: DeclarationKey,
     /// Set where other sessions subscribe over the same link: only what this one asked for.
@@ -37,35 +37,23 @@ struct SessionIntake {
     tells_changes: bool,
 }
 
-impl Relay {
-    /// The client context of the session at an upstream.
-    pub(super) fn client(&self, session: &Arc<Session>, upstream: &Arc<str>) -> ClientContext {
-        let shared = self
-            .parts
-            .upstreams
-            .settings(upstream)
-            .is_some_and(|settings| settings.isolation != Isolation::Session);
-        ClientContext {
-            owner: session.owner(),
-            session: session.key(),
-            capabilities: self
-                .parts
-                .upstreams
-                .declarable(upstream, &session.capabilities),
-            client_info: session.client_info.clone(),
-            offer: session.revision,
-            intake: Arc::new(SessionIntake {
-                relay: Weak::clone(&self.own),
-                session: Arc::downgrade(session),
-                view: self.view(&session.endpoint, upstream),
-                declarations: self.declarations.clone(),
-                key: self.knowledge_key(session, upstream),
-                catalog: self.catalog.clone(),
-                listed: self.catalog_key(session, upstream),
-                shared,
-                tells_changes: self.tells_changes(upstream),
-            }),
-        }
+impl IntakeFactory for Relay {
+    fn intake(&self, session: &Arc<Session>, upstream: &Arc<str>) -> Arc<dyn NoticeIntake> {
+        let links = &self.parts.links;
+        let settings = links.upstreams.settings(upstream);
+        let shared = settings.is_some_and(|settings| settings.isolation != Isolation::Session);
+        let pages = &self.parts.catalog.pages;
+        Arc::new(SessionIntake {
+            session: Arc::downgrade(session),
+            view: links.views.of(&session.endpoint, upstream),
+            declarations: links.declarations.clone(),
+            key: links.knowledge_key(session, upstream),
+            pages: Arc::downgrade(pages),
+            shared_pages: pages.shared.clone(),
+            listed: pages.catalog_key(session, upstream),
+            shared,
+            tells_changes: links.tells_changes(upstream),
+        })
     }
 }
 
@@ -94,8 +82,8 @@ impl NoticeIntake for SessionIntake {
     }
 
     fn heard(&self, upstream: &Arc<str>, lists: &[&'static str], is_late: bool) {
-        if let (Some(relay), Some(session)) = (self.relay.upgrade(), self.session.upgrade()) {
-            relay.heard(&session, upstream, lists, is_late);
+        if let (Some(pages), Some(session)) = (self.pages.upgrade(), self.session.upgrade()) {
+            pages.heard(&session, upstream, lists, is_late);
         }
     }
 
@@ -106,7 +94,7 @@ impl NoticeIntake for SessionIntake {
         if let NoticeKind::ListChanged { what } = &notice.kind {
             // Before the client can hear of it and ask again (BRIDGING §5.6).
             session.list_validity().changed(upstream, what);
-            self.catalog.changed(&self.listed, what);
+            self.shared_pages.changed(&self.listed, what);
         }
         if notice.kind == NoticeKind::ElicitationComplete
             && let Some(id) = elicitation_id(&notice)

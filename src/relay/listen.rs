@@ -3,7 +3,7 @@
 //! Spec: BRIDGING §3.4; SPEC M-70 to M-75.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -11,14 +11,14 @@ use futures_util::future::{BoxFuture, join_all};
 use futures_util::stream::{self, BoxStream, FuturesUnordered, SelectAll};
 use tokio::time::Instant;
 
-use super::Relay;
-use super::internal_call::own_call;
 use crate::call::{
     Call, ClientCapabilities, NoticeKind, Principal, ServerDeclaration, UpstreamLink,
 };
 use crate::fault::Fault;
-use crate::protocol::{Era, json};
+use crate::outbound::{EditDepth, RequestHandler, SessionLinks, own_call};
+use crate::protocol::{Era, json, rpc};
 use crate::session::{Session, is_below};
+use crate::tasks::{FollowedTask, Tasks};
 use crate::translate::naming::ResolvedName;
 
 /// How long an acknowledgement waits for the stream for changes of an upstream to open.
@@ -88,22 +88,34 @@ impl WatchedUpstream {
     }
 }
 
-impl Relay {
+/// Follows lists, resources and tasks for subscriptions.
+#[derive(Debug)]
+pub(crate) struct Subscriptions {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) edits: EditDepth,
+    /// Whether merged endpoints tell of changed lists.
+    pub(super) tells_changes: bool,
+    /// Answers the gateway's own requests to follow a resource.
+    pub(super) handler: Weak<dyn RequestHandler>,
+}
+
+impl Subscriptions {
     /// Listens to every upstream of an implicit session that has a listener; what of their changes can be told.
     /// Waits for upstreams no longer than `mcp.connect_wait`: late ones join silently.
-    pub async fn listen_all(
+    pub(crate) async fn listen_all(
         &self,
         session: &Arc<Session>,
         asked: &SubscriptionFilter,
     ) -> WatchedUpstreams {
         session.tell_links();
-        let wait = self.parts.settings.mcp.connect_wait;
+        let wait = self.links.connect_wait;
         let upstreams = session.endpoint.upstreams.iter();
         let all = upstreams.map(|upstream| self.listen_one(session, upstream, asked, wait));
         let known: Vec<WatchedUpstream> = join_all(all).await.into_iter().flatten().collect();
         // Whose upstreams come and go can always say that something has changed.
-        let merged = !self.is_pure(&session.endpoint);
-        let tells = merged && self.ourselves.tells_changes;
+        let merged = !self.links.views.is_pure(&session.endpoint);
+        let tells = merged && self.tells_changes;
         let announces = |what| tells || known.iter().any(|one| one.announces(what));
         let is_deaf = |uri: &&String| {
             let owner = self.owner_of(session, uri);
@@ -133,13 +145,13 @@ impl Relay {
 
     /// Resolves when an acknowledged notification cannot be delivered: a late upstream declared no change
     /// notices. List changes are always deliverable on a merged endpoint.
-    pub fn until_deaf(
+    pub(crate) fn until_deaf(
         &self,
         session: &Session,
         heard: WatchedUpstreams,
         honoured: &SubscriptionFilter,
     ) -> impl Future<Output = ()> + Send + 'static {
-        let pure = self.is_pure(&session.endpoint);
+        let pure = self.links.views.is_pure(&session.endpoint);
         let lists = pure && (honoured.tools || honoured.prompts || honoured.resources);
         let owners = honoured.uris.iter().map(|uri| self.owner_of(session, uri));
         let owners: HashSet<Arc<str>> = owners.flatten().collect();
@@ -161,10 +173,10 @@ impl Relay {
 
     /// The upstream of a resource, if the URI alone identifies one (without the index).
     fn owner_of(&self, session: &Session, uri: &str) -> Option<Arc<str>> {
-        if self.is_pure(&session.endpoint) {
+        if self.links.views.is_pure(&session.endpoint) {
             return session.endpoint.upstreams.first().map(Arc::clone);
         }
-        match self.prefixes.resolve_uri(uri) {
+        match self.links.views.prefixes.resolve_uri(uri) {
             ResolvedName::Exact { upstream, .. } => Some(upstream),
             ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
         }
@@ -178,10 +190,10 @@ impl Relay {
         asked: &SubscriptionFilter,
         wait: Duration,
     ) -> Option<WatchedUpstream> {
-        let link = self.link(session, upstream).ok()?;
+        let link = self.links.link(session, upstream).ok()?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let opening = Arc::clone(&link);
-        self.parts.tasks.spawn_service(async move {
+        self.links.spawner.spawn_service(async move {
             drop(sender.send(opening.open().await));
         });
         let opened = tokio::time::timeout(wait, receiver).await;
@@ -210,7 +222,7 @@ impl Relay {
     /// Follows resources for one more subscription of an implicit session; yields each URI whose upstream accepts, as
     /// its answer arrives, until the deadline `until`. A silent upstream delays no other URI.
     /// Spec: SPEC G-03, M-75.
-    pub fn follow_all<'a>(
+    pub(crate) fn follow_all<'a>(
         &'a self,
         principal: &'a Arc<Principal>,
         session: &'a Arc<Session>,
@@ -237,8 +249,10 @@ impl Relay {
         let mut count = resource.count().await;
         if *count == 0 {
             let call = self.own_call(principal, session, "resources/subscribe", uri);
-            let Ok(call) = call else { return false };
-            let reply = self.handle(&call, session).await;
+            let (Ok(call), Some(handler)) = (call, self.handler.upgrade()) else {
+                return false;
+            };
+            let reply = handler.handle(&call, session).await;
             if reply.map_or(true, |reply| reply.error().is_some()) {
                 return false;
             }
@@ -247,8 +261,26 @@ impl Relay {
         true
     }
 
+    /// Begins to follow a task; `None` if the client has no such task, or the upstream does not return its state.
+    ///
+    /// # Cancel safety
+    /// Nothing is left behind.
+    pub(crate) async fn follow_task(
+        &self,
+        principal: &Arc<Principal>,
+        session: &Arc<Session>,
+        id: &str,
+    ) -> Option<FollowedTask> {
+        self.tasks.follow(principal, session, id).await
+    }
+
     /// Ends one subscription to `uris`; the last subscription to a URI unsubscribes upstream.
-    pub async fn leave(&self, principal: &Arc<Principal>, session: &Arc<Session>, uris: &[String]) {
+    pub(crate) async fn leave(
+        &self,
+        principal: &Arc<Principal>,
+        session: &Arc<Session>,
+        uris: &[String],
+    ) {
         let leaving = self.beside(uris, move |uri| {
             Box::pin(self.leave_one(principal, session, uri))
         });
@@ -270,8 +302,8 @@ impl Relay {
             return;
         }
         let call = self.own_call(principal, session, "resources/unsubscribe", uri);
-        if let Ok(call) = call
-            && let Err(failure) = self.handle(&call, session).await
+        if let (Ok(call), Some(handler)) = (call, self.handler.upgrade())
+            && let Err(failure) = handler.handle(&call, session).await
         {
             tracing::debug!(?failure, "cannot unsubscribe from a resource");
         }
@@ -286,7 +318,7 @@ impl Relay {
     ) -> SelectAll<BoxStream<'a, T>> {
         let mut lanes: HashMap<Option<Arc<str>>, Vec<&'a str>> = HashMap::new();
         for uri in uris {
-            let upstream = match self.prefixes.resolve_uri(uri) {
+            let upstream = match self.links.views.prefixes.resolve_uri(uri) {
                 ResolvedName::Exact { upstream, .. } => Some(upstream),
                 ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
             };
@@ -305,10 +337,9 @@ impl Relay {
         method: &str,
         uri: &str,
     ) -> Result<Call, Fault> {
-        let uri = json::quote(uri);
-        let text =
-            format!(r#"{{"jsonrpc":"2.0","id":0,"method":"{method}","params":{{"uri":{uri}}}}}"#);
-        let message = self.reparse(text.into())?;
+        let params = format!("{{\"uri\":{}}}", json::quote(uri));
+        let text = rpc::request(0, method, Some(&params));
+        let message = self.edits.parse(text.into())?;
         Ok(own_call(
             principal,
             session,

@@ -4,100 +4,34 @@
 //! Spec: SPEC C-40, E-01, E-04; BRIDGING §3.9, §3.10, §4.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::route::UpstreamTarget;
-use super::url_elicitation::without_bad_links;
-use super::view::EndpointView;
-use super::{Relay, RelayFailure, cursor_context, icons, unknown_methods};
-use crate::call::{Call, Reply, ServerDeclaration};
+use super::refused_links::without_bad_links;
+use crate::call::{Call, Reply};
+use crate::catalog::{Catalog, in_content, in_directory};
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::methods::{self, MethodRow};
-use crate::protocol::{Message, json, meta};
-use crate::seal::SealPurpose;
-use crate::telemetry::metrics::LABELED;
-use crate::translate::project::{
-    CacheHints, CacheScope, ErrorSubject, ProjectedError, ResultOrigin, RevisionProjection,
+use crate::outbound::{
+    AuditedPolicy, EditDepth, EndpointView, RelayFailure, ReplySource, UpstreamTarget, is_shared,
+    tool_failure,
 };
+use crate::protocol::methods::{self, MethodRow};
+use crate::protocol::{Message, meta};
+use crate::tasks::Tasks;
+use crate::telemetry::metrics::LABELED;
+use crate::translate::project::{CacheScope, ErrorSubject, ProjectedError, ResultOrigin};
 use crate::translate::{mapping, project};
 
-/// Where a reply comes from.
+/// Puts replies in the words of their client.
 #[derive(Debug)]
-pub(super) struct ReplySource {
-    pub(super) projection: RevisionProjection,
-    /// JSON text of our own `Implementation`.
-    ourselves: Arc<str>,
-    declared: Option<Arc<ServerDeclaration>>,
-    is_merged: bool,
-    /// Cache hints for a result without hints of its own.
-    hints: CacheHints,
-    /// Whether the called tool's output schema is shown wrapped.
-    pub(super) wraps: bool,
+pub(super) struct ReplyMapper {
+    pub(super) policy: Arc<AuditedPolicy>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) edits: EditDepth,
 }
 
-impl ReplySource {
-    /// The source of replies to `call` from an upstream that declared `declared`.
-    pub(super) fn new(
-        declared: Option<Arc<ServerDeclaration>>,
-        call: &Call,
-        view: &EndpointView,
-        ttl: Duration,
-        ourselves: Arc<str>,
-    ) -> Self {
-        let is_list = known(call).is_some_and(|known| known.list.is_some());
-        let from = declared.as_ref().map(|declared| declared.revision);
-        let hosts_tasks = declared.as_ref().is_some_and(|d| d.hosts_tasks());
-        Self {
-            projection: RevisionProjection::of(from, call.revision).hosting_tasks(hosts_tasks),
-            ourselves,
-            declared,
-            is_merged: matches!(view, EndpointView::Merged(_)),
-            hints: CacheHints::private(if is_list { ttl } else { Duration::ZERO }),
-            wraps: false,
-        }
-    }
-
-    /// What a client learns of where a result comes from.
-    pub(super) fn origin<'a>(&'a self, call: &'a Call) -> ResultOrigin<'a> {
-        let declared = self.declared.as_ref();
-        let own = declared.map(|declared| &*declared.server_info);
-        ResultOrigin {
-            method: call.message.method().unwrap_or_default(),
-            name: "",
-            server: own.filter(|_| !self.is_merged).unwrap_or(&self.ourselves),
-            is_merged: self.is_merged,
-            upstream: own,
-            hints: self.hints,
-            wraps: self.wraps,
-            extended: false,
-            missing: None,
-        }
-    }
-}
-
-/// The origin of a merged result that we wrote.
-pub(super) fn merged_origin<'a>(
-    call: &'a Call,
-    hints: CacheHints,
-    ourselves: &'a str,
-    missing: Option<&'a str>,
-) -> ResultOrigin<'a> {
-    ResultOrigin {
-        method: call.message.method().unwrap_or_default(),
-        name: "",
-        server: ourselves,
-        is_merged: true,
-        upstream: None,
-        hints,
-        wraps: false,
-        extended: false,
-        missing,
-    }
-}
-
-impl Relay {
+impl ReplyMapper {
     pub(super) fn bring_back(
         &self,
         call: &Call,
@@ -118,17 +52,17 @@ impl Relay {
             EndpointView::Pure => message,
             EndpointView::Merged(prefix) => mapping::result(prefix, method, message)?,
         };
-        let message = icons::in_directory(method, message, &target.upstream);
-        let message = icons::in_content(method, message, &target.upstream);
+        let message = in_directory(method, message, &target.upstream);
+        let message = in_content(method, message, &target.upstream);
         let message = if known(call).is_some_and(MethodRow::is_paged) {
             self.page_of(call, target, message)?
         } else {
             message
         };
-        let message = self.show_task(call, target, message)?;
-        let shared = |declared| unknown_methods::is_shared(call.link.capabilities(), declared);
+        let message = self.tasks.handles.show(call, target, message)?;
+        let shared = |declared| is_shared(call.link.capabilities(), declared);
         let extended =
-            project::is_of_unknown_kind(&message) && source.declared.as_deref().is_some_and(shared);
+            project::is_of_unknown_kind(&message) && source.declared().is_some_and(shared);
         let origin = ResultOrigin {
             name: &target.upstream,
             extended,
@@ -152,8 +86,7 @@ impl Relay {
         let kept = match message.result_member("tools") {
             Some(tools) if !call.endpoint.tools.is_empty() => {
                 Some(mapping::kept_tools(tools, |name| {
-                    self.parts
-                        .policy
+                    self.policy
                         .shows_tool(&call.endpoint, &target.upstream, name)
                 }))
             }
@@ -163,15 +96,8 @@ impl Relay {
             return Ok(message);
         }
         let mut edit = message.edit();
-        let sealed = cursor.map(|cursor| {
-            let context = cursor_context(call, &target.upstream);
-            json::quote(
-                &self
-                    .parts
-                    .sealer
-                    .seal(SealPurpose::Cursor, &context, cursor.as_bytes()),
-            )
-        });
+        let cursors = &self.catalog.cursors;
+        let sealed = cursor.map(|cursor| cursors.sealed(call, &target.upstream, cursor));
         if let Some(sealed) = &sealed {
             edit = edit.result_member("nextCursor", sealed.as_str());
         }
@@ -182,15 +108,8 @@ impl Relay {
                 edit = edit.result_member("cacheScope", CacheScope::Private.as_json());
             }
         }
-        self.reparse(edit.finish())
+        self.edits.parse(edit.finish())
     }
-}
-
-/// A tool's failure in our words, for a model to act on.
-pub(super) fn tool_failure(call: &Call, source: &ReplySource, text: &str) -> Reply {
-    let result = project::tool_error(text);
-    let result = source.projection.authored(result, &source.origin(call));
-    Reply::Result(result.into())
 }
 
 /// The reply of an upstream: where a tool needs an answer that there is none to, the model learns

@@ -4,24 +4,66 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::forward::outcome;
-use super::{EMPTY, Relay, RelayFailure};
-use crate::call::{Call, Reply};
-use crate::cause::chain;
-use crate::protocol::{Message, RequestId, json};
+use crate::outbound::SessionLinks;
+use crate::protocol::methods::{self, Direction};
+use crate::protocol::{Era, Message, RequestId, json};
 use crate::session::{HeldNotifications, Session};
 use crate::telemetry::metrics::LABELED;
 
 /// Upstream streams stay open this long after the client's.
 const LISTEN_AFTER: Duration = Duration::from_mins(1);
 
-impl Relay {
+/// A notification up to this size is copied, bytes: as a part of its array it would keep the whole array
+/// while it waits.
+const SMALL_BYTES: usize = 16 << 10;
+/// Characters of a method in the log.
+const SHOWN: usize = 64;
+
+/// Takes what clients send without waiting for an answer.
+#[derive(Debug)]
+pub(crate) struct ClientNotices {
+    pub(super) links: Arc<SessionLinks>,
+}
+
+impl ClientNotices {
+    /// Passes a notification of a legacy client to the open upstreams of its session.
+    fn pass_on(
+        &self,
+        session: &Arc<Session>,
+        message: &Message,
+        until: Instant,
+    ) -> HeldNotifications {
+        let method = message.method().unwrap_or_default();
+        let may = match methods::lookup(method) {
+            Some(known) => known.direction != Direction::ToClient && known.is_in(session.revision),
+            None => self.links.views.is_pure(&session.endpoint),
+        };
+        if !may {
+            dropped(method);
+            return HeldNotifications::default();
+        }
+        let mut links = session.links();
+        // The modern era has no notifications of clients that we could write.
+        links.retain(|link| {
+            let declared = link.declared();
+            declared.is_some_and(|declared| declared.revision.era() == Era::Legacy)
+        });
+        if links.is_empty() && methods::lookup(method).is_none() {
+            dropped(method);
+        }
+        let mut bytes = message.bytes().clone();
+        if bytes.len() <= SMALL_BYTES {
+            bytes = Bytes::copy_from_slice(&bytes);
+        }
+        session.send_notification(links, &bytes, until)
+    }
+
     /// Accepts a notification of a client. Notifications for upstreams are enqueued in order; if a queue is
     /// full, the caller is held until `until`. A cancellation never waits.
-    pub fn notification(
+    pub(crate) fn notification(
         &self,
         session: &Arc<Session>,
         message: &Message,
@@ -45,7 +87,7 @@ impl Relay {
     }
 
     /// The client opened a stream for messages outside calls: its upstreams may send some.
-    pub fn listen(&self, session: &Arc<Session>) {
+    pub(crate) fn listen(&self, session: &Arc<Session>) {
         let is_first = session.begin_watching();
         session.send_held_on_get();
         session.tell_links();
@@ -54,7 +96,7 @@ impl Relay {
             return;
         }
         let session = Arc::downgrade(session);
-        self.parts.tasks.spawn_service(async move {
+        self.links.spawner.spawn_service(async move {
             loop {
                 tokio::time::sleep(LISTEN_AFTER).await;
                 let Some(session) = session.upgrade() else {
@@ -75,54 +117,17 @@ impl Relay {
             }
         });
     }
-
-    /// Tells every upstream of the session that is open what to log; the answer is ours. One that is opened
-    /// later, or does not answer within the time of merged lists, is told before its next call.
-    /// Spec: SPEC G-03, C-21.
-    pub(super) async fn tell_all(
-        &self,
-        call: &Call,
-        session: &Arc<Session>,
-    ) -> Result<Reply, RelayFailure> {
-        let (links, level) = (session.links(), session.levels().wanted());
-        let wait = self.parts.settings.mcp.connect_wait;
-        let told = links.iter().map(|link| async {
-            let logs = link
-                .declared()
-                .is_some_and(|declared| has_member(&declared.capabilities, "logging"));
-            let upstream = link.upstream();
-            let method = call.message.method().unwrap_or_default();
-            if !logs || self.decide_part(call, upstream, method).is_err() {
-                return;
-            }
-            let audited = self.audit_part(call, upstream);
-            let asked = link.call(&call.message, call);
-            let Ok(reply) = tokio::time::timeout(wait, asked).await else {
-                LABELED.upstream_skipped.add(upstream, 1);
-                session.levels().unknown(upstream);
-                return;
-            };
-            audited.end(outcome(&reply));
-            match reply {
-                Ok(reply) => {
-                    if reply.error().is_some() {
-                        tracing::debug!(%upstream, "upstream rejected logging/setLevel");
-                    }
-                    if let Some(level) = level {
-                        session.levels().tell(upstream, level);
-                    }
-                }
-                Err(fault) => tracing::debug!(%upstream, error = chain(&fault), "level not set"),
-            }
-        });
-        join_all(told).await;
-        Ok(Reply::Result(EMPTY))
-    }
 }
 
-fn has_member(object: &[u8], name: &str) -> bool {
-    let members = std::str::from_utf8(object)
-        .ok()
-        .and_then(|text| json::members(text).ok());
-    members.is_some_and(|members| members.iter().any(|(known, _)| known == name))
+/// Takes a notification that a modern client sent by itself: none is defined, and it does not
+/// say what its client declares (SPEC M-22).
+pub(crate) fn modern_notification(message: &Message) {
+    dropped(message.method().unwrap_or_default());
+}
+
+/// Counts a notification of a client that goes no further.
+fn dropped(method: &str) {
+    LABELED.notices_unknown.add("client", 1);
+    let method: String = method.chars().take(SHOWN).collect();
+    tracing::debug!(%method, "dropped a notification of a client");
 }

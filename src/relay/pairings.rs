@@ -3,11 +3,12 @@
 
 mod scripted;
 
+use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use self::scripted::{INPUT_REQUIRED, ModernClient, ScriptStep, ScriptedUpstream};
 use super::*;
-use crate::call::{ClientCapabilities, DownstreamLink, Principal};
+use crate::call::{ClientCapabilities, DownstreamLink, Principal, UpstreamLink};
 use crate::clock::SystemClock;
 use crate::ownership::Ownership;
 use crate::protocol::{Message, RequestId, Revision};
@@ -18,6 +19,7 @@ use crate::telemetry::trace::TraceContext;
 
 struct PairingFixture {
     relay: Arc<Relay>,
+    sealer: Arc<Sealer>,
     session: Arc<Session>,
 }
 
@@ -68,11 +70,15 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
         policy: Arc::new(ToolPolicy::new(&config.auth)),
         audit: audit::AuditSink::start(Arc::new(SystemClock), &tasks),
         settings: config,
-        sealer,
+        sealer: Arc::clone(&sealer),
         sessions,
         tasks,
     });
-    PairingFixture { relay, session }
+    PairingFixture {
+        relay,
+        sealer,
+        session,
+    }
 }
 
 impl PairingFixture {
@@ -139,12 +145,15 @@ async fn cursor_of_an_unknown_version_is_refused_like_a_forged_one() {
             ..f.call(Arc::clone(&link) as _, CancellationToken::new())
         }
     };
-    let (sealer, context) = (&f.relay.parts.sealer, cursor_context(&list("forged"), "up"));
+    let binding = f.session.principal.binding();
+    let context = [&b"up\0up\0"[..], binding.bytes(), b"tools/list"];
+    let (sealer, context) = (&f.sealer, context.concat());
+    let cursors = &f.relay.parts.catalog.cursors;
     let known = sealer.seal(SealPurpose::Cursor, &context, b"\"two\"");
-    let opened = f.relay.cursor(&list(&known), "up").unwrap();
+    let opened = cursors.opened(&list(&known), "up").unwrap();
     assert_eq!(opened.as_deref(), Some("\"two\""));
     let next = sealer.of_next_version(SealPurpose::Cursor, &context, &known);
-    let refusal = |cursor: &str| f.relay.cursor(&list(cursor), "up").unwrap_err().public;
+    let refusal = |cursor: &str| cursors.opened(&list(cursor), "up").unwrap_err().public;
     assert_eq!(refusal(&next), refusal("forged"));
 }
 

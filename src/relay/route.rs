@@ -2,21 +2,16 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-
-use super::view::EndpointView;
-use super::{EMPTY, Relay, cursor_context, tasks, uris};
 use crate::call::{Call, LogLevel, Reply};
-use crate::config::PrefixRule;
-use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind};
+use crate::catalog::{Catalog, odd};
+use crate::fault::Fault;
+use crate::outbound::{
+    EMPTY, EditDepth, EndpointView, SessionLinks, UpstreamTarget, check_anybody_logs,
+    check_extension, given_cursor, invalid, unknown_method,
+};
 use crate::protocol::methods::{self, ListKind, MethodRow};
-use crate::protocol::{Message, json};
-use crate::seal::SealPurpose;
 use crate::session::Session;
-
-/// Cursor sent by some clients for the first page; many servers refuse `null`.
-const NO_CURSOR: &str = "null";
+use crate::tasks::{OwnTask, TaskRoute, Tasks, is_of_tasks};
 
 /// Where a request goes.
 #[derive(Debug)]
@@ -30,46 +25,19 @@ pub(super) enum RequestRoute {
     /// To every upstream that knows the method.
     Everywhere,
     /// To a task that is run here.
-    Task(tasks::OwnTask),
+    Task(OwnTask),
 }
 
-/// One upstream, and the request rewritten for that upstream.
+/// Finds out where requests go.
 #[derive(Debug)]
-pub(super) struct UpstreamTarget {
-    pub(super) upstream: Arc<str>,
-    /// Tool, prompt or URI as the upstream spells it.
-    pub(super) name: Option<String>,
-    /// The client's spelling of `name`, if different.
-    pub(super) shown: Option<String>,
-    /// The requested page, if the request is a plain list request.
-    pub(super) page: Option<(ListKind, Option<String>)>,
-    /// The request, where it differs from the client's.
-    pub(super) request: Option<Message>,
-    pub(super) view: EndpointView,
-    /// The implicit session that a task of 2025-11-25 lives in, where the request is about one.
-    pub(super) home: Option<Arc<Session>>,
+pub(super) struct Router {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) tasks: Arc<Tasks>,
+    pub(super) edits: EditDepth,
 }
 
-impl Relay {
-    /// How an endpoint shows one of its upstreams.
-    pub(super) fn view(&self, endpoint: &Endpoint, upstream: &Arc<str>) -> EndpointView {
-        let always =
-            self.parts.settings.mcp.prefix == PrefixRule::Always && &*endpoint.name == "mcp";
-        match self.prefixes.of(upstream) {
-            Some(prefix) if !endpoint.pure || always => {
-                EndpointView::Merged(Arc::new(prefix.clone()))
-            }
-            _ => EndpointView::Pure,
-        }
-    }
-
-    pub(super) fn is_pure(&self, endpoint: &Endpoint) -> bool {
-        endpoint
-            .upstreams
-            .first()
-            .is_some_and(|upstream| matches!(self.view(endpoint, upstream), EndpointView::Pure))
-    }
-
+impl Router {
     /// Decides where a request goes.
     pub(super) async fn route(
         &self,
@@ -85,9 +53,9 @@ impl Relay {
                 let level = level
                     .and_then(|word| LogLevel::parse(&word))
                     .ok_or_else(|| invalid("params.level must be one of debug … emergency"))?;
-                let is_pure = self.is_pure(&call.endpoint);
+                let is_pure = self.links.views.is_pure(&call.endpoint);
                 if !is_pure {
-                    Box::pin(self.check_anybody_logs(session)).await?;
+                    Box::pin(check_anybody_logs(&self.links, session)).await?;
                 }
                 session.levels().want(level);
                 if !is_pure {
@@ -95,18 +63,12 @@ impl Relay {
                 }
             }
             "server/discover" => return Err(unknown_method(method)),
-            _ if session.implicit_session().is_none() && tasks::is_of_tasks(method) => {
-                // A task that the gateway runs: no upstream is contacted or checked.
-                if let Some(own) = tasks::OwnTask::find(call, session) {
-                    return Ok(RequestRoute::Task(own));
-                }
-                Box::pin(self.check_tasks(session, method)).await?;
-                if method == "tasks/list" {
-                    let list = Box::pin(self.list_tasks(call, session)).await?;
-                    return Ok(RequestRoute::Here(list));
-                }
-                let target = self.own_task_target(call, session)?;
-                return Ok(RequestRoute::One(Box::new(target)));
+            _ if session.implicit_session().is_none() && is_of_tasks(method) => {
+                return Ok(match self.tasks.route(call, session, method).await? {
+                    TaskRoute::Here(own) => RequestRoute::Task(own),
+                    TaskRoute::Listed(list) => RequestRoute::Here(list),
+                    TaskRoute::There(target) => RequestRoute::One(Box::new(target)),
+                });
             }
             _ => {}
         }
@@ -117,25 +79,28 @@ impl Relay {
         {
             return Err(unknown_method(method));
         }
-        let pure = self.is_pure(&call.endpoint);
+        let pure = self.links.views.is_pure(&call.endpoint);
         if pure && session.implicit_session().is_some() {
-            self.check_extension(session, method, known).await?;
+            check_extension(&self.links, session, method, known).await?;
         }
-        if pure && let Some(uri) = uris::odd(call, known) {
+        if pure && let Some(uri) = odd(call, known) {
             // Rare, and larger than the rest.
-            Box::pin(self.check_listed(call, session, &uri)).await?;
+            Box::pin(self.catalog.names.check_listed(call, session, &uri)).await?;
         }
-        let target =
-            if session.implicit_session().is_some() && known.is_some_and(tasks::concerns_one) {
-                self.task_target(call)?
-            } else if pure {
-                self.pure_target(call, known)?
-            } else {
-                if let Some(kind) = known.and_then(|known| known.list) {
-                    return Ok(RequestRoute::List(kind));
-                }
-                self.merged_target(call, session).await?
-            };
+        let about_task = match session.implicit_session() {
+            Some(_) => self.tasks.target(call, known)?,
+            None => None,
+        };
+        let target = if let Some(target) = about_task {
+            target
+        } else if pure {
+            self.pure_target(call, known)?
+        } else {
+            if let Some(kind) = known.and_then(|known| known.list) {
+                return Ok(RequestRoute::List(kind));
+            }
+            self.catalog.names.merged_target(call, session).await?
+        };
         Ok(RequestRoute::One(Box::new(target)))
     }
 
@@ -160,16 +125,20 @@ impl Relay {
         }
         let is_paged = known.is_some_and(MethodRow::is_paged);
         let cursor = if is_paged {
-            self.cursor(call, &upstream)?
+            self.catalog.cursors.opened(call, &upstream)?
         } else {
             None
         };
         let edited = match (cursor.as_deref(), message.param("cursor")) {
             (Some(cursor), _) => Some(message.edit().param("cursor", cursor)),
-            (None, Some(NO_CURSOR)) if is_paged => Some(message.edit().remove_param("cursor")),
+            (None, Some(_)) if is_paged && given_cursor(message).is_none() => {
+                Some(message.edit().remove_param("cursor"))
+            }
             (None, _) => None,
         };
-        let request = edited.map(|edit| self.reparse(edit.finish())).transpose()?;
+        let request = edited
+            .map(|edit| self.edits.parse(edit.finish()))
+            .transpose()?;
         let kind = known.and_then(|known| known.list);
         let page = kind
             .filter(|_| message.has_only_params(&["cursor", "_meta"]))
@@ -184,42 +153,4 @@ impl Relay {
             home: None,
         })
     }
-
-    /// The upstream's cursor inside ours, as JSON text, where the method pages. Spec: SPEC C-40.
-    pub(super) fn cursor(&self, call: &Call, upstream: &str) -> Result<Option<String>, Fault> {
-        let known = methods::lookup(call.message.method().unwrap_or_default());
-        if !known.is_some_and(MethodRow::is_paged) {
-            return Ok(None);
-        }
-        let Some(given) = given_cursor(&call.message) else {
-            return Ok(None);
-        };
-        let context = cursor_context(call, upstream);
-        let opened = json::string(given)
-            .and_then(|text| self.parts.sealer.open(SealPurpose::Cursor, &context, &text))
-            .and_then(|plain| String::from_utf8(plain).ok())
-            .ok_or_else(|| invalid("unknown cursor, list again from the start"))?;
-        Ok(Some(opened))
-    }
-
-    pub(super) fn reparse(&self, bytes: Bytes) -> Result<Message, Fault> {
-        Message::parse(bytes, self.parts.settings.limits.json_depth + 2).map_err(Fault::internal)
-    }
-}
-
-/// The cursor that a client names.
-pub(super) fn given_cursor(message: &Message) -> Option<&str> {
-    message.param("cursor").filter(|given| *given != NO_CURSOR)
-}
-
-pub(super) fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Fault {
-    Fault::downstream(FaultKind::InvalidParams, text)
-}
-
-pub(super) fn unknown_method(method: &str) -> Fault {
-    let method: String = method.chars().take(64).collect();
-    Fault::downstream(
-        FaultKind::UnknownMethod,
-        format!("unknown method {method:?}"),
-    )
 }

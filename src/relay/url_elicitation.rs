@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::ReplySource;
 use super::forward::{Forward, Opened};
-use super::map_reply::tool_failure;
+use super::methods::tools_call;
+use super::refused_links::told_instead;
 use crate::call::{Call, InputOutcome, InputRequest, InputRequests, InputResponse, Reply};
 use crate::fault::Fault;
+use crate::outbound::ReplySource;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::{Era, Message, json, links, methods};
 use crate::store::lists::digest_of;
-use crate::telemetry::metrics::LABELED;
 use crate::translate::project::RevisionProjection;
 
 /// Most rounds of URL elicitations in one call.
@@ -36,12 +36,29 @@ struct RequiredUrl {
     params: Bytes,
 }
 
-impl Forward<'_> {
+impl<'a> Forward<'a> {
+    /// The reply of the upstream, after all URL elicitations that it requires.
+    pub(super) async fn exchange(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+        let reply = self.send_once(opened).await?;
+        if is_required(opened.call(self), &reply) {
+            return Box::pin(self.after_url_elicitations(opened, reply)).await;
+        }
+        Ok(reply)
+    }
+
+    /// Sends the request once.
+    async fn send_once(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+        if self.method() == "tools/call" {
+            return tools_call::send(self, opened).await;
+        }
+        self.send(opened).await
+    }
+
     /// Puts URL elicitations that the upstream requires to the client, and sends the request again after each
     /// round of them.
-    pub(super) async fn after_url_elicitations(
+    async fn after_url_elicitations(
         &self,
-        opened: &Opened<'_>,
+        opened: &Opened<'a>,
         first: Reply,
     ) -> Result<Reply, Fault> {
         let (link, call, target) = (&opened.link, opened.call(self), self.target);
@@ -84,7 +101,7 @@ impl Forward<'_> {
 }
 
 /// Whether the upstream requires URL elicitations (-32042) of a client that supports them.
-pub(super) fn is_required(call: &Call, reply: &Reply) -> bool {
+fn is_required(call: &Call, reply: &Reply) -> bool {
     let Reply::Relayed(message) = reply else {
         return false;
     };
@@ -175,37 +192,6 @@ fn declined(call: &Call, source: &ReplySource, upstream: &str) -> Reply {
     let text =
         format!("the user did not agree to visit the page that upstream \"{upstream}\" needs");
     told_instead(call, source, &text)
-}
-
-/// What a client is told instead of an error -32042 with a link that may not be opened; `None` for any
-/// other reply. Spec: SPEC C-82, C-83.
-pub(super) fn without_bad_links(
-    call: &Call,
-    source: &ReplySource,
-    upstream: &str,
-    message: &Message,
-) -> Option<Reply> {
-    if message.error_code() != Some(URL_ELICITATION_REQUIRED)
-        || message.error_member("data").is_none_or(links::are_links)
-    {
-        return None;
-    }
-    LABELED.upstream_garbage.add(upstream, 1);
-    tracing::warn!(
-        upstream,
-        "an error with a link that may not be opened was refused"
-    );
-    let text = format!(
-        "upstream \"{upstream}\" wants its user to open what is no http or https URL with a host"
-    );
-    Some(told_instead(call, source, &text))
-}
-
-fn told_instead(call: &Call, source: &ReplySource, text: &str) -> Reply {
-    if call.message.method() == Some("tools/call") {
-        return tool_failure(call, source, text);
-    }
-    Reply::Error(format!(r#"{{"code":-32603,"message":{}}}"#, json::quote(text)).into())
 }
 
 #[cfg(test)]

@@ -56,6 +56,19 @@ pub struct CurrentPage {
     pub is_due: bool,
 }
 
+/// A tool call that runs at its upstream, until this is dropped.
+#[derive(Debug)]
+pub struct RunningCall<'a> {
+    lists: &'a ListValidity,
+    upstream: &'a Arc<str>,
+}
+
+impl Drop for RunningCall<'_> {
+    fn drop(&mut self) {
+        self.lists.called(self.upstream);
+    }
+}
+
 impl UpstreamLists {
     fn new(upstream: &Arc<str>) -> Self {
         Self {
@@ -269,6 +282,17 @@ impl ListValidity {
     pub fn called(&self, upstream: &Arc<str>) {
         let now = Some(Instant::now());
         self.at(upstream, |upstream_lists| upstream_lists.called = now);
+    }
+
+    /// Notes that a tool of the upstream is called, from now until the guard is dropped: meanwhile what the upstream
+    /// lists may change without notice, so that an unannounced list is not believed. Not begun before the gateway's
+    /// own look at the tool's declaration, which then could use no list of another session.
+    pub fn calling<'a>(&'a self, upstream: &'a Arc<str>) -> RunningCall<'a> {
+        self.called(upstream);
+        RunningCall {
+            lists: self,
+            upstream,
+        }
     }
 
     /// The upstream said that its `what` (`tools`, `prompts`, `resources`) changed.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{EventStream, NoticeSource, Session, lock};
 use crate::call::{InputOutcome, InputRequest, InputRequests, InputResponse, Notice, NoticeKind};
 use crate::ownership::Ownership;
-use crate::protocol::Message;
+use crate::protocol::{Message, rpc};
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
 /// What the session has asked and not heard of yet. Ids are our own, unique in the session.
@@ -156,9 +156,8 @@ impl Drop for SentRequest<'_> {
 
 /// Says that a question needs no answer any more. Spec: SPEC C-10.
 fn withdrawal(id: u64) -> Notice {
-    let bytes = format!(
-        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id}}}}}"#
-    );
+    let params = format!("{{\"requestId\":{id}}}");
+    let bytes = rpc::notification("notifications/cancelled", &params);
     Notice {
         kind: NoticeKind::Other,
         bytes: bytes.into(),

@@ -211,7 +211,7 @@ impl ModernClientLink {
             return InputOutcome::CannotAsk("the upstream's state is too large".to_owned());
         }
         COUNTERS.questions_asked.add(entries.len() as u64);
-        let server = self.desk.relay.server_info(&self.desk.session);
+        let server = self.desk.relay.opener.server_info(&self.desk.session);
         let shown = entries
             .iter()
             .map(|(key, question)| (key.clone(), question));

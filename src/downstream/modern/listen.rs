@@ -85,7 +85,11 @@ impl Drop for SubscriptionGuard {
         let (service, uris) = (Arc::clone(&self.service), std::mem::take(&mut self.uris));
         let (principal, session) = (Arc::clone(&self.principal), Arc::clone(&self.session));
         self.service.tasks.spawn(async move {
-            service.relay.leave(&principal, &session, &uris).await;
+            service
+                .relay
+                .subscriptions
+                .leave(&principal, &session, &uris)
+                .await;
         });
     }
 }
@@ -155,14 +159,20 @@ impl McpService {
         let until = Instant::now() + self.settings.mcp.connect_wait;
         let resources = async {
             let relay = &self.relay;
-            let mut followed = relay.follow_all(principal, &session, &wanted.uris, until);
+            let mut followed =
+                relay
+                    .subscriptions
+                    .follow_all(principal, &session, &wanted.uris, until);
             while let Some(uri) = followed.next().await {
                 held.uris.push(uri.to_owned());
             }
         };
         let ids = self.followable(tasks.to_vec());
         let tasks = join_all(ids.into_iter().map(async |id| {
-            let following = self.relay.follow_task(principal, &session, &id);
+            let following = self
+                .relay
+                .subscriptions
+                .follow_task(principal, &session, &id);
             let task = tokio::time::timeout_at(until, following).await.ok()??;
             Some((id, task))
         }));
@@ -176,7 +186,7 @@ impl McpService {
         wanted: SubscriptionFilter,
     ) -> Result<OpenSubscription, Fault> {
         let capabilities = &asked.envelope.capabilities;
-        let session = self.relay.implicit_session(
+        let session = self.relay.opener.implicit_session(
             &asked.principal,
             &asked.endpoint,
             capabilities,
@@ -198,7 +208,7 @@ impl McpService {
             uris: Vec::new(),
             _permit: permit,
         };
-        let heard = self.relay.listen_all(&session, &wanted).await;
+        let heard = self.relay.subscriptions.listen_all(&session, &wanted).await;
         let mut honoured = heard.filter.clone();
         let found = self
             .follow(asked, &wanted.tasks, &honoured, &mut held)
@@ -213,9 +223,12 @@ impl McpService {
         }
         let ack = acknowledgement(&subscription.id, &honoured);
         let over = self.end_of_get(&session, &asked.principal);
-        let deaf = self.relay.until_deaf(&session, heard, &honoured);
+        let deaf = self
+            .relay
+            .subscriptions
+            .until_deaf(&session, heard, &honoured);
         subscription.honours(honoured);
-        let server = self.relay.server_info(&session);
+        let server = self.relay.opener.server_info(&session);
         let result = format!(
             r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"{}":{id},"{}":{}}}}}}}"#,
             meta::SUBSCRIPTION_ID,

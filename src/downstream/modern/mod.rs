@@ -48,7 +48,7 @@ use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, MessageKind, Revision, json, methods};
-use crate::relay::RelayFailure;
+use crate::relay::{RelayFailure, modern_notification};
 use crate::session::Session;
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::names::error_type;
@@ -75,7 +75,7 @@ impl McpService {
             }
             // None is defined for this way, and whose call would one cancel? Spec: SPEC M-22.
             MessageKind::Notification => {
-                self.relay.modern_notification(&message);
+                modern_notification(&message);
                 return reply::empty(StatusCode::ACCEPTED);
             }
             MessageKind::Response => {
@@ -181,6 +181,7 @@ impl McpService {
         let session = Arc::clone(&link.desk.session);
         let wants = ExchangePreferences::new(
             self.relay
+                .opener
                 .effective(&asked.envelope.capabilities, &asked.endpoint),
             &asked.envelope,
         );
@@ -236,7 +237,7 @@ impl McpService {
         } else {
             Cow::Owned(without_questions(declared))
         };
-        let session = self.relay.implicit_session(
+        let session = self.relay.opener.implicit_session(
             &asked.principal,
             &asked.endpoint,
             &declared,
@@ -302,7 +303,7 @@ impl McpService {
                 Ok(place) => {
                     let counted = GAUGES.calls_running.enter();
                     let answer = if call.message.method() == Some("server/discover") {
-                        Ok(Reply::Result(service.relay.discover(&session).await))
+                        Ok(Reply::Result(service.relay.opener.discover(&session).await))
                     } else {
                         service.relay.handle(&call, &session).await
                     };
@@ -351,7 +352,7 @@ impl McpService {
             Err(RelayFailure::Fault(fault)) => {
                 log_fault(&fault);
                 let (status, reply) = if is_tool_call(call) {
-                    refusal::of_tool_fault(&fault, || self.relay.server_info(session))
+                    refusal::of_tool_fault(&fault, || self.relay.opener.server_info(session))
                 } else {
                     refusal::of_fault(&fault)
                 };

@@ -216,7 +216,7 @@ impl ModernClientLink {
             .desk
             .request_binding
             .seal(&parking.sealer, &request_state, expires);
-        let server = self.desk.relay.server_info(&self.desk.session);
+        let server = self.desk.relay.opener.server_info(&self.desk.session);
         let open = state.rounds.open.iter();
         let shown = open.map(|(number, open)| (format!("i{number}"), &open.question));
         let result = answers::input_required(shown, &sealed, &server);

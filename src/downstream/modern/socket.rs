@@ -25,6 +25,7 @@ use crate::downstream::channel_dispatch::draining;
 use crate::fault::{Fault, FaultKind};
 use crate::lock::lock;
 use crate::protocol::{Message, MessageKind, RequestId};
+use crate::relay::modern_notification;
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 
@@ -221,7 +222,7 @@ impl McpService {
         // No notification but the cancellation means anything. Spec: SPEC M-22.
         if message.kind() != MessageKind::Request {
             if message.kind() == MessageKind::Notification {
-                self.relay.modern_notification(&message);
+                modern_notification(&message);
             }
             return;
         }

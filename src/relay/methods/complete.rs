@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use crate::call::Reply;
+use crate::outbound::RelayFailure;
 use crate::protocol::{Message, json};
-use crate::relay::RelayFailure;
 use crate::relay::forward::Forward;
 
 /// Values of one completion. Spec: MCP 2025-11-25, server/utilities/completion

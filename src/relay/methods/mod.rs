@@ -6,10 +6,11 @@ mod subscribe;
 mod task;
 pub(super) mod tools_call;
 
-use super::RelayFailure;
 use super::forward::Forward;
-use super::tasks::is_of_tasks;
 use crate::call::Reply;
+use crate::catalog::ListPageKey;
+use crate::outbound::RelayFailure;
+use crate::tasks::is_of_tasks;
 
 /// Answers a request that one upstream handles.
 ///
@@ -25,9 +26,11 @@ pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure>
             Box::pin(subscribe::handle(forward)).await
         }
         "completion/complete" => Box::pin(complete::handle(forward)).await,
-        _ if forward.target.place().is_some() => Box::pin(list::handle(forward)).await,
         method if is_of_tasks(method) => Box::pin(task::handle(forward)).await,
         _ => {
+            if let Some(page) = ListPageKey::of(forward.target) {
+                return Box::pin(list::handle(forward, page)).await;
+            }
             let opened = forward.open(forward.audit()).await?;
             let reply = forward.exchange(&opened).await;
             forward.respond(opened, reply)

@@ -2,9 +2,8 @@
 
 use crate::audit;
 use crate::call::Reply;
-use crate::relay::RelayFailure;
-use crate::relay::forward::{Forward, outcome};
-use crate::relay::route::invalid;
+use crate::outbound::{RelayFailure, invalid, outcome};
+use crate::relay::forward::Forward;
 use crate::session::PendingSubscription;
 
 /// Subscriptions of one session at most.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::protocol::json;
+use crate::protocol::{json, rpc};
 
 /// Bytes of the reason that are sent, as the client may have written it.
 const MAX_REASON: usize = 512;
@@ -11,10 +11,8 @@ const MAX_REASON: usize = 512;
 pub(super) fn of_request(id: u64, reason: &str) -> Bytes {
     let reason = reason.get(..reason.floor_char_boundary(MAX_REASON));
     let reason = json::quote(reason.unwrap_or_default());
-    format!(
-        r#"{{"jsonrpc":"2.0","method":"notifications/cancelled","params":{{"requestId":{id},"reason":{reason}}}}}"#
-    )
-    .into()
+    let params = format!("{{\"requestId\":{id},\"reason\":{reason}}}");
+    rpc::notification("notifications/cancelled", &params).into()
 }
 
 #[cfg(test)]

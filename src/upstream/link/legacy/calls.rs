@@ -18,7 +18,7 @@ use super::wire::LegacyWire;
 use crate::budget::{ReplyLease, ReplyRoom};
 use crate::call::{Call, DownstreamLink, Reply};
 use crate::protocol::meta::{self, BAGGAGE};
-use crate::protocol::{Message, json, methods};
+use crate::protocol::{Message, json, methods, rpc};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::carrier::duplex::DepartureFlag;
@@ -253,9 +253,8 @@ impl LegacyConnection {
     /// Sends one of our own requests with a single parameter; a failure is only logged.
     pub(super) async fn tell(self: &Arc<Self>, method: &str, name: &str, value: &str) {
         let id = self.next_id();
-        let bytes = format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{"{name}":{value}}}}}"#
-        );
+        let params = json::object([(name, value)]);
+        let bytes = rpc::request(id, method, Some(&params));
         let activity = Arc::new(CallActivity::new());
         let (flight, reply) = self.take_off(PendingReply::new(id, &activity));
         let limit = self.settings.upstream.connect_timeout;

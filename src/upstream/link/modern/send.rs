@@ -15,7 +15,7 @@ use crate::cause::chain;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
 use crate::protocol::json::JsonError;
 use crate::protocol::param_headers::ParamHeaders;
-use crate::protocol::{Message, Revision, json, meta, methods};
+use crate::protocol::{Message, Revision, json, meta, methods, rpc};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::http::client::MessageHeaders;
 use crate::upstream::carrier::http::sink::MessageSink;
@@ -228,11 +228,10 @@ impl ModernServerLink {
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
             let params = match &cursor {
-                Some(cursor) => format!(r#"{{"cursor":{cursor}}}"#),
+                Some(cursor) => format!("{{\"cursor\":{cursor}}}"),
                 None => "{}".to_owned(),
             };
-            let text =
-                format!(r#"{{"jsonrpc":"2.0","id":0,"method":"tools/list","params":{params}}}"#);
+            let text = rpc::request(0, "tools/list", Some(&params));
             let request = own(text)?;
             let flight = RunningRequest::new(
                 self.next_id(),

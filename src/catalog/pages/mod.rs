@@ -1,0 +1,217 @@
+//! `ListPages` caches the list pages of upstreams and decides which cached page may answer which session.
+//! A session gets its own pages; a page of another session only if its own would be identical: same
+//! principal, a legacy upstream with `isolation = "shared"`, or a page declared public.
+//! Spec: DESIGN §5 ("Lists are kept…"); SPEC M-80…M-86; BRIDGING §5.4…§5.6.
+
+mod fetch;
+mod revalidate;
+mod shared;
+
+use std::sync::Arc;
+
+use self::fetch::PageFetches;
+pub(crate) use self::fetch::{FetchLeader, FetchOutcome, FetchRole, land};
+pub(crate) use self::shared::SharedPages;
+use super::page_key::{ListPageKey, SharedPageKey};
+use crate::call::{ClientCapabilities, OwnerKey};
+use crate::config::{self, Isolation};
+use crate::outbound::{EditDepth, SessionLinks};
+use crate::protocol::{Era, Revision};
+use crate::session::Session;
+use crate::store::lists::{CachedPage, ListPage};
+use crate::sync::fair_permits::FairPermits;
+use crate::translate::project::{CacheHints, CacheScope};
+use crate::upstream::account::Account;
+use crate::upstream::declaration_cache::DeclarationKey;
+
+/// The pages that upstreams list, for each session those that may answer it.
+#[derive(Debug)]
+pub(crate) struct ListPages {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) edits: EditDepth,
+    pub(crate) shared: SharedPages,
+    /// Single-flight for pages on request.
+    flights: PageFetches,
+    /// For lists that are looked at again.
+    rechecks: Arc<FairPermits<OwnerKey>>,
+}
+
+impl ListPages {
+    pub(super) fn new(
+        links: Arc<SessionLinks>,
+        edits: EditDepth,
+        settings: &config::ListsConfig,
+    ) -> Self {
+        Self {
+            links,
+            edits,
+            shared: SharedPages::new(settings),
+            flights: PageFetches::default(),
+            rechecks: FairPermits::new(revalidate::AT_ONCE),
+        }
+    }
+
+    /// The cached page that may answer this session now.
+    pub(crate) fn held(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        place: ListPageKey<'_>,
+    ) -> Option<CachedPage> {
+        let own = session
+            .list_validity()
+            .current(place.upstream, place.kind, place.cursor, || {
+                session.link(place.upstream)?.notice_feed()
+            });
+        let Some(current) = own.filter(|own| self.shared.is_calm(place, &own.held)) else {
+            return self.adopted(session, place);
+        };
+        if current.is_due {
+            self.recheck_aged(session, place, &current.held);
+        }
+        Some(current.held)
+    }
+
+    /// Adopts a cached page of another session: on a shared upstream always, on a modern one within the
+    /// page's lifetime, otherwise only as the first list of this session.
+    fn adopted(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        place: ListPageKey<'_>,
+    ) -> Option<CachedPage> {
+        let may = |held: &CachedPage| self.may_adopt(session, place, held);
+        let private = self.catalog_key(session, place.upstream);
+        let public = DeclarationKey {
+            account: Account::Common,
+            ..private.clone()
+        };
+        let found = [private, public]
+            .into_iter()
+            .find_map(|key| self.shared.other(key, place).filter(&may))?;
+        Some(self.adopt(session, place, found))
+    }
+
+    /// Whether a cached page of another session may answer this session.
+    pub(crate) fn may_adopt(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+        held: &CachedPage,
+    ) -> bool {
+        let known = session.list_validity();
+        if held.outlives_calls || self.is_shared(session, place.upstream) {
+            let by_calls = !held.outlives_calls;
+            let disturbed = known.disturbed(place.upstream, place.kind, by_calls);
+            disturbed.is_none_or(|at| held.asked > at) && self.shared.is_calm(place, held)
+        } else {
+            known.is_untouched(place.upstream, place.kind) || place.cursor.is_some()
+        }
+    }
+
+    /// Records a page of another session in the list validity of this session, as if this session had fetched it.
+    pub(crate) fn adopt(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        place: ListPageKey<'_>,
+        found: CachedPage,
+    ) -> CachedPage {
+        let held = CachedPage {
+            epoch: None,
+            is_own: false,
+            ..found
+        };
+        let cursor = place.cursor;
+        session
+            .list_validity()
+            .hold(place.upstream, place.kind, cursor, held.clone());
+        self.recheck_where_due(session, place, &held);
+        self.links.open_later(session, place.upstream);
+        held
+    }
+
+    /// Caches a page in `untouched`, for sessions whose upstream is late. Legacy: only a page fetched before the
+    /// session's first tool call or change notice, for all sessions with the same credentials and capabilities.
+    /// Modern: public pages for the same sessions, private ones for the principal (SPEC M-82).
+    fn remember(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+        held: &CachedPage,
+        hints: CacheHints,
+    ) {
+        let key = self.links.knowledge_key(session, place.upstream);
+        let key = if !held.outlives_calls {
+            let known = session.list_validity();
+            if known.disturbed(place.upstream, place.kind, true).is_some() {
+                return;
+            }
+            key
+        } else if hints.scope == CacheScope::Public {
+            key
+        } else {
+            DeclarationKey {
+                account: Account::Principal(session.owner()),
+                ..key
+            }
+        };
+        let page = SharedPageKey::new(key, place);
+        self.shared.untouched.insert(page, held.clone());
+    }
+
+    /// A page [remembered](Self::remember) for sessions like this one, or for a session without capabilities:
+    /// any client may use a list made for a client without capabilities.
+    pub(crate) fn known_elsewhere(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+    ) -> Option<CachedPage> {
+        let alike = self.links.knowledge_key(session, place.upstream);
+        let own = DeclarationKey {
+            account: Account::Principal(session.owner()),
+            ..alike.clone()
+        };
+        let plain = DeclarationKey {
+            offer: Revision::LATEST_LEGACY,
+            capabilities: ClientCapabilities::none().fingerprint(),
+            ..alike.clone()
+        };
+        let mut keys = [own, alike, plain].into_iter();
+        keys.find_map(|key| self.shared.untouched.get(&SharedPageKey::new(key, place)))
+    }
+
+    /// The page behind `held`, unless its bytes were evicted.
+    pub(crate) fn page(&self, held: &CachedPage) -> Option<Arc<ListPage>> {
+        self.shared.lists.page(&held.digest)
+    }
+
+    /// Cache key of the lists of this session: private to its principal, except on a legacy upstream with
+    /// `isolation = "shared"`. A modern upstream declares by itself which lists are public (SPEC M-82).
+    pub(crate) fn catalog_key(&self, session: &Session, upstream: &Arc<str>) -> DeclarationKey {
+        let key = self.links.knowledge_key(session, upstream);
+        let all = self.is_shared(session, upstream) && self.known_era(&key) == Some(Era::Legacy);
+        DeclarationKey {
+            account: account_of(session, all),
+            ..key
+        }
+    }
+
+    fn known_era(&self, key: &DeclarationKey) -> Option<Era> {
+        Some(self.links.declarations.last(key)?.revision.era())
+    }
+
+    /// Whether all principals get the same of an upstream, over one session.
+    fn is_shared(&self, session: &Session, upstream: &str) -> bool {
+        let upstreams = &self.links.upstreams;
+        let settings = upstreams.settings(upstream);
+        settings.is_some_and(|settings| settings.isolation == Isolation::Shared)
+            && upstreams.account(upstream, session.owner()) == Account::Common
+    }
+}
+
+/// The account of a cached list: the principal's, unless the list is public.
+fn account_of(session: &Session, public: bool) -> Account {
+    if public {
+        Account::Common
+    } else {
+        Account::Principal(session.owner())
+    }
+}

@@ -1,0 +1,299 @@
+//! `SessionLinks`: the link of a session to each of its upstreams, and what the upstream declares.
+//! Spec: DESIGN §5 (knowledge), §6.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+
+use super::EMPTY;
+use super::missing::{left_out, not_ready};
+use super::view::EndpointViews;
+use crate::call::{Notice, NoticeIntake, NullIntake, ServerDeclaration, UpstreamLink};
+use crate::config::Config;
+use crate::fault::{Fault, FaultKind};
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::session::{NoticeSource, Session};
+use crate::telemetry::metrics::LABELED;
+use crate::translate::merge::MergedMember;
+use crate::upstream::declaration_cache::{DeclarationCache, DeclarationKey};
+use crate::upstream::{ClientContext, Upstreams};
+
+/// Capabilities presumed for an upstream that has not declared any yet.
+const PRESUMED: &str = r#"{"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
+
+/// Makes what takes the messages that an upstream sends a session outside any call.
+pub(crate) trait IntakeFactory: std::fmt::Debug + Send + Sync {
+    /// The intake of `session` for `upstream`.
+    fn intake(&self, session: &Arc<Session>, upstream: &Arc<str>) -> Arc<dyn NoticeIntake>;
+}
+
+/// The links of sessions to their upstreams.
+#[derive(Debug)]
+pub(crate) struct SessionLinks {
+    pub(crate) upstreams: Arc<Upstreams>,
+    pub(crate) declarations: DeclarationCache,
+    pub(crate) views: EndpointViews,
+    /// For what goes on in the background.
+    pub(crate) spawner: TaskSpawner,
+    /// `mcp.connect_wait`.
+    pub(crate) connect_wait: Duration,
+    intakes: Weak<dyn IntakeFactory>,
+}
+
+impl SessionLinks {
+    pub(crate) fn new(
+        settings: &Config,
+        upstreams: Arc<Upstreams>,
+        spawner: TaskSpawner,
+        intakes: Weak<dyn IntakeFactory>,
+    ) -> Self {
+        Self {
+            upstreams,
+            declarations: DeclarationCache::default(),
+            views: EndpointViews::new(settings),
+            spawner,
+            connect_wait: settings.mcp.connect_wait,
+            intakes,
+        }
+    }
+
+    /// The session's link to an upstream, made when there is none yet.
+    ///
+    /// # Errors
+    /// There is no such upstream, or the session has ended.
+    pub(crate) fn link(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+    ) -> Result<Arc<dyn UpstreamLink>, Fault> {
+        if let Some(link) = session.link(upstream) {
+            return Ok(link);
+        }
+        let client = self.client(session, upstream);
+        let made = self.upstreams.link(upstream, client).ok_or_else(|| {
+            Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
+        })?;
+        let link = session.link_or(upstream, || Arc::clone(&made));
+        // Lost the race to another call, or the session has ended: release the lease of a shared link.
+        if link.as_ref().is_none_or(|link| !Arc::ptr_eq(link, &made)) {
+            self.spawner.spawn(async move { made.close().await });
+        }
+        let link = link.ok_or_else(|| {
+            Fault::downstream(
+                FaultKind::UnknownSession,
+                "the session has ended, initialize again",
+            )
+        })?;
+        session.tell_links();
+        Ok(link)
+    }
+
+    /// The client context of the session at an upstream.
+    pub(crate) fn client(&self, session: &Arc<Session>, upstream: &Arc<str>) -> ClientContext {
+        // Without a gateway there is no client to tell.
+        let intake = self.intakes.upgrade().map_or_else(
+            || Arc::new(NullIntake) as Arc<dyn NoticeIntake>,
+            |intakes| intakes.intake(session, upstream),
+        );
+        ClientContext {
+            owner: session.owner(),
+            session: session.key(),
+            capabilities: self.upstreams.declarable(upstream, &session.capabilities),
+            client_info: session.client_info.clone(),
+            offer: session.revision,
+            intake,
+        }
+    }
+
+    /// Opens an upstream in the background for a session answered from another session's page, so that
+    /// change notices reach the session as if it had sent the list request.
+    pub(crate) fn open_later(&self, session: &Arc<Session>, upstream: &Arc<str>) {
+        if let Ok(link) = self.link(session, upstream)
+            && link.declared().is_none()
+        {
+            self.spawner.spawn_service(async move {
+                drop(link.open().await);
+            });
+        }
+    }
+
+    /// Opens a link in a background task, so that the handshake continues if the caller is dropped.
+    async fn open_aside(
+        &self,
+        link: Arc<dyn UpstreamLink>,
+    ) -> Result<Arc<ServerDeclaration>, Fault> {
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        self.spawner.spawn_service(async move {
+            drop(sender.send(link.open().await));
+        });
+        receiver.await.map_err(Fault::internal)?
+    }
+
+    /// Declaration of an upstream to this session: cached, or requested now on the session's own link
+    /// within `wait`. A slower handshake continues in the background.
+    ///
+    /// # Errors
+    /// The upstream cannot be reached, or not in time.
+    pub(crate) async fn learn(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        wait: Option<Duration>,
+    ) -> Result<Arc<ServerDeclaration>, Fault> {
+        let key = self.knowledge_key(session, upstream);
+        if let Some(known) = self.declarations.get(&key) {
+            return Ok(known);
+        }
+        let link = self.link(session, upstream)?;
+        let declared = match wait {
+            None => link.open().await?,
+            Some(_) if self.is_in_vain(session, upstream) => {
+                return Err(not_ready(&self.upstreams, upstream));
+            }
+            Some(wait) => {
+                let opened = tokio::time::timeout(wait, self.open_aside(link)).await;
+                opened.map_err(|_| not_ready(&self.upstreams, upstream))??
+            }
+        };
+        self.declarations.learn(key, &declared);
+        Ok(declared)
+    }
+
+    /// Declaration of the only upstream of an endpoint, without the shortcut for stuck upstreams: a merged
+    /// answer that went out without the upstream is no reason to skip it here.
+    ///
+    /// # Errors
+    /// The upstream cannot be reached.
+    pub(crate) async fn learn_alone(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+    ) -> Result<Arc<ServerDeclaration>, Fault> {
+        let key = self.knowledge_key(session, upstream);
+        if let Some(known) = self.declarations.get(&key) {
+            return Ok(known);
+        }
+        let link = self.link(session, upstream)?;
+        let declared = self.open_aside(link).await?;
+        self.declarations.learn(key, &declared);
+        Ok(declared)
+    }
+
+    /// Substitute for the declaration of a late upstream, since a legacy client learns capabilities only once:
+    /// the last declaration; for an upstream never seen before, `PRESUMED`, harmless if wrong; for a failing
+    /// upstream `None`.
+    pub(crate) fn presumed(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+    ) -> Option<Arc<ServerDeclaration>> {
+        let last = self
+            .declarations
+            .last(&self.knowledge_key(session, upstream));
+        let is_new = !self.upstreams.is_failing(upstream);
+        last.or_else(|| {
+            let capabilities = Bytes::from_static(PRESUMED.as_bytes());
+            let declared = ServerDeclaration::new(session.revision, capabilities, EMPTY, None);
+            is_new.then(|| Arc::new(declared))
+        })
+    }
+
+    /// The fresh declaration of an upstream to this session, if it is cached.
+    pub(crate) fn known(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+    ) -> Option<Arc<ServerDeclaration>> {
+        self.declarations
+            .get(&self.knowledge_key(session, upstream))
+    }
+
+    /// Cache key of what an upstream declares to this session.
+    pub(crate) fn knowledge_key(&self, session: &Session, upstream: &Arc<str>) -> DeclarationKey {
+        let capabilities = self.upstreams.declarable(upstream, &session.capabilities);
+        DeclarationKey {
+            upstream: Arc::clone(upstream),
+            offer: session.revision,
+            capabilities: capabilities.fingerprint(),
+            account: self.upstreams.account(upstream, session.owner()),
+        }
+    }
+
+    /// What every upstream of the session declares, each waited for as long as `wait` says.
+    pub(crate) async fn members(
+        &self,
+        session: &Arc<Session>,
+        wait: impl Fn(&Arc<str>) -> Duration,
+    ) -> Vec<MergedMember> {
+        let wait = &wait;
+        let all = session
+            .endpoint
+            .upstreams
+            .iter()
+            .map(|upstream| async move {
+                let declared = self.learn(session, upstream, Some(wait(upstream))).await;
+                let missing = match &declared {
+                    Ok(_) => self.why_doubtful(session, upstream),
+                    Err(fault) => Some(self.why_missing(session, upstream, Some(fault))),
+                };
+                MergedMember {
+                    upstream: Arc::clone(upstream),
+                    declared: self.or_left_out(upstream, declared),
+                    missing,
+                }
+            });
+        join_all(all).await
+    }
+
+    /// Whether an upstream of the session declares what `has` looks for. None is waited for longer than
+    /// `mcp.connect_wait`, and not at all where one that is known already does.
+    pub(crate) async fn any_declares(
+        &self,
+        session: &Arc<Session>,
+        has: impl Fn(&ServerDeclaration) -> bool,
+    ) -> bool {
+        let is_known = |upstream: &Arc<str>| {
+            let known = self.known(session, upstream);
+            known.is_some_and(|declared| has(&declared))
+        };
+        if session.endpoint.upstreams.iter().any(is_known) {
+            return true;
+        }
+        let members = self.members(session, |_| self.connect_wait).await;
+        let mut declared = members.iter().filter_map(|one| one.declared.as_deref());
+        declared.any(has)
+    }
+
+    /// What is known of an upstream; notes why nothing is.
+    pub(crate) fn or_left_out(
+        &self,
+        upstream: &Arc<str>,
+        declared: Result<Arc<ServerDeclaration>, Fault>,
+    ) -> Option<Arc<ServerDeclaration>> {
+        if let Err(fault) = &declared {
+            LABELED.upstream_skipped.add(upstream, 1);
+            left_out(&self.upstreams, upstream, "discovery", fault);
+        }
+        declared.ok()
+    }
+
+    /// Whether clients are told of changed lists of an upstream.
+    pub(crate) fn tells_changes(&self, upstream: &str) -> bool {
+        let settings = self.upstreams.settings(upstream);
+        settings.is_none_or(|settings| settings.list_changed)
+    }
+
+    /// Sends the client `list_changed` of one list of an upstream, unless it is switched off.
+    pub(crate) fn tell_changed(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        what: &'static str,
+    ) {
+        if self.tells_changes(upstream) {
+            session.tell(Notice::list_changed(what), NoticeSource::of(upstream));
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! A task that a call waits for: dropping the wait cancels the task upstream.
+//! Spec: SPEC C-11; BRIDGING §3.7, §3.8.
+
+use std::sync::Arc;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use super::request::request;
+use crate::call::{Call, Reply, UpstreamLink};
+use crate::cause::chain;
+use crate::fault::Fault;
+use crate::outbound::InternalCall;
+use crate::runtime::lifecycle::TaskSpawner;
+
+/// A running task. Dropping the value before [`over`](Self::over) cancels the task upstream.
+#[derive(Debug)]
+pub(super) struct CancelOnDrop {
+    link: Arc<dyn UpstreamLink>,
+    /// The call as handed to the upstream; questions and notifications on it reach the client.
+    call: Call,
+    /// As the upstream calls it.
+    id: String,
+    tasks: TaskSpawner,
+    is_over: bool,
+    /// The link is there to cancel it, also when the session has ended.
+    last_word: TaskTrackerToken,
+}
+
+impl CancelOnDrop {
+    /// A task that was begun in the session of this word.
+    pub(super) fn new(
+        link: &Arc<dyn UpstreamLink>,
+        call: Call,
+        id: &str,
+        last_word: TaskTrackerToken,
+        tasks: &TaskSpawner,
+    ) -> Self {
+        Self {
+            link: Arc::clone(link),
+            call,
+            id: id.to_owned(),
+            tasks: tasks.clone(),
+            is_over: false,
+            last_word,
+        }
+    }
+
+    pub(super) fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// Its upstream is done with it: there is nothing left to cancel.
+    pub(super) fn over(mut self) {
+        self.is_over = true;
+    }
+
+    /// Sends a request about the task; `more` are further members of its parameters, each with a
+    /// comma before it.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request, not the task.
+    pub(super) async fn send(&self, method: &str, more: &str) -> Result<Reply, Fault> {
+        let request = request(method, &self.id, more)?;
+        self.link.call(&request, &self.call).await
+    }
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let Ok(request) = request("tasks/cancel", &self.id, "") else {
+            return;
+        };
+        let link = Arc::clone(&self.link);
+        let call = Call {
+            link: InternalCall::declaring(self.call.link.capabilities().clone()),
+            cancel: CancellationToken::new(),
+            resumption: None,
+            ..self.call.clone()
+        };
+        let last_word = self.last_word.clone();
+        self.tasks.spawn(async move {
+            if let Err(fault) = link.call(&request, &call).await {
+                tracing::debug!(upstream = %link.upstream(), error = chain(&fault), "a task was not cancelled");
+            }
+            drop(last_word);
+        });
+    }
+}

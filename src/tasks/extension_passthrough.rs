@@ -1,0 +1,145 @@
+//! Tasks of the extension between modern clients and modern upstreams: the ids that a client sees
+//! are sealed handles which name the upstream, for the client that got them alone.
+//! Spec: SPEC K-10 to K-19, M-10; BRIDGING §3.8, §4.1.
+
+use std::sync::Arc;
+
+use super::request::is_task;
+use super::sealed::SealedTask;
+use crate::call::Call;
+use crate::fault::{Fault, FaultKind};
+use crate::outbound::{EditDepth, SessionLinks, UpstreamTarget, invalid};
+use crate::protocol::{Era, Message, input_request_rules, json};
+use crate::seal::{SealPurpose, Sealer};
+use crate::session::{Session, SessionRegistry};
+use crate::store::events::SessionKey;
+use crate::telemetry::metrics::LABELED;
+
+/// Upstream of a task, its task id there, and the session of the `ImplicitSession` that owns it, if any.
+type OwnedTask = (Arc<str>, String, Option<Arc<Session>>);
+
+/// Seals the ids of tasks for clients that know the extension, and opens them again.
+#[derive(Debug)]
+pub(crate) struct TaskHandles {
+    pub(super) links: Arc<SessionLinks>,
+    pub(super) sealer: Arc<Sealer>,
+    pub(super) sessions: Arc<SessionRegistry>,
+    pub(super) edits: EditDepth,
+}
+
+impl TaskHandles {
+    /// Where a request about a task goes: to the upstream that runs it.
+    pub(super) fn target(&self, call: &Call) -> Result<UpstreamTarget, Fault> {
+        let given = call
+            .message
+            .param_str("taskId")
+            .ok_or_else(|| invalid("params.taskId must be a string"))?;
+        let (upstream, task, home) = self
+            .open(call, &given)
+            .ok_or_else(|| invalid("there is no such task here"))?;
+        let edited = call.message.edit().param("taskId", json::quote(&task));
+        Ok(UpstreamTarget {
+            request: Some(self.edits.parse(edited.finish())?),
+            page: None,
+            view: self.links.views.of(&call.endpoint, &upstream),
+            shown: Some(given.into_owned()),
+            name: Some(task),
+            home,
+            upstream,
+        })
+    }
+
+    /// A result with the id of its task as the client may know it.
+    ///
+    /// # Errors
+    /// When the upstream's id is too long to be carried.
+    pub(crate) fn show(
+        &self,
+        call: &Call,
+        target: &UpstreamTarget,
+        message: Message,
+    ) -> Result<Message, Fault> {
+        let method = call.message.method().unwrap_or_default();
+        let creates =
+            method == "tools/call" && message.result_member("resultType") == Some("\"task\"");
+        if call.revision.era() == Era::Legacy || !(creates || is_task(method)) {
+            return Ok(message);
+        }
+        // Spec: SPEC C-82, K-14.
+        let asked = message.result_member("inputRequests");
+        if let Some(flaw) = asked.and_then(input_request_rules::flaw_among) {
+            LABELED.upstream_garbage.add(&target.upstream, 1);
+            let text = format!(
+                "upstream \"{}\" asks what no client may be asked: {flaw}",
+                target.upstream
+            );
+            return Err(Fault::upstream(FaultKind::UpstreamInvalid, text));
+        }
+        let mut edit = message.edit();
+        // Spec: SPEC K-19.
+        if !creates {
+            edit = edit.result_member("resultType", "\"complete\"");
+        }
+        if let Some(task) = message.result_member("taskId").and_then(json::string) {
+            // A known task keeps its handle.
+            let known = target
+                .shown
+                .as_ref()
+                .filter(|_| target.name.as_deref() == Some(&*task));
+            let handle = match known {
+                Some(handle) if !creates => handle.clone(),
+                _ => self.seal(call, &target.upstream, &task, None)?,
+            };
+            edit = edit.result_member("taskId", json::quote(&handle));
+        }
+        self.edits.parse(edit.finish())
+    }
+
+    /// Seals the handle of a task of `upstream`; `home` is the `ImplicitSession` whose upstream session owns the task,
+    /// if any.
+    ///
+    /// # Errors
+    /// When the upstream's id is too long to be carried.
+    pub(super) fn seal(
+        &self,
+        call: &Call,
+        upstream: &Arc<str>,
+        task: &str,
+        home: Option<SessionKey>,
+    ) -> Result<String, Fault> {
+        let task = SealedTask {
+            upstream: (&**upstream).into(),
+            id: task.to_owned(),
+            home: home.map(|key| (self.sessions.ownership(), key)),
+        };
+        let handle = task.seal(&self.sealer, &task_context(call));
+        if handle.len() <= SealPurpose::Task.max_len() {
+            return Ok(handle);
+        }
+        LABELED.upstream_garbage.add(upstream, 1);
+        Err(Fault::upstream(
+            FaultKind::UpstreamInvalid,
+            format!("upstream \"{upstream}\" began a task whose id is too long to be used"),
+        ))
+    }
+
+    /// Opens a task handle: upstream and task id; `None` for a handle not issued to this client.
+    pub(super) fn open(&self, call: &Call, given: &str) -> Option<OwnedTask> {
+        let task = SealedTask::open(&self.sealer, &task_context(call), given)?;
+        let mut shown = call.endpoint.upstreams.iter();
+        let upstream = shown.find(|upstream| ***upstream == *task.upstream)?;
+        let home = match task.home {
+            None => None,
+            // With its session a task is gone.
+            Some((owner, key)) => Some(self.sessions.live_implicit_session(owner, key)?),
+        };
+        Some((Arc::clone(upstream), task.id, home))
+    }
+}
+
+/// Seal context of a task handle: endpoint and binding of the caller (SPEC K-18, A-30).
+fn task_context(call: &Call) -> Vec<u8> {
+    let mut context = call.endpoint.seal_context();
+    context.extend_from_slice(call.principal.binding().bytes());
+    context
+}

@@ -1,0 +1,194 @@
+//! What a task of the extension wants to know, put to the client of the call that waits for it.
+//! Spec: SPEC K-14, M-62; BRIDGING §3.2, §3.8.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::call::{DownstreamLink, InputOutcome, InputRequest, InputRequests, InputResponse};
+use crate::protocol::input_request_rules;
+use crate::protocol::json::{self, ObjectWriter};
+use crate::translate::task::state::UpstreamTask;
+
+/// Questions that one task may put.
+const MAX_QUESTIONS: usize = 64;
+
+/// The keys of the questions that were put; each is put once, however often it is shown.
+#[derive(Debug, Default)]
+pub(super) struct AskedInputs(HashSet<String>);
+
+impl AskedInputs {
+    /// The questions that were not put yet.
+    ///
+    /// # Errors
+    /// A sentence about why they cannot be answered.
+    pub(super) fn fresh(
+        &mut self,
+        state: &UpstreamTask<'_>,
+        link: &dyn DownstreamLink,
+    ) -> Result<Vec<(String, InputRequest)>, String> {
+        let requests = state.member("inputRequests").unwrap_or("{}");
+        let members = json::members(requests).map_err(|error| format!("inputRequests: {error}"))?;
+        let mut fresh = Vec::new();
+        for (key, text) in members {
+            if self.0.contains(&*key) {
+                continue;
+            }
+            if self.0.len() >= MAX_QUESTIONS {
+                return Err("it keeps asking for more".to_owned());
+            }
+            let question = question(text).ok_or("a question without a method")?;
+            if let Some(missing) = missing(&question, link) {
+                let missing: String = missing.chars().take(64).collect();
+                return Err(format!(
+                    "it asks for {missing}, which this client did not offer"
+                ));
+            }
+            if let Some(flaw) = input_request_rules::flaw(&question.method, question.params_text())
+            {
+                return Err(format!("of what it asks, {flaw}"));
+            }
+            let question = link.capabilities().fitted(question);
+            self.0.insert(key.clone().into_owned());
+            fresh.push((key.into_owned(), question));
+        }
+        Ok(fresh)
+    }
+}
+
+/// Asks the client, with the timeout `limit`; returns the JSON text of `inputResponses`.
+///
+/// # Errors
+/// A sentence about why there are no answers.
+pub(super) async fn ask(
+    link: &dyn DownstreamLink,
+    entries: Vec<(String, InputRequest)>,
+    limit: Duration,
+) -> Result<String, String> {
+    let methods: Vec<(String, String)> = entries
+        .iter()
+        .map(|(key, question)| (key.clone(), question.method.clone()))
+        .collect();
+    let round = InputRequests {
+        entries,
+        limit: Some(limit),
+        carry: None,
+    };
+    let answers = match link.ask(round).await {
+        InputOutcome::Answered(answers) => answers,
+        InputOutcome::CannotAsk(missing) => return Err(missing),
+        InputOutcome::Unanswered => return Err("the client did not answer".to_owned()),
+        InputOutcome::Suspended(_) => {
+            return Err("the client cannot be asked in mid-call".to_owned());
+        }
+    };
+    responses(&methods, &answers)
+}
+
+/// A refused elicitation becomes `"action":"cancel"`; sampling and roots have no equivalent, so they fail.
+fn responses(
+    methods: &[(String, String)],
+    answers: &[(String, InputResponse)],
+) -> Result<String, String> {
+    let mut responses = ObjectWriter::default();
+    for (key, method) in methods {
+        let answer = answers.iter().find(|(known, _)| known == key);
+        let text = match answer.map(|(_, answer)| answer) {
+            // Spec: SPEC C-71.
+            Some(InputResponse::Result(result))
+                if method == "roots/list" && !input_request_rules::are_files(result) =>
+            {
+                return Err("the client's roots are no file: URIs".to_owned());
+            }
+            Some(InputResponse::Result(result)) => String::from_utf8_lossy(result).into_owned(),
+            _ if method == "elicitation/create" => r#"{"action":"cancel"}"#.to_owned(),
+            _ => return Err(format!("the client did not answer {method}")),
+        };
+        responses.member(key, &text);
+    }
+    Ok(responses.finish())
+}
+
+fn question(text: &str) -> Option<InputRequest> {
+    let method = json::string(json::member(text, "method")?)?.into_owned();
+    let params = json::member(text, "params").filter(|text| text.starts_with('{'));
+    Some(InputRequest {
+        method,
+        params: params.map(|text| Bytes::copy_from_slice(text.as_bytes())),
+    })
+}
+
+fn missing(question: &InputRequest, link: &dyn DownstreamLink) -> Option<String> {
+    link.capabilities()
+        .missing(&question.method, question.params_text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::ClientCapabilities;
+    use crate::outbound::InternalCall;
+
+    fn fresh(inputs: &mut AskedInputs, offered: &'static str) -> Result<Vec<String>, String> {
+        let task = r#"{"taskId":"a","status":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"?"}}}}"#;
+        let offered = ClientCapabilities::read(Bytes::from_static(offered.as_bytes()));
+        let link = InternalCall::declaring(offered);
+        let found = inputs.fresh(&UpstreamTask::read(task).unwrap(), &*link)?;
+        Ok(found.into_iter().map(|(key, _)| key).collect())
+    }
+
+    // SPEC K-14.
+    #[test]
+    fn a_question_is_put_once_however_often_it_is_shown() {
+        let mut inputs = AskedInputs::default();
+        let offered = r#"{"elicitation":{}}"#;
+        assert_eq!(fresh(&mut inputs, offered).unwrap(), ["q"]);
+        assert!(fresh(&mut inputs, offered).unwrap().is_empty());
+    }
+
+    // SPEC M-62.
+    #[test]
+    fn what_the_client_did_not_offer_is_not_asked() {
+        let refused = fresh(&mut AskedInputs::default(), "{}").unwrap_err();
+        assert!(refused.contains("elicitation/create"), "{refused}");
+    }
+
+    // SPEC C-81.
+    #[test]
+    fn a_form_of_several_levels_is_not_asked() {
+        let form = r#"{"requestedSchema":{"properties":{"a":{"type":"object"}}}}"#;
+        let task = format!(
+            r#"{{"taskId":"a","status":"input_required","inputRequests":{{"q":{{"method":"elicitation/create","params":{form}}}}}}}"#
+        );
+        let offered = ClientCapabilities::read(Bytes::from_static(br#"{"elicitation":{}}"#));
+        let link = InternalCall::declaring(offered);
+        let refused = AskedInputs::default().fresh(&UpstreamTask::read(&task).unwrap(), &*link);
+        assert!(refused.unwrap_err().contains("flat"));
+    }
+
+    // SPEC C-71.
+    #[test]
+    fn roots_that_are_no_files_are_no_answer() {
+        let asked = [("k".to_owned(), "roots/list".to_owned())];
+        let given = |uri: &str| {
+            let roots = format!(r#"{{"roots":[{{"uri":"{uri}"}}]}}"#);
+            responses(
+                &asked,
+                &[("k".to_owned(), InputResponse::Result(roots.into()))],
+            )
+        };
+        assert!(given("file:///a").is_ok());
+        assert!(given("https://a.test/").is_err());
+    }
+
+    #[test]
+    fn only_a_form_can_be_left_unanswered() {
+        let of = |method: &str| [("k".to_owned(), method.to_owned())];
+        assert_eq!(
+            responses(&of("elicitation/create"), &[]).unwrap(),
+            r#"{"k":{"action":"cancel"}}"#
+        );
+        assert!(responses(&of("sampling/createMessage"), &[]).is_err());
+    }
+}

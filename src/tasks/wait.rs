@@ -1,0 +1,211 @@
+//! The wait for the end of a task, in either design. Spec: SPEC K-03, K-04, K-12 to K-14.
+
+use std::borrow::Cow;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::cancel_on_drop::CancelOnDrop;
+use super::inputs::{self, AskedInputs};
+use super::polling::PollPace;
+use crate::call::Reply;
+use crate::fault::{Fault, FaultKind};
+use crate::protocol::{Message, json, meta, rpc};
+use crate::translate::task::state::{TaskDialect, TaskStatus, UpstreamTask};
+
+/// How often in a row a task may be out of reach before it is given up.
+const MAX_MISSES: u32 = 3;
+
+/// How the wait for a task ends.
+pub(super) enum WaitEnd {
+    /// With the response that the call would have had.
+    Reply(Reply),
+    /// The upstream gave the task up.
+    Cancelled,
+    /// The task asked a question that has no answer; the task still runs.
+    Unanswered(String),
+}
+
+/// A task that is waited for.
+pub(super) struct TaskWait<'a> {
+    pub(super) task: &'a CancelOnDrop,
+    pub(super) upstream: &'a Arc<str>,
+    /// For one round of questions.
+    pub(super) ask_timeout: Duration,
+}
+
+impl TaskWait<'_> {
+    /// Waits for the end of the task, however long that takes.
+    ///
+    /// # Errors
+    /// When the upstream is gone, or knows the task no more in a way that says so.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the task as it is.
+    pub(super) async fn for_end(
+        &self,
+        design: TaskDialect,
+        pace: &mut PollPace,
+    ) -> Result<WaitEnd, Fault> {
+        match design {
+            TaskDialect::Legacy => self.for_result(pace).await,
+            TaskDialect::Extension => self.for_state(pace).await,
+        }
+    }
+
+    /// The request for the result of a legacy task waits for it, and what the task asks comes along
+    /// with it.
+    async fn for_result(&self, pace: &mut PollPace) -> Result<WaitEnd, Fault> {
+        loop {
+            let reply = tokio::select! {
+                reply = self.task.send("tasks/result", "") => reply,
+                never = self.report(pace) => match never {},
+            };
+            match reply {
+                // `tasks/result` hit the idle timeout of a call: wait on, if the upstream still knows the task.
+                Err(fault) if fault.kind == FaultKind::UpstreamTimeout => {
+                    let known = self.task.send("tasks/get", "").await?;
+                    if known.error().is_some() {
+                        return Err(fault);
+                    }
+                }
+                reply => return Ok(WaitEnd::Reply(unmarked(reply?))),
+            }
+        }
+    }
+
+    /// Tells the caller how a legacy task is getting on, as long as that can be found out.
+    async fn report(&self, pace: &mut PollPace) -> Infallible {
+        while pace.is_followed() {
+            pace.wait().await;
+            let Ok(reply) = self.task.send("tasks/get", "").await else {
+                break;
+            };
+            let Some(state) = reply.result().and_then(UpstreamTask::read) else {
+                break;
+            };
+            pace.note(&state, &*self.task.call().link);
+        }
+        std::future::pending().await
+    }
+
+    /// A task of the extension is looked after until it shows its end.
+    async fn for_state(&self, pace: &mut PollPace) -> Result<WaitEnd, Fault> {
+        let mut inputs = AskedInputs::default();
+        let mut misses = 0;
+        loop {
+            pace.wait().await;
+            let reply = match self.task.send("tasks/get", "").await {
+                Err(fault) if is_passing(&fault) && misses < MAX_MISSES => {
+                    misses += 1;
+                    continue;
+                }
+                reply => reply?,
+            };
+            misses = 0;
+            // An error to `tasks/get` (the upstream no longer knows the task) is the outcome.
+            if reply.error().is_some() {
+                return Ok(WaitEnd::Reply(reply));
+            }
+            let state = reply.result().and_then(UpstreamTask::read);
+            let state = state.ok_or_else(|| self.lost_track())?;
+            pace.note(&state, &*self.task.call().link);
+            match state.status {
+                TaskStatus::Working => {}
+                TaskStatus::InputRequired => {
+                    if let Err(why) = self.answer(&state, &mut inputs).await? {
+                        return Ok(WaitEnd::Unanswered(why));
+                    }
+                }
+                TaskStatus::Completed => return self.outcome(&state, "result"),
+                TaskStatus::Failed => return self.outcome(&state, "error"),
+                TaskStatus::Cancelled => return Ok(WaitEnd::Cancelled),
+            }
+        }
+    }
+
+    /// Puts what the task wants to know to the client and passes the answers on; why there are none
+    /// otherwise.
+    async fn answer(
+        &self,
+        state: &UpstreamTask<'_>,
+        inputs: &mut AskedInputs,
+    ) -> Result<Result<(), String>, Fault> {
+        let link = &*self.task.call().link;
+        let fresh = match inputs.fresh(state, link) {
+            Ok(fresh) if fresh.is_empty() => return Ok(Ok(())),
+            Ok(fresh) => fresh,
+            Err(why) => return Ok(Err(why)),
+        };
+        let responses = match inputs::ask(link, fresh, self.ask_timeout).await {
+            Ok(responses) => responses,
+            Err(why) => return Ok(Err(why)),
+        };
+        let more = format!(r#","inputResponses":{responses}"#);
+        let reply = self.task.send("tasks/update", &more).await?;
+        // A refused `tasks/update` ends the wait: the task needs these answers, and a client is asked only once.
+        Ok(match reply.error() {
+            Some(error) => Err(refused(error)),
+            None => Ok(()),
+        })
+    }
+
+    /// The outcome of the task, as the response that a plain call would have got.
+    fn outcome(&self, state: &UpstreamTask<'_>, name: &str) -> Result<WaitEnd, Fault> {
+        let outcome = state.member(name).filter(|text| text.starts_with('{'));
+        let outcome = outcome.ok_or_else(|| self.lost_track())?;
+        let text = rpc::response(0, name, outcome);
+        let message = Message::parse(text.into(), json::MAX_DEPTH);
+        let message = message.map_err(|error| self.lost_track().caused_by(error))?;
+        Ok(WaitEnd::Reply(Reply::Relayed(message)))
+    }
+
+    fn lost_track(&self) -> Fault {
+        let upstream = self.upstream;
+        let text = format!("upstream \"{upstream}\" does not say what became of a task");
+        Fault::upstream(FaultKind::UpstreamInvalid, text)
+    }
+}
+
+/// Why answers did not help; `error` is JSON text.
+fn refused(error: &str) -> String {
+    let message = json::member(error, "message").and_then(json::string);
+    let message: String = message.unwrap_or_default().chars().take(200).collect();
+    format!("it refused what the client answered: {message}")
+}
+
+/// The result without the mark of a task that its reader knows nothing of (SPEC K-03).
+pub(super) fn unmarked(reply: Reply) -> Reply {
+    let Reply::Relayed(message) = &reply else {
+        return reply;
+    };
+    let members = message
+        .result_member("_meta")
+        .and_then(|meta| json::members(meta).ok())
+        .unwrap_or_default();
+    let is_mark = |(name, _): &(Cow<'_, str>, &str)| name == meta::RELATED_TASK;
+    if !members.iter().any(is_mark) {
+        return reply;
+    }
+    let edit = message.edit();
+    let bytes = if members.len() == 1 {
+        edit.remove_result_member("_meta").finish()
+    } else {
+        let kept = members.iter().filter(|member| !is_mark(member));
+        let kept = json::object(kept.map(|(name, value)| (name, value)));
+        edit.result_member("_meta", kept).finish()
+    };
+    // What was whole and lost a member is whole.
+    Message::parse(bytes, usize::MAX).map_or(reply, Reply::Relayed)
+}
+
+/// Whether a fault is transient, so that the upstream may still know its tasks.
+pub(super) fn is_passing(fault: &Fault) -> bool {
+    matches!(
+        fault.kind,
+        FaultKind::UpstreamLost | FaultKind::UpstreamTimeout | FaultKind::UpstreamUnavailable
+    )
+}
+
+#[cfg(test)]
+mod tests;
