@@ -11,7 +11,7 @@
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`]: failures, causes, handles and their owners, address rules, views, limits, durable data |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
-//! | 6 | [`translate`] [`process`] [`store`] [`audit`]: messages between revisions and between views, child processes, where things are kept |
+//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`vault`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
 //! | 8 | [`relay`]: the spine |
 //! | 9 | [`downstream`]: towards MCP clients |
@@ -50,3 +50,4 @@ pub mod sync;
 pub mod telemetry;
 pub mod translate;
 pub mod upstream;
+pub mod vault;
