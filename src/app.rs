@@ -2,6 +2,7 @@
 //! concrete parts.
 
 pub mod asking;
+pub mod durable;
 mod started;
 
 use std::sync::Arc;
@@ -85,6 +86,11 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let mut signals = ProcessSignals::install().context("signal handlers")?;
     let tasks = TaskSpawner::new();
+    let vault = durable::open_if_there(&config, &host).await;
+    let vault = vault.context("durable data")?;
+    if let Some(vault) = &vault {
+        tasks.spawn_service(vault.clone().keep(config.connect.forget));
+    }
     let listener = Listener::bind(&config.server, config.limits.headers)?;
     let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?.for_operators();
     // With port 0 the system chose: clients must be told the real one.
@@ -145,6 +151,9 @@ async fn serve(
     let left = by.saturating_duration_since(Instant::now());
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
     upstreams.shut_down(by).await;
+    if let Some(vault) = vault {
+        vault.close().await;
+    }
     tracing::info!(clean, "stopped");
     Ok(())
 }

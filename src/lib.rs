@@ -9,9 +9,9 @@
 //! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lock`] [`runtime`]: shapes, bytes, time, background work |
 //! | 2 | [`sync`] [`config`]: tools for tasks and threads; what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
-//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`]: failures, causes, handles and their owners, address rules, views, limits |
+//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`]: failures, causes, handles and their owners, address rules, views, limits, durable data |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
-//! | 6 | [`translate`] [`process`] [`store`] [`audit`]: messages between revisions and between views, child processes, where things are kept |
+//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`vault`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
 //! | 8 | [`outbound`]: a session's way to its upstreams |
 //! | 9 | [`catalog`] [`tasks`]: what upstreams list; calls that go on after their first answer |
@@ -31,6 +31,7 @@ pub mod cause;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod database;
 pub mod descriptors;
 pub mod downstream;
 pub mod egress;
@@ -54,3 +55,4 @@ pub mod tasks;
 pub mod telemetry;
 pub mod translate;
 pub mod upstream;
+pub mod vault;

@@ -4,6 +4,8 @@
 mod asked;
 mod text;
 
+pub use text::TextTable;
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};

@@ -10,7 +10,7 @@ const CAGED: [(&str, &[&str]); 4] = [
     ("axum", &["downstream", "app"]),
     ("reqwest", &["egress", "upstream", "auth", "grants"]),
     ("redis", &["store"]),
-    ("sqlx", &["store"]),
+    ("sqlx", &["database"]),
 ];
 
 /// One source file without its tests.

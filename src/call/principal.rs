@@ -36,6 +36,12 @@ fn beginning(digest: &[u8; 32]) -> u64 {
 }
 
 impl OwnerKey {
+    /// The owner of a stored row, from the digest in it.
+    #[must_use]
+    pub fn from_bytes(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+
     /// The raw digest.
     #[must_use]
     pub fn bytes(&self) -> &[u8; 32] {

@@ -143,8 +143,12 @@ fn report(
     report
 }
 
-/// Placeholder for an unset variable: long enough for a key, and a URL if the name ends in `URL` or `ENDPOINT`.
+/// Placeholder for an unset variable: long enough for a key, and a URL if the name ends in `URL` or `ENDPOINT`; that of a
+/// database if the name says so.
 fn placeholder(name: &str) -> String {
+    if name.contains("DATABASE") || name.contains("POSTGRES") {
+        return "postgres://placeholder.example.com/placeholder".to_owned();
+    }
     if name.ends_with("URL") || name.ends_with("ENDPOINT") {
         return "https://placeholder.example.com".to_owned();
     }

@@ -5,6 +5,7 @@ mod check;
 pub mod demo;
 mod out;
 mod status;
+mod vault;
 
 use std::ffi::OsString;
 use std::io::{BufReader, stdin, stdout};
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 
+use crate::app::durable::DurableError;
 use crate::clock::SystemClock;
 use crate::config::{self, Config, ConfigErrors, ConfigProblem, LogLevels};
 use crate::process;
@@ -83,6 +85,17 @@ enum Command {
         #[command(flatten)]
         target: ask::AdminAddress,
     },
+    /// Brings the schema of the database up to date: `PostgreSQL` before a new version starts; `SQLite` does it by itself.
+    ///
+    /// Exit code 0: it is up to date. 1: the database fails. 78: the configuration cannot be used, or a newer program has
+    /// made the schema unusable for this one.
+    Migrate {
+        #[command(flatten)]
+        file: vault::ConfigFile,
+    },
+    /// Accounts of callers at upstreams, as the database has them.
+    #[command(subcommand)]
+    Vault(vault::VaultCommand),
     /// Is a small MCP server on stdin and stdout.
     #[command(hide = true)]
     DemoUpstream,
@@ -134,6 +147,8 @@ pub fn run(args: impl Iterator<Item = OsString>) -> ExitCode {
             Command::Serve { config, log } => serve(config.as_deref(), &log),
             Command::Status { target, form } => status::status(&target, form),
             Command::Health { target } => status::health(&target),
+            Command::Migrate { file } => vault::migrate(&file),
+            Command::Vault(command) => vault::vault(&command),
             Command::DemoUpstream => demo_upstream(),
         },
         Err(refusal) => {
@@ -159,6 +174,10 @@ fn serve(file: Option<&Path>, log: &LogOptions) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             out::complain(&format!("error: {error:#}"));
+            let durable = error.downcast_ref::<DurableError>();
+            if durable.is_some_and(DurableError::is_configuration) {
+                return ExitCode::from(BAD_CONFIG);
+            }
             ExitCode::FAILURE
         }
     }

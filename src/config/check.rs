@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::access;
 use super::budget;
+use super::database;
 use super::nearest::nearest;
 use super::report::{ReadReport, join};
 use super::types::{AuthMode, Config};
@@ -29,6 +30,7 @@ pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     check_upstreams(config, report);
     check_children(config, report);
     budget::check(config, report);
+    database::check(config, report);
 }
 
 fn check_names(config: &Config, report: &ReadReport<'_>) {

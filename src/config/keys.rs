@@ -10,24 +10,40 @@ const MIN_KEY_BYTES: usize = 32;
 
 /// Reads `[keys]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> KeysConfig {
-    let seal = s
-        .key(
+    KeysConfig {
+        seal: ring(
+            s,
             "seal",
             "Keys for the handles we give out: the first seals, all open. Each is { id = \"k1\", \
              file = \"seal.key\" } with at least 32 bytes of random text in the file (openssl \
              rand -base64 32), or key = \"${NAME}\" instead of the file. Without any, a random \
              key per process. With one, requests of 2026-07-28 may go on at another process. \
              Sessions live in memory and are unknown after a restart either way.",
-        )
-        .inline_list(one);
+        ),
+        vault: ring(
+            s,
+            "vault",
+            "Keys of the accounts in `[database]`, like `seal`: the first seals, all open. Without any, vault.key in \
+             the state directory, made once; PostgreSQL needs one. A lost key disconnects every account. Keep them in \
+             another backup than the database.",
+        ),
+    }
+}
+
+fn ring(s: &mut ConfigSection<'_>, name: &'static str, doc: &'static str) -> Vec<SealKey> {
+    let keys = s.key(name, doc).inline_list(one);
     let mut seen = BTreeSet::new();
-    for (index, key) in seal.iter().enumerate() {
+    for (index, key) in keys.iter().enumerate() {
         if !seen.insert(&key.id) {
             let hint = Some("give each key an id of its own");
-            s.error(&format!("seal[{index}].id"), "two keys have this id", hint);
+            s.error(
+                &format!("{name}[{index}].id"),
+                "two keys have this id",
+                hint,
+            );
         }
     }
-    KeysConfig { seal }
+    keys
 }
 
 fn one(s: &mut ConfigSection<'_>) -> Option<SealKey> {

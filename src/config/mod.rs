@@ -9,6 +9,7 @@ mod budget;
 mod carriers;
 mod check;
 mod collection;
+mod database;
 mod doubts;
 mod endpoint_types;
 mod endpoints;
@@ -43,6 +44,7 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
+pub use database::{ConnectConfig, DatabaseConfig, DatabaseUrl};
 pub use endpoint_types::*;
 pub use log_levels::LogLevels;
 pub use problem::{ConfigDoubt, ConfigErrors, ConfigProblem};
@@ -279,6 +281,16 @@ fn read_all(root: &mut ConfigSection<'_>) -> Config {
             limits::read,
         ),
         keys: root.table("keys", "Keys that must outlive the process.", keys::read),
+        database: root.table(
+            "database",
+            "Where accounts at upstreams are kept. Made when it is first needed.",
+            database::read,
+        ),
+        connect: root.table(
+            "connect",
+            "Accounts of callers at upstreams.",
+            database::connect,
+        ),
         telemetry: root.table("telemetry", "What operators see.", telemetry::read),
         warnings: Vec::new(),
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::database::{ConnectConfig, DatabaseConfig};
 use super::endpoint_types::{MergedConfig, NamedEndpoint};
 use super::log_levels::LogLevels;
 use super::problem::ConfigProblem;
@@ -46,6 +47,10 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// Sealing keys.
     pub keys: KeysConfig,
+    /// Where durable data is.
+    pub database: DatabaseConfig,
+    /// Accounts of principals at upstreams.
+    pub connect: ConnectConfig,
     /// What we tell the operator's systems.
     pub telemetry: TelemetryConfig,
     /// What is legal, but probably not meant.
@@ -372,9 +377,11 @@ pub struct RateConfig {
 pub struct KeysConfig {
     /// Sealing keys: the first seals, all open. Empty means a random key per process.
     pub seal: Vec<SealKey>,
+    /// Keys of the vault: the first seals, all open. Empty means a key file in the state directory.
+    pub vault: Vec<SealKey>,
 }
 
-/// One of `keys.seal`.
+/// One of `keys.seal` or `keys.vault`.
 #[derive(Debug, Clone)]
 pub struct SealKey {
     /// Short name written into every handle.

@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::home_dirs::HomeDir;
+use super::home_dirs::{HomeDir, is_ours, private_dir};
 use crate::config::StdioCarrier;
 use crate::telemetry::redact::{cut, is_secret_name};
 
@@ -66,6 +66,30 @@ impl HostEnvironment {
             environment,
             descriptors: None,
         }
+    }
+}
+
+impl HostEnvironment {
+    /// The file of this name in the first state directory of ours that has it.
+    #[must_use]
+    pub fn state_file(&self, name: &str) -> Option<PathBuf> {
+        let ours = self.state_dirs.iter().filter(|dir| is_ours(dir));
+        ours.map(|dir| dir.join(name)).find(|file| file.is_file())
+    }
+
+    /// The first state directory that is, or can be made, ours alone: what outlives the process lies there.
+    ///
+    /// # Errors
+    /// None can be; the error is that of the last.
+    pub fn state_dir(&self) -> io::Result<&Path> {
+        let mut refused = io::Error::from(io::ErrorKind::NotFound);
+        for dir in &self.state_dirs {
+            match private_dir(dir) {
+                Ok(()) => return Ok(dir),
+                Err(error) => refused = error,
+            }
+        }
+        Err(refused)
     }
 }
 

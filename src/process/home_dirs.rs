@@ -21,14 +21,13 @@ const HOMES: &str = "homes";
 const PRIVATE: u32 = 0o700;
 
 /// Creates `path` and missing parents, for us alone; refuses a directory open to further users.
-fn private_dir(path: &Path) -> io::Result<()> {
+pub(super) fn private_dir(path: &Path) -> io::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(PRIVATE)
         .create(path)?;
     let found = std::fs::symlink_metadata(path)?;
-    let ours = found.is_dir() && found.uid() == rustix::process::getuid().as_raw();
-    if !ours {
+    if !is_ours(path) {
         let text = format!("{} is not a directory of ours", path.display());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
@@ -36,6 +35,12 @@ fn private_dir(path: &Path) -> io::Result<()> {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(PRIVATE))?;
     }
     Ok(())
+}
+
+/// Whether `path` is a directory that belongs to our user: in the temporary directory anyone could have made it.
+pub(super) fn is_ours(path: &Path) -> bool {
+    let uid = rustix::process::getuid().as_raw();
+    std::fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == uid)
 }
 
 /// Tries while the last holder's guardian is still at work.

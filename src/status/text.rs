@@ -150,19 +150,23 @@ fn duration(millis: f64) -> String {
     }
 }
 
-/// Rows of `N` cells.
-struct TextTable<const N: usize> {
+/// Rows of `N` cells below a head; columns are as wide as their longest cell.
+#[derive(Debug)]
+pub struct TextTable<const N: usize> {
     rows: Vec<([String; N], Option<String>)>,
 }
 
 impl<const N: usize> TextTable<N> {
-    fn new(head: [&str; N]) -> Self {
+    /// A table without rows.
+    #[must_use]
+    pub fn new(head: [&str; N]) -> Self {
         Self {
             rows: vec![(head.map(str::to_owned), None)],
         }
     }
 
-    fn row(&mut self, cells: [String; N], cause: Option<&CauseStatus>) {
+    /// Adds a row, and why it is as it is below.
+    pub fn row(&mut self, cells: [String; N], cause: Option<&CauseStatus>) {
         let below = cause.map(|cause| {
             let mut text = format!("  cause:  {} ({})\n", cause.text, cause.at);
             if let Some(remedy) = &cause.remedy {

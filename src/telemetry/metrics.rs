@@ -118,6 +118,16 @@ table! {
             "Requests refused because of the running calls or the rate, after waiting or with too many waiting.";
         messages_dropped = MESSAGES_DROPPED "{message}"
             "Notifications of clients dropped because the rate or the byte budget allowed none in time.";
+        vault_unreadable = VAULT_UNREADABLE "{record}"
+            "Sealed records of the database that did not open: their key is missing, or they were edited.";
+        vault_grants_forgotten = VAULT_GRANTS_FORGOTTEN "{grant}"
+            "Grants removed because nothing used them for long.";
+        vault_pending_evicted = VAULT_PENDING_EVICTED "{authorization}"
+            "Authorizations evicted for a newer one of their principal.";
+        vault_pending_refused = VAULT_PENDING_REFUSED "{authorization}"
+            "Authorizations refused because too many waited for their callback.";
+        vault_revocations_given_up = VAULT_REVOCATIONS_GIVEN_UP "{token}"
+            "Tokens given up because their server could not be told of their revocation.";
         bodies_scanned = BODIES_SCANNED "{request}"
             "Refused bodies that were read on for the ids of their requests.";
         bodies_unscanned = BODIES_UNSCANNED "{request}"
@@ -200,6 +210,12 @@ table! {
             "Callers that wait for a place for a stdio child.";
         lists_bytes = LISTS_BYTES "By"
             "Size of the kept lists.";
+        vault_grants = VAULT_GRANTS "{grant}"
+            "Grants in the database, as of the last sweep.";
+        vault_pending = VAULT_PENDING "{authorization}"
+            "Authorizations that wait for their callback, as of the last sweep.";
+        vault_revocations = VAULT_REVOCATIONS "{token}"
+            "Tokens whose server has still to be told of their revocation, as of the last sweep.";
         token_cache_size = TOKEN_CACHE_SIZE "{token}"
             "Verified tokens that are remembered.";
     }

@@ -87,6 +87,22 @@ pub mod metric {
     pub const CALLS_REFUSED: &str = "drawbridge.calls.refused";
     /// Notifications of clients dropped because the rate or the byte budget allowed none in time.
     pub const MESSAGES_DROPPED: &str = "drawbridge.messages.dropped";
+    /// Sealed records of the database that did not open.
+    pub const VAULT_UNREADABLE: &str = "drawbridge.vault.unreadable";
+    /// Grants removed because nothing used them for long.
+    pub const VAULT_GRANTS_FORGOTTEN: &str = "drawbridge.vault.grants_forgotten";
+    /// Authorizations evicted for a newer one of their principal.
+    pub const VAULT_PENDING_EVICTED: &str = "drawbridge.vault.pending_evicted";
+    /// Authorizations refused because too many waited for their callback.
+    pub const VAULT_PENDING_REFUSED: &str = "drawbridge.vault.pending_refused";
+    /// Tokens given up because their server could not be told of their revocation.
+    pub const VAULT_REVOCATIONS_GIVEN_UP: &str = "drawbridge.vault.revocations_given_up";
+    /// Grants in the database.
+    pub const VAULT_GRANTS: &str = "drawbridge.vault.grants";
+    /// Authorizations that wait for their callback.
+    pub const VAULT_PENDING: &str = "drawbridge.vault.pending";
+    /// Tokens whose server has still to be told of their revocation.
+    pub const VAULT_REVOCATIONS: &str = "drawbridge.vault.revocations";
     /// Refused bodies that were read on for the ids of their requests.
     pub const BODIES_SCANNED: &str = "drawbridge.bodies.scanned";
     /// Refused bodies answered by a status alone because too many others were read on.

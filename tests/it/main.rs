@@ -90,4 +90,5 @@ mod turns;
 mod unannounced;
 mod undeclared;
 mod unsteady_upstream;
+mod vault;
 mod visits;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Installs what the tests need beside Rust: Node, npm modules, four Python environments and a fixture.
+"""Installs what the tests need beside Rust: Node, npm modules, four Python environments, a fixture, PostgreSQL.
 
-Everything lands in `.cache/` and `tests/node_modules`, both ignored by git; versions come from the
+All but PostgreSQL, a package of Debian, lands in `.cache/` and `tests/node_modules`, both ignored by git; versions come from the
 lock files beside this script and `tests/package-lock.json`. A part whose lock file has not changed
 since it was installed is left alone. Only the standard library is used.
 """
@@ -140,6 +140,24 @@ def tasks_fixture():
     once("tasks", [source / "Cargo.lock", source / "src" / "main.rs"], program, install)
 
 
+def postgres():
+    """PostgreSQL of the distribution, without a cluster that runs by itself: tests start servers of their own."""
+    if any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise Failed("needed: postgresql; install it from your distribution")
+    settings = Path("/etc/postgresql-common/createcluster.conf")
+    if not settings.exists():
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        settings.write_text("create_main_cluster = false\n")
+    apt = ["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "Dpkg::Options::=--force-confold"]
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    started = time.monotonic()
+    retried([*apt, "update"], env=quiet)
+    retried([*apt, "install", "--no-install-recommends", "postgresql"], env=quiet)
+    print(f"installed postgresql in {time.monotonic() - started:.0f} s", flush=True)
+
+
 def node_and_modules():
     node()
     modules()
@@ -158,7 +176,7 @@ def main():
             failures.append(str(failure))
 
     environments = [(environment, name) for name in ("python1", "python1-8", "python1-22", "python2")]
-    steps = [(node_and_modules,), *environments, (tasks_fixture,)]
+    steps = [(node_and_modules,), *environments, (tasks_fixture,), (postgres,)]
     threads = [threading.Thread(target=guarded, args=step) for step in steps]
     for thread in threads:
         thread.start()

@@ -19,6 +19,7 @@ pub(crate) mod http;
 pub(crate) mod issuer;
 pub(crate) mod network;
 pub(crate) mod peers;
+pub(crate) mod postgres;
 pub(crate) mod process;
 pub(crate) mod session;
 pub(crate) mod setup;

@@ -1,0 +1,139 @@
+//! Durable data: where the database and the key of the vault are, and opening both.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::clock::SystemClock;
+use crate::config::{Config, DatabaseUrl};
+use crate::database::{self, Database, DatabaseError, DatabasePlace, MigrationResult};
+use crate::process::HostEnvironment;
+use crate::vault::{Vault, VaultKeyError, VaultKeys, key_file};
+
+/// The database, below the state directory.
+const DATABASE: &str = "drawbridge.db";
+/// The key of the vault, below the state directory.
+const KEY: &str = "vault.key";
+
+/// Why durable data cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DurableError {
+    /// The database.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+    /// The keys of the configuration.
+    #[error("keys.vault")]
+    Keys(#[from] VaultKeyError),
+    /// There is no place for the database or the key.
+    #[error("no state directory can be used; name a file in database.url and a key in keys.vault")]
+    StateDirectory(#[source] io::Error),
+    /// The key file.
+    #[error("the key of the vault, {}", .path.display())]
+    KeyFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl DurableError {
+    /// Whether the operator has to change something before a restart can help (exit code 78).
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Database(error) => error.is_configuration(),
+            Self::Keys(_) => true,
+            Self::StateDirectory(_) | Self::KeyFile { .. } => false,
+        }
+    }
+}
+
+/// Opens the vault where there is something in it: the file of the database is there, or the database is a server.
+///
+/// # Errors
+/// See [`DurableError`].
+pub async fn open_if_there(
+    config: &Config,
+    host: &HostEnvironment,
+) -> Result<Option<Vault>, DurableError> {
+    let place = match &config.database.url {
+        DatabaseUrl::Default => host.state_file(DATABASE).map(DatabasePlace::Sqlite),
+        DatabaseUrl::Sqlite(path) => path.is_file().then(|| DatabasePlace::Sqlite(path.clone())),
+        DatabaseUrl::Postgres(url) => Some(DatabasePlace::Postgres(url.clone())),
+    };
+    match place {
+        None => Ok(None),
+        Some(place) => open(config, host, &place).await.map(Some),
+    }
+}
+
+/// Brings the schema up to date; an `SQLite` file is made where there is none.
+///
+/// # Errors
+/// See [`DurableError`].
+pub async fn migrate(
+    config: &Config,
+    host: &HostEnvironment,
+) -> Result<(String, MigrationResult), DurableError> {
+    let place = place(config, host)?;
+    let database = Database::connect(&place).await?;
+    let result = database.migrate().await?;
+    database.close().await;
+    let name = match place {
+        DatabasePlace::Sqlite(path) => path.display().to_string(),
+        DatabasePlace::Postgres(_) => "PostgreSQL".to_owned(),
+    };
+    Ok((name, result))
+}
+
+async fn open(
+    config: &Config,
+    host: &HostEnvironment,
+    place: &DatabasePlace,
+) -> Result<Vault, DurableError> {
+    let database = Database::open(place).await?;
+    if let DatabasePlace::Sqlite(path) = place
+        && database::is_in_memory(path)
+    {
+        tracing::warn!(
+            file = %path.display(),
+            "database lies in memory (tmpfs): accounts end with this machine or container"
+        );
+    }
+    let keys = if config.keys.vault.is_empty() {
+        let path = own_key(host)?;
+        let key = key_file(&path);
+        vec![key.map_err(|error| DurableError::KeyFile { path, error })?]
+    } else {
+        config.keys.vault.clone()
+    };
+    let vault = Vault::new(database, VaultKeys::new(&keys)?, Arc::new(SystemClock));
+    vault.report_missing_keys().await?;
+    Ok(vault)
+}
+
+/// Where the database is or is to be.
+fn place(config: &Config, host: &HostEnvironment) -> Result<DatabasePlace, DurableError> {
+    Ok(match &config.database.url {
+        DatabaseUrl::Default => match host.state_file(DATABASE) {
+            Some(path) => DatabasePlace::Sqlite(path),
+            None => DatabasePlace::Sqlite(state_dir(host)?.join(DATABASE)),
+        },
+        DatabaseUrl::Sqlite(path) => DatabasePlace::Sqlite(path.clone()),
+        DatabaseUrl::Postgres(url) => DatabasePlace::Postgres(url.clone()),
+    })
+}
+
+fn own_key(host: &HostEnvironment) -> Result<PathBuf, DurableError> {
+    match host.state_file(KEY) {
+        Some(path) => Ok(path),
+        None => Ok(state_dir(host)?.join(KEY)),
+    }
+}
+
+fn state_dir(host: &HostEnvironment) -> Result<&Path, DurableError> {
+    host.state_dir().map_err(DurableError::StateDirectory)
+}

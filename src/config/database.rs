@@ -1,0 +1,155 @@
+//! `[database]` and `[connect]`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use url::Url;
+
+use super::reader::ConfigSection;
+use super::report::ReadReport;
+use super::types::Config;
+use crate::secret::Secret;
+
+/// `[database]`.
+#[derive(Debug, Clone)]
+pub struct DatabaseConfig {
+    /// Which database.
+    pub url: DatabaseUrl,
+}
+
+/// `database.url`.
+#[derive(Debug, Clone)]
+pub enum DatabaseUrl {
+    /// `drawbridge.db` in the state directory.
+    Default,
+    /// A file of `SQLite`.
+    Sqlite(PathBuf),
+    /// A URL of `PostgreSQL`, which may hold a password.
+    Postgres(Secret),
+}
+
+/// `[connect]`.
+#[derive(Debug, Clone)]
+pub struct ConnectConfig {
+    /// Grants that are unused for so long are revoked and removed.
+    pub forget: Duration,
+}
+
+/// Reads `[database]`.
+pub(super) fn read(s: &mut ConfigSection<'_>) -> DatabaseConfig {
+    let url = s
+        .key(
+            "url",
+            "\"sqlite:<path>\", a file that is made and migrated where needed, or \"postgres://user:password@host/name\", \
+             which `drawbridge migrate` prepares; also { file = \"…\" } with that text. Default: drawbridge.db in the \
+             state directory. A relative path begins at the directory of this file.",
+        )
+        .optional_secret("\"sqlite:drawbridge.db\"");
+    let url = match url {
+        Some(url) => parse(s, &url),
+        None => DatabaseUrl::Default,
+    };
+    DatabaseConfig { url }
+}
+
+/// Messages do not quote the URL: it may hold a password.
+fn parse(s: &ConfigSection<'_>, url: &Secret) -> DatabaseUrl {
+    let text = url.expose();
+    if let Some(path) = text.strip_prefix("sqlite:") {
+        let path = path.strip_prefix("//").unwrap_or(path);
+        if path.is_empty() || path.contains(['?', '#']) || path.contains(":memory:") {
+            let hint = Some("for example \"sqlite:/var/lib/drawbridge/drawbridge.db\"");
+            s.error("url", "names no file", hint);
+        }
+        return DatabaseUrl::Sqlite(s.report.source.path(path));
+    }
+    let is_postgres = text.starts_with("postgres://") || text.starts_with("postgresql://");
+    if !is_postgres || Url::parse(text).is_err() {
+        let hint = Some("\"sqlite:<path>\" or \"postgres://user:password@host/name\"");
+        s.error("url", "is no URL of a database", hint);
+    }
+    DatabaseUrl::Postgres(url.clone())
+}
+
+/// Reads `[connect]`.
+pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
+    ConnectConfig {
+        forget: s
+            .key(
+                "forget",
+                "Accounts that nothing has used for so long are revoked and removed.",
+            )
+            .duration("180d"),
+    }
+}
+
+/// Reports a server whose vault would have a key in the state directory of one gateway alone.
+pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
+    let is_shared = matches!(config.database.url, DatabaseUrl::Postgres(_));
+    let is_said = !report.is_wrong("database.url") && !report.has("keys.vault[0]");
+    if is_shared && is_said && config.keys.vault.is_empty() {
+        let hint = "for example vault = [{ id = \"k1\", file = \"vault.key\" }], the same for every gateway";
+        report.error("keys.vault", "is required with PostgreSQL", Some(hint));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::config::{ConfigErrors, parse as parse_config};
+
+    const REST: &str = "[auth]\nmode = \"none\"\n[upstreams.a]\ncommand = \"x\"\n";
+
+    fn parsed(lines: &str) -> Result<Config, ConfigErrors> {
+        let text = format!("{REST}{lines}");
+        let env = |name: &str| (name == "KEY").then(|| "k".repeat(32));
+        parse_config(&text, "/etc/drawbridge/gateway.toml", &env)
+    }
+
+    #[test]
+    fn database_is_in_the_state_directory_by_default() {
+        let config = parsed("").unwrap();
+        assert!(matches!(config.database.url, DatabaseUrl::Default));
+        assert_eq!(config.connect.forget, Duration::from_hours(180 * 24));
+    }
+
+    #[rstest]
+    #[case("sqlite:a.db", "/etc/drawbridge/a.db")]
+    #[case("sqlite:/var/lib/a.db", "/var/lib/a.db")]
+    #[case("sqlite:///var/lib/a.db", "/var/lib/a.db")]
+    fn sqlite_url_names_a_file(#[case] url: &str, #[case] file: &str) {
+        let config = parsed(&format!("[database]\nurl = \"{url}\"\n")).unwrap();
+        let DatabaseUrl::Sqlite(path) = config.database.url else {
+            panic!("a file");
+        };
+        assert_eq!(path, PathBuf::from(file));
+    }
+
+    #[rstest]
+    #[case("mysql://user:hunter2@host/a")]
+    #[case("postgres//user:hunter2@host/a")]
+    #[case("sqlite:")]
+    #[case("sqlite::memory:")]
+    fn other_urls_are_refused_unquoted(#[case] url: &str) {
+        let refused = parsed(&format!("[database]\nurl = \"{url}\"\n")).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("database.url"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+
+    #[test]
+    fn postgres_needs_a_vault_key() {
+        let server = "[database]\nurl = \"postgres://user:hunter2@host/a\"\n";
+        let text = parsed(server).unwrap_err().to_string();
+        assert!(
+            text.contains("keys.vault: is required with PostgreSQL"),
+            "{text}"
+        );
+        let keys = "[keys]\nvault = [{ id = \"k1\", key = \"${KEY}\" }]\n";
+        let config = parsed(&format!("{server}{keys}")).unwrap();
+        assert_eq!(config.keys.vault.len(), 1);
+        assert!(!format!("{config:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,222 @@
+//! The database of durable data: `SQLite` or `PostgreSQL`, one set of queries for both.
+//!
+//! Queries are text with `$1`, `$2`, …, which both understand, over three types: 64-bit numbers, text, bytes; no column
+//! is ever NULL. `SQLite` has one connection that writes, so that writers queue here instead of in the file, and a few
+//! that read. Its schema is migrated whenever it is opened; that of `PostgreSQL` by `drawbridge migrate` alone.
+
+mod files;
+mod schema;
+mod sql;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::str::FromStr as _;
+use std::time::Duration;
+
+use sqlx::migrate::MigrateError;
+use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions as _, Connection as _};
+
+pub use schema::{MigrationResult, SCHEMA};
+pub use sql::{SqlRow, SqlTransaction, SqlValue};
+
+use crate::secret::Secret;
+
+/// For a connection of the pool, and for the lock on an `SQLite` file that another process writes.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Connections that read an `SQLite` file.
+const READERS: u32 = 4;
+/// Connections to `PostgreSQL`, per process.
+const CONNECTIONS: u32 = 8;
+
+/// Which database.
+#[derive(Debug, Clone)]
+pub enum DatabasePlace {
+    /// A file.
+    Sqlite(PathBuf),
+    /// A URL, which may hold a password.
+    Postgres(Secret),
+}
+
+/// Why the database cannot be used, or has refused a query.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DatabaseError {
+    /// `drawbridge migrate` must run first.
+    #[error(
+        "the database has schema {found}, and this program needs {needed}: run drawbridge migrate"
+    )]
+    NotMigrated {
+        /// Number of the schema, 0 for none.
+        found: i64,
+        /// Number that this program has.
+        needed: i64,
+    },
+    /// A later program has made the schema unusable for this one.
+    #[error(
+        "the database has schema {found}, which programs of schema {oldest} or later can use; this one has {ours}: \
+         run a newer drawbridge"
+    )]
+    TooNew {
+        /// Number of the schema.
+        found: i64,
+        /// The oldest program that can use it.
+        oldest: i64,
+        /// Number that this program has.
+        ours: i64,
+    },
+    /// A migration that was applied is not the one that this program has.
+    #[error("the schema of the database cannot be brought up to date")]
+    Migration(#[source] MigrateError),
+    /// The URL is none.
+    #[error("the URL of the database cannot be used")]
+    Url(#[source] sqlx::Error),
+    /// A file or directory.
+    #[error("{}: {error}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// A row was edited into something that no program writes.
+    #[error("a row of the database is malformed")]
+    Malformed,
+    /// The database refused, or did not answer in time.
+    #[error("the database failed")]
+    Failed(#[from] sqlx::Error),
+}
+
+impl DatabaseError {
+    /// Whether the operator has to change something before a restart can help (exit code 78).
+    #[must_use]
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::NotMigrated { .. } | Self::TooNew { .. } | Self::Migration(_) | Self::Url(_) => {
+                true
+            }
+            Self::File { .. } | Self::Malformed | Self::Failed(_) => false,
+        }
+    }
+}
+
+/// Pools of connections. Cloning shares them.
+#[derive(Debug, Clone)]
+enum Engine {
+    Sqlite {
+        writer: SqlitePool,
+        readers: SqlitePool,
+    },
+    Postgres(PgPool),
+}
+
+/// An open database whose schema this program can use. Cloning shares the connections.
+#[derive(Debug, Clone)]
+pub struct Database {
+    engine: Engine,
+}
+
+impl Database {
+    /// Opens the database and checks its schema; an `SQLite` file is made and migrated where needed. Waits 5 s at most
+    /// for a connection.
+    ///
+    /// # Errors
+    /// See [`DatabaseError`]; nothing was changed, but an `SQLite` file may have been made.
+    ///
+    /// # Cancel safety
+    /// A migration is applied whole or not at all.
+    pub async fn open(place: &DatabasePlace) -> Result<Self, DatabaseError> {
+        let database = Self::connect(place).await?;
+        if let Engine::Sqlite { .. } = database.engine {
+            database.migrate().await?;
+        } else {
+            schema::check(&database).await?;
+        }
+        if let DatabasePlace::Sqlite(path) = place {
+            files::restrict(path)?;
+        }
+        Ok(database)
+    }
+
+    /// Opens the database for [`migrate`](Self::migrate), whatever its schema.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), but for those of the schema.
+    pub async fn connect(place: &DatabasePlace) -> Result<Self, DatabaseError> {
+        let engine = match place {
+            DatabasePlace::Sqlite(path) => sqlite(path).await?,
+            DatabasePlace::Postgres(url) => postgres(url).await?,
+        };
+        Ok(Self { engine })
+    }
+
+    /// Brings the schema up to date: migrations only add, each is applied whole or not at all, and processes that
+    /// migrate at the same time wait for each other.
+    ///
+    /// # Errors
+    /// The schema is too new for this program, was changed by hand, or the database fails.
+    pub async fn migrate(&self) -> Result<MigrationResult, DatabaseError> {
+        schema::migrate(self).await
+    }
+
+    /// Ends all connections, and with the last one of an `SQLite` file its `-wal` and `-shm`.
+    pub async fn close(&self) {
+        match &self.engine {
+            Engine::Sqlite { writer, readers } => {
+                readers.close().await;
+                writer.close().await;
+            }
+            Engine::Postgres(pool) => pool.close().await,
+        }
+    }
+}
+
+/// Whether the files of this directory end with the machine: it lies in memory.
+#[must_use]
+pub fn is_in_memory(path: &Path) -> bool {
+    files::is_in_memory(path)
+}
+
+async fn sqlite(path: &Path) -> Result<Engine, DatabaseError> {
+    files::create(path)?;
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .journal_mode(SqliteJournalMode::Wal)
+        // A refresh token that was rotated must survive a power cut: the old one is void.
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(PATIENCE)
+        .disable_statement_logging();
+    let writer = SqlitePoolOptions::new()
+        .max_connections(1)
+        .min_connections(1)
+        .acquire_timeout(PATIENCE)
+        .idle_timeout(None)
+        .max_lifetime(None)
+        .connect_with(options.clone())
+        .await?;
+    let readers = SqlitePoolOptions::new()
+        .max_connections(READERS)
+        .acquire_timeout(PATIENCE)
+        .connect_lazy_with(options.read_only(true));
+    Ok(Engine::Sqlite { writer, readers })
+}
+
+async fn postgres(url: &Secret) -> Result<Engine, DatabaseError> {
+    let options = PgConnectOptions::from_str(url.expose())
+        .map_err(DatabaseError::Url)?
+        .application_name("drawbridge")
+        .disable_statement_logging();
+    // The pool would try a refused connection again, and say only that it took too long.
+    let probe = tokio::time::timeout(PATIENCE, options.connect()).await;
+    let probe = probe.map_err(|_| sqlx::Error::PoolTimedOut)??;
+    probe.close().await?;
+    let pool = PgPoolOptions::new()
+        .max_connections(CONNECTIONS)
+        .acquire_timeout(PATIENCE)
+        .connect_with(options)
+        .await?;
+    Ok(Engine::Postgres(pool))
+}

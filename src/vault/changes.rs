@@ -1,0 +1,151 @@
+//! The change counter: a disconnect, revocation or replacement in one process reaches all of them.
+//!
+//! Each change of a grant takes the next number in its own transaction and keeps the row of the counter locked until it
+//! commits, so that numbers become visible in their order and a reader misses none.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::{GrantKey, Vault, digest_of};
+use crate::call::OwnerKey;
+use crate::database::{DatabaseError, SqlTransaction};
+use crate::lock::lock;
+use crate::telemetry::chain::chain;
+
+/// Between two looks at the counter: with a slow database an account ends everywhere within 5 s.
+const POLL: Duration = Duration::from_secs(2);
+/// Looks between two writes of last-used stamps: a minute.
+const FLUSH: u64 = 30;
+/// Looks between two sweeps: five minutes.
+const SWEEP: u64 = 150;
+/// Changes read at once; more empty the whole cache.
+const MAX_CHANGES: i64 = 10_000;
+/// Own changes that the next look passes over.
+const MAX_OWN: usize = 10_000;
+
+impl Vault {
+    /// Hears of grants that were connected, refreshed, replaced or removed, here or in another process. After
+    /// [`Lagged`](broadcast::error::RecvError::Lagged) any may have changed.
+    #[must_use]
+    pub fn changes(&self) -> broadcast::Receiver<GrantKey> {
+        self.0.changes.subscribe()
+    }
+
+    /// Looks at the counter once and drops what changed from the cache.
+    ///
+    /// # Errors
+    /// The database fails: the cache stays as it is, and the next look sees the changes.
+    ///
+    /// # Cancel safety
+    /// The next look sees the changes again.
+    pub async fn poll_changes(&self) -> Result<(), DatabaseError> {
+        let rows = self
+            .database()
+            .fetch("SELECT number FROM change_counter WHERE id = 1", &[])
+            .await?;
+        let number = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        let seen = self.0.seen.load(Ordering::Relaxed);
+        if number == seen {
+            return Ok(());
+        }
+        let rows = self
+            .database()
+            .fetch(
+                "SELECT owner, upstream, number FROM changes WHERE number > $1 ORDER BY number LIMIT $2",
+                &[seen.into(), MAX_CHANGES.into()],
+            )
+            .await?;
+        // Numbers without a gap, or the rows in between were swept, or the database is another one.
+        let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
+        let is_whole = seen >= 0 && number > seen && count >= number - seen && count < MAX_CHANGES;
+        if !is_whole {
+            self.0.cache.clear();
+            lock(&self.0.own).clear();
+            self.0.seen.store(number, Ordering::Relaxed);
+            return Ok(());
+        }
+        let mut last = seen;
+        for row in &rows {
+            last = row.int(2)?;
+            if lock(&self.0.own).remove(&last) {
+                continue;
+            }
+            let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
+            self.announce(&GrantKey::new(owner, &row.text(1)?));
+        }
+        self.0.seen.store(last, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Polls the counter, writes last-used stamps and sweeps, until it is dropped. `forget`: grants that are unused for
+    /// so long are removed.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but last-used stamps of up to a minute.
+    pub async fn keep(self, forget: Duration) {
+        let mut ticks = interval(POLL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failing = false;
+        for tick in 0_u64.. {
+            ticks.tick().await;
+            let mut done = self.poll_changes().await;
+            if tick % FLUSH == FLUSH - 1 {
+                done = done.and(self.flush_used().await);
+            }
+            if tick % SWEEP == 0 {
+                done = done.and(self.sweep(forget).await.map(drop));
+            }
+            match &done {
+                Ok(()) if failing => tracing::info!("database answers again"),
+                Err(error) if !failing => tracing::error!(
+                    error = chain(error),
+                    "database cannot be asked: accounts that are in use go on, others are not connected"
+                ),
+                _ => {}
+            }
+            failing = done.is_err();
+        }
+    }
+
+    /// Takes the next number for a change of `key` and locks the counter until the transaction ends: call this first.
+    pub(super) async fn begin_change(
+        &self,
+        tx: &mut SqlTransaction,
+        key: &GrantKey,
+    ) -> Result<i64, DatabaseError> {
+        let text = "UPDATE change_counter SET number = number + 1 WHERE id = 1 RETURNING number";
+        let number = tx.number(text, &[]).await?;
+        tx.execute(
+            "INSERT INTO changes (number, owner, upstream, made) VALUES ($1, $2, $3, $4)",
+            &[
+                number.into(),
+                key.owner.bytes().into(),
+                (&*key.upstream).into(),
+                self.now().into(),
+            ],
+        )
+        .await?;
+        Ok(number)
+    }
+
+    /// Announces a change that this process has committed; the next look at the counter passes over it.
+    pub(super) fn changed(&self, key: &GrantKey, number: i64) {
+        let mut own = lock(&self.0.own);
+        // Without looks nothing takes numbers out. One that is missing is announced twice.
+        if own.len() < MAX_OWN {
+            own.insert(number);
+        }
+        drop(own);
+        self.announce(key);
+    }
+
+    /// Drops a changed grant from the cache and tells this process.
+    fn announce(&self, key: &GrantKey) {
+        self.0.cache.drop_one(key);
+        // Without a receiver nothing here depends on grants.
+        drop(self.0.changes.send(key.clone()));
+    }
+}

@@ -1,0 +1,229 @@
+//! Grants in the database: write, read, remove.
+
+use std::sync::atomic::AtomicI64;
+
+use super::keys::{RecordKind, Sealed};
+use super::{GrantKey, GrantRecord, RevocationRecord, StoredGrant, Vault};
+use crate::call::OwnerKey;
+use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
+
+/// The lease of a grant that is not being refreshed.
+pub(super) const NO_LEASE: [u8; 0] = [];
+
+impl Vault {
+    /// Keeps a grant, in place of one that is there, whose tokens are queued for revocation where the new one does not
+    /// have them. A refresh of the old grant that is under way then finds that it is superseded. Returns the version.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Kept whole or not at all.
+    pub async fn put_grant(
+        &self,
+        key: &GrantKey,
+        record: &GrantRecord,
+    ) -> Result<i64, DatabaseError> {
+        let mut tx = self.database().begin().await?;
+        let version = self.begin_change(&mut tx, key).await?;
+        let old = self.read(&mut tx, key).await?;
+        if let Some(old) = &old {
+            self.queue_revocation(&mut tx, &old.record, Some(record))
+                .await?;
+        }
+        let sealed = self.seal_grant(key, version, record);
+        tx.execute(
+            "INSERT INTO grants (owner, upstream, version, key_id, sealed, lease, lease_ends, made, used) \
+             VALUES ($1, $2, $3, $4, $5, $6, 0, $7, $7) \
+             ON CONFLICT (owner, upstream) DO UPDATE SET version = excluded.version, key_id = excluded.key_id, \
+             sealed = excluded.sealed, lease = excluded.lease, lease_ends = 0, made = excluded.made, \
+             used = excluded.used",
+            &[
+                key.owner.bytes().into(),
+                (&*key.upstream).into(),
+                version.into(),
+                (&*sealed.key_id).into(),
+                (&*sealed.bytes).into(),
+                (&NO_LEASE).into(),
+                self.now().into(),
+            ],
+        )
+        .await?;
+        tx.commit().await?;
+        self.changed(key, version);
+        Ok(version)
+    }
+
+    /// The grant as the database has it now; `None` also for one that does not open.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn read_grant(&self, key: &GrantKey) -> Result<Option<StoredGrant>, DatabaseError> {
+        let rows = self.database().fetch(SELECT, &find(key)).await?;
+        self.opened(key, rows.first())
+    }
+
+    /// Ends a grant here: the row and the lists kept with it go, and its tokens are queued for revocation. Says whether
+    /// there was one.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Removed whole or not at all.
+    pub async fn remove_grant(&self, key: &GrantKey) -> Result<bool, DatabaseError> {
+        let mut tx = self.database().begin().await?;
+        let Some(number) = self.remove_in(&mut tx, key).await? else {
+            return Ok(false);
+        };
+        tx.commit().await?;
+        self.changed(key, number);
+        Ok(true)
+    }
+
+    /// Ends a grant that has this version still, as after `invalid_grant`; one that was refreshed or replaced meanwhile
+    /// stays. Its tokens are not revoked: their server has ended them.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Removed whole or not at all.
+    pub async fn end_grant(&self, key: &GrantKey, version: i64) -> Result<bool, DatabaseError> {
+        let mut tx = self.database().begin().await?;
+        let number = self.begin_change(&mut tx, key).await?;
+        let [owner, upstream] = find(key);
+        let ended = tx
+            .execute(
+                "DELETE FROM grants WHERE owner = $1 AND upstream = $2 AND version = $3",
+                &[owner, upstream, version.into()],
+            )
+            .await?;
+        if ended == 0 {
+            return Ok(false);
+        }
+        self.remove_lists(&mut tx, key).await?;
+        tx.commit().await?;
+        self.changed(key, number);
+        Ok(true)
+    }
+
+    /// The upstreams where `owner` has a grant, whether it opens or not, in order of their names.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn upstreams_of(&self, owner: OwnerKey) -> Result<Vec<String>, DatabaseError> {
+        let text = "SELECT upstream FROM grants WHERE owner = $1 ORDER BY upstream";
+        let rows = self.database().fetch(text, &[owner.bytes().into()]).await?;
+        rows.iter().map(|row| row.text(0)).collect()
+    }
+
+    /// Removes a grant inside a transaction; the number of the change, or `None` where there is nothing to commit.
+    pub(super) async fn remove_in(
+        &self,
+        tx: &mut SqlTransaction,
+        key: &GrantKey,
+    ) -> Result<Option<i64>, DatabaseError> {
+        let number = self.begin_change(tx, key).await?;
+        if let Some(old) = self.read(tx, key).await? {
+            self.queue_revocation(tx, &old.record, None).await?;
+        }
+        self.remove_lists(tx, key).await?;
+        let text = "DELETE FROM grants WHERE owner = $1 AND upstream = $2";
+        let removed = tx.execute(text, &find(key)).await?;
+        Ok((removed > 0).then_some(number))
+    }
+
+    /// The record of a row; `None` for one that does not open.
+    pub(super) fn open_grant(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        sealed: (&str, &[u8]),
+    ) -> Option<GrantRecord> {
+        let number = version.to_be_bytes();
+        let place: [&[u8]; 3] = [key.owner.bytes(), key.upstream.as_bytes(), &number];
+        self.open(RecordKind::Grant, &place, sealed)
+    }
+
+    /// The sealed record, tied to its row and to the change that writes it.
+    pub(super) fn seal_grant(&self, key: &GrantKey, version: i64, record: &GrantRecord) -> Sealed {
+        let number = version.to_be_bytes();
+        let place: [&[u8]; 3] = [key.owner.bytes(), key.upstream.as_bytes(), &number];
+        self.seal(RecordKind::Grant, &place, record)
+    }
+
+    pub(super) async fn read(
+        &self,
+        tx: &mut SqlTransaction,
+        key: &GrantKey,
+    ) -> Result<Option<StoredGrant>, DatabaseError> {
+        let rows = tx.fetch(SELECT, &find(key)).await?;
+        self.opened(key, rows.first())
+    }
+
+    fn opened(
+        &self,
+        key: &GrantKey,
+        row: Option<&SqlRow>,
+    ) -> Result<Option<StoredGrant>, DatabaseError> {
+        let Some(row) = row else { return Ok(None) };
+        let version = row.int(0)?;
+        let (key_id, sealed) = (row.text(1)?, row.bytes(2)?);
+        let record = self.open_grant(key, version, (&key_id, &sealed));
+        let used = AtomicI64::new(row.int(3)?);
+        Ok(record.map(|record| StoredGrant {
+            key: key.clone(),
+            record,
+            version,
+            used,
+        }))
+    }
+
+    /// Queues the tokens of `old` that `new` does not have.
+    async fn queue_revocation(
+        &self,
+        tx: &mut SqlTransaction,
+        old: &GrantRecord,
+        new: Option<&GrantRecord>,
+    ) -> Result<(), DatabaseError> {
+        let Some(endpoint) = &old.revocation_endpoint else {
+            return Ok(());
+        };
+        let has = |token: &str| {
+            let tokens = new.map(|new| [&new.access_token, &new.refresh_token]);
+            let mut tokens = tokens.into_iter().flatten().flatten();
+            tokens.any(|kept| kept.expose() == token)
+        };
+        // A server that forgets a refresh token forgets its access tokens (RFC 7009, section 2.1), or may: both are sent.
+        for (token, hint) in [
+            (&old.refresh_token, "refresh_token"),
+            (&old.access_token, "access_token"),
+        ] {
+            let Some(token) = token else { continue };
+            if has(token.expose()) {
+                continue;
+            }
+            let record = RevocationRecord {
+                issuer: old.issuer.clone(),
+                endpoint: endpoint.clone(),
+                client_id: old.client_id.clone(),
+                token: Some(token.clone()),
+                hint: hint.to_owned(),
+            };
+            self.queue(tx, &record).await?;
+        }
+        Ok(())
+    }
+}
+
+const SELECT: &str =
+    "SELECT version, key_id, sealed, used FROM grants WHERE owner = $1 AND upstream = $2";
+
+/// The values that find a grant.
+pub(super) fn find(key: &GrantKey) -> [SqlValue; 2] {
+    [key.owner.bytes().into(), (&*key.upstream).into()]
+}

@@ -1,0 +1,137 @@
+//! The lease on a grant: one process refreshes it at a time, and no result is lost.
+//!
+//! The lease is taken by compare-and-set on the version and ends by itself. The result is written by compare-and-set on
+//! the version alone: a holder whose lease has ended still writes the only copy of a rotated refresh token, unless
+//! another one has written meanwhile. Clocks of gateways on one database may differ by less than [`LEASE`].
+
+use std::time::Duration;
+
+use super::{GrantKey, GrantRecord, StoredGrant, Vault, millis, time_of};
+use crate::database::DatabaseError;
+
+/// How long a lease lasts. A token request must have ended before, or count as failed.
+pub const LEASE: Duration = Duration::from_secs(30);
+
+/// The right to refresh a grant. Dropped, it ends by itself after 30 s.
+#[derive(Debug)]
+pub struct GrantLease {
+    key: GrantKey,
+    version: i64,
+    holder: [u8; 16],
+}
+
+/// What an attempt to take the lease led to.
+#[derive(Debug)]
+pub enum LeaseOutcome {
+    /// Refresh it.
+    Held(GrantLease),
+    /// Another one refreshes it; its lease ends at this time since the Unix epoch. Read the grant again before.
+    Busy(Duration),
+    /// The grant is not the one that was to be refreshed: use this one.
+    Newer(Box<StoredGrant>),
+    /// There is no grant any more, or it does not open.
+    Gone,
+}
+
+impl Vault {
+    /// Takes the lease on the grant of this version.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// A lease that was taken ends by itself.
+    pub async fn lease(&self, key: &GrantKey, version: i64) -> Result<LeaseOutcome, DatabaseError> {
+        let holder: [u8; 16] = rand::random();
+        let now = self.now();
+        let taken = self
+            .database()
+            .execute(
+                "UPDATE grants SET lease = $1, lease_ends = $2 \
+                 WHERE owner = $3 AND upstream = $4 AND version = $5 AND lease_ends <= $6",
+                &[
+                    (&holder).into(),
+                    now.saturating_add(millis(LEASE)).into(),
+                    key.owner.bytes().into(),
+                    (&*key.upstream).into(),
+                    version.into(),
+                    now.into(),
+                ],
+            )
+            .await?;
+        if taken > 0 {
+            return Ok(LeaseOutcome::Held(GrantLease {
+                key: key.clone(),
+                version,
+                holder,
+            }));
+        }
+        match self.read_grant(key).await? {
+            None => Ok(LeaseOutcome::Gone),
+            Some(grant) if grant.version != version => Ok(LeaseOutcome::Newer(Box::new(grant))),
+            Some(_) => self.busy(key).await,
+        }
+    }
+
+    async fn busy(&self, key: &GrantKey) -> Result<LeaseOutcome, DatabaseError> {
+        let text = "SELECT lease_ends FROM grants WHERE owner = $1 AND upstream = $2";
+        let rows = self
+            .database()
+            .fetch(text, &super::grants::find(key))
+            .await?;
+        let ends = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        Ok(LeaseOutcome::Busy(time_of(ends)))
+    }
+
+    /// Writes the result of a refresh and ends the lease. `None` where the grant was replaced or removed meanwhile: then
+    /// the result is void, and the grant has to be read again. Returns the new version.
+    ///
+    /// # Errors
+    /// The database fails: try again, since this is the only copy of a rotated refresh token.
+    ///
+    /// # Cancel safety
+    /// Written whole or not at all.
+    pub async fn finish_lease(
+        &self,
+        lease: &GrantLease,
+        record: &GrantRecord,
+    ) -> Result<Option<i64>, DatabaseError> {
+        let key = &lease.key;
+        let mut tx = self.database().begin().await?;
+        let version = self.begin_change(&mut tx, key).await?;
+        let sealed = self.seal_grant(key, version, record);
+        let written = tx
+            .execute(
+                "UPDATE grants SET version = $1, key_id = $2, sealed = $3, lease = $4, lease_ends = 0 \
+                 WHERE owner = $5 AND upstream = $6 AND version = $7",
+                &[
+                    version.into(),
+                    (&*sealed.key_id).into(),
+                    (&*sealed.bytes).into(),
+                    (&super::grants::NO_LEASE).into(),
+                    key.owner.bytes().into(),
+                    (&*key.upstream).into(),
+                    lease.version.into(),
+                ],
+            )
+            .await?;
+        if written == 0 {
+            return Ok(None);
+        }
+        tx.commit().await?;
+        self.changed(key, version);
+        Ok(Some(version))
+    }
+
+    /// Gives the lease back without a result, after a failure that keeps the grant.
+    ///
+    /// # Errors
+    /// The database fails: the lease ends by itself.
+    pub async fn release_lease(&self, lease: GrantLease) -> Result<(), DatabaseError> {
+        let text =
+            "UPDATE grants SET lease_ends = 0 WHERE owner = $1 AND upstream = $2 AND lease = $3";
+        let [owner, upstream] = super::grants::find(&lease.key);
+        let values = [owner, upstream, (&lease.holder).into()];
+        self.database().execute(text, &values).await.map(drop)
+    }
+}

@@ -1,0 +1,105 @@
+//! What operators see of grants: nothing secret.
+
+use std::time::Duration;
+
+use super::{GrantKey, GrantRecord, Vault, digest_of, time_of};
+use crate::call::OwnerKey;
+use crate::database::DatabaseError;
+
+/// Rows read at once.
+const PAGE: i64 = 500;
+
+/// One grant, for operators.
+#[derive(Debug)]
+pub struct GrantListing {
+    /// Whose, and where.
+    pub key: GrantKey,
+    /// Name in the configuration of the key that it is sealed under; its fingerprint where the key is missing.
+    pub sealed_by: String,
+    /// When it was connected, since the Unix epoch.
+    pub made: Duration,
+    /// When it was used last, since the Unix epoch.
+    pub used: Duration,
+    /// What the record says.
+    pub state: GrantState,
+}
+
+/// Whether a grant can be used, as far as the vault knows.
+#[derive(Debug)]
+pub enum GrantState {
+    /// It opens.
+    Readable {
+        /// The authorization server.
+        issuer: String,
+        /// The scopes.
+        scopes: Vec<String>,
+        /// Name of the account, where known.
+        account: Option<String>,
+    },
+    /// Its key is missing, or it was edited.
+    Unreadable,
+}
+
+impl Vault {
+    /// A page of grants after `after`, in the order of owner and upstream; empty at the end.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn list_grants(
+        &self,
+        after: Option<&GrantKey>,
+    ) -> Result<Vec<GrantListing>, DatabaseError> {
+        let (owner, upstream) = match after {
+            Some(key) => (&key.owner.bytes()[..], &*key.upstream),
+            None => (&[][..], ""),
+        };
+        let rows = self
+            .database()
+            .fetch(
+                "SELECT owner, upstream, version, key_id, sealed, made, used FROM grants \
+                 WHERE owner > $1 OR (owner = $1 AND upstream > $2) ORDER BY owner, upstream LIMIT $3",
+                &[owner.into(), upstream.into(), PAGE.into()],
+            )
+            .await?;
+        let mut page = Vec::with_capacity(rows.len());
+        for row in rows {
+            let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
+            let key = GrantKey::new(owner, &row.text(1)?);
+            let key_id = row.text(3)?;
+            let opened = self.open_grant(&key, row.int(2)?, (&key_id, &row.bytes(4)?));
+            page.push(GrantListing {
+                key,
+                sealed_by: self.0.keys.name_of(&key_id).unwrap_or(&key_id).to_owned(),
+                made: time_of(row.int(5)?),
+                used: time_of(row.int(6)?),
+                state: opened.map_or(GrantState::Unreadable, GrantState::from),
+            });
+        }
+        Ok(page)
+    }
+
+    /// Says in one ERROR each which keys of grants are missing. The grants count as not connected.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn report_missing_keys(&self) -> Result<(), DatabaseError> {
+        let text = "SELECT key_id, COUNT(*) FROM grants GROUP BY key_id";
+        for row in self.database().fetch(text, &[]).await? {
+            let key_id = row.text(0)?;
+            if !self.0.keys.ids().any(|id| id == key_id) {
+                self.report_missing_key(&key_id, row.int(1)?);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl From<GrantRecord> for GrantState {
+    fn from(record: GrantRecord) -> Self {
+        Self::Readable {
+            issuer: record.issuer,
+            scopes: record.scopes,
+            account: record.account,
+        }
+    }
+}

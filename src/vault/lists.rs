@@ -1,0 +1,82 @@
+//! The last lists of a principal at an upstream, kept as long as the grant: listed while there is no token.
+
+use super::keys::RecordKind;
+use super::{GrantKey, Vault};
+use crate::database::{DatabaseError, SqlTransaction};
+
+/// The longest list that is kept, bytes.
+pub const MAX_LIST: usize = 1024 * 1024;
+
+impl Vault {
+    /// Keeps the text of a list, in place of the one before. Says whether it is kept: not without a grant, and not where
+    /// it is longer than 1 MiB.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn keep_list(
+        &self,
+        key: &GrantKey,
+        kind: &str,
+        text: &str,
+    ) -> Result<bool, DatabaseError> {
+        if text.len() > MAX_LIST {
+            return Ok(false);
+        }
+        let place: [&[u8]; 3] = [key.owner.bytes(), key.upstream.as_bytes(), kind.as_bytes()];
+        let sealed = self.seal(RecordKind::List, &place, &text);
+        let kept = self
+            .database()
+            .execute(
+                "INSERT INTO kept_lists (owner, upstream, kind, key_id, sealed, made) \
+                 SELECT owner, upstream, $3, $4, $5, $6 FROM grants WHERE owner = $1 AND upstream = $2 \
+                 ON CONFLICT (owner, upstream, kind) DO UPDATE SET key_id = excluded.key_id, \
+                 sealed = excluded.sealed, made = excluded.made",
+                &[
+                    key.owner.bytes().into(),
+                    (&*key.upstream).into(),
+                    kind.into(),
+                    (&*sealed.key_id).into(),
+                    (&*sealed.bytes).into(),
+                    self.now().into(),
+                ],
+            )
+            .await?;
+        Ok(kept > 0)
+    }
+
+    /// The list that was kept last.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn kept_list(
+        &self,
+        key: &GrantKey,
+        kind: &str,
+    ) -> Result<Option<String>, DatabaseError> {
+        let rows = self
+            .database()
+            .fetch(
+                "SELECT key_id, sealed FROM kept_lists WHERE owner = $1 AND upstream = $2 AND kind = $3",
+                &[
+                    key.owner.bytes().into(),
+                    (&*key.upstream).into(),
+                    kind.into(),
+                ],
+            )
+            .await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        let place: [&[u8]; 3] = [key.owner.bytes(), key.upstream.as_bytes(), kind.as_bytes()];
+        Ok(self.open(RecordKind::List, &place, (&row.text(0)?, &row.bytes(1)?)))
+    }
+
+    pub(super) async fn remove_lists(
+        &self,
+        tx: &mut SqlTransaction,
+        key: &GrantKey,
+    ) -> Result<(), DatabaseError> {
+        let text = "DELETE FROM kept_lists WHERE owner = $1 AND upstream = $2";
+        tx.execute(text, &super::grants::find(key)).await.map(drop)
+    }
+}

@@ -1,0 +1,182 @@
+//! The vault: what the gateway may do in the name of principals at upstreams, sealed in the database.
+//!
+//! Columns beside a sealed record only find it. Everything that decides where a secret is sent is inside the seal or
+//! authenticated with it: a moved, swapped or edited row does not open, which is the same as no row. A call reads the
+//! cache of grants in memory; the database is asked once per grant, and for changes of other processes every 2 s.
+
+mod cache;
+mod changes;
+mod grants;
+mod key_file;
+mod keys;
+mod lease;
+mod listing;
+mod lists;
+mod metadata;
+mod pending;
+mod records;
+mod registrations;
+mod revocations;
+mod rotate;
+mod sweep;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::AtomicI64;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::broadcast;
+
+pub use key_file::key_file;
+pub use keys::{VaultKeyError, VaultKeys};
+pub use lease::{GrantLease, LEASE, LeaseOutcome};
+pub use listing::{GrantListing, GrantState};
+pub use lists::MAX_LIST;
+pub use pending::{MAX_PENDING, MAX_PENDING_PER_OWNER, PendingError};
+pub use records::{
+    GrantKey, GrantKind, GrantRecord, PendingRecord, RegistrationRecord, RevocationRecord,
+    StoredGrant, TokenPlacement,
+};
+pub use revocations::DueRevocation;
+pub use rotate::RotationResult;
+pub use sweep::SweepResult;
+
+use crate::clock::SharedClock;
+use crate::database::{Database, DatabaseError};
+use crate::lock::lock;
+use crate::telemetry::metrics::COUNTERS;
+use cache::GrantCache;
+use keys::{OpenError, RecordKind, Sealed};
+
+/// Keys whose loss is logged; further ones are counted only.
+const MAX_TOLD: usize = 16;
+/// Changes that a slow reader of [`Vault::changes`] may be behind.
+const CHANGES_BEHIND: usize = 1024;
+
+/// The vault. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Vault(Arc<VaultParts>);
+
+#[derive(Debug)]
+struct VaultParts {
+    database: Database,
+    keys: VaultKeys,
+    clock: SharedClock,
+    cache: GrantCache,
+    /// Number of the last change that the cache has seen; negative before the first look.
+    seen: AtomicI64,
+    changes: broadcast::Sender<GrantKey>,
+    /// Numbers of changes of this process that it has announced before the counter was looked at.
+    own: Mutex<BTreeSet<i64>>,
+    /// Keys and tables about which an ERROR was logged.
+    told: Mutex<BTreeSet<String>>,
+}
+
+impl Vault {
+    /// A vault in `database` under `keys`. Asks nothing of the database.
+    #[must_use]
+    pub fn new(database: Database, keys: VaultKeys, clock: SharedClock) -> Self {
+        Self(Arc::new(VaultParts {
+            database,
+            keys,
+            clock,
+            cache: GrantCache::new(),
+            seen: AtomicI64::new(-1),
+            changes: broadcast::channel(CHANGES_BEHIND).0,
+            own: Mutex::default(),
+            told: Mutex::default(),
+        }))
+    }
+
+    /// The key ring.
+    #[must_use]
+    pub fn keys(&self) -> &VaultKeys {
+        &self.0.keys
+    }
+
+    /// Ends the connections to the database.
+    pub async fn close(&self) {
+        self.database().close().await;
+    }
+
+    fn database(&self) -> &Database {
+        &self.0.database
+    }
+
+    /// Now, in milliseconds since the Unix epoch.
+    fn now(&self) -> i64 {
+        millis(self.0.clock.now())
+    }
+
+    #[expect(
+        clippy::expect_used,
+        reason = "records are texts, numbers and lists of these, which JSON has"
+    )]
+    fn seal<T: Serialize>(&self, kind: RecordKind, place: &[&[u8]], record: &T) -> Sealed {
+        let plain = serde_json::to_vec(record).expect("a record is JSON");
+        self.0.keys.seal(kind, place, plain)
+    }
+
+    /// The record; `None` for one that cannot be opened, which is counted, and logged once per key.
+    fn open<T: DeserializeOwned>(
+        &self,
+        kind: RecordKind,
+        place: &[&[u8]],
+        (key_id, sealed): (&str, &[u8]),
+    ) -> Option<T> {
+        let opened = self.0.keys.open(kind, place, key_id, sealed);
+        let opened =
+            opened.and_then(|plain| serde_json::from_slice(&plain).map_err(|_| OpenError::Damaged));
+        opened
+            .inspect_err(|why| self.report_unreadable(kind, key_id, *why))
+            .ok()
+    }
+
+    fn report_unreadable(&self, kind: RecordKind, key_id: &str, why: OpenError) {
+        COUNTERS.vault_unreadable.add(1);
+        match why {
+            OpenError::UnknownKey => self.report_missing_key(key_id, 1),
+            OpenError::Damaged if self.is_first(format!("{} {key_id}", kind.label())) => {
+                tracing::error!(
+                    key = key_id,
+                    record = kind.label(),
+                    "vault record does not open: it was moved or edited in the database, and counts as absent"
+                );
+            }
+            OpenError::Damaged => {}
+        }
+    }
+
+    fn report_missing_key(&self, key_id: &str, records: i64) {
+        if self.is_first(key_id.to_owned()) {
+            tracing::error!(
+                key = key_id,
+                records,
+                "vault key is missing: accounts sealed under it are not connected until `keys.vault` has it again"
+            );
+        }
+    }
+
+    /// Whether `what` was not logged before; `false` after too many.
+    fn is_first(&self, what: String) -> bool {
+        let mut told = lock(&self.0.told);
+        told.len() < MAX_TOLD && told.insert(what)
+    }
+}
+
+/// Milliseconds since the Unix epoch, as the database keeps them.
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// What [`millis`] made.
+fn time_of(millis: i64) -> Duration {
+    Duration::from_millis(u64::try_from(millis).unwrap_or_default())
+}
+
+/// The digest in a row.
+fn digest_of<const N: usize>(bytes: Vec<u8>) -> Result<[u8; N], DatabaseError> {
+    <[u8; N]>::try_from(bytes).map_err(|_| DatabaseError::Malformed)
+}

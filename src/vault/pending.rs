@@ -1,0 +1,112 @@
+//! Authorizations that wait for their callback: found by the digest of their `state`, single-use, ten minutes.
+
+use std::time::Duration;
+
+use super::keys::RecordKind;
+use super::{PendingRecord, Vault, digest_of, millis};
+use crate::call::OwnerKey;
+use crate::database::DatabaseError;
+use crate::telemetry::metrics::COUNTERS;
+
+/// How long one waits.
+pub(super) const ENDS: Duration = Duration::from_mins(10);
+/// Pending authorizations of one principal; the oldest makes room for one more.
+pub const MAX_PENDING_PER_OWNER: i64 = 16;
+/// Pending authorizations in all; one more is refused, since no principal may evict another's.
+pub const MAX_PENDING: i64 = 10_000;
+
+/// Why an authorization cannot wait.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PendingError {
+    /// [`MAX_PENDING`] wait.
+    #[error("too many authorizations wait for their callback")]
+    Full,
+    /// The database fails.
+    #[error(transparent)]
+    Database(#[from] DatabaseError),
+}
+
+impl Vault {
+    /// Keeps an authorization of `owner` for ten minutes. `state` is the SHA-256 of the `state` that was sent.
+    ///
+    /// # Errors
+    /// Too many wait, or the database fails.
+    ///
+    /// # Cancel safety
+    /// Kept whole or not at all.
+    pub async fn put_pending(
+        &self,
+        owner: OwnerKey,
+        state: &[u8; 32],
+        record: &PendingRecord,
+    ) -> Result<(), PendingError> {
+        let now = self.now();
+        let sealed = self.seal(RecordKind::Pending, &[state, owner.bytes()], record);
+        let mut tx = self.database().begin().await?;
+        // PostgreSQL: counts below hold until the commit.
+        tx.execute(
+            "UPDATE change_counter SET number = number WHERE id = 1",
+            &[],
+        )
+        .await?;
+        tx.execute("DELETE FROM pending WHERE ends <= $1", &[now.into()])
+            .await?;
+        let evicted = tx
+            .execute(
+                "DELETE FROM pending WHERE state IN \
+                 (SELECT state FROM pending WHERE owner = $1 ORDER BY made DESC, state LIMIT $2 OFFSET $3)",
+                &[
+                    owner.bytes().into(),
+                    MAX_PENDING.into(),
+                    (MAX_PENDING_PER_OWNER - 1).into(),
+                ],
+            )
+            .await?;
+        let count = tx.number("SELECT COUNT(*) FROM pending", &[]).await?;
+        if count >= MAX_PENDING {
+            COUNTERS.vault_pending_refused.add(1);
+            return Err(PendingError::Full);
+        }
+        tx.execute(
+            "INSERT INTO pending (state, owner, key_id, sealed, made, ends) VALUES ($1, $2, $3, $4, $5, $6)",
+            &[
+                state.into(),
+                owner.bytes().into(),
+                (&*sealed.key_id).into(),
+                (&*sealed.bytes).into(),
+                now.into(),
+                now.saturating_add(millis(ENDS)).into(),
+            ],
+        )
+        .await?;
+        tx.commit().await?;
+        COUNTERS.vault_pending_evicted.add(evicted);
+        Ok(())
+    }
+
+    /// Takes the authorization of a `state`, which works once, and its owner; `None` for one that is unknown, was taken
+    /// or evicted, has ended, or does not open.
+    ///
+    /// # Errors
+    /// The database fails; the authorization may be gone.
+    pub async fn take_pending(
+        &self,
+        state: &[u8; 32],
+    ) -> Result<Option<(OwnerKey, PendingRecord)>, DatabaseError> {
+        let mut tx = self.database().begin().await?;
+        let text = "DELETE FROM pending WHERE state = $1 RETURNING owner, key_id, sealed, ends";
+        let rows = tx.fetch(text, &[state.into()]).await?;
+        tx.commit().await?;
+        let Some(row) = rows.first() else {
+            return Ok(None);
+        };
+        if row.int(3)? <= self.now() {
+            return Ok(None);
+        }
+        let owner: [u8; 32] = digest_of(row.bytes(0)?)?;
+        let (key_id, sealed) = (row.text(1)?, row.bytes(2)?);
+        let record = self.open(RecordKind::Pending, &[state, &owner], (&key_id, &sealed));
+        Ok(record.map(|record| (OwnerKey::from_bytes(owner), record)))
+    }
+}

@@ -1,0 +1,203 @@
+//! The records that are sealed. A later release may add members, which this one ignores.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicI64;
+
+use serde::{Deserialize, Serialize};
+
+use crate::call::OwnerKey;
+use crate::secret::Secret;
+
+/// Whose account, and where.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct GrantKey {
+    /// Issuer and subject of the principal.
+    pub owner: OwnerKey,
+    /// Name of the upstream.
+    pub upstream: Arc<str>,
+}
+
+impl GrantKey {
+    /// The account of `owner` at `upstream`.
+    #[must_use]
+    pub fn new(owner: OwnerKey, upstream: &str) -> Self {
+        Self {
+            owner,
+            upstream: Arc::from(upstream),
+        }
+    }
+}
+
+/// How a grant came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum GrantKind {
+    /// OAuth of a principal at the upstream's authorization server.
+    User,
+    /// A key that a principal pasted.
+    UserKey,
+    /// The login of a principal at its own issuer, for `id_jag`.
+    Login,
+}
+
+/// Where the token goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TokenPlacement {
+    /// A header of requests to the upstream.
+    Header {
+        /// Its name.
+        name: String,
+        /// Put before the token.
+        prefix: String,
+    },
+    /// A variable in the environment of a child.
+    Variable(String),
+    /// Nowhere: it only gets other tokens.
+    None,
+}
+
+/// What a principal has granted: tokens, and everything that decides where they are sent.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct GrantRecord {
+    /// How it came to be.
+    pub kind: GrantKind,
+    /// The authorization server; empty for a pasted key.
+    pub issuer: String,
+    /// Where it is refreshed.
+    #[serde(default)]
+    pub token_endpoint: Option<String>,
+    /// Where it is revoked.
+    #[serde(default)]
+    pub revocation_endpoint: Option<String>,
+    /// The resource that the token is for.
+    pub resource: String,
+    /// The registration that it was made with.
+    #[serde(default)]
+    pub client_id: Option<String>,
+    /// Where the token goes.
+    pub placement: TokenPlacement,
+    /// Scopes as granted.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// Name of the account at the upstream, where known.
+    #[serde(default)]
+    pub account: Option<String>,
+    /// What is sent to the upstream.
+    #[serde(default, with = "secret_text")]
+    pub access_token: Option<Secret>,
+    /// When it ends, milliseconds since the Unix epoch.
+    #[serde(default)]
+    pub access_ends: Option<u64>,
+    /// What gets the next one.
+    #[serde(default, with = "secret_text")]
+    pub refresh_token: Option<Secret>,
+}
+
+/// A grant as the database has it.
+#[derive(Debug)]
+pub struct StoredGrant {
+    /// Whose, and where.
+    pub key: GrantKey,
+    /// The opened record.
+    pub record: GrantRecord,
+    /// Number of the change that wrote it: never the same for two contents.
+    pub version: i64,
+    /// When it was used last as far as this process knows, milliseconds since the Unix epoch.
+    pub(super) used: AtomicI64,
+}
+
+/// A client registration at an authorization server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RegistrationRecord {
+    /// The authorization server that knows it, and no other (SPEC B-10).
+    pub issuer: String,
+    /// The client id.
+    pub client_id: String,
+    /// The secret, if it has one.
+    #[serde(default, with = "secret_text")]
+    pub client_secret: Option<Secret>,
+    /// How it authenticates at the token endpoint.
+    pub auth_method: String,
+    /// When the secret ends, milliseconds since the Unix epoch.
+    #[serde(default)]
+    pub secret_ends: Option<u64>,
+}
+
+/// An authorization that waits for its callback.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct PendingRecord {
+    /// The upstream that it is for.
+    pub upstream: String,
+    /// The authorization server that has to answer.
+    pub issuer: String,
+    /// Where the code is redeemed.
+    pub token_endpoint: String,
+    /// Where the grant can be revoked.
+    #[serde(default)]
+    pub revocation_endpoint: Option<String>,
+    /// The resource asked for.
+    pub resource: String,
+    /// The registration that asks.
+    pub client_id: String,
+    /// Where the answer must arrive.
+    pub redirect_uri: String,
+    /// Scopes asked for.
+    #[serde(default)]
+    pub scopes: Vec<String>,
+    /// The PKCE verifier.
+    #[serde(default, with = "secret_text")]
+    pub verifier: Option<Secret>,
+    /// The nonce of an ID token.
+    #[serde(default, with = "secret_text")]
+    pub nonce: Option<Secret>,
+    /// Digest of the cookie that the browser must bring back.
+    pub cookie_digest: String,
+    /// The program that asked, for the page.
+    #[serde(default)]
+    pub program: Option<String>,
+}
+
+/// A token that its server has still to forget (RFC 7009).
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct RevocationRecord {
+    /// The authorization server.
+    pub issuer: String,
+    /// Where to say it.
+    pub endpoint: String,
+    /// The registration that the token was given to.
+    #[serde(default)]
+    pub client_id: Option<String>,
+    /// The token.
+    #[serde(default, with = "secret_text")]
+    pub token: Option<Secret>,
+    /// `refresh_token` or `access_token`.
+    pub hint: String,
+}
+
+/// A secret as text, inside records that are sealed.
+mod secret_text {
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    use crate::secret::Secret;
+
+    #[expect(
+        clippy::ref_option,
+        reason = "serde calls it with a reference to the member"
+    )]
+    pub(super) fn serialize<S: Serializer>(
+        secret: &Option<Secret>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        secret.as_ref().map(Secret::expose).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Secret>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        Ok(text.map(Secret::new))
+    }
+}

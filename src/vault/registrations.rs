@@ -1,0 +1,99 @@
+//! Client registrations, keyed by their issuer: credentials of one authorization server never reach another (SPEC B-10).
+
+use super::keys::RecordKind;
+use super::{RegistrationRecord, Vault};
+use crate::database::{DatabaseError, SqlRow};
+
+/// Registrations kept per issuer: grants go on with the one they were made with.
+const MAX_PER_ISSUER: i64 = 8;
+
+impl Vault {
+    /// Keeps a registration; new grants of its issuer use it from now on. Of older ones the last seven stay.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Kept whole or not at all.
+    pub async fn put_registration(&self, record: &RegistrationRecord) -> Result<(), DatabaseError> {
+        let (issuer, client_id) = (&*record.issuer, &*record.client_id);
+        let place = [issuer.as_bytes(), client_id.as_bytes()];
+        let sealed = self.seal(RecordKind::Registration, &place, record);
+        let mut tx = self.database().begin().await?;
+        tx.execute(
+            "INSERT INTO registrations (issuer, client_id, key_id, sealed, made) VALUES ($1, $2, $3, $4, $5) \
+             ON CONFLICT (issuer, client_id) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed, \
+             made = excluded.made",
+            &[
+                issuer.into(),
+                client_id.into(),
+                (&*sealed.key_id).into(),
+                (&*sealed.bytes).into(),
+                self.now().into(),
+            ],
+        )
+        .await?;
+        tx.execute(
+            "DELETE FROM registrations WHERE issuer = $1 AND client_id IN (SELECT client_id FROM registrations \
+             WHERE issuer = $1 ORDER BY made DESC, client_id LIMIT $2 OFFSET $2)",
+            &[issuer.into(), MAX_PER_ISSUER.into()],
+        )
+        .await?;
+        tx.commit().await
+    }
+
+    /// The newest registration at `issuer`.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn registration(
+        &self,
+        issuer: &str,
+    ) -> Result<Option<RegistrationRecord>, DatabaseError> {
+        let text = "SELECT client_id, key_id, sealed FROM registrations WHERE issuer = $1 \
+             ORDER BY made DESC, client_id LIMIT 1";
+        let rows = self.database().fetch(text, &[issuer.into()]).await?;
+        self.opened_registration(issuer, rows.first())
+    }
+
+    /// The registration at `issuer` that a grant was made with.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn registration_of(
+        &self,
+        issuer: &str,
+        client_id: &str,
+    ) -> Result<Option<RegistrationRecord>, DatabaseError> {
+        let text = "SELECT client_id, key_id, sealed FROM registrations WHERE issuer = $1 AND client_id = $2";
+        let values = [issuer.into(), client_id.into()];
+        let rows = self.database().fetch(text, &values).await?;
+        self.opened_registration(issuer, rows.first())
+    }
+
+    /// Removes a registration that its server does not know any more.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn remove_registration(
+        &self,
+        issuer: &str,
+        client_id: &str,
+    ) -> Result<(), DatabaseError> {
+        let text = "DELETE FROM registrations WHERE issuer = $1 AND client_id = $2";
+        let values = [issuer.into(), client_id.into()];
+        self.database().execute(text, &values).await.map(drop)
+    }
+
+    fn opened_registration(
+        &self,
+        issuer: &str,
+        row: Option<&SqlRow>,
+    ) -> Result<Option<RegistrationRecord>, DatabaseError> {
+        let Some(row) = row else { return Ok(None) };
+        let client_id = row.text(0)?;
+        let place = [issuer.as_bytes(), client_id.as_bytes()];
+        let sealed = (&*row.text(1)?, &*row.bytes(2)?);
+        Ok(self.open(RecordKind::Registration, &place, sealed))
+    }
+}

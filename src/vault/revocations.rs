@@ -1,0 +1,111 @@
+//! Tokens that their server has still to forget (RFC 7009). A grant is gone here at once; its server is told when it
+//! answers, with growing pauses, for up to a week.
+
+use std::time::Duration;
+
+use super::keys::RecordKind;
+use super::{RevocationRecord, Vault, digest_of, millis};
+use crate::database::{DatabaseError, SqlTransaction};
+use crate::telemetry::metrics::COUNTERS;
+
+/// Tokens that wait; the oldest are given up.
+pub(super) const MAX_QUEUED: i64 = 10_000;
+/// When a token is given up.
+pub(super) const GIVE_UP: Duration = Duration::from_hours(7 * 24);
+/// After the first attempt; doubled by each further one, 2^10 times at most.
+const PAUSE: Duration = Duration::from_mins(1);
+const MAX_DOUBLINGS: i64 = 10;
+
+/// A token to be told of now.
+#[derive(Debug)]
+pub struct DueRevocation {
+    id: [u8; 16],
+    /// What to say, and where.
+    pub record: RevocationRecord,
+    /// Attempts before this one.
+    pub tries: i64,
+}
+
+impl Vault {
+    pub(super) async fn queue(
+        &self,
+        tx: &mut SqlTransaction,
+        record: &RevocationRecord,
+    ) -> Result<(), DatabaseError> {
+        let id: [u8; 16] = rand::random();
+        let sealed = self.seal(RecordKind::Revocation, &[&id], record);
+        let now = self.now();
+        tx.execute(
+            "INSERT INTO revocations (id, key_id, sealed, tries, due, made) VALUES ($1, $2, $3, 0, $4, $4)",
+            &[
+                (&id).into(),
+                (&*sealed.key_id).into(),
+                (&*sealed.bytes).into(),
+                now.into(),
+            ],
+        )
+        .await
+        .map(drop)
+    }
+
+    /// Takes up to `most` tokens that are due. Each is due again after a pause, unless it is [finished]; no other process
+    /// gets it before.
+    ///
+    /// [finished]: Vault::finish_revocation
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// What was taken is due again after its pause.
+    pub async fn due_revocations(&self, most: i64) -> Result<Vec<DueRevocation>, DatabaseError> {
+        let now = self.now();
+        let text = "SELECT id, key_id, sealed, tries FROM revocations WHERE due <= $1 ORDER BY due LIMIT $2";
+        let rows = self
+            .database()
+            .fetch(text, &[now.into(), most.into()])
+            .await?;
+        let mut due = Vec::new();
+        for row in rows {
+            let id: [u8; 16] = digest_of(row.bytes(0)?)?;
+            let tries = row.int(3)?;
+            let factor = 1_i64 << tries.clamp(0, MAX_DOUBLINGS);
+            let again = now.saturating_add(millis(PAUSE).saturating_mul(factor));
+            let text =
+                "UPDATE revocations SET due = $1, tries = tries + 1 WHERE id = $2 AND tries = $3";
+            let values = [again.into(), (&id).into(), tries.into()];
+            if self.database().execute(text, &values).await? == 0 {
+                continue;
+            }
+            let sealed = (&*row.text(1)?, &*row.bytes(2)?);
+            if let Some(record) = self.open(RecordKind::Revocation, &[&id], sealed) {
+                due.push(DueRevocation { id, record, tries });
+            }
+        }
+        Ok(due)
+    }
+
+    /// Removes a token of which its server was told, or never will be.
+    ///
+    /// # Errors
+    /// The database fails: it is due again after its pause.
+    pub async fn finish_revocation(&self, done: &DueRevocation) -> Result<(), DatabaseError> {
+        let text = "DELETE FROM revocations WHERE id = $1";
+        let values = [(&done.id).into()];
+        self.database().execute(text, &values).await.map(drop)
+    }
+
+    /// Gives up what waits for a week, and the oldest of too many.
+    pub(super) async fn give_up_revocations(&self) -> Result<u64, DatabaseError> {
+        let old = self.now().saturating_sub(millis(GIVE_UP));
+        let aged = self
+            .database()
+            .execute("DELETE FROM revocations WHERE made < $1", &[old.into()])
+            .await?;
+        let text = "DELETE FROM revocations WHERE id IN \
+             (SELECT id FROM revocations ORDER BY made DESC, id LIMIT $1 OFFSET $1)";
+        let crowded = self.database().execute(text, &[MAX_QUEUED.into()]).await?;
+        COUNTERS.vault_revocations_given_up.add(aged + crowded);
+        Ok(aged + crowded)
+    }
+}

@@ -1,0 +1,173 @@
+//! Rotation: every record is sealed again under the first key of the ring, so that older keys may go.
+
+use super::Vault;
+use super::keys::RecordKind;
+use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
+
+/// Records per transaction.
+const BATCH: i64 = 100;
+
+/// What a rotation did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RotationResult {
+    /// Records that were sealed again.
+    pub resealed: u64,
+    /// Records under another key that do not open, or were changed meanwhile.
+    pub left: u64,
+}
+
+impl RotationResult {
+    /// Whether the older keys may go: no record needs them.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// A column that finds a row.
+#[derive(Debug, Clone, Copy)]
+enum PlaceColumn {
+    Bytes,
+    Text,
+    Number,
+}
+
+use PlaceColumn::{Bytes, Number, Text};
+
+/// A table of sealed records. `select` gives key, sealed record and then the columns of `place`; `update` binds the new
+/// key and record, the old key, and these columns.
+struct SealedTable {
+    kind: RecordKind,
+    select: &'static str,
+    update: &'static str,
+    left: &'static str,
+    place: &'static [PlaceColumn],
+}
+
+const TABLES: [SealedTable; 5] = [
+    SealedTable {
+        kind: RecordKind::Grant,
+        select: "SELECT key_id, sealed, owner, upstream, version FROM grants WHERE key_id <> $1 \
+             ORDER BY owner, upstream LIMIT $2 OFFSET $3",
+        update: "UPDATE grants SET key_id = $1, sealed = $2 \
+             WHERE key_id = $3 AND owner = $4 AND upstream = $5 AND version = $6",
+        left: "SELECT COUNT(*) FROM grants WHERE key_id <> $1",
+        place: &[Bytes, Text, Number],
+    },
+    SealedTable {
+        kind: RecordKind::List,
+        select: "SELECT key_id, sealed, owner, upstream, kind FROM kept_lists WHERE key_id <> $1 \
+             ORDER BY owner, upstream, kind LIMIT $2 OFFSET $3",
+        update: "UPDATE kept_lists SET key_id = $1, sealed = $2 \
+             WHERE key_id = $3 AND owner = $4 AND upstream = $5 AND kind = $6",
+        left: "SELECT COUNT(*) FROM kept_lists WHERE key_id <> $1",
+        place: &[Bytes, Text, Text],
+    },
+    SealedTable {
+        kind: RecordKind::Registration,
+        select: "SELECT key_id, sealed, issuer, client_id FROM registrations WHERE key_id <> $1 \
+             ORDER BY issuer, client_id LIMIT $2 OFFSET $3",
+        update: "UPDATE registrations SET key_id = $1, sealed = $2 \
+             WHERE key_id = $3 AND issuer = $4 AND client_id = $5",
+        left: "SELECT COUNT(*) FROM registrations WHERE key_id <> $1",
+        place: &[Text, Text],
+    },
+    SealedTable {
+        kind: RecordKind::Pending,
+        select: "SELECT key_id, sealed, state, owner FROM pending WHERE key_id <> $1 \
+             ORDER BY state LIMIT $2 OFFSET $3",
+        update: "UPDATE pending SET key_id = $1, sealed = $2 WHERE key_id = $3 AND state = $4 AND owner = $5",
+        left: "SELECT COUNT(*) FROM pending WHERE key_id <> $1",
+        place: &[Bytes, Bytes],
+    },
+    SealedTable {
+        kind: RecordKind::Revocation,
+        select: "SELECT key_id, sealed, id FROM revocations WHERE key_id <> $1 \
+             ORDER BY id LIMIT $2 OFFSET $3",
+        update: "UPDATE revocations SET key_id = $1, sealed = $2 WHERE key_id = $3 AND id = $4",
+        left: "SELECT COUNT(*) FROM revocations WHERE key_id <> $1",
+        place: &[Bytes],
+    },
+];
+
+impl Vault {
+    /// Seals every record again that is under another key than the first, a hundred per transaction, beside running
+    /// gateways: a record that one of them writes meanwhile is left to it. Every gateway needs the first key in its ring
+    /// before.
+    ///
+    /// # Errors
+    /// The database fails; the next rotation goes on.
+    ///
+    /// # Cancel safety
+    /// The next rotation goes on.
+    pub async fn rotate(&self) -> Result<RotationResult, DatabaseError> {
+        let mut result = RotationResult::default();
+        let key_id = self.0.keys.sealing_id();
+        for table in &TABLES {
+            let mut passed = 0;
+            loop {
+                let mut tx = self.database().begin().await?;
+                // Resealed rows leave the selection, so that the others stand at its start.
+                let values = [key_id.into(), BATCH.into(), SqlValue::Int(passed)];
+                let rows = tx.fetch(table.select, &values).await?;
+                if rows.is_empty() {
+                    break;
+                }
+                for row in rows {
+                    if self.reseal(&mut tx, table, &row).await? {
+                        result.resealed += 1;
+                    } else {
+                        passed += 1;
+                    }
+                }
+                tx.commit().await?;
+            }
+            let rows = self.database().fetch(table.left, &[key_id.into()]).await?;
+            let left = rows.first().map_or(Ok(0), |row| row.int(0))?;
+            result.left += u64::try_from(left).unwrap_or_default();
+        }
+        Ok(result)
+    }
+
+    async fn reseal(
+        &self,
+        tx: &mut SqlTransaction,
+        table: &SealedTable,
+        row: &SqlRow,
+    ) -> Result<bool, DatabaseError> {
+        let (key_id, sealed) = (row.text(0)?, row.bytes(1)?);
+        let mut place = Vec::new();
+        let mut columns = Vec::new();
+        for (at, column) in table.place.iter().enumerate() {
+            let (bytes, value): (_, SqlValue) = match column {
+                Bytes => {
+                    let bytes = row.bytes(at + 2)?;
+                    (bytes.clone(), SqlValue::Bytes(bytes))
+                }
+                Text => {
+                    let text = row.text(at + 2)?;
+                    (text.clone().into_bytes(), SqlValue::Text(text))
+                }
+                Number => {
+                    let number = row.int(at + 2)?;
+                    (number.to_be_bytes().to_vec(), SqlValue::Int(number))
+                }
+            };
+            place.push(bytes);
+            columns.push(value);
+        }
+        let place: Vec<&[u8]> = place.iter().map(Vec::as_slice).collect();
+        let keys = &self.0.keys;
+        let Ok(plain) = keys.open(table.kind, &place, &key_id, &sealed) else {
+            return Ok(false);
+        };
+        let again = keys.seal(table.kind, &place, plain.to_vec());
+        let mut values = vec![
+            (&*again.key_id).into(),
+            (&*again.bytes).into(),
+            (&*key_id).into(),
+        ];
+        values.extend(columns);
+        Ok(tx.execute(table.update, &values).await? > 0)
+    }
+}

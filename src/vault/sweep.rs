@@ -1,0 +1,116 @@
+//! What runs beside calls: last-used stamps, the removal of what has ended, the size of the tables.
+
+use std::time::Duration;
+
+use super::revocations::MAX_QUEUED;
+use super::{GrantKey, Vault, digest_of, millis};
+use crate::call::OwnerKey;
+use crate::database::DatabaseError;
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
+
+/// How long changes stay, for processes that are behind.
+const CHANGES_KEPT: Duration = Duration::from_hours(1);
+/// Forgotten grants removed in one sweep.
+const MAX_FORGOTTEN: i64 = 1000;
+
+/// What a sweep removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SweepResult {
+    /// Grants that were unused for too long.
+    pub forgotten: u64,
+    /// Authorizations whose callback did not arrive in time.
+    pub pending: u64,
+    /// Tokens whose server could not be told.
+    pub revocations: u64,
+}
+
+impl Vault {
+    /// Writes when grants were used, for those that [`touch`](Vault::touch) has noted.
+    ///
+    /// # Errors
+    /// The database fails; stamps are lost.
+    pub async fn flush_used(&self) -> Result<(), DatabaseError> {
+        let used = self.0.cache.take_used();
+        if used.is_empty() {
+            return Ok(());
+        }
+        let now = self.now();
+        let mut tx = self.database().begin().await?;
+        for key in used {
+            let text =
+                "UPDATE grants SET used = $1 WHERE owner = $2 AND upstream = $3 AND used < $1";
+            let [owner, upstream] = super::grants::find(&key);
+            tx.execute(text, &[now.into(), owner, upstream]).await?;
+        }
+        tx.commit().await
+    }
+
+    /// Removes what has ended, and grants that nothing used for `forget`; their tokens are queued for revocation.
+    ///
+    /// # Errors
+    /// The database fails; the next sweep goes on.
+    ///
+    /// # Cancel safety
+    /// The next sweep goes on.
+    pub async fn sweep(&self, forget: Duration) -> Result<SweepResult, DatabaseError> {
+        let now = self.now();
+        let database = self.database();
+        let ended = [now.into()];
+        let pending = "DELETE FROM pending WHERE ends <= $1";
+        let pending = database.execute(pending, &ended).await?;
+        let metadata = "DELETE FROM metadata WHERE ends <= $1";
+        database.execute(metadata, &ended).await?;
+        let seen_by_all = now.saturating_sub(millis(CHANGES_KEPT));
+        let changes = "DELETE FROM changes WHERE made < $1";
+        database.execute(changes, &[seen_by_all.into()]).await?;
+        let revocations = self.give_up_revocations().await?;
+        let unused = now.saturating_sub(millis(forget));
+        let rows = database
+            .fetch(
+                "SELECT owner, upstream FROM grants WHERE used < $1 ORDER BY used LIMIT $2",
+                &[unused.into(), MAX_FORGOTTEN.into()],
+            )
+            .await?;
+        let mut forgotten = 0;
+        for row in rows {
+            let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
+            let key = GrantKey::new(owner, &row.text(1)?);
+            forgotten += u64::from(self.forget(&key, unused).await?);
+        }
+        COUNTERS.vault_grants_forgotten.add(forgotten);
+        self.measure().await?;
+        Ok(SweepResult {
+            forgotten,
+            pending,
+            revocations,
+        })
+    }
+
+    /// Removes a grant unless it was used since `unused`.
+    async fn forget(&self, key: &GrantKey, unused: i64) -> Result<bool, DatabaseError> {
+        let mut tx = self.database().begin().await?;
+        let [owner, upstream] = super::grants::find(key);
+        let text = "SELECT COUNT(*) FROM grants WHERE owner = $1 AND upstream = $2 AND used < $3";
+        if tx.number(text, &[owner, upstream, unused.into()]).await? == 0 {
+            return Ok(false);
+        }
+        let Some(number) = self.remove_in(&mut tx, key).await? else {
+            return Ok(false);
+        };
+        tx.commit().await?;
+        self.changed(key, number);
+        Ok(true)
+    }
+
+    async fn measure(&self) -> Result<(), DatabaseError> {
+        let text = "SELECT (SELECT COUNT(*) FROM grants), (SELECT COUNT(*) FROM pending), \
+             (SELECT COUNT(*) FROM (SELECT id FROM revocations LIMIT $1) AS queued)";
+        let rows = self.database().fetch(text, &[MAX_QUEUED.into()]).await?;
+        if let Some(row) = rows.first() {
+            GAUGES.vault_grants.set(row.int(0)?);
+            GAUGES.vault_pending.set(row.int(1)?);
+            GAUGES.vault_revocations.set(row.int(2)?);
+        }
+        Ok(())
+    }
+}

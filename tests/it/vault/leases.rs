@@ -1,0 +1,134 @@
+//! One process refreshes a grant at a time, and no result is lost.
+
+use drawbridge::vault::{LEASE, LeaseOutcome};
+use futures_util::future::join_all;
+use rstest::rstest;
+
+use super::*;
+
+fn held(outcomes: impl IntoIterator<Item = LeaseOutcome>) -> usize {
+    let held = outcomes
+        .into_iter()
+        .filter(|outcome| matches!(outcome, LeaseOutcome::Held(_)));
+    held.count()
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_of_a_hundred_holds_the_lease(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let (one, other) = (
+        db.vault(&["k1"], &clock).await,
+        db.vault(&["k1"], &clock).await,
+    );
+    let version = one.put_grant(&key("alice"), &record("a")).await.unwrap();
+    let attempts = (0..100).map(|n| {
+        let vault = if n % 2 == 0 {
+            one.clone()
+        } else {
+            other.clone()
+        };
+        tokio::spawn(async move { vault.lease(&key("alice"), version).await.unwrap() })
+    });
+    let outcomes = join_all(attempts).await.into_iter().map(Result::unwrap);
+    assert_eq!(held(outcomes), 1);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn lease_ends_by_itself_or_when_given_back(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
+    let lease = async || vault.lease(&key("alice"), version).await.unwrap();
+    let LeaseOutcome::Held(dead) = lease().await else {
+        panic!("nobody refreshes");
+    };
+    let LeaseOutcome::Busy(ends) = lease().await else {
+        panic!("it is held");
+    };
+    assert_eq!(ends, Duration::from_secs(START) + LEASE);
+    clock.advance(LEASE);
+    let LeaseOutcome::Held(second) = lease().await else {
+        panic!("it has ended");
+    };
+    // The one that is late gives back what is not its own any more.
+    vault.release_lease(dead).await.unwrap();
+    assert!(matches!(lease().await, LeaseOutcome::Busy(_)));
+    vault.release_lease(second).await.unwrap();
+    assert!(matches!(lease().await, LeaseOutcome::Held(_)));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn late_result_is_kept_unless_superseded(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
+    let lease = async |version| vault.lease(&key("alice"), version).await.unwrap();
+    let LeaseOutcome::Held(first) = lease(version).await else {
+        panic!("nobody refreshes");
+    };
+    clock.advance(2 * LEASE);
+    let LeaseOutcome::Held(second) = lease(version).await else {
+        panic!("it has ended");
+    };
+    // The refresh token was rotated for the first one: without its result the grant would be lost.
+    let newer = vault.finish_lease(&first, &record("b")).await.unwrap();
+    let newer = newer.unwrap();
+    assert_eq!(
+        vault.finish_lease(&second, &record("c")).await.unwrap(),
+        None
+    );
+    assert_eq!(token(&vault, &key("alice")).await.unwrap(), "access-b");
+    let LeaseOutcome::Newer(grant) = lease(version).await else {
+        panic!("it was refreshed");
+    };
+    assert_eq!(grant.version, newer);
+    // What was refreshed is not leased, and a refused old token does not end it.
+    assert!(!vault.end_grant(&key("alice"), version).await.unwrap());
+    assert!(matches!(lease(newer).await, LeaseOutcome::Held(_)));
+    assert!(vault.end_grant(&key("alice"), newer).await.unwrap());
+    assert!(matches!(lease(newer).await, LeaseOutcome::Gone));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn refresh_of_a_replaced_grant_is_void(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let vault = db.vault(&["k1"], &clock()).await;
+    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
+    let LeaseOutcome::Held(lease) = vault.lease(&key("alice"), version).await.unwrap() else {
+        panic!("nobody refreshes");
+    };
+    // Disconnected and connected again: the row is another one, with the same key.
+    vault.remove_grant(&key("alice")).await.unwrap();
+    vault
+        .put_grant(&key("alice"), &record("new"))
+        .await
+        .unwrap();
+    assert_eq!(
+        vault.finish_lease(&lease, &record("b")).await.unwrap(),
+        None
+    );
+    assert_eq!(token(&vault, &key("alice")).await.unwrap(), "access-new");
+}

@@ -1,0 +1,256 @@
+//! The other tables: pending authorizations, lists, registrations, metadata, revocations.
+
+use drawbridge::database::SqlValue;
+use drawbridge::vault::{
+    MAX_LIST, MAX_PENDING, MAX_PENDING_PER_OWNER, PendingError, PendingRecord, RegistrationRecord,
+};
+use rstest::rstest;
+
+use super::*;
+
+fn pending(upstream: &str) -> PendingRecord {
+    PendingRecord {
+        upstream: upstream.to_owned(),
+        issuer: "https://as.test".to_owned(),
+        token_endpoint: "https://as.test/token".to_owned(),
+        revocation_endpoint: None,
+        resource: "https://tracker.test/mcp".to_owned(),
+        client_id: "client-1".to_owned(),
+        redirect_uri: "https://gw.test/connect/callback".to_owned(),
+        scopes: vec!["read".to_owned()],
+        verifier: Some(Secret::new("verifier")),
+        nonce: None,
+        cookie_digest: "digest".to_owned(),
+        program: Some("Inspector".to_owned()),
+    }
+}
+
+fn state(n: u8) -> [u8; 32] {
+    [n; 32]
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn state_works_once_and_for_ten_minutes(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let put = async |n| {
+        let (state, record) = (state(n), pending("tracker"));
+        let put = vault.put_pending(owner("alice"), &state, &record);
+        put.await.unwrap();
+    };
+    put(1).await;
+    put(2).await;
+    let (whose, taken) = vault.take_pending(&state(1)).await.unwrap().unwrap();
+    assert_eq!(whose, owner("alice"));
+    assert_eq!(taken.verifier.unwrap().expose(), "verifier");
+    assert!(vault.take_pending(&state(1)).await.unwrap().is_none());
+    assert!(vault.take_pending(&state(9)).await.unwrap().is_none());
+    clock.advance(10 * MINUTE);
+    assert!(vault.take_pending(&state(2)).await.unwrap().is_none());
+    put(3).await;
+    clock.advance(10 * MINUTE);
+    assert_eq!(vault.sweep(DAY).await.unwrap().pending, 1);
+    // Somebody else's row under the state of one's own.
+    put(4).await;
+    let raw = db.open().await;
+    let moved = "UPDATE pending SET owner = $1";
+    let values = [SqlValue::from(owner("mallory").bytes())];
+    raw.execute(moved, &values).await.unwrap();
+    assert!(vault.take_pending(&state(4)).await.unwrap().is_none());
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn oldest_of_too_many_pending_makes_room(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let put = async |who: &str, n| {
+        clock.advance(Duration::from_millis(1));
+        let record = pending("tracker");
+        vault.put_pending(owner(who), &state(n), &record).await
+    };
+    put("bob", 200).await.unwrap();
+    let most = u8::try_from(MAX_PENDING_PER_OWNER).unwrap();
+    for n in 0..=most {
+        put("alice", n).await.unwrap();
+    }
+    assert!(vault.take_pending(&state(0)).await.unwrap().is_none());
+    assert!(vault.take_pending(&state(1)).await.unwrap().is_some());
+    assert!(vault.take_pending(&state(most)).await.unwrap().is_some());
+    assert!(vault.take_pending(&state(200)).await.unwrap().is_some());
+    // Those of all others: one more is refused, and none of them goes.
+    let raw = db.open().await;
+    let bytes = if backend == Backend::Sqlite {
+        "BLOB"
+    } else {
+        "BYTEA"
+    };
+    let fill = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MAX_PENDING}) \
+         INSERT INTO pending SELECT CAST(CAST(i AS TEXT) AS {bytes}), CAST(CAST(i AS TEXT) AS {bytes}), '', \
+         CAST('' AS {bytes}), 0, $1 FROM n"
+    );
+    let ends = i64::try_from((START + 3600) * 1000).unwrap();
+    let fill = Box::leak(fill.into_boxed_str());
+    raw.execute(fill, &[ends.into()]).await.unwrap();
+    let refused = put("carol", 201).await.unwrap_err();
+    assert!(matches!(refused, PendingError::Full), "{refused}");
+    clock.advance(2 * 60 * MINUTE);
+    put("carol", 202).await.unwrap();
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn lists_live_as_long_as_their_grant(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let vault = db.vault(&["k1"], &clock()).await;
+    let alice = key("alice");
+    let list = async |kind: &str| vault.kept_list(&alice, kind).await.unwrap();
+    assert!(!vault.keep_list(&alice, "tools", "[]").await.unwrap());
+    assert_eq!(list("tools").await, None);
+    vault.put_grant(&alice, &record("a")).await.unwrap();
+    assert!(vault.keep_list(&alice, "tools", "[1]").await.unwrap());
+    assert!(vault.keep_list(&alice, "tools", "[2]").await.unwrap());
+    assert!(vault.keep_list(&alice, "prompts", "[3]").await.unwrap());
+    assert_eq!(list("tools").await.as_deref(), Some("[2]"));
+    let long = "x".repeat(MAX_LIST + 1);
+    assert!(!vault.keep_list(&alice, "tools", &long).await.unwrap());
+    let bob = vault.kept_list(&key("bob"), "tools").await.unwrap();
+    assert_eq!(bob, None);
+    // One list in place of another one of the same principal.
+    let raw = db.open().await;
+    let swap = "UPDATE kept_lists SET sealed = (SELECT sealed FROM kept_lists WHERE kind = 'tools') \
+                WHERE kind = 'prompts'";
+    raw.execute(swap, &[]).await.unwrap();
+    assert_eq!(list("prompts").await, None);
+    // A new token keeps them, the end of the account does not.
+    vault.put_grant(&alice, &record("b")).await.unwrap();
+    assert_eq!(list("tools").await.as_deref(), Some("[2]"));
+    vault.remove_grant(&alice).await.unwrap();
+    vault.put_grant(&alice, &record("c")).await.unwrap();
+    assert_eq!(list("tools").await, None);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn registration_belongs_to_its_issuer(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let (issuer, other) = ("https://as.test", "https://other.test");
+    for n in 0..12 {
+        clock.advance(Duration::from_millis(1));
+        let record = RegistrationRecord {
+            issuer: issuer.to_owned(),
+            client_id: format!("client-{n}"),
+            client_secret: Some(Secret::new(format!("secret-{n}"))),
+            auth_method: "client_secret_basic".to_owned(),
+            secret_ends: None,
+        };
+        vault.put_registration(&record).await.unwrap();
+    }
+    let newest = vault.registration(issuer).await.unwrap().unwrap();
+    assert_eq!(newest.client_id, "client-11");
+    assert_eq!(newest.client_secret.unwrap().expose(), "secret-11");
+    assert!(vault.registration(other).await.unwrap().is_none());
+    let of = async |client: &str| vault.registration_of(issuer, client).await.unwrap();
+    assert_eq!(of("client-4").await.unwrap().client_id, "client-4");
+    assert!(of("client-3").await.is_none(), "the ninth newest");
+    // An edited issuer does not carry the secret to another server.
+    let raw = db.open().await;
+    let moved = "UPDATE registrations SET issuer = $1";
+    raw.execute(moved, &[other.into()]).await.unwrap();
+    assert!(vault.registration(other).await.unwrap().is_none());
+    vault.remove_registration(other, "client-11").await.unwrap();
+    let rows = "SELECT COUNT(*) FROM registrations";
+    let left = raw.fetch(rows, &[]).await.unwrap()[0].int(0).unwrap();
+    assert_eq!(left, 7);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn metadata_ends_and_is_bounded(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let url = "https://as.test/.well-known";
+    let put = vault.put_metadata("as", url, b"{}", MINUTE);
+    assert!(put.await.unwrap());
+    let found = vault.metadata("as", url).await.unwrap();
+    assert_eq!(found.as_deref(), Some(&b"{}"[..]));
+    assert_eq!(vault.metadata("resource", url).await.unwrap(), None);
+    clock.advance(MINUTE);
+    assert_eq!(vault.metadata("as", url).await.unwrap(), None);
+    for n in 0..1010 {
+        let url = format!("https://{n}.test");
+        clock.advance(Duration::from_millis(1));
+        vault.put_metadata("as", &url, b"{}", DAY).await.unwrap();
+    }
+    let old = vault.metadata("as", "https://5.test").await.unwrap();
+    assert_eq!(old, None);
+    let new = vault.metadata("as", "https://1009.test").await.unwrap();
+    assert!(new.is_some());
+    let large = vec![0; 1024 * 1024 + 1];
+    assert!(!vault.put_metadata("as", url, &large, DAY).await.unwrap());
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn revocation_is_tried_again_for_a_week(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    vault.put_grant(&key("alice"), &record("a")).await.unwrap();
+    // The same refresh token with another access token: only that one is void.
+    let mut same = record("b");
+    same.refresh_token = record("a").refresh_token;
+    vault.put_grant(&key("alice"), &same).await.unwrap();
+    let due = vault.due_revocations(10).await.unwrap();
+    let tokens = due.iter().map(|due| due.record.token.as_ref().unwrap());
+    let tokens: Vec<_> = tokens.map(Secret::expose).collect();
+    assert_eq!(tokens, ["access-a"]);
+    assert_eq!(due[0].record.hint, "access_token");
+    assert_eq!(due[0].record.endpoint, "https://as.test/revoke");
+    // Taken: not due for another process, nor here before a pause that grows.
+    assert!(vault.due_revocations(10).await.unwrap().is_empty());
+    clock.advance(MINUTE);
+    assert_eq!(vault.due_revocations(10).await.unwrap()[0].tries, 1);
+    clock.advance(MINUTE);
+    assert!(vault.due_revocations(10).await.unwrap().is_empty());
+    clock.advance(MINUTE);
+    let due = vault.due_revocations(10).await.unwrap();
+    vault.finish_revocation(&due[0]).await.unwrap();
+    clock.advance(DAY);
+    assert!(vault.due_revocations(10).await.unwrap().is_empty());
+    vault.remove_grant(&key("alice")).await.unwrap();
+    clock.advance(8 * DAY);
+    assert_eq!(vault.sweep(100 * DAY).await.unwrap().revocations, 2);
+    assert!(vault.due_revocations(10).await.unwrap().is_empty());
+}
