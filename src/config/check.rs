@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::access;
+use super::accounts;
 use super::budget;
 use super::nearest::nearest;
 use super::report::{ReadReport, join};
@@ -28,6 +29,7 @@ pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     }
     check_upstreams(config, report);
     check_children(config, report);
+    accounts::check(config, report);
     budget::check(config, report);
 }
 

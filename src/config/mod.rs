@@ -4,6 +4,8 @@
 //! `check` then validates across sections. Other modules get a complete and validated [`Config`].
 
 mod access;
+mod account_types;
+mod accounts;
 mod auth;
 mod budget;
 mod carriers;
@@ -43,6 +45,7 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
+pub use account_types::*;
 pub use endpoint_types::*;
 pub use log_levels::LogLevels;
 pub use problem::{ConfigDoubt, ConfigErrors, ConfigProblem};
@@ -279,6 +282,11 @@ fn read_all(root: &mut ConfigSection<'_>) -> Config {
             limits::read,
         ),
         keys: root.table("keys", "Keys that must outlive the process.", keys::read),
+        egress: root.table(
+            "egress",
+            "Where the gateway asks, beyond what stands in this file.",
+            accounts::egress,
+        ),
         telemetry: root.table("telemetry", "What operators see.", telemetry::read),
         warnings: Vec::new(),
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::account_types::EgressConfig;
 use super::endpoint_types::{MergedConfig, NamedEndpoint};
 use super::log_levels::LogLevels;
 use super::problem::ConfigProblem;
@@ -45,6 +46,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// Sealing keys.
     pub keys: KeysConfig,
+    /// Where learned URLs may lead.
+    pub egress: EgressConfig,
     /// What we tell the operator's systems.
     pub telemetry: TelemetryConfig,
     /// What is legal, but probably not meant.
