@@ -11,7 +11,7 @@
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`]: failures, causes, handles and their owners, address rules, views, limits |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
-//! | 6 | [`translate`] [`process`] [`store`] [`audit`]: messages between revisions and between views, child processes, where things are kept |
+//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`grants`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
 //! | 8 | [`relay`]: the spine |
 //! | 9 | [`downstream`]: towards MCP clients |
@@ -33,6 +33,7 @@ pub mod downstream;
 pub mod egress;
 pub mod endpoint;
 pub mod fault;
+pub mod grants;
 pub mod lock;
 pub mod ownership;
 pub mod policy;
