@@ -4,12 +4,14 @@
 //! can make us knock on doors inside (SPEC X-01). Names are judged by the addresses that they
 //! resolve to, at connect: see [`learned_documents`], which has these rules in its resolver.
 
+mod allow;
 mod documents;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use url::{Host, Url};
 
+pub use self::allow::EgressRules;
 pub use self::documents::{documents, learned_documents};
 
 /// Why a URL or an address is not contacted.

@@ -11,7 +11,7 @@
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`]: failures, causes, handles and their owners, address rules, views, limits, durable data |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
-//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`vault`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams |
+//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`grants`] [`vault`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
 //! | 8 | [`outbound`]: a session's way to its upstreams |
 //! | 9 | [`catalog`] [`tasks`]: what upstreams list; calls that go on after their first answer |
@@ -37,6 +37,7 @@ pub mod downstream;
 pub mod egress;
 pub mod endpoint;
 pub mod fault;
+pub mod grants;
 pub mod lock;
 pub mod outbound;
 pub mod ownership;

@@ -63,6 +63,9 @@ pub struct UpstreamStatus {
     pub since_s: u64,
     /// Why it is not reached; while it is, why a call of the last 70 s failed.
     pub cause: Option<CauseStatus>,
+    /// The account that its requests use, where the gateway gets its tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub account: Option<AccountStatus>,
     /// `legacy` or `modern`; absent while that is unknown.
     pub era: Option<String>,
     /// Protocol revision spoken most recently.
@@ -81,6 +84,15 @@ pub struct UpstreamStatus {
     pub p50_ms: Option<f64>,
     /// 99th percentile of their duration, milliseconds.
     pub p99_ms: Option<f64>,
+}
+
+/// The account, or the accounts, of one upstream.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct AccountStatus {
+    /// `client_credentials`.
+    pub kind: String,
+    /// Why the last token could not be had, or was refused; absent once one was had.
+    pub cause: Option<CauseStatus>,
 }
 
 /// One issuer of tokens.

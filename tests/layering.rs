@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Crates that only some modules may name (DESIGN §13).
-const CAGED: [(&str, &[&str]); 4] = [
+const CAGED: [(&str, &[&str]); 5] = [
     ("axum", &["downstream", "app"]),
     ("reqwest", &["egress", "upstream", "auth", "grants"]),
+    ("oauth2", &["grants"]),
     ("redis", &["store"]),
     ("sqlx", &["database"]),
 ];
@@ -212,7 +213,7 @@ fn targets(own: &[String], code: &str) -> BTreeSet<String> {
 }
 
 /// Rooms below a top module, and the paths that they do not name.
-const ROOMS: [(&str, &[&str]); 7] = [
+const ROOMS: [(&str, &[&str]); 8] = [
     // Moves messages and knows no era.
     (
         "upstream::carrier",
@@ -229,6 +230,8 @@ const ROOMS: [(&str, &[&str]); 7] = [
     ("catalog", &["upstream::carrier", "upstream::link"]),
     // Tasks: how a link speaks is told by what the upstream declares.
     ("tasks", &["upstream::carrier", "upstream::link"]),
+    // Tokens: nothing of MCP.
+    ("grants", &["protocol", "call"]),
     // Pure functions.
     ("translate", &["session", "runtime", "sync", "store"]),
     // Children and their lines: nothing of MCP but JSON and the id of a broken message.

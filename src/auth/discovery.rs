@@ -6,6 +6,7 @@ use serde::Deserialize;
 use url::Url;
 
 use super::fetch::{FetchError, IssuerClients};
+use crate::grants::issuer_metadata_places as places;
 use crate::telemetry::redact::shown;
 
 /// Bytes of another issuer's name that an error shows.
@@ -193,25 +194,6 @@ async fn metadata(
         });
     }
     Ok(metadata)
-}
-
-/// Where the metadata of an issuer may be, in the order of asking.
-fn places(issuer: &Url) -> Vec<Url> {
-    const OAUTH: &str = "/.well-known/oauth-authorization-server";
-    const OPENID: &str = "/.well-known/openid-configuration";
-    let path = issuer.path().trim_end_matches('/');
-    let mut paths = vec![format!("{OAUTH}{path}"), format!("{OPENID}{path}")];
-    if !path.is_empty() {
-        paths.push(format!("{path}{OPENID}"));
-    }
-    let at = |path: &String| {
-        let mut url = issuer.clone();
-        url.set_path(path);
-        url.set_query(None);
-        url.set_fragment(None);
-        url
-    };
-    paths.iter().map(at).collect()
 }
 
 #[cfg(test)]

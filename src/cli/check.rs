@@ -11,7 +11,9 @@ use url::Url;
 use super::{BAD_CONFIG, LogOptions, out, refuse, with_levels};
 use crate::app::asking::{self, ProbeOutcome};
 use crate::budget::ProcessBound;
-use crate::config::{self, AuthMode, CarrierConfig, Config, ConfigDoubt, ConfigProblem};
+use crate::config::{
+    self, AccountKind, AuthMode, CarrierConfig, Config, ConfigDoubt, ConfigProblem,
+};
 use crate::descriptors::{self, DescriptorFit};
 use crate::endpoint::{Endpoint, endpoints};
 use crate::process::{ChildIsolation, HostEnvironment, missing};
@@ -244,6 +246,13 @@ fn summary(file: &str, config: &Config) -> String {
             CarrierConfig::Http(http) => format!("http   {}", without_query(&http.url)),
         };
         let _ = writeln!(text, "  {:<20}  {how}", upstream.name);
+        if let Some(account) = &upstream.auth {
+            let whose = match account.kind {
+                AccountKind::ClientCredentials => "one for all callers",
+            };
+            let kind = account.kind.as_str();
+            let _ = writeln!(text, "  {:<20}  account: {whose} ({kind})", "");
+        }
     }
     text
 }
@@ -291,6 +300,18 @@ mod tests {
             summary.contains("files                 stdio  npx …"),
             "{summary}"
         );
+        assert!(!summary.contains("hunter2"), "{summary}");
+    }
+
+    #[test]
+    fn the_summary_says_whose_an_account_is() {
+        let text = "[auth]\nmode = \"none\"\n\
+            [upstreams.tracker]\nurl = \"https://tracker.example.net/mcp\"\n[upstreams.tracker.auth]\n\
+            kind = \"client_credentials\"\nclient_id = \"me\"\nclient_secret = \"hunter2\"\n";
+        let config = config::parse(text, "g.toml", &|_| None).unwrap();
+        let summary = summary("g.toml", &config);
+        let line = "account: one for all callers (client_credentials)";
+        assert!(summary.contains(line), "{summary}");
         assert!(!summary.contains("hunter2"), "{summary}");
     }
 

@@ -251,6 +251,6 @@ fn header(s: &ConfigSection<'_>, name: String, value: Secret) -> Option<(String,
 }
 
 /// Whether the transport sets a header itself.
-fn is_own(name: &str) -> bool {
+pub(super) fn is_own(name: &str) -> bool {
     OWN_HEADERS.contains(&name) || name.starts_with(MCP_PARAM_PREFIX)
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::access;
+use super::accounts;
 use super::budget;
 use super::database;
 use super::nearest::nearest;
@@ -29,6 +30,7 @@ pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     }
     check_upstreams(config, report);
     check_children(config, report);
+    accounts::check(config, report);
     budget::check(config, report);
     database::check(config, report);
 }

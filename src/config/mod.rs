@@ -4,6 +4,8 @@
 //! `check` then validates across sections. Other modules get a complete and validated [`Config`].
 
 mod access;
+mod account_types;
+mod accounts;
 mod auth;
 mod budget;
 mod carriers;
@@ -44,6 +46,7 @@ use std::path::Path;
 
 use toml::de::DeTable;
 
+pub use account_types::*;
 pub use database::{ConnectConfig, DatabaseConfig, DatabaseUrl};
 pub use endpoint_types::*;
 pub use log_levels::LogLevels;
@@ -281,6 +284,11 @@ fn read_all(root: &mut ConfigSection<'_>) -> Config {
             limits::read,
         ),
         keys: root.table("keys", "Keys that must outlive the process.", keys::read),
+        egress: root.table(
+            "egress",
+            "Where the gateway asks, beyond what stands in this file.",
+            accounts::egress,
+        ),
         database: root.table(
             "database",
             "Where accounts at upstreams are kept. Made when it is first needed.",

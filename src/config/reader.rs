@@ -110,12 +110,35 @@ impl<'r> ConfigSection<'r> {
         doc: &'static str,
         body: impl FnOnce(&mut ConfigSection<'r>) -> T,
     ) -> T {
+        self.below(name, (TableHeader::Table, doc), body)
+    }
+
+    /// Reads the table `[name]`, `None` where there is none.
+    pub(super) fn optional_table<T>(
+        &mut self,
+        name: &'static str,
+        doc: &'static str,
+        body: impl FnOnce(&mut ConfigSection<'r>) -> T,
+    ) -> Option<T> {
+        if self.has(name) || self.is_recording() {
+            return Some(self.below(name, (TableHeader::OptionalTable, doc), body));
+        }
+        self.asked.push(name);
+        None
+    }
+
+    fn below<T>(
+        &mut self,
+        name: &'static str,
+        (header, doc): (impl FnOnce(String) -> TableHeader, &'static str),
+        body: impl FnOnce(&mut ConfigSection<'r>) -> T,
+    ) -> T {
         self.asked.push(name);
         let path = join(&self.path, name);
         let table = self
             .value(name)
             .and_then(|value| self.as_table(&path, value));
-        let chapter = self.open_chapter(TableHeader::Table(path.clone()), doc);
+        let chapter = self.open_chapter(header(path.clone()), doc);
         ConfigSection::read(self.report, path, table, chapter, body)
     }
 

@@ -23,6 +23,8 @@ pub(super) enum ShownKey {
 pub(super) enum TableHeader {
     /// `[path]`
     Table(String),
+    /// `[path]`, commented out with its keys: it may be missing.
+    OptionalTable(String),
     /// `[[path]]`
     Tables(String),
 }
@@ -83,19 +85,23 @@ impl ConfigReference {
         for chapter in &self.chapters {
             let header = match &chapter.header {
                 TableHeader::Table(path) => format!("[{path}]"),
+                TableHeader::OptionalTable(path) => format!("# [{path}]"),
                 TableHeader::Tables(path) => format!("[[{path}]]"),
             };
             comment(&mut out, "\n", chapter.doc);
             out.push_str(&header);
             out.push('\n');
+            let is_optional = matches!(chapter.header, TableHeader::OptionalTable(_));
             for key in &chapter.keys {
                 comment(&mut out, "", &format!("{} ({})", key.doc, key.kind));
                 // Writing to a String cannot fail.
                 let _ = match &key.shown {
-                    ShownKey::Default(literal) | ShownKey::Example(literal) => {
+                    ShownKey::Default(literal) | ShownKey::Example(literal) if !is_optional => {
                         writeln!(out, "{} = {literal}", key.name)
                     }
-                    ShownKey::Unset(literal) => writeln!(out, "# {} = {literal}", key.name),
+                    ShownKey::Default(literal)
+                    | ShownKey::Example(literal)
+                    | ShownKey::Unset(literal) => writeln!(out, "# {} = {literal}", key.name),
                 };
             }
         }

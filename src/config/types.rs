@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::account_types::EgressConfig;
 use super::database::{ConnectConfig, DatabaseConfig};
 use super::endpoint_types::{MergedConfig, NamedEndpoint};
 use super::log_levels::LogLevels;
@@ -47,6 +48,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// Sealing keys.
     pub keys: KeysConfig,
+    /// Where learned URLs may lead.
+    pub egress: EgressConfig,
     /// Where durable data is.
     pub database: DatabaseConfig,
     /// Accounts of principals at upstreams.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::account_types::AccountConfig;
 use crate::secret::Secret;
 
 /// `[upstreams.<name>]`.
@@ -19,6 +20,8 @@ pub struct UpstreamConfig {
     pub name: String,
     /// How it is reached.
     pub carrier: CarrierConfig,
+    /// The account that its requests use.
+    pub auth: Option<AccountConfig>,
     /// Whose traffic may share a session or child.
     pub isolation: Isolation,
     /// Which protocol era it speaks.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::account_types::AccountConfig;
+use super::accounts;
 use super::carriers;
 use super::endpoints;
 use super::reader::ConfigSection;
@@ -20,6 +22,12 @@ pub(super) fn read(name: &str, s: &mut ConfigSection<'_>) -> Option<UpstreamConf
     let stdio = if with_stdio { carriers::stdio(s) } else { None };
     let stdio_keys = s.take_group();
     let http = if with_http { carriers::http(s) } else { None };
+    let auth = if with_http {
+        s.optional_table("auth", accounts::ABOUT, accounts::read)
+            .flatten()
+    } else {
+        None
+    };
     let http_keys = s.take_group();
     let carrier = match (stdio, http) {
         (Some(stdio), None) => {
@@ -55,13 +63,13 @@ pub(super) fn read(name: &str, s: &mut ConfigSection<'_>) -> Option<UpstreamConf
     if !with_stdio {
         return None;
     }
-    common(name, s, carrier)
+    common(name, s, (carrier, auth))
 }
 
 fn common(
     name: &str,
     s: &mut ConfigSection<'_>,
-    carrier: Option<CarrierConfig>,
+    (carrier, auth): (Option<CarrierConfig>, Option<AccountConfig>),
 ) -> Option<UpstreamConfig> {
     let isolation = s
         .key(
@@ -123,6 +131,7 @@ fn common(
     Some(UpstreamConfig {
         name: name.to_owned(),
         carrier: carrier?,
+        auth,
         isolation,
         era,
         era_recheck,

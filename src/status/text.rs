@@ -36,7 +36,7 @@ impl Display for GatewayStatus {
             "P99",
         ]);
         for upstream in &self.upstreams {
-            upstreams.row(cells(upstream), upstream.cause.as_ref());
+            upstreams.row(cells(upstream), cause(upstream));
         }
         write!(f, "\n{upstreams}")?;
         write_issuers(f, &self.issuers)
@@ -56,7 +56,7 @@ impl Display for AskedOnce {
             "TEMPLATES",
         ]);
         for upstream in &self.upstreams {
-            upstreams.row(asked_cells(upstream), upstream.status.cause.as_ref());
+            upstreams.row(asked_cells(upstream), cause(&upstream.status));
         }
         write!(f, "{upstreams}")?;
         write_issuers(f, &self.issuers)
@@ -91,6 +91,15 @@ fn asked_cells(upstream: &AskedUpstream) -> [String; 8] {
         length(ListKind::Resources),
         length(ListKind::Templates),
     ]
+}
+
+/// Why the upstream is not reached, else why its account cannot be used.
+fn cause(upstream: &UpstreamStatus) -> Option<&CauseStatus> {
+    let account = upstream.account.as_ref();
+    upstream
+        .cause
+        .as_ref()
+        .or(account.and_then(|account| account.cause.as_ref()))
 }
 
 fn revision(upstream: &UpstreamStatus) -> String {
@@ -219,6 +228,7 @@ mod tests {
             since: "2026-11-23T20:00:00Z".into(),
             since_s: 192,
             cause: None,
+            account: None,
             era: Some("legacy".into()),
             revision: Some("2025-11-25".into()),
             sessions: 2,

@@ -8,12 +8,14 @@ mod instrument;
 mod load;
 pub(super) mod process;
 mod sessions;
+mod token_requests;
 
 pub(super) use durations::{DurationHistogram, SeriesKey};
 pub use instrument::{CounterHandle, GaugeGuard, GaugeHandle, LabeledCounter, LabeledGauge};
 pub(super) use load::CallEnd;
 pub use load::{LoadGuard, RecentCalls, UpstreamLoad};
 pub use sessions::{UpstreamSession, server_session_ended};
+pub use token_requests::token_request_ended;
 
 use super::names::{attribute, metric};
 

@@ -135,6 +135,8 @@ pub mod metric {
     pub const INTROSPECTIONS: &str = "drawbridge.introspection.requests";
     /// Questions to issuers about tokens that got no usable answer.
     pub const INTROSPECTION_FAILURES: &str = "drawbridge.introspection.failures";
+    /// How long token requests for upstreams take, and how they end.
+    pub const TOKEN_REQUEST_DURATION: &str = "drawbridge.token_request.duration";
     /// Lists answered from what is kept.
     pub const LISTS_HITS: &str = "drawbridge.list_cache.hits";
     /// Lists that had to be asked for.
@@ -300,6 +302,10 @@ pub mod attribute {
     pub const ISSUER: &str = "drawbridge.issuer";
     /// The version of the program, on the metric that says nothing else.
     pub const BUILD_VERSION: &str = "version";
+    /// How the gateway comes by a token of an upstream: `kind` of its account.
+    pub const ACCOUNT_KIND: &str = "drawbridge.account.kind";
+    /// How something ended; one word.
+    pub const OUTCOME: &str = "drawbridge.outcome";
     /// Why something was refused; one word.
     pub const REASON: &str = "drawbridge.reason";
 }

@@ -1,13 +1,17 @@
 //! Credentials of upstreams: asked for with every request, and kept by no connection.
 //! Spec: SPEC A-22; DESIGN §6.
 
-use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::account::Account;
 use super::carrier::http::client::ClientError;
 use super::carrier::http::exchange_error::ExchangeError;
 use crate::call::OwnerKey;
+use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure, TokenSource};
 use crate::secret::Secret;
 
 /// The credentials of one upstream.
@@ -17,14 +21,27 @@ pub trait Credentials: Send + Sync + std::fmt::Debug {
 
     /// The credential of one request, of `account`. Called for each request of every kind.
     fn for_request(&self, account: Account) -> Credential<'_>;
+
+    /// What a 401 or 403 to a request with `used` means: whether there is another credential by now.
+    fn refused(
+        &self,
+        _account: Account,
+        _used: Arc<HeldToken>,
+        _status: StatusCode,
+        _challenge: Challenge,
+    ) -> BoxFuture<'_, Result<Renewal, TokenFailure>> {
+        ready(Ok(Renewal::Stands)).boxed()
+    }
 }
 
 /// Credential headers of one request. A header that the request already has is left as it is.
 pub enum Credential<'a> {
-    /// At hand.
+    /// The same for as long as the gateway runs.
     Ready(&'a HeaderMap),
+    /// A token that is good now.
+    Held(Arc<HeldToken>),
     /// To be waited for, such as a token that is refreshed.
-    Awaited(BoxFuture<'a, Result<HeaderMap, ExchangeError>>),
+    Awaited(BoxFuture<'a, Result<Arc<HeldToken>, ExchangeError>>),
 }
 
 /// The headers of the configuration, the same for everybody.
@@ -37,16 +54,24 @@ impl FixedHeaders {
     /// # Errors
     /// [`ClientError::Header`] for one that cannot be sent.
     pub(super) fn new(configured: &[(String, Secret)]) -> Result<Self, ClientError> {
-        let mut headers = HeaderMap::new();
-        for (name, value) in configured {
-            let bad = || ClientError::Header(name.clone());
-            let name: HeaderName = name.parse().map_err(|_| bad())?;
-            let mut value = HeaderValue::from_str(value.expose()).map_err(|_| bad())?;
-            value.set_sensitive(true);
-            headers.insert(name, value);
-        }
-        Ok(Self(headers))
+        fixed_headers(configured).map(Self)
     }
+}
+
+/// The headers of `configured`.
+///
+/// # Errors
+/// [`ClientError::Header`] for one that cannot be sent.
+pub(super) fn fixed_headers(configured: &[(String, Secret)]) -> Result<HeaderMap, ClientError> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in configured {
+        let bad = || ClientError::Header(name.clone());
+        let name: HeaderName = name.parse().map_err(|_| bad())?;
+        let mut value = HeaderValue::from_str(value.expose()).map_err(|_| bad())?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    Ok(headers)
 }
 
 impl Credentials for FixedHeaders {
@@ -59,11 +84,54 @@ impl Credentials for FixedHeaders {
     }
 }
 
+/// Tokens of the one account that all callers share.
+#[derive(Debug)]
+pub(super) struct CommonTokens(Arc<TokenSource>);
+
+impl CommonTokens {
+    /// Those of `source`.
+    pub(super) fn new(source: Arc<TokenSource>) -> Self {
+        Self(source)
+    }
+}
+
+impl Credentials for CommonTokens {
+    fn account_of(&self, _owner: OwnerKey) -> Account {
+        Account::Common
+    }
+
+    fn for_request(&self, _account: Account) -> Credential<'_> {
+        of_source(&self.0)
+    }
+
+    fn refused(
+        &self,
+        _account: Account,
+        used: Arc<HeldToken>,
+        status: StatusCode,
+        challenge: Challenge,
+    ) -> BoxFuture<'_, Result<Renewal, TokenFailure>> {
+        Arc::clone(&self.0)
+            .answered(used, status, challenge)
+            .boxed()
+    }
+}
+
+/// The token of `source`, waited for only if none is good.
+fn of_source(source: &Arc<TokenSource>) -> Credential<'static> {
+    if let Some(token) = source.held() {
+        return Credential::Held(token);
+    }
+    let token = Arc::clone(source).token();
+    Credential::Awaited(async { Ok(token.await?) }.boxed())
+}
+
 impl std::fmt::Debug for Credential<'_> {
     /// Shows no credential.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Ready(_) => "Ready",
+            Self::Held(_) => "Held",
             Self::Awaited(_) => "Awaited",
         })
     }

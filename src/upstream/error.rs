@@ -7,6 +7,7 @@ use super::carrier::http::exchange_error::ExchangeError;
 use super::not_reached::NotReached;
 use crate::cause::ConnectionFault;
 use crate::fault::{Fault, FaultKind, RetryHint};
+use crate::grants::TokenFailure;
 use crate::process::NoChildSlot;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
@@ -58,6 +59,9 @@ pub enum LinkError {
         /// When to try again.
         retry_after: Duration,
     },
+    /// There is no token for the request, which was not sent.
+    #[error("its account cannot be used: {0}")]
+    Account(#[source] TokenFailure),
     /// An HTTP status that no MCP server should answer with.
     #[error("it answered with HTTP status {0}{hint}", hint = hint(*.0))]
     Status(u16),
@@ -129,6 +133,14 @@ fn no_room(upstream: &str) -> String {
     )
 }
 
+/// The text of a call behind another one that waits for an answer.
+fn awaits_answer(upstream: &str) -> String {
+    format!(
+        "upstream \"{upstream}\" is busy, waiting for an answer to another call's question; answer it, or try again \
+         later"
+    )
+}
+
 /// The last words of a child, to be appended to a text.
 fn quoted(last_words: Option<&str>) -> String {
     match last_words {
@@ -139,6 +151,12 @@ fn quoted(last_words: Option<&str>) -> String {
 
 impl From<ExchangeError> for LinkError {
     fn from(error: ExchangeError) -> Self {
+        if let Some(failure) = error.account() {
+            if failure.is_of_upstream() {
+                return Self::Unreachable(NotReached::new("it does not answer").caused_by(failure));
+            }
+            return Self::Account(failure.clone());
+        }
         if error.is_connect() {
             let fault = ConnectionFault::of(&error);
             let reached = NotReached::new(error.reason()).remedied(NotReached::remedy_of(fault));
@@ -170,9 +188,11 @@ impl LinkError {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::Unreachable(_) | Self::Unopened { .. } | Self::Status(_) | Self::Handshake(_) => {
-                error_type::UNAVAILABLE
-            }
+            Self::Unreachable(_)
+            | Self::Unopened { .. }
+            | Self::Status(_)
+            | Self::Account(_)
+            | Self::Handshake(_) => error_type::UNAVAILABLE,
             Self::Lost { .. } | Self::Unread { .. } | Self::SessionGone => error_type::LOST,
             Self::Busy { .. } | Self::AtCapacity { .. } | Self::AwaitsAnswer | Self::NoRoom => {
                 error_type::BUSY
@@ -190,7 +210,7 @@ impl LinkError {
     pub(super) fn public_reason(&self) -> Cow<'static, str> {
         match self {
             Self::Unreachable(reached) => Cow::Owned(reached.text.clone()),
-            Self::Status(_) | Self::Busy { .. } => Cow::Owned(self.to_string()),
+            Self::Status(_) | Self::Account(_) | Self::Busy { .. } => Cow::Owned(self.to_string()),
             Self::Handshake(_) => Cow::Borrowed("the handshake failed"),
             Self::Invalid(_) | Self::TooLarge { .. } => Cow::Borrowed("it sent an invalid message"),
             Self::Unopened { .. } => Cow::Borrowed("it ended while it was being opened"),
@@ -222,7 +242,7 @@ impl LinkError {
     pub(super) fn is_wall(&self) -> bool {
         matches!(
             self,
-            Self::Status(401 | 403) | Self::Busy { status: 429, .. }
+            Self::Status(401 | 403) | Self::Account(_) | Self::Busy { status: 429, .. }
         )
     }
 
@@ -246,6 +266,7 @@ impl LinkError {
     fn retry_of_unavailable(&self) -> RetryHint {
         match self {
             Self::Status(401 | 403) => RetryHint::Never,
+            Self::Account(failure) if !failure.may_pass() => RetryHint::Never,
             _ => RetryHint::After(Duration::from_secs(2)),
         }
     }
@@ -254,7 +275,11 @@ impl LinkError {
     #[must_use]
     pub fn into_fault(self, upstream: &str) -> Fault {
         let (kind, text, retry) = match &self {
-            Self::Unreachable(_) | Self::Unread { .. } | Self::Handshake(_) | Self::Status(_) => (
+            Self::Unreachable(_)
+            | Self::Unread { .. }
+            | Self::Handshake(_)
+            | Self::Account(_)
+            | Self::Status(_) => (
                 FaultKind::UpstreamUnavailable,
                 format!("upstream \"{upstream}\" is not available: {self}"),
                 self.retry_of_unavailable(),
@@ -269,10 +294,7 @@ impl LinkError {
             ),
             Self::AwaitsAnswer => (
                 FaultKind::UpstreamUnavailable,
-                format!(
-                    "upstream \"{upstream}\" is busy, waiting for an answer to another call's question; \
-                     answer it, or try again later"
-                ),
+                awaits_answer(upstream),
                 RetryHint::After(Duration::from_secs(2)),
             ),
             Self::AtCapacity { full, retry_after } => (

@@ -1,6 +1,7 @@
 //! Whose traffic may share an upstream session or child: one session, one principal, or all.
 //! Spec: DESIGN §6; BRIDGING §1.3.
 
+mod accounts;
 mod asking;
 mod checks;
 mod status;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use self::accounts::AccountFactory;
 use self::checks::CheckedLinks;
 use super::account::{Account, PerAccount};
 use super::carrier::duplex::DuplexSource;
@@ -28,6 +30,7 @@ use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
 use crate::cause::ErrorCause;
 use crate::config::{self, Isolation, TransportKind};
+use crate::grants::{AccountSetupError, UpstreamAccount};
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
@@ -66,6 +69,14 @@ pub enum SetupError {
         /// Why.
         source: ClientError,
     },
+    /// An account cannot be set up.
+    #[error("upstream {upstream:?}: auth")]
+    Account {
+        /// Which upstream.
+        upstream: String,
+        /// Why.
+        source: AccountSetupError,
+    },
     /// The helper processes for children cannot be started.
     #[error("helper processes for stdio upstreams cannot be started")]
     Stdio(#[from] std::io::Error),
@@ -97,6 +108,8 @@ struct RegistryEntry {
     load: Arc<UpstreamLoad>,
     /// Those to children.
     links: CheckedLinks,
+    /// Whose tokens the requests carry, where the gateway gets them.
+    account: Option<Arc<UpstreamAccount>>,
 }
 
 impl Upstreams {
@@ -131,13 +144,22 @@ impl Upstreams {
             None
         };
         let mut entries = HashMap::new();
+        let mut accounts = AccountFactory::new(&config.egress, tasks.clone());
         for (number, upstream) in config.upstreams.iter().enumerate() {
+            let mut account = None;
             let carrier = match (&upstream.carrier, &stdio) {
                 (config::CarrierConfig::Http(http), _) => {
                     let client = HttpClient::new(http).map_err(|source| SetupError::Client {
                         upstream: upstream.name.clone(),
                         source,
                     })?;
+                    let client = match accounts.make(upstream, http)? {
+                        Some((made, credentials)) => {
+                            account = Some(made);
+                            client.with_account(http, credentials)
+                        }
+                        None => client,
+                    };
                     let client = Box::new(client);
                     match http.transport {
                         TransportKind::Streamable => Carrier::Http(client, bounds, None),
@@ -170,6 +192,7 @@ impl Upstreams {
                     settings,
                     carrier,
                     replies: ReplyShare::new(&replies, BudgetHolder::Upstream(number)),
+                    account,
                 },
             );
         }

@@ -11,6 +11,11 @@ const CORRECT_PATH: &str = "correct the path of `url`: it has to be that of the 
 
 /// The remedy for a 401.
 fn token_wanted(login: Option<&UpstreamLogin>) -> String {
+    if login.is_some_and(|login| login.has_account) {
+        return "look what the upstream wants a token for: `resource` and `issuer` of \
+            [upstreams.<name>.auth] say what it is given"
+            .to_owned();
+    }
     let verb = if login.is_some_and(|login| login.sends_token) {
         "renew the token in"
     } else {
@@ -28,6 +33,11 @@ impl LinkError {
     pub(super) fn remedy(&self, login: Option<&UpstreamLogin>) -> Option<Cow<'static, str>> {
         let text = match self {
             Self::Status(401) => return Some(Cow::Owned(token_wanted(login))),
+            Self::Account(failure) => return Some(Cow::Owned(failure.remedy().to_owned())),
+            Self::Status(403) if login.is_some_and(|login| login.has_account) => {
+                "let the upstream allow this to its account, or write the scopes that it wants into `scopes` of \
+                 [upstreams.<name>.auth]"
+            }
             Self::Status(403) => {
                 "let the upstream allow this: it refuses the token of `headers.Authorization`, or the address"
             }

@@ -1,7 +1,7 @@
 // A real authorization server (oidc-provider) whose one user says yes to everything.
 // Usage: node server.mjs [port] [jwt | opaque]; prints its issuer as the first line.
 //
-// PKCE, dynamic registration, resource indicators, access tokens as JWTs (RFC 9068) or opaque ones,
+// PKCE, client credentials, dynamic registration, resource indicators, access tokens as JWTs (RFC 9068) or opaque ones,
 // introspection (the gateway is the client `gateway` with the secret `a gateway's secret`), revocation.
 // Any resource is known; each token carries the resource it was asked for as its only audience.
 import { generateKeyPairSync } from 'node:crypto';
@@ -18,6 +18,21 @@ function signingKey() {
   return { ...privateKey.export({ format: 'jwk' }), kid: 'as-key', alg: 'ES256', use: 'sig' };
 }
 
+/** Clients with an account of their own: one with a secret, and one with a key, where CLIENT_KEY is the public one. */
+function services() {
+  const service = { redirect_uris: [], grant_types: ['client_credentials'], response_types: [], scope: SCOPES.join(' ') };
+  const withSecret = { ...service, client_id: 'with-secret', client_secret: "a service's secret: %&+" };
+  if (!process.env.CLIENT_KEY) return [withSecret];
+  const withKey = {
+    ...service,
+    client_id: 'with-key',
+    token_endpoint_auth_method: 'private_key_jwt',
+    token_endpoint_auth_signing_alg: 'ES256',
+    jwks: { keys: [JSON.parse(process.env.CLIENT_KEY)] },
+  };
+  return [withSecret, withKey];
+}
+
 const server = http.createServer();
 await new Promise((resolve) => server.listen(Number(process.argv[2] ?? 0), '127.0.0.1', resolve));
 const issuer = `http://127.0.0.1:${server.address().port}`;
@@ -32,6 +47,7 @@ const provider = new Provider(issuer, {
       grant_types: [],
       response_types: [],
     },
+    ...services(),
   ],
   clientDefaults: { application_type: 'native', id_token_signed_response_alg: 'ES256' },
   // Which of the two a client is does not matter on loopback.
@@ -47,6 +63,7 @@ const provider = new Provider(issuer, {
     registration: { enabled: true },
     introspection: { enabled: true, allowedPolicy: () => true },
     revocation: { enabled: true },
+    clientCredentials: { enabled: true },
     resourceIndicators: {
       enabled: true,
       useGrantedResource: () => true,

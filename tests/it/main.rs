@@ -16,6 +16,7 @@
     reason = "a test that cannot go on fails loudly"
 )]
 
+mod accounts;
 mod apps;
 mod auth;
 mod bad_input;

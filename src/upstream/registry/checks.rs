@@ -108,6 +108,8 @@ impl RegistryEntry {
         };
         match found {
             Ok(()) => self.health.looked_well(),
+            // Nobody was asked.
+            Err(LinkError::Account(_)) => {}
             Err(error) => self.health.failed(since, &error, None),
         }
     }

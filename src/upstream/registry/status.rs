@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{RegistryEntry, Upstreams};
 use crate::config::{self, TransportKind};
 use crate::protocol::{Era, Revision};
-use crate::status::{self, UpstreamStatus, millis, tenth, time_text};
+use crate::status::{self, AccountStatus, UpstreamStatus, millis, tenth, time_text};
 use crate::upstream::carrier::Carrier;
 
 impl Upstreams {
@@ -35,6 +35,10 @@ impl RegistryEntry {
             since: time_text(now.saturating_sub(lasted)),
             since_s: lasted.as_secs(),
             cause: self.last_cause(state, now),
+            account: self.account.as_ref().map(|account| AccountStatus {
+                kind: account.kind().as_str().to_owned(),
+                cause: account.last_cause().map(Into::into),
+            }),
             era: era.map(|era| era_word(era).to_owned()),
             revision: revision.map(|revision| revision.as_str().to_owned()),
             sessions: count(self.load.sessions()),

@@ -61,6 +61,15 @@ impl Issuer {
         })
     }
 
+    /// The JWK of a P-256 key: its point is 04, x, y.
+    pub(crate) fn public_of(point: &[u8]) -> Value {
+        let encode = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        json!({
+            "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": KEY_ID,
+            "x": encode(&point[1..33]), "y": encode(&point[33..65]),
+        })
+    }
+
     pub(crate) fn jwks_file(&self) -> PathBuf {
         self.dir.path().join("jwks.json")
     }

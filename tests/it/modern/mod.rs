@@ -26,7 +26,7 @@ pub(super) async fn over_both() -> (Gateway, HttpStub) {
 }
 
 /// A client of the modern revision on one endpoint.
-pub(super) struct Modern {
+pub(crate) struct Modern {
     pub(super) actor: Actor,
     path: String,
     capabilities: Value,
@@ -36,7 +36,7 @@ pub(super) struct Modern {
 
 impl Modern {
     /// With every capability.
-    pub(super) fn new(actor: Actor, path: &str) -> Self {
+    pub(crate) fn new(actor: Actor, path: &str) -> Self {
         let capabilities = json!({
             "elicitation": {"form": {}, "url": {}}, "sampling": {}, "roots": {},
         });
@@ -59,7 +59,7 @@ impl Modern {
     }
 
     /// The message of a request.
-    pub(super) fn request(&self, id: &Value, method: &str, params: Value) -> Value {
+    pub(crate) fn request(&self, id: &Value, method: &str, params: Value) -> Value {
         let mut params = params;
         let mut meta = self.meta.clone();
         meta["io.modelcontextprotocol/protocolVersion"] = VERSION.into();
@@ -69,7 +69,7 @@ impl Modern {
     }
 
     /// POSTs a message under the headers that repeat it.
-    pub(super) async fn post(&self, message: &Value) -> Answer {
+    pub(crate) async fn post(&self, message: &Value) -> Answer {
         let method = message["method"].as_str().unwrap_or_default();
         let name = ["name", "uri", "taskId"]
             .into_iter()

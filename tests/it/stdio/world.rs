@@ -178,6 +178,7 @@ pub(super) fn python(script: &str) -> UpstreamConfig {
 pub(super) fn upstream(command: &str, args: &[&str]) -> UpstreamConfig {
     UpstreamConfig {
         name: "up".to_owned(),
+        auth: None,
         carrier: CarrierConfig::Stdio(StdioCarrier {
             command: command.to_owned(),
             args: args.iter().map(|arg| (*arg).to_owned()).collect(),

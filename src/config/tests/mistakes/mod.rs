@@ -2,6 +2,7 @@
 //!
 //! One file for each part of the configuration; here what concerns a file as a whole.
 
+mod accounts;
 mod auth;
 mod doubts;
 mod endpoints;

@@ -11,7 +11,7 @@ use http::header::{
     ACCEPT, CONNECTION, CONTENT_TYPE, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 
 use super::body::UpstreamBody;
@@ -21,6 +21,7 @@ use super::targets::{RedirectVerdict, RequestTargets, SentRoute};
 use super::ways::{ClientChoice, ClientGrant};
 use crate::call::OwnerKey;
 use crate::config::HttpCarrier;
+use crate::grants::{Challenge, HeldToken, Renewal};
 use crate::protocol::headers::MCP_SESSION_ID;
 use crate::upstream::account::Account;
 use crate::upstream::credentials::{Credential, Credentials, FixedHeaders};
@@ -57,8 +58,10 @@ struct PreparedRequest<'a> {
     carry: ClientGrant<'a>,
     request: Request<Full<Bytes>>,
     sent: SentRoute,
+    /// The token that the request carries.
+    held: Option<Arc<HeldToken>>,
     /// A credential that has to be waited for.
-    awaited: Option<BoxFuture<'a, Result<HeaderMap, ExchangeError>>>,
+    awaited: Option<BoxFuture<'a, Result<Arc<HeldToken>, ExchangeError>>>,
 }
 
 /// Why no client can be made for an upstream.
@@ -124,8 +127,28 @@ impl HttpClient {
             targets: Arc::new(targets),
             credentials: Arc::new(FixedHeaders::new(&carrier.headers)?),
             account: Account::Common,
-            login: Arc::new(UpstreamLogin::new(carrier)),
+            login: Arc::new(UpstreamLogin::new(carrier, false)),
         })
+    }
+
+    /// This client with other credentials.
+    pub(in crate::upstream) fn with_credentials(&self, credentials: Arc<dyn Credentials>) -> Self {
+        Self {
+            credentials,
+            ..self.clone()
+        }
+    }
+
+    /// This client, for an account at the upstream that `carrier` describes.
+    pub(in crate::upstream) fn with_account(
+        &self,
+        carrier: &HttpCarrier,
+        credentials: Arc<dyn Credentials>,
+    ) -> Self {
+        Self {
+            login: Arc::new(UpstreamLogin::new(carrier, true)),
+            ..self.with_credentials(credentials)
+        }
     }
 
     /// The account whose credential requests for `owner` carry.
@@ -191,19 +214,25 @@ impl HttpClient {
         key: &str,
         subprotocol: &'static str,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
-        let mut prepared = self.prepare(Method::GET, MessageHeaders::default(), Bytes::new());
-        let headers = prepared.request.headers_mut();
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-        headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
-        headers.insert(
-            SEC_WEBSOCKET_PROTOCOL,
-            HeaderValue::from_static(subprotocol),
-        );
-        if let Ok(key) = HeaderValue::from_str(key) {
-            headers.insert(SEC_WEBSOCKET_KEY, key);
+        let make = || {
+            let mut prepared = self.prepare(Method::GET, MessageHeaders::default(), Bytes::new());
+            let headers = prepared.request.headers_mut();
+            headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+            headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+            headers.insert(SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"));
+            headers.insert(
+                SEC_WEBSOCKET_PROTOCOL,
+                HeaderValue::from_static(subprotocol),
+            );
+            if let Ok(key) = HeaderValue::from_str(key) {
+                headers.insert(SEC_WEBSOCKET_KEY, key);
+            }
+            prepared
+        };
+        match self.carry(make()).await {
+            Err(error) if error.is_unread() => self.carry(make()).await,
+            other => other,
         }
-        self.carry(prepared).await
     }
 
     /// Posts one JSON-RPC message, once. Spec: SPEC U-01.
@@ -301,6 +330,7 @@ impl HttpClient {
         let credential = self.credentials.for_request(self.account);
         let at_hand = match &credential {
             Credential::Ready(headers) => headers.len(),
+            Credential::Held(token) => token.headers().len(),
             Credential::Awaited(_) => 0,
         };
         headers.reserve(own.0.len() + MADE_HERE + at_hand);
@@ -316,17 +346,22 @@ impl HttpClient {
             headers.append(name, value);
         }
         *request.uri_mut() = uri.clone();
-        let awaited = match credential {
+        let (held, awaited) = match credential {
             Credential::Ready(credential) => {
                 bear(request.headers_mut(), credential);
-                None
+                (None, None)
             }
-            Credential::Awaited(credential) => Some(credential),
+            Credential::Held(token) => {
+                bear(request.headers_mut(), token.headers());
+                (Some(token), None)
+            }
+            Credential::Awaited(credential) => (None, Some(credential)),
         };
         PreparedRequest {
             carry,
             request,
             sent,
+            held,
             awaited,
         }
     }
@@ -335,18 +370,20 @@ impl HttpClient {
         &self,
         prepared: PreparedRequest<'_>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
-        let answer = match prepared.awaited {
-            None => prepared.carry.send(prepared.request).await,
+        let (answer, used) = match prepared.awaited {
+            None => (prepared.carry.send(prepared.request).await, prepared.held),
             Some(credential) => {
                 let later = send_with(credential, prepared.carry, prepared.request);
-                Box::pin(later).await
+                Box::pin(later).await?
             }
         };
         self.way.note(&answer);
-        if let Ok(answer) = &answer {
-            self.login.note(answer.status(), answer.headers());
+        let answer = answer?;
+        self.login.note(answer.status(), answer.headers());
+        match used {
+            Some(used) if is_refusal(answer.status()) => Box::pin(self.renewed(used, answer)).await,
+            _ => Ok(answer),
         }
-        answer
     }
 
     /// Sends to the URL of the upstream; a redirect that can be followed is an error.
@@ -356,19 +393,41 @@ impl HttpClient {
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let sent = prepared.sent;
         // Each part is moved and none borrowed, so that the future has no room for the request twice.
-        let answer = match prepared.awaited {
-            None => prepared.carry.send(prepared.request).await,
+        let (answer, used) = match prepared.awaited {
+            None => (prepared.carry.send(prepared.request).await, prepared.held),
             Some(credential) => {
                 let later = send_with(credential, prepared.carry, prepared.request);
-                Box::pin(later).await
+                Box::pin(later).await?
             }
         };
         self.way.note(&answer);
         let answer = answer?;
         self.login.note(answer.status(), answer.headers());
+        if let Some(used) = used
+            && is_refusal(answer.status())
+        {
+            return Box::pin(self.renewed(used, answer)).await;
+        }
         match self.targets.judge(sent, answer.status(), answer.headers()) {
             RedirectVerdict::Stands => Ok(answer),
             RedirectVerdict::Moved => Err(ExchangeError::moved(answer.status())),
+        }
+    }
+
+    /// The answer, which refuses the token `used`; an error to make the request again if there is another one by now.
+    async fn renewed(
+        &self,
+        used: Arc<HeldToken>,
+        answer: Response<UpstreamBody>,
+    ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        let status = answer.status();
+        let challenge = Challenge::of(answer.headers());
+        let renewal = self
+            .credentials
+            .refused(self.account, used, status, challenge);
+        match renewal.await? {
+            Renewal::Renewed => Err(ExchangeError::renewed(status)),
+            Renewal::Stands => Ok(answer),
         }
     }
 
@@ -389,25 +448,29 @@ impl HttpClient {
     }
 }
 
-#[cfg(test)]
-impl HttpClient {
-    /// This client with other credentials.
-    pub(in crate::upstream) fn with_credentials(&self, credentials: Arc<dyn Credentials>) -> Self {
-        Self {
-            credentials,
-            ..self.clone()
-        }
-    }
-}
-
-/// Sends a request once its credential is there.
+/// Sends a request once its credential is there; the answer, and the token that the request carried.
+///
+/// # Errors
+/// There is no credential: nothing was sent.
 async fn send_with(
-    credential: BoxFuture<'_, Result<HeaderMap, ExchangeError>>,
+    credential: BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>>,
     carry: ClientGrant<'_>,
     mut request: Request<Full<Bytes>>,
-) -> Result<Response<UpstreamBody>, ExchangeError> {
-    bear(request.headers_mut(), &credential.await?);
-    carry.send(request).await
+) -> Result<
+    (
+        Result<Response<UpstreamBody>, ExchangeError>,
+        Option<Arc<HeldToken>>,
+    ),
+    ExchangeError,
+> {
+    let token = credential.await?;
+    bear(request.headers_mut(), token.headers());
+    Ok((carry.send(request).await, Some(token)))
+}
+
+/// Whether a status may be about the credential.
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
 
 /// Adds a credential to a request, whose own headers stand.

@@ -2,6 +2,7 @@
 
 use super::pool::PoolError;
 use super::unreachable;
+use crate::grants::TokenFailure;
 
 /// Why an exchange failed below HTTP, or has to be made once more.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +18,12 @@ enum ExchangeCause {
     /// The answer was a redirect to the URL that requests go to from now on.
     #[error("redirected with HTTP status {0}")]
     Moved(u16),
+    /// There was no credential for the request, which was not sent.
+    #[error(transparent)]
+    Account(#[from] TokenFailure),
+    /// The answer refused the credential with this status, and there is another one now.
+    #[error("refused with HTTP status {0}, before the credential was renewed")]
+    Renewed(u16),
 }
 
 impl<E: Into<ExchangeCause>> From<E> for ExchangeError {
@@ -30,13 +37,29 @@ impl ExchangeError {
         Self(ExchangeCause::Moved(status.as_u16()))
     }
 
+    /// The request may be made again, with another credential than the one refused with `status`.
+    pub(super) fn renewed(status: http::StatusCode) -> Self {
+        Self(ExchangeCause::Renewed(status.as_u16()))
+    }
+
+    /// Why there was no credential.
+    #[must_use]
+    pub fn account(&self) -> Option<&TokenFailure> {
+        match &self.0 {
+            ExchangeCause::Account(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
     /// Whether the upstream could not be reached at all, so that nothing can have run.
     #[must_use]
     pub fn is_connect(&self) -> bool {
         match &self.0 {
             ExchangeCause::Pool(error) => matches!(error, PoolError::Connect(_)),
             ExchangeCause::Hyper(error) => error.is_connect(),
-            ExchangeCause::Moved(_) => false,
+            ExchangeCause::Moved(_) | ExchangeCause::Account(_) | ExchangeCause::Renewed(_) => {
+                false
+            }
         }
     }
 
@@ -47,16 +70,17 @@ impl ExchangeError {
         match &self.0 {
             ExchangeCause::Pool(error) => matches!(error, PoolError::Unread(_)),
             ExchangeCause::Hyper(error) => refused_by_http2(error),
-            ExchangeCause::Moved(_) => true,
+            ExchangeCause::Moved(_) | ExchangeCause::Renewed(_) => true,
+            ExchangeCause::Account(_) => false,
         }
     }
 
-    /// The status of the redirect that the request is to follow.
+    /// The status of the answer after which the request is to be made again, to another URL or with another credential.
     #[must_use]
     pub fn redirect(&self) -> Option<u16> {
         match &self.0 {
-            ExchangeCause::Moved(status) => Some(*status),
-            ExchangeCause::Pool(_) | ExchangeCause::Hyper(_) => None,
+            ExchangeCause::Moved(status) | ExchangeCause::Renewed(status) => Some(*status),
+            ExchangeCause::Pool(_) | ExchangeCause::Hyper(_) | ExchangeCause::Account(_) => None,
         }
     }
 

@@ -40,6 +40,8 @@ pub struct UpstreamLogin {
     proxy: Option<Url>,
     /// Whether `headers` has a token already.
     pub(in crate::upstream) sends_token: bool,
+    /// Whether the gateway gets its tokens itself.
+    pub(in crate::upstream) has_account: bool,
     state: Mutex<LoginState>,
 }
 
@@ -52,13 +54,14 @@ struct LoginState {
 }
 
 impl UpstreamLogin {
-    pub(super) fn new(carrier: &HttpCarrier) -> Self {
+    pub(in crate::upstream) fn new(carrier: &HttpCarrier, has_account: bool) -> Self {
         let is_token = |(name, _): &(String, _)| name.eq_ignore_ascii_case("authorization");
         Self {
             url: carrier.url.clone(),
             ca_file: carrier.ca_file.clone(),
             proxy: carrier.proxy.clone(),
             sends_token: carrier.headers.iter().any(is_token),
+            has_account,
             state: Mutex::default(),
         }
     }
@@ -192,14 +195,15 @@ mod tests {
     use crate::config::TransportKind;
 
     fn login(url: &str, proxy: Option<&str>) -> UpstreamLogin {
-        UpstreamLogin::new(&HttpCarrier {
+        let carrier = HttpCarrier {
             url: url.parse().unwrap(),
             transport: TransportKind::Streamable,
             headers: Vec::new(),
             ca_file: None,
             proxy: proxy.map(|proxy| proxy.parse().unwrap()),
             pool_idle: Duration::from_secs(4),
-        })
+        };
+        UpstreamLogin::new(&carrier, false)
     }
 
     fn challenged(login: &UpstreamLogin, status: u16, challenge: &str) -> bool {

@@ -180,7 +180,10 @@ impl EraLink {
             LinkError::Unreachable(_) | LinkError::Unopened { .. } | LinkError::Handshake(_) => {
                 true
             }
+            // They say something of the account, not of the upstream.
+            LinkError::Status(401 | 403) if self.settings.upstream.auth.is_some() => false,
             LinkError::Cancelled
+            | LinkError::Account(_)
             | LinkError::AtCapacity { .. }
             | LinkError::AwaitsAnswer
             | LinkError::NoRoom

@@ -35,7 +35,7 @@ impl Credentials for Counted {
             let token = format!("{whose} {made}").parse().unwrap();
             headers.insert("x-token", token);
             headers.insert("x-own", HeaderValue::from_static("credential"));
-            Ok(headers)
+            Ok(Arc::new(HeldToken::lasting(headers)))
         };
         Credential::Awaited(fetch.boxed())
     }

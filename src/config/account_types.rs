@@ -1,0 +1,70 @@
+//! The configuration of upstream accounts as typed values.
+
+use std::net::IpAddr;
+
+use http::HeaderName;
+
+use crate::secret::Secret;
+
+/// `[upstreams.<name>.auth]`.
+#[derive(Debug, Clone)]
+pub struct AccountConfig {
+    /// How the gateway comes by a token.
+    pub kind: AccountKind,
+    /// The authorization server; absent: what the upstream's metadata names.
+    pub issuer: Option<String>,
+    /// The gateway at that server.
+    pub client_id: String,
+    /// What proves that it is that client.
+    pub client_key: ClientKey,
+    /// Scopes to ask for; empty: the challenge's, else those of the metadata.
+    pub scopes: Vec<String>,
+    /// The resource that tokens are for; absent: what the metadata says, else the upstream's URL.
+    pub resource: Option<String>,
+    /// The header that carries the token.
+    pub header: HeaderName,
+    /// What stands before the token.
+    pub prefix: String,
+}
+
+/// `upstreams.*.auth.kind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountKind {
+    /// The gateway's own account, the same for all callers.
+    ClientCredentials,
+}
+
+impl AccountKind {
+    /// The word for it, as in the file.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::ClientCredentials => "client_credentials",
+        }
+    }
+}
+
+/// What proves to an authorization server who asks.
+#[derive(Debug, Clone)]
+pub enum ClientKey {
+    /// `client_secret`.
+    Secret(Secret),
+    /// `private_key`, PEM: it signs assertions. Spec: RFC 7523.
+    PrivateKey(Secret),
+}
+
+/// `[egress]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EgressConfig {
+    /// Where a URL that a document names may lead, besides public addresses.
+    pub allow: Vec<EgressAllow>,
+}
+
+/// One item of `egress.allow`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EgressAllow {
+    /// Addresses with these leading bits.
+    Block(IpAddr, u8),
+    /// A host name, in lower case, whatever it resolves to.
+    Host(String),
+}

@@ -1,0 +1,116 @@
+//! `[upstreams.<name>.auth]` and `[egress]`.
+
+use rstest::rstest;
+
+use super::{OPEN, read};
+use crate::config::EgressAllow;
+
+/// An upstream with an account that has these keys.
+fn account(keys: &str) -> String {
+    format!("{OPEN}[upstreams.t]\nurl = \"https://t.example/mcp\"\n[upstreams.t.auth]\n{keys}\n")
+}
+
+const KIND: &str = "kind = \"client_credentials\"\nissuer = \"https://as.example\"";
+const WHOLE: &str = "kind = \"client_credentials\"\nissuer = \"https://as.example\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"";
+
+// Columns: the keys, the key, the cause, the remedy.
+#[rstest]
+#[case::no_kind(
+    "client_id = \"g\"\nclient_secret = \"hunter2\"",
+    "auth: ",
+    "`kind` is required",
+    "\"client_credentials\""
+)]
+#[case::unknown_kind(
+    "kind = \"oauth\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"",
+    "auth.kind: ",
+    "not one of client_credentials",
+    ""
+)]
+#[case::no_proof(&format!("{KIND}\nclient_id = \"g\""), "auth: ", "needs `client_secret` or `private_key`", "client_secret = ")]
+#[case::empty_proof(&format!("{KIND}\nclient_id = \"g\"\nclient_secret = \"\""), "auth: ", "needs `client_secret` or `private_key`", "client_secret = ")]
+#[case::two_proofs(&format!("{WHOLE}\nprivate_key = \"hunter2\""), "auth.private_key: ", "stands beside `client_secret`", "keep one of them")]
+#[case::no_client(&format!("{KIND}\nclient_secret = \"hunter2\""), "auth.client_id: ", "is required", "for example client_id")]
+#[case::clear_issuer(&WHOLE.replace("https:", "http:"), "auth.issuer: ", "must be https", "loopback hosts only")]
+#[case::no_issuer_url(&WHOLE.replace("https://as.example", "as.example"), "auth.issuer: ", "expected a URL", "https://")]
+#[case::two_words(&format!("{WHOLE}\nscopes = [\"a b\"]"), "auth.scopes[0]: ", "not a scope", "without spaces")]
+#[case::fragment(&format!("{WHOLE}\nresource = \"https://t.example/#x\""), "auth.resource: ", "may not have a fragment", "")]
+#[case::no_resource_url(&format!("{WHOLE}\nresource = \"tracker\""), "auth.resource: ", "expected an absolute URI", "")]
+#[case::own_header(&format!("{WHOLE}\nheader = \"Mcp-Session-Id\""), "auth.header: ", "is set by the gateway itself", "")]
+#[case::no_header(&format!("{WHOLE}\nheader = \"a b\""), "auth.header: ", "not a header name", "letters, digits")]
+#[case::line_break(&format!("{WHOLE}\nprefix = \"a\\n\""), "auth.prefix: ", "holds characters", "")]
+#[case::unknown_key(&format!("{WHOLE}\nclient_secrets = \"x\""), "auth.client_secrets: ", "unknown key", "did you mean `client_secret`?")]
+fn a_mistake_is_refused(
+    #[case] keys: &str,
+    #[case] key: &str,
+    #[case] cause: &str,
+    #[case] remedy: &str,
+) {
+    let said = super::errors(&account(keys));
+    let place = format!(": upstreams.t.{key}");
+    let has_all = |message: &String| {
+        message.contains(&place) && message.contains(cause) && message.contains(remedy)
+    };
+    assert!(said.iter().any(has_all), "{said:#?}");
+    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+}
+
+#[test]
+fn a_header_is_set_in_one_place() {
+    let text = account(WHOLE).replace(
+        "[upstreams.t.auth]",
+        "headers = { authorization = \"hunter2\" }\n[upstreams.t.auth]",
+    );
+    let said = super::errors(&text);
+    let what = "stands beside [upstreams.t.auth], which sets the same header";
+    assert!(said.concat().contains(what), "{said:#?}");
+    let other = text.replace("authorization", "x-team");
+    read(&other).unwrap();
+}
+
+#[test]
+fn an_account_is_for_upstreams_with_a_url() {
+    let text = account(WHOLE).replace("url = \"https://t.example/mcp\"", "command = \"x\"");
+    let said = super::errors(&text);
+    assert!(
+        said.concat()
+            .contains("upstreams.t.auth: is for upstreams that are reached by `url`"),
+        "{said:#?}"
+    );
+}
+
+#[test]
+fn credentials_without_an_issuer_are_warned_of() {
+    let keys = WHOLE.replace("issuer = \"https://as.example\"\n", "");
+    let config = read(&account(&keys)).unwrap();
+    let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    assert!(
+        said.concat()
+            .contains("the upstream chooses who gets the credentials"),
+        "{said:?}"
+    );
+    assert!(read(&account(WHOLE)).unwrap().warnings.is_empty());
+}
+
+#[rstest]
+#[case::url("https://a.example")]
+#[case::port("a.example:443")]
+#[case::path("a.example/x")]
+#[case::long_block("10.0.0.0/40")]
+#[case::wildcard("*.example")]
+#[case::empty("")]
+fn what_is_no_address_block_or_host_is_refused(#[case] item: &str) {
+    let text = format!("{OPEN}[egress]\nallow = [\"{item}\"]\n");
+    let said = super::errors(&text);
+    assert!(said.concat().contains("egress.allow[0]"), "{said:#?}");
+}
+
+#[test]
+fn addresses_blocks_and_hosts_are_read() {
+    let text =
+        format!("{OPEN}[egress]\nallow = [\"10.0.0.0/8\", \"::1\", \"Keycloak.internal\"]\n");
+    let allow = read(&text).unwrap().egress.allow;
+    let block = |address: &str, length| EgressAllow::Block(address.parse().unwrap(), length);
+    let host = EgressAllow::Host("keycloak.internal".to_owned());
+    assert_eq!(allow, [block("10.0.0.0", 8), block("::1", 128), host]);
+}

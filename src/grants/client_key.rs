@@ -1,0 +1,186 @@
+//! `ClientProof`: what proves to an authorization server that the gateway is the client it says. Spec: RFC 7523.
+
+use aws_lc_rs::rand;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, EncodingKey, Header};
+use serde::Serialize;
+
+use crate::clock::{Clock as _, SystemClock};
+use crate::config::ClientKey;
+use crate::secret::Secret;
+
+/// For how long an assertion is good, in seconds.
+const ASSERTION_SECS: u64 = 60;
+
+/// A secret, or a key that signs.
+pub(super) enum ClientProof {
+    Secret(Secret),
+    Key(SigningKey),
+}
+
+/// A private key, and the algorithms that it can sign with; the preferred one first.
+pub(super) struct SigningKey {
+    key: EncodingKey,
+    algorithms: Vec<Algorithm>,
+}
+
+/// Why `private_key` cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "private_key is no private key in PKCS #8 (\"BEGIN PRIVATE KEY\") for RSA, P-256, P-384 or Ed25519"
+)]
+pub struct ClientKeyError;
+
+#[derive(Debug, Serialize)]
+struct AssertionClaims<'a> {
+    iss: &'a str,
+    sub: &'a str,
+    aud: &'a str,
+    iat: u64,
+    exp: u64,
+    jti: String,
+}
+
+impl ClientProof {
+    pub(super) fn new(key: &ClientKey) -> Result<Self, ClientKeyError> {
+        Ok(match key {
+            ClientKey::Secret(secret) => Self::Secret(secret.clone()),
+            ClientKey::PrivateKey(pem) => Self::Key(SigningKey::read(pem)?),
+        })
+    }
+}
+
+impl std::fmt::Debug for ClientProof {
+    /// Shows neither.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Secret(_) => "Secret(…)",
+            Self::Key(_) => "Key(…)",
+        })
+    }
+}
+
+impl SigningKey {
+    fn read(pem: &Secret) -> Result<Self, ClientKeyError> {
+        let pem = pem.expose().as_bytes();
+        let (key, candidates): (_, &[Algorithm]) = if let Ok(key) = EncodingKey::from_rsa_pem(pem) {
+            (
+                key,
+                &[
+                    Algorithm::RS256,
+                    Algorithm::PS256,
+                    Algorithm::RS384,
+                    Algorithm::PS384,
+                ],
+            )
+        } else if let Ok(key) = EncodingKey::from_ec_pem(pem) {
+            (key, &[Algorithm::ES256, Algorithm::ES384])
+        } else {
+            let key = EncodingKey::from_ed_pem(pem).map_err(|_| ClientKeyError)?;
+            (key, &[Algorithm::EdDSA])
+        };
+        // A curve has one algorithm, which the reader of the PEM does not tell.
+        let signs = |algorithm: &Algorithm| {
+            jsonwebtoken::encode(&Header::new(*algorithm), &claims("", ""), &key).is_ok()
+        };
+        let algorithms: Vec<_> = candidates.iter().copied().filter(signs).collect();
+        if algorithms.is_empty() {
+            return Err(ClientKeyError);
+        }
+        Ok(Self { key, algorithms })
+    }
+
+    /// An assertion that the gateway is `client_id`, for the server `issuer`, signed with an algorithm of `taken`.
+    /// `None` where none of these fits the key.
+    pub(super) fn assertion(
+        &self,
+        client_id: &str,
+        issuer: &str,
+        taken: Option<&[String]>,
+    ) -> Option<Secret> {
+        let is_taken = |algorithm: &&Algorithm| {
+            let name = format!("{algorithm:?}");
+            taken.is_none_or(|taken| taken.contains(&name))
+        };
+        let algorithm = self.algorithms.iter().find(is_taken)?;
+        let claims = claims(client_id, issuer);
+        let signed = jsonwebtoken::encode(&Header::new(*algorithm), &claims, &self.key).ok()?;
+        Some(Secret::new(signed))
+    }
+}
+
+fn claims<'a>(client_id: &'a str, issuer: &'a str) -> AssertionClaims<'a> {
+    let now = SystemClock.now().as_secs();
+    let mut id = [0; 16];
+    // Without randomness the id is all zeros, and a server refuses the second one.
+    let _ = rand::fill(&mut id);
+    AssertionClaims {
+        iss: client_id,
+        sub: client_id,
+        aud: issuer,
+        iat: now,
+        exp: now + ASSERTION_SECS,
+        jti: BASE64_URL_SAFE_NO_PAD.encode(id),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn key(algorithm: &'static rcgen::SignatureAlgorithm) -> SigningKey {
+        let pem = rcgen::KeyPair::generate_for(algorithm)
+            .unwrap()
+            .serialize_pem();
+        SigningKey::read(&Secret::new(pem)).unwrap()
+    }
+
+    #[rstest]
+    #[case::p256(&rcgen::PKCS_ECDSA_P256_SHA256, Algorithm::ES256)]
+    #[case::p384(&rcgen::PKCS_ECDSA_P384_SHA384, Algorithm::ES384)]
+    #[case::ed25519(&rcgen::PKCS_ED25519, Algorithm::EdDSA)]
+    fn a_key_signs_with_the_algorithm_of_its_curve(
+        #[case] kind: &'static rcgen::SignatureAlgorithm,
+        #[case] algorithm: Algorithm,
+    ) {
+        let key = key(kind);
+        let assertion = key.assertion("me", "https://as.test", None).unwrap();
+        let header = jsonwebtoken::decode_header(assertion.expose()).unwrap();
+        assert_eq!(header.alg, algorithm);
+    }
+
+    #[test]
+    fn an_assertion_is_for_one_server_and_for_once() {
+        let key = key(&rcgen::PKCS_ECDSA_P256_SHA256);
+        let read = || {
+            let signed = key.assertion("me", "https://as.test", None).unwrap();
+            let claims = signed.expose().split('.').nth(1).unwrap().to_owned();
+            let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).unwrap();
+            serde_json::from_slice::<serde_json::Value>(&claims).unwrap()
+        };
+        let (one, other) = (read(), read());
+        assert_eq!((&one["iss"], &one["sub"]), (&"me".into(), &"me".into()));
+        assert_eq!(one["aud"], "https://as.test");
+        assert_ne!(one["jti"], other["jti"]);
+        let lasts = one["exp"].as_u64().unwrap() - one["iat"].as_u64().unwrap();
+        assert_eq!(lasts, ASSERTION_SECS);
+    }
+
+    #[test]
+    fn an_algorithm_that_the_server_does_not_take_is_not_used() {
+        let key = key(&rcgen::PKCS_ECDSA_P256_SHA256);
+        let taken = ["RS256".to_owned()];
+        assert!(
+            key.assertion("me", "https://as.test", Some(&taken))
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        assert!(SigningKey::read(&Secret::new("hunter2")).is_err());
+    }
+}

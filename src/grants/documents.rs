@@ -1,0 +1,274 @@
+//! `DocumentClients`: the only HTTP requests of accounts: metadata of upstreams and authorization servers, and token
+//! requests.
+//!
+//! The origins of the upstream's URL and of the configured issuer are as trusted as the operator who wrote them down;
+//! any other URL was learned from a document and goes through the egress rules. No redirects, no proxies of the
+//! environment; sizes and times are bounded. Spec: SPEC X-01.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use http::header::ACCEPT;
+use http::{HeaderMap, StatusCode};
+use reqwest::{Certificate, Client, ClientBuilder, Proxy, Response};
+use url::{Host, Url};
+
+use crate::config::HttpCarrier;
+use crate::egress::{self, EgressRefusal, EgressRules};
+
+/// The largest document that is read, in bytes.
+const MAX_DOCUMENT: usize = 256 * 1024;
+/// The largest answer to a token request, in bytes.
+const MAX_TOKEN_ANSWER: usize = 64 * 1024;
+/// For one document, connecting included.
+const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// For one token request, connecting included.
+const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
+/// For the connection alone.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why there is no answer. For the log alone: what a server inside answers must not reach a client (SPEC X-02).
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DocumentError {
+    /// The rules for learned URLs forbid it.
+    #[error("the gateway does not ask there: {0}")]
+    Refused(EgressRefusal),
+    /// No answer came, or not to its end.
+    #[error("no answer")]
+    Transport(#[source] reqwest::Error),
+    /// An answer without a document.
+    #[error("the answer was HTTP {0}")]
+    Status(u16),
+    /// More than is read.
+    #[error("the answer is larger than {0} bytes")]
+    TooLarge(usize),
+}
+
+impl From<reqwest::Error> for DocumentError {
+    /// Without the URL, which the error around it names.
+    fn from(error: reqwest::Error) -> Self {
+        Self::Transport(error.without_url())
+    }
+}
+
+impl DocumentError {
+    /// Whether it may be different in a moment.
+    pub(super) fn may_pass(&self) -> bool {
+        match self {
+            Self::Transport(_) => true,
+            Self::Status(status) => is_passing(*status),
+            Self::Refused(_) | Self::TooLarge(_) => false,
+        }
+    }
+
+    /// Whether there is no document at this place.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(self, Self::Status(status) if !is_passing(*status))
+    }
+}
+
+/// Whether a status may be another one in a moment.
+pub(super) fn is_passing(status: u16) -> bool {
+    matches!(status, 408 | 425 | 429 | 500..)
+}
+
+/// Why the clients cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientsError {
+    /// Trust anchors or a proxy cannot be used.
+    #[error("no client for documents")]
+    Client(#[from] reqwest::Error),
+    /// `ca_file` cannot be read.
+    #[error("ca_file {0} cannot be read")]
+    TrustAnchors(PathBuf, #[source] std::io::Error),
+}
+
+/// The clients that are the same for all upstreams. Clones share connections.
+#[derive(Debug, Clone)]
+pub struct SharedClients {
+    rules: EgressRules,
+    configured: Client,
+    learned: Client,
+    plain: Client,
+}
+
+impl SharedClients {
+    /// Clients that obey `rules` with learned URLs.
+    ///
+    /// # Errors
+    /// This machine has no trust anchors.
+    pub fn new(rules: EgressRules) -> Result<Self, ClientsError> {
+        Ok(Self {
+            configured: limited(egress::documents()).build()?,
+            learned: limited(rules.documents()).build()?,
+            plain: limited(rules.plain_documents()).build()?,
+            rules,
+        })
+    }
+}
+
+/// The clients of one upstream's account.
+#[derive(Debug)]
+pub struct DocumentClients {
+    shared: SharedClients,
+    /// For the upstream's own origin: its `ca_file` and `proxy`.
+    own: Client,
+    upstream: Url,
+}
+
+/// An answer, read to its end.
+#[derive(Debug)]
+pub(super) struct ReadAnswer {
+    pub(super) status: StatusCode,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+impl DocumentClients {
+    /// Clients for the account at the upstream that `carrier` describes. Reads `ca_file`.
+    ///
+    /// # Errors
+    /// `ca_file` or `proxy` cannot be used.
+    pub fn new(shared: SharedClients, carrier: &HttpCarrier) -> Result<Self, ClientsError> {
+        let mut builder = limited(egress::documents());
+        if let Some(file) = &carrier.ca_file {
+            let pem = std::fs::read(file)
+                .map_err(|error| ClientsError::TrustAnchors(file.clone(), error))?;
+            for certificate in Certificate::from_pem_bundle(&pem)? {
+                builder = builder.add_root_certificate(certificate);
+            }
+        }
+        if let Some(proxy) = &carrier.proxy {
+            builder = builder.proxy(Proxy::all(proxy.clone())?);
+        }
+        Ok(Self {
+            shared,
+            own: builder.build()?,
+            upstream: carrier.url.clone(),
+        })
+    }
+
+    /// Fetches a document. `issuer` is the one of the configuration.
+    ///
+    /// # Errors
+    /// There is none, or it must not be fetched.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request.
+    pub(super) async fn get(
+        &self,
+        url: &Url,
+        issuer: Option<&Url>,
+    ) -> Result<Vec<u8>, DocumentError> {
+        let client = self.client(url, issuer).map_err(DocumentError::Refused)?;
+        let request = client.get(url.clone()).header(ACCEPT, "application/json");
+        let answer = request.timeout(DOCUMENT_TIMEOUT).send().await?;
+        if answer.status() != StatusCode::OK {
+            return Err(DocumentError::Status(answer.status().as_u16()));
+        }
+        read_body(answer, MAX_DOCUMENT).await
+    }
+
+    /// What the upstream answers to a request without a token: status and headers alone.
+    ///
+    /// # Errors
+    /// It does not answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request.
+    pub(super) async fn knock(&self) -> Result<(StatusCode, HeaderMap), DocumentError> {
+        let request = self.own.get(self.upstream.clone());
+        let request = request.header(ACCEPT, "application/json, text/event-stream");
+        let answer = request.timeout(DOCUMENT_TIMEOUT).send().await?;
+        Ok((answer.status(), answer.headers().clone()))
+    }
+
+    /// Posts a token request. No error holds anything of it, nor of the answer.
+    ///
+    /// # Errors
+    /// There is no answer, or the URL must not be contacted.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request.
+    pub(super) async fn post(
+        &self,
+        request: http::Request<Vec<u8>>,
+        issuer: Option<&Url>,
+    ) -> Result<ReadAnswer, DocumentError> {
+        let url = Url::parse(&request.uri().to_string())
+            .map_err(|_| DocumentError::Refused(EgressRefusal::Host))?;
+        let client = self.client(&url, issuer).map_err(DocumentError::Refused)?;
+        let (head, body) = request.into_parts();
+        let sent = client.post(url).headers(head.headers).body(body);
+        let answer = sent.timeout(TOKEN_TIMEOUT).send().await?;
+        let (status, headers) = (answer.status(), answer.headers().clone());
+        let body = match read_body(answer, MAX_TOKEN_ANSWER).await {
+            Err(error) if status == StatusCode::OK => return Err(error),
+            body => body.unwrap_or_default(),
+        };
+        Ok(ReadAnswer {
+            status,
+            headers,
+            body,
+        })
+    }
+
+    /// Whether `url` may be contacted.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn check(&self, url: &Url, issuer: Option<&Url>) -> Result<(), EgressRefusal> {
+        self.client(url, issuer).map(|_| ())
+    }
+
+    fn client(&self, url: &Url, issuer: Option<&Url>) -> Result<&Client, EgressRefusal> {
+        let has_credentials = !url.username().is_empty() || url.password().is_some();
+        if has_credentials {
+            return Err(EgressRefusal::Credentials);
+        }
+        if url.origin() == self.upstream.origin() {
+            return Ok(&self.own);
+        }
+        if issuer.is_some_and(|issuer| issuer.origin() == url.origin()) {
+            return if url.scheme() == "https" || is_loopback(url) {
+                Ok(&self.shared.configured)
+            } else {
+                Err(EgressRefusal::Scheme)
+            };
+        }
+        self.shared.rules.check_url(url)?;
+        Ok(match url.scheme() {
+            "https" => &self.shared.learned,
+            _ => &self.shared.plain,
+        })
+    }
+}
+
+async fn read_body(answer: Response, limit: usize) -> Result<Vec<u8>, DocumentError> {
+    let mut document = Vec::new();
+    let mut body = answer.bytes_stream();
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk?;
+        if document.len() + chunk.len() > limit {
+            return Err(DocumentError::TooLarge(limit));
+        }
+        document.extend_from_slice(&chunk);
+    }
+    Ok(document)
+}
+
+fn limited(builder: ClientBuilder) -> ClientBuilder {
+    builder
+        .connect_timeout(CONNECT_TIMEOUT)
+        .pool_max_idle_per_host(2)
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost",
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}

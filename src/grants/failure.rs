@@ -1,0 +1,308 @@
+//! Why an account cannot be used, for callers and for operators.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use url::Url;
+
+use super::documents::DocumentError;
+use super::token_endpoint::TokenError;
+use crate::cause::chain;
+use crate::egress::EgressRefusal;
+
+/// Why it is not known where tokens are to be had.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DiscoveryError {
+    #[error("its challenge names no URL of its metadata, but {named:?}")]
+    Challenge { named: String },
+    #[error("no document from {url}")]
+    Fetch {
+        url: Url,
+        #[source]
+        source: DocumentError,
+    },
+    #[error("the metadata at {url} cannot be read")]
+    Document {
+        url: Url,
+        #[source]
+        source: serde_json::Error,
+    },
+    #[error("the metadata at {url} is that of another resource, {found:?} and not {expected:?}")]
+    OtherResource {
+        url: Url,
+        found: String,
+        expected: String,
+    },
+    #[error("the metadata at {url} is that of another issuer, {found:?} and not {expected:?}")]
+    OtherIssuer {
+        url: Url,
+        found: String,
+        expected: String,
+    },
+    #[error("the issuer {issuer:?} is not a URL")]
+    Issuer { issuer: String },
+    #[error("the metadata at {url} names no usable `token_endpoint`")]
+    NoTokenEndpoint { url: Url },
+    #[error("the upstream publishes no metadata that names an authorization server")]
+    NoMetadata,
+    #[error(
+        "the upstream names the authorization server {named:?}, and the credentials are of {known:?}"
+    )]
+    ForeignServer { named: String, known: String },
+}
+
+/// Why there is no token. Cloning is cheap.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{public}")]
+pub struct TokenFailure {
+    /// In words for every caller: without addresses and words of servers.
+    public: &'static str,
+    /// The remedy for the operator.
+    remedy: Cow<'static, str>,
+    /// One word for metrics.
+    pub(super) outcome: &'static str,
+    /// Whether it may be different in a moment.
+    pub(super) may_pass: bool,
+    /// How long the server wants to be left alone.
+    pub(super) retry_after: Option<Duration>,
+    /// Whether the upstream itself does not answer.
+    is_of_upstream: bool,
+    #[source]
+    detail: FailureDetail,
+}
+
+/// What happened, for the log; it may name addresses.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("{0}")]
+struct FailureDetail(Arc<str>);
+
+const NO_TOKEN: &str = "the authorization server gives the gateway no token for it";
+const NO_ANSWER: &str = "the authorization server for its tokens does not answer";
+const NO_PLACE: &str = "the gateway does not know where to get a token for it";
+
+impl TokenFailure {
+    /// The remedy for the operator.
+    #[must_use]
+    pub fn remedy(&self) -> &str {
+        &self.remedy
+    }
+
+    /// Whether the upstream itself does not answer, so that nothing is known of the account.
+    #[must_use]
+    pub fn is_of_upstream(&self) -> bool {
+        self.is_of_upstream
+    }
+
+    /// Whether the next call may find it solved.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        self.may_pass
+    }
+
+    /// The gateway stops, and asks nobody any more.
+    pub(super) fn stopping() -> Self {
+        Self::new(
+            "the gateway stops",
+            "stopping",
+            "",
+            true,
+            "nothing is asked any more",
+        )
+    }
+
+    /// The whole search took too long.
+    pub(super) fn slow(limit: Duration) -> Self {
+        let detail = format!("no token within {limit:?}");
+        Self::new(NO_ANSWER, "timeout", LOOK_BETWEEN, true, &detail)
+    }
+
+    /// The token holds what no header can carry.
+    pub(super) fn unsendable() -> Self {
+        let remedy = "look into the log of the authorization server";
+        let detail = "the token has characters that no header can carry";
+        Self::new(NO_TOKEN, "unreadable", remedy, false, detail)
+    }
+
+    fn new(
+        public: &'static str,
+        outcome: &'static str,
+        remedy: impl Into<Cow<'static, str>>,
+        may_pass: bool,
+        detail: &str,
+    ) -> Self {
+        Self {
+            public,
+            remedy: remedy.into(),
+            outcome,
+            may_pass,
+            retry_after: None,
+            is_of_upstream: false,
+            detail: FailureDetail(detail.into()),
+        }
+    }
+}
+
+const LOOK_BETWEEN: &str = "look whether the authorization server runs, and whether a firewall is between it and this machine";
+
+impl DiscoveryError {
+    /// As a failure of the account at `upstream`.
+    pub(super) fn into_failure(self, upstream: &Url) -> TokenFailure {
+        let detail = chain(&self);
+        let failure = |public, remedy, may_pass| {
+            TokenFailure::new(public, "metadata", remedy, may_pass, &detail)
+        };
+        let is_upstream = |url: &Url| url.origin() == upstream.origin();
+        match &self {
+            Self::Fetch {
+                source: DocumentError::Refused(refusal),
+                url,
+            } => failure(NO_PLACE, remedy_of_refusal(*refusal, url), false),
+            Self::Fetch { source, url } if source.may_pass() => {
+                let mut failure = failure(NO_ANSWER, Cow::Borrowed(LOOK_BETWEEN), true);
+                failure.outcome = "unreachable";
+                failure.is_of_upstream = is_upstream(url);
+                failure
+            }
+            Self::Fetch { url, .. } | Self::Document { url, .. } => {
+                let key = if is_upstream(url) {
+                    "issuer` and `resource"
+                } else {
+                    "issuer"
+                };
+                let remedy = format!(
+                    "ask for this address from this machine, for instance with curl: no metadata is there. `{key}` \
+                     of [upstreams.<name>.auth] can say what it should"
+                );
+                failure(NO_PLACE, remedy.into(), true)
+            }
+            Self::OtherResource { found, .. } => {
+                let remedy = format!(
+                    "let the upstream publish its own URL; if {found:?} is right for it, write it as `resource` into \
+                     [upstreams.<name>.auth]"
+                );
+                failure(NO_PLACE, remedy.into(), false)
+            }
+            Self::OtherIssuer { found, .. } => {
+                let remedy = format!(
+                    "if {found:?} is the server that you trust, write exactly this as `issuer` into \
+                     [upstreams.<name>.auth]"
+                );
+                failure(NO_PLACE, remedy.into(), false)
+            }
+            Self::NoMetadata | Self::Challenge { .. } | Self::Issuer { .. } => failure(
+                NO_PLACE,
+                "write `issuer` and `resource` into [upstreams.<name>.auth]".into(),
+                false,
+            ),
+            Self::NoTokenEndpoint { .. } => failure(
+                NO_PLACE,
+                "let the authorization server publish its token endpoint".into(),
+                false,
+            ),
+            Self::ForeignServer { named, .. } => {
+                let remedy = format!(
+                    "credentials go to the server alone that they are of; if {named:?} is right, register the gateway \
+                     there and write its `issuer`, `client_id` and secret"
+                );
+                failure(NO_PLACE, remedy.into(), false)
+            }
+        }
+    }
+}
+
+/// Names the key that opens the way, where one does.
+fn remedy_of_refusal(refusal: EgressRefusal, url: &Url) -> Cow<'static, str> {
+    let host = url.host_str().unwrap_or_default();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    match refusal {
+        EgressRefusal::Credentials => "let the metadata name a URL without credentials".into(),
+        EgressRefusal::Scheme => format!(
+            "a learned URL has to be https; plain http is for loopback addresses that `egress.allow` names: \
+             [egress] allow = [\"{host}\"]"
+        )
+        .into(),
+        EgressRefusal::Host | EgressRefusal::Address => format!(
+            "a learned URL has to lead to a public address; if this one is yours: [egress] allow = [\"{host}\"]"
+        )
+        .into(),
+    }
+}
+
+impl TokenError {
+    /// As a failure of an account.
+    pub(super) fn into_failure(self, endpoint: &Url) -> TokenFailure {
+        let detail = format!("{}, of {endpoint}", chain(&self));
+        let failure = |public, outcome, remedy: Cow<'static, str>, may_pass| {
+            TokenFailure::new(public, outcome, remedy, may_pass, &detail)
+        };
+        match &self {
+            Self::Request(DocumentError::Refused(refusal)) => {
+                failure(NO_PLACE, "refused", remedy_of_refusal(*refusal, endpoint), false)
+            }
+            Self::Request(DocumentError::Transport(error)) => {
+                let outcome = if error.is_timeout() { "timeout" } else { "unreachable" };
+                failure(NO_ANSWER, outcome, LOOK_BETWEEN.into(), true)
+            }
+            Self::Request(_) | Self::Unreadable { .. } => failure(
+                NO_TOKEN,
+                "unreadable",
+                "look what answers at the token endpoint, and into the log of the authorization server".into(),
+                true,
+            ),
+            Self::Busy { retry_after, .. } => {
+                let mut failure = failure(
+                    NO_ANSWER,
+                    "busy",
+                    "look into the log of the authorization server".into(),
+                    true,
+                );
+                failure.retry_after = *retry_after;
+                failure
+            }
+            Self::OAuth { code, .. } => failure(NO_TOKEN, code, remedy_of_code(code).into(), false),
+            Self::NotBearer => failure(
+                NO_TOKEN,
+                "not_bearer",
+                "let the authorization server give Bearer tokens to this client".into(),
+                false,
+            ),
+            Self::ClientAuth { .. } => failure(
+                NO_TOKEN,
+                "client_auth",
+                "register the gateway with a way to prove itself that the server has: `client_secret` or `private_key`"
+                    .into(),
+                false,
+            ),
+            Self::Assertion => failure(
+                NO_TOKEN,
+                "client_auth",
+                "look at `private_key`: no assertion could be signed with it".into(),
+                false,
+            ),
+        }
+    }
+}
+
+/// The remedy for an error of RFC 6749 §5.2, RFC 8693 §2.2.2 or RFC 8707 §2.
+fn remedy_of_code(code: &str) -> &'static str {
+    match code {
+        "invalid_client" => {
+            "correct `client_id`, `client_secret` or `private_key` of [upstreams.<name>.auth]: the authorization server \
+             does not know this client, or not with this proof"
+        }
+        "unauthorized_client" => "let the authorization server allow this grant type to the client",
+        "unsupported_grant_type" => {
+            "let the authorization server support this grant type, or use another `kind`"
+        }
+        "invalid_scope" => {
+            "correct `scopes` of [upstreams.<name>.auth], or let the client have these"
+        }
+        "invalid_target" => {
+            "let the authorization server know the resource, or write `resource` as it knows it"
+        }
+        _ => {
+            "look into the log of the authorization server; `resource` and `scopes` say what is asked for"
+        }
+    }
+}

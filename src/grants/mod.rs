@@ -1,0 +1,23 @@
+//! Accounts at upstreams: where a token is to be had, the token requests, and the tokens that are held.
+//!
+//! A [`TokenSource`] gives the tokens of one account. It finds out where to ask (`discovery`), asks (`token_endpoint`),
+//! keeps the token, and asks again before it ends. Nothing here is on the way of a call while its token is good.
+//! Spec: SPEC §9, §10; RFC 6749, 7523, 8414, 8707, 9728.
+
+mod account;
+mod challenge;
+mod client_key;
+mod discovery;
+mod documents;
+mod failure;
+mod resource_metadata;
+mod server_metadata;
+mod token_endpoint;
+mod token_source;
+
+pub use account::{AccountSetupError, UpstreamAccount};
+pub use challenge::Challenge;
+pub use documents::{DocumentClients, SharedClients};
+pub use failure::TokenFailure;
+pub use server_metadata::places as issuer_metadata_places;
+pub use token_source::{HeldToken, Renewal, TokenSource};

@@ -1,0 +1,156 @@
+//! What an upstream publishes of itself: the resource that tokens are for, and who issues them. Spec: RFC 9728.
+
+use serde::Deserialize;
+use url::Url;
+
+use super::challenge::Challenge;
+use super::documents::DocumentClients;
+use super::failure::DiscoveryError;
+use crate::telemetry::redact::shown;
+
+/// Bytes of a foreign value that an error shows.
+pub(super) const MAX_SHOWN: usize = 256;
+
+/// The document, as far as it is read.
+#[derive(Debug, Clone, Deserialize)]
+pub(super) struct ResourceMetadata {
+    pub(super) resource: String,
+    #[serde(default)]
+    pub(super) authorization_servers: Vec<String>,
+    #[serde(default)]
+    pub(super) scopes_supported: Vec<String>,
+}
+
+/// Fetches the metadata of `upstream`: from where the challenge says, else from the well-known places. `None` where it
+/// publishes none. `checked`: whether its `resource` has to be the upstream.
+///
+/// # Errors
+/// It cannot be had, or is that of another resource.
+///
+/// # Cancel safety
+/// Dropping the future abandons the request.
+// Spec: SPEC B-01
+pub(super) async fn fetch(
+    clients: &DocumentClients,
+    upstream: &Url,
+    challenge: &Challenge,
+    checked: bool,
+) -> Result<Option<ResourceMetadata>, DiscoveryError> {
+    if let Some(named) = &challenge.resource_metadata {
+        let url = Url::parse(named).map_err(|_| DiscoveryError::Challenge {
+            named: shown(named, MAX_SHOWN).into_owned(),
+        })?;
+        return read(clients, upstream, url, checked).await.map(Some);
+    }
+    for url in places(upstream) {
+        match read(clients, upstream, url, checked).await {
+            Err(DiscoveryError::Fetch { source, .. }) if source.is_absent() => {}
+            other => return other.map(Some),
+        }
+    }
+    Ok(None)
+}
+
+async fn read(
+    clients: &DocumentClients,
+    upstream: &Url,
+    url: Url,
+    checked: bool,
+) -> Result<ResourceMetadata, DiscoveryError> {
+    let document = match clients.get(&url, None).await {
+        Ok(document) => document,
+        Err(source) => return Err(DiscoveryError::Fetch { url, source }),
+    };
+    let metadata: ResourceMetadata = match serde_json::from_slice(&document) {
+        Ok(metadata) => metadata,
+        Err(source) => return Err(DiscoveryError::Document { url, source }),
+    };
+    if checked && !covers(&metadata.resource, upstream) {
+        return Err(DiscoveryError::OtherResource {
+            url,
+            found: shown(&metadata.resource, MAX_SHOWN).into_owned(),
+            expected: upstream.to_string(),
+        });
+    }
+    Ok(metadata)
+}
+
+/// With the path of the upstream, then without. Spec: RFC 9728 §3.1
+fn places(upstream: &Url) -> Vec<Url> {
+    const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
+    let path = upstream.path().trim_end_matches('/');
+    let at = |path: String| {
+        let mut url = upstream.clone();
+        url.set_path(&path);
+        url.set_query(None);
+        url.set_fragment(None);
+        url
+    };
+    let mut places = vec![at(format!("{WELL_KNOWN}{path}"))];
+    if !path.is_empty() {
+        places.push(at(WELL_KNOWN.to_owned()));
+    }
+    places
+}
+
+/// Whether `resource` is the upstream's URL, its origin, or a path above it on a segment border.
+fn covers(resource: &str, upstream: &Url) -> bool {
+    let Ok(resource) = Url::parse(resource) else {
+        return false;
+    };
+    let is_plain = resource.username().is_empty()
+        && resource.password().is_none()
+        && resource.fragment().is_none()
+        && (resource.query().is_none() || resource.query() == upstream.query());
+    let above = resource.path().trim_end_matches('/');
+    let rest = upstream.path().strip_prefix(above);
+    is_plain
+        && resource.origin() == upstream.origin()
+        && rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    // SPEC B-01
+    #[rstest]
+    #[case::with_path("https://up.test/a/mcp", &["https://up.test/.well-known/oauth-protected-resource/a/mcp", "https://up.test/.well-known/oauth-protected-resource"])]
+    #[case::slash("https://up.test/mcp/?x=1", &["https://up.test/.well-known/oauth-protected-resource/mcp", "https://up.test/.well-known/oauth-protected-resource"])]
+    #[case::root("https://up.test/", &["https://up.test/.well-known/oauth-protected-resource"])]
+    fn metadata_is_looked_for_with_the_path_then_without(
+        #[case] upstream: &str,
+        #[case] expected: &[&str],
+    ) {
+        let found = places(&Url::parse(upstream).unwrap());
+        let found: Vec<_> = found.iter().map(Url::as_str).collect();
+        assert_eq!(found, expected);
+    }
+
+    #[rstest]
+    #[case::itself("https://up.test/a/mcp", true)]
+    #[case::slash("https://up.test/a/mcp/", true)]
+    #[case::upper_case_host("https://UP.test:443/a/mcp", true)]
+    #[case::origin("https://up.test", true)]
+    #[case::parent("https://up.test/a", true)]
+    #[case::half_a_segment("https://up.test/a/mc", false)]
+    #[case::below("https://up.test/a/mcp/b", false)]
+    #[case::sibling("https://up.test/b", false)]
+    #[case::other_host("https://evil.test/a/mcp", false)]
+    #[case::other_port("https://up.test:8443/a/mcp", false)]
+    #[case::plain("http://up.test/a/mcp", false)]
+    #[case::query("https://up.test/a/mcp?x", false)]
+    #[case::fragment("https://up.test/a/mcp#x", false)]
+    #[case::credentials("https://u@up.test/a/mcp", false)]
+    #[case::dots("https://up.test/a/../b", false)]
+    #[case::no_url("tracker", false)]
+    fn the_resource_is_the_upstream_its_origin_or_a_path_above(
+        #[case] resource: &str,
+        #[case] fits: bool,
+    ) {
+        let upstream = Url::parse("https://up.test/a/mcp").unwrap();
+        assert_eq!(covers(resource, &upstream), fits);
+    }
+}

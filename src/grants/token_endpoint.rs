@@ -1,0 +1,263 @@
+//! Token requests. The only file that names `oauth2`, whose part is the form, the credentials in it, and the grammar of
+//! answers. Spec: RFC 6749 §4.4, §5; RFC 7523 §2.2; RFC 8707 §2.
+
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use http::header::RETRY_AFTER;
+use oauth2::basic::{
+    BasicClient, BasicErrorResponse, BasicErrorResponseType, BasicTokenResponse, BasicTokenType,
+};
+use oauth2::{
+    AsyncHttpClient, AuthType, ClientId, ClientSecret, RequestTokenError, Scope,
+    TokenResponse as _, TokenUrl,
+};
+use url::Url;
+
+use super::client_key::ClientProof;
+use super::documents::{DocumentClients, DocumentError, ReadAnswer, is_passing};
+use super::resource_metadata::MAX_SHOWN;
+use super::server_metadata::ServerMetadata;
+use crate::secret::Secret;
+use crate::telemetry::redact::shown;
+
+const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+/// A longer wait is not obeyed.
+const LONGEST_RETRY: Duration = Duration::from_mins(5);
+
+/// What is asked for.
+#[derive(Debug)]
+pub(super) struct TokenRequest<'a> {
+    pub(super) server: &'a ServerMetadata,
+    pub(super) client_id: &'a str,
+    pub(super) proof: &'a ClientProof,
+    pub(super) scopes: &'a [String],
+    pub(super) resource: &'a str,
+}
+
+/// A token, fresh from the server.
+#[derive(Debug)]
+pub(super) struct IssuedToken {
+    pub(super) token: Secret,
+    /// `None` where the server does not say.
+    pub(super) lasts: Option<Duration>,
+    /// What was granted, where that is not what was asked for.
+    pub(super) scopes: Option<Vec<String>>,
+}
+
+/// Why there is no token.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TokenError {
+    #[error("no answer to the token request")]
+    Request(#[from] DocumentError),
+    #[error("the token request was answered with HTTP {status}")]
+    Busy {
+        status: u16,
+        retry_after: Option<Duration>,
+    },
+    #[error("the answer to the token request cannot be read (HTTP {status})")]
+    Unreadable { status: u16 },
+    #[error("the token request was refused: {code}{description}")]
+    OAuth {
+        code: &'static str,
+        description: String,
+    },
+    #[error("the token is no Bearer token")]
+    NotBearer,
+    #[error("the authorization server takes other proofs than the configured one: {taken}")]
+    ClientAuth { taken: String },
+    #[error("no assertion could be signed that the authorization server takes")]
+    Assertion,
+}
+
+/// How a request failed below the grammar.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    #[error("the answer cannot be a token")]
+    Status {
+        status: u16,
+        retry_after: Option<Duration>,
+    },
+    #[error("the answer cannot be passed on")]
+    Answer,
+}
+
+/// Asks for a token. `issuer` is the one of the configuration.
+///
+/// # Errors
+/// [`TokenError`], which holds no secret.
+///
+/// # Cancel safety
+/// Dropping the future abandons the request.
+pub(super) async fn request(
+    clients: &DocumentClients,
+    asked: &TokenRequest<'_>,
+    issuer: Option<&Url>,
+) -> Result<IssuedToken, TokenError> {
+    let client = BasicClient::new(ClientId::new(asked.client_id.to_owned()))
+        .set_token_uri(TokenUrl::from_url(asked.server.token_endpoint.clone()));
+    let (client, assertion) = match asked.proof {
+        ClientProof::Secret(secret) => {
+            let secret = ClientSecret::new(secret.expose().to_owned());
+            let client = client
+                .set_client_secret(secret)
+                .set_auth_type(secret_goes(asked.server)?);
+            (client, None)
+        }
+        ClientProof::Key(key) => {
+            takes(asked.server, "private_key_jwt")
+                .then_some(())
+                .ok_or_else(|| client_auth(asked.server))?;
+            let (client_id, issuer) = (asked.client_id, &asked.server.issuer);
+            let taken = asked.server.assertion_algorithms.as_deref();
+            let assertion = key
+                .assertion(client_id, issuer, taken)
+                .ok_or(TokenError::Assertion)?;
+            (client.set_auth_type(AuthType::RequestBody), Some(assertion))
+        }
+    };
+    let mut form = client
+        .exchange_client_credentials()
+        .add_scopes(asked.scopes.iter().cloned().map(Scope::new))
+        // Spec: SPEC B-05
+        .add_extra_param("resource", asked.resource);
+    if let Some(assertion) = &assertion {
+        form = form
+            .add_extra_param("client_assertion_type", ASSERTION_TYPE)
+            .add_extra_param("client_assertion", assertion.expose());
+    }
+    let sender = FormSender { clients, issuer };
+    let answer = form.request_async(&sender).await.map_err(error_of)?;
+    issued(&answer)
+}
+
+/// Sends what `oauth2` makes, with our bounds.
+struct FormSender<'a> {
+    clients: &'a DocumentClients,
+    issuer: Option<&'a Url>,
+}
+
+impl<'c> AsyncHttpClient<'c> for FormSender<'_> {
+    type Error = SendError;
+    type Future = BoxFuture<'c, Result<oauth2::HttpResponse, SendError>>;
+
+    fn call(&'c self, request: oauth2::HttpRequest) -> Self::Future {
+        send(self.clients, request, self.issuer).boxed()
+    }
+}
+
+async fn send(
+    clients: &DocumentClients,
+    request: oauth2::HttpRequest,
+    issuer: Option<&Url>,
+) -> Result<oauth2::HttpResponse, SendError> {
+    let ReadAnswer {
+        status,
+        headers,
+        body,
+    } = clients.post(request, issuer).await?;
+    let number = status.as_u16();
+    // Refusals of the grammar have these.
+    if !matches!(number, 200 | 400 | 401 | 403) {
+        let seconds = headers
+            .get(RETRY_AFTER)
+            .and_then(|value| value.to_str().ok()?.parse().ok());
+        let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_RETRY));
+        return Err(SendError::Status {
+            status: number,
+            retry_after,
+        });
+    }
+    let mut answer = http::Response::new(body);
+    *answer.status_mut() = status;
+    *answer.headers_mut() = headers;
+    if answer.body().is_empty() {
+        return Err(SendError::Answer);
+    }
+    Ok(answer)
+}
+
+/// Without anything of the answer but its error code and, masked, what it says of it.
+fn error_of(error: RequestTokenError<SendError, BasicErrorResponse>) -> TokenError {
+    match error {
+        RequestTokenError::ServerResponse(refusal) => {
+            let Some(code) = known(refusal.error()) else {
+                return TokenError::Unreadable { status: 400 };
+            };
+            let description = refusal
+                .error_description()
+                .map_or_else(String::new, |text| {
+                    let text = shown(text, MAX_SHOWN).replace(char::is_control, " ");
+                    format!(" ({text})")
+                });
+            TokenError::OAuth { code, description }
+        }
+        RequestTokenError::Request(SendError::Document(error)) => TokenError::Request(error),
+        RequestTokenError::Request(SendError::Status {
+            status,
+            retry_after,
+        }) if is_passing(status) => TokenError::Busy {
+            status,
+            retry_after,
+        },
+        RequestTokenError::Request(SendError::Status { status, .. }) => {
+            TokenError::Unreadable { status }
+        }
+        RequestTokenError::Request(SendError::Answer)
+        | RequestTokenError::Parse(..)
+        | RequestTokenError::Other(_) => TokenError::Unreadable { status: 200 },
+    }
+}
+
+/// The codes that the RFCs name; another one is no answer of a token endpoint.
+fn known(code: &BasicErrorResponseType) -> Option<&'static str> {
+    Some(match code {
+        BasicErrorResponseType::InvalidClient => "invalid_client",
+        BasicErrorResponseType::InvalidGrant => "invalid_grant",
+        BasicErrorResponseType::InvalidRequest => "invalid_request",
+        BasicErrorResponseType::InvalidScope => "invalid_scope",
+        BasicErrorResponseType::UnauthorizedClient => "unauthorized_client",
+        BasicErrorResponseType::UnsupportedGrantType => "unsupported_grant_type",
+        BasicErrorResponseType::Extension(code) if code == "invalid_target" => "invalid_target",
+        BasicErrorResponseType::Extension(_) => return None,
+    })
+}
+
+fn issued(answer: &BasicTokenResponse) -> Result<IssuedToken, TokenError> {
+    if *answer.token_type() != BasicTokenType::Bearer {
+        return Err(TokenError::NotBearer);
+    }
+    let scopes = answer.scopes();
+    Ok(IssuedToken {
+        token: Secret::new(answer.access_token().secret().clone()),
+        lasts: answer.expires_in(),
+        scopes: scopes.map(|scopes| scopes.iter().map(|scope| scope.to_string()).collect()),
+    })
+}
+
+/// Whether the server takes this proof. One that does not say so takes a secret as Basic. Spec: RFC 8414 §2
+fn takes(server: &ServerMetadata, method: &str) -> bool {
+    let listed = server.client_auth.as_ref();
+    listed.is_none_or(|methods| methods.iter().any(|one| one == method))
+}
+
+/// Where the secret stands.
+fn secret_goes(server: &ServerMetadata) -> Result<AuthType, TokenError> {
+    if takes(server, "client_secret_basic") {
+        Ok(AuthType::BasicAuth)
+    } else if takes(server, "client_secret_post") {
+        Ok(AuthType::RequestBody)
+    } else {
+        Err(client_auth(server))
+    }
+}
+
+fn client_auth(server: &ServerMetadata) -> TokenError {
+    let taken = server.client_auth.as_deref().unwrap_or_default().join(", ");
+    TokenError::ClientAuth {
+        taken: shown(&taken, MAX_SHOWN).into_owned(),
+    }
+}

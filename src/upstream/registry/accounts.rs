@@ -1,0 +1,78 @@
+//! Accounts of upstreams: made where the configuration has one.
+
+use std::sync::Arc;
+
+use super::SetupError;
+use crate::config::{EgressConfig, HttpCarrier, UpstreamConfig};
+use crate::egress::EgressRules;
+use crate::grants::{
+    AccountSetupError, DocumentClients, SharedClients, TokenSource, UpstreamAccount,
+};
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::upstream::credentials::{CommonTokens, Credentials, fixed_headers};
+
+/// An account, and the credentials of its requests.
+pub(super) type MadeAccount = (Arc<UpstreamAccount>, Arc<dyn Credentials>);
+
+/// Makes accounts, which share clients.
+pub(super) struct AccountFactory {
+    rules: EgressRules,
+    shared: Option<SharedClients>,
+    tasks: TaskSpawner,
+}
+
+impl AccountFactory {
+    pub(super) fn new(egress: &EgressConfig, tasks: TaskSpawner) -> Self {
+        Self {
+            rules: EgressRules::new(egress),
+            shared: None,
+            tasks,
+        }
+    }
+
+    /// The account of `upstream`, which is reached by `carrier`, and the credentials of its requests; `None` where the
+    /// configuration has none.
+    ///
+    /// # Errors
+    /// A key, a header or `ca_file` cannot be used.
+    pub(super) fn make(
+        &mut self,
+        upstream: &UpstreamConfig,
+        carrier: &HttpCarrier,
+    ) -> Result<Option<MadeAccount>, SetupError> {
+        let Some(config) = &upstream.auth else {
+            return Ok(None);
+        };
+        let failed = |source: AccountSetupError| SetupError::Account {
+            upstream: upstream.name.clone(),
+            source,
+        };
+        let fixed = fixed_headers(&carrier.headers).map_err(|source| SetupError::Client {
+            upstream: upstream.name.clone(),
+            source,
+        })?;
+        let clients = self.clients(carrier).map_err(failed)?;
+        let account = UpstreamAccount::new(
+            upstream.name.as_str().into(),
+            carrier.url.clone(),
+            config.clone(),
+            (clients, fixed),
+            self.tasks.clone(),
+        );
+        let account = account.map_err(failed)?;
+        let tokens = CommonTokens::new(TokenSource::new(Arc::clone(&account)));
+        let credentials: Arc<dyn Credentials> = Arc::new(tokens);
+        Ok(Some((account, credentials)))
+    }
+
+    fn clients(&mut self, carrier: &HttpCarrier) -> Result<DocumentClients, AccountSetupError> {
+        let shared = match &self.shared {
+            Some(shared) => shared.clone(),
+            None => self
+                .shared
+                .insert(SharedClients::new(self.rules.clone())?)
+                .clone(),
+        };
+        Ok(DocumentClients::new(shared, carrier)?)
+    }
+}
