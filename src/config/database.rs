@@ -1,39 +1,12 @@
 //! `[database]` and `[connect]`.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
 use url::Url;
 
+use super::database_types::{ConnectConfig, DatabaseConfig, DatabaseUrl};
 use super::reader::ConfigSection;
 use super::report::ReadReport;
 use super::types::Config;
 use crate::secret::Secret;
-
-/// `[database]`.
-#[derive(Debug, Clone)]
-pub struct DatabaseConfig {
-    /// Which database.
-    pub url: DatabaseUrl,
-}
-
-/// `database.url`.
-#[derive(Debug, Clone)]
-pub enum DatabaseUrl {
-    /// `drawbridge.db` in the state directory.
-    Default,
-    /// A file of `SQLite`.
-    Sqlite(PathBuf),
-    /// A URL of `PostgreSQL`, which may hold a password.
-    Postgres(Secret),
-}
-
-/// `[connect]`.
-#[derive(Debug, Clone)]
-pub struct ConnectConfig {
-    /// Grants that are unused for so long are revoked and removed.
-    pub forget: Duration,
-}
 
 /// Reads `[database]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> DatabaseConfig {
@@ -96,6 +69,9 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+
+    use std::path::PathBuf;
+    use std::time::Duration;
 
     use super::*;
     use crate::config::{ConfigErrors, parse as parse_config};

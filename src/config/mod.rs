@@ -12,6 +12,7 @@ mod carriers;
 mod check;
 mod collection;
 mod database;
+mod database_types;
 mod doubts;
 mod endpoint_types;
 mod endpoints;
@@ -47,7 +48,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 pub use account_types::*;
-pub use database::{ConnectConfig, DatabaseConfig, DatabaseUrl};
+pub use database_types::{ConnectConfig, DatabaseConfig, DatabaseUrl};
 pub use endpoint_types::*;
 pub use log_levels::LogLevels;
 pub use problem::{ConfigDoubt, ConfigErrors, ConfigProblem};

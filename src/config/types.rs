@@ -11,7 +11,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::account_types::EgressConfig;
-use super::database::{ConnectConfig, DatabaseConfig};
+use super::database_types::{ConnectConfig, DatabaseConfig};
 use super::endpoint_types::{MergedConfig, NamedEndpoint};
 use super::log_levels::LogLevels;
 use super::problem::ConfigProblem;

@@ -10,7 +10,8 @@ use reqwest::ClientBuilder;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use url::{Host, Url};
 
-use super::{EgressRefusal, check_address, check_url, documents};
+use super::documents::documents;
+use super::public::{EgressRefusal, check_address, check_url};
 use crate::config::{EgressAllow, EgressConfig};
 
 /// What learned URLs may lead to. Cloning shares it.

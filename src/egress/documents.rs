@@ -7,7 +7,7 @@ use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
 use reqwest::{Client, ClientBuilder};
 
-use super::{EgressRefusal, check_address};
+use super::public::{EgressRefusal, check_address};
 
 /// A client that follows no redirect, obeys no proxy of the environment and sends no `Referer`. Deadlines are the
 /// caller's.

@@ -4,9 +4,10 @@
 use url::Url;
 
 use super::challenge::Challenge;
+use super::discovery_error::DiscoveryError;
 use super::documents::DocumentClients;
-use super::failure::DiscoveryError;
-use super::resource_metadata::{self, MAX_SHOWN, ResourceMetadata};
+use super::documents::MAX_SHOWN;
+use super::resource_metadata::{self, ResourceMetadata};
 use super::server_metadata::{self, ServerMetadata};
 use crate::config::AccountConfig;
 use crate::telemetry::redact::shown;

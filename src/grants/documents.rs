@@ -17,6 +17,9 @@ use url::{Host, Url};
 use crate::config::HttpCarrier;
 use crate::egress::{self, EgressRefusal, EgressRules};
 
+/// Bytes of a foreign value that an error shows.
+pub(super) const MAX_SHOWN: usize = 256;
+
 /// The largest document that is read, in bytes.
 const MAX_DOCUMENT: usize = 256 * 1024;
 /// The largest answer to a token request, in bytes.

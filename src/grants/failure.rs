@@ -6,51 +6,11 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::discovery_error::DiscoveryError;
 use super::documents::DocumentError;
 use super::token_endpoint::TokenError;
 use crate::cause::chain;
 use crate::egress::EgressRefusal;
-
-/// Why it is not known where tokens are to be had.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum DiscoveryError {
-    #[error("its challenge names no URL of its metadata, but {named:?}")]
-    Challenge { named: String },
-    #[error("no document from {url}")]
-    Fetch {
-        url: Url,
-        #[source]
-        source: DocumentError,
-    },
-    #[error("the metadata at {url} cannot be read")]
-    Document {
-        url: Url,
-        #[source]
-        source: serde_json::Error,
-    },
-    #[error("the metadata at {url} is that of another resource, {found:?} and not {expected:?}")]
-    OtherResource {
-        url: Url,
-        found: String,
-        expected: String,
-    },
-    #[error("the metadata at {url} is that of another issuer, {found:?} and not {expected:?}")]
-    OtherIssuer {
-        url: Url,
-        found: String,
-        expected: String,
-    },
-    #[error("the issuer {issuer:?} is not a URL")]
-    Issuer { issuer: String },
-    #[error("the metadata at {url} names no usable `token_endpoint`")]
-    NoTokenEndpoint { url: Url },
-    #[error("the upstream publishes no metadata that names an authorization server")]
-    NoMetadata,
-    #[error(
-        "the upstream names the authorization server {named:?}, and the credentials are of {known:?}"
-    )]
-    ForeignServer { named: String, known: String },
-}
 
 /// Why there is no token. Cloning is cheap.
 #[derive(Debug, Clone, thiserror::Error)]

@@ -8,6 +8,7 @@ mod account;
 mod challenge;
 mod client_key;
 mod discovery;
+mod discovery_error;
 mod documents;
 mod failure;
 mod resource_metadata;

@@ -4,12 +4,9 @@ use serde::Deserialize;
 use url::Url;
 
 use super::challenge::Challenge;
-use super::documents::DocumentClients;
-use super::failure::DiscoveryError;
+use super::discovery_error::DiscoveryError;
+use super::documents::{DocumentClients, MAX_SHOWN};
 use crate::telemetry::redact::shown;
-
-/// Bytes of a foreign value that an error shows.
-pub(super) const MAX_SHOWN: usize = 256;
 
 /// The document, as far as it is read.
 #[derive(Debug, Clone, Deserialize)]

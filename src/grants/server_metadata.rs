@@ -3,9 +3,8 @@
 use serde::Deserialize;
 use url::Url;
 
-use super::documents::{DocumentClients, DocumentError};
-use super::failure::DiscoveryError;
-use super::resource_metadata::MAX_SHOWN;
+use super::discovery_error::DiscoveryError;
+use super::documents::{DocumentClients, DocumentError, MAX_SHOWN};
 use crate::telemetry::redact::shown;
 
 /// An authorization server, as far as token requests need it.

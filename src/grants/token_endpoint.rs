@@ -16,8 +16,7 @@ use oauth2::{
 use url::Url;
 
 use super::client_key::ClientProof;
-use super::documents::{DocumentClients, DocumentError, ReadAnswer, is_passing};
-use super::resource_metadata::MAX_SHOWN;
+use super::documents::{DocumentClients, DocumentError, MAX_SHOWN, ReadAnswer, is_passing};
 use super::server_metadata::ServerMetadata;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;

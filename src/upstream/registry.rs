@@ -134,10 +134,7 @@ impl Upstreams {
             limits.replies_per_principal,
             limits.upstream_message.max(limits.sse_event),
         );
-        let any_stdio = config
-            .upstreams
-            .iter()
-            .any(|u| matches!(u.carrier, config::CarrierConfig::Stdio(_)));
+        let any_stdio = config.upstreams.iter().any(|one| one.carrier.is_stdio());
         let stdio = if any_stdio {
             Some(StdioRuntime::start(&config.stdio, &limits, host, &tasks)?)
         } else {

@@ -1,0 +1,31 @@
+//! `[database]` and `[connect]` as typed values.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::secret::Secret;
+
+/// `[database]`.
+#[derive(Debug, Clone)]
+pub struct DatabaseConfig {
+    /// Which database.
+    pub url: DatabaseUrl,
+}
+
+/// `database.url`.
+#[derive(Debug, Clone)]
+pub enum DatabaseUrl {
+    /// `drawbridge.db` in the state directory.
+    Default,
+    /// A file of `SQLite`.
+    Sqlite(PathBuf),
+    /// A URL of `PostgreSQL`, which may hold a password.
+    Postgres(Secret),
+}
+
+/// `[connect]`.
+#[derive(Debug, Clone)]
+pub struct ConnectConfig {
+    /// Grants that are unused for so long are revoked and removed.
+    pub forget: Duration,
+}
