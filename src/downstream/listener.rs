@@ -31,7 +31,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 pub(super) use self::connection::H2_MAX_STREAMS;
 use self::connection::HttpServers;
 pub use self::connection::ResponseService;
-pub(super) use self::connection_permit::{ConnectionId, ConnectionPermit, TooManyExchanges};
+pub(super) use self::connection_permit::{ConnectionPermit, TooManyExchanges};
 use self::failures::{ConnectionFailure, ConnectionFailures};
 pub(super) use self::holding::OpenExchange;
 use self::overload::OverloadRefusals;

@@ -9,6 +9,7 @@ mod call_telemetry;
 mod channel;
 mod channel_dispatch;
 mod channels;
+mod connection_id;
 pub mod cors;
 mod detachable_call;
 mod dispatch;

@@ -1,7 +1,7 @@
 //! The place of one connection under `server.max_connections`.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio_util::sync::CancellationToken;
@@ -10,6 +10,7 @@ use super::activity::{ConnectionActivity, ConnectionUse};
 use super::holding::{OpenExchange, PrincipalHolding};
 use super::permit_pool::PermitPool;
 use crate::call::OwnerKey;
+use crate::downstream::connection_id::ConnectionId;
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, GaugeGuard};
 
@@ -86,18 +87,6 @@ pub(in crate::downstream) struct ConnectionPermit {
     client: Option<IpAddr>,
     /// The exchange of a request for an upgrade, which is open as long as the place is kept.
     open: Option<Arc<OpenExchange>>,
-}
-
-/// Tells a connection from all others of this process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(in crate::downstream) struct ConnectionId(u64);
-
-impl ConnectionId {
-    /// An id that no connection has had.
-    pub(in crate::downstream) fn next() -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
 }
 
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub(super) use self::line::SharedConnection;
-use self::line::{Line, Spot};
+use self::line::{Line, Spot, WaitingCaps};
 use super::link::ModernClientLink;
 use super::request_state::KEY_LEN;
 use crate::call::OwnerKey;
@@ -69,12 +69,7 @@ pub(in crate::downstream) struct ParkingCaps {
     pub(in crate::downstream) per_principal: usize,
     pub(in crate::downstream) per_upstream: usize,
     pub(in crate::downstream) total: usize,
-    /// Waiting calls of a principal. Each keeps its exchange open, and retries need exchanges too.
-    pub(in crate::downstream) waiting_per_principal: usize,
-    /// Waiting calls on one HTTP/2 connection, whose principals may be several behind a proxy.
-    pub(in crate::downstream) waiting_per_connection: usize,
-    /// Waiting calls.
-    pub(in crate::downstream) waiting_total: usize,
+    pub(in crate::downstream) waiting: WaitingCaps,
 }
 
 impl ParkingCaps {
@@ -86,9 +81,11 @@ impl ParkingCaps {
             per_principal: limits.parked_per_principal,
             per_upstream: limits.parked_per_upstream,
             total: limits.parked_total,
-            waiting_per_principal: server.exchange_share().min(streams) / 2,
-            waiting_per_connection: streams / 2,
-            waiting_total: server.max_connections / 2,
+            waiting: WaitingCaps {
+                per_principal: server.exchange_share().min(streams) / 2,
+                per_connection: streams / 2,
+                total: server.max_connections / 2,
+            },
         }
     }
 }
@@ -149,7 +146,7 @@ impl ParkedCalls {
     ) -> bool {
         let table = self.lock();
         let is_free = table.parked.full_for(owner, self.caps).is_none();
-        let line_has_room = table.line.has_room(owner, connection, self.caps);
+        let line_has_room = table.line.has_room(owner, connection, self.caps.waiting);
         drop(table);
         is_free || line_has_room && may_wait()
     }
@@ -195,7 +192,11 @@ impl ParkedCalls {
             return Entry::Placed(self.seat(&mut table, spot, link));
         };
         let connection = link.desk.connection;
-        if patience.is_zero() || !table.line.has_room(spot.owner, connection, self.caps) {
+        if patience.is_zero()
+            || !table
+                .line
+                .has_room(spot.owner, connection, self.caps.waiting)
+        {
             return Entry::Full(cap);
         }
         let (sender, granted) = oneshot::channel();

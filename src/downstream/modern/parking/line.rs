@@ -3,9 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use super::ParkingCaps;
 use crate::call::OwnerKey;
-use crate::downstream::listener::ConnectionId;
+use crate::downstream::connection_id::ConnectionId;
 use crate::sync::keyed_counter::KeyedCounter;
 
 /// Whose call is parked, and at which upstream: each has a cap of its own.
@@ -16,7 +15,17 @@ pub(super) struct Spot {
 }
 
 /// The HTTP/2 connection on which a call waits, where its exchange is one of the connection's streams.
-pub(in crate::downstream::modern) type SharedConnection = Option<ConnectionId>;
+pub(crate) type SharedConnection = Option<ConnectionId>;
+
+/// How many calls may wait for a place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct WaitingCaps {
+    /// Of a principal. Each keeps its exchange open, and retries need exchanges too.
+    pub(crate) per_principal: usize,
+    /// On one HTTP/2 connection, whose principals may be several behind a proxy.
+    pub(crate) per_connection: usize,
+    pub(crate) total: usize,
+}
 
 /// The waiting calls. Those of one [`Spot`] share a lane, since the same caps keep them all waiting: a look for the
 /// next call reads the head of each lane only.
@@ -48,12 +57,12 @@ impl<W> Line<W> {
         &self,
         owner: OwnerKey,
         connection: SharedConnection,
-        caps: ParkingCaps,
+        caps: WaitingCaps,
     ) -> bool {
         let on_connection = connection.map_or(0, |connection| self.connections.of(&connection));
-        self.owners.of(&owner) < caps.waiting_per_principal
-            && on_connection < caps.waiting_per_connection
-            && self.count < caps.waiting_total
+        self.owners.of(&owner) < caps.per_principal
+            && on_connection < caps.per_connection
+            && self.count < caps.total
     }
 
     /// Adds a call behind all others; returns its number for [`Line::leave`].
@@ -145,13 +154,10 @@ mod tests {
     // Else several principals behind one proxy could fill its connection, and no answer would reach us on it.
     #[test]
     fn waiting_calls_leave_streams_of_their_connection_to_answers() {
-        let caps = ParkingCaps {
-            per_principal: 1,
-            per_upstream: 1,
-            total: 1,
-            waiting_per_principal: 2,
-            waiting_per_connection: 3,
-            waiting_total: 100,
+        let caps = WaitingCaps {
+            per_principal: 2,
+            per_connection: 3,
+            total: 100,
         };
         let (ada, bob) = (spot("ada", "a"), spot("bob", "a"));
         let (shared, other) = (Some(ConnectionId::next()), Some(ConnectionId::next()));
