@@ -1,4 +1,6 @@
-//! What each method adds to the way of a request to one upstream: one file for each, and nothing elsewhere.
+//! What a method adds to the way of a request to one upstream beyond being passed on: one file for each. Which parameter
+//! names the upstream is decided in `route` and `catalog::resolve_name`; names in results are mapped in
+//! `translate::rewrite`.
 
 pub(super) mod complete;
 mod list;

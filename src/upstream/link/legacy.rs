@@ -18,6 +18,7 @@ pub(super) mod offer;
 mod opening;
 mod ping;
 mod post_stream;
+mod reading;
 mod reconnect;
 mod related;
 mod restore;
