@@ -67,14 +67,15 @@ impl ReplyShare {
 
 impl ReplyRoom<'_> {
     /// The lease of a reply for which `arrived` was taken while it came: that one where it `is_own`, of the caller's
-    /// share; else an empty one, and `arrived` to keep until that has grown.
+    /// share, or a permit of the reserve; else an empty one, and `arrived`. To be dropped before a wait for the first to
+    /// grow: it may hold what that waits for.
     pub fn lease_of(
         &self,
         arrived: Option<ReplyLease>,
         is_own: bool,
     ) -> (ReplyLease, Option<ReplyLease>) {
         match arrived {
-            Some(lease) if is_own => (lease, None),
+            Some(lease) if is_own || matches!(lease.0, ReplyHold::Reserve(_)) => (lease, None),
             other => (self.share.lease(), other),
         }
     }

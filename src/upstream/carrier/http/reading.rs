@@ -178,9 +178,8 @@ impl HttpSession {
                     room.grow_to(held).await;
                 }
             }
-            if let Some(room) = room.as_mut().filter(|_| sink.takes_room()) {
-                room.shrink_to(0);
-            }
+            // Given back whole: the reserve has a permit, which no shrinking frees.
+            room = room.filter(|_| !sink.takes_room());
             decoder.feed(data);
             let read = self.read_fed(&mut decoder, place, sink);
             sink.taken();
@@ -190,9 +189,14 @@ impl HttpSession {
                 }
                 return Ok(Some(reply));
             }
+            let held = decoder.held();
+            room = room.filter(|_| held > EXEMPT_BYTES);
+            if held > EXEMPT_BYTES {
+                room = room.or_else(|| sink.growing());
+            }
             if let Some(room) = &mut room {
-                room.shrink_to(decoder.held());
-                room.grow_to(decoder.held()).await;
+                room.shrink_to(held);
+                room.grow_to(held).await;
             }
         }
     }
