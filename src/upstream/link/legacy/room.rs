@@ -53,7 +53,7 @@ impl LegacyConnection {
         let Some(room) = call.reply_room() else {
             return true;
         };
-        let (mut lease, _arrived) = room.lease_of(lease, self.settings.exclusive);
+        let (mut lease, arrived) = room.lease_of(lease, self.settings.exclusive);
         let closed = async {
             match &self.wire {
                 LegacyWire::Duplex(duplex) => duplex.closed().cancelled().await,
@@ -63,6 +63,7 @@ impl LegacyConnection {
         let len = message.bytes().len();
         // No message behind this one is read.
         let _stopped = (!lease.try_grow_to(len)).then(|| self.stop_clocks());
+        drop(arrived);
         tokio::select! {
             biased;
             () = call.activity.make_room(&mut lease, len) => {}

@@ -34,8 +34,6 @@ pub(super) struct ChildPipe {
     current: Mutex<Option<Arc<OpenPipe>>>,
     opening: tokio::sync::Mutex<()>,
     waiting: Mutex<HashMap<u64, PipeWaiter>>,
-    /// The idle clocks of `waiting`.
-    clocks: Arc<PipeClocks>,
     serial: AtomicU64,
     /// Calls dropped before their reply, with the requests that cancel their tasks.
     given_up: GivenUp<Message>,
@@ -48,6 +46,8 @@ struct OpenPipe {
     serial: u64,
     /// Whether it has answered anything.
     answered: AtomicBool,
+    /// The idle clocks of its requests.
+    clocks: Arc<PipeClocks>,
     /// Permits for answers being written to the child.
     answers: Arc<Semaphore>,
     _counted: UpstreamSession,
@@ -73,7 +73,6 @@ impl ChildPipe {
             current: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             waiting: Mutex::default(),
-            clocks: Arc::default(),
             serial: AtomicU64::new(0),
             given_up: GivenUp::default(),
         }
@@ -164,12 +163,22 @@ impl ChildPipe {
         flights.collect()
     }
 
-    /// Stops the idle clocks of its requests while it is not read.
-    pub(super) fn stop_clocks(&self) -> StoppedClocks {
-        self.clocks.stop(|| {
-            let flights = self.flights().into_iter();
-            flights.map(|flight| Arc::clone(&flight.activity))
-        })
+    /// Stops the idle clocks of the running child's requests while it is not read; `None` where none runs.
+    pub(super) fn stop_clocks(&self) -> Option<StoppedClocks> {
+        let open = self.open()?;
+        Some(open.clocks.stop(|| {
+            let waiting = lock(&self.waiting);
+            let own = waiting.values().filter(|one| one.serial == open.serial);
+            let activities = own.map(|one| Arc::clone(&one.flight.activity));
+            activities.collect::<Vec<_>>()
+        }))
+    }
+
+    /// Resolves once the child that runs now has ended; at once where none runs.
+    pub(super) async fn ended(&self) {
+        if let Some(open) = self.open() {
+            open.child.closed().cancelled().await;
+        }
     }
 
     /// Takes the sender of the request `id`, with its flight.
@@ -270,6 +279,7 @@ impl ModernServerLink {
             child: started.child,
             serial,
             answered: AtomicBool::new(false),
+            clocks: Arc::default(),
             answers: Arc::new(Semaphore::new(self.settings.upstream.open_questions)),
             _counted: UpstreamSession::begin(&self.settings.load),
         });
@@ -323,7 +333,7 @@ impl ModernServerLink {
             reply: Some(reply),
         };
         lock(&pipe.waiting).insert(flight.id, entry);
-        pipe.clocks.begin(&flight.activity);
+        open.clocks.begin(&flight.activity);
         let mut aloft = PipeCancellation {
             pipe,
             open: &open,

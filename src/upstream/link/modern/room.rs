@@ -23,7 +23,7 @@ impl PipeCalls for Weak<ModernServerLink> {
     }
 
     fn stop_clocks(&self) -> Option<StoppedClocks> {
-        Some(self.upgrade()?.pipe()?.stop_clocks())
+        self.upgrade()?.pipe()?.stop_clocks()
     }
 }
 
@@ -42,15 +42,18 @@ impl ModernServerLink {
             pipe.give_back(id, reply);
             return true;
         };
-        let (mut lease, _arrived) = room.lease_of(lease, self.settings.exclusive);
+        let (mut lease, arrived) = room.lease_of(lease, self.settings.exclusive);
         let len = message.bytes().len();
         // No message behind this one is read.
-        let _stopped = (!lease.try_grow_to(len)).then(|| pipe.stop_clocks());
+        let waits = !lease.try_grow_to(len);
+        let _stopped = waits.then(|| pipe.stop_clocks()).flatten();
+        drop(arrived);
         let has_room = tokio::select! {
             biased;
             () = flight.activity.make_room(&mut lease, len) => true,
             () = reply.closed() => true,
             () = self.closed.cancelled() => true,
+            () = pipe.ended() => true,
             () = too_late(self.settings.exclusive) => false,
         };
         if !has_room {
