@@ -50,6 +50,8 @@ pub(in crate::upstream) struct EraLink {
     stands_by: AtomicBool,
     /// Reports that the era may have changed, since the last look that settled it.
     doubts: AtomicU32,
+    /// When a look last found that the upstream speaks the modern era, though it refuses to be listened to.
+    confirmed: Mutex<Option<Instant>>,
     first_start: FirstStartWitness,
     /// Whoever had this link is gone.
     ended: AtomicBool,
@@ -82,6 +84,7 @@ impl EraLink {
             state: SessionState::with(watch::doubt(own)),
             stands_by: AtomicBool::new(false),
             doubts: AtomicU32::new(0),
+            confirmed: Mutex::default(),
             first_start: FirstStartWitness::default(),
             ended: AtomicBool::new(false),
         })

@@ -1,10 +1,13 @@
 //! The change of a link to the other era, after evidence against the one it speaks. Spec: SPEC U-07.
 
+use tokio::time::Instant;
+
 use super::{EraLink, NegotiatedState, contradiction};
 use crate::call::{Call, Reply};
 use crate::protocol::{Era, Message};
 use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
+use crate::upstream::lock;
 
 impl EraLink {
     /// Asks again what the upstream speaks, after evidence against the era of `was`; not where another
@@ -28,6 +31,9 @@ impl EraLink {
         let fresh = self.find(!is_known).await.ok()?;
         if fresh.era() == was.era() {
             // As before: the link that knows its sessions goes on.
+            if was.era() == Era::Modern {
+                *lock(&self.confirmed) = Some(Instant::now());
+            }
             fresh.close().await;
             return None;
         }

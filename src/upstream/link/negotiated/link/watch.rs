@@ -11,9 +11,13 @@ use super::EraLink;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::negotiated::RECONSIDER;
 use crate::upstream::link::session_state::Doubt;
+use crate::upstream::lock;
 
 /// The longest pause between two looks; the first is [`RECONSIDER`], and each is twice as long as the one before.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
+/// For so long the era counts as settled once a look has found the modern one at an upstream that refuses to be listened
+/// to: each look asks the upstream, and starts a child where it is one.
+const CONFIRMED: Duration = Duration::from_mins(10);
 /// Within this time all links look that wait when another one has learnt of the change.
 const LEARNT_WITHIN: Duration = Duration::from_secs(1);
 
@@ -34,10 +38,18 @@ impl EraLink {
         let Some(inner) = self.current().filter(|_| !is_pinned && self.is_heard()) else {
             return;
         };
-        if self.contradicts(inner.era(), error) && self.doubts.fetch_add(1, Ordering::AcqRel) == 0 {
+        if !self.is_confirmed()
+            && self.contradicts(inner.era(), error)
+            && self.doubts.fetch_add(1, Ordering::AcqRel) == 0
+        {
             let look = look(Weak::clone(&self.own));
             self.settings.tasks.spawn_service(look);
         }
+    }
+
+    /// Whether a look has found the modern era a while ago, so that a refusal says nothing.
+    fn is_confirmed(&self) -> bool {
+        lock(&self.confirmed).is_some_and(|at| at.elapsed() < CONFIRMED)
     }
 
     /// Whether a client listens, or follows a resource.
@@ -56,7 +68,7 @@ impl EraLink {
                 Some(true) => return true,
                 // A fresh link of the other era is opened by the look at it.
                 Some(false) if self.reconsider(&inner).await.is_some() => {}
-                Some(false) | None => return false,
+                Some(false) | None => return self.is_confirmed(),
             }
         }
         true
