@@ -44,7 +44,7 @@ pub(super) struct OpeningAttempts {
     running: AtomicU64,
     /// Told when `running` becomes zero.
     over: Notify,
-    /// Ends the pause before an attempt.
+    /// Ends the pause before an attempt, also one that is about to begin.
     hurry: Notify,
 }
 
@@ -139,6 +139,11 @@ impl HttpSession {
         Some(self.opening.running.load(Ordering::Acquire)).filter(|number| *number != 0)
     }
 
+    /// Whether the GET stream was ever open.
+    pub(crate) fn was_open(&self) -> bool {
+        self.was_open.load(Ordering::Relaxed)
+    }
+
     /// Resolves when no attempt to open the GET stream is under way. One that pauses after a stream that had ended
     /// properly is made at once.
     ///
@@ -150,7 +155,7 @@ impl HttpSession {
             if self.opening().is_none() {
                 return;
             }
-            self.opening.hurry.notify_waiters();
+            self.opening.hurry.notify_one();
             over.await;
         }
     }

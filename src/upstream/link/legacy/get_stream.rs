@@ -248,7 +248,9 @@ impl LegacyConnection {
     async fn hear_calls(self: &Arc<Self>, http: &HttpSession) {
         let get_stream = &self.get_stream;
         let is_refused = get_stream.is_refused.load(Ordering::Relaxed);
-        if is_refused && http.opening().is_none() || !http.has_session() || !self.can_push() {
+        // One that was there before may be there again.
+        let is_hopeless = is_refused && !http.was_open() && http.opening().is_none();
+        if is_hopeless || !http.has_session() || !self.can_push() {
             return get_stream.is_awaited.store(true, Ordering::Release);
         }
         if !get_stream.is_called.swap(true, Ordering::AcqRel) {

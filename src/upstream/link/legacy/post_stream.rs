@@ -60,8 +60,9 @@ impl MessageSink for LegacyPostStream<'_> {
 
     fn growing(&self) -> Option<GrowingReply> {
         let Some(room) = self.pending.reply_room() else {
-            let share = self.connection.settings.arriving_share();
-            return Some(GrowingReply::outside_calls(&share));
+            // A list is refused where its copy finds no room: until then it waits for nothing of the caller's.
+            let share = &self.connection.settings.replies;
+            return Some(GrowingReply::outside_calls(share));
         };
         Some(GrowingReply::of(room, &self.pending.activity))
     }

@@ -278,8 +278,12 @@ impl MessageSink for ModernPostStream<'_> {
 
     fn growing(&self) -> Option<GrowingReply> {
         let Some(room) = self.1.reply_room() else {
-            // Such as a `subscriptions/listen` stream.
-            let share = self.0.settings.arriving_share();
+            let settings = &self.0.settings;
+            // A list is refused where its copy finds no room: until then it waits for nothing of the caller's.
+            let share = match self.1.whose {
+                ReplyOwner::Listen(_) => settings.arriving_share(),
+                _ => settings.replies.clone(),
+            };
             return Some(GrowingReply::outside_calls(&share));
         };
         Some(GrowingReply::of(room, &self.1.activity))
