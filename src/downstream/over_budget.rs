@@ -86,13 +86,15 @@ impl McpService {
         exhausted: BudgetExhausted,
     ) -> Result<Bytes, ReserveRefusal> {
         let limits = &self.settings.limits;
-        let Ok(permit) = timeout_at(body.until, self.budget.reserve(holder)).await else {
+        let body_timeout = self.settings.server.body_timeout;
+        let permit = timeout_at(body.until, self.budget.reserve(holder)).await;
+        // The wait is not the client's delay. Without a permit the body is still searched for the ids of its requests.
+        body.until = Instant::now() + body_timeout;
+        let Ok(permit) = permit else {
             let fault = over_budget(exhausted);
             let status = reply::legacy_status(fault.kind);
             return Err(ReserveRefusal::Refused(Box::new(body), fault, status));
         };
-        // The wait is not the client's delay.
-        body.until = Instant::now() + self.settings.server.body_timeout;
         let room = BodyMemory::Reserve(permit);
         let stopped = match CollectedBody::begin(limits.body, None, room) {
             Ok(mut collected) => match collect_all(&mut collected, &mut body).await {
