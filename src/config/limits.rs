@@ -131,7 +131,7 @@ fn json_values(s: &mut ConfigSection<'_>) -> usize {
         "Values in a message of a client, those within others included. Many small ones take ten times as long \
          to check as one string of the size.",
     )
-    .count(262_144)
+    .count(524_288)
 }
 
 fn replies_per_principal(s: &mut ConfigSection<'_>) -> usize {

@@ -134,7 +134,7 @@ pub(super) fn limits() -> LimitsConfig {
         upstream_message: MAX_MESSAGE,
         sse_event: 16 << 20,
         json_depth: 128,
-        json_values: 262_144,
+        json_values: 524_288,
         batch: 50,
         streams_per_session: 8,
         subscriptions_per_session: 64,
