@@ -86,7 +86,7 @@ async fn serve(
 ) -> anyhow::Result<()> {
     let mut signals = ProcessSignals::install().context("signal handlers")?;
     let tasks = TaskSpawner::new();
-    let vault = durable::open_if_there(&config, &host).await;
+    let vault = durable::open_if_there(&config, &host, durable::LostKey::Replaced).await;
     let vault = vault.context("durable data")?;
     if let Some(vault) = &vault {
         tasks.spawn_service(vault.clone().keep(config.connect.forget));

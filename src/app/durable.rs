@@ -28,6 +28,12 @@ pub enum DurableError {
     /// There is no place for the database or the key.
     #[error("no state directory can be used; name a file in database.url and a key in keys.vault")]
     StateDirectory(#[source] io::Error),
+    /// There are accounts, and not the key that they are sealed with.
+    #[error(
+        "the key of the vault, {}, is missing, and the database has accounts that only it opens: bring it back, or run \
+         this as the user of the gateway and with its state directory", .0.display()
+    )]
+    LostKey(PathBuf),
     /// The key file.
     #[error("the key of the vault, {}", .path.display())]
     KeyFile {
@@ -45,10 +51,19 @@ impl DurableError {
     pub fn is_configuration(&self) -> bool {
         match self {
             Self::Database(error) => error.is_configuration(),
-            Self::Keys(_) => true,
+            Self::Keys(_) | Self::LostKey(_) => true,
             Self::StateDirectory(_) | Self::KeyFile { .. } => false,
         }
     }
+}
+
+/// What happens where accounts are in the database and the key file is not there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LostKey {
+    /// A new key is made: the accounts count as not connected, and people connect again.
+    Replaced,
+    /// Nothing is opened: a program that runs as another user looks for the key in another place.
+    Refused,
 }
 
 /// Opens the vault where there is something in it: the file of the database is there, or the database is a server.
@@ -58,6 +73,7 @@ impl DurableError {
 pub async fn open_if_there(
     config: &Config,
     host: &HostEnvironment,
+    lost: LostKey,
 ) -> Result<Option<Vault>, DurableError> {
     let place = match &config.database.url {
         DatabaseUrl::Default => host.state_file(DATABASE).map(DatabasePlace::Sqlite),
@@ -66,7 +82,7 @@ pub async fn open_if_there(
     };
     match place {
         None => Ok(None),
-        Some(place) => open(config, host, &place).await.map(Some),
+        Some(place) => open(config, host, &place, lost).await.map(Some),
     }
 }
 
@@ -93,6 +109,7 @@ async fn open(
     config: &Config,
     host: &HostEnvironment,
     place: &DatabasePlace,
+    lost: LostKey,
 ) -> Result<Vault, DurableError> {
     let database = Database::open(place).await?;
     if let DatabasePlace::Sqlite(path) = place
@@ -105,6 +122,9 @@ async fn open(
     }
     let keys = if config.keys.vault.is_empty() {
         let path = own_key(host)?;
+        if lost == LostKey::Refused && !path.exists() && Vault::is_used(&database).await? {
+            return Err(DurableError::LostKey(path));
+        }
         let key = key_file(&path);
         vec![key.map_err(|error| DurableError::KeyFile { path, error })?]
     } else {

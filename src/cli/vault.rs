@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{BAD_CONFIG, out, refuse};
-use crate::app::durable::{self, DurableError};
+use crate::app::durable::{self, DurableError, LostKey};
 use crate::call::OwnerKey;
 use crate::config::{self, Config};
 use crate::database::{DatabaseError, MigrationResult};
@@ -165,11 +165,12 @@ async fn list(vault: &Vault, as_json: bool) -> Result<ExitCode, DatabaseError> {
 }
 
 async fn revoke(vault: &Vault, which: &AccountFilter) -> Result<ExitCode, DatabaseError> {
-    let mut removed = 0;
+    let (mut removed, mut unreadable) = (0, 0);
     let grants = all_grants(vault).await?;
     for grant in grants.iter().filter(|grant| which.matches(grant)) {
         if vault.remove_grant(&grant.key).await? {
             removed += 1;
+            unreadable += u32::from(matches!(grant.state, GrantState::Unreadable));
             let (owner, upstream) = (grant.key.owner, printable(&grant.key.upstream));
             out::say(&format!("removed: {owner} at {upstream}"));
         }
@@ -177,6 +178,11 @@ async fn revoke(vault: &Vault, which: &AccountFilter) -> Result<ExitCode, Databa
     out::say(&format!(
         "{removed} accounts removed; running gateways stop using them within 5 s"
     ));
+    if unreadable > 0 {
+        out::say(&format!(
+            "{unreadable} of them did not open: their authorization servers are not told, so end them there too"
+        ));
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -270,7 +276,7 @@ fn with_vault(
     work: impl AsyncFnOnce(&Vault) -> Result<ExitCode, DatabaseError>,
 ) -> ExitCode {
     with_config(&file.config, async |config, host| {
-        let Some(vault) = durable::open_if_there(config, host).await? else {
+        let Some(vault) = durable::open_if_there(config, host, LostKey::Refused).await? else {
             out::say("no account was ever connected: there is no database yet");
             return Ok(ExitCode::SUCCESS);
         };

@@ -1,5 +1,7 @@
 //! `[database]` and `[connect]`.
 
+use std::time::Duration;
+
 use url::Url;
 
 use super::database_types::{ConnectConfig, DatabaseConfig, DatabaseUrl};
@@ -7,6 +9,9 @@ use super::reader::ConfigSection;
 use super::report::ReadReport;
 use super::types::Config;
 use crate::secret::Secret;
+
+/// The shortest `connect.forget`.
+const SHORTEST_FORGET: Duration = Duration::from_hours(1);
 
 /// Reads `[database]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> DatabaseConfig {
@@ -46,14 +51,18 @@ fn parse(s: &ConfigSection<'_>, url: &Secret) -> DatabaseUrl {
 
 /// Reads `[connect]`.
 pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
-    ConnectConfig {
-        forget: s
-            .key(
-                "forget",
-                "Accounts that nothing has used for so long are revoked and removed.",
-            )
-            .duration("180d"),
+    let forget = s
+        .key(
+            "forget",
+            "Accounts that nothing has used for so long are revoked and removed: 1h or more.",
+        )
+        .duration("180d");
+    // When an account was used is written a while later.
+    if forget < SHORTEST_FORGET && !s.report.is_wrong("connect.forget") {
+        let hint = Some("for example \"180d\"");
+        s.error("forget", "must be 1h or more", hint);
     }
+    ConnectConfig { forget }
 }
 
 /// Reports a server whose vault would have a key in the state directory of one gateway alone.
@@ -71,7 +80,6 @@ mod tests {
     use rstest::rstest;
 
     use std::path::PathBuf;
-    use std::time::Duration;
 
     use super::*;
     use crate::config::{ConfigErrors, parse as parse_config};
@@ -113,6 +121,18 @@ mod tests {
         let text = refused.to_string();
         assert!(text.contains("database.url"), "{text}");
         assert!(!text.contains("hunter2"), "{text}");
+    }
+
+    #[test]
+    fn accounts_in_use_are_not_forgotten() {
+        let text = parsed("[connect]\nforget = \"59m\"\n")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains("connect.forget: must be 1h or more"),
+            "{text}"
+        );
+        assert!(parsed("[connect]\nforget = \"1h\"\n").is_ok());
     }
 
     #[test]

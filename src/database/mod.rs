@@ -32,6 +32,14 @@ const READERS: u32 = 4;
 /// Connections to `PostgreSQL`, per process.
 const CONNECTIONS: u32 = 8;
 
+/// What a `PostgreSQL` server ends by itself, so that no gateway waits for a lock of one that hangs. Migrations, which
+/// wait for each other, have no limits.
+const LIMITS: [(&str, &str); 3] = [
+    ("statement_timeout", "5s"),
+    ("lock_timeout", "5s"),
+    ("idle_in_transaction_session_timeout", "10s"),
+];
+
 /// Which database.
 #[derive(Debug, Clone)]
 pub enum DatabasePlace {
@@ -85,6 +93,9 @@ pub enum DatabaseError {
     /// A row was edited into something that no program writes.
     #[error("a row of the database is malformed")]
     Malformed,
+    /// A server does not answer.
+    #[error("the database did not answer within {0:?}")]
+    Slow(Duration),
     /// The database refused, or did not answer in time.
     #[error("the database failed")]
     Failed(#[from] sqlx::Error),
@@ -98,7 +109,7 @@ impl DatabaseError {
             Self::NotMigrated { .. } | Self::TooNew { .. } | Self::Migration(_) | Self::Url(_) => {
                 true
             }
-            Self::File { .. } | Self::Malformed | Self::Failed(_) => false,
+            Self::File { .. } | Self::Malformed | Self::Slow(_) | Self::Failed(_) => false,
         }
     }
 }
@@ -129,7 +140,7 @@ impl Database {
     /// # Cancel safety
     /// A migration is applied whole or not at all.
     pub async fn open(place: &DatabasePlace) -> Result<Self, DatabaseError> {
-        let database = Self::connect(place).await?;
+        let database = Self::connect_with(place, &LIMITS).await?;
         if let Engine::Sqlite { .. } = database.engine {
             database.migrate().await?;
         } else {
@@ -146,9 +157,16 @@ impl Database {
     /// # Errors
     /// As [`open`](Self::open), but for those of the schema.
     pub async fn connect(place: &DatabasePlace) -> Result<Self, DatabaseError> {
+        Self::connect_with(place, &[]).await
+    }
+
+    async fn connect_with(
+        place: &DatabasePlace,
+        limits: &[(&str, &str)],
+    ) -> Result<Self, DatabaseError> {
         let engine = match place {
             DatabasePlace::Sqlite(path) => sqlite(path).await?,
-            DatabasePlace::Postgres(url) => postgres(url).await?,
+            DatabasePlace::Postgres(url) => postgres(url, limits).await?,
         };
         Ok(Self { engine })
     }
@@ -204,10 +222,11 @@ async fn sqlite(path: &Path) -> Result<Engine, DatabaseError> {
     Ok(Engine::Sqlite { writer, readers })
 }
 
-async fn postgres(url: &Secret) -> Result<Engine, DatabaseError> {
+async fn postgres(url: &Secret, limits: &[(&str, &str)]) -> Result<Engine, DatabaseError> {
     let options = PgConnectOptions::from_str(url.expose())
         .map_err(DatabaseError::Url)?
         .application_name("drawbridge")
+        .options(limits.iter().copied())
         .disable_statement_logging();
     // The pool would try a refused connection again, and say only that it took too long.
     let probe = tokio::time::timeout(PATIENCE, options.connect()).await;

@@ -1,11 +1,16 @@
 //! Values, rows and transactions of either database.
 
+use std::time::Duration;
+
 use futures_util::TryStreamExt as _;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Postgres, Row as _, SqlSafeStr as _, Sqlite, Transaction};
 
 use super::{Database, DatabaseError, Engine};
+
+/// For a statement of a `PostgreSQL` server, waiting for a connection included.
+const ANSWER: Duration = Duration::from_secs(12);
 
 /// A value that is bound to a query.
 #[derive(Debug, Clone)]
@@ -99,6 +104,14 @@ macro_rules! bound {
     };
 }
 
+/// What a server answers in time: one that has vanished sends nothing, not even that its own limits are reached.
+async fn answered<T>(
+    work: impl Future<Output = Result<T, sqlx::Error>>,
+) -> Result<T, DatabaseError> {
+    let answer = tokio::time::timeout(ANSWER, work).await;
+    Ok(answer.map_err(|_| DatabaseError::Slow(ANSWER))??)
+}
+
 impl Database {
     /// Rows of one query, read beside all writers.
     ///
@@ -119,7 +132,7 @@ impl Database {
             }
             Engine::Postgres(pool) => {
                 let rows = bound!(text, values).fetch(pool);
-                rows.map_ok(SqlRow::Postgres).try_collect().await?
+                answered(rows.map_ok(SqlRow::Postgres).try_collect()).await?
             }
         })
     }
@@ -141,7 +154,10 @@ impl Database {
                 let done = bound!(text, values).execute(writer).await?;
                 done.rows_affected()
             }
-            Engine::Postgres(pool) => bound!(text, values).execute(pool).await?.rows_affected(),
+            Engine::Postgres(pool) => {
+                let done = answered(bound!(text, values).execute(pool)).await?;
+                done.rows_affected()
+            }
         })
     }
 
@@ -155,7 +171,9 @@ impl Database {
                 let begin = AssertSqlSafe("BEGIN IMMEDIATE").into_sql_str();
                 SqlTransaction::Sqlite(writer.begin_with(begin).await?)
             }
-            Engine::Postgres(pool) => SqlTransaction::Postgres(pool.begin().await?),
+            Engine::Postgres(pool) => {
+                SqlTransaction::Postgres(answered(Box::pin(pool.begin())).await?)
+            }
         })
     }
 }
@@ -186,7 +204,7 @@ impl SqlTransaction {
             }
             Self::Postgres(tx) => {
                 let rows = bound!(text, values).fetch(&mut **tx);
-                rows.map_ok(SqlRow::Postgres).try_collect().await?
+                answered(rows.map_ok(SqlRow::Postgres).try_collect()).await?
             }
         })
     }
@@ -219,7 +237,7 @@ impl SqlTransaction {
                 done.rows_affected()
             }
             Self::Postgres(tx) => {
-                let done = bound!(text, values).execute(&mut **tx).await?;
+                let done = answered(bound!(text, values).execute(&mut **tx)).await?;
                 done.rows_affected()
             }
         })
@@ -232,8 +250,19 @@ impl SqlTransaction {
     pub async fn commit(self) -> Result<(), DatabaseError> {
         match self {
             Self::Sqlite(tx) => tx.commit().await?,
-            Self::Postgres(tx) => tx.commit().await?,
+            Self::Postgres(tx) => answered(tx.commit()).await?,
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn server_that_has_vanished_is_not_waited_for() {
+        let silent = answered(std::future::pending::<Result<(), sqlx::Error>>()).await;
+        assert!(matches!(silent, Err(DatabaseError::Slow(ANSWER))));
     }
 }

@@ -5,6 +5,7 @@
 //! any other URL was learned from a document and goes through the egress rules. No redirects, no proxies of the
 //! environment; sizes and times are bounded. Spec: SPEC X-01.
 
+use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -49,10 +50,25 @@ pub(super) enum DocumentError {
 }
 
 impl From<reqwest::Error> for DocumentError {
-    /// Without the URL, which the error around it names.
+    /// Without the URL, which the error around it names. What the resolver of learned names refused is a refusal.
     fn from(error: reqwest::Error) -> Self {
-        Self::Transport(error.without_url())
+        match refusal_in(&error) {
+            Some(refusal) => Self::Refused(refusal),
+            None => Self::Transport(error.without_url()),
+        }
     }
+}
+
+/// The refusal that the error comes from.
+fn refusal_in(error: &(dyn Error + 'static)) -> Option<EgressRefusal> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(refusal) = error.downcast_ref() {
+            return Some(*refusal);
+        }
+        next = error.source();
+    }
+    None
 }
 
 impl DocumentError {
@@ -273,5 +289,23 @@ fn is_loopback(url: &Url) -> bool {
         Some(Host::Ipv4(address)) => address.is_loopback(),
         Some(Host::Ipv6(address)) => address.is_loopback(),
         None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::EgressConfig;
+
+    #[tokio::test]
+    async fn learned_name_of_a_private_address_is_refused() {
+        let rules = EgressRules::new(&EgressConfig { allow: Vec::new() });
+        let clients = SharedClients::new(rules).unwrap();
+        let sent = clients.learned.get("https://localhost:9/").send().await;
+        let error = DocumentError::from(sent.unwrap_err());
+        assert!(
+            matches!(error, DocumentError::Refused(EgressRefusal::Address)),
+            "{error:?}"
+        );
     }
 }

@@ -71,6 +71,18 @@ impl TokenFailure {
         )
     }
 
+    /// The request ended without an outcome.
+    pub(super) fn unfinished() -> Self {
+        let detail = "the token request ended without an outcome";
+        Self::new(
+            NO_TOKEN,
+            "unfinished",
+            "report this as a fault",
+            true,
+            detail,
+        )
+    }
+
     /// The whole search took too long.
     pub(super) fn slow(limit: Duration) -> Self {
         let detail = format!("no token within {limit:?}");

@@ -13,6 +13,7 @@ mod documents;
 mod failure;
 mod resource_metadata;
 mod server_metadata;
+mod source_state;
 mod token_endpoint;
 mod token_source;
 

@@ -1,6 +1,7 @@
 //! Token requests. The only file that names `oauth2`, whose part is the form, the credentials in it, and the grammar of
 //! answers. Spec: RFC 6749 §4.4, §5; RFC 7523 §2.2; RFC 8707 §2.
 
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -128,8 +129,14 @@ pub(super) async fn request(
             .add_extra_param("client_assertion_type", ASSERTION_TYPE)
             .add_extra_param("client_assertion", assertion.expose());
     }
-    let sender = FormSender { clients, issuer };
-    let answer = form.request_async(&sender).await.map_err(error_of)?;
+    let sender = FormSender {
+        clients,
+        issuer,
+        status: AtomicU16::new(0),
+    };
+    let answer = form.request_async(&sender).await;
+    let status = sender.status.into_inner();
+    let answer = answer.map_err(|error| error_of(error, status))?;
     issued(&answer)
 }
 
@@ -137,6 +144,8 @@ pub(super) async fn request(
 struct FormSender<'a> {
     clients: &'a DocumentClients,
     issuer: Option<&'a Url>,
+    /// Of the answer, which errors of `oauth2` do not name.
+    status: AtomicU16,
 }
 
 impl<'c> AsyncHttpClient<'c> for FormSender<'_> {
@@ -144,20 +153,22 @@ impl<'c> AsyncHttpClient<'c> for FormSender<'_> {
     type Future = BoxFuture<'c, Result<oauth2::HttpResponse, SendError>>;
 
     fn call(&'c self, request: oauth2::HttpRequest) -> Self::Future {
-        send(self.clients, request, self.issuer).boxed()
+        async move {
+            let answer = self.clients.post(request, self.issuer).await?;
+            self.status.store(answer.status.as_u16(), Ordering::Relaxed);
+            readable(answer)
+        }
+        .boxed()
     }
 }
 
-async fn send(
-    clients: &DocumentClients,
-    request: oauth2::HttpRequest,
-    issuer: Option<&Url>,
-) -> Result<oauth2::HttpResponse, SendError> {
+/// The answer, where `oauth2` can read it.
+fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendError> {
     let ReadAnswer {
         status,
         headers,
         body,
-    } = clients.post(request, issuer).await?;
+    } = answer;
     let number = status.as_u16();
     // Refusals of the grammar have these.
     if !matches!(number, 200 | 400 | 401 | 403) {
@@ -180,11 +191,11 @@ async fn send(
 }
 
 /// Without anything of the answer but its error code and, masked, what it says of it.
-fn error_of(error: RequestTokenError<SendError, BasicErrorResponse>) -> TokenError {
+fn error_of(error: RequestTokenError<SendError, BasicErrorResponse>, status: u16) -> TokenError {
     match error {
         RequestTokenError::ServerResponse(refusal) => {
             let Some(code) = known(refusal.error()) else {
-                return TokenError::Unreadable { status: 400 };
+                return TokenError::Unreadable { status };
             };
             let description = refusal
                 .error_description()
@@ -207,7 +218,7 @@ fn error_of(error: RequestTokenError<SendError, BasicErrorResponse>) -> TokenErr
         }
         RequestTokenError::Request(SendError::Answer)
         | RequestTokenError::Parse(..)
-        | RequestTokenError::Other(_) => TokenError::Unreadable { status: 200 },
+        | RequestTokenError::Other(_) => TokenError::Unreadable { status },
     }
 }
 
@@ -258,5 +269,17 @@ fn client_auth(server: &ServerMetadata) -> TokenError {
     let taken = server.client_auth.as_deref().unwrap_or_default().join(", ");
     TokenError::ClientAuth {
         taken: shown(&taken, MAX_SHOWN).into_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_names_the_status_of_an_answer_that_is_no_document() {
+        let page = RequestTokenError::Other("no JSON".to_owned());
+        let error = error_of(page, 403);
+        assert!(matches!(error, TokenError::Unreadable { status: 403 }));
     }
 }

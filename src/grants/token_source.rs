@@ -4,6 +4,7 @@
 //! goes on whatever becomes of the calls that wait for it. Failures are remembered for a moment, so that no call asks a
 //! server that has just failed.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::time::Instant;
 use super::account::{Obtained, UpstreamAccount};
 use super::challenge::Challenge;
 use super::failure::TokenFailure;
+use super::source_state::{Outcome, Running, SourceState, pause};
 use crate::lock::lock;
 
 /// The part of its life after which a token is refreshed, and how far chance moves that.
@@ -21,15 +23,8 @@ const REFRESH_AT: f64 = 0.8;
 const SPREAD: f64 = 0.1;
 /// A token is not used this long before its end, nor in the last tenth of a shorter life.
 const MARGIN: Duration = Duration::from_secs(10);
-/// Pauses after failures that may pass: the first, and the longest.
-const PAUSE_FIRST: Duration = Duration::from_millis(500);
-const PAUSE_LONGEST: Duration = Duration::from_secs(15);
-/// The pause after a failure that somebody has to solve.
-const PAUSE_REFUSED: Duration = Duration::from_secs(15);
-/// How often a refusal of the upstream makes for another token.
-const FORCED_EVERY: Duration = Duration::from_mins(1);
-/// How often scopes are added. Spec: SPEC B-11
-const MOST_STEP_UPS: u32 = 3;
+/// A longer life is not believed.
+const LONGEST_LIFE: Duration = Duration::from_hours(365 * 24);
 
 /// A token in the headers that carry it.
 #[derive(Debug)]
@@ -50,8 +45,6 @@ pub enum Renewal {
     Stands,
 }
 
-type Outcome = Result<Arc<HeldToken>, TokenFailure>;
-
 /// The source of one account's tokens.
 #[derive(Debug)]
 pub struct TokenSource {
@@ -60,18 +53,15 @@ pub struct TokenSource {
     state: Mutex<SourceState>,
 }
 
-#[derive(Debug, Default)]
-struct SourceState {
-    /// The request under way.
-    running: Option<watch::Receiver<Option<Outcome>>>,
-    /// The last failure, and until when it is the answer.
-    failure: Option<(TokenFailure, Instant)>,
-    failures: u32,
-    /// When the upstream last refused a token and another one was asked for.
-    forced: Option<Instant>,
-    /// Scopes that the upstream asked for beyond the first ones.
-    further: Vec<String>,
-    step_ups: u32,
+/// What is to be done about a refused token.
+#[derive(Debug)]
+enum Replacement {
+    /// Wait for the request.
+    Wait(Running),
+    /// There is another token already.
+    Held,
+    /// The upstream refused one a moment ago.
+    TooSoon,
 }
 
 impl HeldToken {
@@ -92,8 +82,18 @@ impl HeldToken {
         }
     }
 
+    fn has_ended(&self) -> bool {
+        self.ends.is_some_and(|ends| Instant::now() >= ends)
+    }
+
+    /// Whether it is to be refreshed.
+    fn is_due(&self) -> bool {
+        self.refresh_at.is_some_and(|at| Instant::now() >= at)
+    }
+
     fn new(headers: HeaderMap, scopes: Vec<String>, lasts: Option<Duration>) -> Self {
         let now = Instant::now();
+        let lasts = lasts.map(|lasts| lasts.min(LONGEST_LIFE));
         let chance = rand::random_range(1.0 - SPREAD..=1.0 + SPREAD);
         let refresh_at = lasts.map(|lasts| now + lasts.mul_f64(REFRESH_AT * chance));
         let ends = lasts.map(|lasts| now + lasts.saturating_sub(MARGIN.min(lasts / 10)));
@@ -120,15 +120,9 @@ impl TokenSource {
     /// The token, if a good one is held. One that ends soon is refreshed in the background.
     #[must_use]
     pub fn held(self: &Arc<Self>) -> Option<Arc<HeldToken>> {
-        let token = self.snapshot()?;
-        if let Some(refresh_at) = token.refresh_at {
-            let now = Instant::now();
-            if token.ends.is_some_and(|ends| now >= ends) {
-                return None;
-            }
-            if now >= refresh_at {
-                self.refresh();
-            }
+        let token = self.good()?;
+        if token.is_due() {
+            self.refresh();
         }
         Some(token)
     }
@@ -144,12 +138,14 @@ impl TokenSource {
         if let Some(token) = self.held() {
             return Ok(token);
         }
-        let running = self.begin()?;
-        wait(running).await
+        match self.begin()? {
+            Ok(token) => Ok(token),
+            Err(running) => self.wait(running).await,
+        }
     }
 
     /// What to do about an answer to a request that carried `used`. A 401 makes for another token once a minute at
-    /// most; a 403 that names scopes for one with these, three times.
+    /// most; a 403 that names scopes for one with these, three times for the same scopes.
     ///
     /// # Errors
     /// There is no other token.
@@ -163,24 +159,30 @@ impl TokenSource {
         status: StatusCode,
         challenge: Challenge,
     ) -> Result<Renewal, TokenFailure> {
-        let is_current = |held: &Arc<HeldToken>| Arc::ptr_eq(held, &used);
-        if self.held().is_some_and(|held| !is_current(&held)) {
+        if self.held().is_some_and(|held| !Arc::ptr_eq(&held, &used)) {
             return Ok(Renewal::Renewed);
         }
-        let running = match status {
-            StatusCode::UNAUTHORIZED => self.replace(&used),
-            _ => self.step_up(&used, &challenge),
+        let renewal = if status == StatusCode::UNAUTHORIZED {
+            match self.replace(&used)? {
+                Replacement::Wait(running) => {
+                    self.wait(running).await?;
+                    Renewal::Renewed
+                }
+                Replacement::Held => Renewal::Renewed,
+                Replacement::TooSoon => Renewal::Stands,
+            }
+        } else {
+            self.step_up(&used, &challenge).await
         };
-        let Some(running) = running else {
+        if renewal == Renewal::Stands {
             self.account.refused(status.as_u16());
-            return Ok(Renewal::Stands);
-        };
-        match wait(running).await {
-            Ok(_) => Ok(Renewal::Renewed),
-            // The token that is held is still good for other calls.
-            Err(_) if status == StatusCode::FORBIDDEN => Ok(Renewal::Stands),
-            Err(failure) => Err(failure),
         }
+        Ok(renewal)
+    }
+
+    /// The token that is held, if it has not ended.
+    fn good(&self) -> Option<Arc<HeldToken>> {
+        self.snapshot().filter(|token| !token.has_ended())
     }
 
     fn snapshot(&self) -> Option<Arc<HeldToken>> {
@@ -190,85 +192,106 @@ impl TokenSource {
             .clone()
     }
 
-    fn hold(&self, token: Option<Arc<HeldToken>>) {
-        *self.held.write().unwrap_or_else(PoisonError::into_inner) = token;
+    fn hold(&self, token: &Arc<HeldToken>) {
+        *self.held.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(token));
     }
 
-    /// Begins a refresh, unless one is under way or failed a moment ago.
+    /// Begins a refresh, unless one is under way, failed a moment ago, or has just ended.
     fn refresh(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        if state.current_failure().is_none() {
+        let is_due = self.snapshot().is_none_or(|token| token.is_due());
+        if is_due && state.current_failure().is_none() {
             drop(self.start(&mut state));
         }
     }
 
-    fn begin(self: &Arc<Self>) -> Result<watch::Receiver<Option<Outcome>>, TokenFailure> {
+    /// The request to wait for as `Err`, unless one has just ended with a token.
+    fn begin(self: &Arc<Self>) -> Result<Result<Arc<HeldToken>, Running>, TokenFailure> {
         let mut state = lock(&self.state);
+        if let Some(token) = self.good() {
+            return Ok(Ok(token));
+        }
         match state.current_failure() {
-            Some(failure) if state.running.is_none() => Err(failure.clone()),
-            _ => Ok(self.start(&mut state)),
+            Some(failure) if state.running().is_none() => Err(failure.clone()),
+            _ => Ok(Err(self.start(&mut state))),
         }
     }
 
-    /// Asks for another token than `used`; `None` if that was done within a minute.
-    fn replace(
-        self: &Arc<Self>,
-        used: &Arc<HeldToken>,
-    ) -> Option<watch::Receiver<Option<Outcome>>> {
+    /// Asks for another token than `used`, which others use until it is there.
+    fn replace(self: &Arc<Self>, used: &Arc<HeldToken>) -> Result<Replacement, TokenFailure> {
         let mut state = lock(&self.state);
-        if let Some(running) = &state.running {
-            return Some(running.clone());
+        if self.good().is_some_and(|held| !Arc::ptr_eq(&held, used)) {
+            return Ok(Replacement::Held);
         }
-        if state.forced.is_some_and(|at| at.elapsed() < FORCED_EVERY) {
-            return None;
+        if let Some(running) = state.running() {
+            return Ok(Replacement::Wait(running));
+        }
+        if let Some(failure) = state.current_failure() {
+            return Err(failure.clone());
+        }
+        if state.was_forced() {
+            return Ok(Replacement::TooSoon);
         }
         state.forced = Some(Instant::now());
-        if self.snapshot().is_some_and(|held| Arc::ptr_eq(&held, used)) {
-            self.hold(None);
-        }
         // The upstream may have another authorization server by now.
         self.account.forget();
-        Some(self.start(&mut state))
+        Ok(Replacement::Wait(self.start(&mut state)))
     }
 
-    /// Asks for a token with the scopes of `challenge` too; `None` where it would be the same one.
-    fn step_up(
-        self: &Arc<Self>,
-        used: &Arc<HeldToken>,
-        challenge: &Challenge,
-    ) -> Option<watch::Receiver<Option<Outcome>>> {
-        let mut state = lock(&self.state);
-        let is_fixed = !self.account.config.scopes.is_empty();
-        let wanted = challenge
-            .scopes
-            .iter()
-            .filter(|scope| !used.scopes.contains(scope));
-        let wanted: Vec<String> = wanted.cloned().collect();
-        if is_fixed
-            || wanted.is_empty()
-            || state.step_ups >= MOST_STEP_UPS
-            || !challenge.asks_for_scopes(StatusCode::FORBIDDEN)
-        {
-            return None;
-        }
-        state.step_ups += 1;
-        for scope in wanted {
-            if !state.further.contains(&scope) {
-                state.further.push(scope);
+    /// Asks for a token with the scopes of `challenge` too, unless it would be the same one.
+    async fn step_up(self: &Arc<Self>, used: &HeldToken, challenge: &Challenge) -> Renewal {
+        let Some(wanted) = self.add_scopes(used, challenge) else {
+            return Renewal::Stands;
+        };
+        // The first request may be one that began without these scopes.
+        for _ in 0..2 {
+            let running = self.start(&mut lock(&self.state));
+            let Ok(token) = self.wait(running).await else {
+                // The token that is held is still good for other calls.
+                return Renewal::Stands;
+            };
+            if wanted.iter().all(|scope| token.scopes.contains(scope)) {
+                return Renewal::Renewed;
+            }
+            let state = lock(&self.state);
+            if wanted.iter().any(|scope| state.refused.contains(scope)) {
+                return Renewal::Stands;
             }
         }
-        Some(self.start(&mut state))
+        Renewal::Stands
     }
 
-    fn start(self: &Arc<Self>, state: &mut SourceState) -> watch::Receiver<Option<Outcome>> {
-        if let Some(running) = &state.running
-            && running.has_changed().is_ok()
-        {
-            return running.clone();
+    /// Notes the scopes of `challenge` that `used` lacks for the next request; `None` where there is nothing to ask for.
+    fn add_scopes(&self, used: &HeldToken, challenge: &Challenge) -> Option<BTreeSet<String>> {
+        let is_fixed = !self.account.config.scopes.is_empty();
+        if is_fixed || !challenge.asks_for_scopes(StatusCode::FORBIDDEN) {
+            return None;
+        }
+        let mut state = lock(&self.state);
+        let wanted = challenge.scopes.iter();
+        let wanted = wanted.filter(|scope| !used.scopes.contains(scope));
+        let wanted: BTreeSet<String> = wanted.cloned().collect();
+        let has_failed = state.current_failure().is_some() && state.running().is_none();
+        if has_failed || wanted.is_empty() || !state.refused.is_disjoint(&wanted) {
+            return None;
+        }
+        state.count_step_up(&wanted)?;
+        for scope in &wanted {
+            if !state.further.contains(scope) && !state.adding.contains(scope) {
+                state.adding.push(scope.clone());
+            }
+        }
+        Some(wanted)
+    }
+
+    fn start(self: &Arc<Self>, state: &mut SourceState) -> Running {
+        if let Some(running) = state.running() {
+            return running;
         }
         let (told, running) = watch::channel(None);
         state.running = Some(running.clone());
         let source = Arc::clone(self);
+        // A drain waits for the calls that need the token; one that no call waits for costs nothing when it is lost.
         self.account.tasks.spawn_service(async move {
             let outcome = source.ask().await;
             told.send_replace(Some(outcome));
@@ -278,33 +301,69 @@ impl TokenSource {
 
     /// Asks for a token, and keeps it or why there is none.
     async fn ask(&self) -> Outcome {
-        let mut further = lock(&self.state).further.clone();
-        let outcome = loop {
-            match self.account.obtain(&further).await {
-                // Without the scopes that the server does not know or grant.
-                Err(failure) if failure.outcome == "invalid_scope" && !further.is_empty() => {
-                    further.clear();
-                    lock(&self.state).further.clear();
-                }
-                outcome => break outcome,
-            }
-        };
-        let outcome = outcome.and_then(|obtained| self.made(obtained));
+        let outcome = self.obtain().await;
         let mut state = lock(&self.state);
         state.running = None;
         match &outcome {
             Ok(token) => {
                 state.failure = None;
                 state.failures = 0;
-                self.hold(Some(Arc::clone(token)));
+                self.hold(token);
             }
             Err(failure) => {
                 let pause = pause(failure, state.failures);
                 state.failures = state.failures.saturating_add(1);
                 state.failure = Some((failure.clone(), Instant::now() + pause));
+                // The refused token is still held, and has to be replaced after the pause.
+                state.forced = None;
             }
         }
         outcome
+    }
+
+    async fn obtain(&self) -> Outcome {
+        loop {
+            let (further, adding) = {
+                let state = lock(&self.state);
+                (state.further.clone(), state.adding.clone())
+            };
+            let all: Vec<String> = further.iter().chain(&adding).cloned().collect();
+            match self.account.obtain(&all).await {
+                Ok(obtained) => {
+                    lock(&self.state).granted(&adding);
+                    return self.made(obtained);
+                }
+                // Without the scopes that the server does not know or grant.
+                Err(failure) if failure.outcome == "invalid_scope" && !all.is_empty() => {
+                    let is_step_up = !adding.is_empty();
+                    let is_forced = {
+                        let mut state = lock(&self.state);
+                        state.refuse(if is_step_up { adding } else { further });
+                        state.was_forced()
+                    };
+                    let keeps =
+                        |token: &Arc<HeldToken>| is_step_up && !is_forced && !token.is_due();
+                    if let Some(token) = self.good().filter(keeps) {
+                        return Ok(token);
+                    }
+                }
+                Err(failure) => return Err(failure),
+            }
+        }
+    }
+
+    /// # Cancel safety
+    /// Dropping the future abandons nothing.
+    async fn wait(&self, mut running: Running) -> Outcome {
+        let told = running.wait_for(Option::is_some).await;
+        let outcome = told.ok().and_then(|told| told.clone());
+        outcome.unwrap_or_else(|| {
+            Err(if self.account.tasks.stopping().is_cancelled() {
+                TokenFailure::stopping()
+            } else {
+                TokenFailure::unfinished()
+            })
+        })
     }
 
     fn made(&self, obtained: Obtained) -> Outcome {
@@ -315,28 +374,14 @@ impl TokenSource {
     }
 }
 
-impl SourceState {
-    fn current_failure(&self) -> Option<&TokenFailure> {
-        let (failure, until) = self.failure.as_ref()?;
-        (Instant::now() < *until).then_some(failure)
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// How long a failure is the answer, after `before` others in a row.
-fn pause(failure: &TokenFailure, before: u32) -> Duration {
-    if !failure.may_pass {
-        return PAUSE_REFUSED;
+    #[test]
+    fn token_that_lasts_for_ever_is_held() {
+        let forever = Some(Duration::from_secs(u64::MAX));
+        let token = HeldToken::new(HeaderMap::new(), Vec::new(), forever);
+        assert!(!token.has_ended() && !token.is_due());
     }
-    let doubled = PAUSE_FIRST.saturating_mul(1 << before.min(10));
-    failure
-        .retry_after
-        .unwrap_or_default()
-        .max(doubled.min(PAUSE_LONGEST))
-}
-
-async fn wait(mut running: watch::Receiver<Option<Outcome>>) -> Outcome {
-    let told = running.wait_for(Option::is_some).await;
-    // The task is dropped at a stop alone.
-    let outcome = told.ok().and_then(|told| told.clone());
-    outcome.unwrap_or_else(|| Err(TokenFailure::stopping()))
 }

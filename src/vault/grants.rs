@@ -11,8 +11,8 @@ use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
 pub(super) const NO_LEASE: [u8; 0] = [];
 
 impl Vault {
-    /// Keeps a grant, in place of one that is there, whose tokens are queued for revocation where the new one does not
-    /// have them. A refresh of the old grant that is under way then finds that it is superseded. Returns the version.
+    /// Keeps a grant, in place of one that is there, whose tokens are queued for revocation where the new one is of
+    /// another issuer, registration or account and does not have them. Kept lists of another issuer or account go. A refresh of the old grant that is under way then finds that it is superseded. Returns the version.
     ///
     /// # Errors
     /// The database fails.
@@ -30,6 +30,13 @@ impl Vault {
         if let Some(old) = &old {
             self.queue_revocation(&mut tx, &old.record, Some(record))
                 .await?;
+        }
+        // After the end of a grant nothing says whose the lists were.
+        let is_the_same = |old: &StoredGrant| {
+            old.record.issuer == record.issuer && old.record.account == record.account
+        };
+        if !old.as_ref().is_some_and(is_the_same) {
+            self.remove_lists(&mut tx, key).await?;
         }
         let sealed = self.seal_grant(key, version, record);
         tx.execute(
@@ -67,7 +74,7 @@ impl Vault {
     }
 
     /// Ends a grant here: the row and the lists kept with it go, and its tokens are queued for revocation. Says whether
-    /// there was one.
+    /// there was anything.
     ///
     /// # Errors
     /// The database fails.
@@ -85,7 +92,8 @@ impl Vault {
     }
 
     /// Ends a grant that has this version still, as after `invalid_grant`; one that was refreshed or replaced meanwhile
-    /// stays. Its tokens are not revoked: their server has ended them.
+    /// stays. Its tokens are not revoked: their server has ended them. Its lists stay until [`put_grant`](Self::put_grant),
+    /// for as long as unused grants do.
     ///
     /// # Errors
     /// The database fails.
@@ -105,7 +113,6 @@ impl Vault {
         if ended == 0 {
             return Ok(false);
         }
-        self.remove_lists(&mut tx, key).await?;
         tx.commit().await?;
         self.changed(key, number);
         Ok(true)
@@ -122,19 +129,29 @@ impl Vault {
     }
 
     /// Removes a grant inside a transaction; the number of the change, or `None` where there is nothing to commit.
-    pub(super) async fn remove_in(
+    async fn remove_in(
         &self,
         tx: &mut SqlTransaction,
         key: &GrantKey,
     ) -> Result<Option<i64>, DatabaseError> {
         let number = self.begin_change(tx, key).await?;
+        let removed = self.remove_rows(tx, key).await?;
+        Ok(removed.then_some(number))
+    }
+
+    /// Removes a grant and its lists after [`begin_change`](Self::begin_change). Says whether there was anything.
+    pub(super) async fn remove_rows(
+        &self,
+        tx: &mut SqlTransaction,
+        key: &GrantKey,
+    ) -> Result<bool, DatabaseError> {
         if let Some(old) = self.read(tx, key).await? {
             self.queue_revocation(tx, &old.record, None).await?;
         }
-        self.remove_lists(tx, key).await?;
+        let lists = self.remove_lists(tx, key).await?;
         let text = "DELETE FROM grants WHERE owner = $1 AND upstream = $2";
-        let removed = tx.execute(text, &find(key)).await?;
-        Ok((removed > 0).then_some(number))
+        let grants = tx.execute(text, &find(key)).await?;
+        Ok(grants + lists > 0)
     }
 
     /// The record of a row; `None` for one that does not open.
@@ -183,8 +200,9 @@ impl Vault {
         }))
     }
 
-    /// Queues the tokens of `old` that `new` does not have.
-    async fn queue_revocation(
+    /// Queues the tokens of `old` that `new` does not have; none where both are of the same registration and account,
+    /// since there are servers that end all grants of these with one token.
+    pub(super) async fn queue_revocation(
         &self,
         tx: &mut SqlTransaction,
         old: &GrantRecord,
@@ -193,6 +211,9 @@ impl Vault {
         let Some(endpoint) = &old.revocation_endpoint else {
             return Ok(());
         };
+        if new.is_some_and(|new| old.may_share_its_end_with(new)) {
+            return Ok(());
+        }
         let has = |token: &str| {
             let tokens = new.map(|new| [&new.access_token, &new.refresh_token]);
             let mut tokens = tokens.into_iter().flatten().flatten();

@@ -48,7 +48,8 @@ impl Vault {
             .database()
             .execute(
                 "UPDATE grants SET lease = $1, lease_ends = $2 \
-                 WHERE owner = $3 AND upstream = $4 AND version = $5 AND lease_ends <= $6",
+                 WHERE owner = $3 AND upstream = $4 AND version = $5 \
+                 AND (lease_ends <= $6 OR lease_ends > $7)",
                 &[
                     (&holder).into(),
                     now.saturating_add(millis(LEASE)).into(),
@@ -56,6 +57,8 @@ impl Vault {
                     (&*key.upstream).into(),
                     version.into(),
                     now.into(),
+                    // Written by a clock that was wrong.
+                    now.saturating_add(millis(2 * LEASE)).into(),
                 ],
             )
             .await?;
@@ -84,7 +87,8 @@ impl Vault {
     }
 
     /// Writes the result of a refresh and ends the lease. `None` where the grant was replaced or removed meanwhile: then
-    /// the result is void, and the grant has to be read again. Returns the new version.
+    /// the result is void, its tokens are queued for revocation as those of a replaced grant are, and the grant has to be
+    /// read again. Returns the new version.
     ///
     /// # Errors
     /// The database fails: try again, since this is the only copy of a rotated refresh token.
@@ -116,11 +120,13 @@ impl Vault {
             )
             .await?;
         if written == 0 {
-            return Ok(None);
+            let current = self.read(&mut tx, key).await?;
+            let current = current.as_ref().map(|grant| &grant.record);
+            self.queue_revocation(&mut tx, record, current).await?;
         }
         tx.commit().await?;
         self.changed(key, version);
-        Ok(Some(version))
+        Ok((written > 0).then_some(version))
     }
 
     /// Gives the lease back without a result, after a failure that keeps the grant.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{GrantKey, GrantRecord, Vault, digest_of, time_of};
 use crate::call::OwnerKey;
-use crate::database::DatabaseError;
+use crate::database::{Database, DatabaseError};
 
 /// Rows read at once.
 const PAGE: i64 = 500;
@@ -76,6 +76,15 @@ impl Vault {
             });
         }
         Ok(page)
+    }
+
+    /// Whether `database` has grants, which open under the key alone that they were sealed with.
+    ///
+    /// # Errors
+    /// The database fails.
+    pub async fn is_used(database: &Database) -> Result<bool, DatabaseError> {
+        let rows = database.fetch("SELECT 1 FROM grants LIMIT 1", &[]).await?;
+        Ok(!rows.is_empty())
     }
 
     /// Says in one ERROR each which keys of grants are missing. The grants count as not connected.

@@ -1,4 +1,5 @@
-//! The last lists of a principal at an upstream, kept as long as the grant: listed while there is no token.
+//! The last lists of a principal at an upstream, listed while there is no token. They outlive a grant that
+//! its server has ended.
 
 use super::keys::RecordKind;
 use super::{GrantKey, Vault};
@@ -75,8 +76,8 @@ impl Vault {
         &self,
         tx: &mut SqlTransaction,
         key: &GrantKey,
-    ) -> Result<(), DatabaseError> {
+    ) -> Result<u64, DatabaseError> {
         let text = "DELETE FROM kept_lists WHERE owner = $1 AND upstream = $2";
-        tx.execute(text, &super::grants::find(key)).await.map(drop)
+        tx.execute(text, &super::grants::find(key)).await
     }
 }

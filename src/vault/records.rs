@@ -96,6 +96,16 @@ pub struct GrantRecord {
     pub refresh_token: Option<Secret>,
 }
 
+impl GrantRecord {
+    /// Whether the server may take both for one grant: they have the same registration, and are not known to be of two
+    /// accounts.
+    pub(super) fn may_share_its_end_with(&self, other: &Self) -> bool {
+        let are_two =
+            matches!((&self.account, &other.account), (Some(one), Some(two)) if one != two);
+        self.issuer == other.issuer && self.client_id == other.client_id && !are_two
+    }
+}
+
 /// A grant as the database has it.
 #[derive(Debug)]
 pub struct StoredGrant {

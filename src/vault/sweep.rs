@@ -1,5 +1,6 @@
 //! What runs beside calls: last-used stamps, the removal of what has ended, the size of the tables.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::revocations::MAX_QUEUED;
@@ -12,6 +13,8 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES};
 const CHANGES_KEPT: Duration = Duration::from_hours(1);
 /// Forgotten grants removed in one sweep.
 const MAX_FORGOTTEN: i64 = 1000;
+/// Last-used stamps in one transaction.
+const STAMPS: usize = 100;
 
 /// What a sweep removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,19 +33,24 @@ impl Vault {
     /// # Errors
     /// The database fails; stamps are lost.
     pub async fn flush_used(&self) -> Result<(), DatabaseError> {
-        let used = self.0.cache.take_used();
-        if used.is_empty() {
-            return Ok(());
-        }
+        let mut used: Vec<GrantKey> = self.0.cache.take_used().into_iter().collect();
+        // In the same order in every process, so that none waits for another that waits for it.
+        used.sort_unstable_by(|one, other| {
+            let place = |key: &GrantKey| (*key.owner.bytes(), Arc::clone(&key.upstream));
+            place(one).cmp(&place(other))
+        });
         let now = self.now();
-        let mut tx = self.database().begin().await?;
-        for key in used {
-            let text =
-                "UPDATE grants SET used = $1 WHERE owner = $2 AND upstream = $3 AND used < $1";
-            let [owner, upstream] = super::grants::find(&key);
-            tx.execute(text, &[now.into(), owner, upstream]).await?;
+        for keys in used.chunks(STAMPS) {
+            let mut tx = self.database().begin().await?;
+            for key in keys {
+                let text =
+                    "UPDATE grants SET used = $1 WHERE owner = $2 AND upstream = $3 AND used < $1";
+                let [owner, upstream] = super::grants::find(key);
+                tx.execute(text, &[now.into(), owner, upstream]).await?;
+            }
+            tx.commit().await?;
         }
-        tx.commit().await
+        Ok(())
     }
 
     /// Removes what has ended, and grants that nothing used for `forget`; their tokens are queued for revocation.
@@ -65,6 +73,9 @@ impl Vault {
         database.execute(changes, &[seen_by_all.into()]).await?;
         let revocations = self.give_up_revocations().await?;
         let unused = now.saturating_sub(millis(forget));
+        let lists = "DELETE FROM kept_lists WHERE made < $1 AND NOT EXISTS (SELECT 1 FROM grants \
+             WHERE grants.owner = kept_lists.owner AND grants.upstream = kept_lists.upstream)";
+        database.execute(lists, &[unused.into()]).await?;
         let rows = database
             .fetch(
                 "SELECT owner, upstream FROM grants WHERE used < $1 ORDER BY used LIMIT $2",
@@ -89,14 +100,14 @@ impl Vault {
     /// Removes a grant unless it was used since `unused`.
     async fn forget(&self, key: &GrantKey, unused: i64) -> Result<bool, DatabaseError> {
         let mut tx = self.database().begin().await?;
+        // First, as every change does: nobody uses or replaces it between the look and the removal.
+        let number = self.begin_change(&mut tx, key).await?;
         let [owner, upstream] = super::grants::find(key);
         let text = "SELECT COUNT(*) FROM grants WHERE owner = $1 AND upstream = $2 AND used < $3";
         if tx.number(text, &[owner, upstream, unused.into()]).await? == 0 {
             return Ok(false);
         }
-        let Some(number) = self.remove_in(&mut tx, key).await? else {
-            return Ok(false);
-        };
+        self.remove_rows(&mut tx, key).await?;
         tx.commit().await?;
         self.changed(key, number);
         Ok(true)

@@ -114,6 +114,26 @@ async fn vault_is_listed_and_revoked_without_secrets() {
 }
 
 #[tokio::test]
+async fn no_key_is_made_beside_accounts() {
+    let machine = Machine::new("");
+    machine.says(&["migrate"]).await;
+    let vault = machine.vault().await;
+    vault.put_grant(&key("alice"), &record("a")).await.unwrap();
+    vault.close().await;
+    let path = machine.state().join("vault.key");
+    std::fs::remove_file(&path).unwrap();
+    let output = machine.run(&["vault", "list"]).await;
+    assert_eq!(output.status.code(), Some(78));
+    let told = text(&output.stderr);
+    assert!(told.contains("vault.key, is missing"), "{told}");
+    assert!(!path.exists());
+    // With another key the account is removed all the same, and its server is not told.
+    std::fs::write(&path, "o".repeat(32)).unwrap();
+    let revoked = machine.says(&["vault", "revoke", "--all"]).await;
+    assert!(revoked.contains("1 of them did not open"), "{revoked}");
+}
+
+#[tokio::test]
 async fn rotation_says_when_the_old_key_may_go() {
     let machine = Machine::new(
         "[keys]\nvault = [{ id = \"k2\", file = \"new.key\" }, { id = \"first\", file = \"drawbridge/vault.key\" }]\n",

@@ -132,3 +132,46 @@ async fn refresh_of_a_replaced_grant_is_void(#[case] backend: Backend) {
     );
     assert_eq!(token(&vault, &key("alice")).await.unwrap(), "access-new");
 }
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn refresh_of_a_removed_grant_is_revoked(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let vault = db.vault(&["k1"], &clock()).await;
+    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
+    let LeaseOutcome::Held(lease) = vault.lease(&key("alice"), version).await.unwrap() else {
+        panic!("nobody refreshes");
+    };
+    vault.remove_grant(&key("alice")).await.unwrap();
+    let void = vault.finish_lease(&lease, &record("b")).await.unwrap();
+    assert_eq!(void, None);
+    let due = vault.due_revocations(10).await.unwrap();
+    let tokens = due.iter().map(|due| due.record.token.as_ref().unwrap());
+    let fresh = tokens.filter(|token| token.expose().ends_with("-b"));
+    assert_eq!(fresh.count(), 2);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn lease_of_a_wrong_clock_is_taken_over(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let (right, fast) = (clock(), clock());
+    fast.advance(DAY);
+    let (here, there) = (
+        db.vault(&["k1"], &right).await,
+        db.vault(&["k1"], &fast).await,
+    );
+    let version = here.put_grant(&key("alice"), &record("a")).await.unwrap();
+    for vault in [&there, &here] {
+        let outcome = vault.lease(&key("alice"), version).await.unwrap();
+        assert!(matches!(outcome, LeaseOutcome::Held(_)), "{outcome:?}");
+    }
+}

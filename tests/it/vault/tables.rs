@@ -150,6 +150,54 @@ async fn lists_live_as_long_as_their_grant(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
+async fn lists_outlive_a_grant_that_its_server_ended(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let alice = key("alice");
+    let list = async || vault.kept_list(&alice, "tools").await.unwrap();
+    vault.put_grant(&alice, &record("a")).await.unwrap();
+    assert!(vault.keep_list(&alice, "tools", "[1]").await.unwrap());
+    // Another account has other lists.
+    let mut other = record("b");
+    other.account = Some("Bob".to_owned());
+    let version = vault.put_grant(&alice, &other).await.unwrap();
+    assert_eq!(list().await, None);
+    assert!(vault.keep_list(&alice, "tools", "[2]").await.unwrap());
+    assert!(vault.end_grant(&alice, version).await.unwrap());
+    assert_eq!(list().await.as_deref(), Some("[2]"));
+    clock.advance(2 * DAY);
+    vault.sweep(DAY).await.unwrap();
+    assert_eq!(list().await, None);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn reconnected_account_is_not_revoked(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let vault = db.vault(&["k1"], &clock()).await;
+    let due = async || vault.due_revocations(10).await.unwrap().len();
+    vault.put_grant(&key("alice"), &record("a")).await.unwrap();
+    let mut unnamed = record("b");
+    unnamed.account = None;
+    vault.put_grant(&key("alice"), &unnamed).await.unwrap();
+    assert_eq!(due().await, 0);
+    let mut elsewhere = record("c");
+    elsewhere.client_id = Some("client-2".to_owned());
+    vault.put_grant(&key("alice"), &elsewhere).await.unwrap();
+    assert_eq!(due().await, 2);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
 async fn registration_belongs_to_its_issuer(#[case] backend: Backend) {
     let Some(db) = backend.database().await else {
         return;
@@ -228,8 +276,9 @@ async fn revocation_is_tried_again_for_a_week(#[case] backend: Backend) {
     let clock = clock();
     let vault = db.vault(&["k1"], &clock).await;
     vault.put_grant(&key("alice"), &record("a")).await.unwrap();
-    // The same refresh token with another access token: only that one is void.
+    // Another account with the same refresh token and another access token: only that one is void.
     let mut same = record("b");
+    same.account = Some("Bob".to_owned());
     same.refresh_token = record("a").refresh_token;
     vault.put_grant(&key("alice"), &same).await.unwrap();
     let due = vault.due_revocations(10).await.unwrap();

@@ -1,0 +1,159 @@
+//! `SourceState`: what a token source knows of its requests: the one under way, the last failure, the scopes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::failure::TokenFailure;
+use super::token_source::HeldToken;
+
+/// Pauses after failures that may pass: the first, and the longest.
+const PAUSE_FIRST: Duration = Duration::from_millis(500);
+const PAUSE_LONGEST: Duration = Duration::from_secs(15);
+/// The pause after a failure that somebody has to solve.
+const PAUSE_REFUSED: Duration = Duration::from_secs(15);
+/// How often a refusal of the upstream makes for another token.
+const FORCED_EVERY: Duration = Duration::from_mins(1);
+/// How often the same scopes are asked for. Spec: SPEC B-11
+const MOST_STEP_UPS: u32 = 3;
+/// Sets of scopes that an upstream can have asked for.
+const MOST_SCOPE_SETS: usize = 32;
+
+/// How a request ended.
+pub(super) type Outcome = Result<Arc<HeldToken>, TokenFailure>;
+/// A request, until it tells how it ended.
+pub(super) type Running = watch::Receiver<Option<Outcome>>;
+
+#[derive(Debug, Default)]
+pub(super) struct SourceState {
+    /// The request under way.
+    pub(super) running: Option<Running>,
+    /// The last failure, and until when it is the answer.
+    pub(super) failure: Option<(TokenFailure, Instant)>,
+    pub(super) failures: u32,
+    /// When the upstream last refused a token and another one was asked for.
+    pub(super) forced: Option<Instant>,
+    /// Scopes that the upstream asked for beyond the first ones, and that the server has granted.
+    pub(super) further: Vec<String>,
+    /// The same, that the server has not granted yet.
+    pub(super) adding: Vec<String>,
+    /// Scopes that the server does not know or grant. They are not asked for again.
+    pub(super) refused: BTreeSet<String>,
+    /// How often each set of scopes was asked for.
+    step_ups: BTreeMap<BTreeSet<String>, u32>,
+}
+
+impl SourceState {
+    /// The request under way; one whose task ended without an outcome is none.
+    pub(super) fn running(&self) -> Option<Running> {
+        let running = self.running.as_ref()?;
+        running.has_changed().is_ok().then(|| running.clone())
+    }
+
+    pub(super) fn current_failure(&self) -> Option<&TokenFailure> {
+        let (failure, until) = self.failure.as_ref()?;
+        (Instant::now() < *until).then_some(failure)
+    }
+
+    /// Whether the upstream refused a token a moment ago.
+    pub(super) fn was_forced(&self) -> bool {
+        self.forced.is_some_and(|at| at.elapsed() < FORCED_EVERY)
+    }
+
+    /// Counts one more request for `wanted`; `None` where that is one too many.
+    pub(super) fn count_step_up(&mut self, wanted: &BTreeSet<String>) -> Option<()> {
+        let is_known = self.step_ups.contains_key(wanted);
+        if !is_known && self.step_ups.len() >= MOST_SCOPE_SETS {
+            return None;
+        }
+        let times = self.step_ups.entry(wanted.clone()).or_default();
+        *times += 1;
+        (*times <= MOST_STEP_UPS).then_some(())
+    }
+
+    /// Notes that the server gave a token with these scopes.
+    pub(super) fn granted(&mut self, scopes: &[String]) {
+        self.adding.retain(|scope| !scopes.contains(scope));
+        self.further.extend_from_slice(scopes);
+    }
+
+    /// Notes that the server gives no token with these scopes.
+    pub(super) fn refuse(&mut self, scopes: Vec<String>) {
+        self.adding.retain(|scope| !scopes.contains(scope));
+        self.further.retain(|scope| !scopes.contains(scope));
+        self.refused.extend(scopes);
+    }
+}
+
+/// How long a failure is the answer, after `before` others in a row.
+pub(super) fn pause(failure: &TokenFailure, before: u32) -> Duration {
+    if !failure.may_pass {
+        return PAUSE_REFUSED;
+    }
+    let doubled = PAUSE_FIRST.saturating_mul(1 << before.min(10));
+    failure
+        .retry_after
+        .unwrap_or_default()
+        .max(doubled.min(PAUSE_LONGEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_whose_task_is_gone_is_not_waited_for() {
+        let (told, running) = watch::channel(None);
+        let state = SourceState {
+            running: Some(running),
+            ..SourceState::default()
+        };
+        assert!(state.running().is_some());
+        drop(told);
+        assert!(state.running().is_none());
+    }
+
+    #[test]
+    fn step_ups_are_counted_for_each_set_of_scopes() {
+        let set = |name: &str| BTreeSet::from([name.to_owned()]);
+        let mut state = SourceState::default();
+        for _ in 0..MOST_STEP_UPS {
+            assert!(state.count_step_up(&set("a")).is_some());
+        }
+        assert!(state.count_step_up(&set("a")).is_none());
+        assert!(state.count_step_up(&set("b")).is_some());
+    }
+
+    #[test]
+    fn sets_of_scopes_are_bounded() {
+        let mut state = SourceState::default();
+        let counted = (0..2 * MOST_SCOPE_SETS).filter(|at| {
+            state
+                .count_step_up(&BTreeSet::from([at.to_string()]))
+                .is_some()
+        });
+        assert_eq!(counted.count(), MOST_SCOPE_SETS);
+    }
+
+    #[test]
+    fn refused_scopes_leave_the_granted_ones() {
+        let list = |names: &[&str]| {
+            names
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect::<Vec<_>>()
+        };
+        let mut state = SourceState {
+            adding: list(&["a"]),
+            ..SourceState::default()
+        };
+        state.granted(&list(&["a"]));
+        state.adding = list(&["b"]);
+        state.refuse(list(&["b"]));
+        assert_eq!(state.further, list(&["a"]));
+        assert!(state.adding.is_empty() && state.refused.contains("b"));
+    }
+}
