@@ -55,6 +55,7 @@ pub use problem::{ConfigDoubt, ConfigErrors, ConfigProblem};
 pub use reference::reference;
 pub use source::{OWN_PROGRAM, VariableSource, process_environment};
 pub use types::*;
+pub use units::is_loopback;
 pub use upstream_types::*;
 
 use reader::{ConfigSection, SampleEntry};

@@ -206,7 +206,7 @@ pub(super) fn name(text: &str) -> Result<(), String> {
 
 /// Whether a URL can only lead to this machine.
 #[must_use]
-pub(super) fn is_loopback(url: &Url) -> bool {
+pub fn is_loopback(url: &Url) -> bool {
     match url.host() {
         Some(Host::Domain(name)) => name == "localhost",
         Some(Host::Ipv4(address)) => address.is_loopback(),

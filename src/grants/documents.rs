@@ -13,9 +13,9 @@ use futures_util::StreamExt as _;
 use http::header::ACCEPT;
 use http::{HeaderMap, StatusCode};
 use reqwest::{Certificate, Client, ClientBuilder, Proxy, Response};
-use url::{Host, Url};
+use url::Url;
 
-use crate::config::HttpCarrier;
+use crate::config::{HttpCarrier, is_loopback};
 use crate::egress::{self, EgressRefusal, EgressRules};
 
 /// Bytes of a foreign value that an error shows.
@@ -281,15 +281,6 @@ fn limited(builder: ClientBuilder) -> ClientBuilder {
     builder
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_max_idle_per_host(2)
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
 }
 
 #[cfg(test)]
