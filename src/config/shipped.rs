@@ -51,15 +51,6 @@ fn every_example_loads_without_a_doubt() {
     assert!(seen >= 5, "{seen} examples");
 }
 
-#[test]
-fn what_deploys_the_gateway_loads_without_a_doubt() {
-    for place in ["compose", "kubernetes"] {
-        let path = folder(&format!("../deploy/{place}/gateway.toml"));
-        let config = read(&path);
-        assert!(config.warnings.is_empty(), "{place}: {:?}", config.warnings);
-    }
-}
-
 fn deployment(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("deploy")
@@ -68,7 +59,7 @@ fn deployment(name: &str) -> PathBuf {
 
 #[test]
 fn the_configurations_of_deployments_load_without_a_doubt() {
-    for name in ["compose/gateway.toml", "kubernetes/gateway.toml"] {
+    for name in ["compose/gateway.toml", "kubernetes/base/gateway.toml"] {
         let config = read(&deployment(name));
         assert!(config.warnings.is_empty(), "{name}: {:?}", config.warnings);
     }

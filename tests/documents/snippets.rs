@@ -182,7 +182,9 @@ fn every_yaml_block_and_file_is_yaml() {
     for file in [
         "docker-compose.yml",
         "deploy/alerts/drawbridge.yaml",
-        "deploy/kubernetes/drawbridge.yaml",
+        "deploy/kubernetes/base/drawbridge.yaml",
+        "deploy/kubernetes/with-state/claim.yaml",
+        "deploy/kubernetes/with-state/kustomization.yaml",
         "deploy/otel/collector.yaml",
         "deploy/prometheus/prometheus.yml",
         "deploy/grafana/provisioning/dashboards/drawbridge.yaml",
