@@ -20,6 +20,7 @@ use tracing::Level;
 
 use crate::call::OwnerKey;
 use crate::lock::lock;
+use crate::runtime::poll_time;
 use crate::telemetry::names::{ACCESS_TARGET, error_type};
 use crate::telemetry::record::{self, RecordEvent};
 use crate::telemetry::request_tag::{self, RequestTag};
@@ -251,7 +252,7 @@ impl LineFields {
         stop: Arc<CancellationToken>,
     ) -> Self {
         Self {
-            started: Instant::now(),
+            started: poll_time::now().into_std(),
             stop,
             tag: request_tag::current(),
             method,

@@ -16,6 +16,7 @@ use super::room::{BodyMemory, CollectedBody, OutOfMemory};
 use super::{McpService, media, reply};
 use crate::budget::{BudgetExhausted, BudgetHolder};
 use crate::protocol::json;
+use crate::runtime::poll_time;
 use crate::telemetry::metrics::COUNTERS;
 
 /// Why a body was not read.
@@ -91,7 +92,7 @@ async fn read(
     let announced = headers
         .get(CONTENT_LENGTH)
         .and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    let until = Instant::now() + timeout;
+    let until = poll_time::now() + timeout;
     let mut collected = match CollectedBody::begin(limit, announced, room) {
         Ok(collected) => collected,
         Err(full) => return Err(BodyError::of(full, Vec::new(), body, until)),

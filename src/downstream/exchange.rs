@@ -24,6 +24,7 @@ use crate::call::{Call, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::relay::RelayFailure;
+use crate::runtime::poll_time;
 use crate::session::{CallEntry, EventStream, LegacyClientLink, Session};
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::request_tag;
@@ -78,7 +79,7 @@ impl McpService {
         let polls = session.revision >= Revision::V2025_11_25;
         let wait = self.stream_after(session, headers);
         let link = Arc::clone(&running.links.0);
-        let mut timer = pin!(tokio::time::sleep(wait));
+        let mut timer = pin!(tokio::time::sleep_until(poll_time::now() + wait));
         let first = poll_fn(|cx| {
             link.rest();
             if let Poll::Ready(outcome) = running.poll(cx) {

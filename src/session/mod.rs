@@ -68,6 +68,7 @@ use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
+use crate::runtime::poll_time;
 use crate::store::events::{EventStore, SessionKey};
 use crate::sync::desired::Desired;
 
@@ -216,7 +217,7 @@ impl Session {
     /// Time since the session was opened.
     #[must_use]
     pub fn age(&self) -> Duration {
-        self.started.elapsed()
+        poll_time::now().saturating_duration_since(self.started)
     }
 
     /// The session's age at the client's last use. While a request is served, that is nearly the age now.

@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::error::LinkError;
 use super::lock;
 use crate::budget::ReplyLease;
+use crate::runtime::poll_time;
 
 /// When a call last showed life.
 #[derive(Debug)]
@@ -97,7 +98,7 @@ impl Drop for StoppedClocks {
 impl CallActivity {
     pub(super) fn new() -> Self {
         Self {
-            started: Instant::now(),
+            started: poll_time::now(),
             last_ms: AtomicU64::new(0),
             questions: AtomicUsize::new(0),
             awaits_room: AtomicBool::new(false),
@@ -111,7 +112,8 @@ impl CallActivity {
 
     /// A frame of the call arrived.
     pub(super) fn touch(&self) {
-        let ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let age = poll_time::now().saturating_duration_since(self.started);
+        let ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         self.last_ms.store(ms, Ordering::Relaxed);
     }
 
@@ -151,12 +153,8 @@ impl CallActivity {
         loop {
             let last = self.started + Duration::from_millis(self.last_ms.load(Ordering::Relaxed));
             let paused = self.questions.load(Ordering::Relaxed) > 0;
-            let due = if paused {
-                Instant::now() + idle
-            } else {
-                last + idle
-            };
-            let now = Instant::now();
+            let now = poll_time::now();
+            let due = if paused { now + idle } else { last + idle };
             if now >= end || due <= now {
                 return;
             }

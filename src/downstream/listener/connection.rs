@@ -30,6 +30,7 @@ use super::preface::PrefaceDeadline;
 use super::streams::StreamSpawner;
 use crate::config;
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::runtime::poll_time;
 use crate::runtime::wake::WakeFilter;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag::{self, RequestTag};
@@ -108,7 +109,7 @@ impl HttpServers {
         let wake_filter = WakeFilter::new();
         tokio::select! {
             biased;
-            ended = poll_fn(|cx| wake_filter.poll(connection.as_mut(), cx)) => return note_end(ended),
+            ended = poll_fn(|cx| poll_time::share(|| wake_filter.poll(connection.as_mut(), cx))) => return note_end(ended),
             // No `graceful_shutdown`: it closes a connection whose next request lies in the socket.
             () = end.cancelled() => {
                 if reporter.place.has_left() {
@@ -119,7 +120,7 @@ impl HttpServers {
         }
         tokio::select! {
             biased;
-            ended = poll_fn(|cx| wake_filter.poll(connection.as_mut(), cx)) => note_end(ended),
+            ended = poll_fn(|cx| poll_time::share(|| wake_filter.poll(connection.as_mut(), cx))) => note_end(ended),
             () = tasks.stopping().cancelled() => {}
         }
     }

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::activity::ConnectionUse;
 use super::stall::WriteStall;
 use crate::lock::lock;
+use crate::runtime::poll_time;
 use crate::runtime::read_quantum::ReadQuantum;
 
 /// The deadline of one connection; a [`Timer`] for hyper.
@@ -103,7 +104,7 @@ impl HeadClock {
             (None, true) => shared.idle_timeout.max(shared.header_timeout),
             (None, false) => shared.header_timeout,
         };
-        shared.deadline = tokio::time::Instant::now() + wait;
+        shared.deadline = poll_time::now() + wait;
         shared.begun = false;
         shared.first = !shared.served;
         shared.served = true;
@@ -158,7 +159,7 @@ impl HeadClock {
         if !shared.begun {
             shared.begun = true;
             if !shared.first || shared.linger.is_some() {
-                shared.deadline = tokio::time::Instant::now() + shared.header_timeout;
+                shared.deadline = poll_time::now() + shared.header_timeout;
             }
         }
     }

@@ -15,6 +15,7 @@ use opentelemetry::{Context, KeyValue, Value};
 use super::sampling::SpanPipeline;
 use super::{HexPosition, KNOWN_FLAGS, TraceContext};
 use crate::protocol::{Message, Revision, json};
+use crate::runtime::poll_time;
 use crate::telemetry::metrics::{CallEnd, DurationHistogram, SeriesKey, UpstreamLoad};
 use crate::telemetry::names::{attribute, error_type, method, metric};
 use crate::telemetry::redact::shown;
@@ -199,7 +200,7 @@ impl CallSpan {
             method,
             place,
             tool: None,
-            started: Instant::now(),
+            started: poll_time::now().into_std(),
             recorded,
             finished: false,
         }

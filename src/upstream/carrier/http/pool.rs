@@ -30,6 +30,7 @@ pub(super) use self::dial::{TcpRoute, UpstreamDial};
 pub(super) use self::keep::{KeepRule, LONGEST};
 use self::stream::{ExchangeState, PooledStream};
 use crate::lock::lock;
+use crate::runtime::poll_time;
 use crate::runtime::wake::{WakeFilter, defer_wakes};
 use crate::runtime::workers;
 
@@ -250,7 +251,7 @@ impl PoolState {
         let own = workers::current();
         loop {
             let IdleConnection { mut line, since } = self.lock(own).idle.pop_back()?;
-            let idle = since.elapsed();
+            let idle = poll_time::now().saturating_duration_since(since);
             if idle >= line.keep {
                 continue;
             }
@@ -267,7 +268,7 @@ impl PoolState {
         if line.keep.is_zero() {
             return;
         }
-        let (since, worker) = (Instant::now(), line.worker);
+        let (since, worker) = (poll_time::now(), line.worker);
         let mut kept = self.lock(worker);
         if kept.idle.len() >= self.size {
             return;

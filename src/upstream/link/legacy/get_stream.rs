@@ -13,6 +13,7 @@ use super::connection_choice::may_be_asked;
 use super::wire::LegacyWire;
 use crate::call::{Call, Notice};
 use crate::protocol::{Era, Message};
+use crate::runtime::poll_time;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::http::get_stream::{GetStreamChange, NoGetStream};
 use crate::upstream::carrier::http::http_session::HttpSession;
@@ -82,7 +83,8 @@ impl GetStream {
     /// Notes that a call is here now, where the stream is open for calls.
     pub(super) fn called(&self) {
         if self.is_called.load(Ordering::Relaxed) {
-            let age = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+            let age = poll_time::now().saturating_duration_since(self.begun);
+            let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
             self.called_ms.store(age, Ordering::Relaxed);
         }
     }
