@@ -8,8 +8,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::http_session::{HttpSession, is_event_stream, is_gone, retry_after};
+use super::http_session::HttpSession;
 use super::reading::{LONGEST_RETRY, RESUME_DELAY, SHORTEST_RETRY, StreamCursor, may_pass};
+use super::response_head::{is_event_stream, is_gone, retry_after};
 use super::sink::MessageSink;
 use crate::cause::chain;
 use crate::protocol::headers::LAST_EVENT_ID;
