@@ -20,7 +20,7 @@ use super::media::AcceptedMedia;
 use super::over_budget::ReserveRefusal;
 use super::plain_events::PlainEvents;
 use super::refused_body::{NoRequests, refuse_with};
-use super::{McpService, reply};
+use super::{McpService, busy, reply};
 use crate::budget::{BudgetExhausted, BudgetHolder};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -52,7 +52,7 @@ impl McpService {
             return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
         };
         if self.tasks.draining().is_cancelled() {
-            return reply::fault_response(&super::channel_dispatch::draining(), None);
+            return reply::fault_response(&busy::draining(), None);
         }
         let (key, handle) = self.sessions.mint_connection(principal, endpoint);
         let channel = match self.channels.open(key, endpoint, principal) {

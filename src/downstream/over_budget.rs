@@ -7,7 +7,7 @@ use http::{Extensions, Response, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
 use super::body::{BodyError, ReadStopped, collect, without_mark};
-use super::admission::RETRY_AFTER;
+use super::busy::RETRY_AFTER;
 use super::listener::ConnectionPermit;
 use super::refused_body::{RefusedBody, too_large};
 use super::room::{BodyMemory, CollectedBody, OutOfMemory};

@@ -11,7 +11,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
-use super::admission::RETRY_AFTER;
+use super::busy::RETRY_AFTER;
 use super::{McpService, reply};
 use crate::call::OwnerKey;
 use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};

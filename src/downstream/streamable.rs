@@ -8,8 +8,9 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::admission::{MessageDue, RETRY_AFTER};
+use super::admission::MessageDue;
 use super::body::BodyError;
+use super::busy::RETRY_AFTER;
 use super::call_telemetry::error_word;
 use super::media::AcceptedMedia;
 use super::over_budget::{ReserveRefusal, is_dropped, over_budget};

@@ -35,7 +35,7 @@ use super::liveness::{ClientLiveness, WrittenBytes};
 use super::modern::{self, SocketCalls, SocketFrames};
 use super::over_budget::over_budget;
 use super::socket_reader::{IncomingFrame, SocketReader};
-use super::{McpService, reply};
+use super::{McpService, busy, reply};
 use crate::budget::{BudgetHolder, EXEMPT_BYTES};
 use crate::call::Principal;
 use crate::cause::chain;
@@ -76,7 +76,7 @@ impl McpService {
             (Err(refused), _) => return refused.response(),
         };
         if self.tasks.draining().is_cancelled() {
-            return reply::fault_response(&super::channel_dispatch::draining(), None);
+            return reply::fault_response(&busy::draining(), None);
         }
         let (key, _) = self.sessions.mint_connection(principal, endpoint);
         let channel = match self.channels.open(key, endpoint, principal) {
