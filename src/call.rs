@@ -135,11 +135,18 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// Capabilities declared to upstreams: those of the client that are reachable, expressible and permitted
     /// (BRIDGING §1.2). Whether a call may ask at all is decided by [`ask`](Self::ask): not during a list
     /// request, for example (SPEC M-60).
-    fn capabilities(&self) -> &ClientCapabilities;
+    fn capabilities(&self) -> &ClientCapabilities {
+        let behind = self.behind().map(DownstreamLink::capabilities);
+        behind.unwrap_or(&capabilities::NONE)
+    }
 
     /// Hands a notification to the client's stream. Never waits; bounded by coalescing and
     /// counted drops.
-    fn notify(&self, notice: Notice);
+    fn notify(&self, notice: Notice) {
+        if let Some(behind) = self.behind() {
+            behind.notify(notice);
+        }
+    }
 
     /// Hands on a burst of progress; `token` is the client's (JSON text).
     fn progress(&self, token: &Arc<str>, burst: ProgressBatch) {
@@ -150,7 +157,14 @@ pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the questions.
-    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome>;
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
+        match self.behind() {
+            Some(behind) => behind.ask(round),
+            None => Box::pin(std::future::ready(InputOutcome::CannotAsk(
+                "nobody stands behind this request".to_owned(),
+            ))),
+        }
+    }
 
     /// The upstream closed the call's stream and will continue on a resumed one: a client that can resume
     /// gets its stream closed the same way, with the upstream's `retry` time. Spec: SPEC T-27.

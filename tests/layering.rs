@@ -276,7 +276,7 @@ const CIRCLES: [(&str, usize); 6] = [
     ("auth", 6),
     ("budget", 3),
     ("config", 4),
-    ("downstream", 26),
+    ("downstream", 20),
     ("telemetry", 3),
     ("upstream", 9),
 ];

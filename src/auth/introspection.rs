@@ -7,15 +7,13 @@
 mod ask_error;
 mod issuer_health;
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
 use http::HeaderValue;
-use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout};
 use url::Url;
 use url::form_urlencoded::{Serializer, byte_serialize};
@@ -33,9 +31,9 @@ use crate::address::ClientNetwork;
 use crate::call::Principal;
 use crate::cause::LastCause;
 use crate::config;
-use crate::lock::lock;
 use crate::secret::Secret;
 use crate::sync::fair_permits::{FairPermit, FairPermits};
+use crate::sync::single_flight::SingleFlight;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
 
@@ -78,16 +76,13 @@ pub(super) struct IntrospectionClient {
     /// How long an answer counts, at most until the token expires.
     pub(super) max_age: Duration,
     endpoint: tokio::sync::Mutex<Option<IntrospectionEndpoint>>,
-    flights: Mutex<HashMap<TokenKey, Weak<IntrospectionFlight>>>,
+    flights: SingleFlight<TokenKey, Result<Arc<[u8]>, IntrospectionFailed>>,
     questions: Arc<FairPermits<ClientNetwork>>,
     health: IssuerHealth,
     lines: LineLimit,
     /// Why the last question failed, unless it was about its token alone.
     cause: LastCause,
 }
-
-/// A single-flight introspection request, shared by its waiters.
-type IntrospectionFlight = OnceCell<Result<Arc<[u8]>, IntrospectionFailed>>;
 
 impl IntrospectionClient {
     pub(super) fn new(
@@ -107,7 +102,7 @@ impl IntrospectionClient {
             all: config.tokens == config::IntrospectedTokens::All,
             max_age: config.max_age,
             endpoint: tokio::sync::Mutex::default(),
-            flights: Mutex::default(),
+            flights: SingleFlight::default(),
             questions: FairPermits::new(MAX_QUESTIONS),
             health: IssuerHealth::default(),
             lines: LineLimit::default(),
@@ -139,12 +134,8 @@ impl IntrospectionClient {
         from: IpAddr,
     ) -> Result<Arc<[u8]>, IntrospectionFailed> {
         let key = TokenKey::of("", token.as_bytes());
-        let waiting = self.join(key);
-        let answer = waiting
-            .flight
-            .get_or_init(|| self.question(&key, token, from))
-            .await;
-        answer.clone()
+        let question = self.question(&key, token, from);
+        self.flights.share(key, question).await
     }
 
     /// Asks about a token that the issuer cannot know, so that [`cause`](Self::cause) says whether it answers and
@@ -165,21 +156,6 @@ impl IntrospectionClient {
                         .into(),
                 ),
             );
-        }
-    }
-
-    fn join(&self, key: TokenKey) -> FlightWaiter<'_> {
-        let mut flights = lock(&self.flights);
-        let running = flights.get(&key).and_then(Weak::upgrade);
-        let flight = running.unwrap_or_else(|| {
-            let flight = Arc::new(IntrospectionFlight::new());
-            flights.insert(key, Arc::downgrade(&flight));
-            flight
-        });
-        FlightWaiter {
-            of: self,
-            key,
-            flight,
         }
     }
 
@@ -337,28 +313,7 @@ impl IntrospectionClient {
 
     #[cfg(test)]
     pub(super) fn flights(&self) -> usize {
-        self.flights.lock().expect("no panic").len()
-    }
-}
-
-/// A waiter of a flight; the last waiter removes the flight.
-struct FlightWaiter<'a> {
-    of: &'a IntrospectionClient,
-    key: TokenKey,
-    flight: Arc<IntrospectionFlight>,
-}
-
-impl Drop for FlightWaiter<'_> {
-    fn drop(&mut self) {
-        let flights = self.of.flights.lock();
-        let mut flights = flights.unwrap_or_else(PoisonError::into_inner);
-        // A finished flight is removed at once: a later caller must not get an older answer.
-        let is_ours = flights
-            .get(&self.key)
-            .is_some_and(|kept| std::ptr::eq(kept.as_ptr(), Arc::as_ptr(&self.flight)));
-        if is_ours && (self.flight.initialized() || Arc::strong_count(&self.flight) == 1) {
-            flights.remove(&self.key);
-        }
+        self.flights.len()
     }
 }
 

@@ -45,7 +45,6 @@ use self::refused::RefusedTokens;
 use self::reject::RejectReason;
 use self::scope::ScopeHierarchy;
 use crate::call::Principal;
-use crate::cause::ErrorCause;
 use crate::clock::SharedClock;
 use crate::config;
 use crate::endpoint::Endpoint;
@@ -212,7 +211,8 @@ impl Authenticator {
 
     /// Each issuer, as configured, and why its keys or its answers about tokens cannot be had; `None` while
     /// they can.
-    pub fn last_causes(&self) -> impl Iterator<Item = (&str, Option<ErrorCause>)> {
+    #[cfg(test)]
+    fn last_causes(&self) -> impl Iterator<Item = (&str, Option<crate::cause::ErrorCause>)> {
         self.issuers
             .iter()
             .map(|issuer| (issuer.id.as_str(), issuer.last_cause()))

@@ -15,6 +15,10 @@ use crate::protocol::{Revision, extensions, sampling};
 /// both for its whole life, and a principal may have many sessions.
 pub const MAX_DECLARED: usize = 64 * 1024;
 
+/// No capability at all.
+pub(super) static NONE: LazyLock<ClientCapabilities> =
+    LazyLock::new(|| ClientCapabilities::read(Bytes::new()));
+
 /// Effective client capabilities: the JSON text declared to upstreams, parsed. Cloning shares it.
 #[derive(Clone)]
 pub struct ClientCapabilities {
@@ -133,8 +137,6 @@ impl ClientCapabilities {
     /// No capability at all.
     #[must_use]
     pub fn none() -> Self {
-        static NONE: LazyLock<ClientCapabilities> =
-            LazyLock::new(|| ClientCapabilities::read(Bytes::new()));
         NONE.clone()
     }
 

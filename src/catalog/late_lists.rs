@@ -15,7 +15,7 @@ use super::page_key::ListPageKey;
 use super::pages::ListPages;
 use super::reader::{ListReader, UpstreamList};
 use super::session_index::SessionIndexes;
-use crate::call::{Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice};
+use crate::call::{Call, DownstreamLink, InputOutcome, InputRequests, Notice};
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{SessionLinks, is_open, left_out};
@@ -369,10 +369,6 @@ struct DetachedLink {
 }
 
 impl DownstreamLink for DetachedLink {
-    fn capabilities(&self) -> &ClientCapabilities {
-        self.link.capabilities()
-    }
-
     fn notify(&self, notice: Notice) {
         if !self.gone.load(Ordering::Relaxed) {
             self.link.notify(notice);

@@ -1,7 +1,7 @@
 //! What upstreams list. `pages` caches pages and fetches each once for several sessions, `reader` reads whole lists from
 //! them, `late_lists` leaves out upstreams that are late, `merged_lists` makes one list of a merged endpoint's upstreams,
-//! `resolve_name` looks names up in it, and `tools` says what a tool declares. Each uses only what stands before it here.
-//! Spec: DESIGN §5; BRIDGING §5.
+//! `resolve_name` looks names up in it, and `tools` says what a tool declares. Each uses modules named
+//! before it only. Spec: DESIGN §5; BRIDGING §5.
 
 mod cursors;
 mod icons;
@@ -40,7 +40,7 @@ use crate::outbound::{AuditedPolicy, EditDepth, SessionLinks};
 use crate::seal::Sealer;
 use crate::session::SessionRegistry;
 
-/// What upstreams list, and how it is found there.
+/// The lists of upstreams, and the look-up of names in them.
 #[derive(Debug)]
 pub(crate) struct Catalog {
     pub(crate) pages: Arc<ListPages>,

@@ -1,4 +1,4 @@
-//! `ListPageKey`: one page of one list, the request for it, and what it is cached under.
+//! `ListPageKey`: one page of one list, its request, and its cache key.
 
 use std::sync::Arc;
 

@@ -9,10 +9,11 @@ use super::uris::{is_uri, malformed};
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{
-    EditDepth, SessionLinks, UpstreamTarget, check_provided, invalid, provides, unknown_method,
+    EditDepth, SessionLinks, UpstreamTarget, check_provided, invalid, provides, required_text,
+    unknown_method,
 };
 use crate::protocol::json;
-use crate::protocol::methods::{self, ListKind, NeededCapability};
+use crate::protocol::methods::{self, ListKind, MethodRow, NeededCapability, UpstreamParam};
 use crate::session::Session;
 use crate::translate::naming::{FoundName, ResolvedName, is_fetchable};
 use crate::translate::rewrite::CompletionRef;
@@ -38,42 +39,29 @@ impl NameResolver {
     ) -> Result<UpstreamTarget, Fault> {
         let message = &call.message;
         let method = message.method().unwrap_or_default();
-        let kind = match method {
-            "tools/call" => ListKind::Tools,
-            "prompts/get" => ListKind::Prompts,
-            "resources/read" | "resources/subscribe" | "resources/unsubscribe" => {
-                ListKind::Resources
-            }
-            "skills/get" => ListKind::Skills,
-            "resources/directory/read" => ListKind::Resources,
-            "completion/complete" => return self.completion(call, session).await,
-            _ => return Err(unknown_method(method)),
+        let known = methods::lookup(method);
+        let Some(named) = known.and_then(|known| known.target) else {
+            return Err(unknown_method(method));
         };
-        let param = match kind {
-            ListKind::Tools | ListKind::Prompts => "name",
-            ListKind::Resources | ListKind::Templates | ListKind::Skills => "uri",
-        };
-        let given = message
-            .param_str(param)
-            .ok_or_else(|| invalid(format!("params.{param} must be a string")))?;
+        if named == UpstreamParam::Reference {
+            return self.completion(call, session).await;
+        }
+        let kind = named.list().ok_or_else(|| unknown_method(method))?;
+        let param = named.param();
+        let given = required_text(message, param)?;
         let (upstream, original) = self.owner(call, session, kind, &given).await?;
         check_provided(&self.links, session, method, &upstream).await?;
         let mut edit = message.edit().param(param, json::quote(&original));
-        if is_paged(method) {
+        if known.is_some_and(MethodRow::is_paged) {
             edit = match self.cursors.opened(call, &upstream)? {
                 Some(cursor) => edit.param("cursor", cursor),
                 None => edit.remove_param("cursor"),
             };
         }
-        Ok(UpstreamTarget {
-            request: Some(self.edits.parse(edit.finish())?),
-            page: None,
-            view: self.links.views.of(&call.endpoint, &upstream),
-            shown: Some(given.into_owned()),
-            name: Some(original),
-            home: None,
-            upstream,
-        })
+        let view = self.links.views.of(&call.endpoint, &upstream);
+        let request = self.edits.parse(edit.finish())?;
+        let spelled = (given.into_owned(), original);
+        Ok(UpstreamTarget::naming(upstream, view, spelled, request))
     }
 
     async fn completion(
@@ -93,15 +81,10 @@ impl NameResolver {
             .renamed(text, &original)
             .map_err(|_| invalid("params.ref is ambiguous"))?;
         let edited = call.message.edit().param("ref", renamed).finish();
-        Ok(UpstreamTarget {
-            request: Some(self.edits.parse(edited)?),
-            page: None,
-            view: self.links.views.of(&call.endpoint, &upstream),
-            shown: Some(given.clone().into_owned()),
-            name: Some(original),
-            home: None,
-            upstream,
-        })
+        let view = self.links.views.of(&call.endpoint, &upstream);
+        let request = self.edits.parse(edited)?;
+        let names = (given.clone().into_owned(), original);
+        Ok(UpstreamTarget::naming(upstream, view, names, request))
     }
 
     pub(crate) async fn owner(
@@ -197,10 +180,6 @@ impl NameResolver {
         }
         Ok(())
     }
-}
-
-fn is_paged(method: &str) -> bool {
-    methods::lookup(method).is_some_and(methods::MethodRow::is_paged)
 }
 
 fn nobody(kind: ListKind, given: &str) -> Fault {

@@ -51,8 +51,8 @@ impl ConnectionFault {
     }
 }
 
-/// What an error wraps. The source of an `io::Error` is that of what it wraps, which would be left
-/// out.
+/// The error that another one wraps. `source()` of an `io::Error` skips the wrapped error and returns the source of
+/// that.
 fn inner<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
     let wrapped = error
         .downcast_ref::<io::Error>()

@@ -8,7 +8,7 @@ const PER_CHILD: usize = 4;
 /// connections that are being closed (64 each), listeners, event queues, issuers and files.
 const RESERVE: usize = 256;
 
-/// What a configuration may use of the descriptors that there are.
+/// How a configuration fits into the file descriptors of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DescriptorFit {
     limit: usize,
@@ -60,14 +60,13 @@ impl DescriptorFit {
         }
     }
 
-    /// How many client connections may be open: `server.max_connections`, or what there are
-    /// descriptors for.
+    /// How many client connections may be open: `server.max_connections`, or fewer if descriptors are short.
     #[must_use]
     pub fn connections(&self) -> usize {
         self.connections
     }
 
-    /// What does not fit and what to set, if something does not.
+    /// The limit that is exceeded and the key to set; `None` if everything fits.
     #[must_use]
     pub fn complaint(&self) -> Option<String> {
         let Self { limit, needed, .. } = *self;

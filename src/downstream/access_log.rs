@@ -5,19 +5,19 @@
 //! written when the stream ends. Code that learns a fact about the request notes the fact in the line's record; facts
 //! learned after the line is written are lost.
 
+mod recorded_body;
+
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::body::Body;
-use bytes::Bytes;
 use http::{Method, Response};
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::Body as _;
 use tokio_util::sync::CancellationToken;
 use tracing::Level;
 
+use self::recorded_body::RecordedBody;
 use crate::call::OwnerKey;
 use crate::lock::lock;
 use crate::runtime::poll_time;
@@ -352,52 +352,6 @@ fn bounded(text: &str) -> String {
     text.get(..text.floor_char_boundary(MAX_NAME_BYTES))
         .unwrap_or_default()
         .to_owned()
-}
-
-/// A body that is counted until its end.
-struct RecordedBody {
-    body: Body,
-    record: AccessRecord,
-    ended: bool,
-}
-
-impl http_body::Body for RecordedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
-        let frame = std::task::ready!(Pin::new(&mut this.body).poll_frame(cx));
-        match &frame {
-            Some(Ok(frame)) => {
-                let sent = frame.data_ref().map_or(0, Bytes::len) as u64;
-                this.record.note(|fields| fields.bytes_out += sent);
-            }
-            Some(Err(_)) => this.record.outcome("broken"),
-            None => this.ended = true,
-        }
-        Poll::Ready(frame)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
-}
-
-impl Drop for RecordedBody {
-    fn drop(&mut self) {
-        if !self.ended && !self.body.is_end_stream() {
-            self.record.gone();
-        }
-        self.record.write();
-    }
 }
 
 #[cfg(test)]

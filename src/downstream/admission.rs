@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::McpService;
-use super::channel_dispatch::draining;
+use super::busy::{RETRY_AFTER, draining};
 use crate::call::OwnerKey;
 use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::policy::rate::RateClaim;
@@ -45,9 +45,6 @@ impl OwedAdmission {
         }
     }
 }
-
-/// When a refused request may come again, where nothing else says it.
-pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 impl RateToll for RateClaim {
     fn pay(&self) -> Result<(), Duration> {

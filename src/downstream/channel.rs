@@ -2,15 +2,18 @@
 //! or a WebSocket. The session begins with the client's `initialize` and ends with the connection; nothing can be
 //! resumed. Spec: SPEC H-01…H-03, H-07.
 
+mod writer;
+
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use self::writer::ChannelWriter;
 use super::McpService;
 use super::access_log::{AccessLine, AccessRecord};
 use super::unwritten::UnwrittenAnswers;
@@ -18,7 +21,7 @@ use crate::budget::ReplyShare;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
-use crate::session::{ReaderStep, Session, StreamReader};
+use crate::session::Session;
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 
@@ -26,8 +29,6 @@ use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 const INITIALIZE_WITHIN: Duration = Duration::from_mins(1);
 /// Messages queued before the session exists, at most: refusals, and the answer to `initialize`.
 const EARLY: usize = 16;
-/// Messages handed out at once.
-const AT_ONCE: usize = 64;
 
 /// State shared by the reader and the writer of a connection.
 #[derive(Debug)]
@@ -295,117 +296,5 @@ fn wake(mut state: MutexGuard<'_, ChannelState>) {
     drop(state);
     if let Some(waker) = waker {
         waker.wake();
-    }
-}
-
-type ChannelEnds = std::pin::Pin<Box<dyn Future<Output = ChannelEnd> + Send>>;
-
-/// The way out of a channel. Dropping it ends the channel and its session.
-pub(super) struct ChannelWriter {
-    service: Arc<McpService>,
-    pub(super) channel: Arc<Channel>,
-    reader: Option<StreamReader>,
-    ends: ChannelEnds,
-}
-
-impl ChannelWriter {
-    pub(super) fn new(service: &Arc<McpService>, channel: Arc<Channel>) -> Self {
-        let (gateway, watched) = (Arc::clone(service), Arc::clone(&channel));
-        Self {
-            service: Arc::clone(service),
-            channel,
-            reader: None,
-            ends: Box::pin(async move { watched.has_to_end(&gateway).await }),
-        }
-    }
-
-    /// The next messages, never none, or why there are no more.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost between polls.
-    pub(super) fn poll_next(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Vec<Bytes>, ChannelEnd>> {
-        if let Poll::Ready(messages) = self.poll_messages(cx) {
-            return Poll::Ready(messages);
-        }
-        let end = std::task::ready!(self.ends.as_mut().poll(cx));
-        // Messages sent before the end was noticed are still written.
-        match self.poll_messages(cx) {
-            Poll::Ready(Ok(messages)) => {
-                self.ends = Box::pin(std::future::ready(end));
-                Poll::Ready(Ok(messages))
-            }
-            _ => Poll::Ready(Err(end)),
-        }
-    }
-
-    fn poll_messages(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<Bytes>, ChannelEnd>> {
-        let (mut messages, session) = {
-            let mut state = self.channel.state();
-            state.waker = Some(cx.waker().clone());
-            let session = match &state.stage {
-                HandshakeStage::Open(session) if self.reader.is_none() => Some(Arc::clone(session)),
-                _ => None,
-            };
-            (std::mem::take(&mut state.early), session)
-        };
-        if let Some(session) = session {
-            let Ok(permit) = session.open_stream(usize::MAX) else {
-                return Poll::Ready(Err(ChannelEnd::Session));
-            };
-            self.reader = Some(session.standalone().attach_with(Some(permit)));
-            self.service.relay.notices.listen(&session);
-        }
-        if let Some(reader) = &mut self.reader {
-            while messages.len() < AT_ONCE {
-                match reader.poll_next(cx) {
-                    Poll::Ready(ReaderStep::Events(events)) => {
-                        let payloads = events.into_iter().map(|event| event.payload);
-                        messages.extend(payloads.filter(|payload| !payload.is_empty()));
-                    }
-                    Poll::Ready(_) if messages.is_empty() && !reader.has_missed() => {
-                        return Poll::Ready(Err(ChannelEnd::Session));
-                    }
-                    Poll::Ready(_) | Poll::Pending => break,
-                }
-            }
-            if reader.has_missed() {
-                return Poll::Ready(Err(ChannelEnd::Slow));
-            }
-        }
-        if messages.is_empty() {
-            Poll::Pending
-        } else {
-            Poll::Ready(Ok(messages))
-        }
-    }
-}
-
-impl Drop for ChannelWriter {
-    fn drop(&mut self) {
-        self.reader = None;
-        self.service.end_channel(&self.channel);
-    }
-}
-
-impl McpService {
-    /// Removes the channel, so that no message enters, and cancels its calls.
-    fn end_channel(&self, channel: &Channel) {
-        self.channels.remove(channel);
-        if let Some(session) = channel.finish() {
-            self.sessions.close(&session);
-        }
-    }
-
-    /// Ends a channel as soon as its client leaves too much unread. A task of its own, because the body is not polled
-    /// while the connection's buffers are full.
-    pub(super) fn watch_channel(self: &Arc<Self>, channel: &Arc<Channel>) {
-        let (service, channel) = (Arc::clone(self), Arc::clone(channel));
-        self.tasks.spawn_service(async move {
-            channel.ended.cancelled().await;
-            service.end_channel(&channel);
-        });
     }
 }

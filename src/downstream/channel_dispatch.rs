@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::MessageDue;
+use super::busy::draining;
 use super::call_telemetry::error_word;
 use super::channel::Channel;
 use super::detachable_call::CallOutcome;
@@ -17,7 +18,7 @@ use super::streamable::{BegunCall, note_message};
 use super::{McpService, batch, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::{Principal, Reply};
-use crate::fault::{Fault, FaultKind, FaultSide};
+use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, MessageKind, RequestId, Revision, json, meta};
 use crate::session::{DeliveryMode, HeldNotifications, ResponseStream, Session};
 use crate::telemetry::request_tag;
@@ -284,13 +285,4 @@ fn refuse(channel: &Channel, arrival: &IncomingMessage<'_>, fault: &Fault, messa
 
 fn invalid(text: &'static str) -> Fault {
     Fault::downstream(FaultKind::InvalidRequest, text)
-}
-
-/// A session or a call cannot begin any more.
-pub(super) fn draining() -> Fault {
-    Fault::new(
-        FaultKind::GatewayBusy,
-        FaultSide::Gateway,
-        "the gateway is shutting down, try again elsewhere",
-    )
 }

@@ -26,7 +26,7 @@ use crate::endpoint::Endpoint;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
-/// Every path and what it leads to; a trailing slash is routed too (CLIENTS.md).
+/// Every path and its target; a trailing slash is routed too (CLIENTS.md).
 pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<String, PathTarget> {
     let base = settings
         .server

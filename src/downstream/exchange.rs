@@ -76,7 +76,7 @@ impl McpService {
         headers: &HeaderMap,
         mut running: DetachableCall,
     ) -> Response<Body> {
-        let polls = session.revision >= Revision::V2025_11_25;
+        let polls = session.revision.has_priming_event();
         let wait = self.stream_after(session, headers);
         let link = Arc::clone(&running.links.0);
         let mut timer = pin!(tokio::time::sleep_until(poll_time::now() + wait));

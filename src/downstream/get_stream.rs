@@ -17,7 +17,7 @@ use super::{McpService, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{Revision, headers};
+use crate::protocol::headers;
 use crate::session::{EventId, EventStream, NoRoom, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -63,7 +63,7 @@ impl McpService {
         principal: &Arc<Principal>,
         headers: &HeaderMap,
     ) -> Result<Response<Body>, Fault> {
-        let polls = session.revision >= Revision::V2025_11_25;
+        let polls = session.revision.has_priming_event();
         let resumed = match headers::last_event_id(headers) {
             None => None,
             Some(last) => Some(known_stream(session, last).ok_or_else(nothing_to_resume)?),

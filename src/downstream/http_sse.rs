@@ -19,8 +19,8 @@ use super::channel_dispatch::IncomingMessage;
 use super::media::AcceptedMedia;
 use super::over_budget::ReserveRefusal;
 use super::plain_events::PlainEvents;
-use super::refused_body::{NoRequests, refuse_with, too_large};
-use super::{McpService, reply};
+use super::refused_body::{NoRequests, refuse_with};
+use super::{McpService, busy, reply};
 use crate::budget::{BudgetExhausted, BudgetHolder};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -52,7 +52,7 @@ impl McpService {
             return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
         };
         if self.tasks.draining().is_cancelled() {
-            return reply::fault_response(&super::channel_dispatch::draining(), None);
+            return reply::fault_response(&busy::draining(), None);
         }
         let (key, handle) = self.sessions.mint_connection(principal, endpoint);
         let channel = match self.channels.open(key, endpoint, principal) {
@@ -157,19 +157,10 @@ impl McpService {
         holder: BudgetHolder,
         unread: BodyError,
     ) -> Result<(Bytes, BudgetExhausted), Response<Body>> {
-        let (body, fault, status) = match unread {
-            BodyError::Answered(response) => return Err(response),
-            BodyError::TooLarge(body) => {
-                let fault = too_large(self.settings.limits.body);
-                (body, fault, StatusCode::PAYLOAD_TOO_LARGE)
-            }
-            BodyError::NoRoom(body, exhausted) => {
-                match self.read_reserved(holder, *body, exhausted).await {
-                    Ok(bytes) => return Ok((bytes, exhausted)),
-                    Err(ReserveRefusal::Answered(response)) => return Err(response),
-                    Err(ReserveRefusal::Refused(body, fault, status)) => (body, fault, status),
-                }
-            }
+        let (body, fault, status) = match self.read_otherwise(Some(holder), unread).await {
+            Ok(read) => return Ok(read),
+            Err(ReserveRefusal::Answered(response)) => return Err(response),
+            Err(ReserveRefusal::Refused(body, fault, status)) => (body, fault, status),
         };
         let session = channel.session();
         Err(match self.requests_of(session.as_deref(), *body).await {

@@ -1,16 +1,16 @@
 //! Detects a dead client of a socket: no frames come from it, and no written bytes are taken.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::runtime::observed_stream::StreamObserver;
 
 /// Bytes that every living client reads between two pings. With more on the way a pong may be late,
 /// as the ping waits behind them in the buffers of both systems.
@@ -101,19 +101,17 @@ impl ClientLiveness {
     }
 }
 
-/// A stream that reports its client as alive when bytes that had to wait are written.
+/// Reports the client of a stream as alive when bytes that had to wait are written.
 #[derive(Debug)]
-pub(super) struct LivenessStream<S> {
-    stream: S,
+pub(super) struct WrittenBytes {
     liveness: Arc<ClientLiveness>,
     /// Whether the last write found no room.
     waits: bool,
 }
 
-impl<S> LivenessStream<S> {
-    pub(super) fn new(stream: S, liveness: Arc<ClientLiveness>) -> Self {
+impl WrittenBytes {
+    pub(super) fn of(liveness: Arc<ClientLiveness>) -> Self {
         Self {
-            stream,
             liveness,
             waits: false,
         }
@@ -129,33 +127,21 @@ impl<S> LivenessStream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for LivenessStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for LivenessStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
+impl StreamObserver for WrittenBytes {
+    fn on_write(
+        &mut self,
+        _cx: &mut Context<'_>,
+        outcome: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
         self.note(outcome)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let outcome = Pin::new(&mut self.stream).poll_flush(cx);
+    fn on_flush(
+        &mut self,
+        _cx: &mut Context<'_>,
+        outcome: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
         self.note(outcome)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -164,6 +150,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::runtime::observed_stream::ObservedStream;
 
     const SILENCE: Duration = Duration::from_secs(45);
     const STALL: Duration = Duration::from_mins(10);
@@ -211,7 +198,7 @@ mod tests {
     async fn client_that_takes_bytes_slowly_is_heard() {
         let liveness = ClientLiveness::new(SILENCE, STALL);
         let (ours, mut theirs) = tokio::io::duplex(1024);
-        let mut moving = LivenessStream::new(ours, Arc::clone(&liveness));
+        let mut moving = ObservedStream::new(ours, WrittenBytes::of(Arc::clone(&liveness)));
         liveness.writing(1 << 20);
         let write = async { moving.write_all(&[0; 10 * 1024]).await.unwrap() };
         let read = async {

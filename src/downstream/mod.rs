@@ -5,6 +5,7 @@ pub mod admin;
 mod admission;
 mod batch;
 mod body;
+mod busy;
 mod call_telemetry;
 mod channel;
 mod channel_dispatch;

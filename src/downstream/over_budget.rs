@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::{Extensions, Response, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
-use super::admission::RETRY_AFTER;
-use super::body::{ReadStopped, collect, without_mark};
+use super::body::{BodyError, ReadStopped, collect, without_mark};
+use super::busy::RETRY_AFTER;
 use super::listener::ConnectionPermit;
 use super::refused_body::{RefusedBody, too_large};
 use super::room::{BodyMemory, CollectedBody, OutOfMemory};
@@ -70,6 +70,35 @@ impl McpService {
         ReplyShare::new(&self.replies, holder)
     }
 
+    /// Reads a body that was not read for its size, where the byte budget alone has no room for it and `holder`, the
+    /// caller with a live session, may use the reserve. A request in it is still to be refused.
+    ///
+    /// # Errors
+    /// As for [`read_reserved`](Self::read_reserved).
+    pub(super) async fn read_otherwise(
+        &self,
+        holder: Option<BudgetHolder>,
+        unread: BodyError,
+    ) -> Result<(Bytes, BudgetExhausted), ReserveRefusal> {
+        let (body, fault, status) = match (unread, holder) {
+            (BodyError::Answered(response), _) => return Err(ReserveRefusal::Answered(response)),
+            (BodyError::NoRoom(body, exhausted), Some(holder)) => {
+                let read = self.read_reserved(holder, *body, exhausted).await;
+                return read.map(|bytes| (bytes, exhausted));
+            }
+            (BodyError::NoRoom(body, exhausted), None) => {
+                let fault = over_budget(exhausted);
+                let status = reply::legacy_status(fault.kind);
+                (body, fault, status)
+            }
+            (BodyError::TooLarge(body), _) => {
+                let fault = too_large(self.settings.limits.body);
+                (body, fault, StatusCode::PAYLOAD_TOO_LARGE)
+            }
+        };
+        Err(ReserveRefusal::Refused(body, fault, status))
+    }
+
     /// Reads a body of a live session into the reserve: requests are refused later, other messages processed. Waits for
     /// the reserve until the deadline of the body: the permit that is awaited is freed by then, as another body of the
     /// same caller holds it, and an answer to a question that is refused ends the session of some clients.
@@ -79,7 +108,7 @@ impl McpService {
     ///
     /// # Cancel safety
     /// Not cancel safe: what was read is lost.
-    pub(super) async fn read_reserved(
+    async fn read_reserved(
         &self,
         holder: BudgetHolder,
         mut body: RefusedBody,

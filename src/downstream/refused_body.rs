@@ -1,7 +1,6 @@
 //! Bodies refused before they are read whole. Their request ids are scanned as bytes arrive, so that a request of a
 //! live session can be refused by id instead of by status. Spec: SPEC T-17.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
-use super::admission::RETRY_AFTER;
+use super::busy::RETRY_AFTER;
 use super::{McpService, reply};
 use crate::call::OwnerKey;
 use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
@@ -43,7 +42,7 @@ pub(super) struct RefusedBody {
 
 /// Counts of the refused bodies that are being scanned for ids.
 #[derive(Debug, Default)]
-pub(super) struct BodyScans(Mutex<KeyedCounter<OwnerKey>>, AtomicUsize);
+pub(super) struct BodyScans(Mutex<KeyedCounter<OwnerKey>>);
 
 /// A permit of `BodyScans`.
 struct ScanPermit {
@@ -81,11 +80,10 @@ impl ScannedRequests {
 impl BodyScans {
     fn enter(self: &Arc<Self>, owner: OwnerKey) -> Option<ScanPermit> {
         let mut by_owner = lock(&self.0);
-        if by_owner.of(&owner) >= SCANS_PER_CALLER || self.1.load(Ordering::Relaxed) >= SCANS {
+        if by_owner.of(&owner) >= SCANS_PER_CALLER || by_owner.total() >= SCANS {
             return None;
         }
         by_owner.add(owner);
-        self.1.fetch_add(1, Ordering::Relaxed);
         Some(ScanPermit {
             scans: Arc::clone(self),
             owner,
@@ -96,7 +94,6 @@ impl BodyScans {
 impl Drop for ScanPermit {
     fn drop(&mut self) {
         lock(&self.scans.0).remove(&self.owner);
-        self.scans.1.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

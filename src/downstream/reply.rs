@@ -10,7 +10,7 @@ use http::header::{
 };
 use http::{HeaderValue, Method, Response, StatusCode};
 
-use super::admission;
+use super::busy;
 use crate::auth::DeniedResponse;
 pub(super) use crate::fault::told::{
     data_of, error_object, is_tool_error, legacy_code, tool_error, with_request_id,
@@ -116,7 +116,7 @@ pub(super) fn overload(mut fault: Fault) -> Fault {
     if matches!(fault.kind, FaultKind::CallerBusy | FaultKind::GatewayBusy) {
         fault.side = FaultSide::Gateway;
         if fault.retry == RetryHint::Never {
-            fault.retry = RetryHint::After(admission::RETRY_AFTER);
+            fault.retry = RetryHint::After(busy::RETRY_AFTER);
         }
     }
     fault

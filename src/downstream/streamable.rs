@@ -8,12 +8,12 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
-use super::admission::{MessageDue, RETRY_AFTER};
+use super::admission::MessageDue;
 use super::body::BodyError;
+use super::busy::RETRY_AFTER;
 use super::call_telemetry::error_word;
 use super::media::AcceptedMedia;
 use super::over_budget::{ReserveRefusal, is_dropped, over_budget};
-use super::refused_body::too_large;
 use super::{McpService, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::{Call, Principal};
@@ -47,7 +47,7 @@ impl McpService {
         let (bytes, over) = match self.read_json(&parts.headers, body, holder).await {
             Ok(bytes) => (bytes, None),
             Err(unread) => {
-                let read = self.read_otherwise(endpoint, &principal, parts, unread, record);
+                let read = self.read_post(endpoint, &principal, parts, unread, record);
                 match Box::pin(read).await {
                     Ok((bytes, exhausted)) => (bytes, Some(exhausted)),
                     Err(response) => return response,
@@ -167,7 +167,7 @@ impl McpService {
     ///
     /// # Errors
     /// The answer: a JSON-RPC error where it is a request of a live session, else a status.
-    async fn read_otherwise(
+    async fn read_post(
         &self,
         endpoint: &Endpoint,
         principal: &Principal,
@@ -180,25 +180,13 @@ impl McpService {
         let session = session_id(headers)
             .filter(|_| is_legacy)
             .and_then(|id| self.sessions.bind(id, principal, endpoint));
-        let (body, fault, status) = match unread {
-            BodyError::Answered(response) => return Err(response),
-            BodyError::TooLarge(body) => {
-                let fault = too_large(self.settings.limits.body);
-                (body, fault, StatusCode::PAYLOAD_TOO_LARGE)
-            }
-            BodyError::NoRoom(body, exhausted) if session.is_some() => {
-                let holder = self.holder(principal, &parts.extensions);
-                match self.read_reserved(holder, *body, exhausted).await {
-                    Ok(bytes) => return Ok((bytes, exhausted)),
-                    Err(ReserveRefusal::Answered(response)) => return Err(response),
-                    Err(ReserveRefusal::Refused(body, fault, status)) => (body, fault, status),
-                }
-            }
-            BodyError::NoRoom(body, exhausted) => {
-                let fault = over_budget(exhausted);
-                let status = reply::legacy_status(fault.kind);
-                (body, fault, status)
-            }
+        let holder = session
+            .is_some()
+            .then(|| self.holder(principal, &parts.extensions));
+        let (body, fault, status) = match self.read_otherwise(holder, unread).await {
+            Ok(read) => return Ok(read),
+            Err(ReserveRefusal::Answered(response)) => return Err(response),
+            Err(ReserveRefusal::Refused(body, fault, status)) => (body, fault, status),
         };
         record.outcome(error_word(fault.kind));
         let refused = self.refuse_body(session.as_deref(), *body, &fault, status);

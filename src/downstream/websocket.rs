@@ -31,17 +31,18 @@ use super::call_telemetry::error_word;
 use super::channel::{Channel, ChannelEnd, ChannelWriter};
 use super::channel_dispatch::IncomingMessage;
 use super::listener::ConnectionPermit;
-use super::liveness::{ClientLiveness, LivenessStream};
+use super::liveness::{ClientLiveness, WrittenBytes};
 use super::modern::{self, SocketCalls, SocketFrames};
 use super::over_budget::over_budget;
 use super::socket_reader::{IncomingFrame, SocketReader};
-use super::{McpService, reply};
+use super::{McpService, busy, reply};
 use crate::budget::{BudgetHolder, EXEMPT_BYTES};
 use crate::call::Principal;
 use crate::cause::chain;
 use crate::endpoint::Endpoint;
 use crate::protocol::Revision;
-use crate::runtime::read_meter::{MeteredStream, ReadMeter};
+use crate::runtime::observed_stream::ObservedStream;
+use crate::runtime::read_meter::{MeteredReads, MeteredStream, ReadMeter};
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag::RequestTag;
@@ -53,7 +54,7 @@ const DISCARDED_BYTES: u64 = 16 << 20;
 /// Buffers of a socket, bytes.
 const BUFFER_BYTES: usize = 16 << 10;
 
-type ClientSocket = WebSocketStream<MeteredStream<LivenessStream<TokioIo<Upgraded>>>>;
+type ClientSocket = WebSocketStream<MeteredStream<ObservedStream<TokioIo<Upgraded>, WrittenBytes>>>;
 
 /// The close code and reason sent to the client; `None` if no Close frame can be sent.
 type CloseReason = Option<(CloseCode, &'static str)>;
@@ -75,7 +76,7 @@ impl McpService {
             (Err(refused), _) => return refused.response(),
         };
         if self.tasks.draining().is_cancelled() {
-            return reply::fault_response(&super::channel_dispatch::draining(), None);
+            return reply::fault_response(&busy::draining(), None);
         }
         let (key, _) = self.sessions.mint_connection(principal, endpoint);
         let channel = match self.channels.open(key, endpoint, principal) {
@@ -121,11 +122,14 @@ impl McpService {
         let server = &self.settings.server;
         // Two pings may stay without answer.
         let liveness = ClientLiveness::new(server.keep_alive * 3, server.stall_timeout);
-        let io = LivenessStream::new(TokioIo::new(upgraded), Arc::clone(&liveness));
+        let io = ObservedStream::new(
+            TokioIo::new(upgraded),
+            WrittenBytes::of(Arc::clone(&liveness)),
+        );
         let meter = ReadMeter::new(limit);
         let bounds = (limit, server.body_timeout);
         let reader = SocketReader::new(&self.budget, holder, Arc::clone(&meter), bounds);
-        let io = MeteredStream::new(io, meter);
+        let io = MeteredStream::new(io, MeteredReads::by(meter));
         let socket = ClientSocket::from_raw_socket(io, Role::Server, Some(config)).await;
         let (mut sink, mut stream) = socket.split();
         let channel = Arc::clone(&outgoing.channel);
@@ -357,7 +361,7 @@ async fn end(mut socket: ClientSocket, code: CloseCode, reason: &'static str) {
         if matches!(code, CloseCode::Size | CloseCode::Again) {
             // The rest of the message is no frame any more.
             let rest = socket.get_mut();
-            rest.release();
+            rest.observer().release();
             let mut rest = rest.take(DISCARDED_BYTES);
             drop(tokio::io::copy(&mut rest, &mut tokio::io::sink()).await);
         } else {

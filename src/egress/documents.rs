@@ -25,8 +25,7 @@ pub fn learned_documents() -> ClientBuilder {
     documents().https_only(true).dns_resolver(PublicOnly)
 }
 
-/// Resolves names to public addresses only, so that the address that is checked is the one that is
-/// connected to.
+/// Resolves names to public addresses only: the checked address and the connected address are the same.
 struct PublicOnly;
 
 impl Resolve for PublicOnly {

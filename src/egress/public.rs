@@ -1,4 +1,4 @@
-//! The public internet: which URLs and addresses are part of it.
+//! Which URLs and addresses belong to the public internet.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! Whether an upstream is worth waiting for, as far as a session knows.
+//! Whether a session should wait for an upstream.
 //! Spec: SPEC G-03; BRIDGING §5.6, §5.7; DESIGN §6.
 
 use std::time::Duration;

@@ -21,6 +21,15 @@ pub(crate) fn invalid(text: impl Into<Cow<'static, str>>) -> Fault {
     Fault::downstream(FaultKind::InvalidParams, text)
 }
 
+/// A parameter of a request, which has to be text.
+///
+/// # Errors
+/// The parameter is absent or no string.
+pub(crate) fn required_text<'m>(message: &'m Message, param: &str) -> Result<Cow<'m, str>, Fault> {
+    let given = message.param_str(param);
+    given.ok_or_else(|| invalid(format!("params.{param} must be a string")))
+}
+
 /// A method that is unknown where the request went.
 pub(crate) fn unknown_method(method: &str) -> Fault {
     let method: String = method.chars().take(64).collect();

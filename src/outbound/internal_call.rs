@@ -2,13 +2,9 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-
 use tokio_util::sync::CancellationToken;
 
-use crate::call::{
-    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice, Principal,
-};
+use crate::call::{Call, ClientCapabilities, DownstreamLink, Principal};
 use crate::protocol::Message;
 use crate::session::Session;
 use crate::telemetry::trace::TraceContext;
@@ -47,13 +43,5 @@ impl InternalCall {
 impl DownstreamLink for InternalCall {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.0
-    }
-
-    fn notify(&self, _notice: Notice) {}
-
-    fn ask(&self, _round: InputRequests) -> BoxFuture<'_, InputOutcome> {
-        Box::pin(std::future::ready(InputOutcome::CannotAsk(
-            "nobody stands behind this request".to_owned(),
-        )))
     }
 }

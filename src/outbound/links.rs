@@ -142,23 +142,19 @@ impl SessionLinks {
         upstream: &Arc<str>,
         wait: Option<Duration>,
     ) -> Result<Arc<ServerDeclaration>, Fault> {
-        let key = self.knowledge_key(session, upstream);
-        if let Some(known) = self.declarations.get(&key) {
-            return Ok(known);
-        }
-        let link = self.link(session, upstream)?;
-        let declared = match wait {
-            None => link.open().await?,
-            Some(_) if self.is_in_vain(session, upstream) => {
-                return Err(not_ready(&self.upstreams, upstream));
-            }
-            Some(wait) => {
-                let opened = tokio::time::timeout(wait, self.open_aside(link)).await;
-                opened.map_err(|_| not_ready(&self.upstreams, upstream))??
+        let open = |link: Arc<dyn UpstreamLink>| async move {
+            match wait {
+                None => link.open().await,
+                Some(_) if self.is_in_vain(session, upstream) => {
+                    Err(not_ready(&self.upstreams, upstream))
+                }
+                Some(wait) => {
+                    let opened = tokio::time::timeout(wait, self.open_aside(link)).await;
+                    opened.unwrap_or_else(|_| Err(not_ready(&self.upstreams, upstream)))
+                }
             }
         };
-        self.declarations.learn(key, &declared);
-        Ok(declared)
+        self.known_or(session, upstream, open).await
     }
 
     /// Declaration of the only upstream of an endpoint, without the shortcut for stuck upstreams: a merged
@@ -171,12 +167,22 @@ impl SessionLinks {
         session: &Arc<Session>,
         upstream: &Arc<str>,
     ) -> Result<Arc<ServerDeclaration>, Fault> {
+        let open = |link| self.open_aside(link);
+        self.known_or(session, upstream, open).await
+    }
+
+    /// The declaration that is kept for this session, or that of its own link, which `open` opens.
+    async fn known_or<F: Future<Output = Result<Arc<ServerDeclaration>, Fault>>>(
+        &self,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        open: impl FnOnce(Arc<dyn UpstreamLink>) -> F,
+    ) -> Result<Arc<ServerDeclaration>, Fault> {
         let key = self.knowledge_key(session, upstream);
         if let Some(known) = self.declarations.get(&key) {
             return Ok(known);
         }
-        let link = self.link(session, upstream)?;
-        let declared = self.open_aside(link).await?;
+        let declared = open(self.link(session, upstream)?).await?;
         self.declarations.learn(key, &declared);
         Ok(declared)
     }

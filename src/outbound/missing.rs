@@ -1,4 +1,4 @@
-//! What is said of an upstream that is not there.
+//! Faults and notes about an upstream that does not answer.
 
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};

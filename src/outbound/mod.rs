@@ -1,5 +1,5 @@
-//! A session's way to its upstreams, as far as every request shares it: where a request goes and how an endpoint shows
-//! that upstream, the link and the declaration of the upstream, the decision with its audit record, and why there is
+//! The parts of a session's way to its upstreams that every request shares: where a request goes and how an endpoint
+//! shows that upstream, the link and the declaration of the upstream, the decision with its audit record, and why there is
 //! no reply. `catalog`, `tasks` and `relay` stand above and are handed these parts.
 
 mod audited_policy;
@@ -18,7 +18,7 @@ mod unknown_methods;
 mod view;
 
 pub(crate) use audited_policy::{AuditedPolicy, outcome};
-pub(crate) use client_error::{given_cursor, invalid, refused, unknown_method};
+pub(crate) use client_error::{given_cursor, invalid, refused, required_text, unknown_method};
 pub(crate) use edit_depth::EditDepth;
 pub(crate) use extension_methods::{
     check_anybody_logs, check_anybody_provides, check_declared, check_extension, check_provided,

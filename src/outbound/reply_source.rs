@@ -1,4 +1,4 @@
-//! `ReplySource`: where a reply comes from, as far as its client sees it.
+//! `ReplySource`: the origin of a reply, as the client sees it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,7 +67,7 @@ impl ReplySources {
 }
 
 impl ReplySource {
-    /// What the upstream declared, once it is open.
+    /// The declaration of the upstream, once its link is open.
     pub(crate) fn declared(&self) -> Option<&ServerDeclaration> {
         self.declared.as_deref()
     }

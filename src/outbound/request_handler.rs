@@ -1,4 +1,4 @@
-//! `RequestHandler`: what answers a request, for those who make one themselves.
+//! `RequestHandler`: answers a request; for parts below `relay` that make requests themselves.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! `UpstreamTarget`: one upstream, and the request rewritten for it; the last step of the spine sends it.
+//! `UpstreamTarget`: one upstream and the rewritten request; the last step of the spine sends it.
 
 use std::sync::Arc;
 
@@ -30,6 +30,24 @@ pub(crate) struct UpstreamTarget {
 }
 
 impl UpstreamTarget {
+    /// The target of a request about one tool, prompt, resource or task: `shown` to the client, `name` in `request`.
+    pub(crate) fn naming(
+        upstream: Arc<str>,
+        view: EndpointView,
+        (shown, name): (String, String),
+        request: Message,
+    ) -> Self {
+        Self {
+            upstream,
+            name: Some(name),
+            shown: Some(shown),
+            page: None,
+            request: Some(request),
+            view,
+            home: None,
+        }
+    }
+
     /// Sends the request as its upstream may see it.
     ///
     /// # Errors
@@ -48,7 +66,7 @@ impl UpstreamTarget {
     /// The request in the words of its upstream's revision.
     ///
     /// # Errors
-    /// It cannot be said there.
+    /// The revision cannot express the request.
     pub(crate) fn request_for(
         &self,
         link: &dyn UpstreamLink,

@@ -132,10 +132,6 @@ struct ShownLink {
 }
 
 impl DownstreamLink for ShownLink {
-    fn capabilities(&self) -> &ClientCapabilities {
-        self.inner.capabilities()
-    }
-
     fn notify(&self, notice: Notice) {
         // A legacy upstream logs for everybody; a modern client gets what this call asked for
         // (SPEC C-20).

@@ -13,8 +13,6 @@ pub const INTERNAL_ERROR: i64 = -32603;
 
 /// Legacy: no such resource. Spec: SPEC C-51.
 pub const RESOURCE_NOT_FOUND: i64 = -32002;
-/// Legacy: the user refused a sampling request. Spec: SPEC C-70.
-pub const REFUSED_BY_USER: i64 = -1;
 /// 2025-11-25 only: URLs must be visited first. Spec: SPEC C-83.
 pub const URL_ELICITATION_REQUIRED: i64 = -32042;
 

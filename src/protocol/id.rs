@@ -32,15 +32,6 @@ impl RequestId {
             Err(_) => IdForm::Large(json_text.into()),
         }))
     }
-
-    /// The id as a number, when it is one of at most 64 bits.
-    #[must_use]
-    pub fn as_i64(&self) -> Option<i64> {
-        match self.0 {
-            IdForm::Small(number) => Some(number),
-            IdForm::Large(_) | IdForm::Text(_) => None,
-        }
-    }
 }
 
 impl From<i64> for RequestId {

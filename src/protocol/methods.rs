@@ -23,6 +23,8 @@ pub enum UpstreamParam {
     Prompt,
     /// `params.uri`, a resource.
     Resource,
+    /// `params.uri`, a skill.
+    Skill,
     /// `params.ref`, a prompt, a resource or a template.
     Reference,
     /// `params.taskId`, a task.
@@ -35,9 +37,21 @@ impl UpstreamParam {
     pub fn param(self) -> &'static str {
         match self {
             Self::Tool | Self::Prompt => "name",
-            Self::Resource => "uri",
+            Self::Resource | Self::Skill => "uri",
             Self::Reference => "ref",
             Self::Task => "taskId",
+        }
+    }
+
+    /// The list that this parameter names an item of; `None` for a reference, which has several kinds, and for a task.
+    #[must_use]
+    pub fn list(self) -> Option<ListKind> {
+        match self {
+            Self::Tool => Some(ListKind::Tools),
+            Self::Prompt => Some(ListKind::Prompts),
+            Self::Resource => Some(ListKind::Resources),
+            Self::Skill => Some(ListKind::Skills),
+            Self::Reference | Self::Task => None,
         }
     }
 }
@@ -146,7 +160,7 @@ pub struct MethodRow {
     pub name: &'static str,
     /// The direction.
     pub direction: Direction,
-    /// The parameter that routes a request on a merged endpoint.
+    /// The parameter that names what the request is about, and with it the upstream on a merged endpoint.
     pub target: Option<UpstreamParam>,
     /// The list requested by the method.
     pub list: Option<ListKind>,
@@ -337,7 +351,7 @@ pub const TABLE: &[MethodRow] = &[
         .list(ListKind::Skills)
         .needs(NeededCapability::Skills),
     MethodRow::new("skills/get", ToServer)
-        .target(UpstreamParam::Resource)
+        .target(UpstreamParam::Skill)
         .needs(NeededCapability::Skills),
     MethodRow::new("resources/directory/read", ToServer)
         .target(UpstreamParam::Resource)

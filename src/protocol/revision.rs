@@ -100,18 +100,6 @@ impl Revision {
         self == Self::V2024_11_05 && peer == self
     }
 
-    /// Whether clients name the revision in a header after `initialize`. Spec: SPEC T-60.
-    #[must_use]
-    pub fn has_version_header(self) -> bool {
-        self >= Self::V2025_06_18
-    }
-
-    /// Whether there is Streamable HTTP; before, there was HTTP+SSE.
-    #[must_use]
-    pub fn has_streamable_http(self) -> bool {
-        self >= Self::V2025_03_26
-    }
-
     /// Whether `completions` is a capability that servers declare. Spec: SPEC C-30.
     #[must_use]
     pub fn has_completions_capability(self) -> bool {

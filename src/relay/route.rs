@@ -1,5 +1,6 @@
 //! Routes a request: to the gateway itself, one upstream, or all upstreams. Spec: BRIDGING §2.2, §4.1.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::call::{Call, LogLevel, Reply};
@@ -7,7 +8,7 @@ use crate::catalog::{Catalog, odd};
 use crate::fault::Fault;
 use crate::outbound::{
     EMPTY, EditDepth, EndpointView, SessionLinks, UpstreamTarget, check_anybody_logs,
-    check_extension, given_cursor, invalid, unknown_method,
+    check_extension, given_cursor, invalid, required_text, unknown_method,
 };
 use crate::protocol::methods::{self, ListKind, MethodRow};
 use crate::session::Session;
@@ -108,21 +109,11 @@ impl Router {
         let message = &call.message;
         let upstream = call.endpoint.upstreams.first().map(Arc::clone);
         let upstream = upstream.ok_or_else(|| invalid("this endpoint shows no upstream"))?;
-        let named = match message.method() {
-            Some("tools/call" | "prompts/get") => "name",
-            Some(
-                "resources/read"
-                | "resources/subscribe"
-                | "resources/unsubscribe"
-                | "skills/get"
-                | "resources/directory/read",
-            ) => "uri",
-            _ => "",
-        };
-        let name = message.param_str(named).map(std::borrow::Cow::into_owned);
-        if name.is_none() && !named.is_empty() {
-            return Err(invalid(format!("params.{named} must be a string")));
-        }
+        let named = known.and_then(|known| known.target);
+        let name = named
+            .filter(|named| named.list().is_some())
+            .map(|named| required_text(message, named.param()).map(Cow::into_owned))
+            .transpose()?;
         let is_paged = known.is_some_and(MethodRow::is_paged);
         let cursor = if is_paged {
             self.catalog.cursors.opened(call, &upstream)?

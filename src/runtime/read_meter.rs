@@ -2,12 +2,11 @@
 //! count is not visible.
 
 use std::io;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use super::observed_stream::{ObservedStream, StreamObserver};
 
 /// Bytes that one socket has read since its last whole message.
 #[derive(Debug)]
@@ -21,11 +20,11 @@ pub struct ReadMeter {
 }
 
 /// A stream whose reads are counted, and held back at a bound.
+pub type MeteredStream<S> = ObservedStream<S, MeteredReads>;
+
+/// Counts reads with a [`ReadMeter`].
 #[derive(Debug)]
-pub struct MeteredStream<S> {
-    stream: S,
-    meter: Arc<ReadMeter>,
-}
+pub struct MeteredReads(Arc<ReadMeter>);
 
 impl ReadMeter {
     /// Counts from zero, and lets `allowed` bytes be read.
@@ -74,53 +73,38 @@ impl ReadMeter {
     }
 }
 
-impl<S> MeteredStream<S> {
-    /// Reads from `stream`, counted by `meter`.
-    pub fn new(stream: S, meter: Arc<ReadMeter>) -> Self {
-        Self { stream, meter }
+impl MeteredReads {
+    /// Reads are counted by `meter`.
+    #[must_use]
+    pub fn by(meter: Arc<ReadMeter>) -> Self {
+        Self(meter)
     }
 
     /// Stops holding back: further bytes are discarded, not kept.
     pub fn release(&self) {
-        self.meter.allow(usize::MAX);
+        self.0.allow(usize::MAX);
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for MeteredStream<S> {
+impl StreamObserver for MeteredReads {
     /// Registers no waker while holding back: the polling task checks [`ReadMeter::was_held_back`], and polls again
     /// once the budget has room.
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.meter.read() >= self.meter.allowed() {
-            self.meter.is_held_back.store(true, Ordering::Relaxed);
-            return Poll::Pending;
+    fn poll_read_ready(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        if self.0.read() < self.0.allowed() {
+            return Poll::Ready(());
         }
-        let before = buf.filled().len();
-        let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let read = buf.filled().len().saturating_sub(before);
-        self.meter.read.fetch_add(read, Ordering::Relaxed);
+        self.0.is_held_back.store(true, Ordering::Relaxed);
+        Poll::Pending
+    }
+
+    fn on_read(
+        &mut self,
+        _cx: &mut Context<'_>,
+        bytes: usize,
+        outcome: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        self.0.read.fetch_add(bytes, Ordering::Relaxed);
         outcome
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for MeteredStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 
@@ -134,7 +118,7 @@ mod tests {
     async fn reads_are_held_back_at_the_bound() {
         let (ours, mut theirs) = tokio::io::duplex(1024);
         let meter = ReadMeter::new(100);
-        let mut metered = MeteredStream::new(ours, Arc::clone(&meter));
+        let mut metered = MeteredStream::new(ours, MeteredReads::by(Arc::clone(&meter)));
         theirs.write_all(&[0; 300]).await.unwrap();
         let mut some = [0; 60];
         metered.read_exact(&mut some).await.unwrap();

@@ -7,11 +7,11 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll};
 
-/// How much one task reads at a time, bytes; the read that exceeds it is the last one. At 1 GB/s this is a tenth of a
+/// Bytes that one task reads per turn; the read that exceeds the quantum ends the turn. At 1 GB/s this is a tenth of a
 /// millisecond.
 pub const QUANTUM: usize = 64 << 10;
 
-/// The bytes that one reader has read since it last yielded.
+/// Bytes that one reader has read since its last yield.
 #[derive(Debug, Default)]
 pub struct ReadQuantum(u32);
 

@@ -14,7 +14,7 @@ use crate::call::{
     ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, LogLevel, Notice,
     ProgressBatch,
 };
-use crate::protocol::{RequestId, Revision};
+use crate::protocol::RequestId;
 
 /// Orders calls and streams by age, over all sessions.
 static ORDER: AtomicU64 = AtomicU64::new(0);
@@ -220,7 +220,7 @@ impl DownstreamLink for LegacyClientLink {
 
     fn hang_up(&self, retry: Option<Duration>) {
         // Older clients cannot resume a stream that was closed early. Spec: SPEC T-28.
-        if self.session.revision >= Revision::V2025_11_25 && !self.response_stream.is_shared {
+        if self.session.revision.has_priming_event() && !self.response_stream.is_shared {
             self.open().hang_up(retry);
         }
     }

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::lock;
 use crate::protocol::methods::ListKind;
 use crate::store::lists::CachedPage;
+use crate::sync::on_drop::OnDrop;
 
 /// Pages remembered per upstream.
 const MAX_PAGES: usize = 400;
@@ -54,19 +55,6 @@ pub struct CurrentPage {
     /// Whether the caller has to recheck the page beside answering: it is older than `CachedPage::fresh`.
     /// `true` once per page.
     pub is_due: bool,
-}
-
-/// A tool call that runs at its upstream, until this is dropped.
-#[derive(Debug)]
-pub struct RunningCall<'a> {
-    lists: &'a ListValidity,
-    upstream: &'a Arc<str>,
-}
-
-impl Drop for RunningCall<'_> {
-    fn drop(&mut self) {
-        self.lists.called(self.upstream);
-    }
 }
 
 impl UpstreamLists {
@@ -287,12 +275,9 @@ impl ListValidity {
     /// Notes that a tool of the upstream is called, from now until the guard is dropped: meanwhile what the upstream
     /// lists may change without notice, so that an unannounced list is not believed. Not begun before the gateway's
     /// own look at the tool's declaration, which then could use no list of another session.
-    pub fn calling<'a>(&'a self, upstream: &'a Arc<str>) -> RunningCall<'a> {
+    pub fn calling<'a>(&'a self, upstream: &'a Arc<str>) -> OnDrop<impl FnOnce() + use<'a>> {
         self.called(upstream);
-        RunningCall {
-            lists: self,
-            upstream,
-        }
+        OnDrop::new(|| self.called(upstream))
     }
 
     /// The upstream said that its `what` (`tools`, `prompts`, `resources`) changed.

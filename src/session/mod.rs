@@ -53,7 +53,7 @@ pub use implicit_session::{
 };
 pub use levels::SessionLevels;
 pub use link::{LegacyClientLink, ResponseStream};
-pub use list_validity::{ListValidity, RunningCall};
+pub use list_validity::ListValidity;
 pub use notifications::HeldNotifications;
 pub use opening::OpeningSession;
 pub use questions::{SentRequests, reply_of};

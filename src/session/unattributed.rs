@@ -3,7 +3,7 @@
 //! Spec: SPEC T-21, C-10; BRIDGING §2.3; DESIGN §6.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
 use futures_util::future::select_all;
 use tokio::time::{Duration, Instant, sleep_until, timeout};
@@ -11,6 +11,7 @@ use tokio::time::{Duration, Instant, sleep_until, timeout};
 use super::questions::SentRequest;
 use super::{LegacyClientLink, Session};
 use crate::call::{InputOutcome, InputRequest};
+use crate::sync::on_drop::OnDrop;
 use crate::telemetry::metrics::COUNTERS;
 
 /// How long a question waits for its answer before its stream is doubted, and again after that. Half of it
@@ -25,22 +26,6 @@ enum QuestionStream {
     Get(u64),
     /// The stream of a running call.
     Call(Arc<LegacyClientLink>),
-}
-
-/// Counts a question that waits for a stream.
-struct StreamWaiter<'a>(&'a AtomicUsize);
-
-impl<'a> StreamWaiter<'a> {
-    fn begin(questions: &'a AtomicUsize) -> Self {
-        questions.fetch_add(1, Ordering::Relaxed);
-        Self(questions)
-    }
-}
-
-impl Drop for StreamWaiter<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Session {
@@ -113,7 +98,11 @@ impl Session {
         upstream: &str,
         question: &InputRequest,
     ) -> (QuestionStream, SentRequest<'_>) {
-        let _waiting = StreamWaiter::begin(&self.undelivered.questions);
+        let waiting = &self.undelivered.questions;
+        waiting.fetch_add(1, Ordering::Relaxed);
+        let _waits = OnDrop::new(|| {
+            waiting.fetch_sub(1, Ordering::Relaxed);
+        });
         loop {
             let changed = self.changed.notified();
             // Pairs with `routed`: either the call that begins now is seen here, or it tells of itself.

@@ -92,7 +92,7 @@ pub trait EventStore: Send + Sync + std::fmt::Debug {
     }
 
     /// Fetches events after `seq` that another process has logged, so that `after` finds them, and
-    /// returns the newest position of the stream; `None` if this process has them all. Dropping the future
+    /// returns the newest position of the stream; `None` if this process has every event. Dropping the future
     /// abandons the fetch.
     fn recall(&self, _at: StreamKey, _seq: u64) -> Option<BoxFuture<'_, u64>> {
         None

@@ -6,11 +6,17 @@ use std::hash::Hash;
 
 /// A count for each key. Who holds nothing takes no room.
 #[derive(Debug)]
-pub struct KeyedCounter<K>(HashMap<K, usize>);
+pub struct KeyedCounter<K> {
+    counts: HashMap<K, usize>,
+    total: usize,
+}
 
 impl<K> Default for KeyedCounter<K> {
     fn default() -> Self {
-        Self(HashMap::new())
+        Self {
+            counts: HashMap::new(),
+            total: 0,
+        }
     }
 }
 
@@ -21,12 +27,13 @@ impl<K: Eq + Hash> KeyedCounter<K> {
     where
         K: Borrow<Q>,
     {
-        self.0.get(key).copied().unwrap_or_default()
+        self.counts.get(key).copied().unwrap_or_default()
     }
 
     /// `key` holds one more.
     pub fn add(&mut self, key: K) {
-        *self.0.entry(key).or_default() += 1;
+        *self.counts.entry(key).or_default() += 1;
+        self.total += 1;
     }
 
     /// `key` holds one less; nothing when it holds none.
@@ -34,10 +41,11 @@ impl<K: Eq + Hash> KeyedCounter<K> {
     where
         K: Borrow<Q>,
     {
-        if let Some(count) = self.0.get_mut(key) {
+        if let Some(count) = self.counts.get_mut(key) {
             *count -= 1;
+            self.total -= 1;
             if *count == 0 {
-                self.0.remove(key);
+                self.counts.remove(key);
             }
         }
     }
@@ -45,7 +53,13 @@ impl<K: Eq + Hash> KeyedCounter<K> {
     /// How many hold anything.
     #[must_use]
     pub fn holders(&self) -> usize {
-        self.0.len()
+        self.counts.len()
+    }
+
+    /// How many all hold together.
+    #[must_use]
+    pub fn total(&self) -> usize {
+        self.total
     }
 }
 
@@ -60,10 +74,12 @@ mod tests {
         tally.add("a");
         tally.add("b");
         assert_eq!((tally.of("a"), tally.of("b"), tally.of("c")), (2, 1, 0));
+        assert_eq!(tally.total(), 3);
         tally.remove("a");
         assert_eq!((tally.of("a"), tally.holders()), (1, 2));
         tally.remove("a");
         tally.remove("a");
         assert_eq!((tally.of("a"), tally.holders()), (0, 1));
+        assert_eq!(tally.total(), 1);
     }
 }

@@ -3,5 +3,6 @@
 pub mod desired;
 pub mod fair_permits;
 pub mod keyed_counter;
+pub mod on_drop;
 pub mod shared_failure;
 pub mod single_flight;

@@ -67,6 +67,37 @@ impl<K: Eq + Hash + Clone, V> SingleFlight<K, V> {
     }
 }
 
+impl<K: Eq + Hash + Clone, V: Clone> SingleFlight<K, V> {
+    /// The result of the flight for `key`; `request` runs only if no other caller leads.
+    ///
+    /// # Cancel safety
+    /// When the leader is dropped, one of the callers that wait makes its own request.
+    pub async fn share(&self, key: K, request: impl Future<Output = V>) -> V {
+        loop {
+            match self.join(key.clone()) {
+                Joined::Lead(leader) => {
+                    let value = request.await;
+                    leader.complete(value.clone());
+                    return value;
+                }
+                Joined::Join(follower) => {
+                    if let Some(value) = follower.result().await {
+                        return value;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<K, V> SingleFlight<K, V> {
+    /// The number of flights under way.
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+}
+
 impl<K: Eq + Hash, V> Leader<K, V> {
     /// Publishes the result to all joiners.
     pub fn complete(self, value: V) {
@@ -120,6 +151,27 @@ mod tests {
         assert_eq!(second.result().await, Some(7));
         // Nothing is kept.
         drop(lead(&flights));
+    }
+
+    #[tokio::test]
+    async fn callers_share_the_request_of_the_first_that_stays() {
+        let flights = SingleFlight::default();
+        let mut first = Box::pin(flights.share("k", std::future::pending()));
+        let answer = async {
+            tokio::task::yield_now().await;
+            7
+        };
+        let mut second = Box::pin(flights.share("k", answer));
+        let mut third = Box::pin(flights.share("k", std::future::ready(8)));
+        assert!(futures_util::poll!(&mut first).is_pending());
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert!(futures_util::poll!(&mut third).is_pending());
+        // The first caller leads, and leaves while the others wait.
+        drop(first);
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert!(futures_util::poll!(&mut third).is_pending());
+        assert_eq!((second.await, third.await), (7, 7));
+        assert_eq!(flights.len(), 0);
     }
 
     #[tokio::test]

@@ -6,10 +6,9 @@ use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::request::request;
-use crate::call::{Call, Reply, UpstreamLink};
+use super::remote_task::{RemoteTask, task_request};
+use crate::call::{Call, UpstreamLink};
 use crate::cause::chain;
-use crate::fault::Fault;
 use crate::outbound::InternalCall;
 use crate::runtime::lifecycle::TaskSpawner;
 
@@ -46,23 +45,18 @@ impl CancelOnDrop {
         }
     }
 
-    pub(super) fn call(&self) -> &Call {
-        &self.call
-    }
-
     /// Its upstream is done with it: there is nothing left to cancel.
     pub(super) fn over(mut self) {
         self.is_over = true;
     }
 
-    /// Sends a request about the task; `more` are further members of its parameters, each with a
-    /// comma before it.
-    ///
-    /// # Cancel safety
-    /// Dropping the future cancels the request, not the task.
-    pub(super) async fn send(&self, method: &str, more: &str) -> Result<Reply, Fault> {
-        let request = request(method, &self.id, more)?;
-        self.link.call(&request, &self.call).await
+    /// The task at its upstream.
+    pub(super) fn remote(&self) -> RemoteTask<'_> {
+        RemoteTask {
+            link: &*self.link,
+            call: &self.call,
+            id: &self.id,
+        }
     }
 }
 
@@ -71,7 +65,7 @@ impl Drop for CancelOnDrop {
         if self.is_over {
             return;
         }
-        let Ok(request) = request("tasks/cancel", &self.id, "") else {
+        let Ok(request) = task_request("tasks/cancel", &self.id, "") else {
             return;
         };
         let link = Arc::clone(&self.link);

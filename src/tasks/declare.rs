@@ -3,11 +3,7 @@
 
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-
-use crate::call::{
-    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice, Reply,
-};
+use crate::call::{Call, ClientCapabilities, DownstreamLink, Reply};
 use crate::protocol::error_codes::MISSING_CLIENT_CAPABILITY;
 use crate::protocol::{extensions, json};
 use crate::translate::project;
@@ -57,14 +53,6 @@ pub(crate) fn would_help(reply: &Reply, call: &Call) -> bool {
 impl DownstreamLink for TaskDeclaringLink {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.capabilities
-    }
-
-    fn notify(&self, notice: Notice) {
-        self.inner.notify(notice);
-    }
-
-    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
-        self.inner.ask(round)
     }
 
     fn behind(&self) -> Option<&dyn DownstreamLink> {

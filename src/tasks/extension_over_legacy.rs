@@ -7,15 +7,14 @@ use tokio_util::sync::CancellationToken;
 
 use super::extension_passthrough::TaskHandles;
 use super::pending_input::{PendingInput, PendingInputs, TaskKey};
-use super::request::request;
-use super::task_request::TaskRequest;
+use super::remote_task::{RemoteTask, task_request};
+use super::request::TaskRequest;
 use super::wait::unmarked;
-use crate::call::{Call, InputRequest, Reply, UpstreamLink};
+use crate::call::{Call, InputRequest, Reply};
 use crate::fault::{Fault, FaultKind};
-use crate::outbound::{EndpointView, ReplySource, ReplySources, UpstreamTarget, invalid};
+use crate::outbound::{EndpointView, ReplySource, ReplySources, invalid};
 use crate::protocol::{Message, json, rpc};
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::session::Session;
 use crate::translate::mapping;
 use crate::translate::project::RevisionProjection;
 use crate::translate::task::convert::{ShownTask, task};
@@ -32,27 +31,6 @@ pub(crate) struct ExtensionOverLegacy {
 }
 
 impl ExtensionOverLegacy {
-    pub(super) fn request<'a>(&'a self, request: TaskRequest<'a>) -> BridgedRequest<'a> {
-        BridgedRequest {
-            tasks: self,
-            link: request.link,
-            call: request.call,
-            session: request.session,
-            target: request.target,
-        }
-    }
-}
-
-/// A request about a legacy task, on its way.
-pub(super) struct BridgedRequest<'a> {
-    tasks: &'a ExtensionOverLegacy,
-    link: &'a Arc<dyn UpstreamLink>,
-    call: &'a Call,
-    session: &'a Arc<Session>,
-    target: &'a UpstreamTarget,
-}
-
-impl BridgedRequest<'_> {
     /// Answers `tasks/get`, `tasks/update` or `tasks/cancel`. An error of the upstream is the
     /// upstream's own.
     ///
@@ -61,28 +39,38 @@ impl BridgedRequest<'_> {
     ///
     /// # Cancel safety
     /// Dropping the future leaves the task as it is.
-    pub(super) async fn answer(&self) -> Result<Reply, Fault> {
-        match self.call.message.method() {
-            Some("tasks/update") => self.update().await,
-            Some("tasks/cancel") => self.cancel().await,
-            _ => self.get().await,
+    pub(super) async fn answer(&self, about: TaskRequest<'_>) -> Result<Reply, Fault> {
+        let request = BridgedRequest { tasks: self, about };
+        match about.call.message.method() {
+            Some("tasks/update") => request.update().await,
+            Some("tasks/cancel") => request.cancel().await,
+            _ => request.get().await,
         }
     }
 
     /// The reply that begins a task, for its client.
-    pub(super) fn begun(&self, state: &UpstreamTask<'_>) -> Result<Reply, Fault> {
-        let upstream = &self.target.upstream;
-        let home = Some(self.session.key());
-        let handle = self
-            .tasks
-            .handles
-            .seal(self.call, upstream, &state.id, home)?;
+    pub(super) fn begun(
+        &self,
+        about: TaskRequest<'_>,
+        state: &UpstreamTask<'_>,
+    ) -> Result<Reply, Fault> {
+        let (call, upstream) = (about.call, &about.target.upstream);
+        let home = Some(about.session.key());
+        let handle = self.handles.seal(call, upstream, &state.id, home)?;
         let text = task(state, &handle, &ShownTask::Bare);
-        let source = self.source();
-        let text = RevisionProjection::begun(text, &source.origin(self.call));
+        let source = BridgedRequest { tasks: self, about }.source();
+        let text = RevisionProjection::begun(text, &source.origin(call));
         Ok(Reply::Result(text.into()))
     }
+}
 
+/// A request about a legacy task, on its way.
+struct BridgedRequest<'a> {
+    tasks: &'a ExtensionOverLegacy,
+    about: TaskRequest<'a>,
+}
+
+impl BridgedRequest<'_> {
     async fn get(&self) -> Result<Reply, Fault> {
         let reply = self.send("tasks/get").await?;
         if reply.error().is_some() {
@@ -110,14 +98,14 @@ impl BridgedRequest<'_> {
     async fn questions(&self) -> Vec<(String, InputRequest)> {
         let key = self.key();
         let desks = &self.tasks.desks;
-        let owner = self.session.owner();
-        if let Some(client) = desks.open(&key, owner, &self.session.capabilities) {
+        let owner = self.about.session.owner();
+        if let Some(client) = desks.open(&key, owner, &self.about.session.capabilities) {
             let desk = Arc::clone(&client.desk);
             let shown = self.asking(&desk);
-            let Ok(request) = request("tasks/result", &key.2, "") else {
+            let Ok(request) = task_request("tasks/result", &key.2, "") else {
                 return Vec::new();
             };
-            let link = Arc::clone(self.link);
+            let link = Arc::clone(self.about.link);
             self.tasks.spawner.spawn_service(async move {
                 // Its result is asked for again when the task is over.
                 drop(link.call(&request, &shown).await);
@@ -134,19 +122,19 @@ impl BridgedRequest<'_> {
         let call = Call {
             link: Arc::clone(desk) as _,
             cancel: CancellationToken::new(),
-            ..self.call.clone()
+            ..self.about.call.clone()
         };
-        let declared = self.link.declared();
+        let declared = self.about.link.declared();
         let revision = declared.as_ref().map(|declared| declared.revision);
         let projection = RevisionProjection::of(revision, call.revision);
-        match self.target.view.link(&call, projection, declared) {
+        match self.about.target.view.link(&call, projection, declared) {
             Some(link) => Call { link, ..call },
             None => call,
         }
     }
 
     async fn update(&self) -> Result<Reply, Fault> {
-        let responses = self.call.message.param("inputResponses");
+        let responses = self.about.call.message.param("inputResponses");
         let responses = responses
             .and_then(|text| json::members(text).ok())
             .ok_or_else(|| invalid("params.inputResponses must be an object"))?;
@@ -180,16 +168,16 @@ impl BridgedRequest<'_> {
     }
 
     async fn send(&self, method: &str) -> Result<Reply, Fault> {
-        let id = self.target.name.as_deref().unwrap_or_default();
-        let request = request(method, id, "")?;
-        self.link.call(&request, self.call).await
+        let id = self.about.target.name.as_deref().unwrap_or_default();
+        let (link, call) = (&**self.about.link, self.about.call);
+        RemoteTask { link, call, id }.send(method, "").await
     }
 
     /// A task as its client may see it.
     fn show(&self, state: &UpstreamTask<'_>, shown: &ShownTask<'_>) -> Result<Reply, Fault> {
-        let handle = self.target.shown.as_deref().unwrap_or_default();
+        let handle = self.about.target.shown.as_deref().unwrap_or_default();
         let mut text = task(state, handle, shown);
-        if let EndpointView::Merged(prefix) = &self.target.view {
+        if let EndpointView::Merged(prefix) = &self.about.target.view {
             let message = rpc::response(0, "result", &text);
             let message = Message::parse(message.into(), json::MAX_DEPTH);
             let message = message.map_err(|error| self.unusable().caused_by(error))?;
@@ -205,24 +193,30 @@ impl BridgedRequest<'_> {
 
     fn authored(&self, text: String) -> Reply {
         let source = self.source();
-        let text = source.projection.authored(text, &source.origin(self.call));
+        let text = source
+            .projection
+            .authored(text, &source.origin(self.about.call));
         Reply::Result(text.into())
     }
 
     fn source(&self) -> ReplySource {
-        let declared = self.link.declared();
+        let declared = self.about.link.declared();
         self.tasks
             .sources
-            .of(self.call, declared, &self.target.view)
+            .of(self.about.call, declared, &self.about.target.view)
     }
 
     fn key(&self) -> TaskKey {
-        let task = self.target.name.clone().unwrap_or_default();
-        (self.session.key(), Arc::clone(&self.target.upstream), task)
+        let task = self.about.target.name.clone().unwrap_or_default();
+        (
+            self.about.session.key(),
+            Arc::clone(&self.about.target.upstream),
+            task,
+        )
     }
 
     fn unusable(&self) -> Fault {
-        let upstream = &self.target.upstream;
+        let upstream = &self.about.target.upstream;
         let text = format!("upstream \"{upstream}\" does not say how a task stands");
         Fault::upstream(FaultKind::UpstreamInvalid, text)
     }

@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use super::request::is_task;
+use super::request::{is_task, task_target};
 use super::sealed::SealedTask;
 use crate::call::Call;
 use crate::fault::{Fault, FaultKind};
-use crate::outbound::{EditDepth, SessionLinks, UpstreamTarget, invalid};
+use crate::outbound::{EditDepth, SessionLinks, UpstreamTarget, invalid, required_text};
 use crate::protocol::{Era, Message, input_request_rules, json};
 use crate::seal::{SealPurpose, Sealer};
 use crate::session::{Session, SessionRegistry};
@@ -30,23 +30,12 @@ pub(crate) struct TaskHandles {
 impl TaskHandles {
     /// Where a request about a task goes: to the upstream that runs it.
     pub(super) fn target(&self, call: &Call) -> Result<UpstreamTarget, Fault> {
-        let given = call
-            .message
-            .param_str("taskId")
-            .ok_or_else(|| invalid("params.taskId must be a string"))?;
+        let given = required_text(&call.message, "taskId")?;
         let (upstream, task, home) = self
             .open(call, &given)
             .ok_or_else(|| invalid("there is no such task here"))?;
-        let edited = call.message.edit().param("taskId", json::quote(&task));
-        Ok(UpstreamTarget {
-            request: Some(self.edits.parse(edited.finish())?),
-            page: None,
-            view: self.links.views.of(&call.endpoint, &upstream),
-            shown: Some(given.into_owned()),
-            name: Some(task),
-            home,
-            upstream,
-        })
+        let target = task_target(call, &self.links, self.edits, upstream, &task)?;
+        Ok(UpstreamTarget { home, ..target })
     }
 
     /// A result with the id of its task as the client may know it.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use tokio::sync::{mpsc, watch};
 
 use super::polling::{PollPace, SHORTEST};
-use super::request::request;
+use super::remote_task::task_request;
 use super::wait::is_passing;
 use crate::call::{Call, Principal};
 use crate::outbound::{RelayFailure, RequestHandler, own_call};
@@ -146,7 +146,7 @@ async fn look(
 
 /// The gateway's own request for the state of a task.
 pub(super) fn asking(principal: &Arc<Principal>, session: &Arc<Session>, id: &str) -> Option<Call> {
-    let message = request("tasks/get", id, "").ok()?;
+    let message = task_request("tasks/get", id, "").ok()?;
     let declared = session.capabilities.clone();
     Some(own_call(principal, session, message, declared))
 }

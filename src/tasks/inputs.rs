@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::call::{DownstreamLink, InputOutcome, InputRequest, InputRequests, InputResponse};
+use crate::call::{DownstreamLink, InputOutcome, InputRequest, InputRequests};
 use crate::protocol::input_request_rules;
-use crate::protocol::json::{self, ObjectWriter};
+use crate::protocol::json;
+use crate::translate::input_responses::{PutQuestion, input_responses};
 use crate::translate::task::state::UpstreamTask;
 
 /// Questions that one task may put.
@@ -83,31 +84,12 @@ pub(super) async fn ask(
             return Err("the client cannot be asked in mid-call".to_owned());
         }
     };
-    responses(&methods, &answers)
-}
-
-/// A refused elicitation becomes `"action":"cancel"`; sampling and roots have no equivalent, so they fail.
-fn responses(
-    methods: &[(String, String)],
-    answers: &[(String, InputResponse)],
-) -> Result<String, String> {
-    let mut responses = ObjectWriter::default();
-    for (key, method) in methods {
-        let answer = answers.iter().find(|(known, _)| known == key);
-        let text = match answer.map(|(_, answer)| answer) {
-            // Spec: SPEC C-71.
-            Some(InputResponse::Result(result))
-                if method == "roots/list" && !input_request_rules::are_files(result) =>
-            {
-                return Err("the client's roots are no file: URIs".to_owned());
-            }
-            Some(InputResponse::Result(result)) => String::from_utf8_lossy(result).into_owned(),
-            _ if method == "elicitation/create" => r#"{"action":"cancel"}"#.to_owned(),
-            _ => return Err(format!("the client did not answer {method}")),
-        };
-        responses.member(key, &text);
-    }
-    Ok(responses.finish())
+    let asked = methods.iter().map(|(key, method)| PutQuestion {
+        key,
+        method,
+        what: method.clone(),
+    });
+    input_responses(asked, &answers)
 }
 
 fn question(text: &str) -> Option<InputRequest> {
@@ -165,30 +147,5 @@ mod tests {
         let link = InternalCall::declaring(offered);
         let refused = AskedInputs::default().fresh(&UpstreamTask::read(&task).unwrap(), &*link);
         assert!(refused.unwrap_err().contains("flat"));
-    }
-
-    // SPEC C-71.
-    #[test]
-    fn roots_that_are_no_files_are_no_answer() {
-        let asked = [("k".to_owned(), "roots/list".to_owned())];
-        let given = |uri: &str| {
-            let roots = format!(r#"{{"roots":[{{"uri":"{uri}"}}]}}"#);
-            responses(
-                &asked,
-                &[("k".to_owned(), InputResponse::Result(roots.into()))],
-            )
-        };
-        assert!(given("file:///a").is_ok());
-        assert!(given("https://a.test/").is_err());
-    }
-
-    #[test]
-    fn only_a_form_can_be_left_unanswered() {
-        let of = |method: &str| [("k".to_owned(), method.to_owned())];
-        assert_eq!(
-            responses(&of("elicitation/create"), &[]).unwrap(),
-            r#"{"k":{"action":"cancel"}}"#
-        );
-        assert!(responses(&of("sampling/createMessage"), &[]).is_err());
     }
 }

@@ -9,12 +9,13 @@ use tokio::time::Instant;
 
 use super::forgotten::note_forgotten;
 use super::related_task::{beginning, mark};
-use super::request::{is_task, request};
-use super::task_request::TaskRequest;
+use super::remote_task::RemoteTask;
+use super::request::{TaskRequest, is_task, task_target};
 use crate::call::{Call, Reply, ServerDeclaration};
-use crate::fault::{Fault, FaultKind};
+use crate::fault::Fault;
 use crate::outbound::{
-    AuditedPolicy, EditDepth, SessionLinks, UpstreamTarget, given_cursor, invalid, unknown_method,
+    AuditedPolicy, EditDepth, SessionLinks, UpstreamTarget, given_cursor, invalid, required_text,
+    unknown_method,
 };
 use crate::protocol::error_codes::INVALID_PARAMS;
 use crate::protocol::json::{self, ObjectWriter};
@@ -61,60 +62,31 @@ impl LegacyTasks {
 
     /// Where a request about a task of the session goes: to the upstream that runs it.
     pub(super) fn target(&self, call: &Call, session: &Session) -> Result<UpstreamTarget, Fault> {
-        let given = call
-            .message
-            .param_str("taskId")
-            .ok_or_else(|| invalid("params.taskId must be a string"))?;
-        let task = session.tasks().find(&given);
+        let given = required_text(&call.message, "taskId")?;
         let unknown = || invalid("there is no such task here");
-        let task = task.ok_or_else(unknown)?;
+        let task = session.tasks().find(&given).ok_or_else(unknown)?;
         let TaskSite::There { id, .. } = task.run else {
             return Err(unknown());
         };
-        let edited = call.message.edit().param("taskId", json::quote(&id));
-        Ok(UpstreamTarget {
-            request: Some(self.edits.parse(edited.finish())?),
-            page: None,
-            view: self.links.views.of(&call.endpoint, &task.upstream),
-            shown: Some(given.into_owned()),
-            name: Some(id.as_ref().to_owned()),
-            home: None,
-            upstream: task.upstream,
-        })
+        task_target(call, &self.links, self.edits, task.upstream, &id)
     }
 
     /// The result of a task, which is waited for as long as a call may take: it may be silent for
     /// longer than a call.
     pub(super) async fn result(&self, about: TaskRequest<'_>) -> Result<Reply, Fault> {
-        let TaskRequest {
-            permit,
-            link,
-            call,
-            target,
-            ..
-        } = about;
+        let (link, call, target) = (&**about.link, about.call, about.target);
+        let id = target.name.as_deref().unwrap_or_default();
+        let task = RemoteTask { link, call, id };
         let waiting = async {
             loop {
-                match target.send(permit, &**link, call, self.edits).await {
-                    Err(fault) if fault.kind == FaultKind::UpstreamTimeout => {
-                        let id = target.name.as_deref().unwrap_or_default();
-                        let known = link.call(&request("tasks/get", id, "")?, call).await?;
-                        if known.error().is_some() {
-                            return Err(fault);
-                        }
-                    }
-                    reply => return reply,
+                match target.send(about.permit, link, call, self.edits).await {
+                    Ok(reply) => return Ok(reply),
+                    Err(fault) => task.asks_again(fault).await?,
                 }
             }
         };
         let waited = tokio::time::timeout(about.patience(&self.links), waiting).await;
-        waited.unwrap_or_else(|_| {
-            let text = format!(
-                "the task of upstream \"{}\" did not end in time",
-                target.upstream
-            );
-            Err(Fault::upstream(FaultKind::UpstreamTimeout, text))
-        })
+        waited.unwrap_or_else(|_| Err(about.late()))
     }
 
     /// `tasks/list`: what the session began and its upstreams still know, in one page. Tasks of an
@@ -155,8 +127,12 @@ impl LegacyTasks {
             TaskSite::Here(hosted) => return Some(hosted.shown(&task.handle)),
         };
         let link = self.links.link(session, &task.upstream).ok()?;
-        let request = request("tasks/get", id, "").ok()?;
-        let reply = link.call(&request, call).await.ok()?;
+        let remote = RemoteTask {
+            link: &*link,
+            call,
+            id,
+        };
+        let reply = remote.send("tasks/get", "").await.ok()?;
         let status = note(session.tasks(), &task.handle, "tasks/get", &reply);
         named(reply.result()?, &task.handle, status)
     }

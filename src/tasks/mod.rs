@@ -9,7 +9,8 @@
 //! | extension | `extension_over_legacy` | `extension_passthrough` |
 //!
 //! `tool_call` finds out which of them a call takes, `wait` waits for a task of either design, `related_task` marks
-//! messages with their task, `follow` sends the status of tasks to subscriptions. Spec: SPEC §11; BRIDGING §3.8.
+//! messages with their task, `remote_task` asks an upstream about one, `follow` sends the status of tasks to
+//! subscriptions. Spec: SPEC §11; BRIDGING §3.8.
 
 mod cancel_on_drop;
 mod declare;
@@ -24,10 +25,10 @@ mod legacy_passthrough;
 mod pending_input;
 mod polling;
 mod related_task;
+mod remote_task;
 mod request;
 mod run_to_completion;
 mod sealed;
-mod task_request;
 mod tool_call;
 mod wait;
 
@@ -43,9 +44,8 @@ pub(crate) use self::legacy_passthrough::status;
 use self::pending_input::PendingInputs;
 pub(crate) use self::related_task::{marking, renamed};
 use self::request::concerns_one;
-pub(crate) use self::request::{asks_for_task, is_of_tasks};
+pub(crate) use self::request::{TaskRequest, asks_for_task, is_of_tasks};
 use self::run_to_completion::TaskRunner;
-pub(crate) use self::task_request::TaskRequest;
 use self::tool_call::ToolCalls;
 use crate::call::{Call, Principal, Reply};
 use crate::config::LimitsConfig;
@@ -173,7 +173,7 @@ impl Tasks {
         Ok(TaskRoute::There(self.legacy.target(call, session)?))
     }
 
-    /// Where a request of a modern client goes; `None` if it is not about one task.
+    /// The target of a modern client's request; `None` unless the request concerns one task.
     ///
     /// # Errors
     /// The client has no such task.
@@ -216,7 +216,7 @@ impl Tasks {
         let (call, session, target) = (request.call, request.session, request.target);
         let method = call.message.method().unwrap_or_default();
         let reply = if target.home.is_some() {
-            self.over_legacy.request(request).answer().await
+            self.over_legacy.answer(request).await
         } else if method == "tasks/result" && session.implicit_session().is_none() {
             self.legacy.result(request).await
         } else {

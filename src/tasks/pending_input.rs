@@ -17,6 +17,7 @@ use crate::call::{
 use crate::lock::lock;
 use crate::store::events::SessionKey;
 use crate::sync::keyed_counter::KeyedCounter;
+use crate::sync::on_drop::OnDrop;
 use crate::telemetry::metrics::COUNTERS;
 use crate::translate::answer_validation::is_answered_by;
 
@@ -167,19 +168,6 @@ fn fresh_key() -> String {
     format!("t{}", number())
 }
 
-/// Withdraws the questions of a round when the asking future is dropped.
-struct InputWithdrawal<'a> {
-    desk: &'a PendingInput,
-    round: u64,
-}
-
-impl Drop for InputWithdrawal<'_> {
-    fn drop(&mut self) {
-        let mut questions = lock(&self.desk.questions);
-        questions.retain(|_, open| open.round != self.round);
-    }
-}
-
 impl DownstreamLink for PendingInput {
     fn capabilities(&self) -> &ClientCapabilities {
         &self.capabilities
@@ -192,10 +180,8 @@ impl DownstreamLink for PendingInput {
         Box::pin(async move {
             COUNTERS.questions_asked.add(round.entries.len() as u64);
             let own = number();
-            let _withdraw = InputWithdrawal {
-                desk: self,
-                round: own,
-            };
+            let _withdraw =
+                OnDrop::new(|| lock(&self.questions).retain(|_, open| open.round != own));
             let mut waiting = Vec::with_capacity(round.entries.len());
             for (key, question) in round.entries {
                 let (answer, receiver) = oneshot::channel();

@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 
 use super::request::wanted;
 use crate::call::{
-    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests, Notice,
-    NoticeKind, ProgressBatch,
+    Call, DownstreamLink, InputOutcome, InputRequest, InputRequests, Notice, NoticeKind,
+    ProgressBatch,
 };
 use crate::outbound::UpstreamTarget;
 use crate::protocol::{Message, json, meta};
@@ -34,10 +34,7 @@ pub(crate) fn marking(
     if session.implicit_session().is_some() || !call.revision.has_tasks_capability() {
         return None;
     }
-    let there = || RelatedTasks {
-        session: Arc::clone(session),
-        upstream: Arc::clone(&target.upstream),
-    };
+    let there = || RelatedTasks::of(session, &target.upstream);
     let link: Arc<dyn DownstreamLink> = match &target.shown {
         Some(handle) if call.message.method() == Some("tasks/result") => Arc::new(TaggingLink {
             inner: Arc::clone(&call.link),
@@ -79,10 +76,7 @@ pub(super) fn beginning(
         inner: Arc::clone(link),
         mark: mark(handle),
         is_known: false,
-        there: Some(RelatedTasks {
-            session: Arc::clone(session),
-            upstream: Arc::clone(upstream),
-        }),
+        there: Some(RelatedTasks::of(session, upstream)),
     })
 }
 
@@ -94,6 +88,13 @@ struct RelatedTasks {
 }
 
 impl RelatedTasks {
+    fn of(session: &Arc<Session>, upstream: &Arc<str>) -> Self {
+        Self {
+            session: Arc::clone(session),
+            upstream: Arc::clone(upstream),
+        }
+    }
+
     /// Translates the mark of an upstream to the mark that the client knows (JSON texts); `None` for a task
     /// unknown to the client.
     fn mark_of(&self, theirs: &str) -> Option<String> {
@@ -115,15 +116,21 @@ pub(crate) fn renamed(session: &Session, upstream: &str, notice: Notice) -> Noti
     if notice.kind != NoticeKind::Log || !names_task() {
         return notice;
     }
+    remarked(notice, |_, theirs| match theirs {
+        Some(theirs) => mark_of(session, upstream, theirs).map_or(TagChange::Goes, TagChange::Is),
+        None => TagChange::Stays,
+    })
+}
+
+/// The message with another mark, which `change` derives from its kind and the mark that it has.
+fn remarked(notice: Notice, change: impl FnOnce(&NoticeKind, Option<&str>) -> TagChange) -> Notice {
     let Ok(message) = Message::parse(notice.bytes.clone(), ANY_DEPTH) else {
         return notice;
     };
-    let Some(theirs) = message.meta(meta::RELATED_TASK) else {
-        return notice;
-    };
-    let edit = match mark_of(session, upstream, theirs) {
-        Some(mark) => message.edit().meta(meta::RELATED_TASK, mark),
-        None => message.edit().remove_meta(meta::RELATED_TASK),
+    let edit = match change(&notice.kind, message.meta(meta::RELATED_TASK)) {
+        TagChange::Stays => return notice,
+        TagChange::Is(mark) => message.edit().meta(meta::RELATED_TASK, mark),
+        TagChange::Goes => message.edit().remove_meta(meta::RELATED_TASK),
     };
     Notice {
         bytes: edit.finish(),
@@ -139,10 +146,6 @@ struct RenamingLink {
 }
 
 impl DownstreamLink for RenamingLink {
-    fn capabilities(&self) -> &ClientCapabilities {
-        self.inner.capabilities()
-    }
-
     fn notify(&self, notice: Notice) {
         let notice = renamed(&self.there.session, &self.there.upstream, notice);
         self.inner.notify(notice);
@@ -150,10 +153,6 @@ impl DownstreamLink for RenamingLink {
 
     fn progress(&self, token: &Arc<str>, burst: ProgressBatch) {
         self.inner.progress(token, burst);
-    }
-
-    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
-        self.inner.ask(round)
     }
 
     fn behind(&self) -> Option<&dyn DownstreamLink> {
@@ -210,29 +209,13 @@ impl TaggingLink {
         if !matches!(notice.kind, NoticeKind::Progress { .. } | NoticeKind::Log) {
             return notice;
         }
-        let Ok(message) = Message::parse(notice.bytes.clone(), ANY_DEPTH) else {
-            return notice;
-        };
         let there = self.there.as_ref();
         let mark_of = there.map(|there| |theirs: &str| there.mark_of(theirs));
-        let theirs = message.meta(meta::RELATED_TASK);
-        let edit = match self.change(&notice.kind, theirs, mark_of) {
-            TagChange::Stays => return notice,
-            TagChange::Is(mark) => message.edit().meta(meta::RELATED_TASK, mark),
-            TagChange::Goes => message.edit().remove_meta(meta::RELATED_TASK),
-        };
-        Notice {
-            bytes: edit.finish(),
-            kind: notice.kind,
-        }
+        remarked(notice, |kind, theirs| self.change(kind, theirs, mark_of))
     }
 }
 
 impl DownstreamLink for TaggingLink {
-    fn capabilities(&self) -> &ClientCapabilities {
-        self.inner.capabilities()
-    }
-
     fn notify(&self, notice: Notice) {
         self.inner.notify(self.marked(notice));
     }
@@ -282,6 +265,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::call::ClientCapabilities;
 
     /// A client that records its notifications, also after the reply.
     #[derive(Debug, Clone)]

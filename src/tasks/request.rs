@@ -1,10 +1,17 @@
-//! Requests of tasks: which methods are about them, what of a call asks for one, and the gateway's own requests.
+//! Requests of tasks: which methods are about them, what of a call asks for one, and `TaskRequest`, a request that is or
+//! concerns a task, on its way to its upstream.
 
-use crate::call::Call;
-use crate::fault::Fault;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::call::{Call, Reply, UpstreamLink};
+use crate::fault::{Fault, FaultKind};
+use crate::outbound::{EditDepth, SessionLinks, UpstreamTarget, required_text};
+use crate::policy::Permit;
 use crate::protocol::methods::{self, MethodRow, NeededCapability, UpstreamParam};
-use crate::protocol::{Message, json, rpc};
+use crate::protocol::{Message, json};
 use crate::session::Session;
+use crate::sync::on_drop::OnDrop;
 
 /// Whether a request of `method` is about one task.
 pub(super) fn is_task(method: &str) -> bool {
@@ -34,9 +41,62 @@ pub(super) fn wanted(request: &Message) -> Option<&str> {
     request.param("task").filter(|task| *task != "null")
 }
 
-/// A request about the task `id`; `more` as in [`CancelOnDrop::send`](super::cancel_on_drop::CancelOnDrop::send).
-pub(super) fn request(method: &str, id: &str, more: &str) -> Result<Message, Fault> {
-    let params = format!("{{\"taskId\":{}{more}}}", json::quote(id));
-    let text = rpc::request(0, method, Some(&params));
-    Message::parse(text.into(), json::MAX_DEPTH).map_err(Fault::internal)
+/// The target of a request about a task, which `upstream` runs as `id`.
+///
+/// # Errors
+/// The request names no task, or cannot be rewritten.
+pub(super) fn task_target(
+    call: &Call,
+    links: &SessionLinks,
+    edits: EditDepth,
+    upstream: Arc<str>,
+    id: &str,
+) -> Result<UpstreamTarget, Fault> {
+    let shown = required_text(&call.message, "taskId")?.into_owned();
+    let edited = call.message.edit().param("taskId", json::quote(id));
+    let view = links.views.of(&call.endpoint, &upstream);
+    let request = edits.parse(edited.finish())?;
+    let names = (shown, id.to_owned());
+    Ok(UpstreamTarget::naming(upstream, view, names, request))
+}
+
+/// A request that may become a task, or is about one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TaskRequest<'a> {
+    pub(crate) permit: &'a Permit,
+    pub(crate) link: &'a Arc<dyn UpstreamLink>,
+    pub(crate) call: &'a Call,
+    pub(crate) session: &'a Arc<Session>,
+    pub(crate) target: &'a UpstreamTarget,
+}
+
+impl<'a> TaskRequest<'a> {
+    /// Sends a tool call. Until its reply is there, what its upstream lists may change.
+    ///
+    /// # Errors
+    /// The upstream did not answer.
+    pub(super) async fn run(&self, edits: EditDepth) -> Result<Reply, Fault> {
+        let _called = self.running();
+        let link = &**self.link;
+        self.target.send(self.permit, link, self.call, edits).await
+    }
+
+    /// The note that the call runs at its upstream, until it is dropped.
+    pub(super) fn running(&self) -> OnDrop<impl FnOnce() + use<'a>> {
+        let lists = self.session.list_validity();
+        lists.calling(&self.target.upstream)
+    }
+
+    /// How long a task may take.
+    pub(super) fn patience(&self, links: &SessionLinks) -> Duration {
+        let settings = links.upstreams.settings(&self.target.upstream);
+        settings.map_or(Duration::ZERO, |settings| settings.total_timeout)
+    }
+
+    /// Why a task is given up that takes longer.
+    pub(super) fn late(&self) -> Fault {
+        let upstream = &self.target.upstream;
+        let text = format!("the task of upstream \"{upstream}\" did not end in time");
+        Fault::upstream(FaultKind::UpstreamTimeout, text)
+    }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::cancel_on_drop::CancelOnDrop;
 use super::polling::PollPace;
-use super::task_request::TaskRequest;
+use super::request::TaskRequest;
 use super::wait::{TaskWait, WaitEnd};
 use crate::call::{Call, NullIntake, Reply, UpstreamLink};
 use crate::cause::chain;
@@ -67,16 +67,13 @@ impl TaskRunner {
         );
         let settings = self.links.upstreams.settings(upstream);
         let wait = TaskWait {
-            task: &watched,
+            task: watched.remote(),
             upstream,
             ask_timeout: settings.map_or(Duration::ZERO, |settings| settings.ask_timeout),
         };
         let ended = tokio::select! {
             ended = wait.for_end(design, &mut pace) => ended?,
-            () = tokio::time::sleep(begun.patience(&self.links)) => {
-                let text = format!("the task that upstream \"{upstream}\" began did not end in time");
-                return Err(Fault::upstream(FaultKind::UpstreamTimeout, text));
-            }
+            () = tokio::time::sleep(begun.patience(&self.links)) => return Err(begun.late()),
             () = call.cancel.cancelled() => {
                 return Err(Fault::downstream(FaultKind::Cancelled, "the request was cancelled"));
             }

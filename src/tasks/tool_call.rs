@@ -9,14 +9,12 @@ use futures_util::future::BoxFuture;
 use super::declare::{declaring, is_declared, would_help};
 use super::extension_over_legacy::ExtensionOverLegacy;
 use super::legacy_passthrough::LegacyTasks;
-use super::request::wanted;
+use super::request::{TaskRequest, wanted};
 use super::run_to_completion::{TaskRunner, as_task, unasked};
-use super::task_request::TaskRequest;
 use crate::call::{Call, Reply};
 use crate::fault::Fault;
 use crate::outbound::{EditDepth, SessionLinks};
 use crate::protocol::json;
-use crate::session::RunningCall;
 use crate::translate::task::state::{TaskDialect, UpstreamTask};
 
 /// Sends tool calls.
@@ -52,18 +50,12 @@ impl ToolCalls {
         request: TaskRequest<'a>,
         tool: impl FnOnce() -> BoxFuture<'a, Option<Bytes>>,
     ) -> Result<Reply, Fault> {
-        let TaskRequest {
-            permit,
-            link,
-            call,
-            session,
-            target,
-        } = request;
+        let (link, call, target) = (request.link, request.call, request.target);
         if call.revision.has_tasks_capability()
             && let Some(task) = wanted(&call.message)
-            && Box::pin(self.legacy.may_begin(session, target)).await
+            && Box::pin(self.legacy.may_begin(request.session, target)).await
         {
-            let _called = running(request);
+            let _called = request.running();
             return Box::pin(self.legacy.carry(request, task)).await;
         }
         let roles = self.roles(request);
@@ -75,9 +67,7 @@ impl ToolCalls {
         {
             return Box::pin(self.send_as_task(request, roles)).await;
         }
-        let called = running(request);
-        let reply = target.send(permit, &**link, call, self.edits).await?;
-        drop(called);
+        let reply = request.run(self.edits).await?;
         if roles.client {
             return Ok(reply);
         }
@@ -112,7 +102,7 @@ impl ToolCalls {
         state: &UpstreamTask<'_>,
         dialect: TaskDialect,
     ) -> Result<Reply, Fault> {
-        let _called = running(begun);
+        let _called = begun.running();
         self.runner.hold(begun, state, dialect).await
     }
 
@@ -126,7 +116,7 @@ impl ToolCalls {
         let plain = target.request_for(&**link, call, self.edits)?;
         let patience = request.patience(&self.links);
         let message = self.edits.parse(as_task(&plain, patience))?;
-        let called = running(request);
+        let called = request.running();
         let reply = target
             .transmit(request.permit, &**link, call, &message)
             .await?;
@@ -135,7 +125,7 @@ impl ToolCalls {
             return Ok(reply);
         };
         if roles.client {
-            return self.over_legacy.request(request).begun(&state);
+            return self.over_legacy.begun(request, &state);
         }
         self.hold(request, &state, TaskDialect::Legacy).await
     }
@@ -152,12 +142,7 @@ impl ToolCalls {
             call,
             ..request
         };
-        let called = running(request);
-        let target = request.target;
-        let reply = target
-            .send(request.permit, &**link, call, self.edits)
-            .await?;
-        drop(called);
+        let reply = request.run(self.edits).await?;
         match UpstreamTask::begun(&reply, TaskDialect::Extension) {
             None => Ok(reply),
             Some(state) => self.hold(request, &state, TaskDialect::Extension).await,
@@ -186,10 +171,4 @@ impl ToolCalls {
             .and_then(|execution| json::member(execution, "taskSupport"))
             == Some("\"required\"")
     }
-}
-
-/// The note that the call runs at its upstream, until it is dropped.
-fn running(request: TaskRequest<'_>) -> RunningCall<'_> {
-    let lists = request.session.list_validity();
-    lists.calling(&request.target.upstream)
 }

@@ -5,9 +5,9 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::cancel_on_drop::CancelOnDrop;
 use super::inputs::{self, AskedInputs};
 use super::polling::PollPace;
+use super::remote_task::RemoteTask;
 use crate::call::Reply;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, json, meta, rpc};
@@ -28,7 +28,7 @@ pub(super) enum WaitEnd {
 
 /// A task that is waited for.
 pub(super) struct TaskWait<'a> {
-    pub(super) task: &'a CancelOnDrop,
+    pub(super) task: RemoteTask<'a>,
     pub(super) upstream: &'a Arc<str>,
     /// For one round of questions.
     pub(super) ask_timeout: Duration,
@@ -62,14 +62,8 @@ impl TaskWait<'_> {
                 never = self.report(pace) => match never {},
             };
             match reply {
-                // `tasks/result` hit the idle timeout of a call: wait on, if the upstream still knows the task.
-                Err(fault) if fault.kind == FaultKind::UpstreamTimeout => {
-                    let known = self.task.send("tasks/get", "").await?;
-                    if known.error().is_some() {
-                        return Err(fault);
-                    }
-                }
-                reply => return Ok(WaitEnd::Reply(unmarked(reply?))),
+                Ok(reply) => return Ok(WaitEnd::Reply(unmarked(reply))),
+                Err(fault) => self.task.asks_again(fault).await?,
             }
         }
     }
@@ -84,7 +78,7 @@ impl TaskWait<'_> {
             let Some(state) = reply.result().and_then(UpstreamTask::read) else {
                 break;
             };
-            pace.note(&state, &*self.task.call().link);
+            pace.note(&state, &*self.task.call.link);
         }
         std::future::pending().await
     }
@@ -109,7 +103,7 @@ impl TaskWait<'_> {
             }
             let state = reply.result().and_then(UpstreamTask::read);
             let state = state.ok_or_else(|| self.lost_track())?;
-            pace.note(&state, &*self.task.call().link);
+            pace.note(&state, &*self.task.call.link);
             match state.status {
                 TaskStatus::Working => {}
                 TaskStatus::InputRequired => {
@@ -131,7 +125,7 @@ impl TaskWait<'_> {
         state: &UpstreamTask<'_>,
         inputs: &mut AskedInputs,
     ) -> Result<Result<(), String>, Fault> {
-        let link = &*self.task.call().link;
+        let link = &*self.task.call.link;
         let fresh = match inputs.fresh(state, link) {
             Ok(fresh) if fresh.is_empty() => return Ok(Ok(())),
             Ok(fresh) => fresh,

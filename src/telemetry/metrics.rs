@@ -1,4 +1,4 @@
-//! Everything that is counted. A new instrument is one line here and one name in `names`.
+//! Everything that is counted. A new instrument is one row of a table here.
 //!
 //! Counters and gauges are plain atomics, usable before telemetry is set up and from any thread;
 //! exporters read the atomics on collection. Durations of calls are recorded by `trace::CallSpan`.
@@ -17,12 +17,12 @@ pub use load::{LoadGuard, RecentCalls, UpstreamLoad};
 pub use sessions::{UpstreamSession, server_session_ended};
 pub use token_requests::token_request_ended;
 
-use super::names::{attribute, metric};
+use super::names::attribute;
 
 /// Declares a struct of instruments, its one static value, and the list that exporters walk.
 macro_rules! table {
     ($(#[$about:meta])* $table:ident $value:ident of $kind:ident {
-        $($field:ident = $name:ident $unit:literal $(by $label:expr,)? $help:literal;)+
+        $($field:ident = $name:literal $unit:literal $(by $label:expr,)? $help:literal;)+
     }) => {
         $(#[$about])*
         #[derive(Debug)]
@@ -32,7 +32,7 @@ macro_rules! table {
 
         #[doc = concat!("The one value of [`", stringify!($table), "`].")]
         pub static $value: $table = $table {
-            $($field: $kind::new(metric::$name, $unit, $help $(, $label)?),)+
+            $($field: $kind::new($name, $unit, $help $(, $label)?),)+
         };
 
         impl $table {
@@ -48,125 +48,125 @@ macro_rules! table {
 table! {
     /// What only ever grows.
     Counters COUNTERS of CounterHandle {
-        connections_refused = CONNECTIONS_REFUSED "{connection}"
+        connections_refused = "drawbridge.connections.refused" "{connection}"
             "Connections refused because the configured number was open.";
-        connections_stalled = CONNECTIONS_STALLED "{connection}"
+        connections_stalled = "drawbridge.connections.stalled" "{connection}"
             "Connections given up because their peer took nothing of what was written.";
-        exchanges_refused = EXCHANGES_REFUSED "{request}"
+        exchanges_refused = "drawbridge.exchanges.refused" "{request}"
             "Requests refused because their principal had as many exchanges and streams open as it may.";
-        certificates_refused = CERTIFICATES_REFUSED "{certificate}"
+        certificates_refused = "drawbridge.certificates.refused" "{certificate}"
             "Changed certificates of server.tls that could not be used.";
-        streams_stalled = STREAMS_STALLED "{stream}"
+        streams_stalled = "drawbridge.streams.stalled" "{stream}"
             "HTTP/2 streams given up because their peer took nothing of what was written.";
-        sessions_refused = SESSIONS_REFUSED "{session}"
+        sessions_refused = "drawbridge.sessions.refused" "{session}"
             "Sessions refused because a cap was reached.";
-        sessions_evicted = SESSIONS_EVICTED "{session}"
+        sessions_evicted = "drawbridge.sessions.evicted" "{session}"
             "Sessions closed to make room for a new one of the same principal.";
-        sessions_expired = SESSIONS_EXPIRED "{session}"
+        sessions_expired = "drawbridge.sessions.expired" "{session}"
             "Sessions closed for being idle or old.";
-        implicit_sessions_evicted = IMPLICIT_SESSIONS_EVICTED "{session}"
+        implicit_sessions_evicted = "drawbridge.implicit_sessions.evicted" "{session}"
             "Implicit sessions closed to make room for a new one of the same principal.";
-        implicit_sessions_expired = IMPLICIT_SESSIONS_EXPIRED "{session}"
+        implicit_sessions_expired = "drawbridge.implicit_sessions.expired" "{session}"
             "Implicit sessions closed for being idle or old.";
-        sessions_unknown = SESSIONS_UNKNOWN "{request}"
+        sessions_unknown = "drawbridge.sessions.unknown" "{request}"
             "Requests with a session id that is forged, foreign, expired or closed.";
-        streams_resumed = STREAMS_RESUMED "{stream}"
+        streams_resumed = "drawbridge.streams.resumed" "{stream}"
             "Streams continued with Last-Event-ID.";
-        streams_unresumable = STREAMS_UNRESUMABLE "{stream}"
+        streams_unresumable = "drawbridge.streams.unresumable" "{stream}"
             "Streams that could not be continued because events were gone.";
-        streams_replaced = STREAMS_REPLACED "{stream}"
+        streams_replaced = "drawbridge.streams.replaced" "{stream}"
             "Streams outside calls ended for a newer one of their session.";
-        events_evicted = EVENTS_EVICTED "{event}"
+        events_evicted = "drawbridge.events.evicted" "{event}"
             "Events removed from the log for age or size.";
-        notices_coalesced = NOTICES_COALESCED "{notice}"
+        notices_coalesced = "drawbridge.notices.coalesced" "{notice}"
             "Notifications replaced by a newer one of the same kind.";
-        notices_dropped = NOTICES_DROPPED "{notice}"
+        notices_dropped = "drawbridge.notices.dropped" "{notice}"
             "Notifications dropped because the client did not keep up.";
-        notices_unread = NOTICES_UNREAD "{notice}"
+        notices_unread = "drawbridge.notices.unread" "{notice}"
             "Notifications dropped because no stream of the client was open for them, or because they may be another caller's.";
-        calls_detached = CALLS_DETACHED "{call}"
+        calls_detached = "drawbridge.calls.detached" "{call}"
             "Calls that outlived the exchange they were asked on.";
-        calls_detach_refused = CALLS_DETACH_REFUSED "{call}"
+        calls_detach_refused = "drawbridge.calls.detach_refused" "{call}"
             "Calls ended with their exchange because too many were detached.";
-        channels_slow = CHANNELS_SLOW "{connection}"
+        channels_slow = "drawbridge.channels.slow" "{connection}"
             "HTTP+SSE streams and sockets closed because their client did not keep up.";
-        calls_park_waited = CALLS_PARK_WAITED "{call}"
+        calls_park_waited = "drawbridge.calls.park_waited" "{call}"
             "Calls whose questions had to wait because too many calls were parked.";
-        calls_park_refused = CALLS_PARK_REFUSED "{call}"
+        calls_park_refused = "drawbridge.calls.park_refused" "{call}"
             "Calls whose client could not be asked because too many were parked.";
-        calls_park_expired = CALLS_PARK_EXPIRED "{call}"
+        calls_park_expired = "drawbridge.calls.park_expired" "{call}"
             "Parked calls whose client never came back.";
-        tasks_forgotten = TASKS_FORGOTTEN "{task}"
+        tasks_forgotten = "drawbridge.tasks.forgotten" "{task}"
             "Tasks forgotten for others while they ran or before their result was fetched.";
-        tasks_unkept = TASKS_UNKEPT "{task}"
+        tasks_unkept = "drawbridge.tasks.unkept" "{task}"
             "Tasks whose result was not kept because there was no room for it.";
-        tasks_unfollowed = TASKS_UNFOLLOWED "{task}"
+        tasks_unfollowed = "drawbridge.tasks.unfollowed" "{task}"
             "Tasks not followed because their subscription names too many.";
-        tasks_unheard = TASKS_UNHEARD "{task}"
+        tasks_unheard = "drawbridge.tasks.unheard" "{task}"
             "Tasks whose progress is no longer passed on because a connection has too many.";
-        url_elicitations_forgotten = URL_ELICITATIONS_FORGOTTEN "{visit}"
+        url_elicitations_forgotten = "drawbridge.visits.forgotten" "{visit}"
             "Visits to URLs whose end would no longer be told because a shared link has too many.";
-        questions_asked = QUESTIONS_ASKED "{question}"
+        questions_asked = "drawbridge.questions.asked" "{question}"
             "Questions of upstreams that were put to clients.";
-        questions_withdrawn = QUESTIONS_WITHDRAWN "{question}"
+        questions_withdrawn = "drawbridge.questions.withdrawn" "{question}"
             "Questions withdrawn before the client answered.";
-        questions_moved = QUESTIONS_MOVED "{question}"
+        questions_moved = "drawbridge.questions.moved" "{question}"
             "Questions put again on another stream because the first one brought no answer.";
-        questions_refused = QUESTIONS_REFUSED "{question}"
+        questions_refused = "drawbridge.questions.refused" "{question}"
             "Questions refused because no client could be asked.";
-        calls_waited = CALLS_WAITED "{call}"
+        calls_waited = "drawbridge.calls.waited" "{call}"
             "Requests that had to wait because of the running calls or the rate.";
-        calls_refused = CALLS_REFUSED "{call}"
+        calls_refused = "drawbridge.calls.refused" "{call}"
             "Requests refused because of the running calls or the rate, after waiting or with too many waiting.";
-        messages_dropped = MESSAGES_DROPPED "{message}"
+        messages_dropped = "drawbridge.messages.dropped" "{message}"
             "Notifications of clients dropped because the rate or the byte budget allowed none in time.";
-        vault_unreadable = VAULT_UNREADABLE "{record}"
+        vault_unreadable = "drawbridge.vault.unreadable" "{record}"
             "Sealed records of the database that did not open: their key is missing, or they were edited.";
-        vault_grants_forgotten = VAULT_GRANTS_FORGOTTEN "{grant}"
+        vault_grants_forgotten = "drawbridge.vault.grants_forgotten" "{grant}"
             "Grants removed because nothing used them for long.";
-        vault_pending_evicted = VAULT_PENDING_EVICTED "{authorization}"
+        vault_pending_evicted = "drawbridge.vault.pending_evicted" "{authorization}"
             "Authorizations evicted for a newer one of their principal.";
-        vault_pending_refused = VAULT_PENDING_REFUSED "{authorization}"
+        vault_pending_refused = "drawbridge.vault.pending_refused" "{authorization}"
             "Authorizations refused because too many waited for their callback.";
-        vault_revocations_given_up = VAULT_REVOCATIONS_GIVEN_UP "{token}"
+        vault_revocations_given_up = "drawbridge.vault.revocations_given_up" "{token}"
             "Tokens given up because their server could not be told of their revocation.";
-        bodies_scanned = BODIES_SCANNED "{request}"
+        bodies_scanned = "drawbridge.bodies.scanned" "{request}"
             "Refused bodies that were read on for the ids of their requests.";
-        bodies_unscanned = BODIES_UNSCANNED "{request}"
+        bodies_unscanned = "drawbridge.bodies.unscanned" "{request}"
             "Refused bodies answered by a status alone because too many others were read on.";
-        bytes_share_refused = BYTES_SHARE_REFUSED "{message}"
+        bytes_share_refused = "drawbridge.bytes.share_refused" "{message}"
             "Messages refused because their caller's share of the byte budget was used up.";
-        bytes_total_refused = BYTES_TOTAL_REFUSED "{message}"
+        bytes_total_refused = "drawbridge.bytes.total_refused" "{message}"
             "Messages refused because the byte budget of all callers was used up.";
-        replies_waited = REPLIES_WAITED "{reply}"
+        replies_waited = "drawbridge.replies.waited" "{reply}"
             "Replies that had to wait for room in the byte budget of replies.";
-        replies_failed = REPLIES_FAILED "{call}"
+        replies_failed = "drawbridge.replies.failed" "{call}"
             "Calls that ran and failed because their reply found no room in the byte budget of replies.";
-        bodies_too_large = BODIES_TOO_LARGE "{request}"
+        bodies_too_large = "drawbridge.bodies.too_large" "{request}"
             "Requests refused for the size of their body.";
-        rate_limited = RATE_LIMITED "{request}"
+        rate_limited = "drawbridge.requests.rate_limited" "{request}"
             "Requests refused by the rate limit of their principal.";
-        token_cache_hits = TOKEN_CACHE_HITS "{request}"
+        token_cache_hits = "drawbridge.token_cache.hits" "{request}"
             "Requests whose token was verified before.";
-        token_cache_misses = TOKEN_CACHE_MISSES "{request}"
+        token_cache_misses = "drawbridge.token_cache.misses" "{request}"
             "Requests whose token had to be verified.";
-        lists_hits = LISTS_HITS "{list}"
+        lists_hits = "drawbridge.list_cache.hits" "{list}"
             "Lists answered from what is kept.";
-        lists_misses = LISTS_MISSES "{list}"
+        lists_misses = "drawbridge.list_cache.misses" "{list}"
             "Lists that had to be asked for.";
-        lists_joined = LISTS_JOINED "{list}"
+        lists_joined = "drawbridge.list_cache.joined" "{list}"
             "Lists answered by a request for the same list that was under way.";
-        lists_stale = LISTS_STALE "{list}"
+        lists_stale = "drawbridge.list_cache.stale" "{list}"
             "Lists of one upstream answered with what it listed before, because it took too long.";
-        lists_evicted = LISTS_EVICTED "{entry}"
+        lists_evicted = "drawbridge.list_cache.evicted" "{entry}"
             "Kept lists dropped for size.";
-        children_killed = CHILDREN_KILLED "{process}"
+        children_killed = "drawbridge.children.killed" "{process}"
             "Stdio children that had to be killed.";
-        stderr_dropped = STDERR_DROPPED "{line}"
+        stderr_dropped = "drawbridge.stderr.dropped" "{line}"
             "Lines of children's stderr left out of the log.";
-        log_lines_dropped = LOG_LINES_DROPPED "{line}"
+        log_lines_dropped = "drawbridge.log.dropped" "{line}"
             "Log lines dropped because standard output did not keep up.";
-        audit_dropped = AUDIT_DROPPED "{record}"
+        audit_dropped = "drawbridge.audit.dropped" "{record}"
             "Audit records that could not be kept.";
     }
 }
@@ -174,51 +174,51 @@ table! {
 table! {
     /// What goes up and down.
     Gauges GAUGES of GaugeHandle {
-        connections_open = CONNECTIONS_OPEN "{connection}"
+        connections_open = "drawbridge.connections.open" "{connection}"
             "Client connections that are open.";
-        sessions_open = SESSIONS_OPEN "{session}"
+        sessions_open = "drawbridge.sessions.open" "{session}"
             "Client sessions that are alive.";
-        implicit_sessions_open = IMPLICIT_SESSIONS_OPEN "{session}"
+        implicit_sessions_open = "drawbridge.implicit_sessions.open" "{session}"
             "Sessions that the gateway keeps for modern clients.";
-        streams_open = STREAMS_OPEN "{stream}"
+        streams_open = "drawbridge.streams.open" "{stream}"
             "Event streams that are open towards clients.";
-        channels_open = CHANNELS_OPEN "{connection}"
+        channels_open = "drawbridge.channels.open" "{connection}"
             "HTTP+SSE streams and sockets that are open towards clients.";
-        calls_running = CALLS_RUNNING "{call}"
+        calls_running = "drawbridge.calls.running" "{call}"
             "Calls that have no reply yet.";
-        bytes_held = BYTES_HELD "By"
+        bytes_held = "drawbridge.bytes.held" "By"
             "Bytes taken out of the byte budget, by messages being received and running calls.";
-        replies_held = REPLIES_HELD "By"
+        replies_held = "drawbridge.replies.held" "By"
             "Bytes taken out of the byte budget of replies, by replies being received or not yet written.";
-        calls_waiting = CALLS_WAITING "{call}"
+        calls_waiting = "drawbridge.calls.waiting" "{call}"
             "Requests that wait because of the running calls or the rate.";
-        calls_detached_now = CALLS_DETACHED_NOW "{call}"
+        calls_detached_now = "drawbridge.calls.detached.running" "{call}"
             "Running calls whose exchange is gone.";
-        calls_parked = CALLS_PARKED "{call}"
+        calls_parked = "drawbridge.calls.parked" "{call}"
             "Calls that wait for their client to come back with answers.";
-        tasks_hosted = TASKS_HOSTED "{task}"
+        tasks_hosted = "drawbridge.tasks.hosted" "{task}"
             "Tasks that run here for clients of 2025-11-25.";
-        events_kept = EVENTS_KEPT "{event}"
+        events_kept = "drawbridge.events.kept" "{event}"
             "Events in the log.";
-        events_bytes = EVENTS_BYTES "By"
+        events_bytes = "drawbridge.events.size" "By"
             "Size of the event log.";
-        questions_open = QUESTIONS_OPEN "{question}"
+        questions_open = "drawbridge.questions.open" "{question}"
             "Questions that wait for a client's answer.";
-        upstream_sessions_open = UPSTREAM_SESSIONS_OPEN "{session}"
+        upstream_sessions_open = "drawbridge.upstream.sessions.open" "{session}"
             "Sessions with upstreams that are open.";
-        children_running = CHILDREN_RUNNING "{process}"
+        children_running = "drawbridge.children.running" "{process}"
             "Stdio children that run.";
-        children_awaited = CHILDREN_AWAITED "{call}"
+        children_awaited = "drawbridge.children.awaited" "{call}"
             "Callers that wait for a place for a stdio child.";
-        lists_bytes = LISTS_BYTES "By"
+        lists_bytes = "drawbridge.list_cache.size" "By"
             "Size of the kept lists.";
-        vault_grants = VAULT_GRANTS "{grant}"
+        vault_grants = "drawbridge.vault.grants" "{grant}"
             "Grants in the database, as of the last sweep.";
-        vault_pending = VAULT_PENDING "{authorization}"
+        vault_pending = "drawbridge.vault.pending" "{authorization}"
             "Authorizations that wait for their callback, as of the last sweep.";
-        vault_revocations = VAULT_REVOCATIONS "{token}"
+        vault_revocations = "drawbridge.vault.revocations" "{token}"
             "Tokens whose server has still to be told of their revocation, as of the last sweep.";
-        token_cache_size = TOKEN_CACHE_SIZE "{token}"
+        token_cache_size = "drawbridge.token_cache.size" "{token}"
             "Verified tokens that are remembered.";
     }
 }
@@ -226,57 +226,57 @@ table! {
 table! {
     /// What only ever grows, told apart by one label; rare things only.
     LabeledCounters LABELED of LabeledCounter {
-        connections_failed = CONNECTIONS_FAILED "{connection}" by attribute::REASON,
+        connections_failed = "drawbridge.connections.failed" "{connection}" by attribute::REASON,
             "Connections that failed before they carried a request.";
-        connections_evicted = CONNECTIONS_EVICTED "{connection}" by attribute::REASON,
+        connections_evicted = "drawbridge.connections.evicted" "{connection}" by attribute::REASON,
             "Connections closed to make room for others.";
-        requests_refused = REQUESTS_REFUSED "{request}" by attribute::REASON,
+        requests_refused = "drawbridge.requests.refused" "{request}" by attribute::REASON,
             "Requests refused before their token was looked at.";
-        auth_refused = AUTH_REFUSED "{request}" by attribute::REASON,
+        auth_refused = "drawbridge.auth.refused" "{request}" by attribute::REASON,
             "Requests refused for their token.";
-        key_set_fetches = KEY_SET_FETCHES "{fetch}" by attribute::ISSUER,
+        key_set_fetches = "drawbridge.key_set.fetches" "{fetch}" by attribute::ISSUER,
             "Fetches of issuers' keys.";
-        key_set_failures = KEY_SET_FAILURES "{fetch}" by attribute::ISSUER,
+        key_set_failures = "drawbridge.key_set.failures" "{fetch}" by attribute::ISSUER,
             "Fetches of issuers' keys that failed, or brought none for signatures.";
-        introspections = INTROSPECTIONS "{request}" by attribute::ISSUER,
+        introspections = "drawbridge.introspection.requests" "{request}" by attribute::ISSUER,
             "Questions to issuers about tokens.";
-        introspection_failures = INTROSPECTION_FAILURES "{request}" by attribute::ISSUER,
+        introspection_failures = "drawbridge.introspection.failures" "{request}" by attribute::ISSUER,
             "Questions to issuers about tokens that got no usable answer.";
-        policy_denied = POLICY_DENIED "{call}" by attribute::REASON,
+        policy_denied = "drawbridge.policy.denied" "{call}" by attribute::REASON,
             "Calls refused by a rule.";
-        notices_unknown = NOTICES_UNKNOWN "{notice}" by attribute::REASON,
+        notices_unknown = "drawbridge.notices.unknown" "{notice}" by attribute::REASON,
             "Notifications that no revision knows, dropped because no extension that both sides declare covers them.";
-        notifications_dropped = NOTIFICATIONS_DROPPED "{notification}" by attribute::UPSTREAM,
+        notifications_dropped = "drawbridge.notifications.dropped" "{notification}" by attribute::UPSTREAM,
             "Notifications of clients dropped because an upstream did not take them in time.";
-        upstream_opened = UPSTREAM_OPENED "{session}" by attribute::UPSTREAM,
+        upstream_opened = "drawbridge.upstream.opened" "{session}" by attribute::UPSTREAM,
             "Sessions opened with an upstream.";
-        upstream_failed = UPSTREAM_FAILED "{session}" by attribute::UPSTREAM,
+        upstream_failed = "drawbridge.upstream.failed" "{session}" by attribute::UPSTREAM,
             "Sessions with an upstream that could not be opened.";
-        upstream_lost = UPSTREAM_LOST "{session}" by attribute::UPSTREAM,
+        upstream_lost = "drawbridge.upstream.lost" "{session}" by attribute::UPSTREAM,
             "Sessions with an upstream that broke off.";
-        calls_repeated = CALLS_REPEATED "{call}" by attribute::UPSTREAM,
+        calls_repeated = "drawbridge.calls.repeated" "{call}" by attribute::UPSTREAM,
             "Calls that were made again because their reply was lost or the upstream had not read them.";
-        calls_ask_refused = CALLS_ASK_REFUSED "{call}" by attribute::UPSTREAM,
+        calls_ask_refused = "drawbridge.calls.ask_refused" "{call}" by attribute::UPSTREAM,
             "Calls refused because another call might be asked on their connection.";
-        upstream_questions_refused = UPSTREAM_QUESTIONS_REFUSED "{question}" by attribute::UPSTREAM,
+        upstream_questions_refused = "drawbridge.upstream.questions_refused" "{question}" by attribute::UPSTREAM,
             "Questions refused because too many of the same session were open.";
-        upstream_skipped = UPSTREAM_SKIPPED "{list}" by attribute::UPSTREAM,
+        upstream_skipped = "drawbridge.upstream.skipped" "{list}" by attribute::UPSTREAM,
             "Merged answers that went out without an upstream.";
-        notices_late = NOTICES_LATE "{notice}" by attribute::UPSTREAM,
+        notices_late = "drawbridge.notices.late" "{notice}" by attribute::UPSTREAM,
             "Progress of calls that were over already, dropped.";
-        upstream_garbage = UPSTREAM_GARBAGE "{message}" by attribute::UPSTREAM,
+        upstream_garbage = "drawbridge.upstream.garbage" "{message}" by attribute::UPSTREAM,
             "Messages of an upstream that no MCP server may send.";
-        upstream_salvaged = UPSTREAM_SALVAGED "{message}" by attribute::UPSTREAM,
+        upstream_salvaged = "drawbridge.upstream.salvaged" "{message}" by attribute::UPSTREAM,
             "Replies of an upstream that stood behind other text on their line.";
-        upstream_probed = UPSTREAM_PROBED "{probe}" by attribute::UPSTREAM,
+        upstream_probed = "drawbridge.upstream.probed" "{probe}" by attribute::UPSTREAM,
             "Probes of what an upstream speaks.";
-        upstream_downgraded = UPSTREAM_DOWNGRADED "{verdict}" by attribute::UPSTREAM,
+        upstream_downgraded = "drawbridge.upstream.downgraded" "{verdict}" by attribute::UPSTREAM,
             "Upstreams that spoke the modern era and no longer do.";
-        schemas_unknown = SCHEMAS_UNKNOWN "{call}" by attribute::UPSTREAM,
+        schemas_unknown = "drawbridge.upstream.schemas.unknown" "{call}" by attribute::UPSTREAM,
             "Calls sent without parameter headers because the tools could not be listed.";
-        children_spawned = CHILDREN_SPAWNED "{process}" by attribute::UPSTREAM,
+        children_spawned = "drawbridge.children.spawned" "{process}" by attribute::UPSTREAM,
             "Stdio children started.";
-        spawns_refused = SPAWNS_REFUSED "{process}" by attribute::REASON,
+        spawns_refused = "drawbridge.spawns.refused" "{process}" by attribute::REASON,
             "Stdio children that were not started.";
     }
 }
@@ -284,9 +284,9 @@ table! {
 table! {
     /// What goes up and down, told apart by one label.
     Levels LEVELS of LabeledGauge {
-        upstream_state = UPSTREAM_STATE "{state}" by attribute::UPSTREAM,
+        upstream_state = "drawbridge.upstream.state" "{state}" by attribute::UPSTREAM,
             "How an upstream does: 0 not reached yet, 1 up, 2 degraded, 3 down.";
-        certificate_expiry = CERTIFICATE_EXPIRY "s" by attribute::LISTENER,
+        certificate_expiry = "drawbridge.certificate.expiry" "s" by attribute::LISTENER,
             "When the certificate in use expires, seconds since the Unix epoch; of a chain, the earliest.";
     }
 }

@@ -1,11 +1,12 @@
 //! Messages put into other words: another revision's (`project`), those of a merged endpoint (`naming`, `rewrite`,
 //! `mapping`, `merge`), another design of tasks (`task`), and what a client can be asked (`effective_capabilities`,
-//! `answer_validation`).
+//! `answer_validation`, `input_responses`).
 //!
 //! Pure: values and bytes in, bytes out. Nothing waits, and nothing knows a session or a connection.
 
 pub(crate) mod answer_validation;
 pub mod effective_capabilities;
+pub(crate) mod input_responses;
 pub(crate) mod mapping;
 pub mod merge;
 pub mod naming;

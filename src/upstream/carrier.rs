@@ -111,7 +111,7 @@ pub(super) struct LinkSettings {
 const LEAVING: Duration = Duration::from_secs(30);
 
 impl LinkSettings {
-    /// The longest that closing one connection may take.
+    /// Upper bound on closing one connection.
     pub(super) fn closing_limit(&self) -> Duration {
         self.upstream.connect_timeout.saturating_add(LEAVING)
     }

@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, ready};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use super::account::Account;
-use super::carrier::http::client::ClientError;
+use super::carrier::http::client_error::ClientError;
 use super::carrier::http::exchange_error::ExchangeError;
 use crate::call::OwnerKey;
 use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure, TokenSource};

@@ -71,7 +71,7 @@ impl PipeClocks {
     where
         I: IntoIterator<Item = Arc<CallActivity>>,
     {
-        // Before the calls are listed: one that begins now is found in one of the two ways.
+        // Set before the calls are listed: a call that begins now is found by `begin` or in the list.
         *lock(&self.0) = Some(Vec::new());
         let stopped = StoppedClocks(Arc::clone(self));
         for activity in running() {

@@ -1,4 +1,4 @@
-//! Salvages replies that an upstream wrote behind other text, and counts them.
+//! Salvages and counts replies behind other text on their line.
 
 use std::sync::Arc;
 

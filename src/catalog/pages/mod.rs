@@ -24,7 +24,7 @@ use crate::translate::project::{CacheHints, CacheScope};
 use crate::upstream::account::Account;
 use crate::upstream::declaration_cache::DeclarationKey;
 
-/// The pages that upstreams list, for each session those that may answer it.
+/// List pages of upstreams, and which of them may answer a session.
 #[derive(Debug)]
 pub(crate) struct ListPages {
     pub(super) links: Arc<SessionLinks>,

@@ -85,13 +85,7 @@ impl ListPages {
             .list_validity()
             .may_be_missed(place.upstream, held.asked)
         {
-            let given = (place.kind, place.cursor.map(Into::into), held.clone());
-            self.recheck_later(
-                session,
-                place.upstream,
-                vec![given],
-                RevalidateReason::Unheard,
-            );
+            self.recheck_page(session, place, held, RevalidateReason::Unheard);
         }
     }
 
@@ -102,8 +96,18 @@ impl ListPages {
         place: ListPageKey<'_>,
         held: &CachedPage,
     ) {
+        self.recheck_page(session, place, held, RevalidateReason::Aged);
+    }
+
+    fn recheck_page(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        place: ListPageKey<'_>,
+        held: &CachedPage,
+        why: RevalidateReason,
+    ) {
         let given = (place.kind, place.cursor.map(Into::into), held.clone());
-        self.recheck_later(session, place.upstream, vec![given], RevalidateReason::Aged);
+        self.recheck_later(session, place.upstream, vec![given], why);
     }
 
     fn recheck_later(

@@ -1,3 +1,4 @@
+use bytes::Bytes;
 use futures_util::stream;
 use http::StatusCode;
 use http_body_util::BodyExt;

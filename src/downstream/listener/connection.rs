@@ -25,11 +25,12 @@ use super::activity::ConnectionActivity;
 use super::connection_permit::ConnectionPermit;
 use super::failures::ConnectionFailure;
 use super::h2_stall::WatchedBody;
-use super::head_clock::{ClockedStream, HeadClock};
+use super::head_clock::{ClockedUse, HeadClock};
 use super::preface::PrefaceDeadline;
 use super::streams::StreamSpawner;
 use crate::config;
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::runtime::observed_stream::ObservedStream;
 use crate::runtime::poll_time;
 use crate::runtime::wake::WakeFilter;
 use crate::telemetry::metrics::COUNTERS;
@@ -99,10 +100,9 @@ impl HttpServers {
                 ConnectionFailure::of_http1(error, clock.is_idle())
             });
         };
-        let io = TokioIo::new(ClockedStream::new(
+        let io = TokioIo::new(ObservedStream::new(
             stream,
-            clock.clone(),
-            self.stall_timeout,
+            ClockedUse::new(clock.clone(), self.stall_timeout),
         ));
         let mut connection = pin!(builder.serve_connection(io, exchange).with_upgrades());
         let end = reporter.place.end().clone();
@@ -149,7 +149,10 @@ impl HttpServers {
             .max_header_list_size(self.header_bytes);
         let reporter = exchange.reporter();
         let note_end = |ended| reporter.ended(ended, ConnectionFailure::of_http2);
-        let io = TokioIo::new(PrefaceDeadline::new(stream, self.header_timeout));
+        let io = TokioIo::new(ObservedStream::new(
+            stream,
+            PrefaceDeadline::new(self.header_timeout),
+        ));
         let answers = WatchedResponses {
             exchange,
             streams: streams.clone(),

@@ -9,15 +9,15 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::activity::ConnectionUse;
 use super::stall::WriteStall;
 use crate::lock::lock;
+use crate::runtime::observed_stream::StreamObserver;
 use crate::runtime::poll_time;
 use crate::runtime::read_quantum::ReadQuantum;
 
@@ -217,10 +217,9 @@ impl Future for HeadSleep {
 
 impl Sleep for HeadSleep {}
 
-/// A stream that tells the clock when bytes come, fails when its peer takes none, and yields after each quantum read.
+/// Tells the clock of a stream when bytes come, fails when its peer takes none, and yields after each quantum read.
 #[derive(Debug)]
-pub(super) struct ClockedStream<S> {
-    stream: S,
+pub(super) struct ClockedUse {
     clock: HeadClock,
     writes: WriteStall,
     /// TLS accepts writes into its buffer and waits in flush.
@@ -229,11 +228,10 @@ pub(super) struct ClockedStream<S> {
     quantum: ReadQuantum,
 }
 
-impl<S> ClockedStream<S> {
+impl ClockedUse {
     /// `stall_timeout` is how long the peer may take nothing.
-    pub(super) fn new(stream: S, clock: HeadClock, stall_timeout: Duration) -> Self {
+    pub(super) fn new(clock: HeadClock, stall_timeout: Duration) -> Self {
         Self {
-            stream,
             clock,
             writes: WriteStall::new(stall_timeout),
             flushes: WriteStall::new(stall_timeout),
@@ -257,58 +255,48 @@ impl<S> ClockedStream<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ClockedStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
+impl StreamObserver for ClockedUse {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.quantum.poll_ready(cx)
+    }
+
+    fn on_read(
+        &mut self,
+        _cx: &mut Context<'_>,
+        bytes: usize,
+        outcome: Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        ready!(self.quantum.poll_ready(cx));
-        let before = buf.filled().len();
-        let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
         if outcome.is_ready() {
-            self.quantum.add(buf.filled().len() - before);
+            self.quantum.add(bytes);
             self.clock.bytes_came();
         }
         outcome
     }
-}
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ClockedStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
+    fn on_write(
+        &mut self,
         cx: &mut Context<'_>,
-        buf: &[u8],
+        outcome: Poll<io::Result<usize>>,
     ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write(cx, buf);
         let outcome = self.writes.watch(cx, outcome);
         self.note(outcome)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let outcome = Pin::new(&mut self.stream).poll_flush(cx);
-        let outcome = self.flushes.watch(cx, outcome);
-        self.note(outcome)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let outcome = Pin::new(&mut self.stream).poll_shutdown(cx);
-        let outcome = self.flushes.watch(cx, outcome);
-        self.note(outcome)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+    fn on_flush(
+        &mut self,
         cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        let outcome = self.writes.watch(cx, outcome);
+        outcome: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        let outcome = self.flushes.watch(cx, outcome);
         self.note(outcome)
     }
 
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+    fn on_shutdown(
+        &mut self,
+        cx: &mut Context<'_>,
+        outcome: Poll<io::Result<()>>,
+    ) -> Poll<io::Result<()>> {
+        self.on_flush(cx, outcome)
     }
 }
 
@@ -317,16 +305,17 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::runtime::observed_stream::ObservedStream;
     use crate::runtime::read_quantum::QUANTUM;
     use crate::telemetry::metrics::COUNTERS;
 
-    fn watched<S>(stream: S) -> ClockedStream<S> {
+    fn watched<S>(stream: S) -> ObservedStream<S, ClockedUse> {
         let clock = HeadClock::new(
             Duration::from_secs(10),
             Duration::from_secs(75),
             Duration::from_secs(10),
         );
-        ClockedStream::new(stream, clock, Duration::from_mins(10))
+        ObservedStream::new(stream, ClockedUse::new(clock, Duration::from_mins(10)))
     }
 
     #[tokio::test(start_paused = true)]

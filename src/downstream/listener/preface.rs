@@ -5,87 +5,56 @@
 
 use std::io;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
+use crate::runtime::observed_stream::StreamObserver;
 use crate::runtime::read_quantum::ReadQuantum;
 
 /// Bytes that every HTTP/2 client sends first. Spec: RFC 9113 §3.4
 const PREFACE_BYTES: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// A stream that fails when its first bytes are late, and yields after each quantum read.
+/// Fails a stream when its first bytes are late, and yields after each quantum read.
 #[derive(Debug)]
-pub(super) struct PrefaceDeadline<S> {
-    stream: S,
+pub(super) struct PrefaceDeadline {
     /// Bytes of the preface still missing, and the deadline; `None` once the preface has arrived.
     waiting: Option<(usize, Pin<Box<Sleep>>)>,
     quantum: ReadQuantum,
 }
 
-impl<S> PrefaceDeadline<S> {
-    pub(super) fn new(stream: S, patience: Duration) -> Self {
+impl PrefaceDeadline {
+    pub(super) fn new(patience: Duration) -> Self {
         let until = Box::pin(tokio::time::sleep(patience));
         Self {
-            stream,
             waiting: Some((PREFACE_BYTES, until)),
             quantum: ReadQuantum::default(),
         }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for PrefaceDeadline<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
+impl StreamObserver for PrefaceDeadline {
+    fn poll_read_ready(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.quantum.poll_ready(cx)
+    }
+
+    fn on_read(
+        &mut self,
         cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
+        bytes: usize,
+        outcome: Poll<io::Result<()>>,
     ) -> Poll<io::Result<()>> {
-        ready!(self.quantum.poll_ready(cx));
-        let before = buf.filled().len();
-        let outcome = Pin::new(&mut self.stream).poll_read(cx, buf);
-        let came = buf.filled().len() - before;
-        self.quantum.add(came);
+        self.quantum.add(bytes);
         let Some((missing, until)) = &mut self.waiting else {
             return outcome;
         };
-        *missing = missing.saturating_sub(came);
+        *missing = missing.saturating_sub(bytes);
         if *missing == 0 {
             self.waiting = None;
         } else if outcome.is_pending() && until.as_mut().poll(cx).is_ready() {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         outcome
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for PrefaceDeadline<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

@@ -8,6 +8,7 @@ mod exchange;
 mod link;
 mod listen;
 mod parking;
+mod parsed_request;
 mod refusal;
 mod request_state;
 mod response_queue;
@@ -23,27 +24,23 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode, Version};
+use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 pub(super) use envelope::{is_modern, names_modern};
 pub(super) use parking::{ParkedCalls, ParkingCaps};
 pub(super) use socket::{SocketCalls, SocketFrames, on_socket};
 
-use self::envelope::RequestEnvelope;
 use self::exchange::{CallFuture, ModernExchange};
 use self::link::{ExchangeOutcome, ExchangePreferences, InputContext, ModernClientLink};
-use self::parking::SharedConnection;
+use self::parsed_request::{EarlyEnd, ParsedRequest, shared_connection};
 use self::refusal::RequestRefusal;
-use self::request_state::RequestBinding;
 use self::response_queue::ResponseQueue;
 use self::retry::RetryContinuation;
 use super::access_log::AccessRecord;
 use super::admission::MessageDue;
 use super::call_telemetry::{ended, error_word, failure_word, log_fault, server_span};
-use super::listener::ConnectionPermit;
 use super::{McpService, reply};
-use crate::budget::ReplyShare;
 use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -364,62 +361,4 @@ impl McpService {
 
 fn is_tool_call(call: &Call) -> bool {
     call.message.method() == Some("tools/call")
-}
-
-/// Why a request did not become an exchange.
-enum EarlyEnd {
-    Refused(RequestRefusal),
-    Failed(Fault),
-}
-
-impl EarlyEnd {
-    /// Why, in one word.
-    fn word(&self) -> &'static str {
-        match self {
-            Self::Refused(_) => error_type::BAD_REQUEST,
-            Self::Failed(fault) => error_word(fault.kind),
-        }
-    }
-
-    /// The reply, where there is no HTTP status.
-    fn reply(&self) -> Reply {
-        match self {
-            Self::Refused(refusal) => refusal.reply(),
-            Self::Failed(fault) => refusal::of_fault(fault).1,
-        }
-    }
-}
-
-/// A request whose envelope was read.
-struct ParsedRequest {
-    principal: Arc<Principal>,
-    endpoint: Arc<Endpoint>,
-    message: Message,
-    envelope: RequestEnvelope,
-    /// How long it may wait for its place.
-    patience: Duration,
-    /// The caller's share of the reply budget, from which replies are reserved.
-    share: Option<ReplyShare>,
-    /// The HTTP/2 connection that it shares with other exchanges.
-    connection: SharedConnection,
-}
-
-fn shared_connection(parts: &Parts) -> SharedConnection {
-    let place = parts.extensions.get::<ConnectionPermit>();
-    let shared = place.filter(|_| parts.version == Version::HTTP_2);
-    shared.map(ConnectionPermit::id)
-}
-
-impl ParsedRequest {
-    fn method(&self) -> &str {
-        self.message.method().unwrap_or_default()
-    }
-
-    fn id(&self) -> String {
-        self.message.id().unwrap_or("null").to_owned()
-    }
-
-    fn request_binding(&self) -> RequestBinding {
-        RequestBinding::new(&self.principal, &self.endpoint, &self.message)
-    }
 }

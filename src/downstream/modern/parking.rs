@@ -53,7 +53,6 @@ struct ParkingTable {
 struct Counts {
     owners: KeyedCounter<OwnerKey>,
     upstreams: KeyedCounter<Arc<str>>,
-    total: usize,
 }
 
 /// A call in the line.
@@ -280,19 +279,17 @@ impl Counts {
         if self.owners.of(&owner) >= caps.per_principal {
             return Some("limits.parked_per_principal");
         }
-        (self.total >= caps.total).then_some("limits.parked_total")
+        (self.owners.total() >= caps.total).then_some("limits.parked_total")
     }
 
     fn add(&mut self, spot: &Spot) {
         self.owners.add(spot.owner);
         self.upstreams.add(Arc::clone(&spot.upstream));
-        self.total += 1;
     }
 
     fn remove(&mut self, spot: &Spot) {
         self.owners.remove(&spot.owner);
         self.upstreams.remove(&spot.upstream);
-        self.total -= 1;
     }
 }
 

@@ -16,6 +16,7 @@ use super::response_queue::ResponseQueue;
 use super::url_elicitations::UrlElicitations;
 use crate::call::{InputOutcome, InputRequest, InputResponse};
 use crate::downstream::access_log::AccessRecord;
+use crate::sync::on_drop::OnDrop;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 use crate::translate::answer_validation::is_answered_by;
 
@@ -76,24 +77,6 @@ impl AnsweredRequest {
 /// The client cannot be asked this question.
 #[derive(Debug)]
 struct CannotAsk;
-
-/// Withdraws a question on drop, when its asker stops waiting.
-struct RequestWithdrawal<'a> {
-    link: &'a ModernClientLink,
-    number: u64,
-}
-
-impl Drop for RequestWithdrawal<'_> {
-    fn drop(&mut self) {
-        let mut state = self.link.lock();
-        state.rounds.pages.close(self.number);
-        let withdrawn = state.rounds.open.remove(&self.number);
-        drop(state);
-        if withdrawn.is_some() {
-            COUNTERS.questions_withdrawn.add(1);
-        }
-    }
-}
 
 impl InputRounds {
     fn ask(
@@ -165,7 +148,8 @@ impl ModernClientLink {
             }
             let (number, receiver) = state.rounds.ask(question);
             drop(state);
-            waiting.push((key, receiver, RequestWithdrawal { link: self, number }));
+            let withdraw = OnDrop::new(move || self.withdraw(number));
+            waiting.push((key, receiver, withdraw));
         }
         tokio::time::sleep(WINDOW).await;
         if self.take_place().await {
@@ -185,6 +169,17 @@ impl ModernClientLink {
             answered.push((key, answer));
         }
         InputOutcome::Answered(answered)
+    }
+
+    /// Withdraws a question whose asker stops waiting.
+    fn withdraw(&self, number: u64) {
+        let mut state = self.lock();
+        state.rounds.pages.close(number);
+        let withdrawn = state.rounds.open.remove(&number);
+        drop(state);
+        if withdrawn.is_some() {
+            COUNTERS.questions_withdrawn.add(1);
+        }
     }
 
     /// Ends the waiting exchange, if any, with all open questions; refuses the questions when the call has asked too
@@ -239,7 +234,7 @@ impl ModernClientLink {
     /// # Cancel safety
     /// The call stops waiting; a further question of it waits in its own right.
     async fn take_place(&self) -> bool {
-        // One question waits for the call, so that it takes one place.
+        // One question waits on behalf of the call: a call takes one place.
         let _turn = self.placing.lock().await;
         {
             let state = self.lock();
@@ -269,7 +264,7 @@ impl ModernClientLink {
             return true;
         }
         drop(state);
-        // The call is over: nothing would take the place back from it.
+        // The call is over: nothing else would release its place.
         drop(place);
         false
     }

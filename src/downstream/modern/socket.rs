@@ -1,29 +1,32 @@
 //! Modern requests as frames of a WebSocket: each stands alone, as over HTTP, but has no headers to
 //! compare, and is cancelled by a notification on its socket. Spec: SPEC §2; DESIGN §3.
 
-use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
+mod request;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::stream::{self, BoxStream, SelectAll, Stream};
+use futures_util::stream::{self, SelectAll};
 use futures_util::{FutureExt, StreamExt};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use self::request::{
+    EndedRequest, HandedMessages, IdReservation, RunningCalls, SocketMessages, SocketRequest,
+};
 use super::{EarlyEnd, ParsedRequest, envelope, refusal};
 use crate::call::Reply;
 use crate::config::LimitsConfig;
 use crate::downstream::McpService;
 use crate::downstream::access_log::{AccessLine, AccessRecord};
 use crate::downstream::admission::MessageDue;
+use crate::downstream::busy::draining;
 use crate::downstream::call_telemetry::error_word;
-use crate::downstream::channel::{Channel, OwedReply};
-use crate::downstream::channel_dispatch::draining;
+use crate::downstream::channel::Channel;
 use crate::fault::{Fault, FaultKind};
-use crate::lock::lock;
 use crate::protocol::{Message, MessageKind, RequestId};
 use crate::relay::modern_notification;
 use crate::telemetry::names::error_type;
@@ -35,9 +38,6 @@ const WAITING: usize = 16;
 const AT_ONCE: usize = 64;
 /// Calls of a socket that is being written to run on until their messages have so many bytes.
 const AHEAD_BYTES: usize = 1 << 20;
-
-/// The messages of one request.
-type SocketMessages = BoxStream<'static, Vec<Bytes>>;
 
 /// The calls of one socket, reader's side.
 #[derive(Debug)]
@@ -61,50 +61,6 @@ pub(in crate::downstream) struct SocketFrames {
     unwritten: Vec<(AccessRecord, usize)>,
     /// Access lines that end with the write of those messages.
     ended: Vec<EndedRequest>,
-}
-
-/// Calls by their id.
-#[derive(Debug, Default)]
-struct RunningCalls(Mutex<HashMap<RequestId, CancellationToken>>);
-
-/// A request, until its last message is returned.
-struct SocketRequest {
-    /// `None` once all is handed out.
-    messages: Option<SocketMessages>,
-    /// Ends when all is written.
-    line: Option<Arc<AccessLine>>,
-    /// Whether the answer is whole.
-    complete: Arc<AtomicBool>,
-    _place: Option<IdReservation>,
-    /// Makes a drain wait for the request.
-    _owed: OwedReply,
-}
-
-/// Messages that an entry returns together.
-#[derive(Debug)]
-struct HandedMessages {
-    messages: Vec<Bytes>,
-    record: AccessRecord,
-    ended: Option<EndedRequest>,
-}
-
-impl HandedMessages {
-    fn bytes(&self) -> usize {
-        self.messages.iter().map(Bytes::len).sum()
-    }
-}
-
-/// The access line of a request whose messages were all handed out.
-#[derive(Debug)]
-struct EndedRequest {
-    line: Arc<AccessLine>,
-    complete: bool,
-}
-
-/// Reserves the id of a call, until dropped.
-struct IdReservation {
-    running: Arc<RunningCalls>,
-    id: RequestId,
 }
 
 /// The two sides of a socket, with its bounds.
@@ -376,53 +332,5 @@ impl SocketFrames {
                 ended.line.record().answered();
             }
         }
-    }
-}
-
-impl RunningCalls {
-    fn lock(&self) -> MutexGuard<'_, HashMap<RequestId, CancellationToken>> {
-        lock(&self.0)
-    }
-}
-
-impl Stream for SocketRequest {
-    type Item = HandedMessages;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<HandedMessages>> {
-        let Some(all) = &mut self.messages else {
-            return Poll::Ready(None);
-        };
-        let messages = ready!(all.poll_next_unpin(cx));
-        let line = self.line.as_ref();
-        let record = line.map_or_else(AccessRecord::default, |line| line.record().clone());
-        if let Some(messages) = messages {
-            let ended = None;
-            return Poll::Ready(Some(HandedMessages {
-                messages,
-                record,
-                ended,
-            }));
-        }
-        // Drop the messages first: the drop may note that the call was cancelled.
-        self.messages = None;
-        let complete = self.complete.load(Ordering::Relaxed);
-        let ended = self.line.take().map(|line| EndedRequest { line, complete });
-        Poll::Ready(ended.map(|ended| HandedMessages {
-            messages: Vec::new(),
-            record,
-            ended: Some(ended),
-        }))
-    }
-}
-
-impl Drop for IdReservation {
-    fn drop(&mut self) {
-        self.running.lock().remove(&self.id);
-    }
-}
-
-impl std::fmt::Debug for SocketRequest {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SocketRequest").finish_non_exhaustive()
     }
 }

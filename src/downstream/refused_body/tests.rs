@@ -23,6 +23,6 @@ fn scans_are_bounded_per_caller_and_in_all() {
     let freed = scans.enter(owner("another"));
     assert!(freed.is_some(), "a place is free again");
     drop((held, freed));
-    assert_eq!(scans.1.load(Ordering::Relaxed), 0);
+    assert_eq!(lock(&scans.0).total(), 0);
     assert_eq!(lock(&scans.0).of(&owner("caller-0")), 0);
 }

@@ -43,7 +43,7 @@ fn items(
     values_left: &mut usize,
 ) -> Moved {
     let mut left = *values_left;
-    // A bit for each container around this one, the innermost one lowest: set for an object. The one above is set.
+    // One bit per enclosing container, the innermost lowest, set for objects; the bit above the outermost is set.
     let mut around = 1_u64;
     let full = 1 << room.min(LEVELS);
     let mut first;
@@ -149,7 +149,7 @@ fn is_opening(bracket: u8) -> bool {
     bracket == b'{' || bracket == b'['
 }
 
-/// The bracket that closes what `open` opens: either stands two places behind it.
+/// The closing bracket for `open`: both kinds stand two places behind the opening one.
 #[inline]
 fn closing(open: u8) -> u8 {
     open.wrapping_add(2)
@@ -236,7 +236,7 @@ fn number(bytes: &[u8], at: usize, first: u8) -> Option<usize> {
     }
 }
 
-/// The end of the fraction and the exponent of a number, of which one may begin at `at`.
+/// The end of a number whose fraction or exponent may begin at `at`.
 #[inline(never)]
 fn fraction(bytes: &[u8], mut at: usize) -> Option<usize> {
     if byte(bytes, at) == b'.' {
@@ -252,7 +252,7 @@ fn fraction(bytes: &[u8], mut at: usize) -> Option<usize> {
     Some(at)
 }
 
-/// The end of the digits at `at`, of which there must be one.
+/// The end of the digits at `start`; `None` without a digit.
 fn digits(bytes: &[u8], start: usize) -> Option<usize> {
     let digits = bytes.get(start..)?;
     let end = start

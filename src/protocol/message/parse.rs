@@ -27,8 +27,8 @@ pub(super) const MAX_MEMBERS: usize = 1024;
 pub struct MessageBounds {
     /// How deep its containers may nest; never deeper than [`json::MAX_DEPTH`].
     pub depth: usize,
-    /// How many values it may have below those that are read. A value of two bytes costs about ten times as much time
-    /// as two bytes of a string.
+    /// How many values a message may have below the members that are read. A value of two bytes costs about ten times as
+    /// much time as two bytes of a string.
     pub values: usize,
 }
 

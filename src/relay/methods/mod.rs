@@ -14,7 +14,7 @@ use crate::catalog::ListPageKey;
 use crate::outbound::RelayFailure;
 use crate::tasks::is_of_tasks;
 
-/// Answers a request that one upstream handles.
+/// Answers a request to one upstream.
 ///
 /// # Errors
 /// [`RelayFailure`] when the upstream did not answer.

@@ -54,7 +54,7 @@ impl QueueLane {
         }
     }
 
-    /// The GET streams of a session. They wait for no request: one that runs may need the stream.
+    /// The GET streams of a session. They wait for no request, since a running one may need the stream.
     #[must_use]
     pub fn streams(session: SessionKey) -> Self {
         Self {

@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::{GatewayTask, TaskOutcome};
 use crate::call::{DownstreamLink, InputOutcome, InputRequests};
+use crate::sync::on_drop::OnDrop;
 
 /// Numbers rounds, and waiters by age.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -59,7 +60,13 @@ impl GatewayTask {
             }
             is_asked
         });
-        let _withdraw = RoundWithdrawal { task: self, number };
+        let _withdraw = OnDrop::new(|| {
+            self.change(|state| {
+                let before = state.questions.len();
+                state.questions.retain(|open| open.number != number);
+                state.questions.len() != before
+            });
+        });
         let answered = match until {
             Some(until) => tokio::time::timeout_at(until + COLLECT_WITHIN, answered).await,
             None => Ok(answered.await),
@@ -173,22 +180,6 @@ impl Drop for DeliveredRound<'_> {
             let mut open = state.questions.iter_mut();
             let open = open.find(|open| self.is(open));
             open.and_then(|open| open.put_to.take()).is_some()
-        });
-    }
-}
-
-/// Removes the round when [`GatewayTask::ask`] is dropped.
-struct RoundWithdrawal<'t> {
-    task: &'t GatewayTask,
-    number: u64,
-}
-
-impl Drop for RoundWithdrawal<'_> {
-    fn drop(&mut self) {
-        self.task.change(|state| {
-            let before = state.questions.len();
-            state.questions.retain(|open| open.number != self.number);
-            state.questions.len() != before
         });
     }
 }

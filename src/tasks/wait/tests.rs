@@ -17,6 +17,7 @@ use crate::lock::lock;
 use crate::outbound::InternalCall;
 use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::tasks::cancel_on_drop::CancelOnDrop;
 use crate::telemetry::trace::TraceContext;
 
 const LOST: Look = Err(FaultKind::UpstreamLost);
@@ -135,7 +136,7 @@ async fn a_task_that_is_out_of_reach_is_given_up_when_it_stays_so(
     let mut pace = PollPace::new(&call, &state);
     let watched = CancelOnDrop::new(&link, call, "t", TaskTracker::new().token(), &tasks);
     let wait = TaskWait {
-        task: &watched,
+        task: watched.remote(),
         upstream: link.upstream(),
         ask_timeout: Duration::from_secs(1),
     };
@@ -169,7 +170,7 @@ async fn answers_that_the_upstream_refuses_end_the_wait() {
         &TaskSpawner::new(),
     );
     let wait = TaskWait {
-        task: &watched,
+        task: watched.remote(),
         upstream: link.upstream(),
         ask_timeout: Duration::from_secs(1),
     };

@@ -215,7 +215,7 @@ impl CallSpan {
     /// Sets the tool's name. A tool gets a metric series only after a first result, so that unknown names
     /// create none.
     pub fn tool(&mut self, name: &str) {
-        // A short one is masked when its series begins; what is cut no longer looks like the secret that it was.
+        // A short name is masked when its series begins; a cut secret would no longer be recognised as one.
         let is_short = name.len() <= MAX_CHOSEN_BYTES;
         let kept = if is_short {
             name.into()

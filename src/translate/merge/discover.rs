@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use std::borrow::Cow;
 
-use super::initialize::instructions;
+use super::initialize::{capabilities_of, instructions};
 use super::missing::{self, MergedMember};
 use super::{GatewayInfo, capabilities};
 use crate::call::ServerDeclaration;
@@ -51,11 +51,6 @@ pub(crate) fn merged(
     upstreams: &[MergedMember],
     ourselves: &GatewayInfo,
 ) -> Bytes {
-    let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
-    let all = known.map(|declared| capabilities::shown(declared, revision));
-    let all: Vec<String> = all.collect();
-    let capabilities =
-        capabilities::merged(all.iter().map(String::as_str), ourselves.tells_changes);
     let kept = |one: &MergedMember| match (&one.declared, one.missing) {
         (Some(declared), None) => declared.kept_ms(),
         _ => PARTIAL_MS,
@@ -63,7 +58,7 @@ pub(crate) fn merged(
     let kept = upstreams.iter().map(kept).min();
     let missing = missing::member(upstreams.iter().filter_map(MergedMember::absence));
     result(
-        &capabilities,
+        &capabilities_of(revision, upstreams, ourselves),
         instructions(upstreams, ourselves).as_deref(),
         (&ourselves.info, missing.as_deref()),
         WHOLE_MS.min(kept.unwrap_or(WHOLE_MS)),

@@ -31,18 +31,25 @@ pub(crate) fn merged(
     upstreams: &[MergedMember],
     ourselves: &GatewayInfo,
 ) -> Bytes {
-    let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
-    let all = known.map(|declared| capabilities::shown(declared, revision));
-    let all: Vec<String> = all.collect();
-    let capabilities =
-        capabilities::merged(all.iter().map(String::as_str), ourselves.tells_changes);
     result(
         revision,
-        &capabilities,
+        &capabilities_of(revision, upstreams, ourselves),
         &ourselves.info,
         instructions(upstreams, ourselves).as_deref(),
         missing::member(upstreams.iter().filter_map(MergedMember::absence)).as_deref(),
     )
+}
+
+/// The capabilities of all known upstreams, as `revision` spells them.
+pub(super) fn capabilities_of(
+    revision: Revision,
+    upstreams: &[MergedMember],
+    ourselves: &GatewayInfo,
+) -> String {
+    let known = upstreams.iter().filter_map(|one| one.declared.as_deref());
+    let all = known.map(|declared| capabilities::shown(declared, revision));
+    let all: Vec<String> = all.collect();
+    capabilities::merged(all.iter().map(String::as_str), ourselves.tells_changes)
 }
 
 /// What the operator and the upstreams that are known say about their use, and who is missing.

@@ -148,8 +148,8 @@ impl LegacyLink {
         Ok(connection)
     }
 
-    /// Opens the first connection of an upstream that may keep no sessions; whether it keeps one:
-    /// over HTTP that takes an id, without which it can neither ask nor announce anything.
+    /// Opens the first connection of an upstream that may keep no sessions. Returns whether it keeps one; over HTTP a
+    /// session needs an id, since the upstream can neither ask nor announce anything without.
     ///
     /// Others wait to find out as much: a child is started only if there is a place for it at once, or
     /// one that an idle child makes.
@@ -176,7 +176,7 @@ impl LegacyLink {
     async fn install(&self, connection: &Arc<LegacyConnection>) -> Result<(), LinkError> {
         LABELED.upstream_opened.add(&self.settings.name, 1);
         self.settings.health.speaks(connection.declared().revision);
-        // Also where nobody waits any more for a slow start.
+        // Also if no caller waits for the slow start any more.
         self.settings.health.succeeded();
         let followed = self.restore(connection).await;
         let previous = lock(&self.current).replace(Arc::clone(connection));
@@ -202,8 +202,8 @@ impl LegacyLink {
         Ok(())
     }
 
-    /// Opens a connection: with the child that was started already, if there is one. One that was
-    /// upset by being asked what it speaks is replaced (SPEC D-08).
+    /// Opens a connection, with the child that was started already, if any. A child that the era probe has upset is
+    /// replaced (SPEC D-08).
     async fn fresh(&self, patience: WaitPolicy) -> Result<Arc<LegacyConnection>, LinkError> {
         let limit = self.settings.upstream.connect_timeout;
         let mut started = lock(&self.started).take();
@@ -229,8 +229,8 @@ impl LegacyLink {
         })
     }
 
-    /// A child whose notices somebody waits for is not idle, though nobody calls it; and a connection
-    /// is then opened again when it is lost.
+    /// Keeps a child with listeners from counting as idle, even without calls. A lost connection is opened again for
+    /// listeners.
     fn hold(&self) {
         self.listening.apply(|listening| {
             let wanted = *listening || !self.state.followed.is_empty();
@@ -352,7 +352,7 @@ impl LegacyLink {
         self.open_connection()?.notice_feed()
     }
 
-    /// One that is lost meanwhile says nothing any more: what opens in its place does.
+    /// A connection lost meanwhile tells no more; the one opened in its place does.
     pub(super) async fn wait_until_live(&self) -> bool {
         let mut was_open = false;
         loop {

@@ -7,6 +7,7 @@ pub(super) mod discover;
 mod envelope;
 mod inbound;
 mod listen;
+mod outgoing_call;
 mod pipe;
 mod question;
 mod room;
@@ -16,9 +17,8 @@ mod schemas;
 mod send;
 mod url_elicitations;
 
-use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
@@ -28,14 +28,14 @@ use tokio_util::sync::CancellationToken;
 
 use self::discover::DiscoverVerdict;
 use self::listen::LinkListening;
+use self::outgoing_call::OutgoingCall;
 use self::pipe::ChildPipe;
-use self::running_request::{HighestProgress, ReplyOwner, RunningRequest};
-use self::schemas::KnownTools;
+use self::running_request::{ReplyOwner, RunningRequest};
 pub(in crate::upstream) use self::schemas::ToolSchemas;
 use super::session_state::SessionState;
 use crate::call::{Call, ClientCapabilities, LogLevel, Reply, ServerDeclaration};
 use crate::cause::chain;
-use crate::protocol::{Message, extensions, json, methods};
+use crate::protocol::{Message, extensions, json};
 use crate::sync::shared_failure::SharedFailure;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::http::http_session::HttpSession;
@@ -69,57 +69,6 @@ pub(super) struct ModernServerLink {
 enum ModernWire {
     Http(Box<HttpSession>),
     Pipe(Box<ChildPipe>),
-}
-
-/// One call on its way, through all its rounds.
-#[derive(Debug)]
-struct OutgoingCall<'a> {
-    request: &'a Message,
-    /// The subject of the request: a tool, a prompt, a resource or a task.
-    name: Option<Cow<'a, str>>,
-    call: &'a Call,
-    activity: Arc<CallActivity>,
-    /// The running request, to be told why it is dropped.
-    flight: Mutex<Option<Arc<RunningRequest>>>,
-    /// Progress reported by all requests of the call, if any.
-    told: OnceLock<Arc<HighestProgress>>,
-}
-
-impl<'a> OutgoingCall<'a> {
-    fn new(request: &'a Message, call: &'a Call, activity: Arc<CallActivity>) -> Self {
-        let param = methods::name_param(request.method().unwrap_or_default());
-        Self {
-            request,
-            name: param.and_then(|param| request.param_str(param)),
-            call,
-            activity,
-            flight: Mutex::default(),
-            told: OnceLock::new(),
-        }
-    }
-
-    /// The tool that is called.
-    fn tool(&self) -> Option<&str> {
-        self.name
-            .as_deref()
-            .filter(|_| self.method() == "tools/call")
-    }
-
-    /// The tools known for the caller.
-    fn tools(&self, link: &ModernServerLink) -> Arc<KnownTools> {
-        let begun = self.activity.started();
-        link.schemas.of(link.settings.owner, &link.tools, begun)
-    }
-
-    fn method(&self) -> &str {
-        self.request.method().unwrap_or_default()
-    }
-
-    fn abort(&self, reason: &str) {
-        if let Some(flight) = &*lock(&self.flight) {
-            flight.abort(reason);
-        }
-    }
 }
 
 impl ModernServerLink {

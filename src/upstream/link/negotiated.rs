@@ -1,7 +1,7 @@
 //! Which eras an upstream speaks: found out once for all sessions, believed for a while, and asked
 //! again on evidence. Spec: SPEC U-05…U-09, D-07, D-08; BRIDGING §3.10; `docs/adr/0008`.
 
-mod link;
+mod era_link;
 mod probe;
 
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use moka::sync::Cache;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-pub(in crate::upstream) use link::EraLink;
+pub(in crate::upstream) use era_link::EraLink;
 
 use crate::call::{OwnerKey, ServerDeclaration};
 use crate::config;
@@ -36,8 +36,8 @@ pub(in crate::upstream) struct EraCell {
     /// Owners whose children have answered neither question nor handshake; their next one is asked for
     /// a session alone.
     mute: Cache<OwnerKey, ()>,
-    /// When a client that offered a revision before `server/discover` last got a session of an
-    /// upstream of which nothing else was known.
+    /// When a client that offers a revision older than `server/discover` last got a session while nothing else was
+    /// known of the upstream.
     elderly: Mutex<Option<Instant>>,
     /// Probes, one at a time.
     probing: SharedFailure<FruitlessProbe>,
@@ -47,19 +47,19 @@ pub(in crate::upstream) struct EraCell {
     learnt: watch::Sender<()>,
 }
 
-/// Between two probes that evidence asks for: an upstream that refuses everybody is not asked what
-/// it speaks at every call.
+/// Minimum time between two probes caused by evidence: an upstream that refuses every call is not probed at every
+/// call.
 const RECONSIDER: Duration = Duration::from_secs(5);
 
-/// Owners of whom it is remembered that their children die of handshakes, of one upstream at most.
+/// Upper bound on remembered owners, per upstream, whose children die of handshakes.
 const BEREFT: u64 = 1024;
-/// For how long at most; the cache takes no time without an end.
+/// Upper bound on their lifetime: the cache needs a finite one.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
 /// What the configuration says.
 #[derive(Debug, Clone, Copy)]
 enum EraSetting {
-    /// In a handshake that offers this revision, if it names one.
+    /// Legacy; a handshake offers this revision, if one is pinned.
     Legacy(Option<Revision>),
     Modern,
 }
@@ -74,7 +74,7 @@ struct EraKnowledge {
 #[derive(Debug, Clone)]
 enum EraVerdict {
     Legacy,
-    /// With what it declared to whoever asked last.
+    /// Modern, with the declaration received last.
     Modern(Arc<ServerDeclaration>),
 }
 
@@ -91,7 +91,7 @@ impl EraVerdict {
 #[derive(Debug, Clone)]
 enum FruitlessProbe {
     Failed(LinkError),
-    /// It is most likely legacy; so is what that owner alone has, where one is named.
+    /// Presumed legacy; for this owner only if one is given (its child died of the probe).
     Presumed(Option<OwnerKey>),
     /// The legacy era, for the sessions that waited; later ones ask again.
     ForNow,
@@ -101,7 +101,7 @@ enum FruitlessProbe {
 #[derive(Debug, Clone, Copy)]
 enum SessionSupport {
     Kept,
-    /// None, as it turned out at this time.
+    /// No session; found at this time.
     Refused(Instant),
     /// `initialize` was answered without a session id at this time: the modern era is used, and the
     /// legacy one stands by.
@@ -177,7 +177,7 @@ impl EraCell {
         }
     }
 
-    /// Whether it is believed to speak the modern era; nothing is believed of one that is pinned.
+    /// Whether the upstream is believed to speak the modern era; `false` for a pinned upstream.
     pub(in crate::upstream) fn speaks_modern(&self) -> bool {
         matches!(self.believed(), Some(EraVerdict::Modern(_)))
     }
@@ -248,8 +248,8 @@ impl EraCell {
         self.mute.contains_key(&owner)
     }
 
-    /// Remembers that a child of this owner answered nothing at all: some servers read nothing any more
-    /// after a request that they do not know (SPEC D-08).
+    /// Remembers that a child of this owner answered nothing at all: some servers stop reading after an unknown request
+    /// (SPEC D-08).
     fn learn_mute(&self, owner: OwnerKey) {
         self.mute.insert(owner, ());
     }
@@ -303,8 +303,8 @@ impl EraCell {
         }
     }
 
-    /// Whether somebody has found out meanwhile that a client of era `client`, of this owner, is to be
-    /// spoken to in another era than `was`.
+    /// Whether another link has found out meanwhile that a client of era `client`, of this owner, needs another era than
+    /// `was`.
     fn has_moved_on(&self, was: Era, client: Era, owner: OwnerKey) -> bool {
         match self.believed() {
             // "Modern" was withdrawn without a verdict in its place, or "legacy" has expired since.
@@ -442,7 +442,7 @@ mod tests {
         assert!(cell.may_reconsider());
     }
 
-    // What one link has found out, every other one goes by at once.
+    // The findings of one link apply to every other link at once.
     #[test]
     fn who_speaks_another_era_than_what_is_believed_has_missed_something() {
         let cell = cell("auto");

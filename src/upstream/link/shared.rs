@@ -32,6 +32,7 @@ use crate::process::holders::{HolderKey, SessionHolders};
 use crate::protocol::{Message, Revision, json};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::sync::desired::Desired;
+use crate::sync::on_drop::OnDrop;
 use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::account::Account;
 use crate::upstream::lock;
@@ -233,16 +234,17 @@ impl SharedMember {
         let Some(is_new) = lock(&members.followers).follow(uri, self.number, self.owner) else {
             return Ok(too_many());
         };
-        let mut joining = JoiningMember {
-            members,
-            uri,
-            member: self.number,
-            undone: is_new,
-        };
+        let joining = is_new.then(|| {
+            OnDrop::new(|| {
+                lock(&members.followers).unfollow(uri, self.number);
+            })
+        });
         let reply = link.call(request, call).await;
         let is_refused = reply.as_ref().map_or(true, |reply| reply.error().is_some());
-        joining.undone &= is_refused;
-        drop(joining);
+        match joining {
+            Some(joining) if !is_refused => joining.disarm(),
+            joining => drop(joining),
+        }
         let has_left = |mut followers: MutexGuard<'_, UriFollowers>| {
             !followers.follows(uri, self.number) && followers.unfollow(uri, self.number)
         };
@@ -290,22 +292,6 @@ fn too_many() -> Reply {
     Reply::Error(Bytes::from_static(
         br#"{"code":-32602,"message":"too many subscriptions"}"#,
     ))
-}
-
-/// A member that is subscribing; removes its subscription on drop if `undone`.
-struct JoiningMember<'a> {
-    members: &'a MemberFanout,
-    uri: &'a str,
-    member: u64,
-    undone: bool,
-}
-
-impl Drop for JoiningMember<'_> {
-    fn drop(&mut self) {
-        if self.undone {
-            lock(&self.members.followers).unfollow(self.uri, self.member);
-        }
-    }
 }
 
 impl UpstreamLink for SharedMember {

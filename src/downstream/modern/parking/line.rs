@@ -35,7 +35,6 @@ pub(super) struct Line<W> {
     lanes: HashMap<Spot, VecDeque<(u64, SharedConnection, W)>>,
     owners: KeyedCounter<OwnerKey>,
     connections: KeyedCounter<ConnectionId>,
-    count: usize,
     next: u64,
 }
 
@@ -45,7 +44,6 @@ impl<W> Default for Line<W> {
             lanes: HashMap::new(),
             owners: KeyedCounter::default(),
             connections: KeyedCounter::default(),
-            count: 0,
             next: 0,
         }
     }
@@ -62,14 +60,13 @@ impl<W> Line<W> {
         let on_connection = connection.map_or(0, |connection| self.connections.of(&connection));
         self.owners.of(&owner) < caps.per_principal
             && on_connection < caps.per_connection
-            && self.count < caps.total
+            && self.owners.total() < caps.total
     }
 
     /// Adds a call behind all others; returns its number for [`Line::leave`].
     pub(super) fn join(&mut self, spot: Spot, connection: SharedConnection, waiter: W) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.count += 1;
         self.owners.add(spot.owner);
         if let Some(connection) = connection {
             self.connections.add(connection);
@@ -106,7 +103,6 @@ impl<W> Line<W> {
         if let Some(connection) = connection {
             self.connections.remove(&connection);
         }
-        self.count -= 1;
         Some(waiter)
     }
 }
@@ -135,7 +131,7 @@ mod tests {
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "first");
         assert_eq!(line.take_oldest(|_| false), None);
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "third");
-        assert_eq!(line.count, 0);
+        assert_eq!(line.owners.total(), 0);
     }
 
     #[test]
@@ -148,7 +144,7 @@ mod tests {
         assert_eq!(line.owners.of(&ada.owner), 2);
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "first");
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "third");
-        assert_eq!((line.owners.of(&ada.owner), line.count), (0, 0));
+        assert_eq!((line.owners.of(&ada.owner), line.owners.total()), (0, 0));
     }
 
     // Else several principals behind one proxy could fill its connection, and no answer would reach us on it.

@@ -18,8 +18,10 @@ use crate::cause::chain;
 use crate::protocol::sse::{SseDecoder, SseEvent};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::upstream::carrier::http::body::UpstreamBody;
-use crate::upstream::carrier::http::client::{HttpClient, MessageHeaders};
-use crate::upstream::carrier::http::http_session::{ResponseBounds, is_event_stream};
+use crate::upstream::carrier::http::client::HttpClient;
+use crate::upstream::carrier::http::http_session::ResponseBounds;
+use crate::upstream::carrier::http::message_headers::MessageHeaders;
+use crate::upstream::carrier::http::response_head::is_event_stream;
 use crate::upstream::error::LinkError;
 use crate::upstream::room::ArrivingMessage;
 

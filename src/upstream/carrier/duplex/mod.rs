@@ -20,7 +20,8 @@ use self::events::PostRelease;
 use super::LinkSettings;
 use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
-use super::http::http_session::{ResponseBounds, retry_after};
+use super::http::http_session::ResponseBounds;
+use super::http::response_head::retry_after;
 use crate::config::Isolation;
 use crate::process::{
     BusyGuard, HoldGuard, SendError, StdioConnection, StdioRuntime, StdoutReader, UnusedGuard,

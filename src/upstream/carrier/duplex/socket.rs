@@ -24,7 +24,7 @@ use super::refused;
 use crate::budget::EXEMPT_BYTES;
 use crate::protocol::websocket::{SUBPROTOCOL, accept_key, fresh_key};
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::runtime::read_meter::{MeteredStream, ReadMeter};
+use crate::runtime::read_meter::{MeteredReads, MeteredStream, ReadMeter};
 use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::carrier::http::http_session::ResponseBounds;
 use crate::upstream::error::LinkError;
@@ -144,7 +144,7 @@ pub(super) async fn open(
         .max_message_size(Some(bounds.message))
         .max_frame_size(Some(bounds.message));
     let meter = ReadMeter::new(EXEMPT_BYTES);
-    let io = MeteredStream::new(TokioIo::new(upgraded), Arc::clone(&meter));
+    let io = MeteredStream::new(TokioIo::new(upgraded), MeteredReads::by(Arc::clone(&meter)));
     let socket = UpstreamSocket::from_raw_socket(io, Role::Client, Some(config)).await;
     let (sink, stream) = socket.split();
     let writer = SocketWriter::new(sink, tasks);
@@ -309,7 +309,7 @@ impl Drop for SocketWriter {
 }
 
 impl SocketReceiver {
-    /// The next message, which takes room as it comes: unread parts of it stay in the socket until there is some.
+    /// The next message, which takes room as it comes: unread parts stay in the socket until the budget has room.
     pub(super) async fn next(&mut self, room: &mut ArrivingMessage) -> Option<Bytes> {
         loop {
             let came = tokio::select! {

@@ -2,22 +2,24 @@
 //! built from an inclusion list of headers, so that no header of the caller leaves by accident. Spec: SPEC U-11, A-22;
 //! DESIGN §6.
 
-use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt as _;
 use http::header::{
     ACCEPT, CONNECTION, CONTENT_TYPE, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
 use http_body_util::Full;
 
 use super::body::UpstreamBody;
+use super::client_error::ClientError;
 use super::exchange_error::ExchangeError;
 use super::login::UpstreamLogin;
-use super::targets::{RedirectVerdict, RequestTargets, SentRoute};
+use super::message_headers::MessageHeaders;
+use super::prepared_request::{PreparedRequest, bear, send_with};
+use super::targets::{RedirectVerdict, RequestTargets, SentRoute, host};
 use super::ways::{ClientChoice, ClientGrant};
 use crate::call::OwnerKey;
 use crate::config::HttpCarrier;
@@ -51,66 +53,6 @@ pub enum RetryRule {
     IfUnread,
     /// A second run does no harm.
     IfLost,
-}
-
-/// A request, with the client to send it.
-struct PreparedRequest<'a> {
-    carry: ClientGrant<'a>,
-    request: Request<Full<Bytes>>,
-    sent: SentRoute,
-    /// The token that the request carries.
-    held: Option<Arc<HeldToken>>,
-    /// A credential that has to be waited for.
-    awaited: Option<BoxFuture<'a, Result<Arc<HeldToken>, ExchangeError>>>,
-}
-
-/// Why no client can be made for an upstream.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The URL cannot be used.
-    #[error("the url cannot be used: {0}")]
-    Url(#[from] http::uri::InvalidUri),
-    /// A configured header cannot be sent.
-    #[error("header {0:?} cannot be sent")]
-    Header(String),
-    /// The URL names no host.
-    #[error("the url names no host")]
-    Host,
-    /// The trust anchors cannot be read.
-    #[error("ca_file cannot be read: {0}")]
-    TrustAnchors(String),
-    /// No TLS configuration can be made.
-    #[error("tls: {0}")]
-    Tls(#[from] io::Error),
-}
-
-/// Headers of one message, besides the fixed headers. A `Vec`, as the list is moved at each of many steps and a
-/// `HeaderMap` is larger.
-#[derive(Debug, Default, Clone)]
-pub struct MessageHeaders(Vec<(HeaderName, HeaderValue)>);
-
-impl MessageHeaders {
-    /// Headers of most messages, at most.
-    const USUAL: usize = 8;
-
-    /// These and `value` under `name`, if there is one. Names that repeat stay repeated.
-    #[must_use]
-    pub fn with(mut self, name: HeaderName, value: Option<HeaderValue>) -> Self {
-        if let Some(value) = value {
-            if self.0.is_empty() {
-                self.0.reserve(Self::USUAL);
-            }
-            self.0.push((name, value));
-        }
-        self
-    }
-
-    /// These headers and `more`.
-    #[must_use]
-    pub fn and(mut self, more: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> Self {
-        self.0.extend(more);
-        self
-    }
 }
 
 impl HttpClient {
@@ -199,10 +141,7 @@ impl HttpClient {
             headers.insert(CONTENT_TYPE, JSON);
             prepared
         };
-        match self.carry(make()).await {
-            Err(error) if error.is_unread() => self.carry(make()).await,
-            other => other,
-        }
+        self.carry_again(make).await
     }
 
     /// Asks for a WebSocket with this key and subprotocol. Spec: RFC 6455 §4.1.
@@ -229,10 +168,7 @@ impl HttpClient {
             }
             prepared
         };
-        match self.carry(make()).await {
-            Err(error) if error.is_unread() => self.carry(make()).await,
-            other => other,
-        }
+        self.carry_again(make).await
     }
 
     /// Posts one JSON-RPC message, once. Spec: SPEC U-01.
@@ -290,10 +226,7 @@ impl HttpClient {
             let headers = MessageHeaders::default().with(MCP_SESSION_ID, Some(UNKNOWN));
             self.prepare(Method::OPTIONS, headers, Bytes::new())
         };
-        match self.carry(make()).await {
-            Err(error) if error.is_unread() => self.carry(make()).await,
-            other => other,
-        }
+        self.carry_again(make).await
     }
 
     /// Ends the upstream session. Spec: SPEC U-04.
@@ -320,6 +253,7 @@ impl HttpClient {
     }
 
     fn prepare(&self, method: Method, own: MessageHeaders, body: Bytes) -> PreparedRequest<'_> {
+        let own = own.into_iter();
         let carry = self.way.carry();
         let (moved, target) = self.targets.current();
         let is_post = method == Method::POST;
@@ -333,7 +267,7 @@ impl HttpClient {
             Credential::Held(token) => token.headers().len(),
             Credential::Awaited(_) => 0,
         };
-        headers.reserve(own.0.len() + MADE_HERE + at_hand);
+        headers.reserve(own.len() + MADE_HERE + at_hand);
         let uri = match &carry {
             ClientGrant::Pool(_) => {
                 // Set by hyper's client, but not below it.
@@ -342,7 +276,7 @@ impl HttpClient {
             }
             ClientGrant::Shared(_) => &target.absolute,
         };
-        for (name, value) in own.0 {
+        for (name, value) in own {
             headers.append(name, value);
         }
         *request.uri_mut() = uri.clone();
@@ -370,6 +304,7 @@ impl HttpClient {
         &self,
         prepared: PreparedRequest<'_>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        // Each part is moved and none borrowed, so that the future has no room for the request twice.
         let (answer, used) = match prepared.awaited {
             None => (prepared.carry.send(prepared.request).await, prepared.held),
             Some(credential) => {
@@ -386,32 +321,31 @@ impl HttpClient {
         }
     }
 
-    /// Sends to the URL of the upstream; a redirect that can be followed is an error.
-    async fn send(
-        &self,
-        prepared: PreparedRequest<'_>,
+    /// [`carry`](Self::carry), once more where the upstream has not read the request.
+    async fn carry_again<'a>(
+        &'a self,
+        make: impl Fn() -> PreparedRequest<'a>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        match self.carry(make()).await {
+            Err(error) if error.is_unread() => self.carry(make()).await,
+            other => other,
+        }
+    }
+
+    /// Sends to the URL of the upstream; a redirect that can be followed is an error.
+    fn send<'a>(
+        &'a self,
+        prepared: PreparedRequest<'a>,
+    ) -> impl Future<Output = Result<Response<UpstreamBody>, ExchangeError>> + Send + 'a {
         let sent = prepared.sent;
-        // Each part is moved and none borrowed, so that the future has no room for the request twice.
-        let (answer, used) = match prepared.awaited {
-            None => (prepared.carry.send(prepared.request).await, prepared.held),
-            Some(credential) => {
-                let later = send_with(credential, prepared.carry, prepared.request);
-                Box::pin(later).await?
+        // `map`, since an `async` block has room for the future that it awaits twice.
+        self.carry(prepared).map(move |answer| {
+            let answer = answer?;
+            match self.targets.judge(sent, answer.status(), answer.headers()) {
+                RedirectVerdict::Stands => Ok(answer),
+                RedirectVerdict::Moved => Err(ExchangeError::moved(answer.status())),
             }
-        };
-        self.way.note(&answer);
-        let answer = answer?;
-        self.login.note(answer.status(), answer.headers());
-        if let Some(used) = used
-            && is_refusal(answer.status())
-        {
-            return Box::pin(self.renewed(used, answer)).await;
-        }
-        match self.targets.judge(sent, answer.status(), answer.headers()) {
-            RedirectVerdict::Stands => Ok(answer),
-            RedirectVerdict::Moved => Err(ExchangeError::moved(answer.status())),
-        }
+        })
     }
 
     /// The answer, which refuses the token `used`; an error to make the request again if there is another one by now.
@@ -448,48 +382,9 @@ impl HttpClient {
     }
 }
 
-/// Sends a request once its credential is there; the answer, and the token that the request carried.
-///
-/// # Errors
-/// There is no credential: nothing was sent.
-async fn send_with(
-    credential: BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>>,
-    carry: ClientGrant<'_>,
-    mut request: Request<Full<Bytes>>,
-) -> Result<
-    (
-        Result<Response<UpstreamBody>, ExchangeError>,
-        Option<Arc<HeldToken>>,
-    ),
-    ExchangeError,
-> {
-    let token = credential.await?;
-    bear(request.headers_mut(), token.headers());
-    Ok((carry.send(request).await, Some(token)))
-}
-
 /// Whether a status may be about the credential.
 fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-}
-
-/// Adds a credential to a request, whose own headers stand.
-fn bear(headers: &mut HeaderMap, credential: &HeaderMap) {
-    for (name, value) in credential {
-        if !headers.contains_key(name) {
-            headers.insert(name, value.clone());
-        }
-    }
-}
-
-/// As hyper's client spells it: user information and the scheme's own port are left out.
-fn host(uri: &Uri) -> Result<HeaderValue, ClientError> {
-    let authority = uri.authority().ok_or(ClientError::Host)?;
-    let host = match authority.port_u16() {
-        None | Some(80) => authority.host().to_owned(),
-        Some(port) => format!("{}:{port}", authority.host()),
-    };
-    HeaderValue::from_str(&host).map_err(|_| ClientError::Host)
 }
 
 #[cfg(test)]

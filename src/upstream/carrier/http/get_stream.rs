@@ -8,11 +8,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::http_session::{HttpSession, is_event_stream, is_gone, retry_after};
+use super::http_session::HttpSession;
 use super::reading::{LONGEST_RETRY, RESUME_DELAY, SHORTEST_RETRY, StreamCursor, may_pass};
+use super::response_head::{is_event_stream, is_gone, retry_after};
 use super::sink::MessageSink;
 use crate::cause::chain;
 use crate::protocol::headers::LAST_EVENT_ID;
+use crate::sync::on_drop::OnDrop;
 use crate::upstream::notice_feed::NoticeFeed;
 
 /// A stream that lasted this long was no failure, even without messages.
@@ -32,7 +34,7 @@ pub(crate) enum NoGetStream {
 pub(crate) enum GetStreamChange {
     /// A stream is open that does not resume the one before.
     Opened,
-    /// It was refused with this status, which says that there is none. It is tried again if there was one before.
+    /// The upstream refused the stream with this status: it has none. Tried again if a stream was open before.
     Refused(u16),
 }
 
@@ -112,22 +114,6 @@ impl ReopenBackoff {
     }
 }
 
-/// Open ears; closed when dropped.
-struct OpenGetStream<'a>(&'a NoticeFeed);
-
-impl<'a> OpenGetStream<'a> {
-    fn open(notice_feed: &'a NoticeFeed) -> Self {
-        notice_feed.begin();
-        Self(notice_feed)
-    }
-}
-
-impl Drop for OpenGetStream<'_> {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
 impl HttpSession {
     /// Whether changes are heard of: a GET stream is open.
     pub(crate) fn notice_feed(&self) -> &NoticeFeed {
@@ -198,7 +184,8 @@ impl HttpSession {
                     self.was_open.store(true, Ordering::Relaxed);
                     let (since, events) = (Instant::now(), place.events);
                     let mut body = response.into_body();
-                    let _ears = OpenGetStream::open(&self.notice_feed);
+                    self.notice_feed.begin();
+                    let _open = OnDrop::new(|| self.notice_feed.end());
                     if place.last_event.is_none() {
                         on_change(GetStreamChange::Opened);
                     }

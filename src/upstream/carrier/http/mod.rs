@@ -2,14 +2,18 @@
 
 pub mod body;
 pub mod client;
+pub mod client_error;
 pub(in crate::upstream) mod exchange_error;
 pub(in crate::upstream) mod get_stream;
 mod h2_clients;
 pub mod http_session;
 pub(in crate::upstream) mod login;
+pub mod message_headers;
 mod non_mcp_response;
 mod pool;
+mod prepared_request;
 mod reading;
+pub(crate) mod response_head;
 pub(crate) mod sink;
 mod targets;
 mod unreachable;

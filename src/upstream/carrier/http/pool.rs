@@ -93,7 +93,7 @@ struct IdleConnection {
 #[derive(Debug)]
 struct PooledConnection {
     sender: http1::SendRequest<Full<Bytes>>,
-    /// `None` once the connection ended: dropped then, so that a request that waits in it fails and does not hang.
+    /// `None` once the connection ended: dropped at once, so that a queued request fails instead of hanging.
     driver: Option<http1::Connection<TokioIo<PooledStream>, Full<Bytes>>>,
     exchange: Arc<ExchangeState>,
     /// The longest idle time after which the connection is still used.

@@ -8,7 +8,8 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::body::UpstreamBody;
-use super::http_session::{HttpSession, is_event_stream, is_gone, names_lost_session};
+use super::http_session::HttpSession;
+use super::response_head::{is_event_stream, is_gone, names_lost_session};
 use super::sink::MessageSink;
 use crate::budget::EXEMPT_BYTES;
 use crate::protocol::headers::LAST_EVENT_ID;

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::header::LOCATION;
 use http::uri::PathAndQuery;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use url::Url;
+
+use super::client_error::ClientError;
 
 /// A URL in the two forms of a request line.
 #[derive(Debug)]
@@ -112,6 +114,19 @@ impl RequestTargets {
             _ => RedirectVerdict::Stands,
         }
     }
+}
+
+/// `Host` of requests to `uri`, as hyper's client spells it: user information and the scheme's own port are left out.
+///
+/// # Errors
+/// The URL names no host.
+pub(super) fn host(uri: &Uri) -> Result<HeaderValue, ClientError> {
+    let authority = uri.authority().ok_or(ClientError::Host)?;
+    let host = match authority.port_u16() {
+        None | Some(80) => authority.host().to_owned(),
+        Some(port) => format!("{}:{port}", authority.host()),
+    };
+    HeaderValue::from_str(&host).map_err(|_| ClientError::Host)
 }
 
 /// The same URL with one last slash of its path more, or less.

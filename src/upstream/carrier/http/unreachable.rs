@@ -43,7 +43,8 @@ mod tests {
     use tokio_rustls::TlsAcceptor;
 
     use crate::config::{HttpCarrier, TransportKind};
-    use crate::upstream::carrier::http::client::{HttpClient, MessageHeaders};
+    use crate::upstream::carrier::http::client::HttpClient;
+    use crate::upstream::carrier::http::message_headers::MessageHeaders;
     use crate::upstream::error::LinkError;
 
     /// The explanation for an upstream at `url`.

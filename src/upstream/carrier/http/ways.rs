@@ -19,7 +19,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::body::UpstreamBody;
-use super::client::ClientError;
+use super::client_error::ClientError;
 use super::exchange_error::ExchangeError;
 use super::h2_clients::{AT_ONCE, ClientSet};
 use super::pool::{self, ConnectionPool, KeepRule, TcpRoute, UpstreamDial};

@@ -51,8 +51,8 @@ impl LegacyConnection {
         }
     }
 
-    /// Asks the client of a call, for as long as a question may take. Who is asked again has that
-    /// time again, so that a link that asks again keeps it (BRIDGING §3.1, 7 and 10).
+    /// Asks the client of a call, within the time limit of a question. A link that repeats questions restarts the limit
+    /// with each repetition, so it keeps time itself (BRIDGING §3.1, 7 and 10).
     async fn in_time(&self, link: &dyn DownstreamLink, round: InputRequests) -> InputOutcome {
         if link.keeps_time() {
             return link.ask(round).await;

@@ -1,5 +1,5 @@
-//! The GET stream of an HTTP session: for whom it is open, and that it is when a question may come
-//! on it. Spec: BRIDGING §2.3, §3.4; DESIGN §6 (GET streams).
+//! The GET stream of an HTTP session: opened for listening clients, and before calls whose questions may arrive on it.
+//! Spec: BRIDGING §2.3, §3.4; DESIGN §6 (GET streams).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -37,7 +37,7 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 /// The GET stream of a connection.
 #[derive(Debug)]
 pub(super) struct GetStream {
-    /// What closes it, while it is wanted.
+    /// Closes the stream; set while the stream is wanted.
     listener: Mutex<Option<CancellationToken>>,
     /// Whether the link wants it: a client has a stream of its own, or subscriptions.
     is_wanted: AtomicBool,
@@ -199,8 +199,7 @@ impl LegacyConnection {
         }
     }
 
-    /// The stream is open: what was announced before it was has been heard by nobody, also between
-    /// it and one that broke.
+    /// The stream is open. Change notices sent before, or since the last stream broke, were missed.
     fn hears(&self, again: bool) {
         let lists = self.declared().announced();
         if !lists.is_empty() {
@@ -250,7 +249,7 @@ impl LegacyConnection {
     async fn hear_calls(self: &Arc<Self>, http: &HttpSession) {
         let get_stream = &self.get_stream;
         let is_refused = get_stream.is_refused.load(Ordering::Relaxed);
-        // One that was there before may be there again.
+        // A stream that was open before may open again.
         let is_hopeless = is_refused && !http.was_open() && http.opening().is_none();
         if is_hopeless || !http.has_session() || !self.can_push() {
             return get_stream.is_awaited.store(true, Ordering::Release);
@@ -275,7 +274,7 @@ impl LegacyConnection {
 
     /// Opens the stream before a call in which a modern client may be asked something. Such a client
     /// opens no stream of its own, and a server that does not relate its question to the call asks
-    /// it here: with nobody listening, it would never be heard.
+    /// it here: without a listener the question would be lost.
     async fn hear_questions(self: &Arc<Self>, http: &HttpSession, call: &Call) {
         if !self.settings.capabilities.allow_some() || !may_be_asked(&call.message, call) {
             return;

@@ -7,6 +7,7 @@ use futures_util::future::select_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::connection::LegacyConnection;
+use crate::sync::on_drop::OnDrop;
 
 /// Permits of one connection: a turn takes `PERMITS`, a call beside others takes one.
 const PERMITS: u32 = 1 << 20;
@@ -24,10 +25,6 @@ pub(super) struct InputTurn {
 pub(super) struct TurnGuard {
     _permit: OwnedSemaphorePermit,
 }
-
-/// The call is parked until this is dropped: it waits for its client.
-#[derive(Debug)]
-pub(super) struct ParkedTurn<'a>(&'a InputTurn);
 
 impl InputTurn {
     pub(super) fn new() -> Self {
@@ -50,10 +47,10 @@ impl InputTurn {
         Some(TurnGuard { _permit: permit })
     }
 
-    /// Notes a question to the client of the call whose turn it is.
-    pub(super) fn park(&self) -> ParkedTurn<'_> {
+    /// Notes a question to the client of the call whose turn it is; the call is parked until the guard is dropped.
+    pub(super) fn park(&self) -> OnDrop<impl FnOnce()> {
         self.questions.send_modify(|open| *open += 1);
-        ParkedTurn(self)
+        OnDrop::new(|| self.questions.send_modify(|open| *open -= 1))
     }
 
     fn is_parked(&self) -> bool {
@@ -64,12 +61,6 @@ impl InputTurn {
         let permits = Arc::clone(&self.permits);
         let permit = permits.acquire_many_owned(PERMITS).await.ok()?;
         Some(TurnGuard { _permit: permit })
-    }
-}
-
-impl Drop for ParkedTurn<'_> {
-    fn drop(&mut self) {
-        self.0.questions.send_modify(|open| *open -= 1);
     }
 }
 

@@ -61,7 +61,7 @@ impl LegacyConnection {
             }
         };
         let len = message.bytes().len();
-        // No message behind this one is read.
+        // Messages behind this one are not read meanwhile.
         let _stopped = (!lease.try_grow_to(len)).then(|| self.stop_clocks());
         drop(arrived);
         tokio::select! {

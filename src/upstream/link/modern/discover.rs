@@ -14,7 +14,7 @@ use crate::protocol::error_codes::{
 use crate::protocol::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION};
 use crate::protocol::{Era, Message, Revision, json, meta};
 use crate::upstream::carrier::LinkSettings;
-use crate::upstream::carrier::http::client::MessageHeaders;
+use crate::upstream::carrier::http::message_headers::MessageHeaders;
 use crate::upstream::error::LinkError;
 
 const METHOD: &str = "server/discover";

@@ -17,7 +17,7 @@ use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, meta, methods};
 use crate::telemetry::trace::{TraceContext, TraceParent};
 use crate::upstream::OWN_INFO_TEXT;
-use crate::upstream::carrier::http::client::MessageHeaders;
+use crate::upstream::carrier::http::message_headers::MessageHeaders;
 
 /// Unknown headers of the client that are passed on, at most.
 const MAX_UNKNOWN: usize = 64;

@@ -30,6 +30,7 @@ use super::running_request::{ReplyOwner, RunningRequest};
 use crate::call::{Notice, Reply};
 use crate::cause::chain;
 use crate::protocol::{Message, json};
+use crate::sync::on_drop::OnDrop;
 use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
@@ -39,21 +40,6 @@ const METHOD: &str = "subscriptions/listen";
 const MAX_URIS: usize = 1024;
 /// The same of a shared link, where each session and each principal has a bound of its own.
 const MAX_SHARED_URIS: usize = 64 * MAX_URIS;
-
-/// A URI that is to join the filter; when dropped, it leaves it again where `undone`.
-struct PendingUri<'a> {
-    link: &'a Arc<ModernServerLink>,
-    uri: &'a str,
-    undone: bool,
-}
-
-impl Drop for PendingUri<'_> {
-    fn drop(&mut self) {
-        if self.undone {
-            self.link.unsubscribe(self.uri);
-        }
-    }
-}
 
 /// An acknowledged stream. Dropping it closes it.
 struct ListenStream {
@@ -113,11 +99,7 @@ impl ModernServerLink {
             is_new = wanted.uris.insert(uri.clone().into_owned());
         });
         // What was wanted before is not dropped because it is refused to one more.
-        let mut wish = PendingUri {
-            link: self,
-            uri: &uri,
-            undone: is_new,
-        };
+        let pending = is_new.then(|| OnDrop::new(|| self.unsubscribe(&uri)));
         self.keep_listening();
         // The wait for a place is none of connecting. Who follows the wishes waits for the same one.
         let late = async {
@@ -134,7 +116,9 @@ impl ModernServerLink {
             late = late => return late,
         };
         if outcome.honoured.uris.contains(&*uri) {
-            wish.undone = false;
+            if let Some(pending) = pending {
+                pending.disarm();
+            }
             self.state.followed.insert(uri.clone().into_owned());
             return Ok(Reply::Result(Bytes::from_static(b"{}")));
         }

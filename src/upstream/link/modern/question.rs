@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use crate::call::{ClientCapabilities, InputRequest};
 use crate::protocol::input_request_rules;
 use crate::protocol::{Message, Revision, json};
+use crate::translate::input_responses::PutQuestion;
 
 /// Entries of one round at most.
 const MAX_ENTRIES: usize = 64;
@@ -65,7 +66,7 @@ fn entry(key: String, text: &str) -> Result<QuestionEntry, String> {
 }
 
 impl QuestionEntry {
-    pub(super) fn is_elicitation(&self) -> bool {
+    fn is_elicitation(&self) -> bool {
         self.method == "elicitation/create"
     }
 
@@ -90,9 +91,13 @@ impl QuestionEntry {
         input_request_rules::flaw(&self.method, self.params.as_deref().unwrap_or("{}"))
     }
 
-    /// Whether `result` is a valid answer of a client: roots must be files. Spec: SPEC C-71.
-    pub(super) fn takes(&self, result: &[u8]) -> bool {
-        self.method != "roots/list" || input_request_rules::are_files(result)
+    /// The question as one that was put to a client.
+    pub(super) fn put(&self) -> PutQuestion<'_> {
+        PutQuestion {
+            key: &self.key,
+            method: &self.method,
+            what: self.what(),
+        }
     }
 
     /// Whether the client offered to answer the question. Spec: SPEC M-62.

@@ -44,7 +44,7 @@ impl ModernServerLink {
         };
         let (mut lease, arrived) = room.lease_of(lease, self.settings.exclusive);
         let len = message.bytes().len();
-        // No message behind this one is read.
+        // Messages behind this one are not read meanwhile.
         let waits = !lease.try_grow_to(len);
         let _stopped = waits.then(|| pipe.stop_clocks()).flatten();
         drop(arrived);

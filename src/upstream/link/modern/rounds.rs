@@ -11,12 +11,11 @@ use super::envelope::RetryInputs;
 use super::question::{self, QuestionEntry};
 use super::url_elicitations::CallUrlElicitations;
 use super::{ModernServerLink, OutgoingCall};
-use crate::call::{
-    CarriedState, InputOutcome, InputRequests, InputResponse, Notice, Reply, ResumedInput,
-};
+use crate::call::{CarriedState, InputOutcome, InputRequests, Notice, Reply, ResumedInput};
 use crate::protocol::input_request_rules;
-use crate::protocol::json::{self, ObjectWriter};
+use crate::protocol::json;
 use crate::protocol::{Era, Message, methods};
+use crate::translate::input_responses::input_responses;
 use crate::upstream::error::LinkError;
 
 /// How often one call may be sent again with answers or for its state alone.
@@ -148,7 +147,7 @@ impl ModernServerLink {
             InputOutcome::Unanswered => Vec::new(),
         };
         url_elicitations.note(&questions, &answers);
-        match responses(&entries, &answers) {
+        match input_responses(entries.iter().map(QuestionEntry::put), &answers) {
             Ok(responses) => Ok(RoundOutcome::Again(RetryInputs {
                 responses: Some(responses),
                 state,
@@ -251,38 +250,6 @@ fn resumed(resumption: &ResumedInput) -> RetryInputs {
         responses: (!answers.is_empty()).then(|| json::object(members)),
         state: resumption.carry.state.as_ref().map(text),
     }
-}
-
-/// JSON text of `inputResponses`. A form that the client refused with an error counts as cancelled;
-/// nothing else can be refused in that form (BRIDGING §3.2, 3).
-fn responses(
-    entries: &[QuestionEntry],
-    answers: &[(String, InputResponse)],
-) -> Result<String, String> {
-    let mut responses = ObjectWriter::default();
-    for entry in entries {
-        let answer = answers.iter().find(|(key, _)| *key == entry.key);
-        let text = match answer.map(|(_, answer)| answer) {
-            Some(InputResponse::Result(result)) if !entry.takes(result) => {
-                return Err("the client's roots are no file: URIs".to_owned());
-            }
-            Some(InputResponse::Result(result)) => String::from_utf8_lossy(result).into_owned(),
-            _ if entry.is_elicitation() => r#"{"action":"cancel"}"#.to_owned(),
-            Some(InputResponse::Error(error)) => return Err(refusal(entry, error)),
-            None => return Err(format!("the client did not answer {}", entry.what())),
-        };
-        responses.member(&entry.key, &text);
-    }
-    Ok(responses.finish())
-}
-
-fn refusal(entry: &QuestionEntry, error: &[u8]) -> String {
-    let members = std::str::from_utf8(error).ok().map(json::members);
-    let members = members.and_then(Result::ok).unwrap_or_default();
-    let message = members.iter().find(|(name, _)| name == "message");
-    let message = message.and_then(|(_, text)| json::string(text));
-    let message: String = message.unwrap_or_default().chars().take(200).collect();
-    format!("the client refused {}: {message}", entry.what())
 }
 
 /// Digest of the method and its subject, each with its length (DESIGN §2).

@@ -17,7 +17,7 @@ use crate::protocol::json::JsonError;
 use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, json, meta, methods, rpc};
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::http::client::MessageHeaders;
+use crate::upstream::carrier::http::message_headers::MessageHeaders;
 use crate::upstream::carrier::http::sink::MessageSink;
 use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
@@ -279,7 +279,7 @@ impl MessageSink for ModernPostStream<'_> {
     fn growing(&self) -> Option<GrowingReply> {
         let Some(room) = self.1.reply_room() else {
             let settings = &self.0.settings;
-            // A list is refused where its copy finds no room: until then it waits for nothing of the caller's.
+            // Lists do not wait for the caller's share: a list whose copy finds no room is refused.
             let share = match self.1.whose {
                 ReplyOwner::Listen(_) => settings.arriving_share(),
                 _ => settings.replies.clone(),

@@ -45,7 +45,7 @@ pub(super) enum ProbeFinding {
 pub(super) enum LegacySign {
     /// It is there, and says nothing.
     Silence,
-    /// The connection ended: of a question that it does not know, or of something else.
+    /// The connection ended, because of the unknown request or for another reason.
     End,
 }
 
@@ -107,7 +107,7 @@ async fn over_pipe(
         };
         let line = match tokio::time::timeout_at(wait, started.lines.next_in(&mut room)).await {
             Ok(Some(line)) => line,
-            // It died of a request that it does not know: a fresh one is asked nothing of the kind.
+            // The child died of the unknown request: its successor is not probed.
             Ok(None) => return Ok(ProbeFinding::Presumed(LegacySign::End)),
             Err(_) if !started.greeted && Instant::now() < end => {
                 if read_since.is_none() {
@@ -174,8 +174,8 @@ async fn over_pipe(
 /// has; the connection, with the answer.
 ///
 /// # Errors
-/// The connection where it refuses the handshake and serves on in the modern era; nothing where it
-/// is gone, or silent.
+/// The connection, if the upstream refuses the handshake and still serves the modern era; `None` if the connection is
+/// gone or silent.
 pub(super) async fn greet(
     mut started: StartedConnection,
     settings: &LinkSettings,

@@ -5,12 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use futures_util::future::BoxFuture;
-
-use crate::call::{
-    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, LogLevel, Notice,
-    NoticeKind,
-};
+use crate::call::{Call, DownstreamLink, LogLevel, Notice, NoticeKind};
 use crate::protocol::Era;
 use crate::upstream::lock;
 
@@ -93,18 +88,10 @@ struct LevelFilterIntake {
 }
 
 impl DownstreamLink for LevelFilterIntake {
-    fn capabilities(&self) -> &ClientCapabilities {
-        self.inner.capabilities()
-    }
-
     fn notify(&self, notice: Notice) {
         if self.levels.admits(self.member, &notice) {
             self.inner.notify(notice);
         }
-    }
-
-    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
-        self.inner.ask(round)
     }
 
     fn behind(&self) -> Option<&dyn DownstreamLink> {

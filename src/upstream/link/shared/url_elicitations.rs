@@ -9,8 +9,7 @@ use futures_util::future::BoxFuture;
 
 use super::{MemberFanout, SharedMember};
 use crate::call::{
-    Call, ClientCapabilities, DownstreamLink, InputOutcome, InputRequests, Notice, NoticeKind,
-    Reply, UpstreamLink,
+    Call, DownstreamLink, InputOutcome, InputRequests, Notice, NoticeKind, Reply, UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
@@ -150,14 +149,6 @@ struct ElicitationNoter {
 }
 
 impl DownstreamLink for ElicitationNoter {
-    fn capabilities(&self) -> &ClientCapabilities {
-        self.inner.capabilities()
-    }
-
-    fn notify(&self, notice: Notice) {
-        self.inner.notify(notice);
-    }
-
     fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         for (_, question) in &round.entries {
             let params = question.params.as_deref().map(std::str::from_utf8);

@@ -1,3 +1,4 @@
+use http::header::{DATE, RETRY_AFTER};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -9,6 +9,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_util::either::Either;
 use tower::Service;
 
 use super::PoolError;
@@ -59,12 +60,12 @@ impl UpstreamDial {
     pub(super) async fn connect(&self, origin: &Uri) -> Result<PlainOrTls, PoolError> {
         let tcp = self.route.connect(origin.clone()).await?;
         let Some(DialTls { config, name }) = &self.tls else {
-            return Ok(PlainOrTls::Plain(tcp));
+            return Ok(Either::Left(tcp));
         };
         TlsConnector::from(Arc::clone(config))
             .connect(name.clone(), tcp)
             .await
-            .map(|tls| PlainOrTls::Tls(Box::new(tls)))
+            .map(|tls| Either::Right(Box::new(tls)))
             .map_err(|error| PoolError::Connect(error.into()))
     }
 }

@@ -10,6 +10,7 @@ use rustix::net::{RecvFlags, recv};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
 
 use crate::runtime::read_quantum::ReadQuantum;
 
@@ -88,29 +89,21 @@ pub(super) struct PooledStream {
     quantum: ReadQuantum,
 }
 
-#[derive(Debug)]
-pub(super) enum PlainOrTls {
-    Plain(TcpStream),
-    Tls(Box<TlsStream<TcpStream>>),
-}
+/// A socket in the clear, or with TLS.
+pub(super) type PlainOrTls = Either<TcpStream, Box<TlsStream<TcpStream>>>;
 
-impl PlainOrTls {
-    fn tcp(&self) -> &TcpStream {
-        match self {
-            Self::Plain(tcp) => tcp,
-            Self::Tls(tls) => tls.get_ref().0,
-        }
-    }
-
-    /// Whether the peer has closed, or has sent bytes without a request.
-    pub(super) fn is_over(&self) -> bool {
-        let mut byte = [0_u8; 1];
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        !matches!(
-            recv(self.tcp(), &mut byte, flags),
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
-        )
-    }
+/// Whether the peer has closed, or has sent bytes without a request.
+pub(super) fn is_over(socket: &PlainOrTls) -> bool {
+    let tcp = match socket {
+        Either::Left(tcp) => tcp,
+        Either::Right(tls) => tls.get_ref().0,
+    };
+    let mut byte = [0_u8; 1];
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    !matches!(
+        recv(tcp, &mut byte, flags),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR)
+    )
 }
 
 impl PooledStream {
@@ -119,17 +112,6 @@ impl PooledStream {
             socket,
             exchange,
             quantum: ReadQuantum::default(),
-        }
-    }
-
-    fn poll_socket_read(
-        &mut self,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match &mut self.socket {
-            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_read(cx, buf),
-            PlainOrTls::Tls(tls) => Pin::new(tls).poll_read(cx, buf),
         }
     }
 }
@@ -143,13 +125,13 @@ impl AsyncRead for PooledStream {
         let this = self.get_mut();
         if this.exchange.has(PROBE) {
             this.exchange.clear(PROBE);
-            if this.socket.is_over() {
+            if is_over(&this.socket) {
                 return Poll::Ready(Ok(()));
             }
         }
         ready!(this.quantum.poll_ready(cx));
         let (before, room) = (buf.filled().len(), buf.remaining());
-        let read = ready!(this.poll_socket_read(cx, buf));
+        let read = ready!(Pin::new(&mut this.socket).poll_read(cx, buf));
         this.quantum.add(buf.filled().len() - before);
         let closed = read.is_err() || room > 0 && buf.filled().len() == before;
         if closed {
@@ -168,10 +150,7 @@ impl AsyncWrite for PooledStream {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let written = ready!(match &mut this.socket {
-            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_write(cx, buf),
-            PlainOrTls::Tls(tls) => Pin::new(tls).poll_write(cx, buf),
-        });
+        let written = ready!(Pin::new(&mut this.socket).poll_write(cx, buf));
         this.exchange.wrote(&written);
         Poll::Ready(written)
     }
@@ -182,27 +161,18 @@ impl AsyncWrite for PooledStream {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let written = ready!(match &mut this.socket {
-            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_write_vectored(cx, bufs),
-            PlainOrTls::Tls(tls) => Pin::new(tls).poll_write_vectored(cx, bufs),
-        });
+        let written = ready!(Pin::new(&mut this.socket).poll_write_vectored(cx, bufs));
         this.exchange.wrote(&written);
         Poll::Ready(written)
     }
 
     fn is_write_vectored(&self) -> bool {
-        match &self.socket {
-            PlainOrTls::Plain(tcp) => tcp.is_write_vectored(),
-            PlainOrTls::Tls(tls) => tls.is_write_vectored(),
-        }
+        self.socket.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        let flushed = ready!(match &mut this.socket {
-            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_flush(cx),
-            PlainOrTls::Tls(tls) => Pin::new(tls).poll_flush(cx),
-        });
+        let flushed = ready!(Pin::new(&mut this.socket).poll_flush(cx));
         match &flushed {
             Ok(()) if this.exchange.has(WROTE) => this.exchange.set(FLUSHED),
             Ok(()) => {}
@@ -212,10 +182,7 @@ impl AsyncWrite for PooledStream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.get_mut().socket {
-            PlainOrTls::Plain(tcp) => Pin::new(tcp).poll_shutdown(cx),
-            PlainOrTls::Tls(tls) => Pin::new(tls).poll_shutdown(cx),
-        }
+        Pin::new(&mut self.get_mut().socket).poll_shutdown(cx)
     }
 }
 
@@ -237,7 +204,7 @@ mod tests {
         let socket = TcpStream::connect(listener.local_addr().unwrap()).await;
         let (mut peer, _) = listener.accept().unwrap();
         let exchange = Arc::new(ExchangeState::default());
-        let mut stream = PooledStream::new(PlainOrTls::Plain(socket.unwrap()), exchange);
+        let mut stream = PooledStream::new(Either::Left(socket.unwrap()), exchange);
         peer.write_all(&vec![b'x'; 2 * QUANTUM]).unwrap();
         let mut piece = [0; PIECE];
         for _ in 0..QUANTUM / PIECE {

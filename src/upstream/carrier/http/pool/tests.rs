@@ -270,14 +270,17 @@ async fn kernel_is_asked_about_a_close() {
     let at = listener.local_addr().unwrap();
     for says_something in [false, true] {
         let (ours, theirs) = tokio::join!(TcpStream::connect(at), listener.accept());
-        let (socket, mut theirs) = (stream::PlainOrTls::Plain(ours.unwrap()), theirs.unwrap().0);
-        assert!(!socket.is_over());
+        let (socket, mut theirs) = (
+            tokio_util::either::Either::Left(ours.unwrap()),
+            theirs.unwrap().0,
+        );
+        assert!(!stream::is_over(&socket));
         if says_something {
             theirs.write_all(b"x").await.unwrap();
         } else {
             drop(theirs);
         }
-        assert!(socket.is_over(), "before the reactor has seen it");
+        assert!(stream::is_over(&socket), "before the reactor has seen it");
     }
 }
 

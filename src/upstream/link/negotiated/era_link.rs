@@ -4,6 +4,7 @@ mod contradiction;
 mod negotiation;
 mod reconsideration;
 mod resolve;
+mod state;
 mod watch;
 
 use std::future::ready;
@@ -15,10 +16,11 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
+use self::state::NegotiatedState;
 use super::{EraCell, EraVerdict};
 use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamLink};
 use crate::fault::Fault;
-use crate::protocol::{Era, Message};
+use crate::protocol::Message;
 use crate::sync::desired::Desired;
 use crate::sync::shared_failure::SharedFailure;
 use crate::upstream::carrier::duplex::DuplexSource;
@@ -27,8 +29,7 @@ use crate::upstream::carrier::{Carrier, LinkSettings};
 use crate::upstream::deadlines::before_sending;
 use crate::upstream::error::LinkError;
 use crate::upstream::first_start::FirstStartWitness;
-use crate::upstream::link::legacy::LegacyLink;
-use crate::upstream::link::modern::{ModernServerLink, ToolSchemas};
+use crate::upstream::link::modern::ToolSchemas;
 use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
 use crate::upstream::not_reached::NotReached;
@@ -55,16 +56,6 @@ pub(in crate::upstream) struct EraLink {
     first_start: FirstStartWitness,
     /// Whoever had this link is gone.
     ended: AtomicBool,
-}
-
-#[derive(Debug, Clone)]
-enum NegotiatedState {
-    /// `presumed` until it has shaken hands.
-    Legacy {
-        link: Arc<LegacyLink>,
-        presumed: Arc<AtomicBool>,
-    },
-    Modern(Arc<ModernServerLink>),
 }
 
 impl EraLink {
@@ -262,7 +253,7 @@ impl EraLink {
         opened
     }
 
-    /// Ends a subscription that nobody has any more.
+    /// Ends a subscription without followers.
     pub(in crate::upstream) async fn unsubscribe(&self, uri: &str) {
         match self.current() {
             Some(NegotiatedState::Legacy { link, .. }) => link.unsubscribe(uri).await,
@@ -292,59 +283,6 @@ impl EraLink {
     fn close_inner(&self) -> BoxFuture<'static, ()> {
         let inner = lock(&self.current).take();
         inner.map_or_else(|| Box::pin(ready(())) as _, |inner| inner.close())
-    }
-}
-
-impl NegotiatedState {
-    fn era(&self) -> Era {
-        match self {
-            Self::Legacy { .. } => Era::Legacy,
-            Self::Modern(_) => Era::Modern,
-        }
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Legacy { link, .. }, Self::Legacy { link: other, .. }) => {
-                Arc::ptr_eq(link, other)
-            }
-            (Self::Modern(link), Self::Modern(other)) => Arc::ptr_eq(link, other),
-            _ => false,
-        }
-    }
-
-    /// Each era needs room of its own size.
-    fn call<'a>(
-        &'a self,
-        request: &'a Message,
-        call: &'a Call,
-    ) -> BoxFuture<'a, Result<Reply, LinkError>> {
-        match self {
-            Self::Legacy { link, .. } => Box::pin(link.call_inner(request, call)),
-            Self::Modern(link) => Box::pin(link.call_inner(request, call)),
-        }
-    }
-
-    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, LinkError>> {
-        match self {
-            Self::Legacy { link, .. } => Box::pin(link.open_inner()),
-            Self::Modern(link) => Box::pin(link.open_inner()),
-        }
-    }
-
-    fn listen(&self, wanted: bool) {
-        match self {
-            Self::Legacy { link, .. } => link.listen(wanted),
-            Self::Modern(link) => link.listen(wanted),
-        }
-    }
-
-    /// Closes the link, whether or not the future is polled, which resolves when that is done.
-    fn close(&self) -> BoxFuture<'static, ()> {
-        match self {
-            Self::Legacy { link, .. } => Box::pin(link.close()),
-            Self::Modern(link) => Box::pin(link.close()),
-        }
     }
 }
 

@@ -106,13 +106,13 @@ impl EraLink {
         let child = StartedConnection::child(&self.settings, WaitPolicy::SpawnWait).await;
         let mut started =
             child.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
-        // It makes no room for others of its owner before it was asked anything.
+        // Busy: the child must not be evicted for another of its owner before it is probed.
         let busy = started.as_ref().and_then(|started| started.child.busy());
         let turn = self.cell.probing.attempt_since(before);
         let turn = if self.is_remote() {
             Some(turn.await)
         } else {
-            // The child of another session may be slow or hang: it holds up this one for a moment only.
+            // The child of another session may be slow or hang: wait for its probe only briefly.
             tokio::time::timeout(HELD_UP, turn).await.ok()
         };
         if let Some(inner) = decided(&mut started) {
@@ -150,8 +150,8 @@ impl EraLink {
         }
     }
 
-    /// Makes the link, asking what has to be asked, of the child that is `started`, if there is one;
-    /// and what others are told who wait to ask, where it is legacy on a presumption.
+    /// Probes the upstream, over the child `started` if any, and makes the link. For a presumed legacy upstream also
+    /// returns the outcome to share with the waiting callers.
     async fn find_out(
         &self,
         afresh: bool,
@@ -205,8 +205,7 @@ impl EraLink {
         Ok((inner, None))
     }
 
-    /// The link that follows from what is believed, with the child that is `started`, if there is one;
-    /// nothing where something has to be asked.
+    /// The link that follows from the believed era, over the child `started` if any; `None` if a probe is needed.
     fn decided(&self, started: &mut Option<StartedConnection>) -> Option<NegotiatedState> {
         let Some(believed) = self.cell.believed() else {
             let is_known = self.cell.serves_elderly(self.settings.offer);
@@ -225,7 +224,7 @@ impl EraLink {
 
     async fn probe(&self, started: Option<StartedConnection>) -> Result<ProbeFinding, LinkError> {
         LABELED.upstream_probed.add(&self.settings.name, 1);
-        // One that has ended meanwhile was asked nothing.
+        // A child that has ended meanwhile was not probed.
         let started = started.filter(|started| !started.child.closed().is_cancelled());
         let found = probe::probe(&self.settings, started).await;
         let found = found.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
@@ -239,9 +238,8 @@ impl EraLink {
         Ok(found)
     }
 
-    /// A legacy session of an upstream that speaks the modern era; nothing where it keeps none.
-    /// `started` is the connection of its probe, which stays there unless it carries the session, or
-    /// one that was asked nothing.
+    /// A legacy session of an upstream that speaks the modern era; `None` if the upstream keeps none. `started` is the
+    /// connection of the probe, left in place unless it carries the session, or a connection that was not probed.
     async fn session(
         &self,
         started: &mut Option<StartedConnection>,
@@ -260,7 +258,7 @@ impl EraLink {
         }
         let link = self.legacy_link(greeted);
         let mut opened = link.open_session().await;
-        // One socket may break for any reason: it takes another one to say why.
+        // A single socket may break for any reason: a second one tells why.
         if let Err(LinkError::Lost { .. }) = opened
             && self.is_piped()
             && self.is_remote()
@@ -269,9 +267,9 @@ impl EraLink {
         }
         let is_kept = match opened {
             Ok(is_kept) => is_kept,
-            // One that says nothing to a handshake keeps no sessions.
+            // An upstream that does not answer a handshake keeps no sessions.
             Err(LinkError::Timeout | LinkError::Garbled { .. }) if self.is_piped() => false,
-            // Nor does one that ends of it. What becomes of a child concerns its owner alone.
+            // Nor does an upstream that ends at the handshake. The end of a child concerns its owner alone.
             Err(LinkError::Lost { .. }) if self.is_piped() => {
                 if self.is_remote() {
                     self.cell.learn_break();
@@ -319,15 +317,15 @@ impl EraLink {
         ))
     }
 
-    /// A legacy link that restores what the link before it was told. Beside another legacy link it keeps a
-    /// state of its own: one of the two is given up.
+    /// A legacy link that restores the session state of its predecessor. Beside another legacy link it has its own state:
+    /// one of the two will be dropped.
     pub(super) fn legacy_link(&self, started: Option<StartedConnection>) -> Arc<LegacyLink> {
         let state = match self.current() {
             Some(NegotiatedState::Legacy { .. }) => SessionState::default(),
             Some(NegotiatedState::Modern(_)) | None => self.state.clone(),
         };
         let link = LegacyLink::new(Arc::clone(&self.settings), state, started);
-        // Before it is opened: what is announced right after it has subscribed is heard then.
+        // Before the link is opened, so that notices right after its subscriptions are received.
         self.listening.apply(|wanted| link.listen(*wanted));
         link
     }

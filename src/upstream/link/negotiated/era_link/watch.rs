@@ -80,7 +80,7 @@ async fn look(link: Weak<EraLink>) {
     let mut pause = RECONSIDER;
     loop {
         let Some(this) = link.upgrade() else { return };
-        // Before the look: what is learnt during it is not missed.
+        // Subscribed before the look, so that news during the look are not missed.
         let mut learnt = this.cell.learnt.subscribe();
         let doubts = this.doubts.load(Ordering::Acquire);
         if Box::pin(this.is_settled()).await {

@@ -1,6 +1,6 @@
-//! Negotiation with an HTTP upstream of which nothing is known: `initialize` first, `server/discover`
-//! after it. Servers before 2025-06-18 may break on an unknown request that comes first, and the
-//! session that `initialize` opens is the one that a legacy client uses anyway.
+//! Negotiation with an HTTP upstream of unknown era: `initialize` first, then `server/discover`. Servers before
+//! 2025-06-18 may break if their first request is unknown to them, and a legacy client needs the session that
+//! `initialize` opens anyway.
 //! Spec: SPEC U-05, U-06; the table of `docs/adr/0008`.
 
 use std::pin::pin;
@@ -24,7 +24,7 @@ use crate::upstream::link::negotiated::{EraVerdict, FIRST_TO_DISCOVER, Fruitless
 /// How long `server/discover` may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A link, and what the sessions that waited for it may share.
+/// A link, and the outcome to share with the sessions that waited.
 type NegotiationOutcome = Result<(NegotiatedState, Option<FruitlessProbe>), LinkError>;
 
 /// What the answer to `server/discover` says.
@@ -79,7 +79,7 @@ impl EraLink {
             return (answer, None);
         }
         let (answer, found) = tokio::join!(timeout(patience, hello), self.discover());
-        // Both are late: the server is slow, which says nothing of what it knows.
+        // Both answers are late: a slow server proves nothing about its era.
         let found = match found {
             DiscoverAnswer::Silent => DiscoverAnswer::Unsure,
             found => found,

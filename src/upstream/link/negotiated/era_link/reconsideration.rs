@@ -96,7 +96,7 @@ impl EraLink {
     /// Whether a link that hears nothing is of the era of its upstream; `None` where the upstream cannot say.
     pub(super) async fn fits(&self, inner: &NegotiatedState) -> Option<bool> {
         match inner {
-            // Many servers have no GET stream: that it is refused is no evidence.
+            // Many servers have no GET stream: its refusal is no evidence.
             NegotiatedState::Legacy { link, .. } if !self.is_piped() => {
                 let answer = link.knock().await;
                 let is_contradicted = contradiction::is_in(Era::Legacy, false, &answer);
@@ -133,8 +133,8 @@ impl EraLink {
             && link.is_refused(|error| self.contradicts_modern(error))
     }
 
-    /// Tells a legacy upstream what a call of the modern link before it wanted to have logged, before the
-    /// call is sent again. A legacy client's level is its own; of others the most verbose one counts.
+    /// Sends the log level of a modern call to the legacy upstream before the call is sent again. A legacy client has its
+    /// own level; among other clients the most verbose level counts.
     // Spec: SPEC C-21
     pub(super) async fn raise_level(
         &self,

@@ -16,7 +16,7 @@ const CODES: [i64; 5] = [-32000, -32001, -32002, INVALID_REQUEST, INVALID_PARAMS
 /// What a legacy server says of a modern request: it lacks the handshake. The last one is all that the
 /// Python SDK says before `initialize`.
 const BEFORE_HANDSHAKE: [&str; 3] = ["initializ", "session id", "invalid request parameters"];
-/// What a modern server says of a legacy request: it lacks what every modern request has.
+/// Words of modern servers about a legacy request: members that every modern request has.
 const WITHOUT_META: [&str; 4] = [
     "_meta",
     "protocolversion",

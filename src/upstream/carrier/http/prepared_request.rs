@@ -1,0 +1,54 @@
+//! `PreparedRequest`: a request with its headers, the client to send it, and the credential that it carries or waits for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Request, Response};
+use http_body_util::Full;
+
+use super::body::UpstreamBody;
+use super::exchange_error::ExchangeError;
+use super::targets::SentRoute;
+use super::ways::ClientGrant;
+use crate::grants::HeldToken;
+
+/// A request, with the client to send it.
+pub(super) struct PreparedRequest<'a> {
+    pub(super) carry: ClientGrant<'a>,
+    pub(super) request: Request<Full<Bytes>>,
+    pub(super) sent: SentRoute,
+    /// The token that the request carries.
+    pub(super) held: Option<Arc<HeldToken>>,
+    /// A credential that has to be waited for.
+    pub(super) awaited: Option<BoxFuture<'a, Result<Arc<HeldToken>, ExchangeError>>>,
+}
+
+/// Sends a request once its credential is there; the answer, and the token that the request carried.
+///
+/// # Errors
+/// There is no credential: nothing was sent.
+pub(super) async fn send_with(
+    credential: BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>>,
+    carry: ClientGrant<'_>,
+    mut request: Request<Full<Bytes>>,
+) -> Result<
+    (
+        Result<Response<UpstreamBody>, ExchangeError>,
+        Option<Arc<HeldToken>>,
+    ),
+    ExchangeError,
+> {
+    let token = credential.await?;
+    bear(request.headers_mut(), token.headers());
+    Ok((carry.send(request).await, Some(token)))
+}
+
+/// Adds a credential to a request, whose own headers stand.
+pub(super) fn bear(headers: &mut HeaderMap, credential: &HeaderMap) {
+    for (name, value) in credential {
+        if !headers.contains_key(name) {
+            headers.insert(name, value.clone());
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! Requests over a `ChildPipe`: the child is started on demand, and a request whose caller has gone is cancelled.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use tokio::sync::{Semaphore, oneshot};
+
+use super::{ChildPipe, OpenPipe, PipeWaiter};
+use crate::budget::EXEMPT_BYTES;
+use crate::cause::chain;
+use crate::process::WaitPolicy;
+use crate::protocol::{Message, extensions, json, meta};
+use crate::telemetry::metrics::{LABELED, UpstreamSession};
+use crate::upstream::carrier::StartedConnection;
+use crate::upstream::carrier::duplex::{DepartureFlag, DuplexReceiver};
+use crate::upstream::error::LinkError;
+use crate::upstream::link::cancellation;
+use crate::upstream::link::modern::ModernServerLink;
+use crate::upstream::link::modern::running_request::RunningRequest;
+use crate::upstream::lock;
+use crate::upstream::room::ArrivingMessage;
+
+impl ModernServerLink {
+    /// Starts the child of a stdio upstream unless it runs already: the wait for a place does not count as connecting.
+    pub(in super::super) async fn start(self: &Arc<Self>) -> Result<(), LinkError> {
+        match self.pipe().filter(|pipe| pipe.source.is_of_children()) {
+            Some(pipe) => self.child(pipe).await.map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// The child, started if needed.
+    async fn child(self: &Arc<Self>, pipe: &ChildPipe) -> Result<Arc<OpenPipe>, LinkError> {
+        match pipe.open() {
+            Some(open) => Ok(open),
+            // Boxed: rare, and larger than the rest of the future.
+            None => Box::pin(self.start_child(pipe)).await,
+        }
+    }
+
+    /// Answers a request of the child. Servers of this era send no requests, yet some check that their client is alive
+    /// and exit when a request stays unanswered. Spec: SPEC D-09, L-07.
+    pub(in super::super) fn answer_request(&self, method: &str, id: &str) {
+        let Some(open) = self.pipe().and_then(ChildPipe::open) else {
+            return;
+        };
+        let Ok(place) = Arc::clone(&open.answers).try_acquire_owned() else {
+            return self.suspect("it asks faster than it reads answers");
+        };
+        let answer = if method == "ping" {
+            r#""result":{}"#
+        } else {
+            r#""error":{"code":-32601,"message":"a client of this revision takes no requests"}"#
+        };
+        let answer: Bytes = format!(r#"{{"jsonrpc":"2.0","id":{id},{answer}}}"#).into();
+        let name = Arc::clone(&self.settings.name);
+        self.settings.tasks.spawn_service(async move {
+            if let Err(error) = open.child.tell(answer).await {
+                tracing::debug!(upstream = %name, error = chain(&error), "answer not delivered");
+            }
+            drop(place);
+        });
+    }
+
+    /// Starts the child, unless another caller did so first.
+    async fn start_child(self: &Arc<Self>, pipe: &ChildPipe) -> Result<Arc<OpenPipe>, LinkError> {
+        let _opening = pipe.opening.lock().await;
+        if let Some(open) = pipe.open() {
+            return Ok(open);
+        }
+        if self.closed.is_cancelled() {
+            return Err(LinkError::Cancelled);
+        }
+        let started = lock(&pipe.started).take();
+        let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
+            Some(started) => started,
+            None => StartedConnection::new(&pipe.source, &self.settings, WaitPolicy::SpawnWait)
+                .await
+                .inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?,
+        };
+        let serial = pipe.serial.fetch_add(1, Ordering::Relaxed);
+        let open = Arc::new(OpenPipe {
+            child: started.child,
+            serial,
+            answered: AtomicBool::new(false),
+            clocks: Arc::default(),
+            answers: Arc::new(Semaphore::new(self.settings.upstream.open_questions)),
+            _counted: UpstreamSession::begin(&self.settings.load),
+        });
+        let previous = lock(&pipe.current).replace(Arc::clone(&open));
+        drop(previous);
+        // `close` ran in between and did not see this child: close it here.
+        if self.closed.is_cancelled() {
+            pipe.close().await;
+            return Err(LinkError::Cancelled);
+        }
+        LABELED.upstream_opened.add(&self.settings.name, 1);
+        let reader = read_lines(Arc::downgrade(self), serial, started.lines);
+        self.settings.tasks.spawn_service(reader);
+        Ok(open)
+    }
+
+    /// Sends a request as a line and waits for its reply. A request that did not leave, as the connection was over, is
+    /// sent on a new connection.
+    ///
+    /// # Cancel safety
+    /// Dropping the future tells the upstream that the request is cancelled (SPEC D-10).
+    pub(in super::super) async fn exchange_piped(
+        self: &Arc<Self>,
+        pipe: &ChildPipe,
+        bytes: Bytes,
+        flight: &Arc<RunningRequest>,
+    ) -> Result<Message, LinkError> {
+        match self.exchange_once(pipe, bytes.clone(), flight).await {
+            Err(LinkError::SessionGone) => self.exchange_once(pipe, bytes, flight).await,
+            other => other,
+        }
+    }
+
+    async fn exchange_once(
+        self: &Arc<Self>,
+        pipe: &ChildPipe,
+        bytes: Bytes,
+        flight: &Arc<RunningRequest>,
+    ) -> Result<Message, LinkError> {
+        let open = self.child(pipe).await?;
+        let keeps_busy = flight.keeps_busy();
+        let _busy = keeps_busy.then(|| open.child.busy());
+        let _held = (!keeps_busy).then(|| open.child.hold());
+        let lost = || LinkError::Lost {
+            last_words: open.child.last_words(),
+        };
+        let (reply, waiting) = oneshot::channel();
+        let entry = PipeWaiter {
+            flight: Arc::clone(flight),
+            serial: open.serial,
+            reply: Some(reply),
+        };
+        lock(&pipe.waiting).insert(flight.id, entry);
+        open.clocks.begin(&flight.activity);
+        let mut aloft = PipeCancellation {
+            pipe,
+            open: &open,
+            flight,
+            request: bytes.clone(),
+            departure: DepartureFlag::default(),
+            done: false,
+        };
+        let sent = open.child.send_request(bytes, &aloft.departure).await;
+        if let Err(error) = sent {
+            return Err(match error {
+                LinkError::SessionGone if open.answered.load(Ordering::Relaxed) => error,
+                _ => lost(),
+            });
+        }
+        let reply = waiting.await;
+        aloft.done = true;
+        open.answered.fetch_or(reply.is_ok(), Ordering::Relaxed);
+        reply.map_err(|_| {
+            LABELED.upstream_lost.add(&self.settings.name, 1);
+            lost()
+        })?
+    }
+}
+
+/// Cancels a request upstream on drop, unless it is done.
+struct PipeCancellation<'a> {
+    pipe: &'a ChildPipe,
+    open: &'a OpenPipe,
+    flight: &'a RunningRequest,
+    request: Bytes,
+    departure: DepartureFlag,
+    done: bool,
+}
+
+impl Drop for PipeCancellation<'_> {
+    fn drop(&mut self) {
+        if !self.done && !self.open.child.withdraw(&self.departure) {
+            if let Some(cancel) = cancelling(&self.request) {
+                self.pipe.given_up.note(self.flight.id, cancel);
+            }
+            let cancelled = cancellation::of_request(self.flight.id, self.flight.reason());
+            self.open.child.cancel(cancelled);
+        }
+        lock(&self.pipe.waiting).remove(&self.flight.id);
+    }
+}
+
+/// The request that cancels the task of `request`, still without `taskId`; `None` where the request can begin no task.
+fn cancelling(request: &Bytes) -> Option<Message> {
+    let request = Message::parse(request.clone(), json::MAX_DEPTH).ok()?;
+    let capabilities = request.meta(meta::CLIENT_CAPABILITIES)?;
+    if request.method() != Some("tools/call")
+        || !extensions::declares(capabilities, extensions::TASKS)
+    {
+        return None;
+    }
+    let params = format!(r#"{{"_meta":{}}}"#, request.param("_meta")?);
+    let cancel = request.edit().method("tasks/cancel").params(params);
+    let cancel = Message::parse(cancel.finish(), json::MAX_DEPTH).ok()?;
+    let told = cancel.edit().remove_meta(meta::PROGRESS_TOKEN).finish();
+    Message::parse(told, json::MAX_DEPTH).ok()
+}
+
+/// Reads a child until its output ends. Does not keep the link alive.
+async fn read_lines(link: Weak<ModernServerLink>, serial: u64, mut lines: DuplexReceiver) {
+    let mut room = ArrivingMessage::new(Weak::clone(&link));
+    while let Some(line) = lines.next_in(&mut room).await {
+        let Some(link) = link.upgrade() else { return };
+        let lease = room.take(line.len());
+        match Message::parse(line.clone(), link.settings.message_depth) {
+            Ok(message) => {
+                let is_large = line.len() > EXEMPT_BYTES;
+                if !is_large || Box::pin(link.has_room(&message, lease)).await {
+                    drop(link.on_message(message, None));
+                }
+            }
+            Err(error) => link.not_read(&line, &error),
+        }
+    }
+    if let Some(link) = link.upgrade()
+        && let Some(pipe) = link.pipe()
+    {
+        pipe.fail(serial);
+    }
+}
