@@ -9,7 +9,7 @@
 //! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lock`] [`runtime`]: shapes, bytes, time, background work |
 //! | 2 | [`sync`] [`config`]: tools for tasks and threads; what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
-//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`]: failures, causes, handles and their owners, address rules, views, limits, durable data |
+//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`] [`redis_client`]: failures, causes, handles and their owners, address rules, views, limits, durable data, what replicas share |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
 //! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`grants`] [`vault`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
@@ -44,6 +44,7 @@ pub mod ownership;
 pub mod policy;
 pub mod process;
 pub mod protocol;
+pub mod redis_client;
 pub mod relay;
 pub mod runtime;
 pub mod seal;

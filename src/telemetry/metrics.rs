@@ -4,16 +4,20 @@
 //! exporters read the atomics on collection. Durations of calls are recorded by `trace::CallSpan`.
 
 mod durations;
+mod forwards;
 mod instrument;
 mod load;
 pub(super) mod process;
+mod redis_commands;
 mod sessions;
 mod token_requests;
 
 pub(super) use durations::{DurationHistogram, SeriesKey};
+pub use forwards::forward_ended;
 pub use instrument::{CounterHandle, GaugeGuard, GaugeHandle, LabeledCounter, LabeledGauge};
 pub(super) use load::CallEnd;
 pub use load::{LoadGuard, RecentCalls, UpstreamLoad};
+pub use redis_commands::redis_command_ended;
 pub use sessions::{UpstreamSession, server_session_ended};
 pub use token_requests::token_request_ended;
 
@@ -168,6 +172,16 @@ table! {
             "Log lines dropped because standard output did not keep up.";
         audit_dropped = AUDIT_DROPPED "{record}"
             "Audit records that could not be kept.";
+        redis_connections_lost = REDIS_CONNECTIONS_LOST "{connection}"
+            "Connections to Redis that broke.";
+        redis_connects_failed = REDIS_CONNECTS_FAILED "{attempt}"
+            "Attempts to connect to Redis that failed.";
+        cluster_leases_lost = CLUSTER_LEASES_LOST "{lease}"
+            "Leases of this replica that ended before they were renewed.";
+        cluster_records_refused = CLUSTER_RECORDS_REFUSED "{record}"
+            "Records of replicas in Redis that do not open: forged, of another secret, or of a later release.";
+        cluster_strangers_refused = CLUSTER_STRANGERS_REFUSED "{connection}"
+            "Connections to the internal listener refused because no replica made them.";
     }
 }
 
@@ -218,6 +232,14 @@ table! {
             "Authorizations that wait for their callback, as of the last sweep.";
         vault_revocations = VAULT_REVOCATIONS "{token}"
             "Tokens whose server has still to be told of their revocation, as of the last sweep.";
+        cluster_replicas = CLUSTER_REPLICAS "{replica}"
+            "Replicas with a lease, this one included, as it knows them.";
+        cluster_lease_held = CLUSTER_LEASE_HELD "{lease}"
+            "Whether this replica has its lease: 0 or 1.";
+        redis_connected = REDIS_CONNECTED "{connection}"
+            "Whether Redis is connected: 0 or 1.";
+        redis_evicting = REDIS_EVICTING "{server}"
+            "Whether Redis evicts keys when its memory is full, which loses sessions: 0 or 1.";
         token_cache_size = TOKEN_CACHE_SIZE "{token}"
             "Verified tokens that are remembered.";
     }

@@ -137,6 +137,28 @@ pub mod metric {
     pub const INTROSPECTION_FAILURES: &str = "drawbridge.introspection.failures";
     /// How long token requests for upstreams take, and how they end.
     pub const TOKEN_REQUEST_DURATION: &str = "drawbridge.token_request.duration";
+    /// Duration of commands to Redis.
+    pub const REDIS_COMMAND_DURATION: &str = "drawbridge.redis.command.duration";
+    /// Connections to Redis that broke.
+    pub const REDIS_CONNECTIONS_LOST: &str = "drawbridge.redis.connections_lost";
+    /// Attempts to connect to Redis that failed.
+    pub const REDIS_CONNECTS_FAILED: &str = "drawbridge.redis.connects_failed";
+    /// Whether Redis is connected.
+    pub const REDIS_CONNECTED: &str = "drawbridge.redis.connected";
+    /// Duration of forwarding a request to another replica, up to the head of its answer.
+    pub const CLUSTER_FORWARD_DURATION: &str = "drawbridge.cluster.forward.duration";
+    /// Leases of this replica that ended before they were renewed.
+    pub const CLUSTER_LEASES_LOST: &str = "drawbridge.cluster.leases_lost";
+    /// Records of replicas that do not open.
+    pub const CLUSTER_RECORDS_REFUSED: &str = "drawbridge.cluster.records_refused";
+    /// Connections to the internal listener that no replica made.
+    pub const CLUSTER_STRANGERS_REFUSED: &str = "drawbridge.cluster.strangers_refused";
+    /// Replicas with a lease.
+    pub const CLUSTER_REPLICAS: &str = "drawbridge.cluster.replicas";
+    /// Whether this replica has its lease.
+    pub const CLUSTER_LEASE_HELD: &str = "drawbridge.cluster.lease_held";
+    /// Whether Redis evicts keys when its memory is full.
+    pub const REDIS_EVICTING: &str = "drawbridge.redis.evicting";
     /// Lists answered from what is kept.
     pub const LISTS_HITS: &str = "drawbridge.list_cache.hits";
     /// Lists that had to be asked for.
@@ -304,6 +326,8 @@ pub mod attribute {
     pub const BUILD_VERSION: &str = "version";
     /// How the gateway comes by a token of an upstream: `kind` of its account.
     pub const ACCOUNT_KIND: &str = "drawbridge.account.kind";
+    /// What a command to Redis is for; one word.
+    pub const REDIS_OPERATION: &str = "drawbridge.redis.operation";
     /// How something ended; one word.
     pub const OUTCOME: &str = "drawbridge.outcome";
     /// Why something was refused; one word.

@@ -27,6 +27,7 @@ mod check;
 mod check_online;
 mod child_caps;
 mod clients;
+mod cluster;
 mod completions;
 mod conformance;
 mod crowds;

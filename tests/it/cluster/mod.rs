@@ -1,0 +1,3 @@
+//! Several gateways as one: the Redis that they share.
+
+mod redis_client;
