@@ -34,6 +34,35 @@ pub struct GatewayStatus {
     pub issuers: Vec<IssuerStatus>,
 }
 
+/// The cluster as one replica knows it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// The number of this replica, hexadecimal: another one at each start.
+    pub node: String,
+    /// Milliseconds left of its lease; 0 where it has none.
+    pub lease_ms: u64,
+    /// Whether Redis is connected.
+    pub redis: bool,
+    /// Every replica with a lease, this one first.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// One replica.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Its number, hexadecimal.
+    pub node: String,
+    /// Where the others reach it.
+    pub address: String,
+    /// Its release.
+    pub version: String,
+    /// Whether it is the one that says this.
+    #[serde(rename = "self")]
+    pub is_self: bool,
+    /// Whether its configuration is that of this replica, but for what may differ.
+    pub same_configuration: bool,
+}
+
 /// How an upstream does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

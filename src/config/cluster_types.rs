@@ -13,7 +13,7 @@ pub struct ClusterConfig {
     pub redis: RedisConfig,
     /// Where other replicas reach this one.
     pub listen: SocketAddr,
-    /// Host and port that other replicas are told; absent: derived from `listen`.
+    /// Host and port of this replica for its peers; absent: derived from `listen`.
     pub advertise: Option<String>,
     /// How replicas know each other.
     pub trust: ReplicaTrust,
@@ -23,7 +23,7 @@ pub struct ClusterConfig {
     pub lease: Duration,
 }
 
-/// What a replica proves itself with to others.
+/// The proof by which replicas recognise each other.
 #[derive(Debug, Clone)]
 pub enum ReplicaTrust {
     /// `cluster.secret`: at least 32 bytes, the same for all replicas.

@@ -133,7 +133,7 @@ impl RedisConnector {
         Ok((RedisLink::Single(link), Some(info)))
     }
 
-    /// The master that the first sentinel names which knows one. They are asked in turn: the first that answers is
+    /// The master, as the first sentinel says that knows it. They are asked in turn: the first that answers is
     /// believed, as a client of Redis has to. Spec: Redis, "Sentinel clients".
     async fn ask_sentinels(
         &self,
@@ -211,7 +211,7 @@ impl RedisConnector {
             builder = builder.username(user.clone());
         }
         if let Some(password) = &self.config.password {
-            builder = builder.password(password.expose().to_owned());
+            builder = builder.password(password.expose());
         }
         if let Some(certificates) = &self.certificates {
             builder = builder.certs(certificates.for_crate());

@@ -75,7 +75,7 @@ impl RedisFailure {
     }
 
     /// Whether the connection is of no more use. A server that refuses writes may have lost its role: the next
-    /// connection asks who has it.
+    /// connection looks for the master.
     pub(super) fn ends_connection(&self) -> bool {
         match self {
             Self::Silent | Self::Broken(_) => true,

@@ -24,7 +24,7 @@ pub(super) struct SharedLink {
 pub struct RedisServer {
     /// Whether there is a connection now.
     pub is_connected: bool,
-    /// Connections made so far: what came between two of them was missed.
+    /// Connections made so far: notices between two connections were missed.
     pub connects: u64,
     /// The run id of the server, another one after a restart or a failover; `cluster` in a Cluster.
     pub run_id: Arc<str>,

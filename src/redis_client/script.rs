@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, cmd};
 
-/// A Lua script. It reads and writes only keys that it is given, all of one slot.
+/// A Lua script. It reads and writes the keys of its arguments only, all of one slot.
 #[derive(Debug)]
 pub struct RedisScript {
     code: &'static str,
