@@ -387,6 +387,21 @@ impl SessionRegistry {
         Some(session)
     }
 
+    /// The owner that a genuine id of the caller names; `None` where the id is forged, foreign or over age.
+    #[must_use]
+    pub fn owner_of(
+        &self,
+        id: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Ownership> {
+        if self.known.get(id).is_some() {
+            return Some(self.ownership());
+        }
+        let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
+        (!self.is_id_over_age(handle)).then_some(handle.owner)
+    }
+
     /// The live session that was given exactly this id, where it was opened before and both session
     /// and id are the caller's own.
     fn known(&self, id: &str, principal: &Principal, endpoint: &Endpoint) -> Option<Arc<Session>> {
@@ -420,9 +435,13 @@ impl SessionRegistry {
         Some(session)
     }
 
+    fn is_id_over_age(&self, handle: SessionId) -> bool {
+        self.clock.now().saturating_sub(handle.issued) > self.settings.absolute
+    }
+
     /// The live session that a handle names while it is not over age.
     fn live(&self, handle: SessionId) -> Option<Arc<Session>> {
-        if self.clock.now().saturating_sub(handle.issued) > self.settings.absolute {
+        if self.is_id_over_age(handle) {
             return None;
         }
         self.live
