@@ -3,6 +3,7 @@
 
 pub mod asking;
 pub mod durable;
+mod replica;
 mod started;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use crate::audit;
 use crate::auth::Authenticator;
 use crate::budget::ByteBudget;
 use crate::clock::{SharedClock, SystemClock};
+use crate::cluster::Cluster;
 use crate::config::{self, Config};
 use crate::descriptors::{self, DescriptorFit};
 use crate::downstream::admin::{self, AccessRule, AdminPort, AdminReadiness, StatusPage};
@@ -102,13 +104,15 @@ async fn serve(
             .set_port(Some(port))
             .map_err(|()| anyhow::anyhow!("public_url cannot have a port"))?;
     }
+    let joined = replica::join(&config, &tasks).await.context("cluster")?;
+    let (cluster, internal) = joined.unzip();
     let config = Arc::new(config);
     let endpoints: Vec<_> = endpoint::endpoints(&config)
         .into_iter()
         .map(Arc::new)
         .collect();
     let missing = started::shortcomings(&config, &host);
-    let parts = assemble(&config, host, &endpoints, &tasks)?;
+    let parts = assemble(&config, (host, cluster.clone()), &endpoints, &tasks)?;
     let readiness = AdminReadiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
@@ -119,6 +123,7 @@ async fn serve(
         started: Instant::now(),
         readiness: readiness.clone(),
         upstreams: Arc::clone(&upstreams),
+        cluster: cluster.clone(),
         auth: Arc::clone(&parts.service.auth),
         clock: Arc::new(SystemClock),
     };
@@ -141,6 +146,9 @@ async fn serve(
         TaskSpawner::new(),
         Workers::only_this(),
     ));
+    if let (Some(cluster), Some(internal)) = (&cluster, internal) {
+        replica::serve(cluster, internal, &service, (&tasks, &workers));
+    }
     // The drain waits for it: the backlog is served.
     tasks.spawn(listener.run(service.service(), tasks.clone(), workers));
     readiness.started();
@@ -151,6 +159,9 @@ async fn serve(
     let left = by.saturating_duration_since(Instant::now());
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
     upstreams.shut_down(by).await;
+    if let Some(cluster) = cluster {
+        cluster.leave().await;
+    }
     if let Some(vault) = vault {
         vault.close().await;
     }
@@ -180,7 +191,7 @@ struct AssembledApp {
 
 fn assemble(
     config: &Arc<Config>,
-    host: HostEnvironment,
+    (host, cluster): (HostEnvironment, Option<Arc<Cluster>>),
     endpoints: &[Arc<Endpoint>],
     tasks: &TaskSpawner,
 ) -> anyhow::Result<AssembledApp> {
@@ -191,8 +202,12 @@ fn assemble(
         per_session: config.events.per_session,
         total: config.events.total,
     }));
+    let owner = cluster.as_ref().map_or(Ownership::ALONE, |cluster| {
+        let (node, epoch) = (cluster.node(), 0);
+        Ownership { node, epoch }
+    });
     let sessions = SessionRegistry::new(
-        SessionIds::new(Arc::clone(&sealer), Ownership::ALONE),
+        SessionIds::new(Arc::clone(&sealer), owner),
         SessionSettings {
             idle: config.sessions.idle,
             absolute: config.sessions.absolute,
@@ -229,6 +244,7 @@ fn assemble(
         endpoints: endpoints.to_vec(),
         sessions: Arc::clone(&sessions),
         relay,
+        cluster,
         sealer,
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),

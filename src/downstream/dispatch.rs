@@ -15,6 +15,7 @@ use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
+use super::forwarding::ForwardedResponse;
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
@@ -97,7 +98,9 @@ impl McpService {
             _ => RequestKind::Mcp,
         };
         let mut response = self.route(request, target, kind, line.record()).await;
-        cors::decorate(&self.guard, kind, origin.as_ref(), response.headers_mut());
+        if response.extensions().get::<ForwardedResponse>().is_none() {
+            cors::decorate(&self.guard, kind, origin.as_ref(), response.headers_mut());
+        }
         line.attach(response)
     }
 
@@ -161,6 +164,9 @@ impl McpService {
         }
         if !way.methods().contains(&method) {
             return reply::method_not_allowed(way.methods());
+        }
+        if let Some(owner) = self.foreign_owner(&request, &principal, &endpoint, way) {
+            return Box::pin(self.forward(owner, request, record)).await;
         }
         let (open, due) = match self.admit(&mut request, &principal, way) {
             Ok(admitted) => admitted,

@@ -15,6 +15,7 @@ mod detachable_call;
 mod dispatch;
 mod event_body;
 mod exchange;
+mod forwarding;
 mod get_stream;
 pub mod guard;
 mod held_body;
@@ -58,6 +59,7 @@ use self::request_body::RequestBody;
 use crate::auth::Authenticator;
 use crate::budget::ByteBudget;
 use crate::clock::SharedClock;
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::policy::rate::RateLimiter;
@@ -100,6 +102,8 @@ pub struct McpService {
     sessions: Arc<SessionRegistry>,
     channels: ChannelRegistry,
     relay: Arc<Relay>,
+    /// The other replicas; `None` without `[cluster]`.
+    cluster: Option<Arc<Cluster>>,
     background: BackgroundCalls,
     parking: Arc<ParkedCalls>,
     tasks: TaskSpawner,
@@ -126,6 +130,8 @@ pub struct McpServiceParts {
     pub sessions: Arc<SessionRegistry>,
     /// The spine.
     pub relay: Arc<Relay>,
+    /// The other replicas; `None` without `[cluster]`.
+    pub cluster: Option<Arc<Cluster>>,
     /// Seals the `requestState` of modern clients.
     pub sealer: Arc<Sealer>,
     /// The time of day.
@@ -158,6 +164,7 @@ impl McpService {
             sessions: parts.sessions,
             channels: ChannelRegistry::new(&parts.settings.sessions),
             relay: parts.relay,
+            cluster: parts.cluster,
             background: BackgroundCalls {
                 tasks: parts.tasks.clone(),
                 places,

@@ -22,8 +22,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode, Version};
+use http::{HeaderMap, Request, Response, StatusCode, Version};
 use tokio::time::Instant;
 
 pub(super) use envelope::{is_modern, names_modern};
@@ -47,6 +48,7 @@ use crate::budget::ReplyShare;
 use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
+use crate::ownership::Ownership;
 use crate::protocol::{Message, MessageKind, Revision, json, methods};
 use crate::relay::{RelayFailure, modern_notification};
 use crate::session::Session;
@@ -90,6 +92,13 @@ impl McpService {
                 return refusal.response(message.id());
             }
         };
+        if let Some(owner) = self.foreign_keeper(parts, &principal, endpoint, &message) {
+            let mut parts = parts.clone();
+            // A byte order mark was left out.
+            parts.headers.remove(CONTENT_LENGTH);
+            let request = Request::from_parts(parts, Body::from(message.bytes().clone()));
+            return Box::pin(self.forward(owner, request, record)).await;
+        }
         let id = message.id().unwrap_or("null").to_owned();
         let holder = self.holder(&principal, &parts.extensions);
         let mut asked = ParsedRequest {
@@ -118,6 +127,31 @@ impl McpService {
             Err(EarlyEnd::Refused(refusal)) => refusal.response(Some(&id)),
             Err(EarlyEnd::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
         }
+    }
+
+    /// The replica that keeps what a request goes on with, where that is another one: a parked call, or the session of a
+    /// task.
+    fn foreign_keeper(
+        &self,
+        parts: &Parts,
+        principal: &Principal,
+        endpoint: &Endpoint,
+        message: &Message,
+    ) -> Option<Ownership> {
+        if !self.may_forward(&parts.extensions) {
+            return None;
+        }
+        let method = message.method()?;
+        let owner = if envelope::is_task(method) {
+            let task = message.param_str("taskId")?;
+            self.relay.owner_of_task(principal, endpoint, &task)?
+        } else if methods::may_ask(method) {
+            let binding = || RequestBinding::new(principal, endpoint, message);
+            retry::owner_of(&self.parking, binding, message)?
+        } else {
+            return None;
+        };
+        self.is_foreign(owner).then_some(owner)
     }
 
     /// Waits for the rate limit of a request; the time is deducted from `patience`, the wait for a permit.
