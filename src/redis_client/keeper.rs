@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::connect::RedisConnector;
 use super::link::SharedLink;
 use super::server_info::ServerInfo;
-use crate::cause::chain;
+use crate::telemetry::chain::chain;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// After the first failed attempt; doubled after each further one.

@@ -8,8 +8,8 @@ mod forwards;
 mod instrument;
 mod load;
 pub(super) mod process;
-mod redis_commands;
 mod sessions;
+mod store_commands;
 mod token_requests;
 
 pub(super) use durations::{DurationHistogram, SeriesKey};
@@ -17,8 +17,8 @@ pub use forwards::forward_ended;
 pub use instrument::{CounterHandle, GaugeGuard, GaugeHandle, LabeledCounter, LabeledGauge};
 pub(super) use load::CallEnd;
 pub use load::{LoadGuard, RecentCalls, UpstreamLoad};
-pub use redis_commands::redis_command_ended;
 pub use sessions::{UpstreamSession, server_session_ended};
+pub use store_commands::redis_command_ended;
 pub use token_requests::token_request_ended;
 
 use super::names::{attribute, metric};
