@@ -81,8 +81,8 @@ impl PeerList {
             let known = self.0.get(&record.node).map(|known| &known.peer);
             let known = known.filter(|peer| peer.record == record).map(Arc::clone);
             let node = record.node;
-            let made = || make(record).map(Arc::new);
-            let peer = match known.map_or_else(made, Ok) {
+            let connect = || make(record).map(Arc::new);
+            let peer = match known.map_or_else(connect, Ok) {
                 Ok(peer) => peer,
                 Err(error) => {
                     tracing::warn!(node, error = chain(&error), "replica cannot be reached");

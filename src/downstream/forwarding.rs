@@ -9,20 +9,18 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
-use http::header::{HeaderValue, RETRY_AFTER};
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Extensions, HeaderName, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 
 use super::access_log::AccessRecord;
-use super::listener::{ConnectionPermit, ResponseService};
-use super::streamable::session_id;
-use super::{McpService, ServedTransport, http_sse, reply};
 use crate::call::Principal;
 use crate::cause::chain;
 use crate::cluster::{self, Cluster, ForwardFailure, REPLICA_PATH};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
+use crate::protocol::{headers, json};
+use crate::session::SessionRegistry;
 use crate::telemetry::request_tag;
 
 /// The client's address, for the owner.
@@ -38,87 +36,64 @@ struct ForwardedRequest;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ForwardedResponse;
 
-impl McpService {
-    /// The service of the internal listener: forwarded requests, and the greeting of this replica.
-    pub fn replica_service(self: &Arc<Self>, cluster: Arc<Cluster>) -> impl ResponseService {
-        let service = Arc::clone(self);
-        tower::service_fn(move |request: http::Request<Incoming>| {
-            let (service, cluster) = (Arc::clone(&service), Arc::clone(&cluster));
-            async move { Ok(Box::pin(service.serve_replica(&cluster, request.map(Body::new))).await) }
-        })
-    }
+/// Passes requests on that another replica has to answer.
+#[derive(Debug)]
+pub(super) struct RequestForwarder {
+    cluster: Arc<Cluster>,
+    sessions: Arc<SessionRegistry>,
+}
 
-    async fn serve_replica(
-        self: Arc<Self>,
-        cluster: &Cluster,
-        mut request: Request,
-    ) -> Response<Body> {
-        if request.method() == Method::GET && request.uri().path() == REPLICA_PATH {
-            let greeting = serde_json::to_vec(&cluster.greeting()).unwrap_or_default();
-            return reply::json_response(StatusCode::OK, greeting.into());
-        }
-        if !cluster::is_for(cluster.node(), request.headers_mut()) {
-            return cluster::misdirected();
-        }
-        request.extensions_mut().insert(ForwardedRequest);
-        self.serve(request).await
+impl RequestForwarder {
+    pub(super) fn new(cluster: Arc<Cluster>, sessions: &Arc<SessionRegistry>) -> Self {
+        let sessions = Arc::clone(sessions);
+        Self { cluster, sessions }
     }
 
     /// The owner of the session that a request names, where that is another replica. Handles that are forged, foreign or
     /// over age have none: they are refused here, as any other unknown handle.
-    pub(super) fn foreign_owner(
+    pub(super) fn owner_of_session(
         &self,
         request: &Request,
         principal: &Principal,
         endpoint: &Endpoint,
-        way: ServedTransport,
     ) -> Option<Ownership> {
-        if !self.may_forward(request.extensions()) {
-            return None;
-        }
-        let owner = match way {
-            ServedTransport::Streamable => {
-                let id = session_id(request.headers())?;
-                self.sessions.owner_of(id, principal, endpoint)?
-            }
-            ServedTransport::Messages => {
-                let handle = request.uri().query().and_then(http_sse::handle)?;
-                self.sessions
-                    .owner_of_connection(handle, principal, endpoint)?
-            }
-            ServedTransport::Events | ServedTransport::Socket => return None,
-        };
-        self.is_foreign(owner).then_some(owner)
+        let id = headers::session_id(request.headers()).ok()??;
+        let owner = self.sessions.owner_of(id, principal, endpoint)?;
+        self.is_foreign(owner, request.extensions())
+            .then_some(owner)
     }
 
-    /// Whether a request may be forwarded: this is a cluster, and the request was not forwarded already.
-    pub(super) fn may_forward(&self, extensions: &Extensions) -> bool {
-        self.cluster.is_some() && extensions.get::<ForwardedRequest>().is_none()
+    /// The same for the `handle` of an HTTP+SSE stream.
+    pub(super) fn owner_of_events(
+        &self,
+        request: &Request,
+        handle: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Ownership> {
+        let owner = self
+            .sessions
+            .owner_of_connection(handle, principal, endpoint)?;
+        self.is_foreign(owner, request.extensions())
+            .then_some(owner)
     }
 
-    /// Whether another replica is meant.
-    pub(super) fn is_foreign(&self, owner: Ownership) -> bool {
-        owner.node != self.sessions.ownership().node
+    /// Whether a request is for another replica. A request that was forwarded is not forwarded again.
+    pub(super) fn is_foreign(&self, owner: Ownership, extensions: &Extensions) -> bool {
+        owner.node != self.cluster.node() && extensions.get::<ForwardedRequest>().is_none()
     }
 
-    /// Passes a request on to its owner, whose answer is the answer.
+    /// Passes a request of `client` on to its owner, whose answer is the answer.
     pub(super) async fn forward(
         &self,
         owner: Ownership,
-        mut request: Request,
+        (mut request, client): (Request, Option<IpAddr>),
         record: &AccessRecord,
     ) -> Response<Body> {
-        let Some(cluster) = &self.cluster else {
-            return reply::empty(StatusCode::NOT_FOUND);
-        };
-        let client = request
-            .extensions()
-            .get()
-            .and_then(ConnectionPermit::client);
         describe(&mut request, client);
         let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
         record.forwarded(true);
-        match cluster.forward(owner.node, request).await {
+        match self.cluster.forward(owner.node, request).await {
             Ok(answer) => {
                 let mut answer = answer.map(Body::new);
                 cluster::remove_hop_by_hop(answer.headers_mut());
@@ -139,6 +114,25 @@ impl McpService {
     }
 }
 
+/// Takes in a request over the internal listener, marked as forwarded.
+///
+/// # Errors
+/// The answer: the greeting of this replica, or that the request is for another one.
+pub(super) fn take_in(
+    cluster: &Cluster,
+    mut request: Request,
+) -> Result<Request, Box<Response<Body>>> {
+    if request.method() == Method::GET && request.uri().path() == REPLICA_PATH {
+        let greeting = serde_json::to_vec(&cluster.greeting()).unwrap_or_default();
+        return Err(Box::new(Response::new(Body::from(greeting))));
+    }
+    if !cluster::is_for(cluster.node(), request.headers_mut()) {
+        return Err(Box::new(cluster::misdirected()));
+    }
+    request.extensions_mut().insert(ForwardedRequest);
+    Ok(request)
+}
+
 /// Adds what the owner has to know, in place of what the client may have sent under these names.
 fn describe(request: &mut Request, client: Option<IpAddr>) {
     let headers = request.headers_mut();
@@ -155,13 +149,21 @@ fn describe(request: &mut Request, client: Option<IpAddr>) {
 /// A session whose owner is gone may come back, so that its client must not be told 404. What may have run is not to be
 /// sent again by a client that obeys `Retry-After`.
 fn refusal(failure: &ForwardFailure) -> Response<Body> {
-    if failure.is_uncertain() {
+    let (status, text) = if failure.is_uncertain() {
         let text =
             "the connection to the replica of this session was lost: the request may have run";
-        return reply::plain(StatusCode::BAD_GATEWAY, text);
+        (StatusCode::BAD_GATEWAY, text)
+    } else {
+        let text = "the replica of this session cannot be reached now";
+        (StatusCode::SERVICE_UNAVAILABLE, text)
+    };
+    let body = json::object([("error", json::quote(text))]);
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, COME_BACK);
     }
-    let text = "the replica of this session cannot be reached now";
-    let mut response = reply::plain(StatusCode::SERVICE_UNAVAILABLE, text);
-    response.headers_mut().insert(RETRY_AFTER, COME_BACK);
     response
 }

@@ -52,6 +52,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::channels::ChannelRegistry;
 use self::detachable_call::BackgroundCalls;
+use self::forwarding::RequestForwarder;
 use self::guard::OriginGuard;
 use self::modern::{ParkedCalls, ParkingCaps};
 use self::refused_body::BodyScans;
@@ -102,8 +103,8 @@ pub struct McpService {
     sessions: Arc<SessionRegistry>,
     channels: ChannelRegistry,
     relay: Arc<Relay>,
-    /// The other replicas; `None` without `[cluster]`.
-    cluster: Option<Arc<Cluster>>,
+    /// `None` without `[cluster]`.
+    forwarder: Option<RequestForwarder>,
     background: BackgroundCalls,
     parking: Arc<ParkedCalls>,
     tasks: TaskSpawner,
@@ -153,6 +154,9 @@ impl McpService {
             parts.tasks.clone(),
             ParkingCaps::new(limits, &parts.settings.server),
         );
+        let forwarder = parts
+            .cluster
+            .map(|cluster| RequestForwarder::new(cluster, &parts.sessions));
         Arc::new(Self {
             guard: OriginGuard::new(&parts.settings.server),
             paths: dispatch::paths(&parts.settings, &parts.endpoints),
@@ -164,7 +168,7 @@ impl McpService {
             sessions: parts.sessions,
             channels: ChannelRegistry::new(&parts.settings.sessions),
             relay: parts.relay,
-            cluster: parts.cluster,
+            forwarder,
             background: BackgroundCalls {
                 tasks: parts.tasks.clone(),
                 places,
@@ -189,6 +193,24 @@ impl McpService {
                 };
                 // Large, and needed while a request is served only: most connections are idle.
                 Ok(Box::pin(service.serve(request)).await)
+            }
+        })
+    }
+
+    /// The service of the internal listener: forwarded requests, and the greeting of this replica.
+    pub fn replica_service(
+        self: &Arc<Self>,
+        cluster: Arc<Cluster>,
+    ) -> impl listener::ResponseService {
+        let service = Arc::clone(self);
+        tower::service_fn(move |request: Request<Incoming>| {
+            let service = Arc::clone(&service);
+            let taken = forwarding::take_in(&cluster, request.map(Body::new));
+            async move {
+                match taken {
+                    Ok(request) => Ok(Box::pin(service.serve(request)).await),
+                    Err(answer) => Ok(*answer),
+                }
             }
         })
     }

@@ -92,12 +92,17 @@ impl McpService {
                 return refusal.response(message.id());
             }
         };
-        if let Some(owner) = self.foreign_keeper(parts, &principal, endpoint, &message) {
+        if let Some(forwarder) = &self.forwarder
+            && let Some(owner) = self.keeper(&principal, endpoint, &message)
+            && forwarder.is_foreign(owner, &parts.extensions)
+        {
+            let client = parts.extensions.get().and_then(ConnectionPermit::client);
             let mut parts = parts.clone();
             // A byte order mark was left out.
             parts.headers.remove(CONTENT_LENGTH);
             let request = Request::from_parts(parts, Body::from(message.bytes().clone()));
-            return Box::pin(self.forward(owner, request, record)).await;
+            let forwarded = forwarder.forward(owner, (request, client), record);
+            return Box::pin(forwarded).await;
         }
         let id = message.id().unwrap_or("null").to_owned();
         let holder = self.holder(&principal, &parts.extensions);
@@ -129,29 +134,21 @@ impl McpService {
         }
     }
 
-    /// The replica that keeps what a request goes on with, where that is another one: a parked call, or the session of a
-    /// task.
-    fn foreign_keeper(
+    /// The replica that keeps what a request goes on with: a parked call, or the session of a task.
+    fn keeper(
         &self,
-        parts: &Parts,
         principal: &Principal,
         endpoint: &Endpoint,
         message: &Message,
     ) -> Option<Ownership> {
-        if !self.may_forward(&parts.extensions) {
-            return None;
-        }
         let method = message.method()?;
-        let owner = if envelope::is_task(method) {
+        if envelope::is_task(method) {
             let task = message.param_str("taskId")?;
-            self.relay.owner_of_task(principal, endpoint, &task)?
-        } else if methods::may_ask(method) {
-            let binding = || RequestBinding::new(principal, endpoint, message);
-            retry::owner_of(&self.parking, binding, message)?
-        } else {
-            return None;
-        };
-        self.is_foreign(owner).then_some(owner)
+            return self.relay.owner_of_task(principal, endpoint, &task);
+        }
+        let binding = || RequestBinding::new(principal, endpoint, message);
+        let may_ask = methods::may_ask(method);
+        may_ask.then(|| retry::owner_of(&self.parking, binding, message))?
     }
 
     /// Waits for the rate limit of a request; the time is deducted from `patience`, the wait for a permit.

@@ -4,7 +4,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use super::{SECRET, forwards, knows, pair, replica, tables};
+use super::{SECRET, forwards, knows, pair, replica, replica_with, tables};
 use crate::harness::redis;
 use crate::harness::{Gateway, Setup, eventually};
 
@@ -164,7 +164,7 @@ async fn stopped_replica_lapses_and_comes_back() {
     let Some(redis) = redis::server(&[]).await else {
         return;
     };
-    let [one, two] = pair(|| replica(&redis)).await;
+    let [one, two] = pair(|| replica_with(&redis, "lease = \"2s\"")).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
     one.signal(Signal::STOP);

@@ -9,22 +9,24 @@ use crate::harness::{Gateway, Setup, eventually};
 
 /// The secrets of a cluster.
 const SECRET: &str = "0123456789abcdefghijklmnopqrstuvwxyz";
-/// How long leases are.
-const LEASE_SECONDS: u64 = 1;
-
-/// Tables that make a gateway a replica.
+/// Tables that make a gateway a replica, with more lines of `[cluster]`.
 fn tables(redis: &RedisServer, secret: &str, more: &str) -> String {
     format!(
         "[keys]\nseal = [{{ id = \"k1\", key = \"{SECRET}\" }}]\n[cluster]\nredis = \"{}\"\n\
-         listen = \"127.0.0.1:0\"\nsecret = \"{secret}\"\nlease = \"{LEASE_SECONDS}s\"\n{more}\n",
+         listen = \"127.0.0.1:0\"\nsecret = \"{secret}\"\n{more}\n",
         redis.url()
     )
 }
 
 /// A replica with the stub upstream `stub`, without authentication.
 fn replica(redis: &RedisServer) -> Setup {
+    replica_with(redis, "")
+}
+
+/// The same with more lines of `[cluster]`.
+fn replica_with(redis: &RedisServer, more: &str) -> Setup {
     Setup::open()
-        .toml(&tables(redis, SECRET, ""))
+        .toml(&tables(redis, SECRET, more))
         .stub("stub", &[])
 }
 
