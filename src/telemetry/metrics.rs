@@ -82,6 +82,8 @@ table! {
             "Streams outside calls ended for a newer one of their session.";
         events_evicted = EVENTS_EVICTED "{event}"
             "Events removed from the log for age or size.";
+        events_unlogged = EVENTS_UNLOGGED "{event}"
+            "Events delivered without an id because the shared log could not take them.";
         notices_coalesced = NOTICES_COALESCED "{notice}"
             "Notifications replaced by a newer one of the same kind.";
         notices_dropped = NOTICES_DROPPED "{notice}"

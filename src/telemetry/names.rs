@@ -55,6 +55,8 @@ pub mod metric {
     pub const STREAMS_REPLACED: &str = "drawbridge.streams.replaced";
     /// Events removed from the log for age or size.
     pub const EVENTS_EVICTED: &str = "drawbridge.events.evicted";
+    /// Events delivered without an id because the shared log could not take them.
+    pub const EVENTS_UNLOGGED: &str = "drawbridge.events.unlogged";
     /// Notifications replaced by a newer one of the same kind.
     pub const NOTICES_COALESCED: &str = "drawbridge.notices.coalesced";
     /// Notifications dropped because the client did not keep up.
