@@ -6,6 +6,7 @@
 mod batch;
 mod live;
 mod memory;
+mod shared;
 
 use std::task::{Context, Poll};
 
@@ -13,7 +14,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 pub use live::LiveEvents;
-pub use memory::{LogBounds, MemoryEvents};
+pub use memory::{LogBounds, MemoryEvents, RestoredStream};
+pub use shared::{SharedEvents, SharedLogParts};
 
 /// A session inside the log.
 pub type SessionKey = [u8; 16];

@@ -1,4 +1,7 @@
 //! Where things are kept, behind traits: each with one contract that every backend must pass.
 
 pub mod events;
+pub mod fenced;
 pub mod lists;
+mod pause;
+pub mod scripts;

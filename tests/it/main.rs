@@ -83,6 +83,7 @@ mod slow_lists;
 mod start;
 mod status;
 mod stdio;
+mod stores;
 mod stray_progress;
 mod tasks;
 mod telemetry;
