@@ -4,4 +4,5 @@ pub mod events;
 pub mod fenced;
 pub mod lists;
 mod pause;
+pub mod records;
 pub mod scripts;
