@@ -16,7 +16,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{EraCell, EraVerdict};
-use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamLink};
+use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamContinuation, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::{Era, Message};
 use crate::sync::desired::Desired;
@@ -393,6 +393,13 @@ impl UpstreamLink for EraLink {
         match self.current()? {
             NegotiatedState::Legacy { link, .. } => link.declared(),
             NegotiatedState::Modern(link) => link.declared(),
+        }
+    }
+
+    fn continuation(&self) -> Option<UpstreamContinuation> {
+        match self.current()? {
+            NegotiatedState::Legacy { link, .. } => link.continuation(),
+            NegotiatedState::Modern(_) => None,
         }
     }
 
