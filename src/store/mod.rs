@@ -4,5 +4,6 @@ pub mod events;
 pub mod fenced;
 pub mod lists;
 mod pause;
+pub mod rates;
 pub mod records;
 pub mod scripts;
