@@ -3,6 +3,7 @@
 pub mod events;
 pub mod fenced;
 pub mod lists;
+pub mod notices;
 mod pause;
 pub mod rates;
 pub mod records;
