@@ -4,6 +4,7 @@
 pub mod asking;
 pub mod durable;
 mod replica;
+mod shared_stores;
 mod started;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::time::Instant;
 
+use self::shared_stores::SharedStores;
 use crate::audit;
 use crate::auth::Authenticator;
 use crate::budget::ByteBudget;
@@ -33,7 +35,7 @@ use crate::runtime::lifecycle::{DrainResult, ProcessSignals, TaskSpawner};
 use crate::runtime::workers::{WorkerPool, Workers};
 use crate::seal::Sealer;
 use crate::session::{SessionIds, SessionRegistry, SessionSettings};
-use crate::store::events::{EventStore, LogBounds, MemoryEvents};
+use crate::store::events::{EventStore, MemoryEvents};
 use crate::telemetry;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 use crate::upstream::Upstreams;
@@ -197,17 +199,24 @@ fn assemble(
 ) -> anyhow::Result<AssembledApp> {
     let clock: SharedClock = Arc::new(SystemClock);
     let sealer = Arc::new(Sealer::new(&config.keys.seal).context("keys.seal")?);
-    let events: Arc<dyn EventStore> = Arc::new(MemoryEvents::new(LogBounds {
-        max_age: config.events.max_age,
-        per_session: config.events.per_session,
-        total: config.events.total,
-    }));
-    let owner = cluster.as_ref().map_or(Ownership::ALONE, |cluster| {
+    let own = cluster.as_ref().map_or(Ownership::ALONE, |cluster| {
         let (node, epoch) = (cluster.node(), 0);
         Ownership { node, epoch }
     });
+    let settings = config.cluster.as_ref().zip(cluster.as_ref());
+    let shared = settings.map(|(settings, cluster)| {
+        SharedStores::start((config, settings), cluster.redis(), &sealer, own, tasks)
+    });
+    let events: Arc<dyn EventStore> = match &shared {
+        Some(shared) => Arc::clone(&shared.events) as _,
+        None => Arc::new(MemoryEvents::new(shared_stores::log_bounds(config))),
+    };
+    let rate = match &shared {
+        Some(shared) => shared.rate_limiter(config),
+        None => RateLimiter::new(config.limits.rate),
+    };
     let sessions = SessionRegistry::new(
-        SessionIds::new(Arc::clone(&sealer), owner),
+        SessionIds::new(Arc::clone(&sealer), own),
         SessionSettings {
             idle: config.sessions.idle,
             absolute: config.sessions.absolute,
@@ -219,6 +228,9 @@ fn assemble(
         Arc::clone(&clock),
         tasks.clone(),
     );
+    if let Some(shared) = shared {
+        shared.serve(&sessions, tasks);
+    }
     let upstreams = Arc::new(Upstreams::new(config, host, tasks.clone()).context("upstreams")?);
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
     let relay = Relay::new(relay::RelayParts {
@@ -233,7 +245,7 @@ fn assemble(
     let service = McpServiceParts {
         auth: Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone())
             .context("auth")?,
-        rate: RateLimiter::new(config.limits.rate),
+        rate,
         budget: ByteBudget::new(
             config.limits.bytes_total,
             config.limits.bytes_per_principal,

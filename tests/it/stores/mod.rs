@@ -1,6 +1,7 @@
 //! What replicas keep in Redis, each store by its contract: event logs, session records, borrowed rates.
 
 mod events;
+mod gateway;
 mod notices;
 mod rates;
 mod records;
