@@ -3,6 +3,8 @@
 
 pub mod asking;
 pub mod durable;
+mod replica;
+mod shared_stores;
 mod started;
 
 use std::sync::Arc;
@@ -11,10 +13,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::time::Instant;
 
+use self::shared_stores::SharedStores;
 use crate::audit;
 use crate::auth::Authenticator;
 use crate::budget::ByteBudget;
 use crate::clock::{SharedClock, SystemClock};
+use crate::cluster::Cluster;
 use crate::config::{self, Config};
 use crate::descriptors::{self, DescriptorFit};
 use crate::downstream::admin::{self, AccessRule, AdminPort, AdminReadiness, StatusPage};
@@ -31,7 +35,7 @@ use crate::runtime::lifecycle::{DrainResult, ProcessSignals, TaskSpawner};
 use crate::runtime::workers::{WorkerPool, Workers};
 use crate::seal::Sealer;
 use crate::session::{SessionIds, SessionRegistry, SessionSettings};
-use crate::store::events::{EventStore, LogBounds, MemoryEvents};
+use crate::store::events::{EventStore, MemoryEvents};
 use crate::telemetry;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 use crate::upstream::Upstreams;
@@ -102,13 +106,15 @@ async fn serve(
             .set_port(Some(port))
             .map_err(|()| anyhow::anyhow!("public_url cannot have a port"))?;
     }
+    let joined = replica::join(&config, &tasks).await.context("cluster")?;
+    let (cluster, internal) = joined.unzip();
     let config = Arc::new(config);
     let endpoints: Vec<_> = endpoint::endpoints(&config)
         .into_iter()
         .map(Arc::new)
         .collect();
     let missing = started::shortcomings(&config, &host);
-    let parts = assemble(&config, host, &endpoints, &tasks)?;
+    let parts = assemble(&config, (host, cluster.clone()), &endpoints, &tasks)?;
     let readiness = AdminReadiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
@@ -119,6 +125,7 @@ async fn serve(
         started: Instant::now(),
         readiness: readiness.clone(),
         upstreams: Arc::clone(&upstreams),
+        cluster: cluster.clone(),
         auth: Arc::clone(&parts.service.auth),
         clock: Arc::new(SystemClock),
     };
@@ -141,6 +148,9 @@ async fn serve(
         TaskSpawner::new(),
         Workers::only_this(),
     ));
+    if let (Some(cluster), Some(internal)) = (&cluster, internal) {
+        replica::serve(cluster, internal, &service, (&tasks, &workers));
+    }
     // The drain waits for it: the backlog is served.
     tasks.spawn(listener.run(service.service(), tasks.clone(), workers));
     readiness.started();
@@ -151,6 +161,9 @@ async fn serve(
     let left = by.saturating_duration_since(Instant::now());
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
     upstreams.shut_down(by).await;
+    if let Some(cluster) = cluster {
+        cluster.leave().await;
+    }
     if let Some(vault) = vault {
         vault.close().await;
     }
@@ -180,19 +193,30 @@ struct AssembledApp {
 
 fn assemble(
     config: &Arc<Config>,
-    host: HostEnvironment,
+    (host, cluster): (HostEnvironment, Option<Arc<Cluster>>),
     endpoints: &[Arc<Endpoint>],
     tasks: &TaskSpawner,
 ) -> anyhow::Result<AssembledApp> {
     let clock: SharedClock = Arc::new(SystemClock);
     let sealer = Arc::new(Sealer::new(&config.keys.seal).context("keys.seal")?);
-    let events: Arc<dyn EventStore> = Arc::new(MemoryEvents::new(LogBounds {
-        max_age: config.events.max_age,
-        per_session: config.events.per_session,
-        total: config.events.total,
-    }));
+    let own = cluster.as_ref().map_or(Ownership::ALONE, |cluster| {
+        let (node, epoch) = (cluster.node(), 0);
+        Ownership { node, epoch }
+    });
+    let settings = config.cluster.as_ref().zip(cluster.as_ref());
+    let shared = settings.map(|(settings, cluster)| {
+        SharedStores::start((config, settings), cluster.redis(), &sealer, own, tasks)
+    });
+    let events: Arc<dyn EventStore> = match &shared {
+        Some(shared) => Arc::clone(&shared.events) as _,
+        None => Arc::new(MemoryEvents::new(shared_stores::log_bounds(config))),
+    };
+    let rate = match &shared {
+        Some(shared) => shared.rate_limiter(config),
+        None => RateLimiter::new(config.limits.rate),
+    };
     let sessions = SessionRegistry::new(
-        SessionIds::new(Arc::clone(&sealer), Ownership::ALONE),
+        SessionIds::new(Arc::clone(&sealer), own),
         SessionSettings {
             idle: config.sessions.idle,
             absolute: config.sessions.absolute,
@@ -204,6 +228,9 @@ fn assemble(
         Arc::clone(&clock),
         tasks.clone(),
     );
+    if let Some(shared) = shared {
+        shared.serve(&sessions, tasks);
+    }
     let upstreams = Arc::new(Upstreams::new(config, host, tasks.clone()).context("upstreams")?);
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
     let relay = Relay::new(relay::RelayParts {
@@ -218,7 +245,7 @@ fn assemble(
     let service = McpServiceParts {
         auth: Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone())
             .context("auth")?,
-        rate: RateLimiter::new(config.limits.rate),
+        rate,
         budget: ByteBudget::new(
             config.limits.bytes_total,
             config.limits.bytes_per_principal,
@@ -229,6 +256,7 @@ fn assemble(
         endpoints: endpoints.to_vec(),
         sessions: Arc::clone(&sessions),
         relay,
+        cluster,
         sealer,
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),

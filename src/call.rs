@@ -11,6 +11,7 @@ mod null_intake;
 mod principal;
 mod progress_batch;
 mod reply;
+mod upstream_continuation;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ pub use null_intake::NullIntake;
 pub use principal::{BindingKey, OwnerKey, Principal};
 pub use progress_batch::ProgressBatch;
 pub use reply::Reply;
+pub use upstream_continuation::UpstreamContinuation;
 
 use crate::budget::{ReplyRoom, ReplyShare};
 use crate::endpoint::Endpoint;
@@ -260,6 +262,11 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
 
     /// What the upstream declared, while the connection is open.
     fn declared(&self) -> Option<Arc<ServerDeclaration>>;
+
+    /// The upstream's session, where another process could continue it: over HTTP, and no other session's.
+    fn continuation(&self) -> Option<UpstreamContinuation> {
+        None
+    }
 
     /// Whether messages outside calls are wanted now: opens or closes the stream for them, where
     /// the carrier has one of its own.

@@ -40,6 +40,14 @@ impl Clock for SystemClock {
     }
 }
 
+/// Time since the machine was started, suspended time included. Spec: `clock_gettime(2)`, `CLOCK_BOOTTIME`.
+#[must_use]
+pub fn boot_time() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
+    Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
+}
+
 /// A clock for tests that advances only on request.
 #[derive(Debug, Default)]
 pub struct TestClock(AtomicU64);

@@ -9,10 +9,10 @@
 //! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lock`] [`runtime`]: shapes, bytes, time, background work |
 //! | 2 | [`sync`] [`config`]: tools for tasks and threads; what the operator wants |
 //! | 3 | [`telemetry`]: what the operator sees |
-//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`]: failures, causes, handles and their owners, address rules, views, limits, durable data |
+//! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`] [`redis_client`]: failures, causes, handles and their owners, address rules, views, limits, durable data, what replicas share |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
 //! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`grants`] [`vault`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams |
-//! | 7 | [`auth`] [`session`] [`policy`] [`upstream`]: who, which, may, where to |
+//! | 7 | [`auth`] [`session`] [`policy`] [`upstream`] [`cluster`]: who, which, may, where to, which replica |
 //! | 8 | [`outbound`]: a session's way to its upstreams |
 //! | 9 | [`catalog`] [`tasks`]: what upstreams list; calls that go on after their first answer |
 //! | 10 | [`relay`]: the spine |
@@ -30,6 +30,7 @@ pub mod catalog;
 pub mod cause;
 pub mod cli;
 pub mod clock;
+pub mod cluster;
 pub mod config;
 pub mod database;
 pub mod descriptors;
@@ -44,6 +45,7 @@ pub mod ownership;
 pub mod policy;
 pub mod process;
 pub mod protocol;
+pub mod redis_client;
 pub mod relay;
 pub mod runtime;
 pub mod seal;

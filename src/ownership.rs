@@ -43,6 +43,18 @@ impl Ownership {
     pub fn first_number(self) -> u64 {
         u64::from(self.epoch) << Self::NUMBERS
     }
+
+    /// Where numbers of the next epoch begin.
+    #[must_use]
+    pub fn end_of_numbers(self) -> u64 {
+        (u64::from(self.epoch) + 1) << Self::NUMBERS
+    }
+
+    /// Whether `number` is the first one given out in its epoch: it need not follow the one before.
+    #[must_use]
+    pub fn begins_epoch(number: u64) -> bool {
+        number & ((1 << Self::NUMBERS) - 1) == 1
+    }
 }
 
 #[cfg(test)]
@@ -69,5 +81,9 @@ mod tests {
         assert!(first(1) > 100_000_000_000);
         let last = first(u16::MAX) + (first(1) - 1);
         assert_eq!(last, (1 << 53) - 1);
+        let end = |epoch| Ownership { node: 1, epoch }.end_of_numbers();
+        assert_eq!(end(4), first(5));
+        assert!(Ownership::begins_epoch(first(3) + 1));
+        assert!(!Ownership::begins_epoch(first(3)) && !Ownership::begins_epoch(first(3) + 2));
     }
 }

@@ -1,4 +1,5 @@
-//! Every handle we give out: authenticated encryption under a key ring, one domain per purpose.
+//! Every handle we give out, and what a shared store keeps: authenticated encryption under a key ring, one domain
+//! per purpose.
 //!
 //! A sealed handle tells its holder nothing and opens only for the purpose and the associated data
 //! it was sealed with. Being able to open one is no authentication: the binding inside has to be
@@ -43,16 +44,22 @@ pub enum SealPurpose {
     RequestState,
     /// The id of a URL elicitation.
     Elicitation,
+    /// An entry of a session's event log in a shared store.
+    EventLog,
+    /// The record of a session in a shared store.
+    SessionRecord,
 }
 
 impl SealPurpose {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::Session,
         Self::Event,
         Self::Cursor,
         Self::Task,
         Self::RequestState,
         Self::Elicitation,
+        Self::EventLog,
+        Self::SessionRecord,
     ];
 
     fn label(self) -> &'static str {
@@ -63,6 +70,8 @@ impl SealPurpose {
             Self::Task => "task",
             Self::RequestState => "request-state",
             Self::Elicitation => "elicitation",
+            Self::EventLog => "event-log",
+            Self::SessionRecord => "session-record",
         }
     }
 
@@ -75,7 +84,9 @@ impl SealPurpose {
             | Self::Cursor
             | Self::Task
             | Self::RequestState
-            | Self::Elicitation => 1,
+            | Self::Elicitation
+            | Self::EventLog
+            | Self::SessionRecord => 1,
         }
     }
 
@@ -135,6 +146,12 @@ impl Sealer {
     /// safe in headers and URLs, at most 42 characters longer than `plain` encoded alone.
     #[must_use]
     pub fn seal(&self, purpose: SealPurpose, aad: &[u8], plain: &[u8]) -> String {
+        BASE64_URL_SAFE_NO_PAD.encode(self.seal_bytes(purpose, aad, plain))
+    }
+
+    /// The same as bytes, for a store: at most 31 bytes longer than `plain`.
+    #[must_use]
+    pub fn seal_bytes(&self, purpose: SealPurpose, aad: &[u8], plain: &[u8]) -> Vec<u8> {
         self.seal_as(purpose.version(), purpose, aad, plain)
     }
 
@@ -142,7 +159,7 @@ impl Sealer {
         clippy::expect_used,
         reason = "AES-GCM refuses only messages of more than 64 GiB"
     )]
-    fn seal_as(&self, version: u8, purpose: SealPurpose, aad: &[u8], plain: &[u8]) -> String {
+    fn seal_as(&self, version: u8, purpose: SealPurpose, aad: &[u8], plain: &[u8]) -> Vec<u8> {
         let (id, key) = self.sealing_key(purpose);
         let mut text = plain.to_vec();
         text.reserve_exact(TAG_LEN);
@@ -157,7 +174,7 @@ impl Sealer {
         sealed.extend_from_slice(id);
         sealed.extend_from_slice(&nonce);
         sealed.extend_from_slice(&text);
-        BASE64_URL_SAFE_NO_PAD.encode(sealed)
+        sealed
     }
 
     /// Opens what [`Sealer::seal`] made with the same `purpose` and `aad` under a key of this ring;
@@ -168,7 +185,14 @@ impl Sealer {
             return None;
         }
         let bytes = BASE64_URL_SAFE_NO_PAD.decode(sealed).ok()?;
-        let (version, rest) = bytes.split_first()?;
+        self.open_bytes(purpose, aad, &bytes)
+    }
+
+    /// Opens what [`Sealer::seal_bytes`] made with the same `purpose` and `aad` under a key of this ring. The
+    /// caller bounds the length.
+    #[must_use]
+    pub fn open_bytes(&self, purpose: SealPurpose, aad: &[u8], sealed: &[u8]) -> Option<Vec<u8>> {
+        let (version, rest) = sealed.split_first()?;
         if *version != purpose.version() {
             return None;
         }
@@ -256,7 +280,7 @@ impl Sealer {
         let plain = self
             .open(purpose, aad, handle)
             .expect("a handle of this ring");
-        self.seal_as(purpose.version() + 1, purpose, aad, &plain)
+        BASE64_URL_SAFE_NO_PAD.encode(self.seal_as(purpose.version() + 1, purpose, aad, &plain))
     }
 }
 
@@ -330,7 +354,7 @@ mod tests {
         for purpose in SealPurpose::ALL {
             for version in 0..=u8::MAX {
                 let handle = sealer.seal_as(version, purpose, b"/mcp", b"plain");
-                let opened = sealer.open(purpose, b"/mcp", &handle);
+                let opened = sealer.open_bytes(purpose, b"/mcp", &handle);
                 assert_eq!(
                     opened.is_some(),
                     version == purpose.version(),
@@ -343,8 +367,7 @@ mod tests {
     #[test]
     fn version_of_a_handle_cannot_be_changed() {
         let sealer = sealer(&[]);
-        let next = sealer.seal_as(2, SealPurpose::Task, b"", b"plain");
-        let mut bytes = BASE64_URL_SAFE_NO_PAD.decode(next).expect("base64");
+        let mut bytes = sealer.seal_as(2, SealPurpose::Task, b"", b"plain");
         bytes[0] = SealPurpose::Task.version();
         let changed = BASE64_URL_SAFE_NO_PAD.encode(bytes);
         assert_eq!(sealer.open(SealPurpose::Task, b"", &changed), None);

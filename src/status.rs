@@ -28,10 +28,42 @@ pub struct GatewayStatus {
     /// `trusted` (`stdio.trust_children`) or `unsupported` (the kernel has no Landlock); absent without such upstreams.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<String>,
+    /// The other replicas; absent without `[cluster]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster: Option<ClusterStatus>,
     /// Every upstream, by name.
     pub upstreams: Vec<UpstreamStatus>,
     /// Every issuer, in the order of the configuration.
     pub issuers: Vec<IssuerStatus>,
+}
+
+/// The cluster as one replica knows it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ClusterStatus {
+    /// The number of this replica, hexadecimal: another one at each start.
+    pub node: String,
+    /// Milliseconds left of its lease; 0 where it has none.
+    pub lease_ms: u64,
+    /// Whether Redis is connected.
+    pub redis: bool,
+    /// Every replica with a lease, this one first.
+    pub replicas: Vec<ReplicaStatus>,
+}
+
+/// One replica.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ReplicaStatus {
+    /// Its number, hexadecimal.
+    pub node: String,
+    /// Where the others reach it.
+    pub address: String,
+    /// Its release.
+    pub version: String,
+    /// Whether it is the one that says this.
+    #[serde(rename = "self")]
+    pub is_self: bool,
+    /// Whether its configuration is that of this replica, but for what may differ.
+    pub same_configuration: bool,
 }
 
 /// How an upstream does.
@@ -130,13 +162,17 @@ impl From<ErrorCause> for CauseStatus {
 }
 
 impl GatewayStatus {
-    /// Whether no upstream is down or degraded, and no issuer is without usable keys or answers.
+    /// Whether no upstream is down or degraded, no issuer is without usable keys or answers, and in a cluster Redis is
+    /// connected and there is a lease.
     #[must_use]
     pub fn is_well(&self) -> bool {
         let is_up = |one: &UpstreamStatus| {
             matches!(one.state, UpstreamState::Up | UpstreamState::Connecting)
         };
-        self.upstreams.iter().all(is_up) && self.issuers.iter().all(|one| one.cause.is_none())
+        let is_member = |cluster: &ClusterStatus| cluster.redis && cluster.lease_ms > 0;
+        self.cluster.as_ref().is_none_or(is_member)
+            && self.upstreams.iter().all(is_up)
+            && self.issuers.iter().all(|one| one.cause.is_none())
     }
 }
 

@@ -10,7 +10,7 @@ const CAGED: [(&str, &[&str]); 5] = [
     ("axum", &["downstream", "app"]),
     ("reqwest", &["egress", "upstream", "auth", "grants"]),
     ("oauth2", &["grants"]),
-    ("redis", &["store"]),
+    ("redis", &["redis_client"]),
     ("sqlx", &["database"]),
 ];
 

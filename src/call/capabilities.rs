@@ -127,6 +127,17 @@ impl ClientCapabilities {
         }
     }
 
+    /// What [`read`](Self::read), [`with_beyond`](Self::with_beyond) and [`with_context`](Self::with_context) make the
+    /// same from: the JSON text, the larger declaration with its revision, and whether sampling has a context.
+    #[must_use]
+    pub fn parts(&self) -> (&str, Option<(Revision, &str)>, bool) {
+        let beyond = self.beyond.as_ref();
+        let has_context =
+            self.own.sampling_context || beyond.is_some_and(|(_, more)| more.sampling_context);
+        let beyond = beyond.map(|(revision, more)| (*revision, &*more.raw));
+        (&self.own.raw, beyond, has_context)
+    }
+
     /// Whether some upstream may put a question.
     #[must_use]
     pub fn allow_any(&self) -> bool {

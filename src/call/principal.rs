@@ -56,6 +56,12 @@ impl From<OwnerKey> for BudgetHolder {
 }
 
 impl BindingKey {
+    /// The binding of a stored record, from the digest in it.
+    #[must_use]
+    pub fn from_bytes(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+
     /// The raw digest.
     #[must_use]
     pub fn bytes(&self) -> &[u8; 32] {

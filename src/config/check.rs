@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::access;
 use super::accounts;
 use super::budget;
+use super::cluster;
 use super::database;
 use super::nearest::nearest;
 use super::report::{ReadReport, join};
@@ -33,6 +34,7 @@ pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     accounts::check(config, report);
     budget::check(config, report);
     database::check(config, report);
+    cluster::check(config, report);
 }
 
 fn check_names(config: &Config, report: &ReadReport<'_>) {
@@ -151,11 +153,8 @@ fn check_addresses(config: &Config, report: &ReadReport<'_>) {
         report.error("server.public_url", "may not have a query", Some(hint));
     }
     let (public, admin) = (config.server.listen, config.admin.listen);
-    let overlap = public.ip() == admin.ip()
-        || public.is_ipv4() == admin.is_ipv4()
-            && (public.ip().is_unspecified() || admin.ip().is_unspecified());
     let is_said = !report.is_wrong("server.listen") && !report.is_wrong("admin.listen");
-    if is_said && overlap && public.port() == admin.port() && public.port() != 0 {
+    if is_said && units::overlap(public, admin) {
         let hint = "give it another port, such as \"127.0.0.1:9090\"";
         report.error(
             "admin.listen",

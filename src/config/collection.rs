@@ -114,6 +114,11 @@ impl<'r> DeclaredKey<'r> {
         body: impl FnOnce(&mut ConfigSection<'r>) -> T,
     ) -> Option<T> {
         self.document("table, no default", shown);
+        self.table(body)
+    }
+
+    /// The same without an entry in the reference.
+    pub(super) fn table<T>(self, body: impl FnOnce(&mut ConfigSection<'r>) -> T) -> Option<T> {
         let table = self.one_table()?;
         Some(ConfigSection::read(
             self.report,
@@ -122,6 +127,11 @@ impl<'r> DeclaredKey<'r> {
             INLINE,
             body,
         ))
+    }
+
+    /// Whether text stands in the file.
+    pub(super) fn is_text(&self) -> bool {
+        self.value.is_some_and(|value| value.get_ref().is_str())
     }
 
     /// A table written in one line; a missing one is read as empty.

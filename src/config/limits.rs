@@ -164,7 +164,8 @@ fn rate(s: &mut ConfigSection<'_>) -> RateConfig {
     s.key(
         "rate",
         "Requests of one principal; bursts may be twice as large. A message of a WebSocket counts as \
-         one, and so does each request and notification of an array.",
+         one, and so does each request and notification of an array. With [cluster] the rate holds for all replicas \
+         together.",
     )
     .rate("100/s")
 }

@@ -10,6 +10,8 @@ mod auth;
 mod budget;
 mod carriers;
 mod check;
+mod cluster;
+mod cluster_types;
 mod collection;
 mod database;
 mod database_types;
@@ -24,6 +26,7 @@ mod log_levels;
 mod nearest;
 mod problem;
 mod reader;
+mod redis_url;
 mod reference;
 mod report;
 mod server;
@@ -48,6 +51,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 pub use account_types::*;
+pub use cluster_types::*;
 pub use database_types::{ConnectConfig, DatabaseConfig, DatabaseUrl};
 pub use endpoint_types::*;
 pub use log_levels::LogLevels;
@@ -301,6 +305,9 @@ fn read_all(root: &mut ConfigSection<'_>) -> Config {
             "Accounts of callers at upstreams.",
             database::connect,
         ),
+        cluster: root
+            .optional_table("cluster", cluster::ABOUT, cluster::read)
+            .flatten(),
         telemetry: root.table("telemetry", "What operators see.", telemetry::read),
         warnings: Vec::new(),
     }

@@ -55,12 +55,12 @@ pub(super) fn events(s: &mut ConfigSection<'_>) -> EventsConfig {
             .key("max_age", "How long an event can be replayed.")
             .duration("5m"),
         per_session: s
-            .key("per_session", "Events kept for one session.")
+            .key("per_session", "Events kept for one session; with [cluster] also in Redis.")
             .size("1MiB"),
         total: s
             .key(
                 "total",
-                "Events kept in all; sessions with more than an equal share make room first.",
+                "Events kept in one process; sessions with more than an equal share make room first.",
             )
             .size("64MiB"),
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::account_types::EgressConfig;
+use super::cluster_types::ClusterConfig;
 use super::database_types::{ConnectConfig, DatabaseConfig};
 use super::endpoint_types::{MergedConfig, NamedEndpoint};
 use super::log_levels::LogLevels;
@@ -54,6 +55,8 @@ pub struct Config {
     pub database: DatabaseConfig,
     /// Accounts of principals at upstreams.
     pub connect: ConnectConfig,
+    /// Several replicas as one gateway.
+    pub cluster: Option<ClusterConfig>,
     /// What we tell the operator's systems.
     pub telemetry: TelemetryConfig,
     /// What is legal, but probably not meant.

@@ -204,6 +204,13 @@ pub(super) fn name(text: &str) -> Result<(), String> {
     }
 }
 
+/// Whether two listeners cannot have both addresses.
+pub(super) fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    let meets = one.ip() == other.ip() || one.is_ipv4() == other.is_ipv4() && is_any;
+    meets && one.port() == other.port() && one.port() != 0
+}
+
 /// Whether a URL can only lead to this machine.
 #[must_use]
 pub fn is_loopback(url: &Url) -> bool {

@@ -213,6 +213,11 @@ impl AccessRecord {
         self.note(|fields| fields.bytes_out += bytes as u64);
     }
 
+    /// Whether the line is another replica's, to which the request was passed on.
+    pub fn forwarded(&self, is_forwarded: bool) {
+        self.note(|fields| fields.written = is_forwarded);
+    }
+
     /// The trace that the request belongs to.
     pub fn trace(&self, trace: Option<TraceId>) {
         self.note(|fields| fields.trace = trace);

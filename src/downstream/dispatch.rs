@@ -15,14 +15,16 @@ use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
+use super::forwarding::{ForwardedResponse, RequestForwarder};
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
-use super::{McpService, PathTarget, ServedTransport, cors, modern, reply};
+use super::{McpService, PathTarget, ServedTransport, cors, http_sse, modern, reply};
 use crate::auth;
 use crate::call::{OwnerKey, Principal};
 use crate::config::{AuthMode, Config};
 use crate::endpoint::Endpoint;
+use crate::ownership::Ownership;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
@@ -97,7 +99,9 @@ impl McpService {
             _ => RequestKind::Mcp,
         };
         let mut response = self.route(request, target, kind, line.record()).await;
-        cors::decorate(&self.guard, kind, origin.as_ref(), response.headers_mut());
+        if response.extensions().get::<ForwardedResponse>().is_none() {
+            cors::decorate(&self.guard, kind, origin.as_ref(), response.headers_mut());
+        }
         line.attach(response)
     }
 
@@ -161,6 +165,12 @@ impl McpService {
         }
         if !way.methods().contains(&method) {
             return reply::method_not_allowed(way.methods());
+        }
+        if let Some(forwarder) = &self.forwarder
+            && let Some(owner) = foreign_owner(forwarder, &request, &principal, (&endpoint, way))
+        {
+            let forwarded = forwarder.forward(owner, (request, Some(from)), record);
+            return Box::pin(forwarded).await;
         }
         let (open, due) = match self.admit(&mut request, &principal, way) {
             Ok(admitted) => admitted,
@@ -275,6 +285,23 @@ impl McpService {
             }
             _ => self.delete(endpoint, &principal, &parts.headers, record),
         }
+    }
+}
+
+/// The owner of the session that a request names, where that is another replica.
+fn foreign_owner(
+    forwarder: &RequestForwarder,
+    request: &Request,
+    principal: &Principal,
+    (endpoint, way): (&Endpoint, ServedTransport),
+) -> Option<Ownership> {
+    match way {
+        ServedTransport::Streamable => forwarder.owner_of_session(request, principal, endpoint),
+        ServedTransport::Messages => {
+            let handle = request.uri().query().and_then(http_sse::handle)?;
+            forwarder.owner_of_events(request, handle, principal, endpoint)
+        }
+        ServedTransport::Events | ServedTransport::Socket => None,
     }
 }
 

@@ -132,10 +132,12 @@ impl EventBody {
     }
 
     fn encode(&self, event: &LoggedEvent, out: &mut BytesMut) {
-        if !event.payload.is_empty() {
-            self.events.encode(out, event.seq, &event.payload);
-        } else if self.polls && !event.last {
-            self.events.encode_priming(out, event.seq);
+        match (event.seq, event.payload.is_empty()) {
+            (0, true) => {}
+            (0, false) => sse::encode_event(out, &event.payload),
+            (seq, false) => self.events.encode(out, seq, &event.payload),
+            (seq, true) if self.polls && !event.last => self.events.encode_priming(out, seq),
+            (_, true) => {}
         }
     }
 }

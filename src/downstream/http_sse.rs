@@ -175,7 +175,7 @@ impl McpService {
 }
 
 /// The handle in a query; the first one counts, and it is plain base64url.
-fn handle(query: &str) -> Option<&str> {
+pub(super) fn handle(query: &str) -> Option<&str> {
     query
         .split('&')
         .filter_map(|pair| pair.split_once('='))

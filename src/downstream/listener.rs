@@ -15,6 +15,7 @@ mod holding;
 mod overload;
 mod permit_pool;
 mod preface;
+mod replica_tls;
 mod stall;
 mod streams;
 mod tls;
@@ -36,9 +37,11 @@ use self::failures::{ConnectionFailure, ConnectionFailures};
 pub(super) use self::holding::OpenExchange;
 use self::overload::OverloadRefusals;
 use self::permit_pool::{ConnectionShares, PermitPool};
+use self::replica_tls::{ListenerTls, ReplicaTls};
 use self::tls::ShownCertificate;
 use super::peer::{BlockError, TrustedProxies};
 use crate::cause::chain;
+use crate::cluster::{Cluster, IdentityError};
 use crate::config;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::runtime::workers::Workers;
@@ -82,7 +85,7 @@ pub struct Listener {
 /// Settings shared by all connections.
 struct ConnectionSettings {
     protocols: HttpServers,
-    tls: Option<ShownCertificate>,
+    tls: Option<ListenerTls>,
     handshake_timeout: Duration,
     drain_linger: Duration,
     proxies: TrustedProxies,
@@ -132,7 +135,8 @@ impl Listener {
             .tls
             .as_ref()
             .map(ShownCertificate::load)
-            .transpose()?;
+            .transpose()?
+            .map(ListenerTls::Clients);
         Ok(Self {
             socket,
             address,
@@ -157,6 +161,20 @@ impl Listener {
             is_public: false,
             ..self
         }
+    }
+
+    /// The same for other replicas, over TLS of their own; one that is no replica is closed before its first request.
+    ///
+    /// # Errors
+    /// The certificate of this replica cannot be used.
+    pub fn for_replicas(mut self, cluster: Arc<Cluster>) -> Result<Self, IdentityError> {
+        let tls = ListenerTls::Replicas(ReplicaTls::new(cluster)?);
+        if let Some(settings) = Arc::get_mut(&mut self.settings) {
+            settings.tls = Some(tls);
+            // Replicas say who their client is.
+            settings.proxies = TrustedProxies::all();
+        }
+        Ok(self.for_operators())
     }
 
     /// The bound address; with port 0 configured, the port that the system chose.
@@ -185,7 +203,7 @@ impl Listener {
         };
         let settings = Arc::clone(&entrance.settings);
         entrance.tasks.spawn_service(async move {
-            if let Some(tls) = &settings.tls {
+            if let Some(ListenerTls::Clients(tls)) = &settings.tls {
                 tls.watch().await;
             }
         });
@@ -271,7 +289,7 @@ async fn serve<S: ResponseService>(
 
 async fn serve_tls<S: ResponseService>(
     stream: TcpStream,
-    tls: &ShownCertificate,
+    tls: &ListenerTls,
     settings: &ConnectionSettings,
     exchange: connection::ConnectionService<S>,
     tasks: &TaskSpawner,
@@ -294,6 +312,10 @@ async fn serve_tls<S: ResponseService>(
             Err(elapsed) => return exchange.failed(ConnectionFailure::TlsTimeout, &elapsed),
         },
     };
+    if !tls.admits(&stream).await {
+        COUNTERS.cluster_strangers_refused.add(1);
+        return;
+    }
     if tls::chose_http2(&stream) {
         settings.protocols.http2(stream, exchange, tasks).await;
     } else {

@@ -16,6 +16,7 @@ mod detachable_call;
 mod dispatch;
 mod event_body;
 mod exchange;
+mod forwarding;
 mod get_stream;
 pub mod guard;
 mod held_body;
@@ -52,6 +53,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::channels::ChannelRegistry;
 use self::detachable_call::BackgroundCalls;
+use self::forwarding::RequestForwarder;
 use self::guard::OriginGuard;
 use self::modern::{ParkedCalls, ParkingCaps};
 use self::refused_body::BodyScans;
@@ -59,6 +61,7 @@ use self::request_body::RequestBody;
 use crate::auth::Authenticator;
 use crate::budget::ByteBudget;
 use crate::clock::SharedClock;
+use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::policy::rate::RateLimiter;
@@ -101,6 +104,8 @@ pub struct McpService {
     sessions: Arc<SessionRegistry>,
     channels: ChannelRegistry,
     relay: Arc<Relay>,
+    /// `None` without `[cluster]`.
+    forwarder: Option<RequestForwarder>,
     background: BackgroundCalls,
     parking: Arc<ParkedCalls>,
     tasks: TaskSpawner,
@@ -127,6 +132,8 @@ pub struct McpServiceParts {
     pub sessions: Arc<SessionRegistry>,
     /// The spine.
     pub relay: Arc<Relay>,
+    /// The other replicas; `None` without `[cluster]`.
+    pub cluster: Option<Arc<Cluster>>,
     /// Seals the `requestState` of modern clients.
     pub sealer: Arc<Sealer>,
     /// The time of day.
@@ -148,6 +155,9 @@ impl McpService {
             parts.tasks.clone(),
             ParkingCaps::new(limits, &parts.settings.server),
         );
+        let forwarder = parts
+            .cluster
+            .map(|cluster| RequestForwarder::new(cluster, &parts.sessions));
         Arc::new(Self {
             guard: OriginGuard::new(&parts.settings.server),
             paths: dispatch::paths(&parts.settings, &parts.endpoints),
@@ -159,6 +169,7 @@ impl McpService {
             sessions: parts.sessions,
             channels: ChannelRegistry::new(&parts.settings.sessions),
             relay: parts.relay,
+            forwarder,
             background: BackgroundCalls {
                 tasks: parts.tasks.clone(),
                 places,
@@ -183,6 +194,24 @@ impl McpService {
                 };
                 // Large, and needed while a request is served only: most connections are idle.
                 Ok(Box::pin(service.serve(request)).await)
+            }
+        })
+    }
+
+    /// The service of the internal listener: forwarded requests, and the greeting of this replica.
+    pub fn replica_service(
+        self: &Arc<Self>,
+        cluster: Arc<Cluster>,
+    ) -> impl listener::ResponseService {
+        let service = Arc::clone(self);
+        tower::service_fn(move |request: Request<Incoming>| {
+            let service = Arc::clone(&service);
+            let taken = forwarding::take_in(&cluster, request.map(Body::new));
+            async move {
+                match taken {
+                    Ok(request) => Ok(Box::pin(service.serve(request)).await),
+                    Err(answer) => Ok(*answer),
+                }
             }
         })
     }

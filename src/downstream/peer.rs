@@ -33,6 +33,12 @@ impl TrustedProxies {
         blocks.iter().map(parse).collect::<Result<_, _>>().map(Self)
     }
 
+    /// All addresses: the left-most hop is the client.
+    pub(super) fn all() -> Self {
+        let (network, mask) = (0, 0);
+        Self(vec![AddressBlock { network, mask }])
+    }
+
     /// The client behind the connection from `peer`: the right-most address of `X-Forwarded-For` that is not a trusted
     /// proxy, if every hop to its right is one. An unreadable hop ends the walk, so a client can only add addresses to
     /// the left, which are never used.

@@ -13,6 +13,7 @@ use governor::{Quota, RateLimiter as Governor};
 use crate::call::OwnerKey;
 use crate::config::RateConfig;
 use crate::lock::lock;
+use crate::store::rates::{BorrowedRates, RateShape};
 use crate::sync::keyed_counter::KeyedCounter;
 
 /// Checks between two removals of principals that have their full allowance back.
@@ -31,6 +32,8 @@ pub struct RateLimiter<C: Clock = MonotonicClock> {
     /// Who has requests that wait for the allowance, and how many requests those are in all.
     claims: Mutex<KeyedCounter<OwnerKey>>,
     claimed: AtomicUsize,
+    /// Allowances that hold in sum over all replicas; the own ones hold while these cannot be reached.
+    shared: Option<Arc<BorrowedRates>>,
 }
 
 /// A request that has not been taken out of the allowance yet. While there is one, no later request of its
@@ -65,6 +68,15 @@ impl RateLimiter {
         Self::with_clock(rate, MonotonicClock)
     }
 
+    /// The same with allowances that all replicas share, of the shape that [`shape_of`] gives.
+    #[must_use]
+    pub fn sharing(rate: RateConfig, shared: Arc<BorrowedRates>) -> Self {
+        Self {
+            shared: Some(shared),
+            ..Self::new(rate)
+        }
+    }
+
     /// Has a request of `owner` wait for the allowance.
     #[must_use]
     pub fn claim(self: &Arc<Self>, owner: OwnerKey) -> RateClaim {
@@ -79,23 +91,22 @@ impl RateLimiter {
 
 impl<C: Clock + Clone> RateLimiter<C> {
     fn with_clock(rate: RateConfig, clock: C) -> Self {
-        let count = NonZeroU32::new(rate.count).unwrap_or(NonZeroU32::MIN);
-        let burst = count.saturating_add(count.get());
-        // A period of no length would mean no limit; the shortest is one nanosecond.
-        let each = (rate.per / count.get()).max(Duration::from_nanos(1));
-        let quota = Quota::with_period(each).unwrap_or_else(|| Quota::per_second(count));
+        let RateShape { each, burst } = shape_of(rate);
+        let most = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
+        let quota = Quota::with_period(each).unwrap_or_else(|| Quota::per_second(most));
         Self {
             governor: Governor::new(
-                quota.allow_burst(burst),
+                quota.allow_burst(most),
                 DashMapStateStore::default(),
                 clock.clone(),
             ),
             each,
-            burst: burst.get(),
+            burst,
             clock,
             checks: AtomicU32::new(0),
             claims: Mutex::default(),
             claimed: AtomicUsize::new(0),
+            shared: None,
         }
     }
 
@@ -115,6 +126,10 @@ impl<C: Clock + Clone> RateLimiter<C> {
     /// # Errors
     /// The allowance is used up; says how long until the next request may come.
     pub fn take(&self, owner: OwnerKey) -> Result<(), Duration> {
+        let shared = self.shared.as_ref();
+        if let Some(taken) = shared.and_then(|shared| shared.take(owner, 1)) {
+            return taken;
+        }
         let checks = self.checks.fetch_add(1, Ordering::Relaxed);
         if checks % CHECKS_PER_SWEEP == CHECKS_PER_SWEEP - 1 {
             self.sweep();
@@ -138,6 +153,10 @@ impl<C: Clock + Clone> RateLimiter<C> {
         let Some(cells) = NonZeroU32::new(more) else {
             return true;
         };
+        let shared = self.shared.as_ref();
+        if let Some(taken) = shared.and_then(|shared| shared.take(owner, more)) {
+            return taken.is_ok();
+        }
         matches!(self.governor.check_key_n(&owner, cells), Ok(Ok(())))
     }
 
@@ -149,12 +168,27 @@ impl<C: Clock + Clone> RateLimiter<C> {
     }
 }
 
+/// The allowance of a rate: twice its count at once.
+#[must_use]
+pub fn shape_of(rate: RateConfig) -> RateShape {
+    let count = rate.count.max(1);
+    RateShape {
+        // A period of no length would mean no limit; the shortest is one nanosecond.
+        each: (rate.per / count).max(Duration::from_nanos(1)),
+        burst: count.saturating_add(count),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use futures_util::future::BoxFuture;
     use governor::clock::FakeRelativeClock;
 
     use super::*;
     use crate::call::Principal;
+    use crate::redis_client::{RedisFailure, Value};
+    use crate::runtime::lifecycle::TaskSpawner;
+    use crate::store::scripts::{ScriptCall, ScriptResult, ScriptRunner, StoreKeys};
 
     const RATE: RateConfig = RateConfig {
         count: 10,
@@ -249,5 +283,49 @@ mod tests {
             assert_eq!(limiter.check(owner(&n.to_string())), Ok(()));
         }
         assert!(limiter.governor.len() <= CHECKS_PER_SWEEP as usize);
+    }
+
+    /// A shared store that lends nothing for a minute, or does not answer.
+    #[derive(Debug)]
+    struct Lender {
+        is_there: bool,
+    }
+
+    impl ScriptRunner for Lender {
+        fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
+            let reply = |_| {
+                if self.is_there {
+                    return Ok(Value::Array(vec![Value::Int(0), Value::Int(60_000_000)]));
+                }
+                Err(RedisFailure::Silent)
+            };
+            Box::pin(std::future::ready(calls.into_iter().map(reply).collect()))
+        }
+    }
+
+    fn sharing(is_there: bool) -> RateLimiter {
+        let store = Arc::new(Lender { is_there });
+        let (keys, tasks) = (StoreKeys::new("test"), TaskSpawner::new());
+        let shared = BorrowedRates::start(store, keys, shape_of(RATE), &tasks);
+        RateLimiter::sharing(RATE, shared)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shared_allowance_refuses_what_the_own_one_has() {
+        let limiter = sharing(true);
+        assert_eq!(limiter.check(owner("a")), Ok(()), "a slice ahead");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let wait = limiter.check(owner("a")).expect_err("used up");
+        assert!(wait > Duration::from_secs(50), "{wait:?}");
+        assert!(!limiter.check_further(owner("a"), 2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn own_allowance_holds_without_a_shared_one() {
+        let limiter = sharing(false);
+        assert_eq!(limiter.check(owner("a")), Ok(()));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let taken = (0..100).take_while(|_| limiter.check(owner("a")).is_ok());
+        assert_eq!(taken.count(), 20);
     }
 }

@@ -66,6 +66,7 @@ impl NoticeIntake for SessionIntake {
     fn opened(&self, upstream: &Arc<str>, declared: &Arc<ServerDeclaration>) {
         if let Some(session) = self.session.upgrade() {
             session.list_validity().reconnected(upstream);
+            session.record_changed();
         }
         let icons = declared.icons_left_out();
         if icons > 0 {

@@ -24,7 +24,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 
 use crate::audit;
-use crate::call::{Call, Reply};
+use crate::call::{Call, Principal, Reply};
 use crate::catalog::{Catalog, CatalogParts, make_room};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
@@ -34,6 +34,7 @@ use crate::outbound::{
     AuditedPolicy, EditDepth, IntakeFactory, ReplySources, RequestHandler, SessionLinks,
     UpstreamTarget,
 };
+use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
 use crate::protocol::methods::{ListKind, is_list};
 use crate::runtime::lifecycle::TaskSpawner;
@@ -167,6 +168,18 @@ impl Relay {
             Box::pin(make_room(call, &answer, self.list_wait)).await?;
         }
         Ok(answer)
+    }
+
+    /// The replica that keeps the session of a task of a modern client; `None` for a task that lives in none, and for a
+    /// handle not issued to this client.
+    #[must_use]
+    pub fn owner_of_task(
+        &self,
+        principal: &Principal,
+        endpoint: &Endpoint,
+        task: &str,
+    ) -> Option<Ownership> {
+        self.parts.tasks.handles.owner(principal, endpoint, task)
     }
 
     async fn answer(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, RelayFailure> {

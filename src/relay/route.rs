@@ -58,7 +58,7 @@ impl Router {
                 if !is_pure {
                     Box::pin(check_anybody_logs(&self.links, session)).await?;
                 }
-                session.levels().want(level);
+                session.want_level(level);
                 if !is_pure {
                     return Ok(RequestRoute::Everywhere);
                 }

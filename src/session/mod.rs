@@ -19,6 +19,7 @@ mod list_validity;
 mod notifications;
 mod opening;
 mod questions;
+mod record;
 mod registry;
 mod stream;
 mod subscriptions;
@@ -64,7 +65,7 @@ pub use tasks::{SessionTask, SessionTasks, TaskHandle, TaskSite, TaskStage, Trac
 pub use url_elicitations::UrlElicitationIds;
 
 use crate::budget::ReplyShare;
-use crate::call::{ClientCapabilities, OwnerKey, Principal, UpstreamLink};
+use crate::call::{ClientCapabilities, LogLevel, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
@@ -124,6 +125,8 @@ pub struct Session {
     /// The byte budget of replies to the session's calls; unset for an implicit session, each of whose calls has its
     /// own.
     reply_share: OnceLock<ReplyShare>,
+    /// Keeps the record in the shared store, where there is one. Boxed: a process alone has none.
+    recorder: Option<Box<record::SessionRecorder>>,
     /// Open streams of calls; `open_standalones` counts streams for messages outside calls.
     open_streams: AtomicUsize,
     open_standalones: AtomicUsize,
@@ -241,6 +244,21 @@ impl Session {
     pub fn set_initialized(&self) {
         self.initialized.store(true, Ordering::Release);
         self.changed.notify_waiters();
+        self.record_changed();
+    }
+
+    /// Has the record in the shared store written once more, behind the caller: something in it has changed. Does
+    /// nothing without a shared store.
+    pub fn record_changed(&self) {
+        if let Some(recorder) = &self.recorder {
+            recorder.change(self.key);
+        }
+    }
+
+    /// Sets the client's log level.
+    pub fn want_level(&self, level: LogLevel) {
+        self.levels.want(level);
+        self.record_changed();
     }
 
     /// The session's log levels.

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use self::counted::counted;
 use self::known::KnownIds;
 use super::implicit_session::{ImplicitSession, ImplicitSessionKey};
+use super::record::SessionRecorder;
 use super::{
     CallCaps, CallPermits, DeliveryMode, EventStream, GatewayTask, OpeningSession, QueueError,
     QueuedRequest, RequestedService, ResultQuota, Session, SessionId, SessionIds, lock,
@@ -34,6 +35,7 @@ use crate::ownership::Ownership;
 use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
+use crate::store::records::RecordWriter;
 use crate::sync::desired::Desired;
 
 /// Lifetimes and caps.
@@ -94,6 +96,8 @@ pub struct SessionRegistry {
     tasks: TaskSpawner,
     /// Bytes that results of tasks take.
     results: Arc<AtomicUsize>,
+    /// Keeps records in the shared store, where there is one.
+    records: OnceLock<Arc<RecordWriter>>,
 }
 
 #[derive(Debug, Default)]
@@ -137,7 +141,13 @@ impl SessionRegistry {
             clock,
             tasks,
             results: Arc::default(),
+            records: OnceLock::new(),
         })
+    }
+
+    /// Has `records` keep the record of each session opened from now on. Only the first call has an effect.
+    pub fn keep_records(&self, records: Arc<RecordWriter>) {
+        self.records.get_or_init(|| records);
     }
 
     /// Live sessions now.
@@ -261,6 +271,9 @@ impl SessionRegistry {
             self.count.fetch_add(1, Ordering::Relaxed);
             (spare, session)
         };
+        if let Some(recorder) = &session.recorder {
+            recorder.track(&session);
+        }
         counted(&session).open.add(1);
         if let Some(spare) = spare {
             counted(&spare).evicted.add(1);
@@ -294,6 +307,7 @@ impl SessionRegistry {
             stream: 0,
         };
         let undelivered = super::delivery::PendingDelivery::new(&new.delivery, &self.tasks);
+        let recorder = self.recorder(&new.delivery).filter(|_| is_opening);
         let kept: Arc<dyn EventStore> = match new.delivery {
             DeliveryMode::Streams => Arc::clone(&self.events),
             DeliveryMode::Connection {
@@ -333,6 +347,7 @@ impl SessionRegistry {
             completions: super::UrlElicitationIds::default(),
             tasks: super::SessionTasks::default(),
             reply_share: OnceLock::new(),
+            recorder,
             results: ResultQuota {
                 own: Arc::clone(&owner.results),
                 all: Arc::clone(&self.results),
@@ -344,6 +359,16 @@ impl SessionRegistry {
             used_us: AtomicU64::new(0),
             closed: CancellationToken::new(),
             last_words: TaskTracker::new(),
+        })
+    }
+
+    /// What keeps the record of a new session that has an id; `None` without a shared store, and where the session
+    /// ends with its connection.
+    fn recorder(&self, delivery: &DeliveryMode) -> Option<Box<SessionRecorder>> {
+        let writer = self.records.get()?;
+        matches!(delivery, DeliveryMode::Streams).then(|| {
+            let (by, opened) = (self.ownership(), self.clock.now());
+            Box::new(SessionRecorder::new(writer, by, opened))
         })
     }
 
@@ -387,6 +412,21 @@ impl SessionRegistry {
         Some(session)
     }
 
+    /// The owner that a genuine id of the caller names; `None` where the id is forged, foreign or over age.
+    #[must_use]
+    pub fn owner_of(
+        &self,
+        id: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Ownership> {
+        if self.known.get(id).is_some() {
+            return Some(self.ownership());
+        }
+        let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
+        (!self.is_id_over_age(handle)).then_some(handle.owner)
+    }
+
     /// The live session that was given exactly this id, where it was opened before and both session
     /// and id are the caller's own.
     fn known(&self, id: &str, principal: &Principal, endpoint: &Endpoint) -> Option<Arc<Session>> {
@@ -420,9 +460,13 @@ impl SessionRegistry {
         Some(session)
     }
 
+    fn is_id_over_age(&self, handle: SessionId) -> bool {
+        self.clock.now().saturating_sub(handle.issued) > self.settings.absolute
+    }
+
     /// The live session that a handle names while it is not over age.
     fn live(&self, handle: SessionId) -> Option<Arc<Session>> {
-        if self.clock.now().saturating_sub(handle.issued) > self.settings.absolute {
+        if self.is_id_over_age(handle) {
             return None;
         }
         self.live

@@ -301,18 +301,18 @@ impl EventStream {
         if state.fresh.is_empty() {
             return;
         }
-        let mut seq = state.logged;
-        let fresh = std::mem::take(&mut state.fresh);
-        for UnloggedMessage { payload, kind } in &fresh {
-            seq += 1;
-            if let Some(kind) = kind.clone() {
-                let bytes = payload.len();
+        let mut fresh = std::mem::take(&mut state.fresh);
+        let kinds = fresh.iter_mut().map(|message| message.kind.take());
+        let kinds: Vec<Option<NoticeKind>> = kinds.collect();
+        let mut events = unlogged(state, fresh);
+        self.store.append(self.key, &mut events);
+        for (LoggedEvent { seq, payload, .. }, kind) in events.iter().zip(kinds) {
+            state.logged = *seq;
+            if let Some(kind) = kind {
+                let (seq, bytes) = (*seq, payload.len());
                 state.unread.push_back(UnreadMessages { seq, kind, bytes });
             }
         }
-        let mut events = unlogged(state, fresh);
-        self.store.append(self.key, &mut events);
-        state.logged = seq;
     }
 
     /// Logs `fresh` and returns the events to the current reader.
@@ -320,7 +320,7 @@ impl EventStream {
         let fresh = std::mem::take(&mut state.fresh);
         let mut events = unlogged(state, fresh);
         self.store.append_read(self.key, &mut events);
-        state.logged += events.len() as u64;
+        state.logged = events.last().map_or(state.logged, |event| event.seq);
         events
     }
 

@@ -122,6 +122,13 @@ impl SessionSubscriptions {
         }
     }
 
+    /// The granted subscriptions: upstream, slash, URI.
+    pub(super) fn granted(&self) -> Vec<String> {
+        let uris = lock(&self.uris);
+        let granted = uris.iter().filter(|(_, followed)| followed.granted);
+        granted.map(|(key, _)| key.clone()).collect()
+    }
+
     /// Whether a change of `uri` at `upstream` concerns the session: it may be below what was asked for
     /// (SPEC C-50).
     #[must_use]

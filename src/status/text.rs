@@ -2,7 +2,10 @@
 
 use std::fmt::{self, Display, Write as _};
 
-use super::{AskedOnce, AskedUpstream, CauseStatus, GatewayStatus, IssuerStatus, UpstreamStatus};
+use super::{
+    AskedOnce, AskedUpstream, CauseStatus, ClusterStatus, GatewayStatus, IssuerStatus,
+    UpstreamStatus,
+};
 use crate::protocol::methods::ListKind;
 
 /// Stands where nothing is known.
@@ -39,7 +42,11 @@ impl Display for GatewayStatus {
             upstreams.row(cells(upstream), cause(upstream));
         }
         write!(f, "\n{upstreams}")?;
-        write_issuers(f, &self.issuers)
+        write_issuers(f, &self.issuers)?;
+        match &self.cluster {
+            Some(cluster) => write_cluster(f, cluster),
+            None => Ok(()),
+        }
     }
 }
 
@@ -61,6 +68,36 @@ impl Display for AskedOnce {
         write!(f, "{upstreams}")?;
         write_issuers(f, &self.issuers)
     }
+}
+
+/// Writes the replicas behind an empty line.
+fn write_cluster(f: &mut fmt::Formatter<'_>, cluster: &ClusterStatus) -> fmt::Result {
+    let redis = if cluster.redis {
+        "connected"
+    } else {
+        "not connected"
+    };
+    let lease = match cluster.lease_ms {
+        0 => "no lease".to_owned(),
+        left => format!("lease for {left} ms"),
+    };
+    writeln!(f, "\nreplica {}: {lease}, Redis {redis}", cluster.node)?;
+    let mut table = TextTable::new(["REPLICA", "ADDRESS", "VERSION", "CONFIGURATION"]);
+    for replica in &cluster.replicas {
+        let configuration = if replica.same_configuration {
+            "same"
+        } else {
+            "differs"
+        };
+        let cells = [
+            replica.node.clone(),
+            replica.address.clone(),
+            replica.version.clone(),
+            configuration.to_owned(),
+        ];
+        table.row(cells, None);
+    }
+    write!(f, "{table}")
 }
 
 /// Writes the table of issuers behind an empty line; nothing where there are none.
@@ -216,8 +253,8 @@ impl<const N: usize> Display for TextTable<N> {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        AskedOnce, AskedUpstream, CauseStatus, GatewayStatus, IssuerStatus, UpstreamState,
-        UpstreamStatus,
+        AskedOnce, AskedUpstream, CauseStatus, ClusterStatus, GatewayStatus, IssuerStatus,
+        ReplicaStatus, UpstreamState, UpstreamStatus,
     };
 
     fn upstream(name: &str, state: UpstreamState) -> UpstreamStatus {
@@ -249,6 +286,16 @@ mod tests {
         }
     }
 
+    fn replica(node: &str, is_self: bool) -> ReplicaStatus {
+        ReplicaStatus {
+            node: node.into(),
+            address: "10.0.0.7:8090".into(),
+            version: "1.2.3".into(),
+            is_self,
+            same_configuration: is_self,
+        }
+    }
+
     #[test]
     fn columns_stand_below_each_other_with_causes_below_rows() {
         let down = UpstreamStatus {
@@ -265,6 +312,12 @@ mod tests {
             uptime_s: 90_000,
             draining: false,
             children: Some("trusted".into()),
+            cluster: Some(ClusterStatus {
+                node: "0000002a".into(),
+                lease_ms: 4_000,
+                redis: true,
+                replicas: vec![replica("0000002a", true), replica("0000002b", false)],
+            }),
             upstreams: vec![upstream("files", UpstreamState::Up), down],
             issuers: vec![IssuerStatus {
                 issuer: "https://auth.example.com".into(),
@@ -286,6 +339,11 @@ tracker   stdio      down   3 min  -                    2         1         3   
 ISSUER                    KEYS  LOADED
 https://auth.example.com  -     -
   cause:  no route (2026-11-23T20:03:00Z)
+
+replica 0000002a: lease for 4000 ms, Redis connected
+REPLICA   ADDRESS        VERSION  CONFIGURATION
+0000002a  10.0.0.7:8090  1.2.3    same
+0000002b  10.0.0.7:8090  1.2.3    differs
 ";
         assert_eq!(status.to_string(), expected);
         assert!(!status.is_well());

@@ -6,6 +6,7 @@
 mod batch;
 mod live;
 mod memory;
+mod shared;
 
 use std::task::{Context, Poll};
 
@@ -13,7 +14,8 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 pub use live::LiveEvents;
-pub use memory::{LogBounds, MemoryEvents};
+pub use memory::{LogBounds, MemoryEvents, RestoredStream};
+pub use shared::{SharedEvents, SharedLogParts};
 
 /// A session inside the log.
 pub type SessionKey = [u8; 16];
@@ -30,7 +32,7 @@ pub struct StreamKey {
 /// One logged event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoggedEvent {
-    /// Position in its stream, from 1.
+    /// Position in its stream, from 1; 0 if not logged: a client gets the event without an id.
     pub seq: u64,
     /// The JSON-RPC message; empty for a priming event and for the end of a cancelled call.
     pub payload: Bytes,
@@ -56,6 +58,18 @@ fn number(events: &mut [LoggedEvent], newest: &mut u64) {
         *newest += 1;
         event.seq = *newest;
     }
+}
+
+/// Whether an event outlives this process as long as its store promises.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// The store has the event: its id may be written to the client.
+    Durable,
+    /// The store cannot be written to now. The event is delivered without an id, as no other process could
+    /// resume after it.
+    Unlogged,
+    /// Another process owns the session: the event is not delivered here.
+    Fenced,
 }
 
 /// Result of a replay request.
@@ -85,10 +99,10 @@ pub trait EventStore: Send + Sync + std::fmt::Debug {
         self.append(at, events);
     }
 
-    /// Ready once the events of a stream up to `seq` are as durable as this store makes them. Until then their
-    /// ids are not written to a client. A store in this process is always ready.
-    fn poll_durable(&self, _at: StreamKey, _seq: u64, _cx: &mut Context<'_>) -> Poll<()> {
-        Poll::Ready(())
+    /// Ready once the events of a stream up to `seq` are durable, or cannot be made so in time. Until then they
+    /// are not written to a client. A store in this process is always ready.
+    fn poll_durable(&self, _at: StreamKey, _seq: u64, _cx: &mut Context<'_>) -> Poll<Durability> {
+        Poll::Ready(Durability::Durable)
     }
 
     /// Fetches events after `seq` that another process has logged, so that `after` finds them, and

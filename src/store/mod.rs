@@ -1,4 +1,10 @@
 //! Where things are kept, behind traits: each with one contract that every backend must pass.
 
 pub mod events;
+pub mod fenced;
 pub mod lists;
+pub mod notices;
+mod pause;
+pub mod rates;
+pub mod records;
+pub mod scripts;

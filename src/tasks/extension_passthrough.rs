@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use super::request::{is_task, task_target};
 use super::sealed::SealedTask;
-use crate::call::Call;
+use crate::call::{Call, Principal};
+use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{EditDepth, SessionLinks, UpstreamTarget, invalid, required_text};
+use crate::ownership::Ownership;
 use crate::protocol::{Era, Message, input_request_rules, json};
 use crate::seal::{SealPurpose, Sealer};
 use crate::session::{Session, SessionRegistry};
@@ -101,7 +103,7 @@ impl TaskHandles {
             id: task.to_owned(),
             home: home.map(|key| (self.sessions.ownership(), key)),
         };
-        let handle = task.seal(&self.sealer, &task_context(call));
+        let handle = task.seal(&self.sealer, &task_context(&call.endpoint, &call.principal));
         if handle.len() <= SealPurpose::Task.max_len() {
             return Ok(handle);
         }
@@ -112,9 +114,26 @@ impl TaskHandles {
         ))
     }
 
+    /// The replica that keeps the session of a task; `None` for a task that lives in none, and for a handle not issued
+    /// to this client.
+    pub(crate) fn owner(
+        &self,
+        principal: &Principal,
+        endpoint: &Endpoint,
+        given: &str,
+    ) -> Option<Ownership> {
+        let context = task_context(endpoint, principal);
+        let task = SealedTask::open(&self.sealer, &context, given)?;
+        task.home.map(|(owner, _)| owner)
+    }
+
     /// Opens a task handle: upstream and task id; `None` for a handle not issued to this client.
     pub(super) fn open(&self, call: &Call, given: &str) -> Option<OwnedTask> {
-        let task = SealedTask::open(&self.sealer, &task_context(call), given)?;
+        let task = SealedTask::open(
+            &self.sealer,
+            &task_context(&call.endpoint, &call.principal),
+            given,
+        )?;
         let mut shown = call.endpoint.upstreams.iter();
         let upstream = shown.find(|upstream| ***upstream == *task.upstream)?;
         let home = match task.home {
@@ -127,8 +146,8 @@ impl TaskHandles {
 }
 
 /// Seal context of a task handle: endpoint and binding of the caller (SPEC K-18, A-30).
-fn task_context(call: &Call) -> Vec<u8> {
-    let mut context = call.endpoint.seal_context();
-    context.extend_from_slice(call.principal.binding().bytes());
+fn task_context(endpoint: &Endpoint, principal: &Principal) -> Vec<u8> {
+    let mut context = endpoint.seal_context();
+    context.extend_from_slice(principal.binding().bytes());
     context
 }

@@ -4,17 +4,21 @@
 //! exporters read the atomics on collection. Durations of calls are recorded by `trace::CallSpan`.
 
 mod durations;
+mod forwards;
 mod instrument;
 mod load;
 pub(super) mod process;
 mod sessions;
+mod store_commands;
 mod token_requests;
 
 pub(super) use durations::{DurationHistogram, SeriesKey};
+pub use forwards::forward_ended;
 pub use instrument::{CounterHandle, GaugeGuard, GaugeHandle, LabeledCounter, LabeledGauge};
 pub(super) use load::CallEnd;
 pub use load::{LoadGuard, RecentCalls, UpstreamLoad};
 pub use sessions::{UpstreamSession, server_session_ended};
+pub use store_commands::redis_command_ended;
 pub use token_requests::token_request_ended;
 
 use super::names::attribute;
@@ -78,6 +82,8 @@ table! {
             "Streams outside calls ended for a newer one of their session.";
         events_evicted = "drawbridge.events.evicted" "{event}"
             "Events removed from the log for age or size.";
+        events_unlogged = "drawbridge.events.unlogged" "{event}"
+            "Events delivered without an id because the shared log could not take them.";
         notices_coalesced = "drawbridge.notices.coalesced" "{notice}"
             "Notifications replaced by a newer one of the same kind.";
         notices_dropped = "drawbridge.notices.dropped" "{notice}"
@@ -168,6 +174,16 @@ table! {
             "Log lines dropped because standard output did not keep up.";
         audit_dropped = "drawbridge.audit.dropped" "{record}"
             "Audit records that could not be kept.";
+        redis_connections_lost = "drawbridge.redis.connections_lost" "{connection}"
+            "Connections to Redis that broke.";
+        redis_connects_failed = "drawbridge.redis.connects_failed" "{attempt}"
+            "Attempts to connect to Redis that failed.";
+        cluster_leases_lost = "drawbridge.cluster.leases_lost" "{lease}"
+            "Leases of this replica that ended before they were renewed.";
+        cluster_records_refused = "drawbridge.cluster.records_refused" "{record}"
+            "Records of replicas in Redis that do not open: forged, of another secret, or of a later release.";
+        cluster_strangers_refused = "drawbridge.cluster.strangers_refused" "{connection}"
+            "Connections to the internal listener refused because no replica made them.";
     }
 }
 
@@ -218,6 +234,14 @@ table! {
             "Authorizations that wait for their callback, as of the last sweep.";
         vault_revocations = "drawbridge.vault.revocations" "{token}"
             "Tokens whose server has still to be told of their revocation, as of the last sweep.";
+        cluster_replicas = "drawbridge.cluster.replicas" "{replica}"
+            "Replicas with a lease, this one included, as it knows them.";
+        cluster_lease_held = "drawbridge.cluster.lease_held" "{lease}"
+            "Whether this replica has its lease: 0 or 1.";
+        redis_connected = "drawbridge.redis.connected" "{connection}"
+            "Whether Redis is connected: 0 or 1.";
+        redis_evicting = "drawbridge.redis.evicting" "{server}"
+            "Whether Redis evicts keys when its memory is full, which loses sessions: 0 or 1.";
         token_cache_size = "drawbridge.token_cache.size" "{token}"
             "Verified tokens that are remembered.";
     }

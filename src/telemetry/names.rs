@@ -22,6 +22,10 @@ pub mod metric {
     pub const CLIENT_SESSION_DURATION: &str = "mcp.client.session.duration";
     /// How long token requests for upstreams take, and how they end.
     pub const TOKEN_REQUEST_DURATION: &str = "drawbridge.token_request.duration";
+    /// How long commands to Redis take, seconds.
+    pub const REDIS_COMMAND_DURATION: &str = "drawbridge.redis.command.duration";
+    /// How long forwarding a request to another replica takes, up to the head of its answer, seconds.
+    pub const CLUSTER_FORWARD_DURATION: &str = "drawbridge.cluster.forward.duration";
     /// Always 1, with the version.
     pub const BUILD_INFO: &str = "drawbridge.build.info";
     /// Processor time used. Prometheus adds `_seconds_total`.
@@ -82,6 +86,8 @@ pub mod attribute {
     pub const OUTCOME: &str = "drawbridge.outcome";
     /// Why something was refused; one word.
     pub const REASON: &str = "drawbridge.reason";
+    /// What a command to Redis is for; one word.
+    pub const REDIS_OPERATION: &str = "drawbridge.redis.operation";
 }
 
 /// Values of `error.type` for calls that no upstream answered.

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Installs what the tests need beside Rust: Node, npm modules, four Python environments, a fixture, PostgreSQL.
+"""Installs what the tests need beside Rust: Node, npm modules, four Python environments, a fixture, PostgreSQL,
+Redis.
 
-All but PostgreSQL, a package of Debian, lands in `.cache/` and `tests/node_modules`, both ignored by git; versions come from the
+All but PostgreSQL and Redis, packages of Debian, lands in `.cache/` and `tests/node_modules`, both ignored by git; versions come from the
 lock files beside this script and `tests/package-lock.json`. A part whose lock file has not changed
 since it was installed is left alone. Only the standard library is used.
 """
@@ -140,22 +141,28 @@ def tasks_fixture():
     once("tasks", [source / "Cargo.lock", source / "src" / "main.rs"], program, install)
 
 
-def postgres():
-    """PostgreSQL of the distribution, without a cluster that runs by itself: tests start servers of their own."""
-    if any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+def servers():
+    """PostgreSQL and Redis of the distribution, neither of which runs by itself: tests start servers of their own."""
+    missing = []
+    if not any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
+        missing.append("postgresql")
+    if not shutil.which("redis-server"):
+        missing.append("redis-server")
+    if not missing:
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise Failed("needed: postgresql; install it from your distribution")
+        raise Failed(f"needed: {', '.join(missing)}; install it from your distribution")
     settings = Path("/etc/postgresql-common/createcluster.conf")
     if not settings.exists():
         settings.parent.mkdir(parents=True, exist_ok=True)
         settings.write_text("create_main_cluster = false\n")
     apt = ["apt-get", "-q", "-y", "-o", "Dpkg::Use-Pty=0", "-o", "Dpkg::Options::=--force-confold"]
-    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    # Debian's scripts start a service at its installation, unless this runs without an init system.
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     started = time.monotonic()
     retried([*apt, "update"], env=quiet)
-    retried([*apt, "install", "--no-install-recommends", "postgresql"], env=quiet)
-    print(f"installed postgresql in {time.monotonic() - started:.0f} s", flush=True)
+    retried([*apt, "install", "--no-install-recommends", *missing], env=quiet)
+    print(f"installed {', '.join(missing)} in {time.monotonic() - started:.0f} s", flush=True)
 
 
 def node_and_modules():
@@ -176,7 +183,7 @@ def main():
             failures.append(str(failure))
 
     environments = [(environment, name) for name in ("python1", "python1-8", "python1-22", "python2")]
-    steps = [(node_and_modules,), *environments, (tasks_fixture,), (postgres,)]
+    steps = [(node_and_modules,), *environments, (tasks_fixture,), (servers,)]
     threads = [threading.Thread(target=guarded, args=step) for step in steps]
     for thread in threads:
         thread.start()

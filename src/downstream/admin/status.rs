@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{AdminReadiness, NO_STORE};
 use crate::auth::Authenticator;
 use crate::clock::SharedClock;
+use crate::cluster::Cluster;
 use crate::process::ChildIsolation;
 use crate::status::{GatewayStatus, time_text};
 use crate::upstream::Upstreams;
@@ -26,6 +27,8 @@ pub struct StatusPage {
     pub upstreams: Arc<Upstreams>,
     /// Whether the children of its stdio upstreams are kept apart; `None` without stdio upstreams.
     pub children: Option<ChildIsolation>,
+    /// The other replicas; `None` without `[cluster]`.
+    pub cluster: Option<Arc<Cluster>>,
     /// Its issuers.
     pub auth: Arc<Authenticator>,
     /// The time of day.
@@ -41,6 +44,7 @@ impl StatusPage {
             uptime_s: self.started.elapsed().as_secs(),
             draining: self.readiness.is_draining(),
             children: self.children.map(|children| children.as_str().to_owned()),
+            cluster: self.cluster.as_ref().map(|cluster| cluster.status()),
             upstreams: self.upstreams.status(now),
             issuers: self.auth.status(),
         }

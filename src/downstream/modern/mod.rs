@@ -23,8 +23,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use tokio::time::Instant;
 
 pub(super) use envelope::{is_modern, names_modern};
@@ -35,15 +36,18 @@ use self::exchange::{CallFuture, ModernExchange};
 use self::link::{ExchangeOutcome, ExchangePreferences, InputContext, ModernClientLink};
 use self::parsed_request::{EarlyEnd, ParsedRequest, shared_connection};
 use self::refusal::RequestRefusal;
+use self::request_state::RequestBinding;
 use self::response_queue::ResponseQueue;
 use self::retry::RetryContinuation;
 use super::access_log::AccessRecord;
 use super::admission::MessageDue;
 use super::call_telemetry::{ended, error_word, failure_word, log_fault, server_span};
+use super::listener::ConnectionPermit;
 use super::{McpService, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
+use crate::ownership::Ownership;
 use crate::protocol::{Message, MessageKind, Revision, json, methods};
 use crate::relay::{RelayFailure, modern_notification};
 use crate::session::Session;
@@ -87,6 +91,18 @@ impl McpService {
                 return refusal.response(message.id());
             }
         };
+        if let Some(forwarder) = &self.forwarder
+            && let Some(owner) = self.keeper(&principal, endpoint, &message)
+            && forwarder.is_foreign(owner, &parts.extensions)
+        {
+            let client = parts.extensions.get().and_then(ConnectionPermit::client);
+            let mut parts = parts.clone();
+            // A byte order mark was left out.
+            parts.headers.remove(CONTENT_LENGTH);
+            let request = Request::from_parts(parts, Body::from(message.bytes().clone()));
+            let forwarded = forwarder.forward(owner, (request, client), record);
+            return Box::pin(forwarded).await;
+        }
         let id = message.id().unwrap_or("null").to_owned();
         let holder = self.holder(&principal, &parts.extensions);
         let mut asked = ParsedRequest {
@@ -115,6 +131,23 @@ impl McpService {
             Err(EarlyEnd::Refused(refusal)) => refusal.response(Some(&id)),
             Err(EarlyEnd::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
         }
+    }
+
+    /// The replica that keeps what a request goes on with: a parked call, or the session of a task.
+    fn keeper(
+        &self,
+        principal: &Principal,
+        endpoint: &Endpoint,
+        message: &Message,
+    ) -> Option<Ownership> {
+        let method = message.method()?;
+        if envelope::is_task(method) {
+            let task = message.param_str("taskId")?;
+            return self.relay.owner_of_task(principal, endpoint, &task);
+        }
+        let binding = || RequestBinding::new(principal, endpoint, message);
+        let may_ask = methods::may_ask(method);
+        may_ask.then(|| retry::owner_of(&self.parking, binding, message))?
     }
 
     /// Waits for the rate limit of a request; the time is deducted from `patience`, the wait for a permit.

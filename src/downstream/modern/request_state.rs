@@ -106,6 +106,23 @@ impl RequestBinding {
         now: Duration,
         own: Ownership,
     ) -> Option<RequestState> {
+        let state = self.open_any(sealer, text, now)?;
+        match state {
+            RequestState::Parked { owner, .. } if owner != own => None,
+            _ => Some(state),
+        }
+    }
+
+    /// The keeper of the parked call behind a ticket of this asker that has not expired at `now`.
+    pub(super) fn owner_of(&self, sealer: &Sealer, text: &str, now: Duration) -> Option<Ownership> {
+        match self.open_any(sealer, text, now)? {
+            RequestState::Parked { owner, .. } => Some(owner),
+            RequestState::Carried(_) => None,
+        }
+    }
+
+    /// Opens a ticket of this asker, also where another replica keeps its call.
+    fn open_any(&self, sealer: &Sealer, text: &str, now: Duration) -> Option<RequestState> {
         let plain = sealer.open(SealPurpose::RequestState, self.endpoint.as_bytes(), text)?;
         let (expires, rest) = plain.split_first_chunk::<8>()?;
         let (binding, rest) = rest.split_first_chunk::<32>()?;
@@ -118,9 +135,6 @@ impl RequestBinding {
         match *kind {
             PARKED => {
                 let (owner, rest) = Ownership::split_from(rest)?;
-                if owner != own {
-                    return None;
-                }
                 let (key, round) = rest.split_first_chunk::<KEY_LEN>()?;
                 Some(RequestState::Parked {
                     owner,

@@ -10,6 +10,7 @@ use super::parking::ParkedCalls;
 use super::refusal::RequestRefusal;
 use super::request_state::{RequestBinding, RequestState};
 use crate::call::ResumedInput;
+use crate::ownership::Ownership;
 use crate::protocol::{Message, json};
 
 /// Members of `params` that make a request a retry.
@@ -64,6 +65,16 @@ pub(super) fn read(
             answers,
         }),
     }
+}
+
+/// The replica that keeps the parked call which a request goes on with, as its state says.
+pub(super) fn owner_of(
+    parking: &ParkedCalls,
+    request_binding: impl FnOnce() -> RequestBinding,
+    message: &Message,
+) -> Option<Ownership> {
+    let state = message.param(STATE).and_then(json::string)?;
+    request_binding().owner_of(&parking.sealer, &state, parking.clock.now())
 }
 
 /// The request without the members that were only for the gateway; `None` without a state. Answers without a state are

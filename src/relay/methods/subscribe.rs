@@ -19,6 +19,7 @@ pub(super) async fn handle(forward: &Forward<'_>) -> Result<Reply, RelayFailure>
         && outcome(&reply) == audit::AuditOutcome::Ok
     {
         begun.granted();
+        forward.session.record_changed();
     }
     forward.respond(opened, reply)
 }
@@ -31,6 +32,7 @@ fn begin<'a>(forward: &Forward<'a>) -> Result<Option<PendingSubscription<'a>>, R
     };
     if forward.method() == "resources/unsubscribe" {
         all.remove(&target.upstream, uri);
+        forward.session.record_changed();
         return Ok(None);
     }
     let begun = all.begin(&target.upstream, uri, SUBSCRIPTIONS);

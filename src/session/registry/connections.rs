@@ -1,8 +1,9 @@
 //! Handles of connections that may become sessions. Spec: SPEC H-03, T-47.
 
-use super::SessionRegistry;
+use super::{SessionId, SessionRegistry};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
+use crate::ownership::Ownership;
 use crate::store::events::SessionKey;
 
 impl SessionRegistry {
@@ -27,11 +28,31 @@ impl SessionRegistry {
         principal: &Principal,
         endpoint: &Endpoint,
     ) -> Option<SessionKey> {
+        let handle = self.connection(handle, principal, endpoint)?;
+        (handle.owner == self.ownership()).then_some(handle.key)
+    }
+
+    /// The owner that a genuine handle of the caller names; `None` where the handle is forged, foreign or over age.
+    #[must_use]
+    pub fn owner_of_connection(
+        &self,
+        handle: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Ownership> {
+        let handle = self.connection(handle, principal, endpoint)?;
+        Some(handle.owner)
+    }
+
+    fn connection(
+        &self,
+        handle: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<SessionId> {
         let place = connections_of(endpoint);
         let handle = self.ids.read(handle, &principal.binding(), &place)?;
-        let age = self.clock.now().saturating_sub(handle.issued);
-        let is_ours = handle.owner == self.ownership();
-        (is_ours && age <= self.settings.absolute).then_some(handle.key)
+        (!self.is_id_over_age(handle)).then_some(handle)
     }
 }
 

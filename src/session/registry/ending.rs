@@ -10,6 +10,7 @@ use tokio::time::MissedTickBehavior;
 use super::{OwnerSessions, SessionRegistry, counted};
 use crate::call::UpstreamLink;
 use crate::session::{Session, lock};
+use crate::store::events::SessionKey;
 use crate::telemetry::metrics::server_session_ended;
 
 /// How long the links of a session that is over stay open for what its upstreams are still told.
@@ -33,9 +34,23 @@ impl SessionRegistry {
         }
     }
 
+    /// Ends a session that another replica owns, and leaves what the shared store has of it.
+    pub fn give_up(&self, session: SessionKey) {
+        let session = self.live.get(&session).map(|session| Arc::clone(&session));
+        if let Some(session) = session {
+            if let Some(recorder) = &session.recorder {
+                recorder.leave(session.key());
+            }
+            self.close(&session);
+        }
+    }
+
     /// Takes a session out; its links, or nothing when it was out already.
     fn remove(&self, session: &Arc<Session>) -> Option<Vec<Arc<dyn UpstreamLink>>> {
         self.live.remove(&session.key())?;
+        if let Some(recorder) = &session.recorder {
+            recorder.end(session.key());
+        }
         self.known.forget(session);
         self.count.fetch_sub(1, Ordering::Relaxed);
         counted(session).open.add(-1);

@@ -1,5 +1,6 @@
 mod owners;
 mod places;
+mod records;
 
 use std::sync::{Mutex, mpsc};
 use std::thread::{self, JoinHandle};

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use super::{EventStream, HungUp, READ_AT_ONCE, StreamAudience, StreamPermit, StreamState, wake};
-use crate::store::events::{LoggedEvent, ReplayResult};
+use crate::store::events::{Durability, LoggedEvent, ReplayResult};
 use crate::telemetry::metrics::COUNTERS;
 
 /// A reader of a stream, which is served while no newer one is open; detaches when dropped.
@@ -207,7 +207,7 @@ impl StreamReader {
     }
 
     /// The next events, once they are durable, or end of the stream; pending while a newer reader is open
-    /// (SPEC T-29).
+    /// (SPEC T-29). Events that the store cannot take now have the position 0.
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
@@ -220,8 +220,20 @@ impl StreamReader {
         }
         let newest = self.taken.last().map_or(0, |event| event.seq);
         let stream = &self.stream;
-        ready!(stream.store.poll_durable(stream.key, newest, cx));
-        Poll::Ready(ReaderStep::Events(std::mem::take(&mut self.taken)))
+        let durability = ready!(stream.store.poll_durable(stream.key, newest, cx));
+        let mut events = std::mem::take(&mut self.taken);
+        match durability {
+            Durability::Durable => {}
+            Durability::Unlogged => {
+                COUNTERS.events_unlogged.add(events.len() as u64);
+                for event in &mut events {
+                    event.seq = 0;
+                }
+            }
+            // Its client comes back, and is led to the owner.
+            Durability::Fenced => return Poll::Ready(ReaderStep::Finished),
+        }
+        Poll::Ready(ReaderStep::Events(events))
     }
 
     /// Takes the next events from the stream; never none.

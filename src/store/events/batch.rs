@@ -73,6 +73,18 @@ impl EventBatch {
         })
     }
 
+    /// Its events from `first` to `newest`, oldest first.
+    pub(super) fn between(&self, first: u64, newest: u64) -> impl Iterator<Item = LoggedEvent> {
+        let positions = first.max(self.first)..=newest.min(self.newest());
+        positions.filter_map(move |seq| {
+            Some(LoggedEvent {
+                seq,
+                payload: self.payloads.slice(self.span(self.index(seq)?)),
+                last: self.ends_stream && seq == self.newest(),
+            })
+        })
+    }
+
     /// Replaces the payload of the event `seq`; `false` when it is none of these.
     pub(super) fn replace(&mut self, seq: u64, payload: &Bytes) -> bool {
         let Some(index) = self.index(seq) else {
@@ -141,6 +153,10 @@ mod tests {
         assert_eq!(read(&batch, 0), all);
         assert_eq!(read(&batch, 5), all[1..]);
         assert_eq!(read(&batch, 7), []);
+        let between = |first, newest| batch.between(first, newest).map(|event| event.seq);
+        assert_eq!(between(0, 6).collect::<Vec<_>>(), [5, 6]);
+        assert_eq!(between(6, 9).collect::<Vec<_>>(), [6, 7]);
+        assert_eq!(between(8, 9).count(), 0);
     }
 
     // What is kept for a client that may come back holds no part of its share of memory.

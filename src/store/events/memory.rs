@@ -1,9 +1,13 @@
 //! The event log in this process.
 
+mod restored;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+pub use restored::RestoredStream;
 
 use bytes::Bytes;
 use dashmap::DashMap;
@@ -50,6 +54,8 @@ struct MemoryLog {
     bytes: usize,
     streams: BTreeMap<u32, StreamEdge>,
     ordered_at: Option<Instant>,
+    /// Positions begin after this one, which an earlier owner of the session may have given out.
+    floor: u64,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -59,6 +65,14 @@ struct StreamEdge {
 }
 
 impl MemoryLog {
+    /// The edge of a stream, which begins at the floor.
+    fn edge(&mut self, stream: u32) -> &mut StreamEdge {
+        let newest = self.floor;
+        self.streams
+            .entry(stream)
+            .or_insert(StreamEdge { newest, evicted: 0 })
+    }
+
     /// Gives back what a busy time has left behind.
     fn shrink(&mut self) {
         if self.batches.capacity() > 4 * self.batches.len().max(SMALL) {
@@ -82,6 +96,39 @@ impl MemoryEvents {
 
     fn log(&self, session: SessionKey) -> Option<Arc<Mutex<MemoryLog>>> {
         self.sessions.get(&session).map(|log| Arc::clone(&log))
+    }
+
+    fn log_or_new(&self, session: SessionKey) -> Arc<Mutex<MemoryLog>> {
+        self.log(session)
+            .unwrap_or_else(|| Arc::clone(&self.sessions.entry(session).or_default()))
+    }
+
+    /// Keeps a batch, and drops the session's oldest ones for it; whether `order` is due an entry, to be made
+    /// without the session's lock.
+    fn keep(&self, log: &mut MemoryLog, batch: EventBatch) -> bool {
+        let now = batch.at;
+        log.bytes += batch.cost();
+        self.bytes.fetch_add(batch.cost(), Ordering::Relaxed);
+        self.events.fetch_add(batch.len(), Ordering::Relaxed);
+        log.batches.push_back(batch);
+        while log.bytes > self.bounds.per_session && log.batches.len() > 1 {
+            COUNTERS.events_evicted.add(self.evict_front(log) as u64);
+        }
+        let is_due = |at| now.duration_since(at) >= self.slice();
+        let order = log.ordered_at.is_none_or(is_due);
+        if order {
+            log.ordered_at = Some(now);
+        }
+        order
+    }
+
+    /// Notes that a session has events of `now`, where `order` says so, and evicts what is too much.
+    fn kept(&self, session: SessionKey, now: Instant, order: bool) {
+        if order {
+            lock(&self.order).push_back((now, session));
+        }
+        self.evict_over_total();
+        self.publish();
     }
 
     /// Drops the oldest batch; how many events that were.
@@ -200,37 +247,15 @@ impl EventStore for MemoryEvents {
             return;
         }
         let now = Instant::now();
-        let log = self
-            .log(at.session)
-            .unwrap_or_else(|| Arc::clone(&self.sessions.entry(at.session).or_default()));
+        let log = self.log_or_new(at.session);
         let order = {
             let mut log = lock(&log);
-            let edge = log.streams.entry(at.stream).or_default();
+            let edge = log.edge(at.stream);
             let first = edge.newest + 1;
             number(events, &mut edge.newest);
-            let batch = EventBatch::new(at.stream, now, first, events);
-            log.bytes += batch.cost();
-            self.bytes.fetch_add(batch.cost(), Ordering::Relaxed);
-            self.events.fetch_add(batch.len(), Ordering::Relaxed);
-            log.batches.push_back(batch);
-            while log.bytes > self.bounds.per_session && log.batches.len() > 1 {
-                COUNTERS
-                    .events_evicted
-                    .add(self.evict_front(&mut log) as u64);
-            }
-            let order = log
-                .ordered_at
-                .is_none_or(|at| now.duration_since(at) >= self.slice());
-            if order {
-                log.ordered_at = Some(now);
-            }
-            order
+            self.keep(&mut log, EventBatch::new(at.stream, now, first, events))
         };
-        if order {
-            lock(&self.order).push_back((now, at.session));
-        }
-        self.evict_over_total();
-        self.publish();
+        self.kept(at.session, now, order);
     }
 
     fn replace(&self, at: StreamKey, seq: u64, payload: Bytes) -> bool {

@@ -35,7 +35,7 @@ use futures_util::future::OptionFuture;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::call::{Call, Reply, ServerDeclaration};
+use crate::call::{Call, Reply, ServerDeclaration, UpstreamContinuation};
 use crate::cause::chain;
 use crate::protocol::{Era, Message, methods};
 use crate::sync::desired::Desired;
@@ -336,6 +336,10 @@ impl LegacyLink {
     pub(super) fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         self.open_connection()
             .map(|connection| Arc::clone(connection.declared()))
+    }
+
+    pub(super) fn continuation(&self) -> Option<UpstreamContinuation> {
+        self.open_connection()?.continuation()
     }
 
     pub(super) fn listen(&self, wanted: bool) {

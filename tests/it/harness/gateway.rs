@@ -188,6 +188,11 @@ impl Gateway {
             .expect("a gateway with authentication")
     }
 
+    /// The same, for a second gateway.
+    pub(crate) fn shared_issuer(&self) -> Arc<Issuer> {
+        Arc::clone(self.issuer.as_ref().expect("a gateway with authentication"))
+    }
+
     /// The paths that the configuration gives rise to, `/mcp` first.
     fn endpoints(&self) -> Vec<String> {
         let config = std::fs::read_to_string(self.dir.path().join("gateway.toml")).unwrap();

@@ -21,6 +21,7 @@ pub(crate) mod network;
 pub(crate) mod peers;
 pub(crate) mod postgres;
 pub(crate) mod process;
+pub(crate) mod redis;
 pub(crate) mod session;
 pub(crate) mod setup;
 pub(crate) mod socket;

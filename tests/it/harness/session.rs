@@ -98,6 +98,18 @@ impl Session {
         session
     }
 
+    /// The same session as `actor` uses it, who may be connected elsewhere or be another one.
+    pub(crate) fn at(&self, actor: Actor) -> Self {
+        Self {
+            actor,
+            path: self.path.clone(),
+            id: self.id.clone(),
+            revision: self.revision.clone(),
+            hello: self.hello.clone(),
+            next: AtomicI64::new(1_000_000 + self.next_id()),
+        }
+    }
+
     /// The headers that every request of this session carries.
     pub(crate) fn headers(&self) -> Vec<(&str, &str)> {
         let mut headers = vec![("mcp-session-id", self.id.as_str())];

@@ -45,6 +45,12 @@ impl Setup {
         }
     }
 
+    /// With the issuer of another gateway in place of its own.
+    pub(crate) fn trusting(mut self, other: &Gateway) -> Self {
+        self.issuer = Some(other.shared_issuer());
+        self
+    }
+
     /// With tokens of an authorization server at `issuer`, found by discovery.
     pub(crate) fn behind_issuer(issuer: &str) -> Self {
         let tables = format!("[[auth.issuers]]\nissuer = {issuer:?}\n");

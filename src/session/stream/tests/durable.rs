@@ -1,6 +1,6 @@
 //! A store outside this process: events are shown once it has them, and fetched before they are resumed.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use std::task::{Context, Poll, Waker};
 
@@ -8,13 +8,17 @@ use futures_util::future::BoxFuture;
 
 use super::super::*;
 use super::{log, read, stream as local_stream, texts};
-use crate::store::events::{LogBounds, MemoryEvents, SessionKey};
+use crate::store::events::{Durability, LogBounds, MemoryEvents, SessionKey};
 
 /// Has acknowledged the events up to `durable`; what is recalled was logged elsewhere before.
 #[derive(Debug)]
 struct Remote {
     local: MemoryEvents,
     durable: AtomicU64,
+    /// Whether it cannot be written to.
+    down: AtomicBool,
+    /// Whether another process owns the session.
+    fenced: AtomicBool,
     waits: Mutex<Option<Waker>>,
 }
 
@@ -32,9 +36,15 @@ impl EventStore for Remote {
         self.local.append(at, events);
     }
 
-    fn poll_durable(&self, _at: StreamKey, seq: u64, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_durable(&self, _at: StreamKey, seq: u64, cx: &mut Context<'_>) -> Poll<Durability> {
         if self.durable.load(Ordering::SeqCst) >= seq {
-            return Poll::Ready(());
+            return Poll::Ready(Durability::Durable);
+        }
+        if self.fenced.load(Ordering::SeqCst) {
+            return Poll::Ready(Durability::Fenced);
+        }
+        if self.down.load(Ordering::SeqCst) {
+            return Poll::Ready(Durability::Unlogged);
         }
         *lock(&self.waits) = Some(cx.waker().clone());
         Poll::Pending
@@ -77,6 +87,8 @@ fn remote() -> (Arc<Remote>, Arc<EventStream>) {
     let store = Arc::new(Remote {
         local: MemoryEvents::new(bounds),
         durable: AtomicU64::new(0),
+        down: AtomicBool::new(false),
+        fenced: AtomicBool::new(false),
         waits: Mutex::default(),
     });
     let key = local_stream().key;
@@ -107,4 +119,33 @@ async fn what_was_logged_elsewhere_is_fetched_before_it_is_resumed() {
     stream.recall(1).await;
     let mut reader = stream.resume(1).unwrap();
     assert_eq!(texts(read(&mut reader)), ["2"]);
+}
+
+#[tokio::test]
+async fn unlogged_events_are_delivered_without_position() {
+    let (store, stream) = remote();
+    let mut reader = stream.attach();
+    store.down.store(true, Ordering::SeqCst);
+    stream.notify(log("1"));
+    let Some(ReaderStep::Events(events)) = read(&mut reader) else {
+        panic!("nothing is delivered");
+    };
+    assert_eq!((events[0].seq, &events[0].payload[..]), (0, &b"1"[..]));
+    store.down.store(false, Ordering::SeqCst);
+    store.acknowledge(2);
+    stream.notify(log("2"));
+    let Some(ReaderStep::Events(events)) = read(&mut reader) else {
+        panic!("nothing is delivered");
+    };
+    assert_eq!((events[0].seq, &events[0].payload[..]), (2, &b"2"[..]));
+}
+
+#[tokio::test]
+async fn fenced_stream_ends_without_its_events() {
+    let (store, stream) = remote();
+    let mut reader = stream.attach();
+    stream.notify(log("1"));
+    assert_eq!(read(&mut reader), None);
+    store.fenced.store(true, Ordering::SeqCst);
+    assert_eq!(read(&mut reader), Some(ReaderStep::Finished));
 }

@@ -18,6 +18,7 @@ use super::response_head::{is_event_stream, is_gone, names_lost_session, retry_a
 use super::sink::MessageSink;
 use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
 use crate::protocol::{DecodeError, Message, Revision, methods};
+use crate::secret::Secret;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::error::LinkError;
@@ -76,6 +77,12 @@ impl HttpSession {
     #[must_use]
     pub fn has_session(&self) -> bool {
         self.session.get().is_some()
+    }
+
+    /// The upstream's session id, while the upstream has not reported it as unknown.
+    pub(crate) fn id(&self) -> Option<Secret> {
+        let id = self.session.get().filter(|_| !self.has_lost_session())?;
+        id.to_str().ok().map(Secret::new)
     }
 
     /// Whether the upstream reported the session as unknown when a stream was resumed: the call of that stream may have

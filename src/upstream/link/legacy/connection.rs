@@ -19,7 +19,7 @@ use super::get_stream::GetStream;
 use super::input_turn::InputTurn;
 use super::task_progress::TaskProgress;
 use super::wire::LegacyWire;
-use crate::call::ServerDeclaration;
+use crate::call::{ServerDeclaration, UpstreamContinuation};
 use crate::cause::chain;
 use crate::process::HoldGuard;
 use crate::protocol::RequestId;
@@ -102,6 +102,18 @@ impl LegacyConnection {
 
     pub(super) fn declared(&self) -> &Arc<ServerDeclaration> {
         &self.declared
+    }
+
+    /// The upstream's session over HTTP, where it has one.
+    pub(super) fn continuation(&self) -> Option<UpstreamContinuation> {
+        let LegacyWire::Http(http) = &self.wire else {
+            return None;
+        };
+        Some(UpstreamContinuation {
+            upstream: self.settings.name.to_string(),
+            revision: self.declared.revision,
+            id: http.id()?,
+        })
     }
 
     pub(super) fn is_closed(&self) -> bool {

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use self::state::NegotiatedState;
 use super::{EraCell, EraVerdict};
-use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamLink};
+use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamContinuation, UpstreamLink};
 use crate::fault::Fault;
 use crate::protocol::Message;
 use crate::sync::desired::Desired;
@@ -331,6 +331,13 @@ impl UpstreamLink for EraLink {
         match self.current()? {
             NegotiatedState::Legacy { link, .. } => link.declared(),
             NegotiatedState::Modern(link) => link.declared(),
+        }
+    }
+
+    fn continuation(&self) -> Option<UpstreamContinuation> {
+        match self.current()? {
+            NegotiatedState::Legacy { link, .. } => link.continuation(),
+            NegotiatedState::Modern(_) => None,
         }
     }
 

@@ -1,0 +1,134 @@
+//! Joining the cluster: the internal listener, its address as others know it, the digest of the configuration.
+
+use std::fmt::Write as _;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use aws_lc_rs::digest::{SHA256, digest};
+use tokio::net::UdpSocket;
+
+use crate::clock::SystemClock;
+use crate::cluster::Cluster;
+use crate::config::{ClusterConfig, Config, HttpServerConfig};
+use crate::downstream::McpService;
+use crate::downstream::listener::Listener;
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::runtime::workers::Workers;
+
+/// Headers that replicas add to a request.
+const OWN_HEADERS: usize = 1024;
+/// Bytes of the digest.
+const DIGEST: usize = 8;
+
+/// Joins the cluster and binds the internal listener; `None` without `[cluster]`.
+pub(super) async fn join(
+    config: &Config,
+    tasks: &TaskSpawner,
+) -> anyhow::Result<Option<(Arc<Cluster>, Listener)>> {
+    let Some(settings) = &config.cluster else {
+        return Ok(None);
+    };
+    let internal = HttpServerConfig {
+        listen: settings.listen,
+        tls: None,
+        trusted_proxies: Vec::new(),
+        connections_per_address: None,
+        exchanges_per_principal: None,
+        ..config.server.clone()
+    };
+    let listener = Listener::bind(&internal, config.limits.headers + OWN_HEADERS)?;
+    let address = match &settings.advertise {
+        Some(address) => address.clone(),
+        None => own_address(settings, listener.local_addr()).await?,
+    };
+    let who = (address, config_digest(config));
+    let cluster = Cluster::join(settings, who, &SystemClock, tasks).await?;
+    let listener = listener.for_replicas(Arc::clone(&cluster))?;
+    Ok(Some((cluster, listener)))
+}
+
+/// Serves the internal listener, and checks `cluster.advertise`.
+pub(super) fn serve(
+    cluster: &Arc<Cluster>,
+    internal: Listener,
+    service: &Arc<McpService>,
+    (tasks, workers): (&TaskSpawner, &Workers),
+) {
+    let service = service.replica_service(Arc::clone(cluster));
+    tasks.spawn(internal.run(service, tasks.clone(), workers.clone()));
+    tasks.spawn_service(Arc::clone(cluster).check_own_address());
+}
+
+/// The address of the listener; where that is unspecified, the one from which this host reaches Redis.
+async fn own_address(settings: &ClusterConfig, listen: SocketAddr) -> anyhow::Result<String> {
+    if !listen.ip().is_unspecified() {
+        return Ok(listen.to_string());
+    }
+    let any = match listen {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let found = async {
+        let socket = UdpSocket::bind(any).await?;
+        let node = settings.redis.nodes.first().context("no Redis")?;
+        // Sends nothing: the system chooses the address of the route.
+        socket.connect((&*node.0, node.1)).await?;
+        anyhow::Ok(socket.local_addr()?.ip())
+    };
+    let found = found
+        .await
+        .context("set cluster.advertise: the address of this host is unknown")?;
+    Ok(SocketAddr::new(found, listen.port()).to_string())
+}
+
+/// Digest of what all replicas have to have in common. Secrets are not part of it: `Debug` does not show them.
+fn config_digest(config: &Config) -> String {
+    let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    let mut common = config.clone();
+    common.warnings.clear();
+    (common.server.listen, common.admin.listen) = (nowhere, nowhere);
+    // These follow the machine where nothing is said.
+    (common.server.threads, common.server.max_connections) = (0, 0);
+    if let Some(cluster) = &mut common.cluster {
+        (cluster.listen, cluster.advertise) = (nowhere, None);
+    }
+    let digest = digest(&SHA256, format!("{common:?}").as_bytes());
+    let mut text = String::new();
+    for byte in digest.as_ref().iter().take(DIGEST) {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::parse;
+
+    fn digest_of(server: &str, rest: &str) -> String {
+        let text = format!(
+            "[server]\n{server}public_url = \"https://a.test\"\n[auth]\nmode = \"oauth\"\n[[auth.issuers]]\nissuer = \
+             \"https://i.test\"\n[upstreams.a]\ncommand = \"x\"\n{rest}"
+        );
+        config_digest(&parse(&text, "g.toml", &|_| None).unwrap())
+    }
+
+    #[test]
+    fn addresses_are_no_difference_and_upstreams_are() {
+        let one = digest_of("", "");
+        assert_eq!(
+            one,
+            digest_of("listen = \"10.0.0.7:8080\"\nthreads = 7\n", "")
+        );
+        assert_ne!(one, digest_of("", "[upstreams.b]\ncommand = \"y\"\n"));
+    }
+
+    #[test]
+    fn secrets_are_no_part_of_the_digest() {
+        let key = |text: &str| format!("[keys]\nseal = [{{ id = \"a\", key = \"{text}\" }}]\n");
+        let (one, two) = ("a".repeat(32), "b".repeat(32));
+        assert_eq!(digest_of("", &key(&one)), digest_of("", &key(&two)));
+    }
+}

@@ -1,0 +1,257 @@
+//! Connections to one other replica: HTTP/1.1 over TLS 1.3, one exchange at a time on each, idle ones kept.
+//!
+//! A connection that is dropped in the middle of an exchange is closed, which is how the other replica learns that the
+//! client has gone.
+
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
+
+use super::failure::ForwardFailure;
+use crate::lock::lock;
+use crate::runtime::lifecycle::TaskSpawner;
+
+/// For TCP and TLS: a living replica is not silent for so long.
+const CONNECT_WITHIN: Duration = Duration::from_secs(1);
+/// Idle connections that are kept.
+const MAX_IDLE: usize = 64;
+/// How long they are kept: shorter than the other side does.
+const IDLE: Duration = Duration::from_secs(30);
+/// For a connection whose last exchange has just ended.
+const READY_WITHIN: Duration = Duration::from_millis(10);
+/// A peer that vanished without a word is noticed after so long without an acknowledgement.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
+/// Before the first probe of a quiet connection, and between two.
+const PROBE: Duration = Duration::from_secs(3);
+/// Of the buffers of a connection, which hold a head.
+const MAX_BUFFER: usize = 256 * 1024;
+
+/// A request's body on its way to another replica.
+pub type ForwardedBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
+
+/// Connections to one replica.
+#[derive(Debug)]
+pub(super) struct PeerConnections {
+    address: String,
+    tls: (Arc<ClientConfig>, ServerName<'static>),
+    idle: Mutex<Vec<(PeerConnection, Instant)>>,
+    /// Cancelled when the replica counts as gone.
+    gone: CancellationToken,
+}
+
+/// One connection without an exchange. Dropped, it is closed.
+#[derive(Debug)]
+struct PeerConnection {
+    sender: SendRequest<ForwardedBody>,
+    _close: DropGuard,
+}
+
+impl PeerConnections {
+    pub(super) fn new(address: String, tls: (Arc<ClientConfig>, ServerName<'static>)) -> Self {
+        Self {
+            address,
+            tls,
+            idle: Mutex::default(),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    /// Ends what is under way: the replica counts as gone.
+    pub(super) fn give_up(&self) {
+        self.gone.cancel();
+        lock(&self.idle).clear();
+    }
+
+    /// Sends a request and waits for the head of its answer, however long that takes; the body follows by itself. The
+    /// request is given back where it was not sent.
+    ///
+    /// # Errors
+    /// See [`ForwardFailure`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection: the other replica sees its client leave.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        mut request: Request<ForwardedBody>,
+        tasks: &TaskSpawner,
+    ) -> Result<Response<ForwardedAnswer>, (ForwardFailure, Option<Request<ForwardedBody>>)> {
+        loop {
+            let (mut connection, is_reused) = match self.idle().await {
+                Some(connection) => (connection, true),
+                None => match self.connect(tasks).await {
+                    Ok(connection) => (connection, false),
+                    Err(failure) => return Err((failure, Some(request))),
+                },
+            };
+            let answer = tokio::select! {
+                answer = connection.sender.try_send_request(request) => answer,
+                () = self.gone.cancelled() => return Err((ForwardFailure::Gone, None)),
+            };
+            match answer {
+                Ok(response) => return Ok(self.answer(response, connection)),
+                // The peer closed the idle connection.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) if is_reused => request = unsent,
+                    unsent => {
+                        let failure = ForwardFailure::Broken(error.into_error());
+                        return Err((failure, unsent));
+                    }
+                },
+            }
+        }
+    }
+
+    fn answer(
+        self: &Arc<Self>,
+        response: Response<Incoming>,
+        connection: PeerConnection,
+    ) -> Response<ForwardedAnswer> {
+        response.map(|body| ForwardedAnswer {
+            body,
+            gone: Box::pin(self.gone.clone().cancelled_owned()),
+            rest: Some((connection, Arc::clone(self))),
+        })
+    }
+
+    /// An idle connection that is still open.
+    async fn idle(&self) -> Option<PeerConnection> {
+        loop {
+            let (mut connection, since) = lock(&self.idle).pop()?;
+            if since.elapsed() > IDLE {
+                continue;
+            }
+            // At the end of an exchange its connection becomes ready a moment later.
+            if let Ok(Ok(())) = timeout(READY_WITHIN, connection.sender.ready()).await {
+                return Some(connection);
+            }
+        }
+    }
+
+    fn keep(&self, connection: PeerConnection) {
+        let mut idle = lock(&self.idle);
+        if idle.len() < MAX_IDLE && !self.gone.is_cancelled() {
+            idle.push((connection, Instant::now()));
+        }
+    }
+
+    async fn connect(&self, tasks: &TaskSpawner) -> Result<PeerConnection, ForwardFailure> {
+        let connected = timeout(CONNECT_WITHIN, self.handshake()).await;
+        let (sender, connection) = connected.map_err(|_| ForwardFailure::Silent)??;
+        let close = CancellationToken::new();
+        let closed = close.clone();
+        tasks.spawn_service(async move {
+            tokio::select! {
+                // How it ended, its exchange is told.
+                _ = connection => {}
+                () = closed.cancelled() => {}
+            }
+        });
+        Ok(PeerConnection {
+            sender,
+            _close: close.drop_guard(),
+        })
+    }
+
+    async fn handshake(&self) -> Result<HttpHandshake, ForwardFailure> {
+        let stream = TcpStream::connect(&self.address)
+            .await
+            .map_err(ForwardFailure::Unreachable)?;
+        watch(&stream).map_err(ForwardFailure::Unreachable)?;
+        let (config, name) = &self.tls;
+        let connector = TlsConnector::from(Arc::clone(config));
+        let stream = connector.connect(name.clone(), stream).await;
+        let stream = stream.map_err(ForwardFailure::Unreachable)?;
+        let mut builder = http1::Builder::new();
+        builder.max_buf_size(MAX_BUFFER);
+        let handshake = builder.handshake(TokioIo::new(stream)).await;
+        handshake.map_err(ForwardFailure::Broken)
+    }
+}
+
+type HttpHandshake = (
+    SendRequest<ForwardedBody>,
+    http1::Connection<TokioIo<tokio_rustls::client::TlsStream<TcpStream>>, ForwardedBody>,
+);
+
+/// Notices a peer that vanished: streams may be quiet for long.
+fn watch(stream: &TcpStream) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    socket.set_tcp_nodelay(true)?;
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
+    let probes = TcpKeepalive::new().with_time(PROBE).with_interval(PROBE);
+    socket.set_tcp_keepalive(&probes)
+}
+
+/// The body of an answer from another replica. At its end the connection is kept for the next exchange; dropped before,
+/// it closes the connection.
+#[derive(Debug)]
+pub struct ForwardedAnswer {
+    body: Incoming,
+    gone: Pin<Box<WaitForCancellationFutureOwned>>,
+    rest: Option<(PeerConnection, Arc<PeerConnections>)>,
+}
+
+impl ForwardedAnswer {
+    /// Gives the connection back.
+    fn end(&mut self) {
+        if let Some((connection, peer)) = self.rest.take() {
+            peer.keep(connection);
+        }
+    }
+}
+
+impl Body for ForwardedAnswer {
+    type Data = Bytes;
+    type Error = ForwardFailure;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, ForwardFailure>>> {
+        let this = &mut *self;
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+            if frame.is_none() || this.body.is_end_stream() {
+                this.end();
+            }
+            return Poll::Ready(frame.map(|frame| frame.map_err(ForwardFailure::Broken)));
+        }
+        ready!(this.gone.as_mut().poll(cx));
+        this.rest = None;
+        Poll::Ready(Some(Err(ForwardFailure::Gone)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for ForwardedAnswer {
+    fn drop(&mut self) {
+        // hyper does not poll a body again that is at its end.
+        if self.body.is_end_stream() {
+            self.end();
+        }
+    }
+}

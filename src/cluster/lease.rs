@@ -1,0 +1,81 @@
+//! The lease of this replica by its own clock. When the lease is over, peers may take over its sessions; the replica has
+//! to know the end before the peers do.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::clock::boot_time;
+
+/// When the lease ends, on `CLOCK_BOOTTIME`, which counts the time in which the machine was suspended.
+#[derive(Debug, Default)]
+pub struct ReplicaLease {
+    /// Milliseconds; zero where there is no lease.
+    until: AtomicU64,
+}
+
+impl ReplicaLease {
+    /// Redis has acknowledged a heartbeat that was sent at `sent`: the lease counts from before it was sent, since
+    /// that of Redis begins later.
+    pub(super) fn renewed(&self, sent: Duration, lease: Duration) {
+        let until = sent.saturating_add(lease).as_millis();
+        let until = u64::try_from(until).unwrap_or(u64::MAX);
+        self.until.store(until, Ordering::Release);
+    }
+
+    /// The lease is another one's, or was given up.
+    pub(super) fn ended(&self) {
+        self.until.store(0, Ordering::Release);
+    }
+
+    /// How long it lasts from now on; zero where it is over.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        self.left_at(boot_time())
+    }
+
+    /// Whether no other replica may take over yet.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        !self.left().is_zero()
+    }
+
+    fn left_at(&self, now: Duration) -> Duration {
+        let until = Duration::from_millis(self.until.load(Ordering::Acquire));
+        until.saturating_sub(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(5);
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn lease_counts_from_before_the_heartbeat() {
+        let lease = ReplicaLease::default();
+        assert_eq!(lease.left_at(at(1)), Duration::ZERO);
+        lease.renewed(at(100), LEASE);
+        assert_eq!(lease.left_at(at(103)), at(2));
+        assert_eq!(lease.left_at(at(105)), Duration::ZERO);
+    }
+
+    #[test]
+    fn ended_lease_is_over_at_once() {
+        let lease = ReplicaLease::default();
+        lease.renewed(at(100), LEASE);
+        lease.ended();
+        assert_eq!(lease.left_at(at(100)), Duration::ZERO);
+    }
+
+    #[test]
+    fn machine_has_a_boot_time() {
+        let lease = ReplicaLease::default();
+        lease.renewed(boot_time(), LEASE);
+        assert!(lease.is_held());
+    }
+}

@@ -1,0 +1,259 @@
+//! Leases in Redis: this replica renews its own, and hears of the others with each heartbeat.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::identity::ReplicaIdentity;
+use super::lease::ReplicaLease;
+use super::peers::{Peer, PeerList};
+use super::record::{RecordSealer, ReplicaRecord};
+use crate::cause::chain;
+use crate::clock::boot_time;
+use crate::lock::lock;
+use crate::redis_client::{RedisClient, RedisFailure, RedisScript};
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
+
+/// Heartbeats in one lease.
+const BEATS: u32 = 3;
+/// The shortest time between two heartbeats, however many callers want to know more.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// For a heartbeat that a caller waits for.
+const REFRESH_WITHIN: Duration = Duration::from_secs(1);
+
+/// Members of the cluster as this replica knows them.
+#[derive(Debug)]
+pub(super) struct Membership {
+    redis: RedisClient,
+    identity: Arc<ReplicaIdentity>,
+    records: RecordSealer,
+    own: ReplicaRecord,
+    /// `own` as it stands in Redis.
+    sealed: String,
+    length: Duration,
+    pub(super) lease: ReplicaLease,
+    peers: Mutex<Arc<PeerList>>,
+    /// Heartbeats that Redis has answered.
+    answered: watch::Sender<u64>,
+    /// Woken when a caller wants the list of peers to be up to date.
+    wanted: Notify,
+    heartbeat: RedisScript,
+    leave: RedisScript,
+}
+
+/// What Redis says to a heartbeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeaseState {
+    /// Renewed.
+    Held,
+    /// There was none.
+    New,
+    /// Another process has this number.
+    Taken,
+}
+
+impl Membership {
+    /// Before the first heartbeat.
+    ///
+    /// # Errors
+    /// The record cannot be written as JSON.
+    pub(super) fn new(
+        redis: RedisClient,
+        identity: Arc<ReplicaIdentity>,
+        records: RecordSealer,
+        own: ReplicaRecord,
+        length: Duration,
+    ) -> serde_json::Result<Self> {
+        Ok(Self {
+            sealed: records.seal(&own)?,
+            redis,
+            identity,
+            records,
+            own,
+            length,
+            lease: ReplicaLease::default(),
+            peers: Mutex::default(),
+            answered: watch::Sender::default(),
+            wanted: Notify::new(),
+            heartbeat: RedisScript::new(include_str!("heartbeat.lua")),
+            leave: RedisScript::new(include_str!("leave.lua")),
+        })
+    }
+
+    /// The record of this replica.
+    pub(super) fn own(&self) -> &ReplicaRecord {
+        &self.own
+    }
+
+    /// The other replicas with a lease, and those whose lease is just over.
+    pub(super) fn peers(&self) -> Arc<PeerList> {
+        Arc::clone(&lock(&self.peers))
+    }
+
+    /// How long a lease is.
+    pub(super) fn length(&self) -> Duration {
+        self.length
+    }
+
+    /// Sends heartbeats for as long as it is polled: three in a lease, at once after a new connection to Redis, and when
+    /// a caller waits for one.
+    pub(super) async fn keep(self: Arc<Self>) {
+        let mut server = self.redis.server();
+        let mut outage = LeaseOutage::default();
+        loop {
+            let started = Instant::now();
+            server.mark_unchanged();
+            match self.beat().await {
+                Ok(state) => outage.answered(state, &self.own),
+                Err(failure) => outage.failed(&failure, &self.lease),
+            }
+            GAUGES
+                .cluster_lease_held
+                .set(i64::from(self.lease.is_held()));
+            // Replicas that started together do not stay in step.
+            let pause = (self.length / BEATS).mul_f64(rand::random_range(0.9..1.0));
+            let called = async {
+                tokio::select! {
+                    () = self.wanted.notified() => {}
+                    Ok(()) = server.changed() => {}
+                }
+                sleep_until(started + SHORTEST_PAUSE).await;
+            };
+            drop(timeout(pause, called).await);
+        }
+    }
+
+    /// One heartbeat.
+    ///
+    /// # Errors
+    /// Redis did not answer.
+    pub(super) async fn beat(&self) -> Result<LeaseState, RedisFailure> {
+        let sent = boot_time();
+        let node = self.own.node.to_string();
+        let length = self.length.as_millis().to_string();
+        let begin = self.redis.key("{replicas}:lease:");
+        let keys = self.keys();
+        let arguments = [
+            self.sealed.as_bytes(),
+            length.as_bytes(),
+            node.as_bytes(),
+            begin.as_bytes(),
+        ];
+        let said: Vec<String> = self
+            .redis
+            .script("heartbeat", &self.heartbeat, &keys, &arguments)
+            .await?;
+        let mut said = said.into_iter();
+        let state = match said.next().as_deref() {
+            Some("held") => LeaseState::Held,
+            Some("new") => LeaseState::New,
+            _ => LeaseState::Taken,
+        };
+        if state == LeaseState::Taken {
+            self.lease.ended();
+            return Ok(state);
+        }
+        self.lease.renewed(sent, self.length);
+        self.learn(said);
+        self.answered.send_modify(|count| *count += 1);
+        Ok(state)
+    }
+
+    /// Waits for a heartbeat that begins from now on, a second at most.
+    ///
+    /// # Cancel safety
+    /// The heartbeat is sent nevertheless.
+    pub(super) async fn refresh(&self) {
+        let mut answered = self.answered.subscribe();
+        answered.mark_unchanged();
+        self.wanted.notify_one();
+        drop(timeout(REFRESH_WITHIN, answered.changed()).await);
+    }
+
+    /// Gives the lease up, so that the others need not wait for its end.
+    pub(super) async fn leave(&self) {
+        self.lease.ended();
+        let node = self.own.node.to_string();
+        let arguments = [self.sealed.as_bytes(), node.as_bytes()];
+        let keys = self.keys();
+        let left = self
+            .redis
+            .script::<()>("leave", &self.leave, &keys, &arguments);
+        if let Err(failure) = left.await {
+            tracing::debug!(error = chain(&failure), "lease not given up, it runs out");
+        }
+    }
+
+    fn keys(&self) -> [String; 2] {
+        let node = self.own.node;
+        [
+            self.redis.key(&format!("{{replicas}}:lease:{node}")),
+            self.redis.key("{replicas}:index"),
+        ]
+    }
+
+    /// Takes over the records that Redis has. Records that do not open may be forged, and are ignored.
+    fn learn(&self, sealed: impl Iterator<Item = String>) {
+        let mut records = Vec::new();
+        for text in sealed {
+            match self.records.open(&text) {
+                Some(record) if record.node != self.own.node => records.push(record),
+                Some(_) => {}
+                None => COUNTERS.cluster_records_refused.add(1),
+            }
+        }
+        let before = self.peers();
+        let make = |record| Peer::new(record, &self.identity);
+        let next = Arc::new(before.next(records, make));
+        next.report_changes(&before, &self.own);
+        let replicas = i64::try_from(next.living().count() + 1).unwrap_or(i64::MAX);
+        GAUGES.cluster_replicas.set(replicas);
+        *lock(&self.peers) = Arc::clone(&next);
+        next.give_up_others(&before);
+    }
+}
+
+/// Log lines of a lease that is lost and of its return: one of each.
+#[derive(Debug, Default)]
+struct LeaseOutage {
+    had: bool,
+    said: bool,
+}
+
+impl LeaseOutage {
+    fn answered(&mut self, state: LeaseState, own: &ReplicaRecord) {
+        match state {
+            LeaseState::Held => {}
+            LeaseState::New if self.had => {
+                COUNTERS.cluster_leases_lost.add(1);
+                tracing::warn!(
+                    node = own.node,
+                    "replica had lost its lease and has it again"
+                );
+            }
+            LeaseState::New => tracing::info!(
+                node = own.node,
+                address = own.address,
+                "replica joined the cluster"
+            ),
+            LeaseState::Taken => {
+                if !std::mem::replace(&mut self.said, true) {
+                    tracing::error!(
+                        node = own.node,
+                        "another replica has the number of this one"
+                    );
+                }
+                return;
+            }
+        }
+        (self.had, self.said) = (true, false);
+    }
+
+    fn failed(&mut self, failure: &RedisFailure, lease: &ReplicaLease) {
+        if self.had && !lease.is_held() && !std::mem::replace(&mut self.said, true) {
+            tracing::warn!(error = chain(failure), "lease of this replica is over");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! Several replicas as one gateway: membership by leases, and forwarding of requests to the owner of their session.
+//!
+//! Each replica holds a lease in Redis and knows the others' by its heartbeats. A session has one owner, named in its
+//! handle; another replica that gets its request passes the HTTP exchange on to the owner as it is. Without `[cluster]`
+//! nothing of this exists.
+
+mod connections;
+mod failure;
+mod forward;
+mod greeting;
+mod identity;
+mod lease;
+mod membership;
+mod peers;
+mod record;
+mod self_check;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Request, Response};
+use rustls::pki_types::CertificateDer;
+
+pub use self::connections::{ForwardedAnswer, ForwardedBody};
+pub use self::failure::ForwardFailure;
+use self::forward::Forwarder;
+pub use self::forward::{is_for, misdirected, remove_hop_by_hop};
+pub use self::greeting::{REPLICA_PATH, ReplicaGreeting};
+pub use self::identity::IdentityError;
+use self::identity::{ReplicaIdentity, fingerprint};
+pub use self::lease::ReplicaLease;
+use self::membership::{LeaseState, Membership};
+use self::record::{RecordSealer, ReplicaRecord};
+use crate::cause::chain;
+use crate::clock::Clock;
+use crate::config::{ClusterConfig, ReplicaTrust};
+use crate::redis_client::{RedisClient, RedisFailure};
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::status::{ClusterStatus, ReplicaStatus};
+
+/// For the first heartbeat; a replica starts without it where Redis is away.
+const JOIN_WITHIN: Duration = Duration::from_secs(5);
+/// Between two attempts.
+const JOIN_PAUSE: Duration = Duration::from_millis(50);
+
+/// This replica among the others.
+#[derive(Debug)]
+pub struct Cluster {
+    membership: Arc<Membership>,
+    identity: Arc<ReplicaIdentity>,
+    redis: RedisClient,
+    forwarder: Forwarder,
+    tasks: TaskSpawner,
+}
+
+/// Why a replica cannot join.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClusterError {
+    /// It has no identity.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    /// Redis cannot be used, whatever its state.
+    #[error("cluster.redis")]
+    Redis(#[from] RedisFailure),
+    /// Its record cannot be written.
+    #[error("the record of this replica")]
+    Record(#[from] serde_json::Error),
+}
+
+impl Cluster {
+    /// Takes a number that no living replica has, which needs Redis: waits five seconds for it, and goes on with a
+    /// random number where there is none, as a restart during an outage has to serve as well. `address` is where others
+    /// reach this replica, `digest` that of its configuration.
+    ///
+    /// # Errors
+    /// See [`ClusterError`].
+    pub async fn join(
+        config: &ClusterConfig,
+        (address, digest): (String, String),
+        clock: &dyn Clock,
+        tasks: &TaskSpawner,
+    ) -> Result<Arc<Self>, ClusterError> {
+        let redis = RedisClient::start(&config.redis, &config.prefix, tasks)?;
+        let identity = Arc::new(ReplicaIdentity::new(&config.trust)?);
+        let started = u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX);
+        let draw = || {
+            let secret = match &config.trust {
+                ReplicaTrust::Secret(secret) => Some(secret),
+                ReplicaTrust::Tls(_) => None,
+            };
+            let record = ReplicaRecord {
+                // Zero is the owner of everything where there is one process.
+                node: rand::random_range(1..=u32::MAX),
+                address: address.clone(),
+                version: env!("CARGO_PKG_VERSION").to_owned(),
+                config: digest.clone(),
+                fingerprint: identity.fingerprint(),
+                started,
+            };
+            let records = RecordSealer::new(secret, &config.prefix);
+            let (redis, identity) = (redis.clone(), Arc::clone(&identity));
+            Membership::new(redis, identity, records, record, config.lease)
+        };
+        let mut membership = draw()?;
+        let claimed = async {
+            loop {
+                match membership.beat().await {
+                    Ok(LeaseState::Held | LeaseState::New) => return Ok(()),
+                    Ok(LeaseState::Taken) => membership = draw()?,
+                    Err(failure) => {
+                        tracing::debug!(error = chain(&failure), "first heartbeat failed");
+                        tokio::time::sleep(JOIN_PAUSE).await;
+                    }
+                }
+            }
+        };
+        let claimed: Result<serde_json::Result<()>, _> =
+            tokio::time::timeout(JOIN_WITHIN, claimed).await;
+        if let Ok(claimed) = claimed {
+            claimed?;
+        } else {
+            tracing::warn!("replica starts without a lease: Redis does not answer");
+        }
+        let membership = Arc::new(membership);
+        tasks.spawn_service(Arc::clone(&membership).keep());
+        Ok(Arc::new(Self {
+            forwarder: Forwarder::new(Arc::clone(&membership), tasks.clone()),
+            membership,
+            identity,
+            redis,
+            tasks: tasks.clone(),
+        }))
+    }
+
+    /// The number of this replica, which handles of its sessions name.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.membership.own().node
+    }
+
+    /// The lease of this replica.
+    #[must_use]
+    pub fn lease(&self) -> &ReplicaLease {
+        &self.membership.lease
+    }
+
+    /// The Redis that all share.
+    #[must_use]
+    pub fn redis(&self) -> &RedisClient {
+        &self.redis
+    }
+
+    /// For the TLS of the internal listener.
+    ///
+    /// # Errors
+    /// The certificate cannot be used.
+    pub fn tls(&self) -> Result<Arc<rustls::ServerConfig>, IdentityError> {
+        self.identity.server()
+    }
+
+    /// Whether the other side of a connection, which showed `chain` and holds its key, is a replica. One that is not
+    /// known yet is looked up.
+    pub async fn admits(&self, chain: Option<&[CertificateDer<'_>]>) -> bool {
+        let Some(own) = self.identity.fingerprint() else {
+            // The handshake has asked the authority.
+            return true;
+        };
+        let Some(shown) = chain.and_then(<[_]>::first).map(fingerprint) else {
+            return false;
+        };
+        if shown == own || self.membership.peers().has_certificate(&shown) {
+            return true;
+        }
+        self.membership.refresh().await;
+        self.membership.peers().has_certificate(&shown)
+    }
+
+    /// Passes a request on to `node` as it is, and returns the answer as it comes. While the replica has a lease and
+    /// cannot be reached, waits for the one or the other to end, a lease and two seconds at most.
+    ///
+    /// # Errors
+    /// See [`ForwardFailure`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future, or the body of the answer, ends the exchange at the other replica.
+    pub async fn forward(
+        &self,
+        node: u32,
+        request: Request<ForwardedBody>,
+    ) -> Result<Response<ForwardedAnswer>, ForwardFailure> {
+        self.forwarder.forward(node, request).await
+    }
+
+    /// What this replica says of itself.
+    #[must_use]
+    pub fn greeting(&self) -> ReplicaGreeting {
+        let own = self.membership.own();
+        ReplicaGreeting {
+            node: own.node,
+            version: own.version.clone(),
+            lease_ms: self.lease_ms(),
+        }
+    }
+
+    /// Logs whether `cluster.advertise` leads to this replica. To be called once the internal
+    /// listener runs.
+    pub async fn check_own_address(self: Arc<Self>) {
+        self_check::check(self.membership.own(), &self.identity, &self.tasks).await;
+    }
+
+    /// Gives the lease up; the others know at their next heartbeat.
+    pub async fn leave(&self) {
+        self.membership.leave().await;
+    }
+
+    /// For `/status`.
+    #[must_use]
+    pub fn status(&self) -> ClusterStatus {
+        let own = self.membership.own();
+        let entry = |record: &ReplicaRecord| ReplicaStatus {
+            node: format!("{:08x}", record.node),
+            address: record.address.clone(),
+            version: record.version.clone(),
+            is_self: record.node == own.node,
+            same_configuration: record.config == own.config,
+        };
+        let peers = self.membership.peers();
+        let mut replicas: Vec<_> = peers.living().map(entry).collect();
+        replicas.insert(0, entry(own));
+        ClusterStatus {
+            node: format!("{:08x}", own.node),
+            lease_ms: self.lease_ms(),
+            redis: self.redis.is_connected(),
+            replicas,
+        }
+    }
+
+    fn lease_ms(&self) -> u64 {
+        u64::try_from(self.lease().left().as_millis()).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,180 @@
+//! The other replicas.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::connections::PeerConnections;
+use super::identity::{IdentityError, ReplicaIdentity};
+use super::record::ReplicaRecord;
+use crate::cause::chain;
+
+/// Another replica, and the connections to it.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) record: ReplicaRecord,
+    pub(super) connections: Arc<PeerConnections>,
+}
+
+/// A peer as of the last heartbeat.
+#[derive(Debug, Clone)]
+struct KnownPeer {
+    peer: Arc<Peer>,
+    /// Its lease was over at the last heartbeat. After a restart of Redis that is so until the peer's next one: it is
+    /// forgotten one heartbeat later.
+    is_lapsed: bool,
+}
+
+/// All other replicas, by node.
+#[derive(Debug, Default)]
+pub(super) struct PeerList(BTreeMap<u32, KnownPeer>);
+
+impl Peer {
+    /// Nothing is connected yet.
+    ///
+    /// # Errors
+    /// Its address names no host.
+    pub(super) fn new(
+        record: ReplicaRecord,
+        identity: &ReplicaIdentity,
+    ) -> Result<Self, IdentityError> {
+        let client = identity.client(&record.address, record.fingerprint.as_deref())?;
+        Ok(Self {
+            connections: Arc::new(PeerConnections::new(record.address.clone(), client)),
+            record,
+        })
+    }
+}
+
+impl PeerList {
+    /// The peer, and whether its lease is over.
+    pub(super) fn get(&self, node: u32) -> Option<(&Arc<Peer>, bool)> {
+        let known = self.0.get(&node)?;
+        Some((&known.peer, known.is_lapsed))
+    }
+
+    /// Those with a lease.
+    pub(super) fn living(&self) -> impl Iterator<Item = &ReplicaRecord> {
+        let living = self.0.values().filter(|known| !known.is_lapsed);
+        living.map(|known| &known.peer.record)
+    }
+
+    /// Whether a record names the certificate with this fingerprint.
+    pub(super) fn has_certificate(&self, fingerprint: &str) -> bool {
+        let mut records = self.0.values().map(|known| &known.peer.record);
+        records.any(|record| record.fingerprint.as_deref() == Some(fingerprint))
+    }
+
+    /// The list after a heartbeat that was answered with `records`.
+    pub(super) fn next(
+        &self,
+        records: Vec<ReplicaRecord>,
+        make: impl Fn(ReplicaRecord) -> Result<Peer, IdentityError>,
+    ) -> Self {
+        let lapsed = self.0.iter().filter(|(_, known)| !known.is_lapsed);
+        let lapsed = lapsed.map(|(node, known)| {
+            let peer = Arc::clone(&known.peer);
+            let is_lapsed = true;
+            (*node, KnownPeer { peer, is_lapsed })
+        });
+        let mut next: BTreeMap<u32, KnownPeer> = lapsed.collect();
+        for record in records {
+            let known = self.0.get(&record.node).map(|known| &known.peer);
+            let known = known.filter(|peer| peer.record == record).map(Arc::clone);
+            let node = record.node;
+            let connect = || make(record).map(Arc::new);
+            let peer = match known.map_or_else(connect, Ok) {
+                Ok(peer) => peer,
+                Err(error) => {
+                    tracing::warn!(node, error = chain(&error), "replica cannot be reached");
+                    continue;
+                }
+            };
+            let is_lapsed = false;
+            next.insert(peer.record.node, KnownPeer { peer, is_lapsed });
+        }
+        Self(next)
+    }
+
+    /// Ends what is under way at those that are no longer in the list.
+    pub(super) fn give_up_others(&self, before: &Self) {
+        for (node, known) in &before.0 {
+            let now = self.0.get(node);
+            if !now.is_some_and(|now| Arc::ptr_eq(&now.peer, &known.peer)) {
+                known.peer.connections.give_up();
+            }
+        }
+    }
+
+    /// Logs who came and who went.
+    pub(super) fn report_changes(&self, before: &Self, own: &ReplicaRecord) {
+        let is_known = |list: &Self, node: u32| list.living().any(|one| one.node == node);
+        for record in self.living().filter(|one| !is_known(before, one.node)) {
+            let same = record.config == own.config || record.version != own.version;
+            let (node, address, version) = (record.node, &*record.address, &*record.version);
+            tracing::info!(node, address, version, "replica found");
+            if !same {
+                let remedy = "give all replicas the same configuration";
+                tracing::warn!(node, address, remedy, "replica has another configuration");
+            }
+        }
+        for record in before.living().filter(|one| !is_known(self, one.node)) {
+            let (node, address) = (record.node, &*record.address);
+            tracing::warn!(node, address, "lease of a replica is over");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ReplicaTrust;
+    use crate::secret::Secret;
+
+    fn record(node: u32) -> ReplicaRecord {
+        ReplicaRecord {
+            node,
+            address: format!("127.0.0.1:{node}"),
+            version: "1".to_owned(),
+            config: "c".to_owned(),
+            fingerprint: Some(format!("f{node}")),
+            started: 0,
+        }
+    }
+
+    fn nodes(list: &PeerList) -> Vec<u32> {
+        list.living().map(|record| record.node).collect()
+    }
+
+    #[test]
+    fn peers_lapse_before_they_are_forgotten() {
+        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
+        let make = |record| Peer::new(record, &identity);
+        let list = PeerList::default().next(vec![record(1), record(2)], make);
+        assert_eq!(nodes(&list), [1, 2]);
+        let kept = Arc::clone(list.get(1).unwrap().0);
+        let list = list.next(vec![record(1)], make);
+        assert_eq!(nodes(&list), [1]);
+        assert!(
+            Arc::ptr_eq(list.get(1).unwrap().0, &kept),
+            "keeps its connections"
+        );
+        assert!(list.get(2).unwrap().1, "lapsed");
+        assert!(list.has_certificate("f2"));
+        let list = list.next(vec![record(1)], make);
+        assert!(list.get(2).is_none());
+        assert!(!list.has_certificate("f2"));
+    }
+
+    #[test]
+    fn changed_record_makes_another_peer() {
+        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
+        let make = |record| Peer::new(record, &identity);
+        let list = PeerList::default().next(vec![record(1)], make);
+        let moved = ReplicaRecord {
+            address: "127.0.0.1:9".to_owned(),
+            ..record(1)
+        };
+        let list = list.next(vec![moved], make);
+        assert_eq!(list.get(1).unwrap().0.record.address, "127.0.0.1:9");
+    }
+}

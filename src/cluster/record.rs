@@ -1,0 +1,173 @@
+//! The lease record of a replica: what other replicas are told of it, with a MAC that only holders of
+//! `cluster.secret` can make.
+//!
+//! `<version>.<base64url JSON>.<base64url MAC>`. Redis holds nothing that gives a replica's identity away: the MAC
+//! vouches for the fingerprint of a certificate whose key never leaves its process.
+
+use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use aws_lc_rs::hmac::{self, HMAC_SHA256};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde::{Deserialize, Serialize};
+
+use crate::secret::Secret;
+
+/// The version of the format, which the MAC covers.
+const VERSION: &str = "1";
+/// The longest record that is read, in bytes.
+const MAX_LEN: usize = 4096;
+/// Separates this use of the secret from any other.
+const SALT: &[u8] = b"drawbridge replica records 1";
+/// Bytes of the key of the MAC.
+const KEY_LEN: usize = 32;
+
+/// What a replica says of itself. Members that a later release adds are ignored.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct ReplicaRecord {
+    /// Random at each start, and claimed in Redis: no two living replicas have the same.
+    pub node: u32,
+    /// Host and port of its internal listener.
+    pub address: String,
+    /// The release that it runs.
+    pub version: String,
+    /// Digest of its configuration without what may differ between replicas.
+    pub config: String,
+    /// SHA-256 of its certificate, base64url; absent with `cluster.tls`.
+    pub fingerprint: Option<String>,
+    /// When it started, milliseconds since the Unix epoch.
+    pub started: u64,
+}
+
+/// Makes and checks lease records of one cluster.
+#[derive(Debug)]
+pub(super) struct RecordSealer {
+    /// Absent with `cluster.tls`: certificates of its CA say who a replica is.
+    key: Option<hmac::Key>,
+    prefix: String,
+}
+
+impl RecordSealer {
+    /// Records under keys that begin with `prefix`, which the MAC covers: a record of one cluster means nothing in
+    /// another one with the same secret.
+    pub(super) fn new(secret: Option<&Secret>, prefix: &str) -> Self {
+        Self {
+            key: secret.map(derive),
+            prefix: prefix.to_owned(),
+        }
+    }
+
+    /// The text that is kept in Redis.
+    pub(super) fn seal(&self, record: &ReplicaRecord) -> serde_json::Result<String> {
+        let body = BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(record)?);
+        let tag = match &self.key {
+            Some(key) => BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(key, &self.signed(&body))),
+            None => String::new(),
+        };
+        Ok(format!("{VERSION}.{body}.{tag}"))
+    }
+
+    /// The record behind a text from Redis; `None` if it is forged, of another cluster or of an unknown version.
+    pub(super) fn open(&self, text: &str) -> Option<ReplicaRecord> {
+        if text.len() > MAX_LEN {
+            return None;
+        }
+        let mut parts = text.split('.');
+        let (version, body, tag) = (parts.next()?, parts.next()?, parts.next()?);
+        if version != VERSION || parts.next().is_some() {
+            return None;
+        }
+        if let Some(key) = &self.key {
+            let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
+            hmac::verify(key, &self.signed(body), &tag).ok()?;
+        }
+        let body = BASE64_URL_SAFE_NO_PAD.decode(body).ok()?;
+        serde_json::from_slice(&body).ok()
+    }
+
+    /// What the MAC covers. Neither prefixes nor bodies contain a zero byte.
+    fn signed(&self, body: &str) -> Vec<u8> {
+        [VERSION, &self.prefix, body].join("\0").into_bytes()
+    }
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "HKDF refuses only keys longer than 255 digests"
+)]
+fn derive(secret: &Secret) -> hmac::Key {
+    let mut key = [0; KEY_LEN];
+    Salt::new(HKDF_SHA256, SALT)
+        .extract(secret.expose().as_bytes())
+        .expand(&[b"mac"], DerivedLen)
+        .and_then(|okm| okm.fill(&mut key))
+        .expect("a short key");
+    hmac::Key::new(HMAC_SHA256, &key)
+}
+
+struct DerivedLen;
+
+impl KeyType for DerivedLen {
+    fn len(&self) -> usize {
+        KEY_LEN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> ReplicaRecord {
+        ReplicaRecord {
+            node: 7,
+            address: "10.0.0.7:8090".to_owned(),
+            version: "0.1.0".to_owned(),
+            config: "abc".to_owned(),
+            fingerprint: Some("f".to_owned()),
+            started: 1,
+        }
+    }
+
+    fn sealer(secret: &str, prefix: &str) -> RecordSealer {
+        RecordSealer::new(Some(&Secret::new(secret)), prefix)
+    }
+
+    #[test]
+    fn record_reads_back_in_its_own_cluster_only() {
+        let text = sealer("one", "a").seal(&record()).unwrap();
+        assert_eq!(sealer("one", "a").open(&text), Some(record()));
+        assert_eq!(sealer("two", "a").open(&text), None);
+        assert_eq!(sealer("one", "b").open(&text), None);
+    }
+
+    #[test]
+    fn changed_record_is_refused() {
+        let own = sealer("one", "a");
+        let text = own.seal(&record()).unwrap();
+        let other = ReplicaRecord {
+            node: 8,
+            ..record()
+        };
+        let body = BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(&other).unwrap());
+        let tag = text.rsplit_once('.').unwrap().1;
+        assert_eq!(own.open(&format!("1.{body}.{tag}")), None);
+        assert_eq!(own.open(&format!("1.{body}.")), None);
+        assert_eq!(own.open(&text.replacen('1', "2", 1)), None);
+    }
+
+    #[test]
+    fn members_of_later_releases_are_ignored() {
+        let own = RecordSealer::new(None, "a");
+        let mut json = serde_json::to_value(record()).unwrap();
+        json["more"] = 1.into();
+        let body = BASE64_URL_SAFE_NO_PAD.encode(json.to_string());
+        assert_eq!(own.open(&format!("1.{body}.")), Some(record()));
+    }
+
+    #[test]
+    fn secret_stands_in_no_record() {
+        let text = sealer("hunter2", "a").seal(&record()).unwrap();
+        let body = text.split('.').nth(1).unwrap();
+        let body = BASE64_URL_SAFE_NO_PAD.decode(body).unwrap();
+        assert!(!String::from_utf8(body).unwrap().contains("hunter2"));
+    }
+}

@@ -1,0 +1,97 @@
+//! At its start a replica calls its own `cluster.advertise`: where that leads nowhere, or to another process, no other
+//! replica reaches it either.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::HOST;
+use http::{HeaderValue, Request, Uri};
+use http_body_util::{BodyExt as _, Empty, Limited};
+use tokio::time::{sleep, timeout};
+
+use super::failure::ForwardFailure;
+use super::greeting::{REPLICA_PATH, ReplicaGreeting};
+use super::identity::ReplicaIdentity;
+use super::peers::Peer;
+use super::record::ReplicaRecord;
+use crate::cause::chain;
+use crate::runtime::lifecycle::TaskSpawner;
+
+/// Attempts, as an address may take a moment to lead here.
+const ATTEMPTS: usize = 5;
+/// Between two.
+const PAUSE: Duration = Duration::from_secs(1);
+/// For the answer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// The longest answer, in bytes.
+const MAX_ANSWER: usize = 4096;
+
+/// What was met.
+#[derive(Debug)]
+enum Met {
+    Itself,
+    /// Another replica.
+    Other(u32),
+    /// No replica.
+    Nothing(String),
+}
+
+/// Logs whether `own` reaches itself. To be called once the internal listener runs.
+pub(super) async fn check(own: &ReplicaRecord, identity: &ReplicaIdentity, tasks: &TaskSpawner) {
+    let (node, address) = (own.node, &*own.address);
+    let remedy =
+        "set cluster.advertise to a host and port that lead to cluster.listen of this replica";
+    let mut met = Met::Nothing(String::new());
+    for attempt in 0..ATTEMPTS {
+        if attempt > 0 {
+            sleep(PAUSE).await;
+        }
+        met = meet(own, identity, tasks).await;
+        if let Met::Itself = met {
+            return tracing::debug!(node, address, "replica reaches itself");
+        }
+    }
+    match met {
+        Met::Itself => {}
+        Met::Other(other) => {
+            let line = "another replica answers at the own address";
+            tracing::warn!(node, address, other, remedy, "{line}");
+        }
+        Met::Nothing(error) => {
+            tracing::warn!(
+                node,
+                address,
+                error,
+                remedy,
+                "replica does not reach itself"
+            );
+        }
+    }
+}
+
+async fn meet(own: &ReplicaRecord, identity: &ReplicaIdentity, tasks: &TaskSpawner) -> Met {
+    let peer = match Peer::new(own.clone(), identity) {
+        Ok(peer) => peer,
+        Err(error) => return Met::Nothing(chain(&error)),
+    };
+    match timeout(ANSWER_WITHIN, greet(&peer, tasks)).await {
+        Ok(Ok(greeting)) if greeting.node == own.node => Met::Itself,
+        Ok(Ok(greeting)) => Met::Other(greeting.node),
+        Ok(Err(error)) => Met::Nothing(error),
+        Err(_) => Met::Nothing(chain(&ForwardFailure::Silent)),
+    }
+}
+
+async fn greet(peer: &Peer, tasks: &TaskSpawner) -> Result<ReplicaGreeting, String> {
+    let body = Empty::<Bytes>::new().map_err(|never| match never {});
+    let mut request = Request::new(body.boxed_unsync());
+    *request.uri_mut() = Uri::from_static(REPLICA_PATH);
+    if let Ok(host) = HeaderValue::try_from(&peer.record.address) {
+        request.headers_mut().insert(HOST, host);
+    }
+    let sent = peer.connections.send(request, tasks).await;
+    let answer = sent.map_err(|(failure, _)| chain(&failure))?;
+    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
+    let body = body.map_err(|error| error.to_string())?.to_bytes();
+    serde_json::from_slice(&body).map_err(|_| "what answers is no replica".to_owned())
+}

@@ -1,0 +1,204 @@
+//! URLs of Redis: one server, sentinels or a Cluster, with several hosts in one URL.
+
+use super::cluster_types::{RedisConfig, RedisTopology};
+use crate::secret::Secret;
+
+/// The port of a server without one.
+const SERVER_PORT: u16 = 6379;
+/// The port of a sentinel without one.
+const SENTINEL_PORT: u16 = 26379;
+/// Most hosts of one URL.
+const MAX_HOSTS: usize = 64;
+
+/// Reads a URL such as `rediss://user:password@host:6379/0`. Certificates and the password of sentinels stand beside it.
+///
+/// # Errors
+/// Says what is wrong without quoting the URL, which may hold a password.
+pub(super) fn parse(url: &str) -> Result<RedisConfig, String> {
+    let wanted = "expected redis://host:6379, rediss:// for TLS, redis+sentinel://host:26379/name or \
+        redis+cluster://host:6379";
+    let (scheme, rest) = url.split_once("://").ok_or(wanted)?;
+    let (tls, kind) = match scheme.split_once('+').unwrap_or((scheme, "")) {
+        ("redis", kind) => (false, kind),
+        ("rediss", kind) => (true, kind),
+        _ => return Err(wanted.to_owned()),
+    };
+    if rest.contains(['?', '#']) {
+        return Err("may not have a query or a fragment".to_owned());
+    }
+    let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+    let (user, hosts) = match authority.rsplit_once('@') {
+        Some((user, hosts)) => (Some(user), hosts),
+        None => (None, authority),
+    };
+    let port = if kind == "sentinel" {
+        SENTINEL_PORT
+    } else {
+        SERVER_PORT
+    };
+    let nodes = hosts
+        .split(',')
+        .map(|host| node(host, port))
+        .collect::<Result<Vec<_>, _>>()?;
+    if nodes.len() > MAX_HOSTS {
+        return Err(format!("names more than {MAX_HOSTS} hosts"));
+    }
+    let (topology, database) = match kind {
+        "" if nodes.len() > 1 => {
+            return Err("names several hosts: redis+sentinel:// or redis+cluster://".to_owned());
+        }
+        "" => (RedisTopology::Single, path),
+        "cluster" => (RedisTopology::Cluster, path),
+        "sentinel" => {
+            let (master, database) = path.split_once('/').unwrap_or((path, ""));
+            if master.is_empty() {
+                return Err("names no master: redis+sentinel://host:26379/name".to_owned());
+            }
+            let topology = RedisTopology::Sentinel {
+                master: decode(master)?,
+                password: None,
+            };
+            (topology, database)
+        }
+        _ => return Err(wanted.to_owned()),
+    };
+    let database = match database {
+        "" => 0,
+        text => text
+            .parse()
+            .ok()
+            .filter(|number| (0..=65_535).contains(number))
+            .ok_or("the path is no number of a database")?,
+    };
+    if matches!(topology, RedisTopology::Cluster) && database != 0 {
+        return Err("a Cluster has database 0 only".to_owned());
+    }
+    let (user, password) = match user.map(|user| user.split_once(':').unwrap_or((user, ""))) {
+        Some((user, password)) => (decode(user)?, decode(password)?),
+        None => (String::new(), String::new()),
+    };
+    Ok(RedisConfig {
+        topology,
+        nodes,
+        database,
+        user: (!user.is_empty()).then_some(user),
+        password: (!password.is_empty()).then(|| Secret::new(password)),
+        tls,
+        ca: None,
+        identity: None,
+    })
+}
+
+/// `host`, `host:port` or `[v6]:port`.
+fn node(text: &str, default: u16) -> Result<(String, u16), String> {
+    let wanted = "a host is missing, or its port is no number";
+    let (host, port) = match text.strip_prefix('[') {
+        Some(v6) => {
+            let (host, rest) = v6.split_once(']').ok_or(wanted)?;
+            (host, rest.strip_prefix(':'))
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = match port {
+        Some(port) => port.parse().ok().filter(|port| *port != 0).ok_or(wanted)?,
+        None => default,
+    };
+    if host.is_empty() {
+        return Err(wanted.to_owned());
+    }
+    Ok((host.to_owned(), port))
+}
+
+/// Text with its `%41` replaced. Spec: RFC 3986 §2.1.
+fn decode(text: &str) -> Result<String, String> {
+    let wrong = || "holds a % that begins no escape: write %25".to_owned();
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut parts = text.split('%');
+    bytes.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
+    for part in parts {
+        let (digits, rest) = part.split_at_checked(2).ok_or_else(wrong)?;
+        if !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(wrong());
+        }
+        bytes.push(u8::from_str_radix(digits, 16).map_err(|_| wrong())?);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn host(name: &str, port: u16) -> (String, u16) {
+        (name.to_owned(), port)
+    }
+
+    #[test]
+    fn server_has_defaults() {
+        let one = parse("redis://redis.test").unwrap();
+        assert!(matches!(one.topology, RedisTopology::Single));
+        assert_eq!(one.nodes, [host("redis.test", 6379)]);
+        assert_eq!(
+            (one.database, one.tls, one.user.is_none()),
+            (0, false, true)
+        );
+    }
+
+    #[test]
+    fn user_password_and_database_are_read() {
+        let one = parse("rediss://gate:p%40ss@[::1]:7000/3").unwrap();
+        assert_eq!(one.nodes, [host("::1", 7000)]);
+        assert_eq!((one.database, one.tls), (3, true));
+        assert_eq!(one.user.as_deref(), Some("gate"));
+        assert_eq!(one.password.unwrap().expose(), "p@ss");
+    }
+
+    #[test]
+    fn password_may_stand_without_a_user() {
+        let one = parse("redis://:word@h").unwrap();
+        assert_eq!(one.user, None);
+        assert_eq!(one.password.unwrap().expose(), "word");
+    }
+
+    #[test]
+    fn sentinels_name_their_master() {
+        let one = parse("redis+sentinel://u:p@a:1,b/mymaster/2").unwrap();
+        assert_eq!(one.nodes, [host("a", 1), host("b", 26379)]);
+        assert_eq!(one.database, 2);
+        let RedisTopology::Sentinel { master, password } = one.topology else {
+            panic!("sentinels");
+        };
+        assert_eq!(master, "mymaster");
+        assert!(password.is_none());
+    }
+
+    #[test]
+    fn cluster_has_several_hosts() {
+        let one = parse("rediss+cluster://a:1,b:2").unwrap();
+        assert!(one.tls && matches!(one.topology, RedisTopology::Cluster));
+        assert_eq!(one.nodes, [host("a", 1), host("b", 2)]);
+    }
+
+    #[rstest]
+    #[case("http://hunter2@h")]
+    #[case("redis:hunter2")]
+    #[case("redis+other://hunter2@h")]
+    #[case("redis://hunter2@a,b")]
+    #[case("redis://hunter2@h/x")]
+    #[case("redis://hunter2@h?a=b")]
+    #[case("redis://hunter2@h:0")]
+    #[case("redis://hunter2@")]
+    #[case("redis://hunter2%@h")]
+    #[case("redis+sentinel://hunter2@h")]
+    #[case("redis+cluster://hunter2@h/1")]
+    fn other_urls_are_refused_unquoted(#[case] url: &str) {
+        let said = parse(url).unwrap_err();
+        assert!(!said.contains("hunter2"), "{said}");
+    }
+}

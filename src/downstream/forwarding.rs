@@ -1,0 +1,169 @@
+//! Requests of sessions that another replica owns: passed on to it as they are, streams and disconnects included.
+//!
+//! The entry replica has checked Host, Origin, path, token and handle, and counts nothing: the owner verifies the token
+//! again, and limits, audit record and access line are its own. A request that was forwarded is never forwarded again.
+//! Spec: DESIGN §8.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::Request;
+use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{Extensions, HeaderName, Method, Response, StatusCode};
+use http_body_util::BodyExt as _;
+
+use super::access_log::AccessRecord;
+use crate::call::Principal;
+use crate::cause::chain;
+use crate::cluster::{self, Cluster, ForwardFailure, REPLICA_PATH};
+use crate::endpoint::Endpoint;
+use crate::ownership::Ownership;
+use crate::protocol::{headers, json};
+use crate::session::SessionRegistry;
+use crate::telemetry::request_tag;
+
+/// The client's address, for the owner.
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// After a lost owner: for its lease to end, and for another replica to take over.
+const COME_BACK: HeaderValue = HeaderValue::from_static("2");
+
+/// Marks a request that another replica has passed on, which has authenticated itself.
+#[derive(Debug, Clone, Copy)]
+struct ForwardedRequest;
+
+/// Marks an answer of another replica: its headers are complete.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ForwardedResponse;
+
+/// Passes requests on that another replica has to answer.
+#[derive(Debug)]
+pub(super) struct RequestForwarder {
+    cluster: Arc<Cluster>,
+    sessions: Arc<SessionRegistry>,
+}
+
+impl RequestForwarder {
+    pub(super) fn new(cluster: Arc<Cluster>, sessions: &Arc<SessionRegistry>) -> Self {
+        let sessions = Arc::clone(sessions);
+        Self { cluster, sessions }
+    }
+
+    /// The owner of the session that a request names, where that is another replica. Handles that are forged, foreign or
+    /// over age have none: they are refused here, as any other unknown handle.
+    pub(super) fn owner_of_session(
+        &self,
+        request: &Request,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Ownership> {
+        let id = headers::session_id(request.headers()).ok()??;
+        let owner = self.sessions.owner_of(id, principal, endpoint)?;
+        self.is_foreign(owner, request.extensions())
+            .then_some(owner)
+    }
+
+    /// The same for the `handle` of an HTTP+SSE stream.
+    pub(super) fn owner_of_events(
+        &self,
+        request: &Request,
+        handle: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<Ownership> {
+        let owner = self
+            .sessions
+            .owner_of_connection(handle, principal, endpoint)?;
+        self.is_foreign(owner, request.extensions())
+            .then_some(owner)
+    }
+
+    /// Whether a request is for another replica. A request that was forwarded is not forwarded again.
+    pub(super) fn is_foreign(&self, owner: Ownership, extensions: &Extensions) -> bool {
+        owner.node != self.cluster.node() && extensions.get::<ForwardedRequest>().is_none()
+    }
+
+    /// Passes a request of `client` on to its owner, whose answer is the answer.
+    pub(super) async fn forward(
+        &self,
+        owner: Ownership,
+        (mut request, client): (Request, Option<IpAddr>),
+        record: &AccessRecord,
+    ) -> Response<Body> {
+        describe(&mut request, client);
+        let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
+        record.forwarded(true);
+        match self.cluster.forward(owner.node, request).await {
+            Ok(answer) => {
+                let mut answer = answer.map(Body::new);
+                cluster::remove_hop_by_hop(answer.headers_mut());
+                answer.extensions_mut().insert(ForwardedResponse);
+                answer
+            }
+            Err(failure) => {
+                record.forwarded(false);
+                record.outcome("owner_unreachable");
+                tracing::debug!(
+                    node = owner.node,
+                    error = chain(&failure),
+                    "request not forwarded"
+                );
+                refusal(&failure)
+            }
+        }
+    }
+}
+
+/// Takes in a request over the internal listener, marked as forwarded.
+///
+/// # Errors
+/// The answer: the greeting of this replica, or that the request is for another one.
+pub(super) fn take_in(
+    cluster: &Cluster,
+    mut request: Request,
+) -> Result<Request, Box<Response<Body>>> {
+    if request.method() == Method::GET && request.uri().path() == REPLICA_PATH {
+        let greeting = serde_json::to_vec(&cluster.greeting()).unwrap_or_default();
+        return Err(Box::new(Response::new(Body::from(greeting))));
+    }
+    if !cluster::is_for(cluster.node(), request.headers_mut()) {
+        return Err(Box::new(cluster::misdirected()));
+    }
+    request.extensions_mut().insert(ForwardedRequest);
+    Ok(request)
+}
+
+/// Adds what the owner has to know, in place of what the client may have sent under these names.
+fn describe(request: &mut Request, client: Option<IpAddr>) {
+    let headers = request.headers_mut();
+    headers.remove(FORWARDED_FOR);
+    if let Some(client) = client.and_then(|client| HeaderValue::try_from(client.to_string()).ok()) {
+        headers.insert(FORWARDED_FOR, client);
+    }
+    headers.remove(request_tag::HEADER);
+    if let Some(tag) = request_tag::current().and_then(|tag| tag.header()) {
+        headers.insert(request_tag::HEADER, tag);
+    }
+}
+
+/// A session whose owner is gone may come back, so that its client must not be told 404. What may have run is not to be
+/// sent again by a client that obeys `Retry-After`.
+fn refusal(failure: &ForwardFailure) -> Response<Body> {
+    let (status, text) = if failure.is_uncertain() {
+        let text =
+            "the connection to the replica of this session was lost: the request may have run";
+        (StatusCode::BAD_GATEWAY, text)
+    } else {
+        let text = "the replica of this session cannot be reached now";
+        (StatusCode::SERVICE_UNAVAILABLE, text)
+    };
+    let body = json::object([("error", json::quote(text))]);
+    let mut response = Response::new(Body::from(body));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        headers.insert(RETRY_AFTER, COME_BACK);
+    }
+    response
+}

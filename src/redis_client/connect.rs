@@ -1,0 +1,242 @@
+//! One connection to what `cluster.redis` names.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::cluster_async::ClusterConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
+    IntoConnectionInfo, RedisConnectionInfo, TlsCertificates, cmd,
+};
+use tokio::time::timeout;
+
+use super::failure::RedisFailure;
+use super::server_info::ServerInfo;
+use crate::config::{RedisConfig, RedisTopology};
+use crate::secret::Secret;
+
+/// From sending a command to its answer.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// For TCP, TLS and the login.
+const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// How often the crate follows a Cluster's redirections for one command.
+const REDIRECTIONS: u32 = 3;
+
+/// A connection; clones share it.
+#[derive(Clone)]
+pub(super) enum RedisLink {
+    /// To one server.
+    Single(MultiplexedConnection),
+    /// To the masters of a Cluster.
+    Cluster(ClusterConnection),
+}
+
+impl fmt::Debug for RedisLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Single(_) => "Single",
+            Self::Cluster(_) => "Cluster",
+        })
+    }
+}
+
+/// Makes connections.
+#[derive(Debug)]
+pub(super) struct RedisConnector {
+    config: RedisConfig,
+    certificates: Option<RedisCertificates>,
+}
+
+/// PEM texts of `cluster.redis`.
+struct RedisCertificates {
+    root: Option<Vec<u8>>,
+    identity: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl fmt::Debug for RedisCertificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RedisCertificates")
+    }
+}
+
+impl RedisConnector {
+    /// Reads the certificates.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub(super) fn new(config: &RedisConfig) -> Result<Self, RedisFailure> {
+        let certificates = config.tls.then(|| {
+            let root = config.ca.as_deref().map(read).transpose()?;
+            let identity = config.identity.as_ref().map(|(cert, key)| {
+                let pair: Result<_, RedisFailure> = Ok((read(cert)?, read(key)?));
+                pair
+            });
+            Ok::<_, RedisFailure>(RedisCertificates {
+                root,
+                identity: identity.transpose()?,
+            })
+        });
+        Ok(Self {
+            config: config.clone(),
+            certificates: certificates.transpose()?,
+        })
+    }
+
+    /// Connects to what can be written to. The server's information is absent in a Cluster, where each master has its
+    /// own.
+    ///
+    /// # Errors
+    /// See [`RedisFailure`].
+    pub(super) async fn connect(&self) -> Result<(RedisLink, Option<ServerInfo>), RedisFailure> {
+        match &self.config.topology {
+            RedisTopology::Single => {
+                let node = self.config.nodes.first();
+                let (host, port) = node.ok_or(RedisFailure::NotConnected)?;
+                self.master(host, *port).await
+            }
+            RedisTopology::Sentinel { master, password } => {
+                let (host, port) = self.ask_sentinels(master, password.as_ref()).await?;
+                self.master(&host, port).await
+            }
+            RedisTopology::Cluster => {
+                let client = self.cluster_client()?;
+                let connected = timeout(CONNECT_WITHIN, client.get_async_connection()).await;
+                let link = connected.map_err(|_| RedisFailure::Silent)??;
+                Ok((RedisLink::Cluster(link), None))
+            }
+        }
+    }
+
+    /// Connects to a server, and asks whether it is one that takes writes.
+    async fn master(
+        &self,
+        host: &str,
+        port: u16,
+    ) -> Result<(RedisLink, Option<ServerInfo>), RedisFailure> {
+        let mut settings = RedisConnectionInfo::default().set_db(self.config.database);
+        if let Some(user) = &self.config.user {
+            settings = settings.set_username(user);
+        }
+        if let Some(password) = &self.config.password {
+            settings = settings.set_password(password.expose());
+        }
+        let mut link = self.open(host, port, settings).await?;
+        let mut ask = cmd("INFO");
+        ask.arg("everything");
+        let text: String = timeout(ANSWER_WITHIN, ask.query_async(&mut link))
+            .await
+            .map_err(|_| RedisFailure::Silent)??;
+        let info = ServerInfo::read(&text)?;
+        Ok((RedisLink::Single(link), Some(info)))
+    }
+
+    /// The master, as the first sentinel says that knows it. They are asked in turn: the first that answers is
+    /// believed, as a client of Redis has to. Spec: Redis, "Sentinel clients".
+    async fn ask_sentinels(
+        &self,
+        master: &str,
+        password: Option<&Secret>,
+    ) -> Result<(String, u16), RedisFailure> {
+        let mut failure = RedisFailure::NoMaster(master.to_owned());
+        for (host, port) in &self.config.nodes {
+            let mut settings = RedisConnectionInfo::default();
+            if let Some(password) = password {
+                settings = settings.set_password(password.expose());
+            }
+            let asked = async {
+                let mut link = self.open(host, *port, settings).await?;
+                let mut ask = cmd("SENTINEL");
+                ask.arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+                let found: Option<(String, u16)> = ask.query_async(&mut link).await?;
+                Ok::<_, RedisFailure>(found)
+            };
+            match timeout(ANSWER_WITHIN, asked).await {
+                Ok(Ok(Some(found))) => return Ok(found),
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => failure = error,
+                Err(_) => failure = RedisFailure::Silent,
+            }
+        }
+        Err(failure)
+    }
+
+    async fn open(
+        &self,
+        host: &str,
+        port: u16,
+        settings: RedisConnectionInfo,
+    ) -> Result<MultiplexedConnection, RedisFailure> {
+        let info = self.address(host, port)?.set_redis_settings(settings);
+        let client = match &self.certificates {
+            Some(certificates) => Client::build_with_tls(info, certificates.for_crate())?,
+            None => Client::open(info)?,
+        };
+        // Answers have a deadline of ours, after which the connection is replaced.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_WITHIN))
+            .set_response_timeout(None);
+        let opened = client.get_multiplexed_async_connection_with_config(&config);
+        let opened = timeout(CONNECT_WITHIN, opened).await;
+        Ok(opened.map_err(|_| RedisFailure::Silent)??)
+    }
+
+    fn address(&self, host: &str, port: u16) -> Result<ConnectionInfo, RedisFailure> {
+        let host = host.to_owned();
+        let address = if self.config.tls {
+            ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            }
+        } else {
+            ConnectionAddr::Tcp(host, port)
+        };
+        Ok(address.into_connection_info()?)
+    }
+
+    fn cluster_client(&self) -> Result<ClusterClient, RedisFailure> {
+        let nodes = self.config.nodes.iter();
+        let nodes: Result<Vec<_>, _> = nodes
+            .map(|(host, port)| self.address(host, *port))
+            .collect();
+        let mut builder = ClusterClientBuilder::new(nodes?)
+            .connection_timeout(CONNECT_WITHIN)
+            .response_timeout(ANSWER_WITHIN)
+            .retries(REDIRECTIONS);
+        if let Some(user) = &self.config.user {
+            builder = builder.username(user.clone());
+        }
+        if let Some(password) = &self.config.password {
+            builder = builder.password(password.expose());
+        }
+        if let Some(certificates) = &self.certificates {
+            builder = builder.certs(certificates.for_crate());
+        }
+        Ok(builder.build()?)
+    }
+}
+
+impl RedisCertificates {
+    fn for_crate(&self) -> TlsCertificates {
+        let identity = self.identity.as_ref();
+        TlsCertificates {
+            client_tls: identity.map(|(cert, key)| ClientTlsConfig {
+                client_cert: cert.clone(),
+                client_key: key.clone(),
+            }),
+            root_cert: self.root.clone(),
+        }
+    }
+}
+
+fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, RedisFailure> {
+    let path = path.as_ref();
+    std::fs::read(path).map_err(|error| RedisFailure::File {
+        path: PathBuf::from(path),
+        error,
+    })
+}

@@ -1,0 +1,99 @@
+//! Why a command has no answer.
+
+use std::io;
+use std::path::PathBuf;
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// Why a command has no answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RedisFailure {
+    /// There is no connection now: the command was not sent.
+    #[error("Redis is not connected")]
+    NotConnected,
+    /// Too many commands are under way: this one was not sent.
+    #[error("too many commands to Redis are under way")]
+    TooManyCommands,
+    /// No answer came in time: the command may have run.
+    #[error("Redis did not answer in time")]
+    Silent,
+    /// The connection broke: the command may have run.
+    #[error("the connection to Redis broke")]
+    Broken(#[source] RedisError),
+    /// Redis refused the command.
+    #[error("Redis refused a command")]
+    Refused(#[source] RedisError),
+    /// No sentinel knows a master of this name.
+    #[error("no sentinel knows a master named {0:?}")]
+    NoMaster(String),
+    /// The server cannot be written to: it is a replica, or still loads its data.
+    #[error("Redis cannot be written to: {0}")]
+    NotWritable(&'static str),
+    /// A file of `cluster.redis` cannot be read.
+    #[error("cannot read {}", .path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        #[source]
+        error: io::Error,
+    },
+}
+
+impl RedisFailure {
+    /// The failure behind an error of the crate.
+    pub(super) fn of(error: RedisError) -> Self {
+        match error.kind() {
+            ErrorKind::Server(_)
+            | ErrorKind::Extension
+            | ErrorKind::UnexpectedReturnType
+            | ErrorKind::Client => Self::Refused(error),
+            _ => Self::Broken(error),
+        }
+    }
+
+    /// One word for metrics.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::NotConnected => "not_connected",
+            Self::TooManyCommands => "too_many",
+            Self::Silent => "timeout",
+            Self::Broken(_) => "broken",
+            Self::Refused(_) => "refused",
+            Self::NoMaster(_) => "no_master",
+            Self::NotWritable(_) => "not_writable",
+            Self::File { .. } => "file",
+        }
+    }
+
+    /// Whether the command may have run.
+    #[must_use]
+    pub fn is_uncertain(&self) -> bool {
+        matches!(self, Self::Silent | Self::Broken(_))
+    }
+
+    /// Whether the connection is of no more use. A server that refuses writes may have lost its role: the next
+    /// connection looks for the master.
+    pub(super) fn ends_connection(&self) -> bool {
+        match self {
+            Self::Silent | Self::Broken(_) => true,
+            Self::Refused(error) => matches!(
+                error.kind(),
+                ErrorKind::Server(
+                    ServerErrorKind::ReadOnly
+                        | ServerErrorKind::MasterDown
+                        | ServerErrorKind::BusyLoading
+                )
+            ),
+            _ => false,
+        }
+    }
+}
+
+impl From<RedisError> for RedisFailure {
+    fn from(error: RedisError) -> Self {
+        Self::of(error)
+    }
+}

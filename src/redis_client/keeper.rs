@@ -1,0 +1,62 @@
+//! The task that keeps the connection.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connect::RedisConnector;
+use super::link::SharedLink;
+use super::server_info::ServerInfo;
+use crate::telemetry::chain::chain;
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
+
+/// After the first failed attempt; doubled after each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Stands for the run ids of the masters of a Cluster.
+const CLUSTER: &str = "cluster";
+
+/// Connects, and connects again whenever the connection breaks; never returns.
+pub(super) async fn keep(connector: RedisConnector, shared: Arc<SharedLink>) {
+    let mut pause = FIRST_PAUSE;
+    let mut is_down = false;
+    loop {
+        match connector.connect().await {
+            Ok((link, info)) => {
+                report(info.as_ref());
+                let run_id = info.map_or_else(|| CLUSTER.into(), |info| info.run_id.into());
+                shared.publish(link, run_id);
+                GAUGES.redis_connected.set(1);
+                tracing::info!(after_outage = is_down, "Redis connected");
+                (pause, is_down) = (FIRST_PAUSE, false);
+                shared.until_broken().await;
+                GAUGES.redis_connected.set(0);
+                COUNTERS.redis_connections_lost.add(1);
+                tracing::warn!("connection to Redis lost");
+            }
+            Err(failure) => {
+                COUNTERS.redis_connects_failed.add(1);
+                if !std::mem::replace(&mut is_down, true) {
+                    tracing::warn!(error = chain(&failure), "Redis cannot be reached");
+                }
+            }
+        }
+        // Replicas that lose the same server do not come back at the same moment.
+        tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
+        pause = LONGEST_PAUSE.min(pause * 2);
+    }
+}
+
+/// Says when Redis is set to throw away what sessions need.
+fn report(info: Option<&ServerInfo>) {
+    let policy = info.and_then(ServerInfo::evicting_policy);
+    GAUGES.redis_evicting.set(i64::from(policy.is_some()));
+    if let Some(policy) = policy {
+        tracing::error!(
+            policy,
+            remedy = "set maxmemory-policy noeviction",
+            "Redis evicts keys when its memory is full: sessions would be lost"
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! The Redis that replicas share: one handle over one server, a server that sentinels name, or a Cluster.
+//!
+//! A task keeps one connection and replaces it when it breaks, after a jittered wait. Callers never wait for it: without
+//! a connection, with too many commands under way, or without an answer in time they get an error at once and decide
+//! themselves. Every command has a name for the metrics. The crate `redis` is named here only.
+
+mod connect;
+mod failure;
+mod keeper;
+mod link;
+mod script;
+mod server_info;
+
+use std::sync::Arc;
+
+use redis::RedisResult;
+pub use redis::{Cmd, FromRedisValue, Pipeline, ToRedisArgs, Value, cmd, pipe};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+pub use self::connect::ANSWER_WITHIN;
+use self::connect::RedisLink;
+pub use self::failure::RedisFailure;
+pub use self::link::RedisServer;
+use self::link::SharedLink;
+pub use self::script::RedisScript;
+use crate::config::RedisConfig;
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::telemetry::metrics::redis_command_ended;
+
+/// Commands under way at once; more are refused.
+pub const MAX_COMMANDS: usize = 4096;
+
+/// A handle; clones share the connection.
+#[derive(Debug, Clone)]
+pub struct RedisClient(Arc<SharedLink>);
+
+impl RedisClient {
+    /// Starts to connect in the background, for as long as the gateway runs. Every key begins with `prefix`.
+    ///
+    /// # Errors
+    /// Certificates of `config` cannot be read.
+    pub fn start(
+        config: &RedisConfig,
+        prefix: &str,
+        tasks: &TaskSpawner,
+    ) -> Result<Self, RedisFailure> {
+        let connector = connect::RedisConnector::new(config)?;
+        let client = Self(Arc::new(SharedLink::new(prefix, MAX_COMMANDS)));
+        tasks.spawn_service(keeper::keep(connector, Arc::clone(&client.0)));
+        Ok(client)
+    }
+
+    /// The whole key. What has to lie in one slot of a Cluster carries the same `{hash tag}`.
+    #[must_use]
+    pub fn key(&self, rest: &str) -> String {
+        format!("{}:{rest}", self.0.prefix())
+    }
+
+    /// The server, and whether it is connected; changes with each connection that is made or lost.
+    #[must_use]
+    pub fn server(&self) -> watch::Receiver<RedisServer> {
+        self.0.server()
+    }
+
+    /// Whether there is a connection.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.0.server().borrow().is_connected
+    }
+
+    /// Sends one command; `operation` names it in metrics.
+    ///
+    /// # Errors
+    /// See [`RedisFailure`]. After [`RedisFailure::is_uncertain`] the command may have run.
+    ///
+    /// # Cancel safety
+    /// The command may run nevertheless.
+    pub async fn command<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        command: &Cmd,
+    ) -> Result<T, RedisFailure> {
+        let sent = async |mut link: RedisLink| match &mut link {
+            RedisLink::Single(link) => command.query_async(link).await,
+            RedisLink::Cluster(link) => command.query_async(link).await,
+        };
+        self.measured(operation, sent).await
+    }
+
+    /// Sends several commands in one round trip; in a Cluster all keys lie in one slot.
+    ///
+    /// # Errors
+    /// As for [`Self::command`]; the first error of any of them.
+    ///
+    /// # Cancel safety
+    /// The commands may run nevertheless.
+    pub async fn pipeline<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        pipeline: &Pipeline,
+    ) -> Result<T, RedisFailure> {
+        let sent = async |mut link: RedisLink| match &mut link {
+            RedisLink::Single(link) => pipeline.query_async(link).await,
+            RedisLink::Cluster(link) => pipeline.query_async(link).await,
+        };
+        self.measured(operation, sent).await
+    }
+
+    /// Runs a script, sent in full only where the server does not have it. All keys lie in one slot.
+    ///
+    /// # Errors
+    /// As for [`Self::command`].
+    ///
+    /// # Cancel safety
+    /// The script may run nevertheless.
+    pub async fn script<T: FromRedisValue>(
+        &self,
+        operation: &'static str,
+        script: &RedisScript,
+        keys: &[String],
+        arguments: &[&[u8]],
+    ) -> Result<T, RedisFailure> {
+        let known = script.by_hash(keys, arguments);
+        match self.command(operation, &known).await {
+            Err(RedisFailure::Refused(error)) if script::is_unknown(&error) => {
+                let whole = script.in_full(keys, arguments);
+                self.command(operation, &whole).await
+            }
+            other => other,
+        }
+    }
+
+    async fn measured<T>(
+        &self,
+        operation: &'static str,
+        sent: impl AsyncFnOnce(RedisLink) -> RedisResult<T>,
+    ) -> Result<T, RedisFailure> {
+        let started = Instant::now();
+        let result = self.sent(sent).await;
+        let outcome = result.as_ref().err().map_or("ok", RedisFailure::word);
+        redis_command_ended(operation, outcome, started.elapsed());
+        result
+    }
+
+    async fn sent<T>(
+        &self,
+        sent: impl AsyncFnOnce(RedisLink) -> RedisResult<T>,
+    ) -> Result<T, RedisFailure> {
+        let (number, link) = self.0.present().ok_or(RedisFailure::NotConnected)?;
+        let _permit = self.0.permit().ok_or(RedisFailure::TooManyCommands)?;
+        let result = tokio::time::timeout(ANSWER_WITHIN, sent(link)).await;
+        let failure = match result {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => RedisFailure::of(error),
+            Err(_) => RedisFailure::Silent,
+        };
+        if failure.ends_connection() {
+            self.0.give_up(number);
+        }
+        Err(failure)
+    }
+}

@@ -1,0 +1,89 @@
+//! What is written of sessions to a shared store.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use super::*;
+use crate::call::LogLevel;
+use crate::redis_client::Value;
+use crate::store::fenced::FencedSessions;
+use crate::store::records::SharedRecords;
+use crate::store::scripts::{ScriptCall, ScriptResult, ScriptRunner, StoreKeys};
+
+/// A store that agrees to everything, and knows what it was asked.
+#[derive(Debug, Default)]
+struct Agreeing(Mutex<Vec<&'static str>>);
+
+impl Agreeing {
+    /// The names of the scripts run since the last look.
+    async fn ran(&self) -> Vec<&'static str> {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        std::mem::take(&mut *lock(&self.0))
+    }
+}
+
+impl ScriptRunner for Agreeing {
+    fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
+        lock(&self.0).extend(calls.iter().map(|call| call.script.name()));
+        let agreed = calls.iter().map(|_| Ok(Value::Int(1))).collect();
+        Box::pin(ready(agreed))
+    }
+}
+
+fn with_records() -> (Fixture, Arc<Agreeing>) {
+    let f = fixture(10, 10);
+    let store = Arc::new(Agreeing::default());
+    let records = SharedRecords::new(
+        Arc::clone(&store) as _,
+        StoreKeys::new("test"),
+        Arc::new(Sealer::new(&[]).unwrap()),
+        Duration::from_hours(1),
+    );
+    let fenced = Arc::new(FencedSessions::default());
+    let writer = RecordWriter::start(Arc::new(records), fenced, &TaskSpawner::new());
+    f.sessions.keep_records(writer);
+    (f, store)
+}
+
+#[tokio::test(start_paused = true)]
+async fn record_follows_its_session_to_its_end() {
+    let (f, store) = with_records();
+    let session = f.open("alice").unwrap();
+    assert_eq!(store.ran().await, ["record_put"]);
+    session.set_initialized();
+    session.want_level(LogLevel::Debug);
+    assert_eq!(store.ran().await, ["record_put"], "one for both");
+    f.sessions.close(&session);
+    assert_eq!(store.ran().await, ["record_finish"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_of_another_replica_ends_without_a_word_to_the_store() {
+    let (f, store) = with_records();
+    let session = f.open("alice").unwrap();
+    assert_eq!(store.ran().await, ["record_put"]);
+    f.sessions.give_up(session.key());
+    assert!(session.closed().is_cancelled());
+    assert!(store.ran().await.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn sessions_without_an_id_have_no_record() {
+    let (f, store) = with_records();
+    let alice = principal("alice");
+    let implicit = f
+        .sessions
+        .implicit_session(&alice, &endpoint("files"), "{}", || new("alice"));
+    assert!(implicit.is_ok());
+    let connection = NewSession {
+        delivery: DeliveryMode::Connection {
+            unread: 1024,
+            fallback: Revision::V2024_11_05,
+            overflow: CancellationToken::new(),
+        },
+        ..new("alice")
+    };
+    drop(f.sessions.open(connection).unwrap());
+    assert!(store.ran().await.is_empty());
+}

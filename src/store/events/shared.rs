@@ -1,0 +1,209 @@
+//! `SharedEvents`: the event log that all replicas can replay.
+//!
+//! The owner of a session numbers its events and reads them in its own log; a task appends them to the shared store
+//! behind the calls, all that wait in one round trip. A reader shows events once the store has acknowledged them,
+//! or without ids where it cannot be written to.
+
+mod entry;
+mod queue;
+mod writer;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use ::bytes::Bytes;
+use futures_util::future::BoxFuture;
+
+use self::entry::LogEntry;
+use self::writer::EventWriter;
+use super::memory::{LogBounds, RestoredStream};
+use super::{Durability, EventStore, LoggedEvent, ReplayResult, SessionKey, StreamKey};
+use crate::ownership::Ownership;
+use crate::redis_client::RedisFailure;
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::seal::Sealer;
+use crate::store::fenced::FencedSessions;
+use crate::store::scripts::{
+    Script, ScriptCall, ScriptRunner, StoreKeys, bytes, elements, run_one,
+};
+
+static REPLAY: LazyLock<Script> =
+    LazyLock::new(|| Script::new("events_replay", include_str!("shared/replay.lua")));
+/// Entries read at once.
+const PAGE: usize = 256;
+
+/// What a shared log is made of.
+#[derive(Debug)]
+pub struct SharedLogParts {
+    /// Bounds of the log in this process. For each session, bytes and age are also those in the shared store.
+    pub bounds: LogBounds,
+    /// Runs the scripts.
+    pub store: Arc<dyn ScriptRunner>,
+    /// Names of the keys.
+    pub keys: StoreKeys,
+    /// Seals the events.
+    pub sealer: Arc<Sealer>,
+    /// Ownership of the sessions that begin here.
+    pub own: Ownership,
+    /// Told of sessions whose log another replica writes.
+    pub fenced: Arc<FencedSessions>,
+}
+
+/// Events in this process and in a store that all replicas share.
+#[derive(Debug)]
+pub struct SharedEvents {
+    writer: Arc<EventWriter>,
+}
+
+impl SharedEvents {
+    /// A log whose events are written behind by a task of `tasks`.
+    #[must_use]
+    pub fn start(parts: SharedLogParts, tasks: &TaskSpawner) -> Arc<Self> {
+        let writer = Arc::new(EventWriter::new(parts));
+        tasks.spawn_service(Arc::clone(&writer).run());
+        Arc::new(Self { writer })
+    }
+
+    /// Reads the log of a session that `ownership` owns from now on, so that its streams can be resumed here. New
+    /// events get positions of the ownership's epoch. The streams that are known, by number.
+    ///
+    /// # Errors
+    /// The store cannot be read; the log is to be loaded again.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed before all is read.
+    pub async fn load(
+        &self,
+        session: SessionKey,
+        ownership: Ownership,
+    ) -> Result<Vec<RestoredStream>, RedisFailure> {
+        let writer = &self.writer;
+        let (mut batches, mut kept) = (Vec::new(), Vec::new());
+        let mut newest = 0;
+        loop {
+            let page = self.page(session, newest).await?;
+            let is_last = page.len() < PAGE;
+            for (number, sealed) in page {
+                newest = number;
+                kept.push((number, sealed.len()));
+                // Unread entries, of a key that left the ring, count as evicted.
+                let entry = LogEntry::open(&writer.sealer, session, number, &sealed);
+                batches.extend(entry.map(|entry| (entry.stream, entry.events)));
+            }
+            if is_last {
+                break;
+            }
+        }
+        writer.adopt(session, ownership, &kept);
+        let floor = ownership.first_number();
+        Ok(writer.local.restore(session, floor, &batches))
+    }
+
+    /// Entries after the number `after`, oldest first, with their numbers.
+    async fn page(
+        &self,
+        session: SessionKey,
+        after: u64,
+    ) -> Result<Vec<(u64, Vec<u8>)>, RedisFailure> {
+        let call = ScriptCall {
+            script: &REPLAY,
+            keys: vec![self.writer.keys.events(session)],
+            args: vec![after.to_string().into(), PAGE.to_string().into()],
+        };
+        let reply = run_one(&*self.writer.store, call).await?;
+        let (entries, _) = elements(&reply).as_chunks::<2>();
+        let entry = |[number, sealed]: &[_; 2]| {
+            let number = std::str::from_utf8(bytes(number)?).ok()?.parse().ok()?;
+            Some((number, bytes(sealed)?.to_vec()))
+        };
+        Ok(entries.iter().filter_map(entry).collect())
+    }
+
+    /// Enqueues all events that this process keeps once more, after the store has lost its data: the sessions one
+    /// after the other, spread over `time`.
+    ///
+    /// # Cancel safety
+    /// Sessions not reached yet are written with their next event.
+    pub async fn write_again(&self, time: Duration) {
+        let sessions = self.writer.sessions();
+        let pause = time / u32::try_from(sessions.len().max(1)).unwrap_or(u32::MAX);
+        for session in sessions {
+            self.writer.enqueue_all(session);
+            tokio::time::sleep(pause).await;
+        }
+    }
+}
+
+impl EventStore for SharedEvents {
+    fn append(&self, at: StreamKey, events: &mut [LoggedEvent]) {
+        self.writer.local.append(at, events);
+        if let (Some(first), Some(newest)) = (events.first(), events.last()) {
+            self.writer.enqueue(at, first.seq, newest.seq);
+        }
+    }
+
+    fn poll_durable(&self, at: StreamKey, seq: u64, cx: &mut Context<'_>) -> Poll<Durability> {
+        self.writer.poll_durable(at, seq, cx)
+    }
+
+    fn recall(&self, at: StreamKey, _seq: u64) -> Option<BoxFuture<'_, u64>> {
+        if self.writer.owns(at.session) {
+            return None;
+        }
+        Some(Box::pin(async move {
+            // A log that cannot be read has nothing to resume.
+            let streams = self.load(at.session, self.writer.own).await;
+            let streams = streams.unwrap_or_default();
+            let found = streams.iter().find(|restored| restored.stream == at.stream);
+            found.map_or(0, |restored| restored.newest)
+        }))
+    }
+
+    /// In this process alone: in the shared log an older notice of the same kind is left, if it is there already.
+    fn replace(&self, at: StreamKey, seq: u64, payload: Bytes) -> bool {
+        self.writer.local.replace(at, seq, payload)
+    }
+
+    fn after(&self, at: StreamKey, seq: u64, limit: usize) -> ReplayResult {
+        self.writer.local.after(at, seq, limit)
+    }
+
+    fn forget(&self, session: SessionKey) {
+        self.writer.local.forget(session);
+        self.writer.forget(session);
+    }
+
+    fn sweep(&self) {
+        self.writer.local.sweep();
+        self.writer.sweep();
+    }
+
+    fn size(&self) -> (usize, usize) {
+        self.writer.local.size()
+    }
+}
+
+/// Whether the shared log is written to, told to operators when it changes.
+#[derive(Debug, Default)]
+struct Reachability(AtomicBool);
+
+impl Reachability {
+    /// Records the outcome of an attempt; whether the log has just become unreachable.
+    fn record(&self, is_down: bool) -> bool {
+        let was_down = self.0.swap(is_down, Ordering::SeqCst);
+        match (was_down, is_down) {
+            (false, true) => {
+                tracing::warn!("shared event log cannot be written: events go out without ids");
+            }
+            (true, false) => tracing::info!("shared event log is written again"),
+            _ => {}
+        }
+        is_down && !was_down
+    }
+
+    fn is_down(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}

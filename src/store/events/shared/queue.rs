@@ -1,0 +1,280 @@
+//! `SessionQueue`: entries of one session that the shared log has, and entries that wait for it.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::ownership::Ownership;
+
+/// Events of one entry at most.
+const EVENTS_OF_ENTRY: u64 = 64;
+/// Entries that wait at most; beyond, the oldest one is given up.
+const WAITING: usize = 1024;
+/// Entries of one call at most.
+const AT_ONCE: usize = 64;
+
+/// Positions of consecutive events of one stream that become one entry. The payloads stay in the log of this process
+/// until the entry is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct WaitingEntry {
+    /// Its number in the log of the session.
+    pub(super) number: u64,
+    pub(super) stream: u32,
+    /// Positions of its first and its last event.
+    pub(super) first: u64,
+    pub(super) newest: u64,
+}
+
+/// An entry that the shared log has.
+#[derive(Debug, Clone, Copy)]
+struct KeptEntry {
+    number: u64,
+    bytes: usize,
+    at: Instant,
+}
+
+/// Bounds of a session's log in the shared store.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KeptBounds {
+    pub(super) entries: usize,
+    pub(super) bytes: usize,
+    pub(super) max_age: Duration,
+}
+
+/// The owner's side of a session's log.
+#[derive(Debug)]
+pub(super) struct SessionQueue {
+    pub(super) ownership: Ownership,
+    /// The highest stream with an event.
+    pub(super) highest_stream: u32,
+    /// Number of the newest entry.
+    numbered: u64,
+    waiting: VecDeque<WaitingEntry>,
+    /// Entries up to this number were sent, and stay as they are: a repeated entry has the same events.
+    sent: u64,
+    /// Entries of the shared log, oldest first.
+    kept: VecDeque<KeptEntry>,
+    kept_bytes: usize,
+    /// Whether the last attempt to append failed.
+    pub(super) is_failing: bool,
+    /// Whether another replica owns the session.
+    pub(super) is_fenced: bool,
+    /// Whether the session stands in the writer's list.
+    pub(super) is_listed: bool,
+    /// Readers that wait for an acknowledgement.
+    wakers: Vec<Waker>,
+    /// When an entry was last enqueued or acknowledged.
+    changed: Instant,
+}
+
+impl SessionQueue {
+    pub(super) fn new(ownership: Ownership) -> Self {
+        Self {
+            ownership,
+            highest_stream: 0,
+            numbered: ownership.first_number(),
+            waiting: VecDeque::new(),
+            sent: 0,
+            kept: VecDeque::new(),
+            kept_bytes: 0,
+            is_failing: false,
+            is_fenced: false,
+            is_listed: false,
+            wakers: Vec::new(),
+            changed: Instant::now(),
+        }
+    }
+
+    /// Enqueues the events `first..=newest` of a stream; how many events are given up for them.
+    pub(super) fn push(&mut self, stream: u32, first: u64, newest: u64) -> u64 {
+        self.highest_stream = self.highest_stream.max(stream);
+        self.changed = Instant::now();
+        let unsent = self.waiting.back_mut().filter(|last| {
+            last.number > self.sent
+                && last.stream == stream
+                && last.newest + 1 == first
+                && newest - last.first < EVENTS_OF_ENTRY
+        });
+        if let Some(last) = unsent {
+            last.newest = newest;
+            return 0;
+        }
+        let mut lost = 0;
+        if self.waiting.len() >= WAITING
+            && let Some(oldest) = self.waiting.pop_front()
+        {
+            lost = oldest.newest + 1 - oldest.first;
+        }
+        self.numbered += 1;
+        self.waiting.push_back(WaitingEntry {
+            number: self.numbered,
+            stream,
+            first,
+            newest,
+        });
+        lost
+    }
+
+    /// Whether an event of a stream up to `seq` waits.
+    pub(super) fn has_waiting(&self, stream: u32, seq: u64) -> bool {
+        let mut waiting = self.waiting.iter();
+        waiting.any(|entry| entry.stream == stream && entry.first <= seq)
+    }
+
+    /// Whether nothing waits.
+    pub(super) fn is_written(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The oldest waiting entries, for one call; they wait until [`acknowledge`](Self::acknowledge).
+    pub(super) fn next(&mut self) -> Vec<WaitingEntry> {
+        let entries: Vec<WaitingEntry> = self.waiting.iter().take(AT_ONCE).copied().collect();
+        self.sent = entries.last().map_or(self.sent, |entry| entry.number);
+        entries
+    }
+
+    /// The shared log has these entries (number and bytes), oldest first, and no waiting entry up to `number`
+    /// is to be sent again.
+    pub(super) fn acknowledge(&mut self, number: u64, written: &[(u64, usize)], now: Instant) {
+        while self
+            .waiting
+            .front()
+            .is_some_and(|entry| entry.number <= number)
+        {
+            self.waiting.pop_front();
+        }
+        for (number, bytes) in written {
+            self.keep(*number, *bytes, now);
+        }
+        self.is_failing = false;
+        self.changed = now;
+        self.waiting.shrink_to(4);
+        self.kept.shrink_to(4 * self.kept.len());
+    }
+
+    /// Counts an entry that the shared log has.
+    pub(super) fn keep(&mut self, number: u64, bytes: usize, at: Instant) {
+        self.numbered = self.numbered.max(number);
+        self.kept_bytes += bytes;
+        self.kept.push_back(KeptEntry { number, bytes, at });
+    }
+
+    /// Evicts entries of the shared log that are too old, too many or too large together with `more` bytes; the
+    /// number of the oldest one left, if any.
+    pub(super) fn evict(&mut self, more: usize, bounds: KeptBounds, now: Instant) -> Option<u64> {
+        while let Some(oldest) = self.kept.front() {
+            let is_old = now.duration_since(oldest.at) > bounds.max_age;
+            let is_full =
+                self.kept.len() >= bounds.entries || self.kept_bytes + more > bounds.bytes;
+            if !is_old && !is_full {
+                return Some(oldest.number);
+            }
+            self.kept_bytes -= oldest.bytes;
+            self.kept.pop_front();
+        }
+        None
+    }
+
+    /// Whether the shared log has expired: twice its life, as the store's clock began later.
+    pub(super) fn is_expired(&self, bounds: KeptBounds, now: Instant) -> bool {
+        self.is_written() && now.duration_since(self.changed) > 2 * bounds.max_age
+    }
+
+    /// Whether the shared log must have had more than `entries` before the last call: it lost some.
+    pub(super) fn has_lost(&self, entries: usize) -> bool {
+        entries < self.kept.len()
+    }
+
+    /// Forgets what the shared log had: all events are to be enqueued again, under new numbers.
+    pub(super) fn start_over(&mut self) {
+        self.waiting.clear();
+        self.kept.clear();
+        self.kept_bytes = 0;
+    }
+
+    /// Keeps a waker for the next acknowledgement or failure.
+    pub(super) fn wait(&mut self, waker: &Waker) {
+        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
+            self.wakers.push(waker.clone());
+        }
+    }
+
+    /// The wakers of all readers that wait, to be woken without the lock.
+    pub(super) fn take_wakers(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.wakers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUNDS: KeptBounds = KeptBounds {
+        entries: 3,
+        bytes: 100,
+        max_age: Duration::from_mins(1),
+    };
+
+    fn queue() -> SessionQueue {
+        SessionQueue::new(Ownership { node: 1, epoch: 0 })
+    }
+
+    fn numbers(entries: &[WaitingEntry]) -> Vec<(u64, u64, u64)> {
+        let parts = entries
+            .iter()
+            .map(|entry| (entry.number, entry.first, entry.newest));
+        parts.collect()
+    }
+
+    #[test]
+    fn consecutive_events_share_an_entry_until_it_is_sent() {
+        let mut queue = queue();
+        queue.push(1, 1, 2);
+        queue.push(1, 3, 3);
+        assert_eq!(numbers(&queue.next()), [(1, 1, 3)]);
+        queue.push(1, 4, 4);
+        queue.push(2, 1, 1);
+        queue.push(1, 5, 5);
+        let again = queue.next();
+        assert_eq!(
+            numbers(&again),
+            [(1, 1, 3), (2, 4, 4), (3, 1, 1), (4, 5, 5)]
+        );
+        queue.acknowledge(2, &[(1, 10), (2, 10)], Instant::now());
+        assert!(!queue.has_waiting(1, 4));
+        assert!(queue.has_waiting(1, 5) && queue.has_waiting(2, 1));
+    }
+
+    #[test]
+    fn entries_of_an_epoch_begin_with_its_numbers() {
+        let ownership = Ownership { node: 1, epoch: 3 };
+        let mut queue = SessionQueue::new(ownership);
+        queue.push(1, 1, 1);
+        assert_eq!(queue.next()[0].number, ownership.first_number() + 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn kept_entries_are_bounded_by_number_bytes_and_age() {
+        let mut queue = queue();
+        for number in 1..=3 {
+            queue.keep(number, 20, Instant::now());
+        }
+        assert_eq!(queue.evict(20, BOUNDS, Instant::now()), Some(2), "number");
+        assert_eq!(queue.evict(70, BOUNDS, Instant::now()), Some(3), "bytes");
+        tokio::time::advance(Duration::from_mins(2)).await;
+        assert_eq!(queue.evict(0, BOUNDS, Instant::now()), None, "age");
+        assert_eq!(queue.kept_bytes, 0);
+    }
+
+    #[test]
+    fn waiting_entries_are_bounded_and_losses_counted() {
+        let mut queue = queue();
+        let pushed: Vec<u64> = (0..1_026)
+            .map(|at| queue.push(1, 3 * at + 1, 3 * at + 2))
+            .collect();
+        assert_eq!(pushed.iter().sum::<u64>(), 4);
+        assert_eq!(numbers(&queue.next())[0], (3, 7, 8));
+    }
+}

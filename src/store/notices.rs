@@ -1,0 +1,151 @@
+//! `SharedNotices`: changed lists of upstreams, as one replica learns of them and the others hear.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::pause::RetryPause;
+use super::scripts::{
+    Script, ScriptCall, ScriptRunner, StoreKeys, bytes, elements, integer, run_one,
+};
+use crate::lock::lock;
+use crate::redis_client::{RedisFailure, Value};
+use crate::runtime::lifecycle::TaskSpawner;
+
+static EXCHANGE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("notices_exchange", include_str!("notices/exchange.lua")));
+
+/// How often notices of others are read.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Life of the notices after the last replica has read them.
+const LIFE: Duration = Duration::from_mins(10);
+/// Notices that are kept.
+const KEPT: usize = 1024;
+/// Notices added at once: a pending notice is unique by upstream and kind.
+const ADDED: usize = 256;
+
+/// A changed list: the upstream's name, and `tools`, `prompts` or `resources`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListChange {
+    /// The configured name.
+    pub upstream: String,
+    /// The kind of list.
+    pub what: String,
+}
+
+/// Hears what other replicas learnt.
+pub trait ListChangeReceiver: Send + Sync + std::fmt::Debug {
+    /// Another replica was told of a changed list.
+    fn changed(&self, change: &ListChange);
+
+    /// Notices may have been missed: any list may have changed.
+    fn missed(&self);
+}
+
+/// Exchanges notices with the other replicas.
+#[derive(Debug)]
+pub struct SharedNotices {
+    store: Arc<dyn ScriptRunner>,
+    keys: StoreKeys,
+    /// To be added, each once.
+    pending: Mutex<BTreeSet<ListChange>>,
+    work: Notify,
+}
+
+impl SharedNotices {
+    /// An exchange by a task of `tasks`, which ends when `receiver` is dropped.
+    #[must_use]
+    pub fn start(
+        store: Arc<dyn ScriptRunner>,
+        keys: StoreKeys,
+        receiver: Weak<dyn ListChangeReceiver>,
+        tasks: &TaskSpawner,
+    ) -> Arc<Self> {
+        let notices = Arc::new(Self {
+            store,
+            keys,
+            pending: Mutex::default(),
+            work: Notify::new(),
+        });
+        tasks.spawn_service(Arc::clone(&notices).run(receiver));
+        notices
+    }
+
+    /// Tells the other replicas of a changed list, soon and once however often it changes meanwhile. Never waits.
+    pub fn publish(&self, change: ListChange) {
+        if lock(&self.pending).insert(change) {
+            self.work.notify_one();
+        }
+    }
+
+    async fn run(self: Arc<Self>, receiver: Weak<dyn ListChangeReceiver>) {
+        let mut pause = RetryPause::new();
+        let mut position = String::new();
+        loop {
+            match self.exchange(&position).await {
+                Ok(reply) => {
+                    pause.reset();
+                    let Some(receiver) = receiver.upgrade() else {
+                        return;
+                    };
+                    position = hand_on(&reply, &*receiver).unwrap_or(position);
+                }
+                Err(_) => tokio::time::sleep(pause.next()).await,
+            }
+            if lock(&self.pending).is_empty() {
+                drop(timeout(INTERVAL, self.work.notified()).await);
+            }
+        }
+    }
+
+    async fn exchange(&self, position: &str) -> Result<Value, RedisFailure> {
+        let own: Vec<ListChange> = lock(&self.pending).iter().take(ADDED).cloned().collect();
+        let parts = [
+            position.to_owned(),
+            KEPT.to_string(),
+            LIFE.as_millis().to_string(),
+        ];
+        let texts = own
+            .iter()
+            .map(|change| format!("{}\n{}", change.upstream, change.what));
+        let call = ScriptCall {
+            script: &EXCHANGE,
+            keys: vec![self.keys.notices()],
+            args: parts
+                .into_iter()
+                .chain(texts)
+                .map(String::into_bytes)
+                .collect(),
+        };
+        let reply = run_one(&*self.store, call).await?;
+        // A change between the copy and now is told once more, or was told with the others.
+        let mut pending = lock(&self.pending);
+        for change in &own {
+            pending.remove(change);
+        }
+        Ok(reply)
+    }
+}
+
+/// Hands the notices of a reply on; where to read on.
+fn hand_on(reply: &Value, receiver: &dyn ListChangeReceiver) -> Option<String> {
+    let [position, gone, found] = elements(reply) else {
+        return None;
+    };
+    if integer(gone) == Some(1) {
+        receiver.missed();
+    }
+    for notice in elements(found) {
+        let text = bytes(notice).and_then(|bytes| std::str::from_utf8(bytes).ok());
+        if let Some((upstream, what)) = text.and_then(|text| text.split_once('\n')) {
+            receiver.changed(&ListChange {
+                upstream: upstream.to_owned(),
+                what: what.to_owned(),
+            });
+        }
+    }
+    String::from_utf8(bytes(position)?.to_vec()).ok()
+}

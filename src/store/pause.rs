@@ -1,0 +1,47 @@
+//! `RetryPause`: the wait between attempts to reach the shared store.
+
+use std::time::Duration;
+
+/// The first wait.
+const FIRST: Duration = Duration::from_millis(100);
+/// The longest wait.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Exponential back-off with jitter, so that replicas do not return to the store together.
+#[derive(Debug)]
+pub(super) struct RetryPause(Duration);
+
+impl RetryPause {
+    pub(super) fn new() -> Self {
+        Self(FIRST)
+    }
+
+    /// Begins with the first wait again: an attempt succeeded.
+    pub(super) fn reset(&mut self) {
+        self.0 = FIRST;
+    }
+
+    /// The next wait: half of the present length up to all of it. The length doubles.
+    pub(super) fn next(&mut self) -> Duration {
+        let length = self.0;
+        self.0 = (length * 2).min(LONGEST);
+        length.mul_f64(rand::random_range(0.5..=1.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_their_bound_and_begin_again() {
+        let mut pause = RetryPause::new();
+        for length in [100, 200, 400, 800, 1600, 2000, 2000] {
+            let length = Duration::from_millis(length);
+            let next = pause.next();
+            assert!(next >= length / 2 && next <= length, "{next:?}");
+        }
+        pause.reset();
+        assert!(pause.next() <= FIRST);
+    }
+}

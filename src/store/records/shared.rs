@@ -1,0 +1,318 @@
+//! `SharedRecords`: records in the shared store, each change one script.
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use ::bytes::Bytes;
+
+use super::SessionRecord;
+use super::format::{LongTexts, TextDigest};
+use crate::ownership::Ownership;
+use crate::redis_client::{RedisFailure, Value};
+use crate::seal::{SealPurpose, Sealer};
+use crate::store::events::SessionKey;
+use crate::store::scripts::{Script, ScriptCall, ScriptRunner, StoreKeys, bytes, run_one};
+
+static PUT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_put", include_str!("shared/put.lua")));
+static RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_renew", include_str!("shared/renew.lua")));
+static ADOPT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_adopt", include_str!("shared/adopt.lua")));
+static CLAIM: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_claim", include_str!("shared/claim.lua")));
+static FINISH: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_finish", include_str!("shared/finish.lua")));
+static READ: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_read", include_str!("shared/read.lua")));
+static TEXT: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_text", include_str!("shared/text.lua")));
+
+/// Version of the head.
+const HEAD_VERSION: u8 = 1;
+/// The state of a session that is over.
+const OVER: u8 = 1;
+
+/// Records in the shared store.
+#[derive(Debug)]
+pub struct SharedRecords {
+    pub(super) store: Arc<dyn ScriptRunner>,
+    keys: StoreKeys,
+    sealer: Arc<Sealer>,
+    /// Life of a record after its last renewal.
+    pub(super) life: Duration,
+}
+
+/// What the shared store knows of a session.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RecordState {
+    /// No record: expired, or lost by the store.
+    Absent,
+    /// The session is over.
+    Over,
+    /// A replica owns it.
+    Owned {
+        /// The owner.
+        by: Ownership,
+        /// The highest stream with an event that was shown to a client.
+        highest_stream: u32,
+        /// The record; `None` if it is not written yet, or in a format or by a key that this release does not
+        /// know.
+        record: Option<Box<SessionRecord>>,
+    },
+}
+
+/// Outcome of an adoption.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Adoption {
+    /// The caller owns the session now.
+    Adopted {
+        /// Its ownership.
+        by: Ownership,
+        /// The highest stream with an event that was shown to a client.
+        highest_stream: u32,
+        /// The record, as in [`RecordState::Owned`].
+        record: Option<Box<SessionRecord>>,
+    },
+    /// Something else is the case.
+    Refused(RecordState),
+}
+
+impl SharedRecords {
+    /// Records that live for `life` after their last renewal.
+    #[must_use]
+    pub fn new(
+        store: Arc<dyn ScriptRunner>,
+        keys: StoreKeys,
+        sealer: Arc<Sealer>,
+        life: Duration,
+    ) -> Self {
+        Self {
+            store,
+            keys,
+            sealer,
+            life,
+        }
+    }
+
+    /// What the store knows of a session.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn read(&self, session: SessionKey) -> Result<RecordState, RedisFailure> {
+        let value = self.get(self.keys.record(session)).await?;
+        self.opened(session, value.as_deref()).await
+    }
+
+    /// Adopts a session that `seen` owns, as the replica `node`, in the next epoch.
+    ///
+    /// # Errors
+    /// The store cannot be reached. The session may have been adopted: [`read`](Self::read) says so.
+    ///
+    /// # Cancel safety
+    /// As after an error.
+    pub async fn adopt(
+        &self,
+        session: SessionKey,
+        seen: Ownership,
+        node: u32,
+    ) -> Result<Adoption, RedisFailure> {
+        let Some(epoch) = seen.epoch.checked_add(1) else {
+            return Ok(Adoption::Refused(self.read(session).await?));
+        };
+        let by = Ownership { node, epoch };
+        let args = vec![
+            seen.to_bytes().to_vec(),
+            by.to_bytes().to_vec(),
+            self.life(),
+        ];
+        let reply = run_one(&*self.store, self.call(&ADOPT, session, args)).await?;
+        let state = self.opened(session, bytes(&reply)).await?;
+        Ok(match state {
+            RecordState::Owned {
+                by: owner,
+                highest_stream,
+                record,
+            } if owner == by => Adoption::Adopted {
+                by,
+                highest_stream,
+                record,
+            },
+            state => Adoption::Refused(state),
+        })
+    }
+
+    /// Claims a session that has no id, for `own`; the owner, which may be another replica.
+    ///
+    /// # Errors
+    /// The store cannot be reached. The session may have been claimed: to be repeated.
+    ///
+    /// # Cancel safety
+    /// As after an error.
+    pub async fn claim(
+        &self,
+        session: SessionKey,
+        own: Ownership,
+    ) -> Result<Ownership, RedisFailure> {
+        let args = vec![own.to_bytes().to_vec(), self.life()];
+        let reply = run_one(&*self.store, self.call(&CLAIM, session, args)).await?;
+        let owner = bytes(&reply).and_then(Ownership::split_from);
+        Ok(owner.map_or(own, |(owner, _)| owner))
+    }
+
+    /// The calls that write a record, that of the record last; the digests of its long texts.
+    pub(super) fn put(
+        &self,
+        session: SessionKey,
+        by: Ownership,
+        highest_stream: u32,
+        record: &SessionRecord,
+    ) -> (Vec<ScriptCall>, Vec<TextDigest>) {
+        let (plain, long) = record.encode();
+        let sealed = self
+            .sealer
+            .seal_bytes(SealPurpose::SessionRecord, &session, &plain);
+        let text = |(digest, text): (&TextDigest, &Bytes)| {
+            let (purpose, aad) = (SealPurpose::SessionRecord, &digest[..]);
+            self.text(digest, Some(self.sealer.seal_bytes(purpose, aad, text)))
+        };
+        let mut calls: Vec<ScriptCall> = long.iter().map(text).collect();
+        let args = vec![
+            by.to_bytes().to_vec(),
+            highest_stream.to_string().into(),
+            self.life(),
+            sealed,
+        ];
+        calls.push(self.call(&PUT, session, args));
+        (calls, long.into_keys().collect())
+    }
+
+    /// The calls that lengthen the life of a record and of its long texts, that of the record last.
+    pub(super) fn renew(
+        &self,
+        session: SessionKey,
+        by: Ownership,
+        texts: &[TextDigest],
+    ) -> Vec<ScriptCall> {
+        let mut calls: Vec<ScriptCall> = { texts.iter() }
+            .map(|digest| self.text(digest, None))
+            .collect();
+        let args = vec![by.to_bytes().to_vec(), self.life()];
+        calls.push(self.call(&RENEW, session, args));
+        calls
+    }
+
+    /// The call that says that a session is over, or removes the record of one that a client cannot name.
+    pub(super) fn finish(
+        &self,
+        session: SessionKey,
+        by: Ownership,
+        leaves_record: bool,
+    ) -> ScriptCall {
+        let life = if leaves_record {
+            self.life()
+        } else {
+            b"0".to_vec()
+        };
+        self.call(&FINISH, session, vec![by.to_bytes().to_vec(), life])
+    }
+
+    fn call(&self, script: &'static Script, session: SessionKey, args: Vec<Vec<u8>>) -> ScriptCall {
+        ScriptCall {
+            script,
+            keys: vec![self.keys.record(session)],
+            args,
+        }
+    }
+
+    /// Keeps a text, or lengthens its life: twice that of the records that name the text.
+    fn text(&self, digest: &TextDigest, sealed: Option<Vec<u8>>) -> ScriptCall {
+        let life = (2 * self.life).as_millis().to_string().into();
+        ScriptCall {
+            script: &TEXT,
+            keys: vec![self.keys.text(digest)],
+            args: std::iter::once(life).chain(sealed).collect(),
+        }
+    }
+
+    fn life(&self) -> Vec<u8> {
+        self.life.as_millis().to_string().into()
+    }
+
+    async fn get(&self, key: String) -> Result<Option<Vec<u8>>, RedisFailure> {
+        let call = ScriptCall {
+            script: &READ,
+            keys: vec![key],
+            args: Vec::new(),
+        };
+        match run_one(&*self.store, call).await? {
+            Value::BulkString(value) => Ok(Some(value)),
+            _ => Ok(None),
+        }
+    }
+
+    /// What a stored value says.
+    async fn opened(
+        &self,
+        session: SessionKey,
+        value: Option<&[u8]>,
+    ) -> Result<RecordState, RedisFailure> {
+        let Some(head) = value.and_then(read_head) else {
+            return Ok(RecordState::Absent);
+        };
+        if head.is_over {
+            return Ok(RecordState::Over);
+        }
+        let purpose = SealPurpose::SessionRecord;
+        let plain = self.sealer.open_bytes(purpose, &session, head.body);
+        let record = match plain {
+            Some(plain) => self.record(&plain.into()).await?,
+            None => None,
+        };
+        Ok(RecordState::Owned {
+            by: head.by,
+            highest_stream: head.highest_stream,
+            record: record.map(Box::new),
+        })
+    }
+
+    /// The record behind opened bytes, with its long texts.
+    async fn record(&self, plain: &Bytes) -> Result<Option<SessionRecord>, RedisFailure> {
+        let Some(digests) = SessionRecord::digests_of(plain) else {
+            return Ok(None);
+        };
+        let mut long = LongTexts::new();
+        for digest in digests {
+            let sealed = self.get(self.keys.text(&digest)).await?;
+            let purpose = SealPurpose::SessionRecord;
+            let text = sealed.and_then(|sealed| self.sealer.open_bytes(purpose, &digest, &sealed));
+            long.extend(text.map(|text| (digest, text.into())));
+        }
+        Ok(SessionRecord::decode(plain, &long))
+    }
+}
+
+/// The head of a record, which scripts read and change.
+struct RecordHead<'a> {
+    by: Ownership,
+    highest_stream: u32,
+    is_over: bool,
+    body: &'a [u8],
+}
+
+/// Reads the head. `None` for another version.
+fn read_head(value: &[u8]) -> Option<RecordHead<'_>> {
+    let (version, rest) = value.split_first()?;
+    if *version != HEAD_VERSION {
+        return None;
+    }
+    let (by, rest) = Ownership::split_from(rest)?;
+    let (highest_stream, rest) = rest.split_first_chunk()?;
+    let (state, body) = rest.split_first()?;
+    Some(RecordHead {
+        by,
+        highest_stream: u32::from_be_bytes(*highest_stream),
+        is_over: *state == OVER,
+        body,
+    })
+}

@@ -1,0 +1,181 @@
+//! Leases, who is a member, and what `/status` says.
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::io::AsyncReadExt;
+
+use super::{SECRET, forwards, knows, pair, replica, replica_with, tables};
+use crate::harness::redis;
+use crate::harness::{Gateway, Setup, eventually};
+
+async fn status(gateway: &Gateway) -> Value {
+    let (_, text) = gateway.admin_text("/status").await.unwrap();
+    let status: Value = serde_json::from_str(&text).unwrap();
+    status["cluster"].clone()
+}
+
+fn said(gateway: &Gateway, message: &str) -> Option<Value> {
+    let records = gateway.log_records();
+    records.into_iter().find(|one| one["message"] == message)
+}
+
+#[tokio::test]
+async fn status_lists_the_replicas() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [one, two] = pair(|| replica(&redis)).await;
+    let cluster = status(&one).await;
+    assert_eq!(cluster["redis"], true, "{cluster}");
+    assert!(cluster["lease_ms"].as_u64().unwrap() > 0, "{cluster}");
+    let replicas = cluster["replicas"].as_array().unwrap();
+    assert_eq!(replicas.len(), 2, "{cluster}");
+    assert_eq!(replicas[0]["self"], true);
+    assert_eq!(replicas[0]["node"], cluster["node"]);
+    let other = status(&two).await;
+    assert_eq!(replicas[1]["node"], other["node"]);
+    assert_eq!(replicas[1]["version"], env!("CARGO_PKG_VERSION"));
+    // A stop gives the lease up: nothing runs out.
+    two.stop().await;
+    knows(&one, 1).await;
+    one.stop().await;
+}
+
+#[tokio::test]
+async fn gateway_without_a_cluster_says_nothing_of_one() {
+    let gw = Setup::open().stub("stub", &[]).start().await;
+    assert_eq!(status(&gw).await, Value::Null);
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn replica_with_another_secret_is_no_member() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let one = replica(&redis).start().await;
+    let other = SECRET.replace('0', "9");
+    let setup = Setup::open().toml(&tables(&redis, &other, ""));
+    let two = setup.stub("stub", &[]).start().await;
+    for gateway in [&one, &two] {
+        eventually("the record is refused", async || {
+            let refused = gateway.metric("drawbridge_cluster_records_refused_total", "");
+            (refused.await > 0.5).then_some(())
+        })
+        .await;
+        assert_eq!(
+            status(gateway).await["replicas"].as_array().unwrap().len(),
+            1
+        );
+    }
+    // The sealing keys are the same, so that the handle opens: its owner is not believed to be one.
+    let here = one.anonymous().open("/mcp/stub").await;
+    let ping = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
+    let answer = here.at(two.anonymous()).post(&ping).await;
+    assert_eq!(answer.status(), 503);
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn stranger_gets_no_answer_from_the_internal_listener() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let one = replica(&redis).start().await;
+    let cluster = status(&one).await;
+    let address = cluster["replicas"][0]["address"].as_str().unwrap();
+    let mut plain = tokio::net::TcpStream::connect(address).await.unwrap();
+    let request = b"GET /drawbridge/replica HTTP/1.1\r\nhost: a\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut plain, request)
+        .await
+        .unwrap();
+    let mut answer = Vec::new();
+    drop(plain.read_to_end(&mut answer).await);
+    assert!(!answer.starts_with(b"HTTP"), "{answer:?}");
+    one.stop().await;
+}
+
+#[tokio::test]
+async fn replica_that_does_not_reach_itself_says_so() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let nowhere = format!("advertise = \"127.0.0.1:{}\"", redis::free_port());
+    let setup = Setup::open().toml(&tables(&redis, SECRET, &nowhere));
+    let gw = setup.stub("stub", &[]).start().await;
+    let line = eventually("the line", async || {
+        said(&gw, "replica does not reach itself")
+    })
+    .await;
+    assert!(line.to_string().contains("cluster.advertise"), "{line}");
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn restarted_empty_redis_is_joined_again() {
+    let Some(mut redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [one, two] = pair(|| replica(&redis)).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let there = here.at(two.anonymous());
+    there.text("echo", json!({"text": "a"})).await;
+    redis.kill();
+    eventually("the lease is over", async || {
+        let cluster = status(&two).await;
+        (cluster["lease_ms"] == 0).then_some(())
+    })
+    .await;
+    // What is known is used: calls do not need Redis.
+    assert_eq!(there.text("echo", json!({"text": "b"})).await, "b");
+    redis.start().await;
+    for gateway in [&one, &two] {
+        let line = "replica had lost its lease and has it again";
+        eventually(line, async || said(gateway, line)).await;
+        knows(gateway, 2).await;
+    }
+    assert_eq!(there.text("echo", json!({"text": "c"})).await, "c");
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn replica_starts_while_redis_is_away() {
+    let Some(mut redis) = redis::server(&[]).await else {
+        return;
+    };
+    redis.kill();
+    let gw = replica(&redis).start().await;
+    let session = gw.anonymous().open("/mcp/stub").await;
+    session.text("echo", json!({"text": "a"})).await;
+    redis.start().await;
+    eventually("it has a lease", async || {
+        let cluster = status(&gw).await;
+        (cluster["lease_ms"].as_u64() > Some(0)).then_some(())
+    })
+    .await;
+    session.text("echo", json!({"text": "b"})).await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn stopped_replica_lapses_and_comes_back() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [one, two] = pair(|| replica_with(&redis, "lease = \"2s\"")).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let there = here.at(two.anonymous());
+    one.signal(Signal::STOP);
+    let ping = json!({"jsonrpc": "2.0", "id": 7, "method": "ping"});
+    let answer = there.post(&ping).await;
+    assert!([502, 503].contains(&answer.status()), "{}", answer.status());
+    knows(&two, 1).await;
+    one.signal(Signal::CONT);
+    knows(&two, 2).await;
+    assert_eq!(there.text("echo", json!({"text": "a"})).await, "a");
+    assert!(forwards(&two, "").await > 1.5);
+    one.stop().await;
+    two.stop().await;
+}

@@ -1,0 +1,164 @@
+//! A real Redis, Debian's package: a server of its own for each test, which may stop, restart and be paused.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use drawbridge::config::{RedisConfig, RedisTopology};
+use drawbridge::redis_client::{RedisClient, cmd};
+use drawbridge::runtime::lifecycle::TaskSpawner;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use super::{PATIENCE, eventually};
+
+/// A running server; ended, with its files, when dropped.
+pub(crate) struct RedisServer {
+    pub(crate) port: u16,
+    /// Its configuration file, where it has one.
+    file: Option<PathBuf>,
+    arguments: Vec<String>,
+    running: Option<Running>,
+    dir: TempDir,
+}
+
+struct Running {
+    process: Pid,
+    keeper: JoinHandle<()>,
+}
+
+/// A server without persistence and with these further arguments. `None` where Redis is not installed, except where
+/// `DRAWBRIDGE_PEERS=required` makes that a failure.
+pub(crate) async fn server(arguments: &[&str]) -> Option<RedisServer> {
+    started(None, arguments).await
+}
+
+/// The same as a sentinel, with a configuration file that it may rewrite.
+pub(crate) async fn sentinel(file: &Path) -> Option<RedisServer> {
+    started(Some(file), &["--sentinel"]).await
+}
+
+async fn started(file: Option<&Path>, arguments: &[&str]) -> Option<RedisServer> {
+    let is_there = std::env::var_os("PATH").is_some_and(|path| {
+        std::env::split_paths(&path).any(|dir| dir.join("redis-server").is_file())
+    });
+    if !is_there {
+        let is_required =
+            std::env::var_os("DRAWBRIDGE_PEERS").is_some_and(|value| value == "required");
+        assert!(!is_required, "no Redis; run tests/setup/install.py");
+        eprintln!("SKIPPED: Redis is not installed; run tests/setup/install.py");
+        return None;
+    }
+    let mut server = RedisServer {
+        port: free_port(),
+        file: file.map(Path::to_owned),
+        arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
+        running: None,
+        dir: tempfile::tempdir().unwrap(),
+    };
+    server.start().await;
+    Some(server)
+}
+
+/// A port that nothing listens on now.
+pub(crate) fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+impl RedisServer {
+    /// Starts it, with the data of the last time where it keeps any, and waits until it listens.
+    pub(crate) async fn start(&mut self) {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "redis-server"]);
+        command.args(&self.file);
+        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
+        command.args(["--daemonize", "no", "--dir"]).arg(self.dir());
+        if self.file.is_none() {
+            command.args(["--save", "", "--appendonly", "no"]);
+        }
+        command.args(&self.arguments).stdin(Stdio::null());
+        let log = std::fs::File::create(self.dir().join("log")).unwrap();
+        command.stdout(log).stderr(Stdio::null());
+        // The signal at the parent's death comes when the thread ends that has started it.
+        let (told, hears) = std::sync::mpsc::channel();
+        let keeper = std::thread::spawn(move || {
+            let mut child = command.spawn().unwrap();
+            told.send(child.id()).unwrap();
+            child.wait().unwrap();
+        });
+        let id = i32::try_from(hears.recv().unwrap()).unwrap();
+        self.running = Some(Running {
+            process: Pid::from_raw(id).unwrap(),
+            keeper,
+        });
+        let deadline = Instant::now() + PATIENCE;
+        let address = ("127.0.0.1", self.port);
+        while tokio::net::TcpStream::connect(address).await.is_err() {
+            let log = std::fs::read_to_string(self.dir().join("log"));
+            assert!(Instant::now() < deadline, "{}", log.unwrap_or_default());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Its files.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Sends a signal, such as STOP and CONT.
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(self.running.as_ref().unwrap().process, signal).unwrap();
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&mut self) {
+        if let Some(running) = self.running.take() {
+            kill_process(running.process, Signal::KILL).ok();
+            drop(running.keeper.join());
+        }
+    }
+
+    /// The value of `cluster.redis` for it.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Its configuration as read from [`Self::url`].
+    pub(crate) fn config(&self) -> RedisConfig {
+        RedisConfig {
+            topology: RedisTopology::Single,
+            nodes: vec![("127.0.0.1".to_owned(), self.port)],
+            database: 0,
+            user: None,
+            password: None,
+            tls: false,
+            ca: None,
+            identity: None,
+        }
+    }
+
+    /// A connected handle with keys that begin with `test:`.
+    pub(crate) async fn client(&self) -> RedisClient {
+        connected(&self.config()).await
+    }
+}
+
+/// A connected handle with keys that begin with `test:`.
+pub(crate) async fn connected(config: &RedisConfig) -> RedisClient {
+    let client = RedisClient::start(config, "test", &TaskSpawner::new()).unwrap();
+    eventually("Redis is connected", async || {
+        let answer = client.command::<String>("ping", &cmd("PING")).await;
+        answer.is_ok().then_some(())
+    })
+    .await;
+    client
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,340 @@
+//! Session records: who owns a session, and what an adopter learns of it.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use drawbridge::call::{LogLevel, Principal, UpstreamContinuation};
+use drawbridge::ownership::Ownership;
+use drawbridge::protocol::Revision;
+use drawbridge::redis_client::RedisClient;
+use drawbridge::runtime::lifecycle::TaskSpawner;
+use drawbridge::seal::Sealer;
+use drawbridge::secret::Secret;
+use drawbridge::store::events::SessionKey;
+use drawbridge::store::fenced::FencedSessions;
+use drawbridge::store::records::{
+    Adoption, RecordSource, RecordState, RecordWriter, RecordedCapabilities, SessionRecord,
+    SharedRecords,
+};
+use drawbridge::store::scripts::StoreKeys;
+
+use super::{ask, dump, has, keys_with_life, redis, sealer};
+use crate::harness::{eventually, within};
+
+const SESSION: SessionKey = [9; 16];
+const RECORD: &str = "test:{09090909090909090909090909090909}:record";
+const LIFE: Duration = Duration::from_mins(10);
+
+fn owner(node: u32, epoch: u16) -> Ownership {
+    Ownership { node, epoch }
+}
+
+fn record() -> SessionRecord {
+    let principal = Principal::new("https://issuer", "MARKED-alice", "client", Vec::new(), None);
+    SessionRecord {
+        binding: principal.binding(),
+        owner: principal.owner(),
+        tag: 7,
+        opened: Duration::from_secs(1_790_000_000),
+        used: Duration::from_secs(1_790_000_001),
+        is_initialized: true,
+        endpoint: "mcp".to_owned(),
+        revision: Revision::V2025_11_25,
+        level: Some(LogLevel::Info),
+        capabilities: RecordedCapabilities {
+            own: Bytes::from_static(br#"{"roots":{}}"#),
+            beyond: None,
+            with_context: false,
+        },
+        client_info: Bytes::from_static(br#"{"name":"MARKED","version":"1"}"#),
+        subscriptions: vec!["files/file:///MARKED".to_owned()],
+        upstreams: vec![UpstreamContinuation {
+            upstream: "files".to_owned(),
+            revision: Revision::V2025_06_18,
+            id: Secret::new("MARKED-upstream-session"),
+        }],
+    }
+}
+
+/// A session of this replica.
+#[derive(Debug)]
+struct Source {
+    by: Ownership,
+    /// `None` once the session is gone.
+    record: Mutex<Option<SessionRecord>>,
+}
+
+impl Source {
+    fn of(by: Ownership, record: SessionRecord) -> Arc<Self> {
+        let record = Mutex::new(Some(record));
+        Arc::new(Self { by, record })
+    }
+}
+
+impl RecordSource for Source {
+    fn ownership(&self) -> Ownership {
+        self.by
+    }
+
+    fn highest_stream(&self) -> u32 {
+        3
+    }
+
+    fn record(&self) -> Option<SessionRecord> {
+        self.record.lock().unwrap().clone()
+    }
+}
+
+struct Replica {
+    records: Arc<SharedRecords>,
+    writer: Arc<RecordWriter>,
+    fenced: Arc<FencedSessions>,
+}
+
+fn replica(client: &RedisClient, sealer: &Arc<Sealer>, life: Duration) -> Replica {
+    let keys = StoreKeys::new("test");
+    let store = Arc::new(client.clone());
+    let records = Arc::new(SharedRecords::new(store, keys, Arc::clone(sealer), life));
+    let fenced = Arc::new(FencedSessions::default());
+    let tasks = TaskSpawner::new();
+    Replica {
+        writer: RecordWriter::start(Arc::clone(&records), Arc::clone(&fenced), &tasks),
+        records,
+        fenced,
+    }
+}
+
+impl Replica {
+    fn track(&self, source: &Arc<Source>) {
+        self.writer.track(SESSION, Arc::clone(source) as _);
+    }
+
+    /// Waits until the store has this record.
+    async fn has_record(&self, expected: &SessionRecord) {
+        eventually("the record is written", async || {
+            let state = self.records.read(SESSION).await.ok()?;
+            matches!(&state, RecordState::Owned { record: Some(record), .. } if **record == *expected)
+                .then_some(())
+        })
+        .await;
+    }
+
+    async fn is(&self, expected: &RecordState) {
+        eventually("the record says so", async || {
+            let state = self.records.read(SESSION).await.ok()?;
+            (state == *expected).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn record_is_written_and_adopted_once() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let one = replica(&client, &sealer, LIFE);
+    let source = Source::of(owner(1, 0), record());
+    one.track(&source);
+    one.has_record(&record()).await;
+    let (two, three) = (
+        replica(&client, &sealer, LIFE),
+        replica(&client, &sealer, LIFE),
+    );
+    let both = tokio::join!(
+        two.records.adopt(SESSION, owner(1, 0), 2),
+        three.records.adopt(SESSION, owner(1, 0), 3),
+    );
+    let outcomes = [both.0.unwrap(), both.1.unwrap()];
+    let adopted: Vec<Ownership> = outcomes
+        .iter()
+        .filter_map(|outcome| match outcome {
+            Adoption::Adopted {
+                by,
+                highest_stream: 3,
+                record: Some(found),
+            } if **found == record() => Some(*by),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(adopted.len(), 1, "{outcomes:?}");
+    assert_eq!(adopted[0].epoch, 1);
+    assert!(outcomes.iter().any(|outcome| matches!(
+        outcome,
+        Adoption::Refused(RecordState::Owned { by, .. }) if *by == adopted[0]
+    )));
+    // The former owner is told, and changes nothing.
+    source.record.lock().unwrap().as_mut().unwrap().level = None;
+    one.writer.change(SESSION);
+    assert_eq!(
+        within("the session is fenced", one.fenced.next()).await,
+        SESSION
+    );
+    one.writer.end(SESSION, owner(1, 0), true);
+    two.has_record(&record()).await;
+    keys_with_life(&client).await;
+}
+
+#[tokio::test]
+async fn changed_record_replaces_the_former_one() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let one = replica(&client, &sealer(), LIFE);
+    let source = Source::of(owner(1, 0), record());
+    one.track(&source);
+    one.has_record(&record()).await;
+    let mut changed = record();
+    changed.subscriptions.push("files/file:///b".to_owned());
+    *source.record.lock().unwrap() = Some(changed.clone());
+    one.writer.change(SESSION);
+    one.has_record(&changed).await;
+}
+
+#[tokio::test]
+async fn ended_session_stays_ended() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let one = replica(&client, &sealer, LIFE);
+    assert_eq!(
+        one.records.read(SESSION).await.unwrap(),
+        RecordState::Absent
+    );
+    let source = Source::of(owner(1, 0), record());
+    one.track(&source);
+    one.has_record(&record()).await;
+    one.writer.end(SESSION, owner(1, 0), true);
+    one.is(&RecordState::Over).await;
+    let adoption = one.records.adopt(SESSION, owner(1, 0), 2).await.unwrap();
+    assert_eq!(adoption, Adoption::Refused(RecordState::Over));
+    let two = replica(&client, &sealer, LIFE);
+    two.track(&source);
+    assert_eq!(
+        within("the session is fenced", two.fenced.next()).await,
+        SESSION
+    );
+    assert_eq!(two.records.read(SESSION).await.unwrap(), RecordState::Over);
+    keys_with_life(&client).await;
+}
+
+#[tokio::test]
+async fn one_replica_gets_a_claimed_session() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let (one, two) = (
+        replica(&client, &sealer, LIFE),
+        replica(&client, &sealer, LIFE),
+    );
+    let both = tokio::join!(
+        one.records.claim(SESSION, owner(1, 0)),
+        two.records.claim(SESSION, owner(2, 0)),
+    );
+    let (first, second) = (both.0.unwrap(), both.1.unwrap());
+    assert_eq!(first, second);
+    one.is(&RecordState::Owned {
+        by: first,
+        highest_stream: 0,
+        record: None,
+    })
+    .await;
+    // What no client can name leaves nothing: the next request may begin anywhere.
+    let (winner, other) = if first.node == 1 {
+        (&one, 2)
+    } else {
+        (&two, 1)
+    };
+    winner.track(&Source::of(first, record()));
+    winner.writer.end(SESSION, first, false);
+    winner.is(&RecordState::Absent).await;
+    let next = one.records.claim(SESSION, owner(other, 0)).await.unwrap();
+    assert_eq!(next, owner(other, 0));
+}
+
+#[tokio::test]
+async fn record_is_renewed_while_its_session_lives() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let one = replica(&client, &sealer(), Duration::from_secs(2));
+    let mut long = record();
+    long.client_info = vec![b'i'; 5000].into();
+    let source = Source::of(owner(1, 0), long.clone());
+    one.track(&source);
+    one.has_record(&long).await;
+    ask::<()>(&client, &["PEXPIRE", RECORD, "60000"]).await;
+    eventually("the record is renewed", async || {
+        let life: i64 = ask(&client, &["PTTL", RECORD]).await;
+        (life > 0 && life <= 2000).then_some(())
+    })
+    .await;
+    // The owner writes what Redis has lost.
+    ask::<()>(&client, &["FLUSHALL"]).await;
+    one.has_record(&long).await;
+    assert_eq!(keys_with_life(&client).await.len(), 2);
+    // No record, no renewal.
+    *source.record.lock().unwrap() = None;
+    one.is(&RecordState::Absent).await;
+}
+
+#[tokio::test]
+async fn long_client_info_is_kept_once() {
+    let Some((server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let one = replica(&client, &sealer, LIFE);
+    let mut long = record();
+    long.client_info = "MARKED ".repeat(1000).into();
+    let sources: Vec<Arc<Source>> = (1..=20)
+        .map(|_| Source::of(owner(1, 0), long.clone()))
+        .collect();
+    for (session, source) in (0..).zip(&sources) {
+        one.writer.track([session; 16], Arc::clone(source) as _);
+    }
+    one.has_record(&long).await;
+    eventually("all records are written", async || {
+        let keys: Vec<String> = ask(&client, &["KEYS", "*:record"]).await;
+        (keys.len() == 20).then_some(())
+    })
+    .await;
+    assert_eq!(keys_with_life(&client).await.len(), 21);
+    let bytes: usize = ask(&client, &["MEMORY", "USAGE", RECORD]).await;
+    assert!(bytes < 2048, "{bytes}");
+    let dump = dump(&server, &client).await;
+    assert!(has(&dump, ":record") && !has(&dump, "MARKED"));
+    let stranger = replica(&client, &super::sealer(), LIFE);
+    let unread = RecordState::Owned {
+        by: owner(1, 0),
+        highest_stream: 3,
+        record: None,
+    };
+    assert_eq!(stranger.records.read(SESSION).await.unwrap(), unread);
+}
+
+#[tokio::test]
+async fn records_of_an_outage_are_written_afterwards() {
+    let Some((mut server, client)) = redis().await else {
+        return;
+    };
+    let one = replica(&client, &sealer(), LIFE);
+    let source = Source::of(owner(1, 0), record());
+    one.track(&source);
+    one.has_record(&record()).await;
+    server.kill();
+    let mut changed = record();
+    changed.level = None;
+    *source.record.lock().unwrap() = Some(changed.clone());
+    one.writer.change(SESSION);
+    server.start().await;
+    one.has_record(&changed).await;
+    // Empty once more, with the same server.
+    ask::<()>(&client, &["FLUSHALL"]).await;
+    one.writer.write_again(Duration::ZERO).await;
+    one.has_record(&changed).await;
+}
