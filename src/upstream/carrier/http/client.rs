@@ -19,12 +19,13 @@ use super::exchange_error::ExchangeError;
 use super::login::UpstreamLogin;
 use super::targets::{RedirectVerdict, RequestTargets, SentRoute};
 use super::ways::{ClientChoice, ClientGrant};
-use crate::call::OwnerKey;
+use crate::call::{CallerAccess, OwnerKey};
 use crate::config::HttpCarrier;
 use crate::grants::{Challenge, HeldToken, Renewal};
 use crate::protocol::headers::MCP_SESSION_ID;
 use crate::upstream::account::Account;
-use crate::upstream::credentials::{Credential, Credentials, FixedHeaders};
+use crate::upstream::credentials::{Credential, Credentials, FixedHeaders, Requester};
+use crate::upstream::link_caller::LinkCaller;
 
 /// Headers that are put to a request besides those of its message and the configured ones, at most.
 const MADE_HERE: usize = 3;
@@ -39,6 +40,8 @@ pub struct HttpClient {
     credentials: Arc<dyn Credentials>,
     /// The account whose credential the requests carry.
     account: Account,
+    /// The caller of requests that belong to no call.
+    caller: Option<Arc<LinkCaller>>,
     /// `Host` of requests in origin form.
     host: HeaderValue,
     login: Arc<UpstreamLogin>,
@@ -58,6 +61,7 @@ struct PreparedRequest<'a> {
     carry: ClientGrant<'a>,
     request: Request<Full<Bytes>>,
     sent: SentRoute,
+    requester: Requester,
     /// The token that the request carries.
     held: Option<Arc<HeldToken>>,
     /// A credential that has to be waited for.
@@ -87,7 +91,11 @@ pub enum ClientError {
 /// Headers of one message, besides the fixed headers. A `Vec`, as the list is moved at each of many steps and a
 /// `HeaderMap` is larger.
 #[derive(Debug, Default, Clone)]
-pub struct MessageHeaders(Vec<(HeaderName, HeaderValue)>);
+pub struct MessageHeaders {
+    all: Vec<(HeaderName, HeaderValue)>,
+    /// The caller that makes the call of the message, where callers' tokens are exchanged.
+    caller: Option<Arc<CallerAccess>>,
+}
 
 impl MessageHeaders {
     /// Headers of most messages, at most.
@@ -97,10 +105,10 @@ impl MessageHeaders {
     #[must_use]
     pub fn with(mut self, name: HeaderName, value: Option<HeaderValue>) -> Self {
         if let Some(value) = value {
-            if self.0.is_empty() {
-                self.0.reserve(Self::USUAL);
+            if self.all.is_empty() {
+                self.all.reserve(Self::USUAL);
             }
-            self.0.push((name, value));
+            self.all.push((name, value));
         }
         self
     }
@@ -108,8 +116,17 @@ impl MessageHeaders {
     /// These headers and `more`.
     #[must_use]
     pub fn and(mut self, more: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> Self {
-        self.0.extend(more);
+        self.all.extend(more);
         self
+    }
+
+    /// These headers, of a message that belongs to a call of `caller`.
+    #[must_use]
+    pub fn called_by(self, caller: Option<&Arc<CallerAccess>>) -> Self {
+        Self {
+            caller: caller.cloned(),
+            ..self
+        }
     }
 }
 
@@ -127,6 +144,7 @@ impl HttpClient {
             targets: Arc::new(targets),
             credentials: Arc::new(FixedHeaders::new(&carrier.headers)?),
             account: Account::Common,
+            caller: None,
             login: Arc::new(UpstreamLogin::new(carrier, false)),
         })
     }
@@ -157,12 +175,51 @@ impl HttpClient {
         self.credentials.account_of(owner)
     }
 
-    /// This client, for the requests of `owner`.
+    /// This client, for the requests of `owner`; `caller` has the tokens that can be exchanged for those of requests that
+    /// belong to no call.
     #[must_use]
-    pub fn on_behalf_of(&self, owner: OwnerKey) -> Self {
+    pub fn on_behalf_of(&self, owner: OwnerKey, caller: Option<&Arc<CallerAccess>>) -> Self {
         Self {
             account: self.account_of(owner),
+            caller: caller.map(|caller| LinkCaller::new(Arc::clone(caller))),
             ..self.clone()
+        }
+    }
+
+    /// The caller of requests that belong to no call, where callers' tokens are exchanged.
+    pub(in crate::upstream) fn caller(&self) -> Option<&Arc<LinkCaller>> {
+        self.caller.as_ref()
+    }
+
+    /// Resolves once requests that belong to no call can have a credential.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(in crate::upstream) async fn caller_ready(&self) {
+        if let Some(caller) = &self.caller {
+            caller.ready().await;
+        }
+    }
+
+    /// Resolves when a stream that belongs to no call has to end, as its caller's token has ended.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(in crate::upstream) async fn caller_ended(&self) {
+        match &self.caller {
+            Some(caller) => caller.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// On whose behalf a request goes that belongs to a call of `caller`, or to none. A call that goes on after the end of
+    /// its caller's token, such as one that follows a task, uses what a later call has brought.
+    fn requester(&self, caller: Option<Arc<CallerAccess>>) -> Requester {
+        let caller = caller.filter(|caller| self.caller.is_none() || caller.token().is_some());
+        let link = self.caller.as_ref();
+        Requester {
+            account: self.account,
+            caller: link.map(|link| caller.unwrap_or_else(|| link.current())),
         }
     }
 
@@ -326,14 +383,19 @@ impl HttpClient {
         let sent = SentRoute { moved, is_post };
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        let headers = request.headers_mut();
-        let credential = self.credentials.for_request(self.account);
+        let requester = self.requester(own.caller);
+        let credential = if *request.method() == Method::OPTIONS {
+            self.credentials.for_check(&requester)
+        } else {
+            self.credentials.for_request(&requester)
+        };
         let at_hand = match &credential {
             Credential::Ready(headers) => headers.len(),
             Credential::Held(token) => token.headers().len(),
             Credential::Awaited(_) => 0,
         };
-        headers.reserve(own.0.len() + MADE_HERE + at_hand);
+        let headers = request.headers_mut();
+        headers.reserve(own.all.len() + MADE_HERE + at_hand);
         let uri = match &carry {
             ClientGrant::Pool(_) => {
                 // Set by hyper's client, but not below it.
@@ -342,7 +404,7 @@ impl HttpClient {
             }
             ClientGrant::Shared(_) => &target.absolute,
         };
-        for (name, value) in own.0 {
+        for (name, value) in own.all {
             headers.append(name, value);
         }
         *request.uri_mut() = uri.clone();
@@ -361,6 +423,7 @@ impl HttpClient {
             carry,
             request,
             sent,
+            requester,
             held,
             awaited,
         }
@@ -381,7 +444,9 @@ impl HttpClient {
         let answer = answer?;
         self.login.note(answer.status(), answer.headers());
         match used {
-            Some(used) if is_refusal(answer.status()) => Box::pin(self.renewed(used, answer)).await,
+            Some(used) if is_refusal(answer.status()) => {
+                Box::pin(self.renewed(&prepared.requester, used, answer)).await
+            }
             _ => Ok(answer),
         }
     }
@@ -391,7 +456,7 @@ impl HttpClient {
         &self,
         prepared: PreparedRequest<'_>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
-        let sent = prepared.sent;
+        let (sent, requester) = (prepared.sent, prepared.requester);
         // Each part is moved and none borrowed, so that the future has no room for the request twice.
         let (answer, used) = match prepared.awaited {
             None => (prepared.carry.send(prepared.request).await, prepared.held),
@@ -406,7 +471,7 @@ impl HttpClient {
         if let Some(used) = used
             && is_refusal(answer.status())
         {
-            return Box::pin(self.renewed(used, answer)).await;
+            return Box::pin(self.renewed(&requester, used, answer)).await;
         }
         match self.targets.judge(sent, answer.status(), answer.headers()) {
             RedirectVerdict::Stands => Ok(answer),
@@ -417,14 +482,13 @@ impl HttpClient {
     /// The answer, which refuses the token `used`; an error to make the request again if there is another one by now.
     async fn renewed(
         &self,
+        requester: &Requester,
         used: Arc<HeldToken>,
         answer: Response<UpstreamBody>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let status = answer.status();
         let challenge = Challenge::of(answer.headers());
-        let renewal = self
-            .credentials
-            .refused(self.account, used, status, challenge);
+        let renewal = self.credentials.refused(requester, used, status, challenge);
         match renewal.await? {
             Renewal::Renewed => Err(ExchangeError::renewed(status)),
             Renewal::Stands => Ok(answer),
