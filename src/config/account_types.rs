@@ -36,13 +36,16 @@ pub enum AccountKind {
     ClientCredentials,
     /// The caller's token, exchanged for one of the upstream. Spec: RFC 8693.
     TokenExchange,
+    /// An assertion of the caller's identity provider, for a token of the upstream's server. Spec: MCP,
+    /// enterprise-managed authorization.
+    IdJag,
 }
 
 impl AccountKind {
     /// Whether each caller has an account of its own.
     #[must_use]
     pub fn is_of_callers(self) -> bool {
-        matches!(self, Self::TokenExchange)
+        matches!(self, Self::TokenExchange | Self::IdJag)
     }
 
     /// The word for it, as in the file.
@@ -51,6 +54,7 @@ impl AccountKind {
         match self {
             Self::ClientCredentials => "client_credentials",
             Self::TokenExchange => "token_exchange",
+            Self::IdJag => "id_jag",
         }
     }
 }

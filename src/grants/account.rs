@@ -15,8 +15,10 @@ use super::documents::{ClientsError, DocumentClients, MAX_SHOWN};
 use super::exchange::{self, ExchangeRequest};
 use super::extension_grant::RequestingClient;
 use super::failure::TokenFailure;
+use super::identity_assertion::AssertedRequest;
 use super::token_endpoint::{self, IssuedToken, TokenRequest};
-use crate::call::{CallerAccess, CallerToken};
+use super::token_subject::{TokenSubject, Wanted};
+use crate::call::{CallerAccess, OwnerKey};
 use crate::cause::{ErrorCause, LastCause};
 use crate::config::{AccountConfig, AccountKind};
 use crate::lock::lock;
@@ -43,6 +45,9 @@ pub enum AccountSetupError {
     /// There is no HTTP client for it.
     #[error(transparent)]
     Clients(#[from] ClientsError),
+    /// Nobody's identity can be asserted.
+    #[error("there is no login at an identity provider")]
+    NoLogin,
 }
 
 /// The account, or the accounts, of one upstream.
@@ -73,15 +78,6 @@ struct KnownServer {
     found: Mutex<Option<(Arc<Discovered>, Instant)>>,
     /// Callers whose tokens are exchanged wait for the same search.
     search: SharedFailure<TokenFailure>,
-}
-
-/// What is asked for.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
-    /// Scopes beyond those that are asked for anyway.
-    pub(super) further: &'a [String],
-    /// The caller, and the token of it to exchange.
-    pub(super) subject: Option<(&'a CallerAccess, &'a CallerToken)>,
 }
 
 /// A token, and the scopes that were asked for.
@@ -161,61 +157,83 @@ impl UpstreamAccount {
         );
         match &outcome {
             Ok(obtained) => self.succeeded(obtained),
-            Err(failure) => self.failed(failure, wanted.subject.map(|(caller, _)| caller)),
+            Err(failure) => self.failed(failure, wanted.subject.owner()),
         }
         outcome
     }
 
     async fn ask(&self, wanted: Wanted<'_>) -> Result<Obtained, TokenFailure> {
-        let caller = wanted.subject.map(|(caller, _)| caller);
-        let found = self.discovered(caller).await?;
+        let found = self.discovered(wanted.subject.caller()).await?;
         let mut scopes = found.scopes.clone();
         for scope in wanted.further {
             if !scopes.contains(scope) {
                 scopes.push(scope.clone());
             }
         }
-        let trusted = self.trusted_issuer(caller);
-        let issued = if let Some((_, token)) = wanted.subject {
-            let client = RequestingClient {
-                server: &found.server,
-                client_id: &self.config.client_id,
-                proof: &self.proof,
-                trusted: trusted.as_ref(),
-            };
-            let request = ExchangeRequest {
-                subject: &token.secret,
-                resource: &found.resource,
-                audience: self.config.audience.as_deref(),
-                scopes: &scopes,
-            };
-            exchange::request(&self.clients, &client, &request).await
-        } else {
-            let request = TokenRequest {
-                server: &found.server,
-                client_id: &self.config.client_id,
-                proof: &self.proof,
-                scopes: &scopes,
-                resource: &found.resource,
-            };
-            token_endpoint::request(&self.clients, &request, trusted.as_ref()).await
-        };
-        match issued {
+        let is_gateway = matches!(wanted.subject, TokenSubject::Gateway);
+        match self.request(wanted.subject, &found, &scopes).await {
             Ok(issued) => {
-                if caller.is_some() {
+                if !is_gateway {
                     self.note_audience(&issued, &found);
                 }
                 Ok(Obtained { issued, scopes })
             }
-            Err(error) => {
-                let failure = error.into_failure(&found.server.token_endpoint);
+            Err(failure) => {
                 // The discovery may be out of date, but a refusal of one caller's token is no sign of that.
-                if caller.is_none() || !failure.is_of_caller() {
+                if is_gateway || !failure.is_of_caller() {
                     self.forget();
                 }
                 Err(failure)
             }
         }
+    }
+
+    /// Makes the token request.
+    async fn request(
+        &self,
+        subject: TokenSubject<'_>,
+        found: &Discovered,
+        scopes: &[String],
+    ) -> Result<IssuedToken, TokenFailure> {
+        let (clients, server) = (&self.clients, &found.server);
+        let trusted = self.trusted_issuer(subject.caller());
+        let client = RequestingClient {
+            server,
+            client_id: &self.config.client_id,
+            proof: &self.proof,
+            trusted: trusted.as_ref(),
+        };
+        let issued = match subject {
+            TokenSubject::Gateway => {
+                let request = TokenRequest {
+                    server,
+                    client_id: &self.config.client_id,
+                    proof: &self.proof,
+                    scopes,
+                    resource: &found.resource,
+                };
+                token_endpoint::request(clients, &request, trusted.as_ref()).await
+            }
+            TokenSubject::Caller(_, token) => {
+                let request = ExchangeRequest {
+                    subject: &token.secret,
+                    resource: &found.resource,
+                    audience: self.config.audience.as_deref(),
+                    scopes,
+                };
+                exchange::request(clients, &client, &request).await
+            }
+            TokenSubject::Person(provider, owner) => {
+                let request = AssertedRequest {
+                    client,
+                    upstream: &self.url,
+                    found,
+                    scopes,
+                };
+                return provider.token(clients, owner, &request).await;
+            }
+        };
+        issued.map_err(|error| error.into_failure(&server.token_endpoint))
     }
 
     /// The issuer whose origin the operator trusts: `issuer` of the account, else the caller's, which `[auth]` names.
@@ -344,12 +362,12 @@ impl UpstreamAccount {
         }
     }
 
-    fn failed(&self, failure: &TokenFailure, caller: Option<&CallerAccess>) {
+    fn failed(&self, failure: &TokenFailure, owner: Option<OwnerKey>) {
         let remedy = failure.remedy();
         self.cause.set(failure, Some(remedy.to_owned().into()));
         if let Some(muted) = self.lines.admit(failure.outcome) {
             let error: &(dyn std::error::Error + 'static) = failure;
-            let principal = caller.map(|caller| tracing::field::display(caller.owner()));
+            let principal = owner.map(tracing::field::display);
             tracing::warn!(
                 upstream = %self.upstream, kind = self.config.kind.as_str(), principal, error, remedy, muted,
                 "the account of an upstream cannot be used"

@@ -106,6 +106,33 @@ impl TokenFailure {
         )
     }
 
+    /// The same of a request to the identity provider, whose client is that of the login.
+    pub(super) fn at_provider(mut self) -> Self {
+        self.public = match self.public {
+            NO_ANSWER => "the identity provider does not answer",
+            NO_PLACE => "the gateway does not know where its identity provider gives assertions",
+            _ => "the identity provider gives the gateway no assertion for it",
+        };
+        self.remedy = match self.outcome {
+            "invalid_grant" | "invalid_token" => {
+                "none if the login has ended: it has to be made again. Else look into the log of the identity provider"
+                    .into()
+            }
+            "invalid_target" => {
+                "let the identity provider know the authorization server of the upstream, and its `resource`".into()
+            }
+            "invalid_client" => "correct the client of the login at the identity provider, and its proof".into(),
+            "unauthorized_client" | "unsupported_grant_type" | "access_denied" | "token_type" => {
+                "let the identity provider give the client of the login identity assertions (ID-JAG) for the \
+                 authorization server of the upstream"
+                    .into()
+            }
+            _ => Cow::Owned(format!("at the identity provider: {}", self.remedy)),
+        };
+        self.is_of_upstream = false;
+        self
+    }
+
     /// The connection carries the token of the same caller with other scopes.
     #[must_use]
     pub fn other_scopes() -> Self {

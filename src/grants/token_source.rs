@@ -11,12 +11,14 @@ use http::StatusCode;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::account::{Obtained, UpstreamAccount, Wanted};
+use super::account::{Obtained, UpstreamAccount};
 use super::challenge::Challenge;
 use super::failure::TokenFailure;
 use super::held_token::HeldToken;
+use super::identity_assertion::IdentityProvider;
 use super::source_state::{Outcome, Running, SourceState, pause};
-use crate::call::{CallerAccess, CallerToken};
+use super::token_subject::{TokenSubject, Wanted};
+use crate::call::{CallerAccess, CallerToken, OwnerKey};
 use crate::lock::lock;
 
 /// What the answer to a request means for its token.
@@ -32,10 +34,20 @@ pub enum Renewal {
 #[derive(Debug)]
 pub struct TokenSource {
     account: Arc<UpstreamAccount>,
-    /// The caller whose tokens are exchanged; none for an account of the gateway itself.
-    caller: Option<Arc<CallerAccess>>,
+    owner: SourceOwner,
     held: RwLock<Option<Arc<HeldToken>>>,
     state: Mutex<SourceState>,
+}
+
+/// Whose tokens a source has.
+#[derive(Debug)]
+enum SourceOwner {
+    /// The gateway's own.
+    Gateway,
+    /// A caller's, whose tokens are exchanged.
+    Caller(Arc<CallerAccess>),
+    /// A person's, whose identity provider asserts who that is.
+    Person(Arc<IdentityProvider>, OwnerKey),
 }
 
 /// What is to be done about a refused token.
@@ -53,19 +65,29 @@ impl TokenSource {
     /// A source that has asked for nothing yet.
     #[must_use]
     pub fn new(account: Arc<UpstreamAccount>) -> Arc<Self> {
-        Self::of(account, None)
+        Self::of(account, SourceOwner::Gateway)
     }
 
     /// A source that exchanges the tokens of `caller`, and has asked for nothing yet.
     #[must_use]
     pub fn of_caller(account: Arc<UpstreamAccount>, caller: Arc<CallerAccess>) -> Arc<Self> {
-        Self::of(account, Some(caller))
+        Self::of(account, SourceOwner::Caller(caller))
     }
 
-    fn of(account: Arc<UpstreamAccount>, caller: Option<Arc<CallerAccess>>) -> Arc<Self> {
+    /// A source of tokens of `person`, whose identity `provider` asserts. It has asked for nothing yet.
+    #[must_use]
+    pub fn of_person(
+        account: Arc<UpstreamAccount>,
+        provider: Arc<IdentityProvider>,
+        person: OwnerKey,
+    ) -> Arc<Self> {
+        Self::of(account, SourceOwner::Person(provider, person))
+    }
+
+    fn of(account: Arc<UpstreamAccount>, owner: SourceOwner) -> Arc<Self> {
         Arc::new(Self {
             account,
-            caller,
+            owner,
             held: RwLock::default(),
             state: Mutex::default(),
         })
@@ -141,7 +163,10 @@ impl TokenSource {
 
     /// The number of the caller's newest token.
     fn subject_number(&self) -> Option<u64> {
-        Some(self.caller.as_ref()?.token()?.number)
+        match &self.owner {
+            SourceOwner::Caller(caller) => Some(caller.token()?.number),
+            SourceOwner::Gateway | SourceOwner::Person(..) => None,
+        }
     }
 
     /// The token that is held, if it has not ended.
@@ -198,9 +223,9 @@ impl TokenSource {
         }
         state.forced = Some(Instant::now());
         // The upstream may have another authorization server by now.
-        match &self.caller {
-            None => self.account.forget(),
-            Some(_) => self.account.forget_old(),
+        match &self.owner {
+            SourceOwner::Gateway => self.account.forget(),
+            SourceOwner::Caller(_) | SourceOwner::Person(..) => self.account.forget_old(),
         }
         Ok(Replacement::Wait(self.start(&mut state)))
     }
@@ -269,19 +294,23 @@ impl TokenSource {
 
     /// Asks for a token, and keeps it or why there is none.
     async fn ask(&self) -> Outcome {
-        let subject = match &self.caller {
-            None => None,
-            Some(caller) => {
+        let token = match &self.owner {
+            SourceOwner::Gateway | SourceOwner::Person(..) => None,
+            SourceOwner::Caller(caller) => {
                 let Some(token) = caller.token() else {
                     lock(&self.state).running = None;
                     return Err(TokenFailure::caller_token_ended());
                 };
-                Some((&**caller, token))
+                Some(token)
             }
         };
-        let subject = subject.as_ref().map(|(caller, token)| (*caller, &**token));
+        let subject = match (&self.owner, &token) {
+            (SourceOwner::Caller(caller), Some(token)) => TokenSubject::Caller(caller, token),
+            (SourceOwner::Person(provider, person), _) => TokenSubject::Person(provider, *person),
+            (SourceOwner::Gateway | SourceOwner::Caller(_), _) => TokenSubject::Gateway,
+        };
         let outcome = self.obtain(subject).await;
-        let subject = subject.map(|(_, token)| token.number);
+        let subject = token.map(|token| token.number);
         let mut state = lock(&self.state);
         state.running = None;
         match &outcome {
@@ -301,7 +330,7 @@ impl TokenSource {
         outcome
     }
 
-    async fn obtain(&self, subject: Option<(&CallerAccess, &CallerToken)>) -> Outcome {
+    async fn obtain(&self, subject: TokenSubject<'_>) -> Outcome {
         loop {
             let (further, adding) = {
                 let state = lock(&self.state);
@@ -315,7 +344,7 @@ impl TokenSource {
             match self.account.obtain(wanted).await {
                 Ok(obtained) => {
                     lock(&self.state).granted(&adding);
-                    return self.made(obtained, subject.map(|(_, token)| token));
+                    return self.made(obtained, subject.token());
                 }
                 // Without the scopes that the server does not know or grant.
                 Err(failure) if failure.outcome == "invalid_scope" && !all.is_empty() => {

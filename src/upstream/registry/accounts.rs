@@ -65,6 +65,7 @@ impl AccountFactory {
                 let source = TokenSource::new(Arc::clone(&account));
                 Arc::new(CommonTokens::new(source))
             }
+            AccountKind::IdJag => return Err(failed(AccountSetupError::NoLogin)),
             AccountKind::TokenExchange => Arc::new(ExchangedTokens::new(Arc::clone(&account))),
         };
         Ok(Some((account, credentials)))
