@@ -4,8 +4,10 @@
 //! the other: what a call may do toward its client stands in [`DownstreamLink`], one logical
 //! connection to a server in [`UpstreamLink`].
 
+mod caller_access;
 mod capabilities;
 mod declared;
+mod keys;
 mod notice;
 mod null_intake;
 mod principal;
@@ -21,11 +23,13 @@ use futures_util::future::BoxFuture;
 use http::{HeaderName, HeaderValue};
 use tokio_util::sync::CancellationToken;
 
+pub use caller_access::{CallerAccess, CallerToken};
 pub use capabilities::{Capabilities, ClientCapabilities, MAX_DECLARED};
 pub use declared::{ServerDeclaration, takes_tasks};
+pub use keys::{AccessKey, BindingKey, OwnerKey};
 pub use notice::{LogLevel, Notice, NoticeKind};
 pub use null_intake::NullIntake;
-pub use principal::{BindingKey, OwnerKey, Principal};
+pub use principal::Principal;
 pub use progress_batch::ProgressBatch;
 pub use reply::Reply;
 pub use upstream_continuation::UpstreamContinuation;

@@ -121,7 +121,7 @@ pub struct UpstreamStatus {
 /// The account, or the accounts, of one upstream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AccountStatus {
-    /// `client_credentials`.
+    /// `client_credentials` or `token_exchange`.
     pub kind: String,
     /// Why the last token could not be had, or was refused; absent once one was had.
     pub cause: Option<CauseStatus>,

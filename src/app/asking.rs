@@ -135,6 +135,15 @@ impl ProbeContext {
     async fn one(&self, upstream: &config::UpstreamConfig, name: &Arc<str>) -> ListLengths {
         let limit = upstream.connect_timeout + LISTS;
         let by = Instant::now() + limit;
+        if upstream
+            .auth
+            .as_ref()
+            .is_some_and(|auth| auth.kind.is_of_callers())
+        {
+            // What it lists is a caller's, and no caller is here.
+            self.parts.upstreams.look_once(name).await;
+            return Ok(Vec::new());
+        }
         let endpoint = self.endpoint_of(name);
         let listing = self.parts.service.relay.list_alone(&endpoint, name, limit);
         let listed = Box::pin(listing).await;

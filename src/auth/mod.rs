@@ -6,6 +6,7 @@
 mod asking;
 mod bearer;
 mod cache;
+mod caller_tokens;
 mod challenge;
 mod claims;
 mod discovery;
@@ -36,6 +37,7 @@ use http::{HeaderMap, StatusCode};
 
 use self::bearer::{MalformedCredentials, PresentedToken};
 use self::cache::{TokenCache, TokenKey};
+use self::caller_tokens::CallerTokens;
 pub use self::challenge::DeniedResponse;
 use self::fetch::IssuerClients;
 use self::issuer::Issuer;
@@ -81,6 +83,8 @@ pub struct Authenticator {
     /// Scopes that the configuration names outside endpoints.
     known_scopes: BTreeSet<String>,
     hierarchy: ScopeHierarchy,
+    /// Where an upstream exchanges callers' tokens.
+    callers: Option<CallerTokens>,
     clock: SharedClock,
     tasks: TaskSpawner,
 }
@@ -130,6 +134,7 @@ impl Authenticator {
             refusal_lines: RefusalLines::default(),
             known_scopes,
             hierarchy: ScopeHierarchy::new(&config.scope_implies),
+            callers: config.keeps_tokens.then(CallerTokens::default),
             clock,
             tasks,
         }))
@@ -184,6 +189,7 @@ impl Authenticator {
             }
             None => Box::pin(self.verify_anew(token, from, endpoint, key, now)).await?,
         };
+        caller_tokens::bring(&principal, token, now);
         let required = &endpoint.required_scopes;
         if required
             .iter()

@@ -39,6 +39,7 @@ pub(super) fn auth(issuers: &[&str]) -> AuthConfig {
         introspection: None,
     };
     AuthConfig {
+        keeps_tokens: false,
         mode: AuthMode::OAuth,
         required_scopes: vec!["mcp:tools".to_owned()],
         login_scopes: Vec::new(),

@@ -76,7 +76,11 @@ impl Authenticator {
         let token = bearer::b64token(token)
             .ok_or_else(|| self.refuse_credentials(endpoint, MalformedCredentials::Syntax))?;
         match self.verify(token, from, endpoint, now).await {
-            Ok((verified, max_age)) => {
+            Ok((mut verified, max_age)) => {
+                if let Some(callers) = &self.callers {
+                    let principal = Arc::unwrap_or_clone(verified.principal);
+                    verified.principal = Arc::new(callers.keep(principal, &endpoint.resource));
+                }
                 let principal = Arc::clone(&verified.principal);
                 self.cache.put(key, verified, now, max_age);
                 Ok(principal)

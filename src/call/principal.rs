@@ -1,93 +1,11 @@
 //! Who calls: the principal, and the keys derived from it.
 
-use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 use std::time::Duration;
 
-use aws_lc_rs::digest::{Context, SHA256};
-
-use crate::budget::BudgetHolder;
+use super::caller_access::CallerAccess;
+use super::keys::{AccessKey, BindingKey, OwnerKey};
 use crate::telemetry::record::CachedText;
-
-/// Digest of issuer + subject: owns quotas, children, caches.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct OwnerKey([u8; 32]);
-
-/// Digest of issuer + subject + client: seals every handle.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct BindingKey([u8; 32]);
-
-// Digests are as good as random: their beginning tells them apart, and each call looks up several.
-impl Hash for OwnerKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        beginning(&self.0).hash(state);
-    }
-}
-
-impl Hash for BindingKey {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        beginning(&self.0).hash(state);
-    }
-}
-
-fn beginning(digest: &[u8; 32]) -> u64 {
-    digest
-        .first_chunk()
-        .map_or(0, |chunk| u64::from_le_bytes(*chunk))
-}
-
-impl OwnerKey {
-    /// The owner of a stored row, from the digest in it.
-    #[must_use]
-    pub fn from_bytes(digest: [u8; 32]) -> Self {
-        Self(digest)
-    }
-
-    /// The raw digest.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-impl From<OwnerKey> for BudgetHolder {
-    fn from(owner: OwnerKey) -> Self {
-        Self::Owner(owner.0)
-    }
-}
-
-impl BindingKey {
-    /// The binding of a stored record, from the digest in it.
-    #[must_use]
-    pub fn from_bytes(digest: [u8; 32]) -> Self {
-        Self(digest)
-    }
-
-    /// The raw digest.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8; 32] {
-        &self.0
-    }
-}
-
-/// The digest as the access line shows it.
-impl std::fmt::Display for OwnerKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut shown = self.0.iter().take(4);
-        shown.try_for_each(|byte| write!(f, "{byte:02x}"))
-    }
-}
-
-impl std::fmt::Debug for OwnerKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "OwnerKey({:02x}{:02x}…)", self.0[0], self.0[1])
-    }
-}
-
-impl std::fmt::Debug for BindingKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "BindingKey({:02x}{:02x}…)", self.0[0], self.0[1])
-    }
-}
 
 /// A verified caller. Scopes are what this token grants, never part of the identity (DESIGN §2).
 #[derive(Debug, Clone)]
@@ -99,6 +17,8 @@ pub struct Principal {
     expires_at: Option<Duration>,
     owner: OwnerKey,
     binding: BindingKey,
+    /// Where an upstream exchanges callers' tokens.
+    access: Option<Arc<CallerAccess>>,
 }
 
 impl Principal {
@@ -113,13 +33,23 @@ impl Principal {
         expires_at: Option<Duration>,
     ) -> Self {
         Self {
-            owner: OwnerKey(digest(&[issuer, subject])),
-            binding: BindingKey(digest(&[issuer, subject, client])),
+            owner: OwnerKey::of(issuer, subject),
+            binding: BindingKey::of(issuer, subject, client),
             issuer: CachedText::new(issuer),
             subject: CachedText::new(subject),
             client: CachedText::new(client),
             scopes,
             expires_at,
+            access: None,
+        }
+    }
+
+    /// This caller, whose tokens `access` has.
+    #[must_use]
+    pub fn with_access(self, access: Arc<CallerAccess>) -> Self {
+        Self {
+            access: Some(access),
+            ..self
         }
     }
 
@@ -171,6 +101,22 @@ impl Principal {
         self.expires_at
     }
 
+    /// What the caller's tokens have in common on the endpoint with the identifier `resource`. A token for one endpoint is
+    /// exchanged for no call on another: its issuer may give less for it.
+    #[must_use]
+    pub fn access_key(&self, resource: &str) -> AccessKey {
+        AccessKey::of(
+            [self.issuer(), self.subject(), self.client(), resource],
+            &self.scopes,
+        )
+    }
+
+    /// The caller's tokens; `None` where no upstream exchanges them.
+    #[must_use]
+    pub fn access(&self) -> Option<&Arc<CallerAccess>> {
+        self.access.as_ref()
+    }
+
     /// Key of what belongs to issuer + subject.
     #[must_use]
     pub fn owner(&self) -> OwnerKey {
@@ -182,18 +128,6 @@ impl Principal {
     pub fn binding(&self) -> BindingKey {
         self.binding
     }
-}
-
-/// SHA-256 over length-prefixed fields, so that no two field lists collide.
-fn digest(fields: &[&str]) -> [u8; 32] {
-    let mut context = Context::new(&SHA256);
-    for field in fields {
-        context.update(&(field.len() as u64).to_be_bytes());
-        context.update(field.as_bytes());
-    }
-    let mut out = [0; 32];
-    out.copy_from_slice(context.finish().as_ref());
-    out
 }
 
 #[cfg(test)]

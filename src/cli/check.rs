@@ -249,6 +249,7 @@ fn summary(file: &str, config: &Config) -> String {
         if let Some(account) = &upstream.auth {
             let whose = match account.kind {
                 AccountKind::ClientCredentials => "one for all callers",
+                AccountKind::TokenExchange | AccountKind::IdJag => "each caller's own",
             };
             let kind = account.kind.as_str();
             let _ = writeln!(text, "  {:<20}  account: {whose} ({kind})", "");

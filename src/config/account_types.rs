@@ -11,7 +11,7 @@ use crate::secret::Secret;
 pub struct AccountConfig {
     /// How the gateway comes by a token.
     pub kind: AccountKind,
-    /// The authorization server; absent: what the upstream's metadata names.
+    /// The authorization server; absent: what the upstream's metadata names, or for an exchange the caller's issuer.
     pub issuer: Option<String>,
     /// The gateway at that server.
     pub client_id: String,
@@ -21,6 +21,8 @@ pub struct AccountConfig {
     pub scopes: Vec<String>,
     /// The resource that tokens are for; absent: what the metadata says, else the upstream's URL.
     pub resource: Option<String>,
+    /// `audience` of a token exchange.
+    pub audience: Option<String>,
     /// The header that carries the token.
     pub header: HeaderName,
     /// What stands before the token.
@@ -32,14 +34,27 @@ pub struct AccountConfig {
 pub enum AccountKind {
     /// The gateway's own account, the same for all callers.
     ClientCredentials,
+    /// The caller's token, exchanged for one of the upstream. Spec: RFC 8693.
+    TokenExchange,
+    /// An assertion of the caller's identity provider, for a token of the upstream's server. Spec: MCP,
+    /// enterprise-managed authorization.
+    IdJag,
 }
 
 impl AccountKind {
+    /// Whether each caller has an account of its own.
+    #[must_use]
+    pub fn is_of_callers(self) -> bool {
+        matches!(self, Self::TokenExchange | Self::IdJag)
+    }
+
     /// The word for it, as in the file.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ClientCredentials => "client_credentials",
+            Self::TokenExchange => "token_exchange",
+            Self::IdJag => "id_jag",
         }
     }
 }

@@ -7,9 +7,9 @@ use super::account_types::{AccountConfig, AccountKind, ClientKey, EgressAllow, E
 use super::carriers;
 use super::reader::ConfigSection;
 use super::report::{ReadReport, join};
-use super::types::Config;
+use super::types::{AuthMode, Config};
 use super::units;
-use super::upstream_types::CarrierConfig;
+use super::upstream_types::{CarrierConfig, Isolation, UpstreamConfig};
 use crate::secret::Secret;
 
 /// The meaning of the table, for the reference.
@@ -18,11 +18,12 @@ pub(super) const ABOUT: &str = "The account that its requests use. Without this 
 
 /// Reads `[upstreams.<name>.auth]`; `None` where it cannot be used.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<AccountConfig> {
-    let kinds = [AccountKind::ClientCredentials];
+    let kinds = [AccountKind::ClientCredentials, AccountKind::TokenExchange];
     let kind = s
         .key(
             "kind",
-            "\"client_credentials\": the gateway's own account, one for all callers.",
+            "\"client_credentials\": the gateway's own account, one for all callers. \"token_exchange\": each caller's \
+             own, for which the authorization server exchanges the caller's token (RFC 8693).",
         )
         .required_choice(
             "client_credentials",
@@ -53,6 +54,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<AccountConfig> {
     if let Some(Err(what)) = resource.as_deref().map(resource_url) {
         s.error("resource", what, None);
     }
+    let audience = audience(s, kind);
     let header = header(s);
     let prefix = s
         .key("prefix", "What stands before the token.")
@@ -67,6 +69,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<AccountConfig> {
         client_key: client_key?,
         scopes,
         resource,
+        audience,
         header: header?,
         prefix,
     })
@@ -77,7 +80,8 @@ fn issuer(s: &mut ConfigSection<'_>) -> Option<String> {
         .key(
             "issuer",
             "The authorization server's identifier, byte for byte as in its metadata: what is below goes to no other \
-             one. Default: what the upstream's metadata names.",
+             one. Default: what the upstream's metadata names; with \"token_exchange\" the issuer of the caller's \
+             token.",
         )
         .optional("https://auth.example.com");
     let what = match issuer.as_deref().map(units::web_url) {
@@ -90,6 +94,22 @@ fn issuer(s: &mut ConfigSection<'_>) -> Option<String> {
         s.error("issuer", what, None);
     }
     issuer
+}
+
+fn audience(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<String> {
+    let audience = s
+        .key(
+            "audience",
+            "With \"token_exchange\": sent as `audience`, for servers that do not go by `resource`. Keycloak wants a \
+             client id of its realm here.",
+        )
+        .optional("tracker");
+    let is_sent = kind.is_none_or(|kind| kind == AccountKind::TokenExchange);
+    if audience.is_some() && !is_sent && !s.is_recording() {
+        let hint = "leave it out; `resource` says what tokens are for";
+        s.error("audience", "is for kind = \"token_exchange\"", Some(hint));
+    }
+    audience
 }
 
 fn client_key(s: &mut ConfigSection<'_>) -> Option<ClientKey> {
@@ -189,6 +209,48 @@ fn allowed(text: &str) -> Result<EgressAllow, String> {
     }
 }
 
+/// Whether an upstream exchanges callers' tokens.
+pub(super) fn exchanges_tokens(config: &Config) -> bool {
+    let exchanges = |account: &AccountConfig| account.kind == AccountKind::TokenExchange;
+    let mut accounts = config.upstreams.iter().filter_map(|one| one.auth.as_ref());
+    accounts.any(exchanges)
+}
+
+/// An exchange needs callers with tokens, and an upstream that sees callers apart.
+fn check_exchange(
+    config: &Config,
+    upstream: &UpstreamConfig,
+    account: &AccountConfig,
+    report: &ReadReport<'_>,
+) {
+    let table = join("upstreams", &upstream.name);
+    if upstream.isolation == Isolation::Shared {
+        let what =
+            format!("is \"shared\", and each caller has an account of its own in [{table}.auth]");
+        let hint = "\"session\" or \"principal\"";
+        report.error(&format!("{table}.isolation"), what, Some(hint));
+    }
+    if config.auth.mode == AuthMode::None && !report.is_wrong("auth.mode") {
+        let what = "is \"token_exchange\", and with auth.mode = \"none\" callers have no tokens to exchange";
+        let hint = "auth.mode = \"oauth\", or kind = \"client_credentials\" for one account of all";
+        report.error(&format!("{table}.auth.kind"), what, Some(hint));
+    }
+    if let Some(at) = config
+        .mcp
+        .warm
+        .iter()
+        .position(|warm| *warm == upstream.name)
+    {
+        let what = "is reached with the accounts of callers, and there is none at the start";
+        report.error(&format!("mcp.warm[{at}]"), what, Some("leave it out"));
+    }
+    if account.issuer.is_none() && config.auth.issuers.len() > 1 {
+        let what = "is not said, and there are several issuers: `client_id` and its proof go to that of each caller";
+        let hint = "write the `issuer` that knows this client";
+        report.warning(&format!("{table}.auth.issuer"), what, Some(hint));
+    }
+}
+
 /// What does not fit the rest of the file.
 pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     for upstream in &config.upstreams {
@@ -206,7 +268,9 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
             let what = format!("stands beside [{table}.auth], which sets the same header");
             report.error(&key, what, Some("keep one of them"));
         }
-        if account.issuer.is_none() {
+        if account.kind == AccountKind::TokenExchange {
+            check_exchange(config, upstream, account, report);
+        } else if account.issuer.is_none() {
             let hint = "write the `issuer` that these credentials are of: they then go to no other one, whatever the \
                 upstream names";
             let key = format!("{table}.auth.issuer");

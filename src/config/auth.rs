@@ -44,6 +44,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
         );
     }
     AuthConfig {
+        keeps_tokens: false,
         // Whatever stands in for a wrong mode is never used: the file is refused.
         mode: mode.unwrap_or(AuthMode::OAuth),
         required_scopes: s

@@ -31,6 +31,7 @@ pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     }
     check_upstreams(config, report);
     check_children(config, report);
+    config.auth.keeps_tokens = accounts::exchanges_tokens(config);
     accounts::check(config, report);
     budget::check(config, report);
     database::check(config, report);

@@ -167,6 +167,8 @@ pub struct AuthConfig {
     pub tool_scopes: Vec<ToolScope>,
     /// Scopes that imply further scopes.
     pub scope_implies: Vec<ScopeImplies>,
+    /// Whether callers' tokens are kept, since an upstream exchanges them.
+    pub keeps_tokens: bool,
 }
 
 /// `[[auth.scope_implies]]`.

@@ -1,5 +1,7 @@
 //! `UpstreamAccount`: what all tokens of one upstream have in common.
 
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -9,19 +11,28 @@ use url::Url;
 
 use super::client_key::{ClientKeyError, ClientProof};
 use super::discovery::{self, Discovered};
-use super::documents::{ClientsError, DocumentClients};
+use super::documents::{ClientsError, DocumentClients, MAX_SHOWN};
+use super::exchange::{self, ExchangeRequest};
+use super::extension_grant::RequestingClient;
 use super::failure::TokenFailure;
+use super::identity_assertion::AssertedRequest;
 use super::token_endpoint::{self, IssuedToken, TokenRequest};
+use super::token_subject::{TokenSubject, Wanted};
+use crate::call::{CallerAccess, OwnerKey};
 use crate::cause::{ErrorCause, LastCause};
 use crate::config::{AccountConfig, AccountKind};
 use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::secret::Secret;
+use crate::sync::shared_failure::SharedFailure;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::token_request_ended;
+use crate::telemetry::redact::shown;
 
 /// For how long what was found out is believed.
 const BELIEVED: Duration = Duration::from_hours(1);
+/// What was found since is kept when the upstream refuses the token of a caller.
+const JUST_FOUND: Duration = Duration::from_mins(1);
 /// For the search and the token request together.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -34,6 +45,9 @@ pub enum AccountSetupError {
     /// There is no HTTP client for it.
     #[error(transparent)]
     Clients(#[from] ClientsError),
+    /// Nobody's identity can be asserted.
+    #[error("there is no login at an identity provider")]
+    NoLogin,
 }
 
 /// The account, or the accounts, of one upstream.
@@ -47,12 +61,23 @@ pub struct UpstreamAccount {
     fixed: HeaderMap,
     clients: DocumentClients,
     proof: ClientProof,
-    /// What was found out, and when.
-    found: Mutex<Option<(Arc<Discovered>, Instant)>>,
+    /// What was found out of each server.
+    servers: Mutex<HashMap<String, Arc<KnownServer>>>,
     /// The first server that the upstream named. Spec: SPEC B-10
     pinned: Mutex<Option<String>>,
     cause: LastCause,
     lines: LineLimit<&'static str>,
+    /// Whether the log has said that an exchanged token has another audience.
+    audience_is_told: AtomicBool,
+}
+
+/// What was found out of one authorization server.
+#[derive(Debug, Default)]
+struct KnownServer {
+    /// The last find, and when it was made.
+    found: Mutex<Option<(Arc<Discovered>, Instant)>>,
+    /// Callers whose tokens are exchanged wait for the same search.
+    search: SharedFailure<TokenFailure>,
 }
 
 /// A token, and the scopes that were asked for.
@@ -60,6 +85,14 @@ pub struct UpstreamAccount {
 pub(super) struct Obtained {
     pub(super) issued: IssuedToken,
     pub(super) scopes: Vec<String>,
+}
+
+impl KnownServer {
+    fn believed(&self) -> Option<Arc<Discovered>> {
+        let found = lock(&self.found).clone();
+        let found = found.filter(|(_, at)| at.elapsed() < BELIEVED);
+        found.map(|(found, _)| found)
+    }
 }
 
 impl UpstreamAccount {
@@ -82,10 +115,11 @@ impl UpstreamAccount {
             url,
             fixed,
             clients,
-            found: Mutex::default(),
+            servers: Mutex::default(),
             pinned: Mutex::default(),
             cause: LastCause::default(),
             lines: LineLimit::default(),
+            audience_is_told: AtomicBool::new(false),
         }))
     }
 
@@ -108,9 +142,9 @@ impl UpstreamAccount {
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request under way.
-    pub(super) async fn obtain(&self, further: &[String]) -> Result<Obtained, TokenFailure> {
+    pub(super) async fn obtain(&self, wanted: Wanted<'_>) -> Result<Obtained, TokenFailure> {
         let began = Instant::now();
-        let outcome = tokio::time::timeout(LIMIT, self.ask(further)).await;
+        let outcome = tokio::time::timeout(LIMIT, self.ask(wanted)).await;
         let outcome = outcome.unwrap_or_else(|_| Err(TokenFailure::slow(LIMIT)));
         let word = outcome
             .as_ref()
@@ -123,69 +157,182 @@ impl UpstreamAccount {
         );
         match &outcome {
             Ok(obtained) => self.succeeded(obtained),
-            Err(failure) => self.failed(failure),
+            Err(failure) => self.failed(failure, wanted.subject.owner()),
         }
         outcome
     }
 
-    async fn ask(&self, further: &[String]) -> Result<Obtained, TokenFailure> {
-        let found = self.discovered().await?;
+    async fn ask(&self, wanted: Wanted<'_>) -> Result<Obtained, TokenFailure> {
+        let found = self.discovered(wanted.subject.caller()).await?;
         let mut scopes = found.scopes.clone();
-        for scope in further {
+        for scope in wanted.further {
             if !scopes.contains(scope) {
                 scopes.push(scope.clone());
             }
         }
-        let request = TokenRequest {
-            server: &found.server,
-            client_id: &self.config.client_id,
-            proof: &self.proof,
-            scopes: &scopes,
-            resource: &found.resource,
-        };
-        let trusted = self.trusted_issuer();
-        match token_endpoint::request(&self.clients, &request, trusted.as_ref()).await {
-            Ok(issued) => Ok(Obtained { issued, scopes }),
-            Err(error) => {
-                // What was found out may no longer hold.
-                self.forget();
-                Err(error.into_failure(&found.server.token_endpoint))
+        let is_gateway = matches!(wanted.subject, TokenSubject::Gateway);
+        match self.request(wanted.subject, &found, &scopes).await {
+            Ok(issued) => {
+                if !is_gateway {
+                    self.note_audience(&issued, &found);
+                }
+                Ok(Obtained { issued, scopes })
+            }
+            Err(failure) => {
+                // The discovery may be out of date, but a refusal of one caller's token is no sign of that.
+                if is_gateway || !failure.is_of_caller() {
+                    self.forget();
+                }
+                Err(failure)
             }
         }
     }
 
-    fn trusted_issuer(&self) -> Option<Url> {
-        self.config
-            .issuer
-            .as_deref()
-            .and_then(|issuer| Url::parse(issuer).ok())
+    /// Makes the token request.
+    async fn request(
+        &self,
+        subject: TokenSubject<'_>,
+        found: &Discovered,
+        scopes: &[String],
+    ) -> Result<IssuedToken, TokenFailure> {
+        let (clients, server) = (&self.clients, &found.server);
+        let trusted = self.trusted_issuer(subject.caller());
+        let client = RequestingClient {
+            server,
+            client_id: &self.config.client_id,
+            proof: &self.proof,
+            trusted: trusted.as_ref(),
+        };
+        let issued = match subject {
+            TokenSubject::Gateway => {
+                let request = TokenRequest {
+                    server,
+                    client_id: &self.config.client_id,
+                    proof: &self.proof,
+                    scopes,
+                    resource: &found.resource,
+                };
+                token_endpoint::request(clients, &request, trusted.as_ref()).await
+            }
+            TokenSubject::Caller(_, token) => {
+                let request = ExchangeRequest {
+                    subject: &token.secret,
+                    resource: &found.resource,
+                    audience: self.config.audience.as_deref(),
+                    scopes,
+                };
+                exchange::request(clients, &client, &request).await
+            }
+            TokenSubject::Person(provider, owner) => {
+                let request = AssertedRequest {
+                    client,
+                    upstream: &self.url,
+                    found,
+                    scopes,
+                };
+                return provider.token(clients, owner, &request).await;
+            }
+        };
+        issued.map_err(|error| error.into_failure(&server.token_endpoint))
     }
 
-    async fn discovered(&self) -> Result<Arc<Discovered>, TokenFailure> {
+    /// The issuer whose origin the operator trusts: `issuer` of the account, else the caller's, which `[auth]` names.
+    fn trusted_issuer(&self, caller: Option<&CallerAccess>) -> Option<Url> {
+        let issuer = self.config.issuer.as_deref();
+        let issuer = issuer.or_else(|| caller.map(CallerAccess::issuer));
+        issuer.and_then(|issuer| Url::parse(issuer).ok())
+    }
+
+    async fn discovered(
+        &self,
+        caller: Option<&CallerAccess>,
+    ) -> Result<Arc<Discovered>, TokenFailure> {
         let pinned = lock(&self.pinned).clone();
-        let issuer = self.config.issuer.as_deref().or(pinned.as_deref());
-        let known = lock(&self.found).clone();
-        if let Some((found, at)) = known
-            && at.elapsed() < BELIEVED
-        {
+        let configured = self.config.issuer.as_deref();
+        let issuer = configured.or_else(|| caller.map(CallerAccess::issuer));
+        let issuer = issuer.or(pinned.as_deref());
+        let server = {
+            let mut servers = lock(&self.servers);
+            let key = issuer.unwrap_or_default().to_owned();
+            Arc::clone(servers.entry(key).or_default())
+        };
+        if let Some(found) = server.believed() {
             return Ok(found);
         }
-        let found = discovery::discover(&self.clients, &self.url, &self.config, issuer).await;
-        let found = Arc::new(found.map_err(|error| error.into_failure(&self.url))?);
-        let server = found.server.issuer.clone();
+        let attempt = server.search.attempt().await;
+        if let Some(found) = server.believed() {
+            return Ok(found);
+        }
+        if let Some(failure) = attempt.spared() {
+            return Err(failure);
+        }
+        let trusted = self.trusted_issuer(caller);
+        let (clients, config) = (&self.clients, &self.config);
+        let found = discovery::discover(clients, &self.url, config, issuer, trusted.as_ref()).await;
+        let found = match found.map_err(|error| error.into_failure(&self.url)) {
+            Ok(found) => Arc::new(found),
+            Err(failure) => {
+                attempt.share(failure.clone());
+                return Err(failure);
+            }
+        };
+        let issuer = found.server.issuer.clone();
         tracing::info!(
-            upstream = %self.upstream, issuer = %server, resource = %found.resource,
+            upstream = %self.upstream, %issuer, resource = %found.resource,
             "found where tokens for an upstream are to be had"
         );
-        // Spec: SPEC B-10
-        lock(&self.pinned).get_or_insert(server);
-        *lock(&self.found) = Some((Arc::clone(&found), Instant::now()));
+        if caller.is_none() {
+            // Spec: SPEC B-10
+            lock(&self.pinned).get_or_insert(issuer);
+        }
+        *lock(&server.found) = Some((Arc::clone(&found), Instant::now()));
         Ok(found)
     }
 
     /// Finds out again where to ask before the next token request.
     pub(super) fn forget(&self) {
-        *lock(&self.found) = None;
+        for server in lock(&self.servers).values() {
+            *lock(&server.found) = None;
+        }
+    }
+
+    /// [`forget`](Self::forget) what was not found just now: callers whose tokens the upstream refuses, one after the
+    /// other, make for one search a minute.
+    pub(super) fn forget_old(&self) {
+        for server in lock(&self.servers).values() {
+            let mut found = lock(&server.found);
+            *found = found.take().filter(|(_, at)| at.elapsed() < JUST_FOUND);
+        }
+    }
+
+    /// Logs once that an exchanged JWT does not name the upstream in `aud`. The token is used: the upstream decides.
+    fn note_audience(&self, issued: &IssuedToken, found: &Discovered) {
+        let Some(audiences) = exchange::audiences(&issued.token) else {
+            return;
+        };
+        let configured = self.config.audience.as_deref();
+        let is_for = |audience: &String| {
+            audience == &found.resource || configured == Some(audience.as_str())
+        };
+        if audiences.iter().any(is_for) || self.audience_is_told.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let audiences = if audiences.is_empty() {
+            "none".to_owned()
+        } else {
+            audiences.join(" ")
+        };
+        tracing::warn!(
+            upstream = %self.upstream, resource = %found.resource, audience = &*shown(&audiences, MAX_SHOWN),
+            "an exchanged token has another audience than the upstream: let the authorization server map it, or write \
+             `resource` or `audience`"
+        );
+    }
+
+    /// The configured headers, which go with every token.
+    #[must_use]
+    pub fn fixed_headers(&self) -> &HeaderMap {
+        &self.fixed
     }
 
     /// The headers of requests with `token`.
@@ -215,13 +362,14 @@ impl UpstreamAccount {
         }
     }
 
-    fn failed(&self, failure: &TokenFailure) {
+    fn failed(&self, failure: &TokenFailure, owner: Option<OwnerKey>) {
         let remedy = failure.remedy();
         self.cause.set(failure, Some(remedy.to_owned().into()));
         if let Some(muted) = self.lines.admit(failure.outcome) {
             let error: &(dyn std::error::Error + 'static) = failure;
+            let principal = owner.map(tracing::field::display);
             tracing::warn!(
-                upstream = %self.upstream, kind = self.config.kind.as_str(), error, remedy, muted,
+                upstream = %self.upstream, kind = self.config.kind.as_str(), principal, error, remedy, muted,
                 "the account of an upstream cannot be used"
             );
         }
@@ -234,7 +382,7 @@ impl UpstreamAccount {
                 "let the upstream allow this to the account, or write the scopes that it wants into `scopes`"
             }
             _ => {
-                "look what the upstream wants a token for: `resource` and `issuer` of \
+                "look what the upstream wants a token for: `resource`, `audience` and `issuer` of \
                  [upstreams.<name>.auth] say what it is given"
             }
         };

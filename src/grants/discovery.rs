@@ -23,7 +23,7 @@ pub(super) struct Discovered {
 }
 
 /// Finds out where tokens for `upstream` are to be had. `issuer` is the only server that may be asked, if one is known
-/// already.
+/// already; `trusted` is the one whose origin the operator trusts.
 ///
 /// # Errors
 /// [`DiscoveryError`].
@@ -35,6 +35,7 @@ pub(super) async fn discover(
     upstream: &Url,
     config: &AccountConfig,
     issuer: Option<&str>,
+    trusted: Option<&Url>,
 ) -> Result<Discovered, DiscoveryError> {
     let is_told = issuer.is_some() && config.resource.is_some();
     let (challenge, metadata) = if is_told {
@@ -56,11 +57,7 @@ pub(super) async fn discover(
         (None, Some(first)) => first,
         (None, None) => return Err(DiscoveryError::NoMetadata),
     };
-    let trusted = config
-        .issuer
-        .as_deref()
-        .and_then(|issuer| Url::parse(issuer).ok());
-    let server = server_metadata::fetch(clients, issuer, trusted.as_ref()).await?;
+    let server = server_metadata::fetch(clients, issuer, trusted).await?;
     let supported = metadata.as_ref().map(|metadata| &metadata.scopes_supported);
     let scopes = [Some(&config.scopes), Some(&challenge.scopes), supported];
     let scopes = scopes

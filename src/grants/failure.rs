@@ -83,6 +83,82 @@ impl TokenFailure {
         )
     }
 
+    /// No caller stands behind the request, whose token could be exchanged.
+    #[must_use]
+    pub fn no_caller() -> Self {
+        Self::new(
+            "it is reached with the account of a caller, and no caller asks",
+            "no_caller",
+            "none: each caller's requests carry a token that was exchanged for the caller's own",
+            true,
+            "no caller's token to exchange",
+        )
+    }
+
+    /// The caller's token has ended, and no request has brought another one.
+    pub(super) fn caller_token_ended() -> Self {
+        Self::new(
+            "the caller's token has ended, and the next request has to bring another one",
+            "caller_token_ended",
+            "none: the caller's next request brings another token",
+            true,
+            "no caller's token to exchange",
+        )
+    }
+
+    /// The same of a request to the identity provider, whose client is that of the login.
+    pub(super) fn at_provider(mut self) -> Self {
+        self.public = match self.public {
+            NO_ANSWER => "the identity provider does not answer",
+            NO_PLACE => "the gateway does not know where its identity provider gives assertions",
+            _ => "the identity provider gives the gateway no assertion for it",
+        };
+        self.remedy = match self.outcome {
+            "invalid_grant" | "invalid_token" => {
+                "none if the login has ended: it has to be made again. Else look into the log of the identity provider"
+                    .into()
+            }
+            "invalid_target" => {
+                "let the identity provider know the authorization server of the upstream, and its `resource`".into()
+            }
+            "invalid_client" => "correct the client of the login at the identity provider, and its proof".into(),
+            "unauthorized_client" | "unsupported_grant_type" | "access_denied" | "token_type" => {
+                "let the identity provider give the client of the login identity assertions (ID-JAG) for the \
+                 authorization server of the upstream"
+                    .into()
+            }
+            _ => Cow::Owned(format!("at the identity provider: {}", self.remedy)),
+        };
+        self.is_of_upstream = false;
+        self
+    }
+
+    /// The connection carries the token of the same caller with other scopes.
+    #[must_use]
+    pub fn other_scopes() -> Self {
+        Self::new(
+            "the session was opened with a token of other scopes: initialize again",
+            "other_scopes",
+            "none: over `transport` \"sse\" and \"websocket\" a session has one token; \"streamable\" has one for each \
+             request",
+            false,
+            "a connection has one token for all its messages",
+        )
+    }
+
+    /// Whether the exchange of another token of the caller may succeed.
+    pub(super) fn is_of_caller(&self) -> bool {
+        matches!(
+            self.outcome,
+            "invalid_grant"
+                | "invalid_token"
+                | "invalid_request"
+                | "access_denied"
+                | "invalid_scope"
+                | "invalid_target"
+        )
+    }
+
     /// The whole search took too long.
     pub(super) fn slow(limit: Duration) -> Self {
         let detail = format!("no token within {limit:?}");
@@ -239,6 +315,12 @@ impl TokenError {
                 "let the authorization server give Bearer tokens to this client".into(),
                 false,
             ),
+            Self::OtherTokenType { .. } => failure(
+                NO_TOKEN,
+                "token_type",
+                "let the authorization server give this client access tokens for an exchange".into(),
+                false,
+            ),
             Self::ClientAuth { .. } => failure(
                 NO_TOKEN,
                 "client_auth",
@@ -261,7 +343,7 @@ fn remedy_of_code(code: &str) -> &'static str {
     match code {
         "invalid_client" => {
             "correct `client_id`, `client_secret` or `private_key` of [upstreams.<name>.auth]: the authorization server \
-             does not know this client, or not with this proof"
+             does not know this client, or not with this proof (Keycloak says so of an unknown `audience`, too)"
         }
         "unauthorized_client" => "let the authorization server allow this grant type to the client",
         "unsupported_grant_type" => {
@@ -271,10 +353,19 @@ fn remedy_of_code(code: &str) -> &'static str {
             "correct `scopes` of [upstreams.<name>.auth], or let the client have these"
         }
         "invalid_target" => {
-            "let the authorization server know the resource, or write `resource` as it knows it"
+            "let the authorization server know the resource, or write `resource` (for an exchange also `audience`) as it \
+             knows it"
+        }
+        "invalid_grant" | "invalid_token" => {
+            "look into the log of the authorization server: it does not take the caller's token, which may have been \
+             revoked, or may not be meant for an exchange by this client"
+        }
+        "access_denied" => {
+            "let the authorization server allow this client to exchange callers' tokens: some want its client id in \
+             their audience"
         }
         _ => {
-            "look into the log of the authorization server; `resource` and `scopes` say what is asked for"
+            "look into the log of the authorization server; `resource`, `audience` and `scopes` say what is asked for"
         }
     }
 }

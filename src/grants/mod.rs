@@ -2,7 +2,7 @@
 //!
 //! A [`TokenSource`] gives the tokens of one account. It finds out where to ask (`discovery`), asks (`token_endpoint`),
 //! keeps the token, and asks again before it ends. Nothing here is on the way of a call while its token is good.
-//! Spec: SPEC §9, §10; RFC 6749, 7523, 8414, 8707, 9728.
+//! Spec: SPEC §9, §10; RFC 6749, 7523, 8414, 8693, 8707, 9728.
 
 mod account;
 mod challenge;
@@ -10,16 +10,24 @@ mod client_key;
 mod discovery;
 mod discovery_error;
 mod documents;
+mod exchange;
+mod extension_grant;
 mod failure;
+mod held_token;
+mod identity_assertion;
 mod resource_metadata;
 mod server_metadata;
 mod source_state;
 mod token_endpoint;
 mod token_source;
+mod token_subject;
 
 pub use account::{AccountSetupError, UpstreamAccount};
 pub use challenge::Challenge;
+pub use client_key::ClientKeyError;
 pub use documents::{DocumentClients, SharedClients};
 pub use failure::TokenFailure;
+pub use held_token::HeldToken;
+pub use identity_assertion::{IdTokens, IdentityProvider};
 pub use server_metadata::places as issuer_metadata_places;
-pub use token_source::{HeldToken, Renewal, TokenSource};
+pub use token_source::{Renewal, TokenSource};

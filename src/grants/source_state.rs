@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::failure::TokenFailure;
-use super::token_source::HeldToken;
+use super::held_token::HeldToken;
 
 /// Pauses after failures that may pass: the first, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
@@ -31,8 +31,8 @@ pub(super) type Running = watch::Receiver<Option<Outcome>>;
 pub(super) struct SourceState {
     /// The request under way.
     pub(super) running: Option<Running>,
-    /// The last failure, and until when it is the answer.
-    pub(super) failure: Option<(TokenFailure, Instant)>,
+    /// The last failure, and until when it is the answer; with the number of the caller's token that was exchanged.
+    pub(super) failure: Option<(TokenFailure, Instant, Option<u64>)>,
     pub(super) failures: u32,
     /// When the upstream last refused a token and another one was asked for.
     pub(super) forced: Option<Instant>,
@@ -53,9 +53,11 @@ impl SourceState {
         running.has_changed().is_ok().then(|| running.clone())
     }
 
-    pub(super) fn current_failure(&self) -> Option<&TokenFailure> {
-        let (failure, until) = self.failure.as_ref()?;
-        (Instant::now() < *until).then_some(failure)
+    /// The failure that is still the answer, now that a caller's token has the number `subject`.
+    pub(super) fn current_failure(&self, subject: Option<u64>) -> Option<&TokenFailure> {
+        let (failure, until, of) = self.failure.as_ref()?;
+        let is_answer = *of == subject || !failure.is_of_caller();
+        (is_answer && Instant::now() < *until).then_some(failure)
     }
 
     /// Whether the upstream refused a token a moment ago.

@@ -22,7 +22,7 @@ use super::server_metadata::ServerMetadata;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 
-const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
+pub(super) const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 /// A longer wait is not obeyed.
 const LONGEST_RETRY: Duration = Duration::from_mins(5);
 
@@ -65,6 +65,8 @@ pub(super) enum TokenError {
     },
     #[error("the token is no Bearer token")]
     NotBearer,
+    #[error("the token is none for an upstream, but a {found:?}")]
+    OtherTokenType { found: String },
     #[error("the authorization server takes other proofs than the configured one: {taken}")]
     ClientAuth { taken: String },
     #[error("no assertion could be signed that the authorization server takes")]
@@ -102,9 +104,12 @@ pub(super) async fn request(
     let (client, assertion) = match asked.proof {
         ClientProof::Secret(secret) => {
             let secret = ClientSecret::new(secret.expose().to_owned());
-            let client = client
-                .set_client_secret(secret)
-                .set_auth_type(secret_goes(asked.server)?);
+            let goes = if takes_basic(asked.server)? {
+                AuthType::BasicAuth
+            } else {
+                AuthType::RequestBody
+            };
+            let client = client.set_client_secret(secret).set_auth_type(goes);
             (client, None)
         }
         ClientProof::Key(key) => {
@@ -190,6 +195,25 @@ fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendError> {
     Ok(answer)
 }
 
+/// The answer to a token request with `status` and the body of `answer`; one that is no success is an error.
+///
+/// # Errors
+/// As [`request`].
+pub(super) fn granted(answer: ReadAnswer) -> Result<Vec<u8>, TokenError> {
+    let status = answer.status;
+    let body = readable(answer).map_err(RequestTokenError::Request);
+    let body = body.map_err(|error| error_of(error, status.as_u16()))?;
+    if status.is_success() {
+        return Ok(body.into_body());
+    }
+    let refusal = serde_json::from_slice(body.body());
+    let refusal = refusal.map_or_else(
+        |_| RequestTokenError::Other("no refusal".to_owned()),
+        RequestTokenError::ServerResponse,
+    );
+    Err(error_of(refusal, status.as_u16()))
+}
+
 /// Without anything of the answer but its error code and, masked, what it says of it.
 fn error_of(error: RequestTokenError<SendError, BasicErrorResponse>, status: u16) -> TokenError {
     match error {
@@ -232,6 +256,9 @@ fn known(code: &BasicErrorResponseType) -> Option<&'static str> {
         BasicErrorResponseType::UnauthorizedClient => "unauthorized_client",
         BasicErrorResponseType::UnsupportedGrantType => "unsupported_grant_type",
         BasicErrorResponseType::Extension(code) if code == "invalid_target" => "invalid_target",
+        // Of some servers that refuse an exchange.
+        BasicErrorResponseType::Extension(code) if code == "access_denied" => "access_denied",
+        BasicErrorResponseType::Extension(code) if code == "invalid_token" => "invalid_token",
         BasicErrorResponseType::Extension(_) => return None,
     })
 }
@@ -249,23 +276,26 @@ fn issued(answer: &BasicTokenResponse) -> Result<IssuedToken, TokenError> {
 }
 
 /// Whether the server takes this proof. One that does not say so takes a secret as Basic. Spec: RFC 8414 §2
-fn takes(server: &ServerMetadata, method: &str) -> bool {
+pub(super) fn takes(server: &ServerMetadata, method: &str) -> bool {
     let listed = server.client_auth.as_ref();
     listed.is_none_or(|methods| methods.iter().any(|one| one == method))
 }
 
-/// Where the secret stands.
-fn secret_goes(server: &ServerMetadata) -> Result<AuthType, TokenError> {
+/// Whether the secret goes as HTTP Basic; else it stands in the form.
+///
+/// # Errors
+/// The server takes no secret.
+pub(super) fn takes_basic(server: &ServerMetadata) -> Result<bool, TokenError> {
     if takes(server, "client_secret_basic") {
-        Ok(AuthType::BasicAuth)
+        Ok(true)
     } else if takes(server, "client_secret_post") {
-        Ok(AuthType::RequestBody)
+        Ok(false)
     } else {
         Err(client_auth(server))
     }
 }
 
-fn client_auth(server: &ServerMetadata) -> TokenError {
+pub(super) fn client_auth(server: &ServerMetadata) -> TokenError {
     let taken = server.client_auth.as_deref().unwrap_or_default().join(", ");
     TokenError::ClientAuth {
         taken: shown(&taken, MAX_SHOWN).into_owned(),

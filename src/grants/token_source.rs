@@ -1,4 +1,4 @@
-//! `TokenSource`: the token of one account, held, refreshed ahead, and asked for once however many calls wait.
+//! `TokenSource`: the token of one account, or of one caller, held, refreshed ahead, and asked for once however many calls wait.
 //!
 //! A call reads the token that is held. Only without one that is good it waits: for the one request under way, which
 //! goes on whatever becomes of the calls that wait for it. Failures are remembered for a moment, so that no call asks a
@@ -6,35 +6,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
 
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::account::{Obtained, UpstreamAccount};
 use super::challenge::Challenge;
 use super::failure::TokenFailure;
+use super::held_token::HeldToken;
+use super::identity_assertion::IdentityProvider;
 use super::source_state::{Outcome, Running, SourceState, pause};
+use super::token_subject::{TokenSubject, Wanted};
+use crate::call::{CallerAccess, CallerToken, OwnerKey};
 use crate::lock::lock;
-
-/// The part of its life after which a token is refreshed, and how far chance moves that.
-const REFRESH_AT: f64 = 0.8;
-const SPREAD: f64 = 0.1;
-/// A token is not used this long before its end, nor in the last tenth of a shorter life.
-const MARGIN: Duration = Duration::from_secs(10);
-/// A longer life is not believed.
-const LONGEST_LIFE: Duration = Duration::from_hours(365 * 24);
-
-/// A token in the headers that carry it.
-#[derive(Debug)]
-pub struct HeldToken {
-    headers: HeaderMap,
-    /// Scopes that were asked for.
-    scopes: Vec<String>,
-    refresh_at: Option<Instant>,
-    ends: Option<Instant>,
-}
 
 /// What the answer to a request means for its token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +34,20 @@ pub enum Renewal {
 #[derive(Debug)]
 pub struct TokenSource {
     account: Arc<UpstreamAccount>,
+    owner: SourceOwner,
     held: RwLock<Option<Arc<HeldToken>>>,
     state: Mutex<SourceState>,
+}
+
+/// Whose tokens a source has.
+#[derive(Debug)]
+enum SourceOwner {
+    /// The gateway's own.
+    Gateway,
+    /// A caller's, whose tokens are exchanged.
+    Caller(Arc<CallerAccess>),
+    /// A person's, whose identity provider asserts who that is.
+    Person(Arc<IdentityProvider>, OwnerKey),
 }
 
 /// What is to be done about a refused token.
@@ -64,54 +61,33 @@ enum Replacement {
     TooSoon,
 }
 
-impl HeldToken {
-    /// The headers of a request.
-    #[must_use]
-    pub fn headers(&self) -> &HeaderMap {
-        &self.headers
-    }
-
-    /// A credential without an end.
-    #[must_use]
-    pub fn lasting(headers: HeaderMap) -> Self {
-        Self {
-            headers,
-            scopes: Vec::new(),
-            refresh_at: None,
-            ends: None,
-        }
-    }
-
-    fn has_ended(&self) -> bool {
-        self.ends.is_some_and(|ends| Instant::now() >= ends)
-    }
-
-    /// Whether it is to be refreshed.
-    fn is_due(&self) -> bool {
-        self.refresh_at.is_some_and(|at| Instant::now() >= at)
-    }
-
-    fn new(headers: HeaderMap, scopes: Vec<String>, lasts: Option<Duration>) -> Self {
-        let now = Instant::now();
-        let lasts = lasts.map(|lasts| lasts.min(LONGEST_LIFE));
-        let chance = rand::random_range(1.0 - SPREAD..=1.0 + SPREAD);
-        let refresh_at = lasts.map(|lasts| now + lasts.mul_f64(REFRESH_AT * chance));
-        let ends = lasts.map(|lasts| now + lasts.saturating_sub(MARGIN.min(lasts / 10)));
-        Self {
-            headers,
-            scopes,
-            refresh_at,
-            ends,
-        }
-    }
-}
-
 impl TokenSource {
     /// A source that has asked for nothing yet.
     #[must_use]
     pub fn new(account: Arc<UpstreamAccount>) -> Arc<Self> {
+        Self::of(account, SourceOwner::Gateway)
+    }
+
+    /// A source that exchanges the tokens of `caller`, and has asked for nothing yet.
+    #[must_use]
+    pub fn of_caller(account: Arc<UpstreamAccount>, caller: Arc<CallerAccess>) -> Arc<Self> {
+        Self::of(account, SourceOwner::Caller(caller))
+    }
+
+    /// A source of tokens of `person`, whose identity `provider` asserts. It has asked for nothing yet.
+    #[must_use]
+    pub fn of_person(
+        account: Arc<UpstreamAccount>,
+        provider: Arc<IdentityProvider>,
+        person: OwnerKey,
+    ) -> Arc<Self> {
+        Self::of(account, SourceOwner::Person(provider, person))
+    }
+
+    fn of(account: Arc<UpstreamAccount>, owner: SourceOwner) -> Arc<Self> {
         Arc::new(Self {
             account,
+            owner,
             held: RwLock::default(),
             state: Mutex::default(),
         })
@@ -121,7 +97,7 @@ impl TokenSource {
     #[must_use]
     pub fn held(self: &Arc<Self>) -> Option<Arc<HeldToken>> {
         let token = self.good()?;
-        if token.is_due() {
+        if self.is_due(&token) {
             self.refresh();
         }
         Some(token)
@@ -180,6 +156,19 @@ impl TokenSource {
         Ok(renewal)
     }
 
+    /// Whether another token is to be asked for, which would be good for longer.
+    fn is_due(&self, token: &HeldToken) -> bool {
+        token.is_due() && (token.ends_with.is_none() || token.ends_with != self.subject_number())
+    }
+
+    /// The number of the caller's newest token.
+    fn subject_number(&self) -> Option<u64> {
+        match &self.owner {
+            SourceOwner::Caller(caller) => Some(caller.token()?.number),
+            SourceOwner::Gateway | SourceOwner::Person(..) => None,
+        }
+    }
+
     /// The token that is held, if it has not ended.
     fn good(&self) -> Option<Arc<HeldToken>> {
         self.snapshot().filter(|token| !token.has_ended())
@@ -199,8 +188,8 @@ impl TokenSource {
     /// Begins a refresh, unless one is under way, failed a moment ago, or has just ended.
     fn refresh(self: &Arc<Self>) {
         let mut state = lock(&self.state);
-        let is_due = self.snapshot().is_none_or(|token| token.is_due());
-        if is_due && state.current_failure().is_none() {
+        let is_due = self.snapshot().is_none_or(|token| self.is_due(&token));
+        if is_due && state.current_failure(self.subject_number()).is_none() {
             drop(self.start(&mut state));
         }
     }
@@ -211,7 +200,7 @@ impl TokenSource {
         if let Some(token) = self.good() {
             return Ok(Ok(token));
         }
-        match state.current_failure() {
+        match state.current_failure(self.subject_number()) {
             Some(failure) if state.running().is_none() => Err(failure.clone()),
             _ => Ok(Err(self.start(&mut state))),
         }
@@ -226,7 +215,7 @@ impl TokenSource {
         if let Some(running) = state.running() {
             return Ok(Replacement::Wait(running));
         }
-        if let Some(failure) = state.current_failure() {
+        if let Some(failure) = state.current_failure(self.subject_number()) {
             return Err(failure.clone());
         }
         if state.was_forced() {
@@ -234,7 +223,10 @@ impl TokenSource {
         }
         state.forced = Some(Instant::now());
         // The upstream may have another authorization server by now.
-        self.account.forget();
+        match &self.owner {
+            SourceOwner::Gateway => self.account.forget(),
+            SourceOwner::Caller(_) | SourceOwner::Person(..) => self.account.forget_old(),
+        }
         Ok(Replacement::Wait(self.start(&mut state)))
     }
 
@@ -271,7 +263,8 @@ impl TokenSource {
         let wanted = challenge.scopes.iter();
         let wanted = wanted.filter(|scope| !used.scopes.contains(scope));
         let wanted: BTreeSet<String> = wanted.cloned().collect();
-        let has_failed = state.current_failure().is_some() && state.running().is_none();
+        let subject = self.subject_number();
+        let has_failed = state.current_failure(subject).is_some() && state.running().is_none();
         if has_failed || wanted.is_empty() || !state.refused.is_disjoint(&wanted) {
             return None;
         }
@@ -301,7 +294,23 @@ impl TokenSource {
 
     /// Asks for a token, and keeps it or why there is none.
     async fn ask(&self) -> Outcome {
-        let outcome = self.obtain().await;
+        let token = match &self.owner {
+            SourceOwner::Gateway | SourceOwner::Person(..) => None,
+            SourceOwner::Caller(caller) => {
+                let Some(token) = caller.token() else {
+                    lock(&self.state).running = None;
+                    return Err(TokenFailure::caller_token_ended());
+                };
+                Some(token)
+            }
+        };
+        let subject = match (&self.owner, &token) {
+            (SourceOwner::Caller(caller), Some(token)) => TokenSubject::Caller(caller, token),
+            (SourceOwner::Person(provider, person), _) => TokenSubject::Person(provider, *person),
+            (SourceOwner::Gateway | SourceOwner::Caller(_), _) => TokenSubject::Gateway,
+        };
+        let outcome = self.obtain(subject).await;
+        let subject = token.map(|token| token.number);
         let mut state = lock(&self.state);
         state.running = None;
         match &outcome {
@@ -313,7 +322,7 @@ impl TokenSource {
             Err(failure) => {
                 let pause = pause(failure, state.failures);
                 state.failures = state.failures.saturating_add(1);
-                state.failure = Some((failure.clone(), Instant::now() + pause));
+                state.failure = Some((failure.clone(), Instant::now() + pause, subject));
                 // The refused token is still held, and has to be replaced after the pause.
                 state.forced = None;
             }
@@ -321,17 +330,21 @@ impl TokenSource {
         outcome
     }
 
-    async fn obtain(&self) -> Outcome {
+    async fn obtain(&self, subject: TokenSubject<'_>) -> Outcome {
         loop {
             let (further, adding) = {
                 let state = lock(&self.state);
                 (state.further.clone(), state.adding.clone())
             };
             let all: Vec<String> = further.iter().chain(&adding).cloned().collect();
-            match self.account.obtain(&all).await {
+            let wanted = Wanted {
+                further: &all,
+                subject,
+            };
+            match self.account.obtain(wanted).await {
                 Ok(obtained) => {
                     lock(&self.state).granted(&adding);
-                    return self.made(obtained);
+                    return self.made(obtained, subject.token());
                 }
                 // Without the scopes that the server does not know or grant.
                 Err(failure) if failure.outcome == "invalid_scope" && !all.is_empty() => {
@@ -342,7 +355,7 @@ impl TokenSource {
                         state.was_forced()
                     };
                     let keeps =
-                        |token: &Arc<HeldToken>| is_step_up && !is_forced && !token.is_due();
+                        |token: &Arc<HeldToken>| is_step_up && !is_forced && !self.is_due(token);
                     if let Some(token) = self.good().filter(keeps) {
                         return Ok(token);
                     }
@@ -366,22 +379,10 @@ impl TokenSource {
         })
     }
 
-    fn made(&self, obtained: Obtained) -> Outcome {
+    fn made(&self, obtained: Obtained, subject: Option<&CallerToken>) -> Outcome {
         let headers = self.account.headers(&obtained.issued.token);
         let headers = headers.ok_or_else(TokenFailure::unsendable)?;
-        let token = HeldToken::new(headers, obtained.scopes, obtained.issued.lasts);
+        let token = HeldToken::new(headers, obtained.scopes, obtained.issued.lasts, subject);
         Ok(Arc::new(token))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn token_that_lasts_for_ever_is_held() {
-        let forever = Some(Duration::from_secs(u64::MAX));
-        let token = HeldToken::new(HeaderMap::new(), Vec::new(), forever);
-        assert!(!token.has_ended() && !token.is_due());
     }
 }

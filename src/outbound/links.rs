@@ -99,6 +99,7 @@ impl SessionLinks {
         );
         ClientContext {
             owner: session.owner(),
+            caller: session.principal.access().cloned(),
             session: session.key(),
             capabilities: self.upstreams.declarable(upstream, &session.capabilities),
             client_info: session.client_info.clone(),

@@ -183,6 +183,7 @@ mod tests {
             scopes: owned(scopes),
         };
         ToolPolicy::new(&config::AuthConfig {
+            keeps_tokens: false,
             mode: config::AuthMode::OAuth,
             required_scopes: Vec::new(),
             login_scopes: Vec::new(),

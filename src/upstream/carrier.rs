@@ -19,10 +19,11 @@ use self::http::login::UpstreamLogin;
 use super::account::Account;
 use super::error::LinkError;
 use super::health::UpstreamHealth;
+use super::link_caller::LinkCaller;
 use super::not_reached::NotReached;
 use super::salvage::salvage;
 use crate::budget::ReplyShare;
-use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey};
+use crate::call::{CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey};
 use crate::config;
 use crate::process::holders::SessionHolders;
 use crate::process::{OpenError, WaitPolicy};
@@ -52,17 +53,28 @@ impl Carrier {
         }
     }
 
-    /// This transport, for the requests of `owner`.
-    pub(super) fn on_behalf_of(&self, owner: OwnerKey) -> Self {
+    /// This transport, for the requests of `owner`, whose tokens `caller` has where they are exchanged.
+    pub(super) fn on_behalf_of(&self, owner: OwnerKey, caller: Option<&Arc<CallerAccess>>) -> Self {
         let mut own = self.clone();
         match &mut own {
             Self::Http(client, ..)
             | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
-                **client = client.on_behalf_of(owner);
+                **client = client.on_behalf_of(owner, caller);
             }
             Self::Duplex(DuplexSource::Children(_)) => {}
         }
         own
+    }
+
+    /// The caller of requests that belong to no call, where callers' tokens are exchanged.
+    pub(super) fn caller(&self) -> Option<&Arc<LinkCaller>> {
+        match self {
+            Self::Http(client, ..)
+            | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
+                client.caller()
+            }
+            Self::Duplex(DuplexSource::Children(_)) => None,
+        }
     }
 
     /// The state of the login that the upstream asks for; `None` for children.

@@ -2,36 +2,57 @@
 //! Spec: SPEC A-22; DESIGN §6.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+use moka::sync::Cache;
 
 use super::account::Account;
 use super::carrier::http::client_error::ClientError;
 use super::carrier::http::exchange_error::ExchangeError;
-use crate::call::OwnerKey;
-use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure, TokenSource};
+use crate::call::{AccessKey, CallerAccess, OwnerKey};
+use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure, TokenSource, UpstreamAccount};
 use crate::secret::Secret;
+
+/// Callers of one upstream whose exchanged tokens are held at most.
+const CALLERS: u64 = 16_384;
+/// How long an exchanged token is held after its last use.
+const IDLE: Duration = Duration::from_hours(1);
 
 /// The credentials of one upstream.
 pub trait Credentials: Send + Sync + std::fmt::Debug {
     /// The account whose credential requests for `owner` carry.
     fn account_of(&self, owner: OwnerKey) -> Account;
 
-    /// The credential of one request, of `account`. Called for each request of every kind.
-    fn for_request(&self, account: Account) -> Credential<'_>;
+    /// The credential of one request of `requester`. Called for each request of every kind.
+    fn for_request(&self, requester: &Requester) -> Credential<'_>;
+
+    /// The credential of a request that only asks whether the upstream is there.
+    fn for_check(&self, requester: &Requester) -> Credential<'_> {
+        self.for_request(requester)
+    }
 
     /// What a 401 or 403 to a request with `used` means: whether there is another credential by now.
     fn refused(
         &self,
-        _account: Account,
+        _requester: &Requester,
         _used: Arc<HeldToken>,
         _status: StatusCode,
         _challenge: Challenge,
     ) -> BoxFuture<'_, Result<Renewal, TokenFailure>> {
         ready(Ok(Renewal::Stands)).boxed()
     }
+}
+
+/// On whose behalf a request goes.
+#[derive(Debug, Clone)]
+pub struct Requester {
+    /// The account whose credential it carries.
+    pub account: Account,
+    /// The caller whose tokens can be exchanged; `None` where none is known.
+    pub caller: Option<Arc<CallerAccess>>,
 }
 
 /// Credential headers of one request. A header that the request already has is left as it is.
@@ -79,7 +100,7 @@ impl Credentials for FixedHeaders {
         Account::Common
     }
 
-    fn for_request(&self, _account: Account) -> Credential<'_> {
+    fn for_request(&self, _requester: &Requester) -> Credential<'_> {
         Credential::Ready(&self.0)
     }
 }
@@ -100,13 +121,13 @@ impl Credentials for CommonTokens {
         Account::Common
     }
 
-    fn for_request(&self, _account: Account) -> Credential<'_> {
+    fn for_request(&self, _requester: &Requester) -> Credential<'_> {
         of_source(&self.0)
     }
 
     fn refused(
         &self,
-        _account: Account,
+        _requester: &Requester,
         used: Arc<HeldToken>,
         status: StatusCode,
         challenge: Challenge,
@@ -114,6 +135,64 @@ impl Credentials for CommonTokens {
         Arc::clone(&self.0)
             .answered(used, status, challenge)
             .boxed()
+    }
+}
+
+/// Tokens that callers' own are exchanged for: one source for each caller with the same scopes. In memory alone.
+#[derive(Debug)]
+pub(super) struct ExchangedTokens {
+    account: Arc<UpstreamAccount>,
+    sources: Cache<AccessKey, Arc<TokenSource>>,
+}
+
+impl ExchangedTokens {
+    /// Those of `account`.
+    pub(super) fn new(account: Arc<UpstreamAccount>) -> Self {
+        let sources = Cache::builder().max_capacity(CALLERS).time_to_idle(IDLE);
+        Self {
+            account,
+            sources: sources.build(),
+        }
+    }
+
+    fn source(&self, caller: &Arc<CallerAccess>) -> Arc<TokenSource> {
+        self.sources.get_with_by_ref(caller.key(), || {
+            TokenSource::of_caller(Arc::clone(&self.account), Arc::clone(caller))
+        })
+    }
+}
+
+impl Credentials for ExchangedTokens {
+    fn account_of(&self, owner: OwnerKey) -> Account {
+        Account::Principal(owner)
+    }
+
+    fn for_request(&self, requester: &Requester) -> Credential<'_> {
+        match &requester.caller {
+            Some(caller) => of_source(&self.source(caller)),
+            None => Credential::Awaited(ready(Err(TokenFailure::no_caller().into())).boxed()),
+        }
+    }
+
+    /// No caller is there: a refusal tells as much as any other answer.
+    fn for_check(&self, _requester: &Requester) -> Credential<'_> {
+        Credential::Ready(self.account.fixed_headers())
+    }
+
+    fn refused(
+        &self,
+        requester: &Requester,
+        used: Arc<HeldToken>,
+        status: StatusCode,
+        challenge: Challenge,
+    ) -> BoxFuture<'_, Result<Renewal, TokenFailure>> {
+        match &requester.caller {
+            Some(caller) => self
+                .source(caller)
+                .answered(used, status, challenge)
+                .boxed(),
+            None => ready(Ok(Renewal::Stands)).boxed(),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod failure_log;
 mod first_start;
 mod health;
 pub mod link;
+pub mod link_caller;
 mod not_reached;
 mod notice_feed;
 pub mod registry;

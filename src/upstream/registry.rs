@@ -28,9 +28,9 @@ use super::link::modern::ToolSchemas;
 use super::link::negotiated::{EraCell, EraLink};
 use super::link::shared::{PoolKey, SharedLinks};
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
-use crate::call::{ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
+use crate::call::{CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
 use crate::cause::ErrorCause;
-use crate::config::{self, Isolation, TransportKind};
+use crate::config::{self, AccountKind, Isolation, TransportKind};
 use crate::grants::{AccountSetupError, UpstreamAccount};
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{HostEnvironment, StdioRuntime};
@@ -47,6 +47,8 @@ const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
 pub struct ClientContext {
     /// Owner of credentials, children and quotas.
     pub owner: OwnerKey,
+    /// The tokens of the caller, where they are exchanged.
+    pub caller: Option<Arc<CallerAccess>>,
     /// The session.
     pub session: HolderKey,
     /// Capabilities of the client.
@@ -320,8 +322,13 @@ impl Upstreams {
 
     /// A link for this client context: its own, or membership of a shared one. Nothing is opened yet.
     #[must_use]
-    pub fn link(&self, upstream: &str, client: ClientContext) -> Option<Arc<dyn UpstreamLink>> {
+    pub fn link(&self, upstream: &str, mut client: ClientContext) -> Option<Arc<dyn UpstreamLink>> {
         let (name, entry) = self.entries.get_key_value(upstream)?;
+        // No other upstream is told apart, or given, what callers bring.
+        let exchanges = entry.account.as_ref().map(|account| account.kind());
+        client.caller = client
+            .caller
+            .filter(|_| exchanges == Some(AccountKind::TokenExchange));
         if entry.settings.isolation == Isolation::Session {
             let holders = SessionHolders::of(client.session);
             return Some(self.make(name, entry, client, (holders, true)));
@@ -329,6 +336,7 @@ impl Upstreams {
         let key = PoolKey {
             upstream: Arc::clone(name),
             account: entry.account(client.owner),
+            access: client.caller.as_ref().map(|caller| *caller.key()),
             capabilities: client.capabilities.fingerprint(),
             offer: client.offer,
         };
@@ -370,7 +378,9 @@ impl Upstreams {
             asks: entry.asks.clone(),
             upstream: Arc::clone(&entry.settings),
             name: Arc::clone(name),
-            carrier: entry.carrier.on_behalf_of(client.owner),
+            carrier: entry
+                .carrier
+                .on_behalf_of(client.owner, client.caller.as_ref()),
             owner: client.owner,
             capabilities: client.capabilities,
             client_info: client.client_info,

@@ -4,9 +4,11 @@
 // PKCE, client credentials, dynamic registration, resource indicators, access tokens as JWTs (RFC 9068) or opaque ones,
 // introspection (the gateway is the client `gateway` with the secret `a gateway's secret`), revocation.
 // Any resource is known; each token carries the resource it was asked for as its only audience.
-import { generateKeyPairSync } from 'node:crypto';
+// The client `with-secret` may exchange tokens too, and bring identity assertions of TRUSTED_ISSUER (extension_grants.mjs).
+import { createPrivateKey, generateKeyPairSync } from 'node:crypto';
 import http from 'node:http';
 import Provider from 'oidc-provider';
+import { EXCHANGE, JWT_BEARER, registerExtensionGrants } from './extension_grants.mjs';
 
 const SCOPES = ['mcp:tools', 'mcp:admin'];
 const USER = 'user-1';
@@ -21,7 +23,12 @@ function signingKey() {
 /** Clients with an account of their own: one with a secret, and one with a key, where CLIENT_KEY is the public one. */
 function services() {
   const service = { redirect_uris: [], grant_types: ['client_credentials'], response_types: [], scope: SCOPES.join(' ') };
-  const withSecret = { ...service, client_id: 'with-secret', client_secret: "a service's secret: %&+" };
+  const withSecret = {
+    ...service,
+    client_id: 'with-secret',
+    client_secret: "a service's secret: %&+",
+    grant_types: [...service.grant_types, EXCHANGE, JWT_BEARER],
+  };
   if (!process.env.CLIENT_KEY) return [withSecret];
   const withKey = {
     ...service,
@@ -36,9 +43,18 @@ function services() {
 const server = http.createServer();
 await new Promise((resolve) => server.listen(Number(process.argv[2] ?? 0), '127.0.0.1', resolve));
 const issuer = `http://127.0.0.1:${server.address().port}`;
+const jwk = signingKey();
+
+const resourceServer = (resource) => ({
+  audience: resource,
+  scope: SCOPES.join(' '),
+  accessTokenFormat: FORMAT,
+  accessTokenTTL: 600,
+  ...(FORMAT === 'jwt' && { jwt: { sign: { alg: 'ES256' } } }),
+});
 
 const provider = new Provider(issuer, {
-  jwks: { keys: [signingKey()] },
+  jwks: { keys: [jwk] },
   clients: [
     {
       client_id: 'gateway',
@@ -68,16 +84,17 @@ const provider = new Provider(issuer, {
       enabled: true,
       useGrantedResource: () => true,
       defaultResource: () => undefined,
-      getResourceServerInfo: (_, resource) => ({
-        audience: resource,
-        scope: SCOPES.join(' '),
-        accessTokenFormat: FORMAT,
-        accessTokenTTL: 600,
-        ...(FORMAT === 'jwt' && { jwt: { sign: { alg: 'ES256' } } }),
-      }),
+      getResourceServerInfo: (_, resource) => resourceServer(resource),
     },
   },
   ttl: { Session: 3600, Grant: 3600, Interaction: 600, IdToken: 600, RefreshToken: 3600 },
+});
+
+const testToken = registerExtensionGrants(provider, {
+  issuer,
+  key: createPrivateKey({ key: jwk, format: 'jwk' }),
+  resourceServer,
+  trustedIssuer: process.env.TRUSTED_ISSUER ?? issuer,
 });
 
 /** Logs the one user in, and grants whatever was asked for. */
@@ -111,6 +128,7 @@ async function withoutScope(request) {
 const oidc = provider.callback();
 server.on('request', async (request, response) => {
   try {
+    if (request.url.startsWith('/test/')) return await testToken(request, response);
     if (request.url.startsWith('/interaction/')) return await interact(request, response);
     if (request.method === 'POST' && request.url === '/reg') await withoutScope(request);
     return oidc(request, response);

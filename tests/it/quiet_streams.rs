@@ -66,6 +66,7 @@ fn link(url: &str, tasks: &TaskSpawner) -> Arc<dyn UpstreamLink> {
     let config = config::parse(&text, "test.toml", &|_| None).unwrap();
     let upstreams = Upstreams::new(&config, HostEnvironment::current(), tasks.clone()).unwrap();
     let seat = ClientContext {
+        caller: None,
         owner: Principal::anonymous().owner(),
         session: [0; 16],
         capabilities: ClientCapabilities::none(),

@@ -32,6 +32,8 @@ import urllib.request
 import zipfile
 from pathlib import Path
 
+import exchange
+
 ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache"
 VERSION = "26.7.3"
@@ -180,13 +182,13 @@ def auth_of_compose():
     return "".join(table for table in tables if re.match(r"\[+auth", table))
 
 
-def start_gateway(directory, auth):
+def start_gateway(directory, auth, upstreams=""):
     config = Path(directory) / "gateway.toml"
     program = json.dumps(GATEWAY)
     config.write_text(
         '[server]\nlisten = "127.0.0.1:8080"\npublic_url = "http://localhost:8080"\n'
         f'[admin]\nlisten = "127.0.0.1:9090"\n{auth}\n'
-        f'[upstreams.demo]\ncommand = {program}\nargs = ["demo-upstream"]\n'
+        f'[upstreams.demo]\ncommand = {program}\nargs = ["demo-upstream"]\n{upstreams}'
     )
     gateway = Program("gateway", [GATEWAY, "serve", "--config", str(config)], directory)
     gateway.until("the gateway", lambda: status("http://127.0.0.1:9090/ready") == 200, 30)
@@ -350,11 +352,65 @@ def introspecting(auth):
     return re.sub(r"(?m)^(issuer = .*\n)", lambda found: found[0] + INTROSPECTION, auth)
 
 
-def run(tests, auth, directory, wanted, counts):
+def each_user_is_at_the_upstream_as_itself(gateway):
+    upstream = exchange.Upstream(REALM, "payroll")
+    try:
+        tokens = {user: exchange.token_of(REALM, user) for user in ("alice", "bob")}
+        for _ in ("cold", "warm"):
+            for token in tokens.values():
+                said = exchange.who(token)
+                assert said == exchange.claims(token)["sub"], said
+        assert not set(tokens.values()) & set(upstream.seen), "a caller's own token went upstream"
+        log = gateway.log.read_text()
+        assert "another audience" not in log
+        for token in [*tokens.values(), *upstream.seen, exchange.SECRET]:
+            assert token not in log
+    finally:
+        upstream.stop()
+
+
+WITH_EXCHANGE = [each_user_is_at_the_upstream_as_itself]
+EXCHANGE = 'audience = "payroll"\nscopes = ["payroll"]'
+
+
+def token_without_an_audience_is_used_and_told(gateway):
+    upstream = exchange.Upstream(REALM, None)
+    try:
+        token = exchange.token_of(REALM, "alice")
+        assert exchange.who(token) == exchange.claims(token)["sub"]
+        lines = [line for line in gateway.log.read_text().splitlines() if "another audience" in line]
+        assert len(lines) == 1 and exchange.URL in lines[0], lines
+    finally:
+        upstream.stop()
+
+
+WITH_RESOURCE_ALONE = [token_without_an_audience_is_used_and_told]
+
+
+def unknown_audience_is_told_with_its_remedy(gateway):
+    upstream = exchange.Upstream(REALM, "payroll")
+    try:
+        token = exchange.token_of(REALM, "alice")
+        try:
+            said = exchange.who(token)
+        except Exception:
+            said = None
+        assert said is None, said
+        log = gateway.log.read_text()
+        assert "the account of an upstream cannot be used" in log and "`audience`" in log
+        assert not upstream.seen
+    finally:
+        upstream.stop()
+
+
+WITH_UNKNOWN_AUDIENCE = [unknown_audience_is_told_with_its_remedy]
+
+
+def run(tests, auth, directory, wanted, counts, upstreams=""):
     tests = [test for test in tests if not wanted or test.__name__ in wanted]
     if not tests:
         return
-    gateway = start_gateway(directory, auth)
+    gateway = start_gateway(directory, auth, upstreams)
     try:
         for test in tests:
             begun = time.monotonic()
@@ -381,6 +437,13 @@ def main():
             auth, wanted = auth_of_compose(), sys.argv[1:]
             run(WITH_GATEWAY, auth, directory, wanted, counts)
             run(WITH_INTROSPECTION, introspecting(auth), directory, wanted, counts)
+            exchange.prepare(admin)
+            for tests, keys in (
+                (WITH_EXCHANGE, EXCHANGE),
+                (WITH_RESOURCE_ALONE, ""),
+                (WITH_UNKNOWN_AUDIENCE, 'audience = "https://payroll.example.com"'),
+            ):
+                run(tests, auth, directory, wanted, counts, exchange.account(keys))
         finally:
             keycloak.stop()
     print(f"Keycloak {VERSION}: {counts['passed']} passed, {counts['failed']} failed")

@@ -24,8 +24,8 @@ use self::owners::MemberOwners;
 use self::url_elicitations::SharedUrlElicitations;
 use super::negotiated::EraLink;
 use crate::call::{
-    Call, InputOutcome, InputRequest, LogLevel, Notice, NoticeIntake, NoticeKind, OwnerKey, Reply,
-    ServerDeclaration, UpstreamLink,
+    AccessKey, Call, InputOutcome, InputRequest, LogLevel, Notice, NoticeIntake, NoticeKind,
+    OwnerKey, Reply, ServerDeclaration, UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::process::holders::{HolderKey, SessionHolders};
@@ -43,6 +43,8 @@ pub(in crate::upstream) struct PoolKey {
     pub(in crate::upstream) upstream: Arc<str>,
     /// [`Account::Common`] where all principals share the link.
     pub(in crate::upstream) account: Account,
+    /// Scopes and client of the caller, where its tokens are exchanged.
+    pub(in crate::upstream) access: Option<AccessKey>,
     pub(in crate::upstream) capabilities: u64,
     pub(in crate::upstream) offer: Revision,
 }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::SetupError;
-use crate::config::{EgressConfig, HttpCarrier, UpstreamConfig};
+use crate::config::{AccountKind, EgressConfig, HttpCarrier, UpstreamConfig};
 use crate::egress::EgressRules;
 use crate::grants::{
     AccountSetupError, DocumentClients, SharedClients, TokenSource, UpstreamAccount,
 };
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::upstream::credentials::{CommonTokens, Credentials, fixed_headers};
+use crate::upstream::credentials::{CommonTokens, Credentials, ExchangedTokens, fixed_headers};
 
 /// An account, and the credentials of its requests.
 pub(super) type MadeAccount = (Arc<UpstreamAccount>, Arc<dyn Credentials>);
@@ -60,8 +60,14 @@ impl AccountFactory {
             self.tasks.clone(),
         );
         let account = account.map_err(failed)?;
-        let tokens = CommonTokens::new(TokenSource::new(Arc::clone(&account)));
-        let credentials: Arc<dyn Credentials> = Arc::new(tokens);
+        let credentials: Arc<dyn Credentials> = match account.kind() {
+            AccountKind::ClientCredentials => {
+                let source = TokenSource::new(Arc::clone(&account));
+                Arc::new(CommonTokens::new(source))
+            }
+            AccountKind::IdJag => return Err(failed(AccountSetupError::NoLogin)),
+            AccountKind::TokenExchange => Arc::new(ExchangedTokens::new(Arc::clone(&account))),
+        };
         Ok(Some((account, credentials)))
     }
 

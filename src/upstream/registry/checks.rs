@@ -66,6 +66,18 @@ impl Upstreams {
     }
 }
 
+impl Upstreams {
+    /// Looks once whether `upstream` is there, without opening a session.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request.
+    pub async fn look_once(&self, upstream: &str) {
+        if let Some(entry) = self.entries.get(upstream) {
+            entry.look().await;
+        }
+    }
+}
+
 impl RegistryEntry {
     async fn keep_looking(&self, every: Duration) {
         let first = every.mul_f64(rand::random_range(0.0..FIRST_PART));

@@ -5,7 +5,7 @@ use rstest::rstest;
 use super::*;
 use crate::call::{NullIntake, Principal};
 use crate::fault::FaultKind;
-use crate::upstream::credentials::{Credential, Credentials};
+use crate::upstream::credentials::{Credential, Credentials, Requester};
 
 fn upstreams(keys: &str) -> Upstreams {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
@@ -16,6 +16,7 @@ fn upstreams(keys: &str) -> Upstreams {
 fn client(intake: Arc<dyn NoticeIntake>) -> ClientContext {
     ClientContext {
         owner: Principal::anonymous().owner(),
+        caller: None,
         session: [0; 16],
         capabilities: ClientCapabilities::none(),
         client_info: Bytes::from_static(b"{}"),
@@ -77,7 +78,7 @@ impl Credentials for Personal {
         Account::Principal(owner)
     }
 
-    fn for_request(&self, _account: Account) -> Credential<'_> {
+    fn for_request(&self, _requester: &Requester) -> Credential<'_> {
         Credential::Ready(&self.0)
     }
 }

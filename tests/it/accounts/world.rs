@@ -23,7 +23,12 @@ pub(super) enum Answering {
     Tokens(Option<u64>),
     /// With this status and text.
     Status(u16, String),
+    /// With what is made of the form and of the number of tokens so far.
+    Made(MakeAnswer),
 }
+
+/// Makes the answer to a token request.
+pub(super) type MakeAnswer = Arc<dyn Fn(&BTreeMap<String, String>, usize) -> Value + Send + Sync>;
 
 /// What happened at the token endpoint.
 #[derive(Default)]
@@ -117,8 +122,14 @@ async fn token(request: Request, answering: Answering, seen: &Mutex<Seen>) -> Re
     let header = header.map(|value| value.to_str().unwrap().to_owned());
     seen.authorization.push(header);
     let scope = form.get("scope").cloned();
-    seen.forms.push(form);
+    seen.forms.push(form.clone());
     match answering {
+        Answering::Made(make) => {
+            let body = make(&form, seen.issued.len());
+            let token = body["access_token"].as_str().unwrap().to_owned();
+            seen.issued.push(token);
+            answer(200, &body.to_string())
+        }
         Answering::Tokens(lasts) => {
             let token = format!("issued-token-number-{}", seen.issued.len() + 1);
             seen.issued.push(token.clone());

@@ -24,7 +24,7 @@ const WHOLE: &str = "kind = \"client_credentials\"\nissuer = \"https://as.exampl
 #[case::unknown_kind(
     "kind = \"oauth\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"",
     "auth.kind: ",
-    "not one of client_credentials",
+    "not one of client_credentials, token_exchange",
     ""
 )]
 #[case::no_proof(&format!("{KIND}\nclient_id = \"g\""), "auth: ", "needs `client_secret` or `private_key`", "client_secret = ")]
@@ -90,6 +90,88 @@ fn credentials_without_an_issuer_are_warned_of() {
         "{said:?}"
     );
     assert!(read(&account(WHOLE)).unwrap().warnings.is_empty());
+}
+
+const EXCHANGE: &str = "kind = \"token_exchange\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"";
+
+/// Callers with tokens, and an upstream that exchanges them, whose tables have these keys too.
+fn exchange(upstream: &str, keys: &str) -> String {
+    format!(
+        "[server]\npublic_url = \"https://mcp.example\"\n[auth]\nmode = \"oauth\"\n[[auth.issuers]]\n\
+         issuer = \"https://as.example\"\n[upstreams.t]\nurl = \"https://t.example/mcp\"\n{upstream}\n\
+         [upstreams.t.auth]\n{EXCHANGE}\n{keys}\n"
+    )
+}
+
+// Columns: the file, the key, the cause.
+#[rstest]
+#[case::shared(
+    exchange("isolation = \"shared\"", ""),
+    "upstreams.t.isolation: ",
+    "each caller has an account of its own"
+)]
+#[case::open(
+    account(EXCHANGE),
+    "upstreams.t.auth.kind: ",
+    "callers have no tokens to exchange"
+)]
+#[case::warm(
+    exchange("[mcp]\nwarm = [\"t\"]", ""),
+    "mcp.warm[0]: ",
+    "there is none at the start"
+)]
+#[case::header(
+    exchange("headers = { authorization = \"hunter2\" }", ""),
+    "upstreams.t.headers.authorization: ",
+    "which sets the same header"
+)]
+fn an_exchange_needs_callers_that_are_told_apart(
+    #[case] text: String,
+    #[case] key: &str,
+    #[case] cause: &str,
+) {
+    let said = super::errors(&text);
+    let place = format!(": {key}");
+    let has_all = |message: &String| message.contains(&place) && message.contains(cause);
+    assert!(said.iter().any(has_all), "{said:#?}");
+    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+}
+
+#[test]
+fn an_exchange_has_defaults_for_all_but_the_client() {
+    let config = read(&exchange("", "audience = \"tracker\"")).unwrap();
+    assert!(config.auth.keeps_tokens);
+    let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    assert!(!said.concat().contains("upstreams.t"), "{said:?}");
+    let auth = config.upstreams[0].auth.as_ref().unwrap();
+    assert_eq!(auth.audience.as_deref(), Some("tracker"));
+    assert_eq!(auth.issuer, None);
+    assert!(!read(&account(WHOLE)).unwrap().auth.keeps_tokens);
+}
+
+#[test]
+fn an_audience_is_for_exchanges() {
+    let said = super::errors(&account(&format!("{WHOLE}\naudience = \"tracker\"")));
+    let what = "upstreams.t.auth.audience: is for kind = \"token_exchange\"";
+    assert!(said.concat().contains(what), "{said:#?}");
+}
+
+#[test]
+fn client_of_several_issuers_is_warned_of() {
+    let two = exchange("", "").replace(
+        "[upstreams.t]",
+        "[[auth.issuers]]\nissuer = \"https://other.example\"\n[upstreams.t]",
+    );
+    let said: Vec<String> = read(&two)
+        .unwrap()
+        .warnings
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert!(
+        said.concat().contains("go to that of each caller"),
+        "{said:?}"
+    );
 }
 
 #[rstest]

@@ -91,6 +91,7 @@ impl DuplexSource {
             }
             Self::Sockets(client, bounds) => {
                 let (writer, reader) = socket::open(client, *bounds, &settings.tasks).await?;
+                end_with_caller(client, writer.closed(), &settings.tasks);
                 Ok((
                     DuplexSender::Socket(Arc::new(writer)),
                     DuplexReceiver::Socket(Box::new(reader)),
@@ -106,11 +107,26 @@ impl DuplexSource {
         tasks: &TaskSpawner,
     ) -> Result<(DuplexSender, DuplexReceiver), LinkError> {
         let (posts, reader) = events::open(client, bounds, tasks).await?;
+        end_with_caller(client, posts.closed(), tasks);
         Ok((
             DuplexSender::Events(Arc::new(posts)),
             DuplexReceiver::Events(Box::new(reader)),
         ))
     }
+}
+
+/// Closes a connection when the token of the caller that it was opened for has ended, unless calls bring another one.
+fn end_with_caller(client: &HttpClient, closed: &CancellationToken, tasks: &TaskSpawner) {
+    let Some(caller) = client.caller() else {
+        return;
+    };
+    let (caller, closed) = (Arc::clone(caller), closed.clone());
+    tasks.spawn_service(async move {
+        tokio::select! {
+            () = caller.ended() => closed.cancel(),
+            () = closed.cancelled() => {}
+        }
+    });
 }
 
 impl DuplexSender {

@@ -21,12 +21,13 @@ use super::message_headers::MessageHeaders;
 use super::prepared_request::{PreparedRequest, bear, send_with};
 use super::targets::{RedirectVerdict, RequestTargets, SentRoute, host};
 use super::ways::{ClientChoice, ClientGrant};
-use crate::call::OwnerKey;
+use crate::call::{CallerAccess, OwnerKey};
 use crate::config::HttpCarrier;
 use crate::grants::{Challenge, HeldToken, Renewal};
 use crate::protocol::headers::MCP_SESSION_ID;
 use crate::upstream::account::Account;
-use crate::upstream::credentials::{Credential, Credentials, FixedHeaders};
+use crate::upstream::credentials::{Credential, Credentials, FixedHeaders, Requester};
+use crate::upstream::link_caller::LinkCaller;
 
 /// Headers that are put to a request besides those of its message and the configured ones, at most.
 const MADE_HERE: usize = 3;
@@ -41,6 +42,8 @@ pub struct HttpClient {
     credentials: Arc<dyn Credentials>,
     /// The account whose credential the requests carry.
     account: Account,
+    /// The caller of requests that belong to no call.
+    caller: Option<Arc<LinkCaller>>,
     /// `Host` of requests in origin form.
     host: HeaderValue,
     login: Arc<UpstreamLogin>,
@@ -69,6 +72,7 @@ impl HttpClient {
             targets: Arc::new(targets),
             credentials: Arc::new(FixedHeaders::new(&carrier.headers)?),
             account: Account::Common,
+            caller: None,
             login: Arc::new(UpstreamLogin::new(carrier, false)),
         })
     }
@@ -99,12 +103,51 @@ impl HttpClient {
         self.credentials.account_of(owner)
     }
 
-    /// This client, for the requests of `owner`.
+    /// This client, for the requests of `owner`; `caller` has the tokens that can be exchanged for those of requests that
+    /// belong to no call.
     #[must_use]
-    pub fn on_behalf_of(&self, owner: OwnerKey) -> Self {
+    pub fn on_behalf_of(&self, owner: OwnerKey, caller: Option<&Arc<CallerAccess>>) -> Self {
         Self {
             account: self.account_of(owner),
+            caller: caller.map(|caller| LinkCaller::new(Arc::clone(caller))),
             ..self.clone()
+        }
+    }
+
+    /// The caller of requests that belong to no call, where callers' tokens are exchanged.
+    pub(in crate::upstream) fn caller(&self) -> Option<&Arc<LinkCaller>> {
+        self.caller.as_ref()
+    }
+
+    /// Resolves once requests that belong to no call can have a credential.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(in crate::upstream) async fn caller_ready(&self) {
+        if let Some(caller) = &self.caller {
+            caller.ready().await;
+        }
+    }
+
+    /// Resolves when a stream that belongs to no call has to end, as its caller's token has ended.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(in crate::upstream) async fn caller_ended(&self) {
+        match &self.caller {
+            Some(caller) => caller.ended().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// On whose behalf a request goes that belongs to a call of `caller`, or to none. A call that goes on after the end of
+    /// its caller's token, such as one that follows a task, uses what a later call has brought.
+    fn requester(&self, caller: Option<Arc<CallerAccess>>) -> Requester {
+        let caller = caller.filter(|caller| self.caller.is_none() || caller.token().is_some());
+        let link = self.caller.as_ref();
+        Requester {
+            account: self.account,
+            caller: link.map(|link| caller.unwrap_or_else(|| link.current())),
         }
     }
 
@@ -253,21 +296,25 @@ impl HttpClient {
     }
 
     fn prepare(&self, method: Method, own: MessageHeaders, body: Bytes) -> PreparedRequest<'_> {
-        let own = own.into_iter();
         let carry = self.way.carry();
         let (moved, target) = self.targets.current();
         let is_post = method == Method::POST;
         let sent = SentRoute { moved, is_post };
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        let headers = request.headers_mut();
-        let credential = self.credentials.for_request(self.account);
+        let requester = self.requester(own.caller);
+        let credential = if *request.method() == Method::OPTIONS {
+            self.credentials.for_check(&requester)
+        } else {
+            self.credentials.for_request(&requester)
+        };
         let at_hand = match &credential {
             Credential::Ready(headers) => headers.len(),
             Credential::Held(token) => token.headers().len(),
             Credential::Awaited(_) => 0,
         };
-        headers.reserve(own.len() + MADE_HERE + at_hand);
+        let headers = request.headers_mut();
+        headers.reserve(own.all.len() + MADE_HERE + at_hand);
         let uri = match &carry {
             ClientGrant::Pool(_) => {
                 // Set by hyper's client, but not below it.
@@ -276,7 +323,7 @@ impl HttpClient {
             }
             ClientGrant::Shared(_) => &target.absolute,
         };
-        for (name, value) in own {
+        for (name, value) in own.all {
             headers.append(name, value);
         }
         *request.uri_mut() = uri.clone();
@@ -295,6 +342,7 @@ impl HttpClient {
             carry,
             request,
             sent,
+            requester,
             held,
             awaited,
         }
@@ -316,7 +364,9 @@ impl HttpClient {
         let answer = answer?;
         self.login.note(answer.status(), answer.headers());
         match used {
-            Some(used) if is_refusal(answer.status()) => Box::pin(self.renewed(used, answer)).await,
+            Some(used) if is_refusal(answer.status()) => {
+                Box::pin(self.renewed(&prepared.requester, used, answer)).await
+            }
             _ => Ok(answer),
         }
     }
@@ -351,14 +401,13 @@ impl HttpClient {
     /// The answer, which refuses the token `used`; an error to make the request again if there is another one by now.
     async fn renewed(
         &self,
+        requester: &Requester,
         used: Arc<HeldToken>,
         answer: Response<UpstreamBody>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let status = answer.status();
         let challenge = Challenge::of(answer.headers());
-        let renewal = self
-            .credentials
-            .refused(self.account, used, status, challenge);
+        let renewal = self.credentials.refused(requester, used, status, challenge);
         match renewal.await? {
             Renewal::Renewed => Err(ExchangeError::renewed(status)),
             Renewal::Stands => Ok(answer),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::http_session::HttpSession;
+use super::http_session::{CallOrigin, HttpSession};
 use super::reading::{LONGEST_RETRY, RESUME_DELAY, SHORTEST_RETRY, StreamCursor, may_pass};
 use super::response_head::{is_event_stream, is_gone, retry_after};
 use super::sink::MessageSink;
@@ -175,7 +175,9 @@ impl HttpSession {
         loop {
             let answering = attempt.take().unwrap_or_else(|| OpeningAttempt::of(&self));
             let last = place.last_event.clone();
-            let headers = self.headers(None).with(LAST_EVENT_ID, last);
+            let headers = self.headers(CallOrigin::default());
+            let headers = headers.with(LAST_EVENT_ID, last);
+            self.client.caller_ready().await;
             let answer = self.client.listen(headers).await;
             drop(answering);
             let was_open = self.was_open.load(Ordering::Relaxed);
@@ -189,7 +191,11 @@ impl HttpSession {
                     if place.last_event.is_none() {
                         on_change(GetStreamChange::Opened);
                     }
-                    if let Err(error) = self.read_once(&mut body, &mut place, &mut sink).await {
+                    let read = tokio::select! {
+                        read = self.read_once(&mut body, &mut place, &mut sink) => read.map(drop),
+                        () = self.client.caller_ended() => Ok(()),
+                    };
+                    if let Err(error) = read {
                         tracing::warn!(error = chain(&error), "upstream event stream is invalid");
                     }
                     let is_good = place.events > events || since.elapsed() >= LASTING;

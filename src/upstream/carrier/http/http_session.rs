@@ -16,6 +16,7 @@ use super::non_mcp_response;
 use super::reading::StreamCursor;
 use super::response_head::{is_event_stream, is_gone, names_lost_session, retry_after};
 use super::sink::MessageSink;
+use crate::call::CallerAccess;
 use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
 use crate::protocol::{DecodeError, Message, Revision, methods};
 use crate::secret::Secret;
@@ -36,6 +37,15 @@ pub struct ResponseBounds {
     pub event: usize,
     /// Nesting of a message.
     pub depth: usize,
+}
+
+/// What the headers of a request say of the call that it belongs to; nothing for a request of our own.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct CallOrigin<'a> {
+    /// The span of the call.
+    pub(crate) trace: Option<&'a TraceContext>,
+    /// The caller, where callers' tokens are exchanged.
+    pub(crate) caller: Option<&'a Arc<CallerAccess>>,
 }
 
 /// The HTTP side of one upstream session.
@@ -98,7 +108,7 @@ impl HttpSession {
             .get_or_init(|| HeaderValue::from_static(version));
     }
 
-    pub(super) fn headers(&self, trace: Option<&TraceContext>) -> MessageHeaders {
+    pub(super) fn headers(&self, CallOrigin { trace, caller }: CallOrigin<'_>) -> MessageHeaders {
         let value = |text: &str| HeaderValue::from_str(text).ok();
         let parent = trace.and_then(TraceContext::traceparent);
         let state = trace.and_then(TraceContext::tracestate);
@@ -110,6 +120,7 @@ impl HttpSession {
                 parent.and_then(|parent| value(parent.as_str())),
             )
             .with(TRACESTATE, state.and_then(value))
+            .called_by(caller)
     }
 
     /// Posts a self-contained request and returns the response, for [`read`](Self::read).
@@ -243,10 +254,10 @@ impl HttpSession {
     pub(crate) async fn request(
         &self,
         message: Bytes,
-        trace: Option<&TraceContext>,
+        origin: CallOrigin<'_>,
         sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
-        let response = self.client.post(message, self.headers(trace)).await?;
+        let response = self.client.post(message, self.headers(origin)).await?;
         let status = response.status();
         if !status.is_success() {
             return Box::pin(self.refused(response, sink)).await;
@@ -256,7 +267,7 @@ impl HttpSession {
         }
         if is_event_stream(&response) {
             // Larger, and most replies are whole.
-            return Box::pin(self.read_stream(response, sink)).await;
+            return Box::pin(self.read_stream(response, origin.caller, sink)).await;
         }
         self.read_whole(response, sink).await
     }
@@ -270,11 +281,12 @@ impl HttpSession {
         message: Bytes,
         sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
-        let reply = match self.request(message.clone(), None, sink).await {
-            Err(LinkError::Unread { .. }) => self.request(message, None, sink).await,
+        let own = CallOrigin::default();
+        let reply = match self.request(message.clone(), own, sink).await {
+            Err(LinkError::Unread { .. }) => self.request(message, own, sink).await,
             // With a session, it would be another request.
             Err(LinkError::Lost { .. }) if !self.has_session() => {
-                self.request(message, None, sink).await
+                self.request(message, own, sink).await
             }
             other => other,
         };
@@ -287,7 +299,7 @@ impl HttpSession {
     /// [`LinkError`] when the upstream did not take it.
     pub(crate) async fn send(&self, message: Bytes) -> Result<(), LinkError> {
         let post = || {
-            let (message, headers) = (message.clone(), self.headers(None));
+            let (message, headers) = (message.clone(), self.headers(CallOrigin::default()));
             self.client
                 .post_again(message, headers, RetryRule::IfUnread)
         };
@@ -310,7 +322,11 @@ impl HttpSession {
     /// Ends the upstream session; a failure is harmless (SPEC U-04).
     pub(crate) async fn close(&self) {
         if self.has_session() {
-            drop(self.client.delete(self.headers(None)).await);
+            drop(
+                self.client
+                    .delete(self.headers(CallOrigin::default()))
+                    .await,
+            );
         }
     }
 

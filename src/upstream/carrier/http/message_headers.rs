@@ -1,11 +1,19 @@
 //! `MessageHeaders`: what the headers of a request say of its message.
 
+use std::sync::Arc;
+
 use http::{HeaderName, HeaderValue};
+
+use crate::call::CallerAccess;
 
 /// Headers of one message, besides the fixed headers. A `Vec`, as the list is moved at each of many steps and a
 /// `HeaderMap` is larger.
 #[derive(Debug, Default, Clone)]
-pub struct MessageHeaders(Vec<(HeaderName, HeaderValue)>);
+pub struct MessageHeaders {
+    pub(super) all: Vec<(HeaderName, HeaderValue)>,
+    /// The caller that makes the call of the message, where callers' tokens are exchanged.
+    pub(super) caller: Option<Arc<CallerAccess>>,
+}
 
 impl MessageHeaders {
     /// Headers of most messages, at most.
@@ -15,10 +23,10 @@ impl MessageHeaders {
     #[must_use]
     pub fn with(mut self, name: HeaderName, value: Option<HeaderValue>) -> Self {
         if let Some(value) = value {
-            if self.0.is_empty() {
-                self.0.reserve(Self::USUAL);
+            if self.all.is_empty() {
+                self.all.reserve(Self::USUAL);
             }
-            self.0.push((name, value));
+            self.all.push((name, value));
         }
         self
     }
@@ -26,16 +34,16 @@ impl MessageHeaders {
     /// These headers and `more`.
     #[must_use]
     pub fn and(mut self, more: impl IntoIterator<Item = (HeaderName, HeaderValue)>) -> Self {
-        self.0.extend(more);
+        self.all.extend(more);
         self
     }
-}
 
-impl IntoIterator for MessageHeaders {
-    type Item = (HeaderName, HeaderValue);
-    type IntoIter = std::vec::IntoIter<Self::Item>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
+    /// These headers, of a message that belongs to a call of `caller`.
+    #[must_use]
+    pub fn called_by(self, caller: Option<&Arc<CallerAccess>>) -> Self {
+        Self {
+            caller: caller.cloned(),
+            ..self
+        }
     }
 }

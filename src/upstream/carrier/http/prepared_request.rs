@@ -12,12 +12,14 @@ use super::exchange_error::ExchangeError;
 use super::targets::SentRoute;
 use super::ways::ClientGrant;
 use crate::grants::HeldToken;
+use crate::upstream::credentials::Requester;
 
 /// A request, with the client to send it.
 pub(super) struct PreparedRequest<'a> {
     pub(super) carry: ClientGrant<'a>,
     pub(super) request: Request<Full<Bytes>>,
     pub(super) sent: SentRoute,
+    pub(super) requester: Requester,
     /// The token that the request carries.
     pub(super) held: Option<Arc<HeldToken>>,
     /// A credential that has to be waited for.

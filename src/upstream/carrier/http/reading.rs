@@ -1,6 +1,7 @@
 //! Reading the event stream that answers a request, and resuming it where it broke off.
 //! Spec: SPEC U-10, U-14, T-27.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,10 +9,11 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::body::UpstreamBody;
-use super::http_session::HttpSession;
+use super::http_session::{CallOrigin, HttpSession};
 use super::response_head::{is_event_stream, is_gone, names_lost_session};
 use super::sink::MessageSink;
 use crate::budget::EXEMPT_BYTES;
+use crate::call::CallerAccess;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::protocol::salvage;
 use crate::protocol::sse::SseDecoder;
@@ -82,6 +84,7 @@ impl HttpSession {
     pub(super) async fn read_stream(
         &self,
         response: Response<UpstreamBody>,
+        caller: Option<&Arc<CallerAccess>>,
         sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
         let mut place = StreamCursor::default();
@@ -105,7 +108,11 @@ impl HttpSession {
                 sink.closed(place.retry);
             }
             tokio::time::sleep(place.pause()).await;
-            let headers = self.headers(None).with(LAST_EVENT_ID, Some(last));
+            let origin = CallOrigin {
+                trace: None,
+                caller,
+            };
+            let headers = self.headers(origin).with(LAST_EVENT_ID, Some(last));
             match self.client.listen(headers).await {
                 Ok(response) if response.status().is_success() && is_event_stream(&response) => {
                     body = response.into_body();

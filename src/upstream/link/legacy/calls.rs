@@ -16,12 +16,13 @@ use super::post_stream::LegacyPostStream;
 use super::task_progress::is_over;
 use super::wire::LegacyWire;
 use crate::budget::{ReplyLease, ReplyRoom};
-use crate::call::{Call, DownstreamLink, Reply};
+use crate::call::{Call, CallerAccess, DownstreamLink, Reply};
 use crate::protocol::meta::{self, BAGGAGE};
 use crate::protocol::{Message, json, methods, rpc};
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::upstream::carrier::duplex::DepartureFlag;
+use crate::upstream::carrier::http::http_session::CallOrigin;
 use crate::upstream::deadlines::{CallActivity, before_sending};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::observe::{self, client_span};
@@ -42,6 +43,8 @@ pub(super) struct PendingReply {
     pub(super) id: u64,
     /// The client's link; none for our own requests.
     pub(super) link: Option<Arc<dyn DownstreamLink>>,
+    /// The caller, where callers' tokens are exchanged.
+    pub(super) caller: Option<Arc<CallerAccess>>,
     /// JSON text of the client's progress token.
     pub(super) progress: Option<Arc<str>>,
     /// The task whose result is requested: its questions belong to this call.
@@ -75,6 +78,7 @@ impl PendingReply {
         Self {
             id,
             link: None,
+            caller: None,
             progress: None,
             task: None,
             wants_task: false,
@@ -178,6 +182,7 @@ impl LegacyConnection {
             wants_task: request.param("task").is_some(),
             is_list: methods::is_list(method),
             link: Some(Arc::clone(&call.link)),
+            caller: call.principal.access().cloned(),
             may_be_asked: may_be_asked(request, call),
             // It may go beside a call, whose log messages it is for.
             is_talked_of: method != "logging/setLevel",
@@ -304,9 +309,11 @@ impl LegacyConnection {
             }
             LegacyWire::Http(http) => {
                 let mut take = LegacyPostStream::new(self, pending);
+                let caller = pending.caller.as_ref();
+                let origin = CallOrigin { trace, caller };
                 let outcome = tokio::select! {
                     biased;
-                    direct = http.request(bytes, trace, &mut take) => direct,
+                    direct = http.request(bytes, origin, &mut take) => direct,
                     Ok(elsewhere) = reply => elsewhere,
                 };
                 // Not retried, as this call may have run; the next call opens a new session.

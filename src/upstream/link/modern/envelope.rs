@@ -194,7 +194,8 @@ pub(super) fn headers(
         .with(TRACEPARENT, place.parent.and_then(value))
         .with(TRACESTATE, place.state.and_then(value))
         .with(MCP_METHOD, method_value)
-        .with(MCP_NAME, name);
+        .with(MCP_NAME, name)
+        .called_by(outgoing.call.principal.access());
     // Spec: SPEC M-34. Headers that a tool asks for are recomputed, and our own requests have none.
     let known = |name| params.is_some_and(|params| params.recognizes(name));
     let is_clients = outgoing.call.message.method() == Some(method);

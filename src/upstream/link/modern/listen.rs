@@ -279,6 +279,10 @@ impl ModernServerLink {
         filter: ListenFilter,
     ) -> Result<ListenStream, LinkError> {
         self.start().await?;
+        let caller = self.settings.carrier.caller().cloned();
+        if let Some(caller) = &caller {
+            caller.ready().await;
+        }
         let (acknowledge, acknowledged) = oneshot::channel();
         let (schemas, owner) = (Arc::clone(&self.schemas), self.settings.owner);
         let stop = CancellationToken::new();
@@ -300,6 +304,12 @@ impl ModernServerLink {
         self.settings.tasks.spawn_service(async move {
             let bytes = discover::own_request(flight.id, METHOD, &params, &link.settings);
             let listen = link.exchange_again(bytes, || Ok(discover::own_headers(METHOD)), &flight);
+            let caller_ended = async {
+                match &caller {
+                    Some(caller) => caller.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
             let end = tokio::select! {
                 reply = listen => match reply {
                     Ok(reply) if reply.error().is_none() => ListenEnd::Graceful,
@@ -307,6 +317,7 @@ impl ModernServerLink {
                     Err(error) => ListenEnd::Broken(error),
                 },
                 () = sink.ended.cancelled() => ListenEnd::Graceful,
+                () = caller_ended => ListenEnd::Graceful,
                 () = stopped.cancelled() => return,
             };
             drop(ending.send(end));

@@ -20,6 +20,7 @@ use self::state::NegotiatedState;
 use super::{EraCell, EraVerdict};
 use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamContinuation, UpstreamLink};
 use crate::fault::Fault;
+use crate::grants::TokenFailure;
 use crate::protocol::Message;
 use crate::sync::desired::Desired;
 use crate::sync::shared_failure::SharedFailure;
@@ -196,10 +197,25 @@ impl EraLink {
     }
 
     async fn call_inner(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
+        self.admit_caller(call)?;
         let since = self.begin()?;
         let outcome = self.call_era(request, call).await;
         self.note(since, &outcome);
         outcome
+    }
+
+    /// Notes whose call it is, where callers' tokens are exchanged. A connection for whole messages in both directions
+    /// has one token for all of them: calls with other scopes need another session.
+    fn admit_caller(&self, call: &Call) -> Result<(), LinkError> {
+        let carrier = &self.settings.carrier;
+        let (Some(link), Some(caller)) = (carrier.caller(), call.principal.access()) else {
+            return Ok(());
+        };
+        link.called(caller);
+        if matches!(carrier, Carrier::Duplex(_)) && link.current().key() != caller.key() {
+            return Err(LinkError::Account(TokenFailure::other_scopes()));
+        }
+        Ok(())
     }
 
     async fn call_era(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {

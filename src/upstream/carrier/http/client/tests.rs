@@ -23,8 +23,8 @@ impl Credentials for Counted {
         Account::Principal(owner)
     }
 
-    fn for_request(&self, account: Account) -> Credential<'_> {
-        let whose = match account {
+    fn for_request(&self, requester: &Requester) -> Credential<'_> {
+        let whose = match requester.account {
             Account::Common => "common".to_owned(),
             Account::Principal(owner) => owner.to_string(),
         };
@@ -94,7 +94,7 @@ async fn each_request_asks_for_the_credential_of_its_account() {
     let alice = Principal::new("issuer", "alice", "", Vec::new(), None).owner();
     let common = HttpClient::new(&carrier(&listener, Vec::new())).unwrap();
     let common = common.with_credentials(Arc::new(Counted::default()));
-    let own = common.on_behalf_of(alice);
+    let own = common.on_behalf_of(alice, None);
     let ask = async { all_kinds(&common).await + all_kinds(&own).await };
     let (asked, seen) = tokio::join!(ask, heads(&listener, 14, "x-token"));
     let whose = |number: usize| {
@@ -144,4 +144,33 @@ async fn header_of_a_message_stands_before_the_credential() {
     let (answer, seen) = tokio::join!(ask, heads(&listener, 1, "accept"));
     answer.unwrap();
     assert_eq!(seen, [["application/json, text/event-stream"]]);
+}
+
+fn access(scope: &str) -> Arc<CallerAccess> {
+    let alice = Principal::new("issuer", "alice", "c", vec![scope.to_owned()], None);
+    CallerAccess::new(
+        alice.access_key("https://gw"),
+        alice.issuer(),
+        alice.owner(),
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_of_a_call_is_made_for_its_caller_while_the_token_lasts() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (opened, called) = (access("r"), access("w"));
+    let end = |seconds| Some(tokio::time::Instant::now() + Duration::from_secs(seconds));
+    opened.bring("one", end(100));
+    called.bring("two", end(10));
+    let client = HttpClient::new(&carrier(&listener, Vec::new())).unwrap();
+    let link = client.on_behalf_of(opened.owner(), Some(&opened));
+    let caller = |of: Option<&Arc<CallerAccess>>| link.requester(of.cloned()).caller.unwrap();
+    assert!(Arc::ptr_eq(&caller(None), &opened));
+    assert!(Arc::ptr_eq(&caller(Some(&called)), &called));
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert!(Arc::ptr_eq(&caller(Some(&called)), &opened));
+    assert!(
+        client.requester(Some(called)).caller.is_none(),
+        "nothing is exchanged there"
+    );
 }

@@ -66,10 +66,14 @@ async fn a_reply_on_a_stream_leaves_its_connection_to_the_next_request() {
     let ask = async {
         let take = &mut |message: Message| message.id().is_some().then_some(message);
         let body = || Bytes::from_static(b"{}");
-        wire.request(body(), None, take).await.unwrap();
+        wire.request(body(), CallOrigin::default(), take)
+            .await
+            .unwrap();
         let answer = wire.post(body(), MessageHeaders::default()).await.unwrap();
         wire.read(answer, take).await.unwrap();
-        wire.request(body(), None, take).await.unwrap();
+        wire.request(body(), CallOrigin::default(), take)
+            .await
+            .unwrap();
     };
     let play = async {
         let mut stream = listener.accept().await.unwrap().0;
@@ -86,7 +90,7 @@ async fn a_byte_order_mark_hides_no_reply() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let wire = wire(&listener);
     let take = &mut |message: Message| Some(message);
-    let ask = wire.request(Bytes::from_static(b"{}"), None, take);
+    let ask = wire.request(Bytes::from_static(b"{}"), CallOrigin::default(), take);
     let play = async {
         let mut stream = listener.accept().await.unwrap().0;
         let reply = "\u{feff}{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}";
@@ -129,7 +133,11 @@ async fn record(events: String) -> (Vec<String>, Result<Message, LinkError>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let wire = wire(&listener);
     let mut record = Record::default();
-    let ask = wire.request(Bytes::from_static(b"{}"), None, &mut record);
+    let ask = wire.request(
+        Bytes::from_static(b"{}"),
+        CallOrigin::default(),
+        &mut record,
+    );
     let play = async {
         let mut stream = listener.accept().await.unwrap().0;
         answer_with(&mut stream, &events).await;
@@ -186,7 +194,11 @@ async fn outcome(media: &str, body: &str, prepare: impl Fn(&HttpSession)) -> (Ve
     let wire = wire(&listener);
     prepare(&wire);
     let mut record = Record::default();
-    let ask = wire.request(Bytes::from_static(b"{}"), None, &mut record);
+    let ask = wire.request(
+        Bytes::from_static(b"{}"),
+        CallOrigin::default(),
+        &mut record,
+    );
     let play = async {
         let mut stream = listener.accept().await.unwrap().0;
         answer_as(&mut stream, media, body).await;

@@ -1,0 +1,135 @@
+//! Keys derived from a caller: digests that tell owners, bindings and accesses apart.
+
+use std::hash::{Hash, Hasher};
+
+use aws_lc_rs::digest::{Context, SHA256};
+
+use crate::budget::BudgetHolder;
+
+/// Digest of issuer + subject: owns quotas, children, caches.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OwnerKey([u8; 32]);
+
+/// Digest of issuer + subject + client: seals every handle.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct BindingKey([u8; 32]);
+
+// Digests are as good as random: their beginning tells them apart, and each call looks up several.
+impl Hash for OwnerKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        beginning(&self.0).hash(state);
+    }
+}
+
+impl Hash for BindingKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        beginning(&self.0).hash(state);
+    }
+}
+
+fn beginning(digest: &[u8; 32]) -> u64 {
+    digest
+        .first_chunk()
+        .map_or(0, |chunk| u64::from_le_bytes(*chunk))
+}
+
+impl OwnerKey {
+    pub(super) fn of(issuer: &str, subject: &str) -> Self {
+        Self(digest(&[issuer, subject]))
+    }
+
+    /// The owner of a stored row, from the digest in it.
+    #[must_use]
+    pub fn from_bytes(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+
+    /// The raw digest.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl From<OwnerKey> for BudgetHolder {
+    fn from(owner: OwnerKey) -> Self {
+        Self::Owner(owner.0)
+    }
+}
+
+impl BindingKey {
+    pub(super) fn of(issuer: &str, subject: &str, client: &str) -> Self {
+        Self(digest(&[issuer, subject, client]))
+    }
+
+    /// The binding of a stored record, from the digest in it.
+    #[must_use]
+    pub fn from_bytes(digest: [u8; 32]) -> Self {
+        Self(digest)
+    }
+
+    /// The raw digest.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+/// The digest as the access line shows it.
+impl std::fmt::Display for OwnerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut shown = self.0.iter().take(4);
+        shown.try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for OwnerKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "OwnerKey({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}
+
+impl std::fmt::Debug for BindingKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BindingKey({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}
+
+/// Digest of issuer, subject, client, endpoint and scopes: callers with equal keys may use the same exchanged tokens.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct AccessKey([u8; 32]);
+
+impl Hash for AccessKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        beginning(&self.0).hash(state);
+    }
+}
+
+impl std::fmt::Debug for AccessKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "AccessKey({:02x}{:02x}…)", self.0[0], self.0[1])
+    }
+}
+
+impl AccessKey {
+    /// The key of issuer, subject, client and endpoint in `binding`, with `scopes` in any order.
+    pub(super) fn of(binding: [&str; 4], scopes: &[String]) -> Self {
+        let mut scopes: Vec<&str> = scopes.iter().map(String::as_str).collect();
+        scopes.sort_unstable();
+        scopes.dedup();
+        let fields: Vec<&str> = binding.into_iter().chain(scopes).collect();
+        Self(digest(&fields))
+    }
+}
+
+/// SHA-256 over length-prefixed fields, so that no two field lists collide.
+fn digest(fields: &[&str]) -> [u8; 32] {
+    let mut context = Context::new(&SHA256);
+    for field in fields {
+        context.update(&(field.len() as u64).to_be_bytes());
+        context.update(field.as_bytes());
+    }
+    let mut out = [0; 32];
+    out.copy_from_slice(context.finish().as_ref());
+    out
+}

@@ -1,0 +1,223 @@
+//! Token requests of extension grants, which `oauth2` does not know. Spec: RFC 6749 §4.5, §5; RFC 8693 §2.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method};
+use serde::Deserialize;
+use serde_json::Value;
+use url::Url;
+use url::form_urlencoded::{Serializer, byte_serialize};
+
+use super::client_key::ClientProof;
+use super::documents::DocumentClients;
+use super::server_metadata::ServerMetadata;
+use super::token_endpoint::{self, ASSERTION_TYPE, TokenError, client_auth, takes, takes_basic};
+use crate::secret::Secret;
+
+/// Who asks, and where.
+#[derive(Debug)]
+pub(super) struct RequestingClient<'a> {
+    pub(super) server: &'a ServerMetadata,
+    pub(super) client_id: &'a str,
+    pub(super) proof: &'a ClientProof,
+    /// The origin that the operator trusts.
+    pub(super) trusted: Option<&'a Url>,
+}
+
+/// An answer with a token of any type. No `Debug`: it holds the token.
+#[derive(Deserialize)]
+struct Answer {
+    access_token: String,
+    token_type: String,
+    expires_in: Option<Value>,
+    scope: Option<String>,
+    issued_token_type: Option<String>,
+}
+
+/// A token of any type, fresh from the server.
+#[derive(Debug)]
+pub(super) struct GrantedToken {
+    pub(super) token: Secret,
+    /// `Bearer`, in any case; `N_A` for a token that no resource takes.
+    pub(super) token_type: String,
+    /// The URN of the type.
+    pub(super) issued_type: Option<String>,
+    /// `None` where the server does not say.
+    pub(super) lasts: Option<Duration>,
+    /// The granted scopes; `None` where the server does not say.
+    pub(super) scopes: Option<Vec<String>>,
+}
+
+/// Posts the form of `fields` and of the client's proof.
+///
+/// # Errors
+/// [`TokenError`], which holds no secret.
+///
+/// # Cancel safety
+/// Dropping the future abandons the request.
+pub(super) async fn request(
+    clients: &DocumentClients,
+    client: &RequestingClient<'_>,
+    fields: &[(&str, &str)],
+) -> Result<GrantedToken, TokenError> {
+    let request = form(client, fields)?;
+    let answer = clients.post(request, client.trusted).await?;
+    let status = answer.status.as_u16();
+    let body = token_endpoint::granted(answer)?;
+    read(&body).ok_or(TokenError::Unreadable { status })
+}
+
+fn read(body: &[u8]) -> Option<GrantedToken> {
+    let answer: Answer = serde_json::from_slice(body).ok()?;
+    if answer.access_token.is_empty() {
+        return None;
+    }
+    let lasts = match &answer.expires_in {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.parse().ok()?),
+        Some(seconds) => Some(seconds.as_u64()?),
+    };
+    let scopes = answer.scope.as_deref();
+    Some(GrantedToken {
+        token: Secret::new(answer.access_token),
+        token_type: answer.token_type,
+        issued_type: answer.issued_token_type,
+        lasts: lasts.map(Duration::from_secs),
+        scopes: scopes.map(|scopes| scopes.split_ascii_whitespace().map(str::to_owned).collect()),
+    })
+}
+
+/// The request. Spec: RFC 6749 §2.3.1; RFC 7523 §2.2.
+fn form(
+    client: &RequestingClient<'_>,
+    fields: &[(&str, &str)],
+) -> Result<http::Request<Vec<u8>>, TokenError> {
+    let server = client.server;
+    let mut form = Serializer::new(String::new());
+    form.extend_pairs(fields);
+    let mut basic = None;
+    match client.proof {
+        ClientProof::Secret(secret) if takes_basic(server)? => {
+            basic = Some(basic_header(client.client_id, secret));
+        }
+        ClientProof::Secret(secret) => {
+            form.append_pair("client_id", client.client_id);
+            form.append_pair("client_secret", secret.expose());
+        }
+        ClientProof::Key(key) => {
+            if !takes(server, "private_key_jwt") {
+                return Err(client_auth(server));
+            }
+            let taken = server.assertion_algorithms.as_deref();
+            let assertion = key
+                .assertion(client.client_id, &server.issuer, taken)
+                .ok_or(TokenError::Assertion)?;
+            form.append_pair("client_id", client.client_id);
+            form.append_pair("client_assertion_type", ASSERTION_TYPE);
+            form.append_pair("client_assertion", assertion.expose());
+        }
+    }
+    let mut request = http::Request::new(form.finish().into_bytes());
+    *request.method_mut() = Method::POST;
+    // It was a URL until now.
+    *request.uri_mut() = server
+        .token_endpoint
+        .as_str()
+        .parse()
+        .map_err(|_| TokenError::Unreadable { status: 0 })?;
+    let headers = request.headers_mut();
+    let media = HeaderValue::from_static("application/x-www-form-urlencoded");
+    headers.insert(CONTENT_TYPE, media);
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    if let Some(mut basic) = basic.and_then(|basic| HeaderValue::try_from(basic).ok()) {
+        basic.set_sensitive(true);
+        headers.insert(AUTHORIZATION, basic);
+    }
+    Ok(request)
+}
+
+fn basic_header(client_id: &str, secret: &Secret) -> String {
+    let encode = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    let pair = format!("{}:{}", encode(client_id), encode(secret.expose()));
+    format!("Basic {}", BASE64_STANDARD.encode(pair))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn server(methods: Option<&[&str]>) -> ServerMetadata {
+        let methods = methods.map(|methods| methods.iter().map(|one| (*one).to_owned()).collect());
+        ServerMetadata {
+            issuer: "https://as.test".to_owned(),
+            token_endpoint: "https://as.test/token?tenant=1".parse().unwrap(),
+            client_auth: methods,
+            assertion_algorithms: None,
+        }
+    }
+
+    fn made(server: &ServerMetadata) -> Result<http::Request<Vec<u8>>, TokenError> {
+        let proof = ClientProof::Secret(Secret::new("a: secret%"));
+        let client = RequestingClient {
+            server,
+            client_id: "c/1",
+            proof: &proof,
+            trusted: None,
+        };
+        form(
+            &client,
+            &[("grant_type", "urn:x"), ("subject_token", "a+b")],
+        )
+    }
+
+    #[test]
+    fn secret_goes_as_basic_unless_the_server_lists_another_way() {
+        let sent = made(&server(None)).unwrap();
+        assert_eq!(sent.uri(), "https://as.test/token?tenant=1");
+        let basic = sent.headers()[AUTHORIZATION].to_str().unwrap();
+        let pair = BASE64_STANDARD
+            .decode(basic.strip_prefix("Basic ").unwrap())
+            .unwrap();
+        assert_eq!(pair, b"c%2F1:a%3A+secret%25");
+        assert_eq!(sent.body(), b"grant_type=urn%3Ax&subject_token=a%2Bb");
+        let posted = made(&server(Some(&["client_secret_post"]))).unwrap();
+        assert!(posted.headers().get(AUTHORIZATION).is_none());
+        let body = String::from_utf8(posted.into_body()).unwrap();
+        assert!(
+            body.ends_with("&client_id=c%2F1&client_secret=a%3A+secret%25"),
+            "{body}"
+        );
+        let none = made(&server(Some(&["tls_client_auth"])));
+        assert!(matches!(none, Err(TokenError::ClientAuth { .. })));
+    }
+
+    #[rstest]
+    #[case::number(
+        r#"{"access_token":"t","token_type":"Bearer","expires_in":60,"scope":"a b"}"#,
+        Some(60)
+    )]
+    #[case::text(
+        r#"{"access_token":"t","token_type":"Bearer","expires_in":"60"}"#,
+        Some(60)
+    )]
+    #[case::endless(r#"{"access_token":"t","token_type":"Bearer"}"#, None)]
+    fn an_answer_is_read(#[case] body: &str, #[case] lasts: Option<u64>) {
+        let token = read(body.as_bytes()).unwrap();
+        assert_eq!(token.lasts.map(|lasts| lasts.as_secs()), lasts);
+        assert_eq!(token.token.expose(), "t");
+    }
+
+    #[rstest]
+    #[case::negative(r#"{"access_token":"t","token_type":"Bearer","expires_in":-1}"#)]
+    #[case::empty(r#"{"access_token":"","token_type":"Bearer"}"#)]
+    #[case::no_type(r#"{"access_token":"t"}"#)]
+    #[case::page("<html>")]
+    fn what_is_no_token_is_not_read(#[case] body: &str) {
+        assert!(read(body.as_bytes()).is_none());
+    }
+}

@@ -1,0 +1,133 @@
+//! `HeldToken`: a token with the time of its refresh and of its end.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::time::Instant;
+
+use crate::call::CallerToken;
+
+/// The part of its life after which a token is refreshed, and how far chance moves that.
+const REFRESH_AT: f64 = 0.8;
+const SPREAD: f64 = 0.1;
+/// A token is not used this long before its end, nor in the last tenth of a shorter life.
+const MARGIN: Duration = Duration::from_secs(10);
+/// A longer life is not believed.
+const LONGEST_LIFE: Duration = Duration::from_hours(365 * 24);
+
+/// A token in the headers that carry it.
+#[derive(Debug)]
+pub struct HeldToken {
+    headers: HeaderMap,
+    /// Scopes that were asked for.
+    pub(super) scopes: Vec<String>,
+    refresh_at: Option<Instant>,
+    ends: Option<Instant>,
+    /// The number of the caller's token whose end is its end too: until a newer one, a refresh would gain nothing.
+    pub(super) ends_with: Option<u64>,
+}
+
+impl HeldToken {
+    /// The headers of a request.
+    #[must_use]
+    pub fn headers(&self) -> &HeaderMap {
+        &self.headers
+    }
+
+    /// A credential without an end.
+    #[must_use]
+    pub fn lasting(headers: HeaderMap) -> Self {
+        Self {
+            headers,
+            scopes: Vec::new(),
+            refresh_at: None,
+            ends: None,
+            ends_with: None,
+        }
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ends.is_some_and(|ends| Instant::now() >= ends)
+    }
+
+    /// Whether it is to be refreshed.
+    pub(super) fn is_due(&self) -> bool {
+        self.refresh_at.is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// A token that lasts for `lasts`, and no longer than the caller's token `subject`.
+    pub(super) fn new(
+        headers: HeaderMap,
+        scopes: Vec<String>,
+        lasts: Option<Duration>,
+        subject: Option<&CallerToken>,
+    ) -> Self {
+        let now = Instant::now();
+        let lasts = lasts.map(|lasts| lasts.min(LONGEST_LIFE));
+        let left = subject.and_then(|subject| subject.ends);
+        let left = left.map(|ends| ends.saturating_duration_since(now));
+        let ends_with = subject.filter(|_| match (left, lasts) {
+            (Some(left), Some(lasts)) => left <= lasts,
+            (left, None) => left.is_some(),
+            (None, Some(_)) => false,
+        });
+        let lasts = lasts.into_iter().chain(left).min();
+        let chance = rand::random_range(1.0 - SPREAD..=1.0 + SPREAD);
+        let refresh_at = lasts.map(|lasts| now + lasts.mul_f64(REFRESH_AT * chance));
+        let ends = lasts.map(|lasts| now + lasts.saturating_sub(MARGIN.min(lasts / 10)));
+        Self {
+            headers,
+            scopes,
+            refresh_at,
+            ends,
+            ends_with: ends_with.map(|subject| subject.number),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::call::{CallerAccess, Principal};
+
+    #[test]
+    fn token_that_lasts_for_ever_is_held() {
+        let forever = Some(Duration::from_secs(u64::MAX));
+        let token = HeldToken::new(HeaderMap::new(), Vec::new(), forever, None);
+        assert!(!token.has_ended() && !token.is_due());
+    }
+
+    fn subject(seconds: u64) -> Arc<CallerToken> {
+        let alice = Principal::new("https://issuer", "alice", "c", Vec::new(), None);
+        let access = CallerAccess::new(
+            alice.access_key("https://gw"),
+            alice.issuer(),
+            alice.owner(),
+        );
+        access.bring("token", Some(Instant::now() + Duration::from_secs(seconds)));
+        access.token().unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn exchanged_token_ends_with_the_callers() {
+        let made = |lasts: Option<u64>, subject: &CallerToken| {
+            let lasts = lasts.map(Duration::from_secs);
+            HeldToken::new(HeaderMap::new(), Vec::new(), lasts, Some(subject))
+        };
+        let (short, long) = (subject(100), subject(1000));
+        assert_eq!(made(Some(500), &short).ends_with, Some(0));
+        assert_eq!(made(None, &short).ends_with, Some(0));
+        assert_eq!(made(Some(500), &long).ends_with, None);
+        let tokens = [
+            made(Some(500), &short),
+            made(None, &short),
+            made(Some(100), &long),
+        ];
+        tokio::time::advance(Duration::from_secs(85)).await;
+        assert!(tokens.iter().all(|token| !token.has_ended()));
+        tokio::time::advance(Duration::from_secs(15)).await;
+        assert!(tokens.iter().all(HeldToken::has_ended));
+    }
+}

@@ -1,0 +1,167 @@
+//! Identity assertions: the ID token of a person is exchanged at the identity provider for an ID-JAG, and the upstream's
+//! authorization server takes that for an access token. Spec: MCP, enterprise-managed authorization; RFC 8693 §2; RFC
+//! 7523 §2.1.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use tokio::time::Instant;
+use url::Url;
+
+use super::client_key::{ClientKeyError, ClientProof};
+use super::discovery::Discovered;
+use super::documents::{DocumentClients, MAX_SHOWN};
+use super::exchange::{self, TOKEN_EXCHANGE};
+use super::extension_grant::{self, RequestingClient};
+use super::failure::TokenFailure;
+use super::server_metadata::{self, ServerMetadata};
+use super::token_endpoint::{IssuedToken, TokenError};
+use crate::call::OwnerKey;
+use crate::config::ClientKey;
+use crate::lock::lock;
+use crate::secret::Secret;
+use crate::telemetry::redact::shown;
+
+const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
+const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
+const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
+/// For how long the metadata of the identity provider is believed.
+const BELIEVED: Duration = Duration::from_hours(1);
+
+/// ID tokens of persons, from their login at the identity provider.
+pub trait IdTokens: std::fmt::Debug + Send + Sync {
+    /// An ID token of `owner`, issued to the client of the login and not over.
+    ///
+    /// # Errors
+    /// There is none, and why: the person has to log in, for example.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    fn id_token(&self, owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>>;
+}
+
+/// The identity provider, as the client of the login sees it.
+#[derive(Debug)]
+pub struct IdentityProvider {
+    issuer: String,
+    client_id: String,
+    proof: ClientProof,
+    tokens: Arc<dyn IdTokens>,
+    found: Mutex<Option<(Arc<ServerMetadata>, Instant)>>,
+}
+
+/// What is asked for, and the client at the upstream's server.
+#[derive(Debug)]
+pub(super) struct AssertedRequest<'a> {
+    pub(super) client: RequestingClient<'a>,
+    pub(super) upstream: &'a Url,
+    pub(super) found: &'a Discovered,
+    pub(super) scopes: &'a [String],
+}
+
+impl IdentityProvider {
+    /// The provider `issuer`, which knows the gateway as `client_id` with `key`, and whose ID tokens `tokens` has.
+    ///
+    /// # Errors
+    /// `key` cannot be used.
+    pub fn new(
+        issuer: &str,
+        client_id: &str,
+        key: &ClientKey,
+        tokens: Arc<dyn IdTokens>,
+    ) -> Result<Arc<Self>, ClientKeyError> {
+        Ok(Arc::new(Self {
+            issuer: issuer.to_owned(),
+            client_id: client_id.to_owned(),
+            proof: ClientProof::new(key)?,
+            tokens,
+            found: Mutex::default(),
+        }))
+    }
+
+    /// A token of `owner` for the upstream.
+    ///
+    /// # Errors
+    /// [`TokenFailure`], which says whose server refused.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request under way.
+    pub(super) async fn token(
+        &self,
+        clients: &DocumentClients,
+        owner: OwnerKey,
+        asked: &AssertedRequest<'_>,
+    ) -> Result<IssuedToken, TokenFailure> {
+        let id_token = self.tokens.id_token(owner).await?;
+        let server = self.server(clients, asked.upstream).await?;
+        let assertion = match self.assertion(clients, &server, &id_token, asked).await {
+            Ok(assertion) => assertion,
+            Err(error) => {
+                *lock(&self.found) = None;
+                return Err(error.into_failure(&server.token_endpoint).at_provider());
+            }
+        };
+        let fields = [
+            ("grant_type", JWT_BEARER),
+            ("assertion", assertion.expose()),
+        ];
+        let granted = extension_grant::request(clients, &asked.client, &fields).await;
+        let issued = granted.and_then(exchange::issued);
+        issued.map_err(|error| error.into_failure(&asked.client.server.token_endpoint))
+    }
+
+    /// The ID-JAG for the upstream's server.
+    async fn assertion(
+        &self,
+        clients: &DocumentClients,
+        server: &ServerMetadata,
+        id_token: &Secret,
+        asked: &AssertedRequest<'_>,
+    ) -> Result<Secret, TokenError> {
+        let trusted = Url::parse(&self.issuer).ok();
+        let client = RequestingClient {
+            server,
+            client_id: &self.client_id,
+            proof: &self.proof,
+            trusted: trusted.as_ref(),
+        };
+        let scope = asked.scopes.join(" ");
+        let mut fields = vec![
+            ("grant_type", TOKEN_EXCHANGE),
+            ("requested_token_type", ID_JAG),
+            ("audience", asked.found.server.issuer.as_str()),
+            ("resource", asked.found.resource.as_str()),
+            ("subject_token", id_token.expose()),
+            ("subject_token_type", ID_TOKEN),
+        ];
+        if !scope.is_empty() {
+            fields.push(("scope", &scope));
+        }
+        let granted = extension_grant::request(clients, &client, &fields).await?;
+        // Its `token_type` is N_A: it is for no resource.
+        match granted.issued_type.as_deref() {
+            Some(ID_JAG) => Ok(granted.token),
+            other => Err(TokenError::OtherTokenType {
+                found: shown(other.unwrap_or("none"), MAX_SHOWN).into_owned(),
+            }),
+        }
+    }
+
+    async fn server(
+        &self,
+        clients: &DocumentClients,
+        upstream: &Url,
+    ) -> Result<Arc<ServerMetadata>, TokenFailure> {
+        let known = lock(&self.found).clone();
+        if let Some((server, _)) = known.filter(|(_, at)| at.elapsed() < BELIEVED) {
+            return Ok(server);
+        }
+        let trusted = Url::parse(&self.issuer).ok();
+        let found = server_metadata::fetch(clients, &self.issuer, trusted.as_ref()).await;
+        let found = found.map_err(|error| error.into_failure(upstream).at_provider())?;
+        let found = Arc::new(found);
+        *lock(&self.found) = Some((Arc::clone(&found), Instant::now()));
+        Ok(found)
+    }
+}

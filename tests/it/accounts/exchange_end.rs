@@ -1,0 +1,99 @@
+//! Exchanged tokens end with the caller's; what goes on uses what the next call brings, or closes.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde_json::json;
+
+use super::personal::{PersonalUpstream, exchanges, exchanging};
+use super::world::{AuthServer, GuardedUpstream};
+use crate::harness::Gateway;
+use crate::harness::eventually;
+use crate::harness::http::Actor;
+use crate::harness::session::text_of;
+
+/// A token of alice that ends in `seconds`.
+fn ending(gw: &Gateway, seconds: u64) -> Actor {
+    let audience = format!("{}/mcp/up", gw.url);
+    let mut claims = gw.issuer().claims("alice", &[audience], "mcp:tools");
+    claims["exp"] = (claims["iat"].as_u64().unwrap() + seconds).into();
+    gw.bearer(&gw.issuer().sign_own(&claims))
+}
+
+#[tokio::test]
+async fn exchanged_token_is_not_used_after_the_callers_end() {
+    let server = AuthServer::start().await;
+    exchanges(&server, 600);
+    let upstream = PersonalUpstream::start(&server, true).await;
+    let gw = exchanging(&server, &upstream.url(), "").await;
+    let (short, long) = (ending(&gw, 3), ending(&gw, 600));
+    let session = short.open("/mcp/up").await;
+    session.call("greet_alice", json!({})).await.unwrap();
+    // The caller's token's whole life; the exchanged one would last longer.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let call = json!({
+        "jsonrpc": "2.0", "id": 99, "method": "tools/call",
+        "params": {"name": "greet_alice", "arguments": {}},
+    });
+    let answer = long.post("/mcp/up", &session.headers(), &call).await;
+    let answer = answer.expect(StatusCode::OK).await.message().await;
+    assert_eq!(text_of(&answer["result"]), "I am alice");
+    let seen = upstream.seen();
+    let last = seen.iter().rev().find(|(_, method)| method == "tools/call");
+    assert_eq!(
+        last.unwrap().0.as_deref(),
+        Some("Bearer for-alice-1"),
+        "{seen:?}"
+    );
+    let subjects: Vec<String> = server
+        .forms()
+        .iter()
+        .map(|form| form["subject_token"].clone())
+        .collect();
+    let tokens = [&short, &long].map(|actor| actor.token().unwrap().to_owned());
+    assert_eq!(subjects, tokens);
+    gw.stop().await;
+}
+
+// The stream is one of the upstream, which the gateway keeps open for the subscription.
+#[tokio::test]
+async fn stream_closes_with_the_token_and_comes_back_with_the_next() {
+    let server = AuthServer::start().await;
+    exchanges(&server, 600);
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let gw = exchanging(&server, &upstream.url(), "").await;
+    let (short, long) = (ending(&gw, 4), ending(&gw, 600));
+    let session = short.open("/mcp/up").await;
+    let subscribe = json!({"uri": "stub://static/1"});
+    session
+        .request("resources/subscribe", subscribe)
+        .await
+        .unwrap();
+    let streams = || {
+        let seen = upstream.seen();
+        let gets = seen.into_iter().filter(|(_, body)| body.is_empty());
+        gets.filter_map(|(header, _)| header).collect::<Vec<_>>()
+    };
+    eventually("a stream", async || (!streams().is_empty()).then_some(())).await;
+    assert_eq!(streams(), ["Bearer for-alice-0"]);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(
+        streams(),
+        ["Bearer for-alice-0"],
+        "there is no token to open another one with"
+    );
+    let call = json!({
+        "jsonrpc": "2.0", "id": 99, "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"text": "x"}},
+    });
+    let answer = long.post("/mcp/up", &session.headers(), &call).await;
+    answer.expect(StatusCode::OK).await.message().await;
+    eventually("another stream", async || {
+        streams()
+            .iter()
+            .any(|header| header == "Bearer for-alice-1")
+            .then_some(())
+    })
+    .await;
+    gw.stop().await;
+}

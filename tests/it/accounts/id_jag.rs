@@ -1,0 +1,209 @@
+//! Identity assertions: the ID token of a login becomes an assertion, and that a token of the upstream. Below the
+//! gateway's configuration: the login is not there yet. Spec: MCP, enterprise-managed authorization; RFC 7523.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use drawbridge::call::{OwnerKey, Principal};
+use drawbridge::config::{
+    AccountConfig, AccountKind, ClientKey, EgressConfig, HttpCarrier, TransportKind,
+};
+use drawbridge::egress::EgressRules;
+use drawbridge::grants::{
+    DocumentClients, IdTokens, IdentityProvider, SharedClients, TokenFailure, TokenSource,
+    UpstreamAccount,
+};
+use drawbridge::runtime::lifecycle::TaskSpawner;
+use drawbridge::secret::Secret;
+use futures_util::future::BoxFuture;
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
+use rstest::rstest;
+use serde_json::json;
+
+use super::personal::claims;
+use super::world::{Answering, AuthServer, GuardedUpstream};
+use crate::harness::peers;
+
+/// The same ID token for all.
+#[derive(Debug)]
+struct OneToken(String);
+
+impl IdTokens for OneToken {
+    fn id_token(&self, _owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>> {
+        Box::pin(async { Ok(Secret::new(self.0.clone())) })
+    }
+}
+
+fn alice() -> OwnerKey {
+    Principal::new("https://issuer", "alice", "c", Vec::new(), None).owner()
+}
+
+/// The account at `upstream`, whose authorization server `issuer` knows the gateway as `client` with `secret`.
+fn account(upstream: &GuardedUpstream, issuer: &str, client: (&str, &str)) -> Arc<UpstreamAccount> {
+    let config = AccountConfig {
+        kind: AccountKind::IdJag,
+        issuer: Some(issuer.to_owned()),
+        client_id: client.0.to_owned(),
+        client_key: ClientKey::Secret(Secret::new(client.1)),
+        scopes: Vec::new(),
+        resource: None,
+        audience: None,
+        header: AUTHORIZATION,
+        prefix: "Bearer ".to_owned(),
+    };
+    let carrier = HttpCarrier {
+        url: upstream.url().parse().unwrap(),
+        transport: TransportKind::Streamable,
+        headers: Vec::new(),
+        ca_file: None,
+        proxy: None,
+        pool_idle: Duration::from_secs(4),
+    };
+    let shared = SharedClients::new(EgressRules::new(&EgressConfig::default())).unwrap();
+    let clients = DocumentClients::new(shared, &carrier).unwrap();
+    let parts = (clients, HeaderMap::new());
+    UpstreamAccount::new("up".into(), carrier.url, config, parts, TaskSpawner::new()).unwrap()
+}
+
+fn provider(issuer: &str, client: (&str, &str), id_token: &str) -> Arc<IdentityProvider> {
+    let key = ClientKey::Secret(Secret::new(client.1));
+    IdentityProvider::new(
+        issuer,
+        client.0,
+        &key,
+        Arc::new(OneToken(id_token.to_owned())),
+    )
+    .unwrap()
+}
+
+const SERVICE: (&str, &str) = ("with-secret", "a service's secret: %&+");
+
+// Two real servers: the identity provider, and the upstream's, which trusts it.
+#[tokio::test]
+async fn two_real_servers_turn_a_login_into_a_token_of_the_upstream() {
+    if !peers::are_installed() {
+        return;
+    }
+    let script = peers::script("as/server.mjs");
+    let idp = peers::serve(&peers::node(), &[&script], &[]).await;
+    let trusted = [("TRUSTED_ISSUER", idp.first_line.as_str())];
+    let server = peers::serve(&peers::node(), &[&script], &trusted).await;
+    let (idp, issuer) = (&idp.first_line, &server.first_line);
+    let unused = AuthServer::start().await;
+    let upstream = GuardedUpstream::start(&unused, &[]).await;
+    upstream.publishes(json!({
+        "resource": upstream.url(), "authorization_servers": [issuer], "scopes_supported": ["mcp:tools"],
+    }));
+    let url = format!("{idp}/test/id_token?sub=alice&client_id=with-secret");
+    let id_token = reqwest::get(url).await.unwrap().text().await.unwrap();
+    let account = account(&upstream, issuer, SERVICE);
+    let source = TokenSource::of_person(account, provider(idp, SERVICE, &id_token), alice());
+    let token = Arc::clone(&source).token().await.unwrap();
+    let sent = token.headers()[AUTHORIZATION].to_str().unwrap();
+    let said = claims(sent.strip_prefix("Bearer ").unwrap()).unwrap();
+    assert_eq!(said["iss"], issuer.as_str());
+    assert_eq!(said["sub"], "alice");
+    assert_eq!(said["aud"], upstream.url());
+    assert_eq!(said["scope"], "mcp:tools");
+    let again = source.token().await.unwrap();
+    assert!(Arc::ptr_eq(&token, &again), "it is held");
+}
+
+#[tokio::test]
+async fn each_server_gets_its_own_part_alone() {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    idp.answers(Answering::Made(Arc::new(|_, _| {
+        let kind = "urn:ietf:params:oauth:token-type:id-jag";
+        json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind, "expires_in": 300})
+    })));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
+    let source = TokenSource::of_person(account, provider, alice());
+    source.token().await.unwrap();
+    let (first, second) = (idp.forms(), server.forms());
+    assert_eq!((first.len(), second.len()), (1, 1));
+    let expected = [
+        (
+            "grant_type",
+            "urn:ietf:params:oauth:grant-type:token-exchange",
+        ),
+        (
+            "requested_token_type",
+            "urn:ietf:params:oauth:token-type:id-jag",
+        ),
+        ("subject_token", "id-token"),
+        (
+            "subject_token_type",
+            "urn:ietf:params:oauth:token-type:id_token",
+        ),
+        ("audience", &server.origin),
+        ("resource", &upstream.url()),
+        ("scope", "notes:read"),
+    ];
+    for (name, value) in expected {
+        assert_eq!(first[0][name], value, "{name}");
+    }
+    assert_eq!(
+        second[0]["grant_type"],
+        "urn:ietf:params:oauth:grant-type:jwt-bearer"
+    );
+    assert_eq!(second[0]["assertion"], "assertion");
+    assert!(!format!("{second:?}").contains("id-token"));
+    assert_ne!(idp.authorization(), server.authorization());
+}
+
+// Columns: what the identity provider and the upstream's server answer, and what callers are told.
+#[rstest]
+#[case::login_over(
+    400,
+    r#"{"error":"invalid_grant"}"#,
+    "the identity provider gives the gateway no assertion"
+)]
+#[case::no_assertion(
+    200,
+    r#"{"access_token":"hunter2","token_type":"Bearer"}"#,
+    "the identity provider gives the gateway no assertion"
+)]
+#[case::down(503, "", "the identity provider does not answer")]
+#[tokio::test]
+async fn failure_at_the_identity_provider_names_it(
+    #[case] status: u16,
+    #[case] body: &str,
+    #[case] told: &str,
+) {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    idp.answers(Answering::Status(status, body.to_owned()));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
+    let source = TokenSource::of_person(account, provider, alice());
+    let failure = source.token().await.unwrap_err();
+    assert!(failure.to_string().contains(told), "{failure}");
+    assert!(
+        failure.remedy().contains("identity provider"),
+        "{}",
+        failure.remedy()
+    );
+    assert!(server.forms().is_empty(), "nothing is asked there");
+    assert!(!format!("{failure:?}").contains("hunter2"));
+}
+
+#[tokio::test]
+async fn refused_assertion_is_the_upstreams_servers_failure() {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    idp.answers(Answering::Made(Arc::new(|_, _| {
+        let kind = "urn:ietf:params:oauth:token-type:id-jag";
+        json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind})
+    })));
+    let refused = r#"{"error":"invalid_grant"}"#.to_owned();
+    server.answers(Answering::Status(400, refused));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
+    let source = TokenSource::of_person(account, provider, alice());
+    let failure = source.token().await.unwrap_err();
+    let told = "the authorization server gives the gateway no token";
+    assert!(failure.to_string().contains(told), "{failure}");
+}
