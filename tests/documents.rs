@@ -131,8 +131,8 @@ fn metrics() -> Vec<String> {
         .filter_map(|line| line.split_once(" = \"")?.1.split_once("\" \""));
     let rows: Vec<&str> = rows.map(|(name, _unit)| name).collect();
     assert!(!rows.is_empty(), "no row in the tables of instruments");
-    let named = quoted.skip(1).step_by(2).chain(rows);
-    named.map(str::to_owned).collect()
+    let all = quoted.skip(1).step_by(2).chain(rows);
+    all.map(str::to_owned).collect()
 }
 
 #[test]

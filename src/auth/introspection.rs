@@ -313,7 +313,7 @@ impl IntrospectionClient {
 
     #[cfg(test)]
     pub(super) fn flights(&self) -> usize {
-        self.flights.len()
+        self.flights.under_way()
     }
 }
 

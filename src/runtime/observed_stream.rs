@@ -191,7 +191,7 @@ mod tests {
         stream.read_exact(&mut [0; 3]).await.unwrap();
         stream.write_all(b"four").await.unwrap();
         let bufs = [io::IoSlice::new(b"f"), io::IoSlice::new(b"ive")];
-        stream.write_vectored(&bufs).await.unwrap();
+        assert_eq!(stream.write_vectored(&bufs).await.unwrap(), 4);
         stream.flush().await.unwrap();
         let seen = stream.observer();
         assert_eq!((seen.read, seen.written, seen.flushed), (3, 8, 1));

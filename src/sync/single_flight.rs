@@ -93,7 +93,7 @@ impl<K: Eq + Hash + Clone, V: Clone> SingleFlight<K, V> {
 impl<K, V> SingleFlight<K, V> {
     /// The number of flights under way.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub(crate) fn under_way(&self) -> usize {
         lock(&self.0).len()
     }
 }
@@ -171,7 +171,7 @@ mod tests {
         assert!(futures_util::poll!(&mut second).is_pending());
         assert!(futures_util::poll!(&mut third).is_pending());
         assert_eq!((second.await, third.await), (7, 7));
-        assert_eq!(flights.len(), 0);
+        assert_eq!(flights.under_way(), 0);
     }
 
     #[tokio::test]

@@ -164,11 +164,11 @@ async fn request_of_a_call_is_made_for_its_caller_while_the_token_lasts() {
     called.bring("two", end(10));
     let client = HttpClient::new(&carrier(&listener, Vec::new())).unwrap();
     let link = client.on_behalf_of(opened.owner(), Some(&opened));
-    let caller = |of: Option<&Arc<CallerAccess>>| link.requester(of.cloned()).caller.unwrap();
-    assert!(Arc::ptr_eq(&caller(None), &opened));
-    assert!(Arc::ptr_eq(&caller(Some(&called)), &called));
+    let used = |of: Option<&Arc<CallerAccess>>| link.requester(of.cloned()).caller.unwrap();
+    assert!(Arc::ptr_eq(&used(None), &opened));
+    assert!(Arc::ptr_eq(&used(Some(&called)), &called));
     tokio::time::advance(Duration::from_secs(10)).await;
-    assert!(Arc::ptr_eq(&caller(Some(&called)), &opened));
+    assert!(Arc::ptr_eq(&used(Some(&called)), &opened));
     assert!(
         client.requester(Some(called)).caller.is_none(),
         "nothing is exchanged there"
