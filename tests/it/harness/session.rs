@@ -106,7 +106,8 @@ impl Session {
             id: self.id.clone(),
             revision: self.revision.clone(),
             hello: self.hello.clone(),
-            next: AtomicI64::new(1_000_000 + self.next_id()),
+            // No id of one of them is ever one of another.
+            next: AtomicI64::new(1_000_000 * self.next_id()),
         }
     }
 
