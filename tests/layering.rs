@@ -230,8 +230,18 @@ const ROOMS: [(&str, &[&str]); 8] = [
     ("catalog", &["upstream::carrier", "upstream::link"]),
     // Tasks: how a link speaks is told by what the upstream declares.
     ("tasks", &["upstream::carrier", "upstream::link"]),
-    // Tokens: nothing of MCP.
-    ("grants", &["protocol", "call"]),
+    // Tokens: nothing of MCP; of a call nothing but who makes it, and with which token.
+    (
+        "grants",
+        &[
+            "protocol",
+            "call::Call",
+            "call::Reply",
+            "call::DownstreamLink",
+            "call::UpstreamLink",
+            "call::ServerDeclaration",
+        ],
+    ),
     // Pure functions.
     ("translate", &["session", "runtime", "sync", "store"]),
     // Children and their lines: nothing of MCP but JSON and the id of a broken message.
