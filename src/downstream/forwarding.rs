@@ -136,6 +136,8 @@ pub(super) fn take_in(
 /// Adds what the owner has to know, in place of what the client may have sent under these names.
 fn describe(request: &mut Request, client: Option<IpAddr>) {
     let headers = request.headers_mut();
+    // First, so that a client cannot have what follows removed by naming it in `Connection`.
+    cluster::remove_hop_by_hop(headers);
     headers.remove(FORWARDED_FOR);
     if let Some(client) = client.and_then(|client| HeaderValue::try_from(client.to_string()).ok()) {
         headers.insert(FORWARDED_FOR, client);
@@ -166,4 +168,28 @@ fn refusal(failure: &ForwardFailure) -> Response<Body> {
         headers.insert(RETRY_AFTER, COME_BACK);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use http::header::CONNECTION;
+
+    use super::*;
+
+    #[test]
+    fn client_cannot_have_its_address_or_the_request_id_removed() {
+        let named = "x-forwarded-for, x-request-id, x-own";
+        let mut request = Request::builder()
+            .header(CONNECTION, named)
+            .header("x-own", "1")
+            .header(FORWARDED_FOR, "198.51.100.7")
+            .body(Body::empty())
+            .unwrap();
+        describe(&mut request, Some(IpAddr::from([192, 0, 2, 1])));
+        // As it is done once more where the request is made for the other replica.
+        cluster::remove_hop_by_hop(request.headers_mut());
+        let headers = request.headers();
+        assert_eq!(headers.get(FORWARDED_FOR).unwrap(), "192.0.2.1");
+        assert!(!headers.contains_key(CONNECTION) && !headers.contains_key("x-own"));
+    }
 }

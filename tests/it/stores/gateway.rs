@@ -175,14 +175,15 @@ async fn two_gateways_share_the_rate_of_a_caller() {
     let mut accepted = 0;
     for gw in [&one, &two] {
         let user = gw.anonymous().open("/mcp").await;
-        // Two for the handshake.
-        accepted += 2;
+        // `initialize`. Its notification takes from the rate too, but is accepted whether or not that has room.
+        accepted += 1;
         for _ in 0..40 {
             let answer = user.request("tools/list", json!({})).await;
             accepted += usize::from(answer.is_ok());
         }
     }
-    assert!((40..=42).contains(&accepted), "{accepted}");
+    // Apart each would accept 39. Together: 40 less a notification or two, and a slice of one for each replica.
+    assert!((38..=42).contains(&accepted), "{accepted}");
     one.stop().await;
     two.stop().await;
 }
