@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
-#[cfg(not(target_os = "linux"))]
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Tells the time of day.
 pub trait Clock: Send + Sync + std::fmt::Debug {
@@ -20,23 +18,13 @@ pub type SharedClock = Arc<dyn Clock>;
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    /// On Linux to the tick of the kernel, 1 to 10 ms: a fifth of the cost of the exact time, for lives that are
-    /// counted in seconds.
     fn now(&self) -> Duration {
-        #[cfg(target_os = "linux")]
-        {
-            use rustix::time::{ClockId, clock_gettime};
-            Duration::try_from(clock_gettime(ClockId::RealtimeCoarse)).unwrap_or_default()
-        }
-        #[cfg(not(target_os = "linux"))]
-        {
-            #[expect(
-                clippy::disallowed_methods,
-                reason = "the one place that reads the clock"
-            )]
-            let now = SystemTime::now();
-            now.duration_since(UNIX_EPOCH).unwrap_or_default()
-        }
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the one place that reads the clock"
+        )]
+        let now = SystemTime::now();
+        now.duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 }
 
