@@ -44,6 +44,9 @@ pub enum IdentityError {
     /// The authorities cannot be used.
     #[error("cluster.tls.ca cannot be used")]
     Authority(#[from] rustls::server::VerifierBuilderError),
+    /// The internal listener serves already, without TLS.
+    #[error("the internal listener serves already: it cannot be given certificates")]
+    InUse,
 }
 
 /// The certificate of this replica, and the trust in certificates of peers.

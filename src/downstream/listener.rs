@@ -169,11 +169,11 @@ impl Listener {
     /// The certificate of this replica cannot be used.
     pub fn for_replicas(mut self, cluster: Arc<Cluster>) -> Result<Self, IdentityError> {
         let tls = ListenerTls::Replicas(ReplicaTls::new(cluster)?);
-        if let Some(settings) = Arc::get_mut(&mut self.settings) {
-            settings.tls = Some(tls);
-            // Replicas say who their client is.
-            settings.proxies = TrustedProxies::all();
-        }
+        // Without TLS it must not serve: every connection counts as that of a replica.
+        let settings = Arc::get_mut(&mut self.settings).ok_or(IdentityError::InUse)?;
+        settings.tls = Some(tls);
+        // Replicas say who their client is.
+        settings.proxies = TrustedProxies::all();
         Ok(self.for_operators())
     }
 
