@@ -195,6 +195,16 @@ def start_gateway(directory, auth, upstreams=""):
     return gateway
 
 
+def logged(gateway, what, claim):
+    """The log, up to its last whole line, once `claim` is true of it: lines are written behind the answers."""
+
+    def whole_lines():
+        return gateway.log.read_text().rpartition("\n")[0]
+
+    gateway.until(what, lambda: claim(whole_lines()), 10)
+    return whole_lines()
+
+
 # Clients
 
 
@@ -361,7 +371,8 @@ def each_user_is_at_the_upstream_as_itself(gateway):
                 said = exchange.who(token)
                 assert said == exchange.claims(token)["sub"], said
         assert not set(tokens.values()) & set(upstream.seen), "a caller's own token went upstream"
-        log = gateway.log.read_text()
+        calls = '"rpc_method":"tools/call"'
+        log = logged(gateway, "every call in the log", lambda log: log.count(calls) == 2 * len(tokens))
         assert "another audience" not in log
         for token in [*tokens.values(), *upstream.seen, exchange.SECRET]:
             assert token not in log
@@ -378,7 +389,8 @@ def token_without_an_audience_is_used_and_told(gateway):
     try:
         token = exchange.token_of(REALM, "alice")
         assert exchange.who(token) == exchange.claims(token)["sub"]
-        lines = [line for line in gateway.log.read_text().splitlines() if "another audience" in line]
+        log = logged(gateway, "the audience in the log", lambda log: "another audience" in log)
+        lines = [line for line in log.splitlines() if "another audience" in line]
         assert len(lines) == 1 and exchange.URL in lines[0], lines
     finally:
         upstream.stop()
@@ -396,8 +408,8 @@ def unknown_audience_is_told_with_its_remedy(gateway):
         except Exception:
             said = None
         assert said is None, said
-        log = gateway.log.read_text()
-        assert "the account of an upstream cannot be used" in log and "`audience`" in log
+        said = ("the account of an upstream cannot be used", "`audience`")
+        logged(gateway, "the remedy in the log", lambda log: all(part in log for part in said))
         assert not upstream.seen
     finally:
         upstream.stop()
