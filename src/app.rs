@@ -20,6 +20,7 @@ use crate::budget::ByteBudget;
 use crate::clock::{SharedClock, SystemClock};
 use crate::cluster::Cluster;
 use crate::config::{self, Config};
+use crate::connect::{ConnectPages, ConnectParts};
 use crate::descriptors::{self, DescriptorFit};
 use crate::downstream::admin::{self, AccessRule, AdminPort, AdminReadiness, StatusPage};
 use crate::downstream::guard::OriginGuard;
@@ -39,6 +40,7 @@ use crate::store::events::{EventStore, MemoryEvents};
 use crate::telemetry;
 use crate::telemetry::setup::{LogControl, MetricsPage};
 use crate::upstream::Upstreams;
+use crate::vault::Vault;
 
 /// Probes and scrapers that are connected at once.
 const ADMIN_CONNECTIONS: usize = 64;
@@ -114,7 +116,12 @@ async fn serve(
         .map(Arc::new)
         .collect();
     let missing = started::shortcomings(&config, &host);
-    let parts = assemble(&config, (host, cluster.clone()), &endpoints, &tasks)?;
+    let parts = assemble(
+        &config,
+        (host, cluster.clone(), vault.as_ref()),
+        &endpoints,
+        &tasks,
+    )?;
     let readiness = AdminReadiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
@@ -193,7 +200,7 @@ struct AssembledApp {
 
 fn assemble(
     config: &Arc<Config>,
-    (host, cluster): (HostEnvironment, Option<Arc<Cluster>>),
+    (host, cluster, vault): (HostEnvironment, Option<Arc<Cluster>>, Option<&Vault>),
     endpoints: &[Arc<Endpoint>],
     tasks: &TaskSpawner,
 ) -> anyhow::Result<AssembledApp> {
@@ -231,7 +238,8 @@ fn assemble(
     if let Some(shared) = shared {
         shared.serve(&sessions, tasks);
     }
-    let upstreams = Arc::new(Upstreams::new(config, host, tasks.clone()).context("upstreams")?);
+    let upstreams =
+        Arc::new(Upstreams::new(config, host, vault, tasks.clone()).context("upstreams")?);
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
     let relay = Relay::new(relay::RelayParts {
         settings: Arc::clone(config),
@@ -240,7 +248,20 @@ fn assemble(
         audit: audit.clone(),
         sealer: Arc::clone(&sealer),
         sessions: Arc::clone(&sessions),
+        vault: vault.cloned(),
+        clock: Arc::clone(&clock),
         tasks: tasks.clone(),
+    });
+    if let Some(vault) = vault {
+        tasks.spawn_service(Arc::clone(&relay).follow_accounts(vault.changes()));
+    }
+    let pages = vault.filter(|_| config.has_user_accounts()).map(|vault| {
+        ConnectPages::new(ConnectParts {
+            settings: Arc::clone(config),
+            vault: vault.clone(),
+            sealer: Arc::clone(&sealer),
+            clock: Arc::clone(&clock),
+        })
     });
     let service = McpServiceParts {
         auth: Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone())
@@ -257,6 +278,7 @@ fn assemble(
         sessions: Arc::clone(&sessions),
         relay,
         cluster,
+        pages,
         sealer,
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),

@@ -11,11 +11,11 @@
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`] [`redis_client`]: failures, causes, handles and their owners, address rules, views, limits, durable data, what replicas share |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
-//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`grants`] [`vault`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams |
+//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`grants`] [`vault`] [`consent`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams, links to their pages |
 //! | 7 | [`auth`] [`session`] [`policy`] [`upstream`] [`cluster`]: who, which, may, where to, which replica |
 //! | 8 | [`outbound`]: a session's way to its upstreams |
 //! | 9 | [`catalog`] [`tasks`]: what upstreams list; calls that go on after their first answer |
-//! | 10 | [`relay`]: the spine |
+//! | 10 | [`relay`] [`connect`]: the spine; the pages where persons connect accounts |
 //! | 11 | [`downstream`]: towards MCP clients |
 //! | 12 | [`app`]: composition |
 //! | 13 | [`cli`]: the command line |
@@ -32,6 +32,8 @@ pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod config;
+pub mod connect;
+pub mod consent;
 pub mod database;
 pub mod descriptors;
 pub mod downstream;

@@ -48,10 +48,16 @@ pub enum SealPurpose {
     EventLog,
     /// The record of a session in a shared store.
     SessionRecord,
+    /// The link to a connect page.
+    ConnectLink,
+    /// The cookie of the connect pages.
+    ConnectCookie,
+    /// The token in the forms of the connect pages.
+    ConnectForm,
 }
 
 impl SealPurpose {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 11] = [
         Self::Session,
         Self::Event,
         Self::Cursor,
@@ -60,6 +66,9 @@ impl SealPurpose {
         Self::Elicitation,
         Self::EventLog,
         Self::SessionRecord,
+        Self::ConnectLink,
+        Self::ConnectCookie,
+        Self::ConnectForm,
     ];
 
     fn label(self) -> &'static str {
@@ -72,6 +81,9 @@ impl SealPurpose {
             Self::Elicitation => "elicitation",
             Self::EventLog => "event-log",
             Self::SessionRecord => "session-record",
+            Self::ConnectLink => "connect-link",
+            Self::ConnectCookie => "connect-cookie",
+            Self::ConnectForm => "connect-form",
         }
     }
 
@@ -86,7 +98,10 @@ impl SealPurpose {
             | Self::RequestState
             | Self::Elicitation
             | Self::EventLog
-            | Self::SessionRecord => 1,
+            | Self::SessionRecord
+            | Self::ConnectLink
+            | Self::ConnectCookie
+            | Self::ConnectForm => 1,
         }
     }
 

@@ -95,7 +95,7 @@ pub struct UpstreamStatus {
     pub since_s: u64,
     /// Why it is not reached; while it is, why a call of the last 70 s failed.
     pub cause: Option<CauseStatus>,
-    /// The account that its requests use, where the gateway gets its tokens.
+    /// The account, or the accounts of callers, that its requests use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountStatus>,
     /// `legacy` or `modern`; absent while that is unknown.
@@ -121,7 +121,7 @@ pub struct UpstreamStatus {
 /// The account, or the accounts, of one upstream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AccountStatus {
-    /// `client_credentials` or `token_exchange`.
+    /// `client_credentials`, `token_exchange` or `user_key`.
     pub kind: String,
     /// Why the last token could not be had, or was refused; absent once one was had.
     pub cause: Option<CauseStatus>,

@@ -78,7 +78,7 @@ async fn look(config: Config, host: HostEnvironment) -> anyhow::Result<ProbeOutc
         .into_iter()
         .map(Arc::new)
         .collect();
-    let parts = assemble(&config, (host, None), &endpoints, &tasks)?;
+    let parts = assemble(&config, (host, None, None), &endpoints, &tasks)?;
     let look = ProbeContext {
         config,
         endpoints,

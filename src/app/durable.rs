@@ -66,7 +66,8 @@ pub enum LostKey {
     Refused,
 }
 
-/// Opens the vault where there is something in it: the file of the database is there, or the database is a server.
+/// Opens the vault where there is something in it, or may soon be: the file of the database is there, the database is a
+/// server, or callers have accounts of their own.
 ///
 /// # Errors
 /// See [`DurableError`].
@@ -75,15 +76,17 @@ pub async fn open_if_there(
     host: &HostEnvironment,
     lost: LostKey,
 ) -> Result<Option<Vault>, DurableError> {
-    let place = match &config.database.url {
+    let there = match &config.database.url {
         DatabaseUrl::Default => host.state_file(DATABASE).map(DatabasePlace::Sqlite),
         DatabaseUrl::Sqlite(path) => path.is_file().then(|| DatabasePlace::Sqlite(path.clone())),
         DatabaseUrl::Postgres(url) => Some(DatabasePlace::Postgres(url.clone())),
     };
-    match place {
-        None => Ok(None),
-        Some(place) => open(config, host, &place, lost).await.map(Some),
-    }
+    let place = match there {
+        None if config.has_user_accounts() => place(config, host)?,
+        None => return Ok(None),
+        Some(there) => there,
+    };
+    open(config, host, &place, lost).await.map(Some)
 }
 
 /// Brings the schema up to date; an `SQLite` file is made where there is none.

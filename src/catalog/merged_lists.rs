@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::late_lists::{LateLists, UpstreamListing};
 use super::list_deadline::FirstAnswer;
+use super::lists_without_account::ListsWithoutAccount;
 use super::reader::UpstreamList;
 use super::session_index::{SessionIndex, SessionIndexes};
 use crate::audit;
@@ -57,6 +58,7 @@ impl CollectedLists {
             let from = part.from.map_or("", Revision::as_str);
             named.extend([part.upstream.as_bytes(), from.as_bytes()]);
             named.push(if part.hosts_tasks { b"tasks" } else { b"" });
+            named.push(part.own_tool.as_deref().unwrap_or_default().as_bytes());
             named.extend(part.pages.iter().map(|(digest, _)| digest.as_slice()));
         }
         let digest = digest_of(named);
@@ -107,6 +109,7 @@ pub(crate) struct MergedLists {
     pub(super) ourselves: Arc<str>,
     /// `lists.fresh`.
     pub(super) fresh: Duration,
+    pub(super) without_account: Arc<ListsWithoutAccount>,
 }
 
 impl MergedLists {
@@ -145,6 +148,9 @@ impl MergedLists {
     fn merge(&self, call: &Call, kind: ListKind, parts: &CollectedLists) -> MergedResult {
         let mut merger = ListMerger::new(kind);
         for part in &parts.parts {
+            if let Some(tool) = &part.own_tool {
+                merger.append_own(tool);
+            }
             let prefix = NamePrefix::new(Arc::clone(&part.upstream));
             for page in part.items(call, kind) {
                 let shown = |name: &str| self.is_shown(call, &part.upstream, kind, name);
@@ -266,6 +272,10 @@ impl MergedLists {
                 // A list filtered by policy is private to the caller (SPEC M-83).
                 return UpstreamList::empty(upstream, CacheHints::DECLARED);
             }
+            let lists = &self.without_account;
+            if let Some(part) = lists.part(session, upstream, kind).await {
+                return part;
+            }
             let audited =
                 (asks == ListPurpose::Client).then(|| self.policy.audit_part(call, upstream));
             let lacking = asks == ListPurpose::Client;
@@ -284,6 +294,10 @@ impl MergedLists {
                     part
                 }
                 UpstreamListing::Nothing(why) => {
+                    // The upstream may just have refused the account.
+                    if let Some(part) = lists.part(session, upstream, kind).await {
+                        return part;
+                    }
                     LABELED.upstream_skipped.add(upstream, 1);
                     // Partial: nobody shall keep it.
                     UpstreamList {

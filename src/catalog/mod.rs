@@ -3,11 +3,14 @@
 //! `resolve_name` looks names up in it, and `tools` says what a tool declares. Each uses modules named
 //! before it only. Spec: DESIGN §5; BRIDGING §5.
 
+mod connect_tool;
 mod cursors;
 mod icons;
+mod kept_lists;
 mod late_lists;
 mod list_deadline;
 mod list_room;
+mod lists_without_account;
 mod merged_lists;
 mod page_key;
 mod pages;
@@ -21,10 +24,13 @@ mod warm;
 
 use std::sync::Arc;
 
+pub(crate) use self::connect_tool::{called_connect_tool, connect_tool};
 pub(crate) use self::cursors::PageCursors;
 pub(crate) use self::icons::{in_content, in_directory};
+use self::kept_lists::KeptLists;
 use self::late_lists::LateLists;
 pub(crate) use self::list_room::make_room;
+pub(crate) use self::lists_without_account::{AccountlessList, ListsWithoutAccount};
 pub(crate) use self::merged_lists::MergedLists;
 pub(crate) use self::page_key::ListPageKey;
 pub(crate) use self::pages::{FetchLeader, FetchOutcome, FetchRole, ListPages, SharedPages, land};
@@ -39,6 +45,7 @@ use crate::config::Config;
 use crate::outbound::{AuditedPolicy, EditDepth, SessionLinks};
 use crate::seal::Sealer;
 use crate::session::SessionRegistry;
+use crate::vault::Vault;
 
 /// The lists of upstreams, and the look-up of names in them.
 #[derive(Debug)]
@@ -49,6 +56,7 @@ pub(crate) struct Catalog {
     pub(crate) tools: ToolSchemas,
     pub(crate) cursors: PageCursors,
     pub(crate) own: Arc<OwnLister>,
+    pub(crate) without_account: Arc<ListsWithoutAccount>,
 }
 
 /// What a [`Catalog`] is made of.
@@ -60,6 +68,7 @@ pub(crate) struct CatalogParts<'a> {
     pub(crate) sessions: &'a Arc<SessionRegistry>,
     /// JSON text of our own `Implementation`.
     pub(crate) ourselves: &'a Arc<str>,
+    pub(crate) vault: Option<&'a Vault>,
     pub(crate) edits: EditDepth,
 }
 
@@ -72,16 +81,33 @@ impl Catalog {
             sealer,
             sessions,
             ourselves,
+            vault,
             edits,
         } = *parts;
         let links = || Arc::clone(links);
         let session_indexes = session_indexes();
         let cursors = PageCursors::new(Arc::clone(sealer));
-        let pages = Arc::new(ListPages::new(links(), edits, &settings.lists));
+        let kept = Arc::new(KeptLists::new(
+            vault.cloned(),
+            parts.links.spawner.clone(),
+            settings.upstreams_with_common_lists(),
+        ));
+        let pages = Arc::new(ListPages::new(
+            links(),
+            edits,
+            &settings.lists,
+            Arc::clone(&kept),
+        ));
         let reader = Arc::new(ListReader {
             links: links(),
             pages: Arc::clone(&pages),
             ttl: settings.lists.ttl,
+        });
+        let without_account = Arc::new(ListsWithoutAccount {
+            links: links(),
+            pages: Arc::clone(&pages),
+            reader: Arc::clone(&reader),
+            kept,
         });
         let late = LateLists {
             links: links(),
@@ -99,6 +125,7 @@ impl Catalog {
             session_indexes,
             ourselves: Arc::clone(ourselves),
             fresh: settings.lists.fresh,
+            without_account: Arc::clone(&without_account),
         });
         let names = NameResolver {
             links: links(),
@@ -125,6 +152,7 @@ impl Catalog {
             tools,
             cursors,
             own: Arc::new(own),
+            without_account,
         }
     }
 }

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::icons;
 use super::page_key::{ListPageKey, list_request, no_list};
 use super::pages::{FetchOutcome, FetchRole, ListPages, land};
 use crate::call::{Call, Reply};
@@ -34,6 +33,8 @@ pub(crate) struct UpstreamList {
     pub(crate) hints: CacheHints,
     /// Why the upstream is missing, or its list is stale.
     pub(crate) missing: Option<MissingReason>,
+    /// JSON text of the gateway's own tool that stands for the upstream's.
+    pub(crate) own_tool: Option<String>,
 }
 
 impl UpstreamList {
@@ -46,6 +47,7 @@ impl UpstreamList {
             pages: Vec::new(),
             hints,
             missing: None,
+            own_tool: None,
         }
     }
 
@@ -246,8 +248,8 @@ impl ListReader {
     ) -> Result<Option<(CachedPage, Message)>, Fault> {
         let link = self.links.link(session, place.upstream)?;
         let request = list_request(self.pages.edits, place.kind, place.cursor)?;
-        let fetch = self.pages.begin_fetch(&*link, place.kind).await?;
-        let reply = icons::in_page(link.call(&request, call).await?, place);
+        let fetch = self.pages.begin_fetch(&*link, session, place).await?;
+        let reply = self.pages.arrived(link.call(&request, call).await?, place);
         let Reply::Relayed(message) = reply else {
             return Ok(None);
         };

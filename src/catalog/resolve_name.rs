@@ -1,8 +1,10 @@
 //! Requests of a merged endpoint that name a tool, prompt or resource: finds the owning upstream and
 //! rewrites the name for it. An unknown name is refused, never guessed (DESIGN §4). Spec: BRIDGING §4.1.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::connect_tool::own_spelling;
 use super::cursors::PageCursors;
 use super::merged_lists::MergedLists;
 use super::uris::{is_uri, malformed};
@@ -49,7 +51,12 @@ impl NameResolver {
         let kind = named.list().ok_or_else(|| unknown_method(method))?;
         let param = named.param();
         let given = required_text(message, param)?;
-        let (upstream, original) = self.owner(call, session, kind, &given).await?;
+        let (upstream, mut original) = self.owner(call, session, kind, &given).await?;
+        if kind == ListKind::Tools
+            && let Cow::Owned(own) = own_spelling(&self.links, &upstream, &original)
+        {
+            original = own;
+        }
         check_provided(&self.links, session, method, &upstream).await?;
         let mut edit = message.edit().param(param, json::quote(&original));
         if known.is_some_and(MethodRow::is_paged) {
@@ -62,6 +69,11 @@ impl NameResolver {
         let request = self.edits.parse(edit.finish())?;
         let spelled = (given.into_owned(), original);
         Ok(UpstreamTarget::naming(upstream, view, spelled, request))
+    }
+
+    /// The name as its upstream spells it, where a pure endpoint shows the tool under another one.
+    pub(crate) fn own_spelling<'n>(&self, upstream: &Arc<str>, name: &'n str) -> Cow<'n, str> {
+        own_spelling(&self.links, upstream, name)
     }
 
     async fn completion(

@@ -247,11 +247,13 @@ fn summary(file: &str, config: &Config) -> String {
         };
         let _ = writeln!(text, "  {:<20}  {how}", upstream.name);
         if let Some(account) = &upstream.auth {
-            let whose = match account.kind {
+            let whose = match account.kind() {
                 AccountKind::ClientCredentials => "one for all callers",
-                AccountKind::TokenExchange | AccountKind::IdJag => "each caller's own",
+                AccountKind::TokenExchange | AccountKind::IdJag | AccountKind::UserKey => {
+                    "each caller's own"
+                }
             };
-            let kind = account.kind.as_str();
+            let kind = account.kind().as_str();
             let _ = writeln!(text, "  {:<20}  account: {whose} ({kind})", "");
         }
     }

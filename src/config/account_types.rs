@@ -3,10 +3,64 @@
 use std::net::IpAddr;
 
 use http::HeaderName;
+use url::Url;
 
 use crate::secret::Secret;
 
-/// `[upstreams.<name>.auth]`.
+/// `[upstreams.<name>.auth]`: whose account requests use.
+#[derive(Debug, Clone)]
+pub enum UpstreamAuth {
+    /// One of the gateway, the same for all callers.
+    Gateway(AccountConfig),
+    /// A key of each caller, who pastes it once.
+    UserKey(UserKeyConfig),
+}
+
+impl UpstreamAuth {
+    /// `kind`.
+    #[must_use]
+    pub fn kind(&self) -> AccountKind {
+        match self {
+            Self::Gateway(account) => account.kind,
+            Self::UserKey(_) => AccountKind::UserKey,
+        }
+    }
+
+    /// The header that carries the credential.
+    #[must_use]
+    pub fn header(&self) -> &HeaderName {
+        match self {
+            Self::Gateway(account) => &account.header,
+            Self::UserKey(key) => &key.header,
+        }
+    }
+}
+
+/// `kind = "user_key"`.
+#[derive(Debug, Clone)]
+pub struct UserKeyConfig {
+    /// What the connect page asks for.
+    pub label: String,
+    /// Where one gets such a key.
+    pub help: Option<Url>,
+    /// The header that carries the key.
+    pub header: HeaderName,
+    /// What stands before the key.
+    pub prefix: String,
+    /// What callers without a key are listed.
+    pub lists: AccountLists,
+}
+
+/// `upstreams.*.auth.lists`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountLists {
+    /// Their own last lists, or what the upstream calls public.
+    Own,
+    /// Else the last tools of anybody.
+    Common,
+}
+
+/// An account of the gateway itself.
 #[derive(Debug, Clone)]
 pub struct AccountConfig {
     /// How the gateway comes by a token.
@@ -39,6 +93,8 @@ pub enum AccountKind {
     /// An assertion of the caller's identity provider, for a token of the upstream's server. Spec: MCP,
     /// enterprise-managed authorization.
     IdJag,
+    /// A key of each caller.
+    UserKey,
 }
 
 impl AccountKind {
@@ -55,6 +111,7 @@ impl AccountKind {
             Self::ClientCredentials => "client_credentials",
             Self::TokenExchange => "token_exchange",
             Self::IdJag => "id_jag",
+            Self::UserKey => "user_key",
         }
     }
 }

@@ -3,13 +3,14 @@
 use http::{HeaderName, HeaderValue};
 use url::Url;
 
-use super::account_types::{AccountConfig, AccountKind, ClientKey, EgressAllow, EgressConfig};
+use super::account_types::{
+    AccountConfig, AccountKind, AccountLists, ClientKey, EgressAllow, EgressConfig, UpstreamAuth,
+    UserKeyConfig,
+};
 use super::carriers;
 use super::reader::ConfigSection;
-use super::report::{ReadReport, join};
-use super::types::{AuthMode, Config};
+use super::report::join;
 use super::units;
-use super::upstream_types::{CarrierConfig, Isolation, UpstreamConfig};
 use crate::secret::Secret;
 
 /// The meaning of the table, for the reference.
@@ -17,13 +18,18 @@ pub(super) const ABOUT: &str = "The account that its requests use. Without this 
     upstreams that are reached by `url`. docs/operations/accounts.md";
 
 /// Reads `[upstreams.<name>.auth]`; `None` where it cannot be used.
-pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<AccountConfig> {
-    let kinds = [AccountKind::ClientCredentials, AccountKind::TokenExchange];
+pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
+    let kinds = [
+        AccountKind::ClientCredentials,
+        AccountKind::TokenExchange,
+        AccountKind::UserKey,
+    ];
     let kind = s
         .key(
             "kind",
             "\"client_credentials\": the gateway's own account, one for all callers. \"token_exchange\": each caller's \
-             own, for which the authorization server exchanges the caller's token (RFC 8693).",
+             own, for which the authorization server exchanges the caller's token (RFC 8693). \"user_key\": a key of each \
+             caller, who pastes it once on the page /connect/<upstream>.",
         )
         .required_choice(
             "client_credentials",
@@ -33,6 +39,69 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<AccountConfig> {
         let known = kinds.map(|kind| format!("\"{}\"", kind.as_str()));
         s.error("", "`kind` is required", Some(&known.join(" or ")));
     }
+    let (header, prefix) = placement(s);
+    let with_account = s.is_recording() || kind != Some(AccountKind::UserKey);
+    let account = with_account.then(|| account(s, kind));
+    let with_key = s.is_recording() || kind == Some(AccountKind::UserKey);
+    let key = with_key.then(|| user_key(s));
+    let header = header?;
+    if let Some((label, help, lists)) = key.filter(|_| kind == Some(AccountKind::UserKey)) {
+        return Some(UpstreamAuth::UserKey(UserKeyConfig {
+            label,
+            help,
+            header,
+            prefix,
+            lists,
+        }));
+    }
+    let (kind, account) = (kind?, account??);
+    Some(UpstreamAuth::Gateway(AccountConfig {
+        kind,
+        issuer: account.issuer,
+        client_id: account.client_id,
+        client_key: account.client_key,
+        scopes: account.scopes,
+        resource: account.resource,
+        audience: account.audience,
+        header,
+        prefix,
+    }))
+}
+
+/// What `user_key` alone has: the label, where one gets a key, and what is listed without one.
+fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>, AccountLists) {
+    let label = s
+        .key("label", "With \"user_key\": what the page asks for.")
+        .text("Paste a personal access token");
+    let help = s
+        .key(
+            "help",
+            "With \"user_key\": where one gets such a key; the page links to it.",
+        )
+        .url("https://tracker.example.net/settings/tokens");
+    let lists = s
+        .key(
+            "lists",
+            "With \"user_key\": what a caller without a key is listed after its own last lists and those that the \
+             upstream calls public. \"own\": the one tool that connects. \"common\": the last tools of anybody, which all \
+             callers may then see.",
+        )
+        .choice("own", &[("own", AccountLists::Own), ("common", AccountLists::Common)])
+        .unwrap_or(AccountLists::Own);
+    (label, help, lists)
+}
+
+/// What the gateway's own account alone has.
+struct GatewayAccount {
+    issuer: Option<String>,
+    client_id: String,
+    client_key: ClientKey,
+    scopes: Vec<String>,
+    resource: Option<String>,
+    audience: Option<String>,
+}
+
+fn account(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<GatewayAccount> {
     let issuer = issuer(s);
     let client_id = s
         .key("client_id", "The gateway at that server.")
@@ -55,24 +124,26 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<AccountConfig> {
         s.error("resource", what, None);
     }
     let audience = audience(s, kind);
-    let header = header(s);
-    let prefix = s
-        .key("prefix", "What stands before the token.")
-        .text("Bearer ");
-    if HeaderValue::try_from(prefix.as_str()).is_err() {
-        s.error("prefix", "holds characters that no header can carry", None);
-    }
-    Some(AccountConfig {
-        kind: kind?,
+    Some(GatewayAccount {
         issuer,
         client_id,
         client_key: client_key?,
         scopes,
         resource,
         audience,
-        header: header?,
-        prefix,
     })
+}
+
+/// Where the token or key goes: the header, and what stands before it there.
+fn placement(s: &mut ConfigSection<'_>) -> (Option<HeaderName>, String) {
+    let header = header(s);
+    let prefix = s
+        .key("prefix", "What stands before the token or key.")
+        .text("Bearer ");
+    if HeaderValue::try_from(prefix.as_str()).is_err() {
+        s.error("prefix", "holds characters that no header can carry", None);
+    }
+    (header, prefix)
 }
 
 fn issuer(s: &mut ConfigSection<'_>) -> Option<String> {
@@ -148,7 +219,7 @@ fn client_key(s: &mut ConfigSection<'_>) -> Option<ClientKey> {
 
 fn header(s: &mut ConfigSection<'_>) -> Option<HeaderName> {
     let name = s
-        .key("header", "The header that carries the token.")
+        .key("header", "The header that carries the token or key.")
         .text("Authorization");
     match HeaderName::try_from(name.as_str()) {
         Ok(name) if carriers::is_own(name.as_str()) => {
@@ -206,76 +277,5 @@ fn allowed(text: &str) -> Result<EgressAllow, String> {
         Ok(EgressAllow::Host(host.trim_end_matches('.').to_owned()))
     } else {
         Err(wanted())
-    }
-}
-
-/// Whether an upstream exchanges callers' tokens.
-pub(super) fn exchanges_tokens(config: &Config) -> bool {
-    let exchanges = |account: &AccountConfig| account.kind == AccountKind::TokenExchange;
-    let mut accounts = config.upstreams.iter().filter_map(|one| one.auth.as_ref());
-    accounts.any(exchanges)
-}
-
-/// An exchange needs callers with tokens, and an upstream that sees callers apart.
-fn check_exchange(
-    config: &Config,
-    upstream: &UpstreamConfig,
-    account: &AccountConfig,
-    report: &ReadReport<'_>,
-) {
-    let table = join("upstreams", &upstream.name);
-    if upstream.isolation == Isolation::Shared {
-        let what =
-            format!("is \"shared\", and each caller has an account of its own in [{table}.auth]");
-        let hint = "\"session\" or \"principal\"";
-        report.error(&format!("{table}.isolation"), what, Some(hint));
-    }
-    if config.auth.mode == AuthMode::None && !report.is_wrong("auth.mode") {
-        let what = "is \"token_exchange\", and with auth.mode = \"none\" callers have no tokens to exchange";
-        let hint = "auth.mode = \"oauth\", or kind = \"client_credentials\" for one account of all";
-        report.error(&format!("{table}.auth.kind"), what, Some(hint));
-    }
-    if let Some(at) = config
-        .mcp
-        .warm
-        .iter()
-        .position(|warm| *warm == upstream.name)
-    {
-        let what = "is reached with the accounts of callers, and there is none at the start";
-        report.error(&format!("mcp.warm[{at}]"), what, Some("leave it out"));
-    }
-    if account.issuer.is_none() && config.auth.issuers.len() > 1 {
-        let what = "is not said, and there are several issuers: `client_id` and its proof go to that of each caller";
-        let hint = "write the `issuer` that knows this client";
-        report.warning(&format!("{table}.auth.issuer"), what, Some(hint));
-    }
-}
-
-/// What does not fit the rest of the file.
-pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
-    for upstream in &config.upstreams {
-        let Some(account) = &upstream.auth else {
-            continue;
-        };
-        let table = join("upstreams", &upstream.name);
-        if let CarrierConfig::Http(http) = &upstream.carrier
-            && let Some((name, _)) = http
-                .headers
-                .iter()
-                .find(|(name, _)| account.header == name.as_str())
-        {
-            let key = format!("{table}.headers.{name}");
-            let what = format!("stands beside [{table}.auth], which sets the same header");
-            report.error(&key, what, Some("keep one of them"));
-        }
-        if account.kind == AccountKind::TokenExchange {
-            check_exchange(config, upstream, account, report);
-        } else if account.issuer.is_none() {
-            let hint = "write the `issuer` that these credentials are of: they then go to no other one, whatever the \
-                upstream names";
-            let key = format!("{table}.auth.issuer");
-            let what = "is not said: the upstream chooses who gets the credentials";
-            report.warning(&key, what, Some(hint));
-        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::access;
-use super::accounts;
+use super::account_checks;
 use super::budget;
 use super::cluster;
 use super::database;
@@ -31,8 +31,8 @@ pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     }
     check_upstreams(config, report);
     check_children(config, report);
-    config.auth.keeps_tokens = accounts::exchanges_tokens(config);
-    accounts::check(config, report);
+    config.auth.keeps_tokens = account_checks::exchanges_tokens(config);
+    account_checks::check(config, report);
     budget::check(config, report);
     database::check(config, report);
     cluster::check(config, report);

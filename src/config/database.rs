@@ -51,6 +51,12 @@ fn parse(s: &ConfigSection<'_>, url: &Secret) -> DatabaseUrl {
 
 /// Reads `[connect]`.
 pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
+    let wait = s
+        .key(
+            "wait",
+            "How long a call waits for its user to connect an account, before it ends with the link.",
+        )
+        .duration("45s");
     let forget = s
         .key(
             "forget",
@@ -62,7 +68,7 @@ pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
         let hint = Some("for example \"180d\"");
         s.error("forget", "must be 1h or more", hint);
     }
-    ConnectConfig { forget }
+    ConnectConfig { wait, forget }
 }
 
 /// Reports a server whose vault would have a key in the state directory of one gateway alone.

@@ -26,6 +26,8 @@ pub enum DatabaseUrl {
 /// `[connect]`.
 #[derive(Debug, Clone)]
 pub struct ConnectConfig {
+    /// How long a call waits for its user to connect an account.
+    pub wait: Duration,
     /// Grants that are unused for so long are revoked and removed.
     pub forget: Duration,
 }

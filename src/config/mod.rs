@@ -4,6 +4,7 @@
 //! `check` then validates across sections. Other modules get a complete and validated [`Config`].
 
 mod access;
+mod account_checks;
 mod account_types;
 mod accounts;
 mod auth;

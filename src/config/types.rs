@@ -6,11 +6,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use url::Url;
 
-use super::account_types::EgressConfig;
+use super::account_types::{AccountLists, EgressConfig, UpstreamAuth};
 use super::cluster_types::ClusterConfig;
 use super::database_types::{ConnectConfig, DatabaseConfig};
 use super::endpoint_types::{MergedConfig, NamedEndpoint};
@@ -61,6 +62,24 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// What is legal, but probably not meant.
     pub warnings: Vec<ConfigProblem>,
+}
+
+impl Config {
+    /// Whether callers have accounts of their own at an upstream.
+    #[must_use]
+    pub fn has_user_accounts(&self) -> bool {
+        let is_user = |auth: &UpstreamAuth| matches!(auth, UpstreamAuth::UserKey(_));
+        let mut upstreams = self.upstreams.iter();
+        upstreams.any(|upstream| upstream.auth.as_ref().is_some_and(is_user))
+    }
+
+    /// The upstreams with `auth.lists = "common"`.
+    pub fn upstreams_with_common_lists(&self) -> impl Iterator<Item = Arc<str>> {
+        let is_common = |auth: &UpstreamAuth| matches!(auth, UpstreamAuth::UserKey(key) if key.lists == AccountLists::Common);
+        let upstreams = self.upstreams.iter();
+        let common = upstreams.filter(move |one| one.auth.as_ref().is_some_and(is_common));
+        common.map(|one| one.name.as_str().into())
+    }
 }
 
 /// `[server]`.

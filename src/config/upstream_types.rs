@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use url::Url;
 
-use super::account_types::AccountConfig;
+use super::account_types::UpstreamAuth;
 use crate::secret::Secret;
 
 /// `[upstreams.<name>]`.
@@ -21,7 +21,7 @@ pub struct UpstreamConfig {
     /// How it is reached.
     pub carrier: CarrierConfig,
     /// The account that its requests use.
-    pub auth: Option<AccountConfig>,
+    pub auth: Option<UpstreamAuth>,
     /// Whose traffic may share a session or child.
     pub isolation: Isolation,
     /// Which protocol era it speaks.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::account_types::AccountConfig;
+use super::account_types::UpstreamAuth;
 use super::accounts;
 use super::carriers;
 use super::endpoints;
@@ -69,7 +69,7 @@ pub(super) fn read(name: &str, s: &mut ConfigSection<'_>) -> Option<UpstreamConf
 fn common(
     name: &str,
     s: &mut ConfigSection<'_>,
-    (carrier, auth): (Option<CarrierConfig>, Option<AccountConfig>),
+    (carrier, auth): (Option<CarrierConfig>, Option<UpstreamAuth>),
 ) -> Option<UpstreamConfig> {
     let isolation = s
         .key(

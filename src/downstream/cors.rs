@@ -81,10 +81,14 @@ fn allowed_origin(
     kind: RequestKind,
     origin: Option<&HeaderValue>,
 ) -> Option<HeaderValue> {
-    if kind == RequestKind::Metadata {
-        return Some(HeaderValue::from_static("*"));
+    match kind {
+        RequestKind::Metadata => Some(HeaderValue::from_static("*")),
+        // No page of another origin may read it.
+        RequestKind::Page => None,
+        RequestKind::Mcp | RequestKind::Preflight => {
+            origin.filter(|origin| guard.allows_origin(origin)).cloned()
+        }
     }
-    origin.filter(|origin| guard.allows_origin(origin)).cloned()
 }
 
 /// Our list, and every `mcp-param-*` name asked for: a wildcard cannot express a prefix.

@@ -19,17 +19,22 @@ use super::forwarding::{ForwardedResponse, RequestForwarder};
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
-use super::{McpService, PathTarget, ServedTransport, cors, http_sse, modern, reply};
+use super::{McpService, PathTarget, ServedTransport, connect_page, cors, http_sse, modern, reply};
 use crate::auth;
 use crate::call::{OwnerKey, Principal};
 use crate::config::{AuthMode, Config};
+use crate::connect::ConnectPages;
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
 /// Every path and its target; a trailing slash is routed too (CLIENTS.md).
-pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<String, PathTarget> {
+pub(super) fn paths(
+    settings: &Config,
+    endpoints: &[Arc<Endpoint>],
+    pages: Option<&ConnectPages>,
+) -> HashMap<String, PathTarget> {
     let base = settings
         .server
         .public_url
@@ -37,6 +42,13 @@ pub(super) fn paths(settings: &Config, endpoints: &[Arc<Endpoint>]) -> HashMap<S
         .trim_end_matches('/')
         .to_owned();
     let mut paths = HashMap::new();
+    if let Some(pages) = pages {
+        paths.insert("/connect".to_owned(), PathTarget::Connect(None));
+        for upstream in pages.upstreams() {
+            let target = PathTarget::Connect(Some(Arc::clone(upstream)));
+            paths.insert(format!("/connect/{upstream}"), target);
+        }
+    }
     for (endpoint, way) in endpoints.iter().flat_map(|one| ways(settings, one)) {
         let place = match (way, &settings.server.sse) {
             (ServedTransport::Messages, Some(sse)) => endpoint.place(&sse.messages),
@@ -95,6 +107,7 @@ impl McpService {
         let line = AccessLine::begin(request.method(), pattern, client, &self.stop);
         let kind = match &target {
             Some(PathTarget::Metadata(_)) => RequestKind::Metadata,
+            Some(PathTarget::Connect(_)) => RequestKind::Page,
             _ if cors::is_preflight(request.method(), request.headers()) => RequestKind::Preflight,
             _ => RequestKind::Mcp,
         };
@@ -123,6 +136,9 @@ impl McpService {
                 return metadata(request.method(), document, || {
                     cors::preflight(&self.guard, kind, request.headers())
                 });
+            }
+            Some(PathTarget::Connect(upstream)) => {
+                return connect_page::answer(self, request, upstream).await;
             }
             Some(PathTarget::Endpoint(endpoint, way)) => (endpoint, way),
         };
@@ -318,6 +334,8 @@ fn pattern(target: Option<&PathTarget>) -> &'static str {
     match target {
         None => "other",
         Some(PathTarget::Metadata(_)) => "/.well-known/oauth-protected-resource",
+        Some(PathTarget::Connect(None)) => "/connect",
+        Some(PathTarget::Connect(Some(_))) => "/connect/{upstream}",
         Some(PathTarget::Endpoint(endpoint, way)) => match (way, &*endpoint.name == "mcp") {
             (ServedTransport::Streamable, true) => "/mcp",
             (ServedTransport::Streamable, false) => "/mcp/{endpoint}",

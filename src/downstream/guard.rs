@@ -17,6 +17,8 @@ pub enum RequestKind {
     Mcp,
     /// Published metadata, meant for every page: Host only.
     Metadata,
+    /// A page of ours for a browser, which checks the origin of its forms itself: Host only.
+    Page,
     /// A CORS preflight; its answer carries the verdict on the origin: Host only.
     Preflight,
 }

@@ -10,6 +10,7 @@ mod call_telemetry;
 mod channel;
 mod channel_dispatch;
 mod channels;
+mod connect_page;
 mod connection_id;
 pub mod cors;
 mod detachable_call;
@@ -63,6 +64,7 @@ use crate::budget::ByteBudget;
 use crate::clock::SharedClock;
 use crate::cluster::Cluster;
 use crate::config::Config;
+use crate::connect::ConnectPages;
 use crate::endpoint::Endpoint;
 use crate::policy::rate::RateLimiter;
 use crate::relay::Relay;
@@ -75,6 +77,8 @@ use crate::session::SessionRegistry;
 enum PathTarget {
     Endpoint(Arc<Endpoint>, ServedTransport),
     Metadata(Bytes),
+    /// A connect page: that of one upstream, or of all.
+    Connect(Option<Arc<str>>),
 }
 
 /// Over which transport a path is served.
@@ -106,6 +110,7 @@ pub struct McpService {
     relay: Arc<Relay>,
     /// `None` without `[cluster]`.
     forwarder: Option<RequestForwarder>,
+    pages: Option<Arc<ConnectPages>>,
     background: BackgroundCalls,
     parking: Arc<ParkedCalls>,
     tasks: TaskSpawner,
@@ -134,6 +139,8 @@ pub struct McpServiceParts {
     pub relay: Arc<Relay>,
     /// The other replicas; `None` without `[cluster]`.
     pub cluster: Option<Arc<Cluster>>,
+    /// The connect pages, where an upstream has accounts of callers.
+    pub pages: Option<Arc<ConnectPages>>,
     /// Seals the `requestState` of modern clients.
     pub sealer: Arc<Sealer>,
     /// The time of day.
@@ -160,7 +167,7 @@ impl McpService {
             .map(|cluster| RequestForwarder::new(cluster, &parts.sessions));
         Arc::new(Self {
             guard: OriginGuard::new(&parts.settings.server),
-            paths: dispatch::paths(&parts.settings, &parts.endpoints),
+            paths: dispatch::paths(&parts.settings, &parts.endpoints, parts.pages.as_deref()),
             auth: parts.auth,
             rate: Arc::new(parts.rate),
             scans: Arc::default(),
@@ -170,6 +177,7 @@ impl McpService {
             channels: ChannelRegistry::new(&parts.settings.sessions),
             relay: parts.relay,
             forwarder,
+            pages: parts.pages,
             background: BackgroundCalls {
                 tasks: parts.tasks.clone(),
                 places,

@@ -28,6 +28,8 @@ pub struct TokenFailure {
     pub(super) retry_after: Option<Duration>,
     /// Whether the upstream itself does not answer.
     is_of_upstream: bool,
+    /// Whether the caller's user can help, on the connect page.
+    asks_user: bool,
     #[source]
     detail: FailureDetail,
 }
@@ -58,6 +60,64 @@ impl TokenFailure {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         self.may_pass
+    }
+
+    /// The caller has no account at the upstream.
+    #[must_use]
+    pub fn not_connected() -> Self {
+        let mut failure = Self::new(
+            "the caller has not connected an account there",
+            "not_connected",
+            "its user opens /connect at this gateway",
+            false,
+            "there is no grant of this caller",
+        );
+        failure.asks_user = true;
+        failure
+    }
+
+    /// The upstream refused what the caller connected.
+    #[must_use]
+    pub fn refused() -> Self {
+        let mut failure = Self::new(
+            "it refuses what the caller connected there",
+            "refused",
+            "its user opens /connect at this gateway and connects again",
+            false,
+            "the upstream answered with HTTP status 401",
+        );
+        failure.asks_user = true;
+        failure
+    }
+
+    /// The caller's account is another one than that of the connection.
+    #[must_use]
+    pub fn replaced() -> Self {
+        Self::new(
+            "the caller's account there was changed meanwhile",
+            "replaced",
+            "",
+            true,
+            "the connection belongs to an account that was replaced",
+        )
+    }
+
+    /// Whether the caller's user can help: nothing was sent with a good credential, and nothing has run.
+    #[must_use]
+    pub fn asks_user(&self) -> bool {
+        self.asks_user
+    }
+
+    /// It is not known whether the caller has an account, as the database fails.
+    #[must_use]
+    pub fn no_database(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::new(
+            "the gateway cannot look for the caller's account",
+            "database",
+            "look whether the database of `[database]` answers",
+            true,
+            &chain(error),
+        )
     }
 
     /// The gateway stops, and asks nobody any more.
@@ -186,6 +246,7 @@ impl TokenFailure {
             may_pass,
             retry_after: None,
             is_of_upstream: false,
+            asks_user: false,
             detail: FailureDetail(detail.into()),
         }
     }

@@ -25,6 +25,8 @@ pub struct HeldToken {
     ends: Option<Instant>,
     /// The number of the caller's token whose end is its end too: until a newer one, a refresh would gain nothing.
     pub(super) ends_with: Option<u64>,
+    /// Whether it was refused before, and may be good again.
+    is_on_trial: bool,
 }
 
 impl HeldToken {
@@ -43,7 +45,23 @@ impl HeldToken {
             refresh_at: None,
             ends: None,
             ends_with: None,
+            is_on_trial: false,
         }
+    }
+
+    /// A credential without an end that was refused before: whether it is taken now is to be told.
+    #[must_use]
+    pub fn on_trial(headers: HeaderMap) -> Self {
+        Self {
+            is_on_trial: true,
+            ..Self::lasting(headers)
+        }
+    }
+
+    /// Whether it is to be told that it is taken.
+    #[must_use]
+    pub fn is_on_trial(&self) -> bool {
+        self.is_on_trial
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -81,6 +99,7 @@ impl HeldToken {
             refresh_at,
             ends,
             ends_with: ends_with.map(|subject| subject.number),
+            is_on_trial: false,
         }
     }
 }

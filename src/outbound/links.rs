@@ -39,6 +39,8 @@ pub(crate) struct SessionLinks {
     pub(crate) spawner: TaskSpawner,
     /// `mcp.connect_wait`.
     pub(crate) connect_wait: Duration,
+    /// JSON text of our own `Implementation`.
+    pub(super) ourselves: Arc<str>,
     intakes: Weak<dyn IntakeFactory>,
 }
 
@@ -47,6 +49,7 @@ impl SessionLinks {
         settings: &Config,
         upstreams: Arc<Upstreams>,
         spawner: TaskSpawner,
+        ourselves: &Arc<str>,
         intakes: Weak<dyn IntakeFactory>,
     ) -> Self {
         Self {
@@ -55,6 +58,7 @@ impl SessionLinks {
             views: EndpointViews::new(settings),
             spawner,
             connect_wait: settings.mcp.connect_wait,
+            ourselves: Arc::clone(ourselves),
             intakes,
         }
     }
@@ -68,6 +72,10 @@ impl SessionLinks {
         session: &Arc<Session>,
         upstream: &Arc<str>,
     ) -> Result<Arc<dyn UpstreamLink>, Fault> {
+        let connection = self.connection(session, upstream);
+        if let Some(connection) = connection {
+            self.end_other_account(session, upstream, connection);
+        }
         if let Some(link) = session.link(upstream) {
             return Ok(link);
         }
@@ -75,7 +83,9 @@ impl SessionLinks {
         let made = self.upstreams.link(upstream, client).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
         })?;
-        let link = session.link_or(upstream, || Arc::clone(&made));
+        let link = session.link_or(upstream, connection.unwrap_or_default(), || {
+            Arc::clone(&made)
+        });
         // Lost the race to another call, or the session has ended: release the lease of a shared link.
         if link.as_ref().is_none_or(|link| !Arc::ptr_eq(link, &made)) {
             self.spawner.spawn(async move { made.close().await });
@@ -183,7 +193,13 @@ impl SessionLinks {
         if let Some(known) = self.declarations.get(&key) {
             return Ok(known);
         }
-        let declared = open(self.link(session, upstream)?).await?;
+        if let Some(stand_in) = self.without_account(session, upstream).await {
+            return Ok(stand_in);
+        }
+        let declared = match open(self.link(session, upstream)?).await {
+            Ok(declared) => declared,
+            Err(fault) => return self.or_without_account(session, upstream, fault).await,
+        };
         self.declarations.learn(key, &declared);
         Ok(declared)
     }

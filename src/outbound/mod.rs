@@ -2,6 +2,7 @@
 //! shows that upstream, the link and the declaration of the upstream, the decision with its audit record, and why there is
 //! no reply. `catalog`, `tasks` and `relay` stand above and are handed these parts.
 
+mod accounts;
 mod audited_policy;
 mod availability;
 mod client_error;
@@ -17,6 +18,7 @@ mod target;
 mod unknown_methods;
 mod view;
 
+pub(crate) use accounts::is_for_want_of_account;
 pub(crate) use audited_policy::{AuditedPolicy, outcome};
 pub(crate) use client_error::{given_cursor, invalid, refused, required_text, unknown_method};
 pub(crate) use edit_depth::EditDepth;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::consents::ConsentParts;
 use super::levels::LogLevels;
 use super::map_reply::{ReplyMapper, told};
 use crate::audit;
@@ -27,6 +28,7 @@ pub(super) struct ForwardParts {
     pub(super) levels: Arc<LogLevels>,
     pub(super) replies: ReplyMapper,
     pub(super) sources: ReplySources,
+    pub(super) consents: ConsentParts,
     pub(super) edits: EditDepth,
 }
 
@@ -37,6 +39,7 @@ impl ForwardParts {
         catalog: Arc<Catalog>,
         tasks: Arc<Tasks>,
         sources: ReplySources,
+        consents: ConsentParts,
         edits: EditDepth,
     ) -> Self {
         Self {
@@ -56,6 +59,7 @@ impl ForwardParts {
             catalog,
             tasks,
             sources,
+            consents,
             edits,
         }
     }

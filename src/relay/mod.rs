@@ -4,6 +4,8 @@
 //! decide, choose the link, send. The route precedes the decision because rules use the upstream's
 //! spelling of names (`docs/adr`).
 
+mod accounts;
+mod consents;
 mod discover;
 mod forward;
 mod implicit_session;
@@ -26,13 +28,14 @@ use futures_util::future::BoxFuture;
 use crate::audit;
 use crate::call::{Call, Principal, Reply};
 use crate::catalog::{Catalog, CatalogParts, make_room};
+use crate::clock::SharedClock;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 pub use crate::outbound::RelayFailure;
 use crate::outbound::{
     AuditedPolicy, EditDepth, IntakeFactory, ReplySources, RequestHandler, SessionLinks,
-    UpstreamTarget,
+    UpstreamTarget, is_for_want_of_account,
 };
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
@@ -44,7 +47,9 @@ pub use crate::tasks::FollowedTask;
 use crate::tasks::{TaskParts, Tasks, asks_for_task};
 use crate::translate::merge::GatewayInfo;
 use crate::upstream::Upstreams;
+use crate::vault::Vault;
 
+use self::consents::{Consent, ConsentParts};
 use self::forward::{Forward, ForwardParts};
 use self::initialize::SessionOpener;
 use self::listen::Subscriptions;
@@ -83,6 +88,10 @@ pub struct RelayParts {
     pub sealer: Arc<Sealer>,
     /// Legacy sessions.
     pub sessions: Arc<SessionRegistry>,
+    /// Accounts of callers, where there are any.
+    pub vault: Option<Vault>,
+    /// The time of day.
+    pub clock: SharedClock,
     /// Background work.
     pub tasks: TaskSpawner,
 }
@@ -98,14 +107,23 @@ impl Relay {
             audit,
             sealer,
             sessions,
+            vault,
+            clock,
             tasks,
         } = parts;
         let ourselves = GatewayInfo::new(&settings.mcp);
         let policy = Arc::new(AuditedPolicy::new(policy, audit));
         let edits = EditDepth::new(settings.limits.json_depth);
+        let consents = ConsentParts::new(&settings, vault.clone(), &sealer, clock);
         Arc::new_cyclic(|own| {
             let intakes: Weak<dyn IntakeFactory> = Weak::<Self>::clone(own);
-            let links = Arc::new(SessionLinks::new(&settings, upstreams, tasks, intakes));
+            let links = Arc::new(SessionLinks::new(
+                &settings,
+                upstreams,
+                tasks,
+                &ourselves.info,
+                intakes,
+            ));
             let handler = || -> Weak<dyn RequestHandler> { Weak::<Self>::clone(own) };
             let catalog = Arc::new(Catalog::new(&CatalogParts {
                 settings: &settings,
@@ -114,6 +132,7 @@ impl Relay {
                 sealer: &sealer,
                 sessions: &sessions,
                 ourselves: &ourselves.info,
+                vault: vault.as_ref(),
                 edits,
             }));
             let sources = ReplySources::new(Arc::clone(&ourselves.info), settings.lists.ttl);
@@ -149,7 +168,7 @@ impl Relay {
                 notices: ClientNotices {
                     links: Arc::clone(&links),
                 },
-                parts: ForwardParts::new(links, policy, catalog, tasks, sources, edits),
+                parts: ForwardParts::new(links, policy, catalog, tasks, sources, consents, edits),
                 list_wait: settings.limits.call_wait,
             }
         })
@@ -197,6 +216,15 @@ impl Relay {
             }
             RequestRoute::List(kind) => catalog.merged.list(call, session, kind).await,
             RequestRoute::Everywhere => Ok(self.parts.levels.tell_all(call, session).await),
+            RequestRoute::Connect(target) => {
+                let consent = Consent {
+                    parts: &self.parts,
+                    call,
+                    session,
+                    target: &target,
+                };
+                Box::pin(consent.connect()).await
+            }
             RequestRoute::Task(own) => Box::pin(tasks.handle(call, &own)).await,
         }
     }
@@ -215,7 +243,10 @@ impl Relay {
             target,
             permit: self.parts.policy.decide(call, target)?,
         };
-        methods::handle(&forward).await
+        if !self.parts.links.upstreams.has_accounts(&target.upstream) {
+            return methods::handle(&forward).await;
+        }
+        Box::pin(with_account(&forward)).await
     }
 
     /// Authorizes a request as [`Relay::handle`] does, without sending it: for a retry that resumes a call already
@@ -227,8 +258,12 @@ impl Relay {
         session.touch();
         if let RequestRoute::One(target) = self.router.route(call, session).await? {
             self.parts.policy.decide(call, &target)?;
-            let tools = &self.parts.catalog.tools;
-            tools.check_param_headers(call, session, &target).await?;
+            // Without an account no tool can be looked at: the call itself asks for one.
+            let links = &self.parts.links;
+            if !links.lacks_account(session, &target.upstream).await {
+                let tools = &self.parts.catalog.tools;
+                tools.check_param_headers(call, session, &target).await?;
+            }
         }
         Ok(())
     }
@@ -279,6 +314,28 @@ impl Relay {
             .own
             .list_alone(endpoint, upstream, limit)
             .await
+    }
+}
+
+/// Answers a request to an upstream where callers have accounts of their own. A request whose account the upstream
+/// refuses has not run: it is made once more when its user has connected again.
+async fn with_account(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
+    let consent = Consent {
+        parts: forward.parts,
+        call: forward.call,
+        session: forward.session,
+        target: forward.target,
+    };
+    if let Some(reply) = consent.ask().await? {
+        return Ok(reply);
+    }
+    match methods::handle(forward).await {
+        Err(RelayFailure::Fault(fault)) if is_for_want_of_account(&fault) => {}
+        answered => return answered,
+    }
+    match consent.ask().await? {
+        Some(reply) => Ok(reply),
+        None => methods::handle(forward).await,
     }
 }
 

@@ -63,15 +63,17 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
         .unwrap();
     let session = Arc::clone(opening.session());
     session.set_initialized();
-    session.link_or(&"up".into(), || upstream).unwrap();
+    session.link_or(&"up".into(), 0, || upstream).unwrap();
     let host = crate::process::HostEnvironment::current();
     let relay = Relay::new(RelayParts {
-        upstreams: Arc::new(Upstreams::new(&config, host, tasks.clone()).unwrap()),
+        upstreams: Arc::new(Upstreams::new(&config, host, None, tasks.clone()).unwrap()),
         policy: Arc::new(ToolPolicy::new(&config.auth)),
         audit: audit::AuditSink::start(Arc::new(SystemClock), &tasks),
         settings: config,
         sealer: Arc::clone(&sealer),
         sessions,
+        vault: None,
+        clock: Arc::new(SystemClock),
         tasks,
     });
     PairingFixture {

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::call::{Call, LogLevel, Reply};
-use crate::catalog::{Catalog, odd};
+use crate::catalog::{Catalog, called_connect_tool, odd};
 use crate::fault::Fault;
 use crate::outbound::{
     EMPTY, EditDepth, EndpointView, SessionLinks, UpstreamTarget, check_anybody_logs,
     check_extension, given_cursor, invalid, required_text, unknown_method,
 };
+use crate::protocol::json;
 use crate::protocol::methods::{self, ListKind, MethodRow};
 use crate::session::Session;
 use crate::tasks::{OwnTask, TaskRoute, Tasks, is_of_tasks};
@@ -27,6 +28,8 @@ pub(super) enum RequestRoute {
     Everywhere,
     /// To a task that is run here.
     Task(OwnTask),
+    /// To the gateway's own tool that connects an account at the upstream.
+    Connect(Box<UpstreamTarget>),
 }
 
 /// Finds out where requests go.
@@ -64,6 +67,19 @@ impl Router {
                 }
             }
             "server/discover" => return Err(unknown_method(method)),
+            "tools/call" => {
+                if let Some(upstream) = called_connect_tool(call, &self.links) {
+                    return Ok(RequestRoute::Connect(Box::new(UpstreamTarget {
+                        upstream: Arc::clone(upstream),
+                        name: call.message.param_str("name").map(Cow::into_owned),
+                        shown: None,
+                        page: None,
+                        request: None,
+                        view: self.links.views.of(&call.endpoint, upstream),
+                        home: None,
+                    })));
+                }
+            }
             _ if session.implicit_session().is_none() && is_of_tasks(method) => {
                 return Ok(match self.tasks.route(call, session, method).await? {
                     TaskRoute::Here(own) => RequestRoute::Task(own),
@@ -120,6 +136,17 @@ impl Router {
         } else {
             None
         };
+        let own = name
+            .as_deref()
+            .filter(|_| message.method() == Some("tools/call"))
+            .map(|name| self.catalog.names.own_spelling(&upstream, name));
+        if let Some(Cow::Owned(own)) = own {
+            let edited = message.edit().param("name", json::quote(&own)).finish();
+            let request = self.edits.parse(edited)?;
+            let spelled = (name.unwrap_or_default(), own);
+            let view = EndpointView::Pure;
+            return Ok(UpstreamTarget::naming(upstream, view, spelled, request));
+        }
         let edited = match (cursor.as_deref(), message.param("cursor")) {
             (Some(cursor), _) => Some(message.edit().param("cursor", cursor)),
             (None, Some(_)) if is_paged && given_cursor(message).is_none() => {

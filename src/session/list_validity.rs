@@ -304,6 +304,14 @@ impl ListValidity {
         });
     }
 
+    /// The session has another account at the upstream: what was given with the one before is not shown any more.
+    pub fn forget(&self, upstream: &Arc<str>) {
+        self.at(upstream, |upstream_lists| {
+            upstream_lists.change(Instant::now(), |_| true);
+            upstream_lists.pages.clear();
+        });
+    }
+
     fn at(&self, upstream: &Arc<str>, act: impl FnOnce(&mut UpstreamLists)) {
         let mut upstreams = lock(&self.0);
         if let Some(upstream_lists) = upstreams

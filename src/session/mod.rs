@@ -72,6 +72,7 @@ use crate::protocol::{RequestId, Revision};
 use crate::runtime::poll_time;
 use crate::store::events::{EventStore, SessionKey};
 use crate::sync::desired::Desired;
+use upstreams::SessionLink;
 
 /// One session.
 #[derive(Debug)]
@@ -98,7 +99,7 @@ pub struct Session {
     /// Notices and questions that wait for a stream.
     undelivered: delivery::PendingDelivery,
     /// Ordered: most sessions have few, and a name is hashed no quicker than it is found.
-    links: Mutex<BTreeMap<Arc<str>, Arc<dyn UpstreamLink>>>,
+    links: Mutex<BTreeMap<Arc<str>, SessionLink>>,
     /// Notifications of the client that wait for an upstream.
     notifications: notifications::NotificationQueues,
     absences: AbsentLists,
@@ -377,7 +378,7 @@ impl Session {
         self.questions.drop_all();
         self.notifications.clear();
         self.events.forget(self.key);
-        links.into_values().collect()
+        links.into_values().map(|it| it.link).collect()
     }
 
     /// The owner whose quota the session counts against.

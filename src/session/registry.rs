@@ -156,6 +156,15 @@ impl SessionRegistry {
         self.count.load(Ordering::Relaxed)
     }
 
+    /// The live sessions of a principal.
+    #[must_use]
+    pub fn of_owner(&self, owner: OwnerKey) -> Vec<Arc<Session>> {
+        let found = self.owners.get(&owner).map(|found| Arc::clone(&found));
+        found.map_or_else(Vec::new, |found| {
+            lock(&found.sessions).values().map(Arc::clone).collect()
+        })
+    }
+
     /// Whether there is no session.
     #[must_use]
     pub fn is_empty(&self) -> bool {

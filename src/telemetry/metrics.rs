@@ -290,6 +290,14 @@ table! {
             "Progress of calls that were over already, dropped.";
         upstream_garbage = "drawbridge.upstream.garbage" "{message}" by attribute::UPSTREAM,
             "Messages of an upstream that no MCP server may send.";
+        consents_begun = "drawbridge.consents.begun" "{consent}" by attribute::UPSTREAM,
+            "Questions for an account at an upstream that were made for a session.";
+        consents_finished = "drawbridge.consents.finished" "{consent}" by attribute::UPSTREAM,
+            "Questions for an account that ended with the account.";
+        consents_refused = "drawbridge.consents.refused" "{consent}" by attribute::UPSTREAM,
+            "Questions for an account that the user declined.";
+        tools_renamed = "drawbridge.tools.renamed" "{list}" by attribute::UPSTREAM,
+            "Lists of an upstream with a tool that is named like the gateway's own, shown under another name.";
         upstream_salvaged = "drawbridge.upstream.salvaged" "{message}" by attribute::UPSTREAM,
             "Replies of an upstream that stood behind other text on their line.";
         upstream_probed = "drawbridge.upstream.probed" "{probe}" by attribute::UPSTREAM,

@@ -20,13 +20,36 @@ pub enum Account {
     Common,
     /// One principal's, shown to no other.
     Principal(OwnerKey),
+    /// What one principal connected there, by the number of that change; `0` for nothing, or while it is not
+    /// known. Another account of the same principal has another number.
+    Connected(OwnerKey, i64),
+}
+
+impl Account {
+    /// What an account of `owner` alone is known by, where `self` may be common to all.
+    #[must_use]
+    pub fn private_to(self, owner: OwnerKey) -> Self {
+        match self {
+            Self::Common => Self::Principal(owner),
+            own => own,
+        }
+    }
+
+    /// The number of the connection; `0` where principals connect nothing.
+    #[must_use]
+    pub fn connection(self) -> i64 {
+        match self {
+            Self::Common | Self::Principal(_) => 0,
+            Self::Connected(_, number) => number,
+        }
+    }
 }
 
 /// A value for [`Account::Common`], and one for each principal that has its own.
 #[derive(Debug)]
 pub(super) struct PerAccount<T: Send + Sync + 'static> {
     common: Arc<T>,
-    own: Cache<OwnerKey, Arc<T>>,
+    own: Cache<Account, Arc<T>>,
 }
 
 impl<T: Send + Sync + 'static> PerAccount<T> {
@@ -48,7 +71,7 @@ impl<T: Send + Sync + 'static> PerAccount<T> {
     pub(super) fn of(&self, account: Account, make: impl FnOnce() -> T) -> Arc<T> {
         match account {
             Account::Common => Arc::clone(&self.common),
-            Account::Principal(owner) => self.own.get_with(owner, || Arc::new(make())),
+            own => self.own.get_with(own, || Arc::new(make())),
         }
     }
 }
@@ -68,6 +91,11 @@ mod tests {
         assert_eq!(*values.of(account("alice"), || 1), 1);
         assert_eq!(*values.of(account("bob"), || 2), 2);
         assert_eq!(*values.of(account("alice"), || 3), 1);
+        let Account::Principal(alice) = account("alice") else {
+            panic!("a principal's");
+        };
+        assert_eq!(*values.of(Account::Connected(alice, 7), || 5), 5);
+        assert_eq!(*values.of(Account::Connected(alice, 8), || 6), 6);
         assert_eq!(*values.of(Account::Common, || 4), 0);
         assert_eq!(*values.common(), 0);
     }

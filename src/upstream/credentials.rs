@@ -44,6 +44,11 @@ pub trait Credentials: Send + Sync + std::fmt::Debug {
     ) -> BoxFuture<'_, Result<Renewal, TokenFailure>> {
         ready(Ok(Renewal::Stands)).boxed()
     }
+
+    /// A request was answered well with `used`, which [is on trial](HeldToken::is_on_trial).
+    fn accepted(&self, _account: Account, _used: Arc<HeldToken>) -> BoxFuture<'_, ()> {
+        ready(()).boxed()
+    }
 }
 
 /// On whose behalf a request goes.

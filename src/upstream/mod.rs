@@ -17,9 +17,12 @@ pub mod registry;
 mod remedy;
 mod room;
 mod salvage;
+mod user_accounts;
+mod user_keys;
 
 pub use first_start::FirstStart;
 pub use registry::{ClientContext, SetupError, Upstreams};
+pub use user_accounts::AccountState;
 
 use bytes::Bytes;
 

@@ -18,7 +18,6 @@ use self::accounts::AccountFactory;
 use self::checks::CheckedLinks;
 use super::account::{Account, PerAccount};
 use super::carrier::duplex::DuplexSource;
-use super::carrier::http::client::HttpClient;
 use super::carrier::http::client_error::ClientError;
 use super::carrier::http::http_session::ResponseBounds;
 use super::carrier::{AskedClient, AskingHabit, Carrier, LegacySseOnly, LinkSettings};
@@ -27,17 +26,19 @@ use super::health::UpstreamHealth;
 use super::link::modern::ToolSchemas;
 use super::link::negotiated::{EraCell, EraLink};
 use super::link::shared::{PoolKey, SharedLinks};
+use super::user_accounts::{AccountState, UserAccounts};
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::{CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
 use crate::cause::ErrorCause;
 use crate::config::{self, AccountKind, Isolation, TransportKind};
-use crate::grants::{AccountSetupError, UpstreamAccount};
+use crate::grants::{AccountSetupError, TokenFailure, UpstreamAccount};
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::UpstreamLoad;
+use crate::vault::Vault;
 
 /// A shared HTTP session without users is ended after this.
 const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
@@ -94,6 +95,8 @@ pub struct Upstreams {
     replies: Arc<ByteBudget>,
     limits: config::LimitsConfig,
     stdio_idle: Duration,
+    /// Whether callers have accounts of their own anywhere.
+    any_accounts: bool,
     tasks: TaskSpawner,
     left_out: LineLimit<(Arc<str>, &'static str)>,
 }
@@ -106,24 +109,27 @@ struct RegistryEntry {
     replies: ReplyShare,
     asks: AskingHabit,
     eras: PerAccount<EraCell>,
-    schemas: Arc<ToolSchemas>,
+    schemas: PerAccount<ToolSchemas>,
     health: Arc<UpstreamHealth>,
     load: Arc<UpstreamLoad>,
     /// Those to children.
     links: CheckedLinks,
     /// Whose tokens the requests carry, where the gateway gets them.
     account: Option<Arc<UpstreamAccount>>,
+    /// The accounts of callers, where each has one.
+    users: Option<Arc<dyn UserAccounts>>,
 }
 
 impl Upstreams {
     /// Prepares every upstream of `config` without opening one. `host` has the resources that children are started
-    /// with. Needs a Tokio runtime.
+    /// with, `vault` the keys of callers: without it they have none. Needs a Tokio runtime.
     ///
     /// # Errors
     /// A client cannot be made, or the helper processes for children cannot be started.
     pub fn new(
         config: &config::Config,
         host: HostEnvironment,
+        vault: Option<&Vault>,
         tasks: TaskSpawner,
     ) -> Result<Self, SetupError> {
         let limits = config.limits.clone();
@@ -146,20 +152,11 @@ impl Upstreams {
         let mut entries = HashMap::new();
         let mut accounts = AccountFactory::new(&config.egress, tasks.clone());
         for (number, upstream) in config.upstreams.iter().enumerate() {
-            let mut account = None;
+            let (mut account, mut users) = (None, None);
             let carrier = match (&upstream.carrier, &stdio) {
                 (config::CarrierConfig::Http(http), _) => {
-                    let client = HttpClient::new(http).map_err(|source| SetupError::Client {
-                        upstream: upstream.name.clone(),
-                        source,
-                    })?;
-                    let client = match accounts.make(upstream, http)? {
-                        Some((made, credentials)) => {
-                            account = Some(made);
-                            client.with_account(http, credentials)
-                        }
-                        None => client,
-                    };
+                    let client;
+                    (client, account, users) = accounts.client(upstream, http, vault)?;
                     let client = Box::new(client);
                     match http.transport {
                         TransportKind::Streamable => Carrier::Http(client, bounds, None),
@@ -187,12 +184,13 @@ impl Upstreams {
                     links: CheckedLinks::default(),
                     health: Arc::new(UpstreamHealth::new(name, first_starts)),
                     eras: PerAccount::new(EraCell::new(upstream)),
-                    schemas: Arc::default(),
+                    schemas: PerAccount::new(ToolSchemas::default()),
                     asks: AskingHabit::default(),
                     settings,
                     carrier,
                     replies: ReplyShare::new(&replies, BudgetHolder::Upstream(number)),
                     account,
+                    users,
                 },
             );
         }
@@ -203,6 +201,7 @@ impl Upstreams {
             replies,
             limits,
             stdio_idle: config.stdio.idle,
+            any_accounts: config.has_user_accounts(),
             tasks,
             left_out: LineLimit::default(),
         })
@@ -212,6 +211,40 @@ impl Upstreams {
     #[must_use]
     pub fn replies(&self) -> &Arc<ByteBudget> {
         &self.replies
+    }
+
+    /// Whether callers have accounts of their own at the upstream.
+    #[must_use]
+    pub fn has_accounts(&self, upstream: &str) -> bool {
+        // Most gateways have none: their calls look for no entry.
+        self.any_accounts
+            && self
+                .entries
+                .get(upstream)
+                .is_some_and(|entry| entry.users.is_some())
+    }
+
+    /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own.
+    /// No waiting where the account was used lately.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn account_state(
+        &self,
+        upstream: &str,
+        owner: OwnerKey,
+    ) -> Result<Option<AccountState>, TokenFailure> {
+        let entry = self.entries.get(upstream);
+        let Some(users) = entry.and_then(|entry| entry.users.as_ref()) else {
+            return Ok(None);
+        };
+        match users.known(owner) {
+            Some(known) => Ok(Some(known)),
+            None => users.look_up(owner).await.map(Some),
+        }
     }
 
     /// The configuration of an upstream.
@@ -395,7 +428,7 @@ impl Upstreams {
             health: Arc::clone(&entry.health),
             load: Arc::clone(&entry.load),
         };
-        let schemas = Arc::clone(&entry.schemas);
+        let schemas = entry.schemas.of(account, ToolSchemas::default);
         let link = EraLink::new(Arc::new(settings), era, schemas);
         if let Carrier::Duplex(DuplexSource::Children(_)) = entry.carrier {
             entry.links.add(&link);
@@ -417,7 +450,7 @@ impl Upstreams {
 impl RegistryEntry {
     fn account(&self, owner: OwnerKey) -> Account {
         match self.settings.isolation {
-            Isolation::Principal => Account::Principal(owner),
+            Isolation::Principal => self.carrier.account_of(owner).private_to(owner),
             Isolation::Session | Isolation::Shared => self.carrier.account_of(owner),
         }
     }

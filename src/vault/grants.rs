@@ -1,12 +1,16 @@
 //! Grants in the database: write, read, remove.
 
 use std::sync::atomic::AtomicI64;
+use std::time::Duration;
 
 use super::keys::{RecordKind, Sealed};
-use super::{GrantKey, GrantRecord, RevocationRecord, StoredGrant, Vault};
+use super::records::{OpenedGrant, SealedGrant};
+use super::{ConnectionState, GrantKey, GrantRecord, RevocationRecord, StoredGrant, Vault};
 use crate::call::OwnerKey;
 use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
 
+/// For how long a refused grant is not tried.
+pub const REFUSED_FOR: Duration = Duration::from_mins(1);
 /// The lease of a grant that is not being refreshed.
 pub(super) const NO_LEASE: [u8; 0] = [];
 
@@ -31,14 +35,19 @@ impl Vault {
             self.queue_revocation(&mut tx, &old.record, Some(record))
                 .await?;
         }
-        // After the end of a grant nothing says whose the lists were.
+        // Only a name says that an account is the one before; after the end of a grant nothing does.
         let is_the_same = |old: &StoredGrant| {
-            old.record.issuer == record.issuer && old.record.account == record.account
+            let (old, account) = (&old.record, &record.account);
+            account.is_some() && old.issuer == record.issuer && old.account == *account
         };
         if !old.as_ref().is_some_and(is_the_same) {
             self.remove_lists(&mut tx, key).await?;
         }
-        let sealed = self.seal_grant(key, version, record);
+        let state = ConnectionState {
+            connection: version,
+            refused: None,
+        };
+        let sealed = self.seal_grant(key, version, (record, state));
         tx.execute(
             "INSERT INTO grants (owner, upstream, version, key_id, sealed, lease, lease_ends, made, used) \
              VALUES ($1, $2, $3, $4, $5, $6, 0, $7, $7) \
@@ -118,6 +127,63 @@ impl Vault {
         Ok(true)
     }
 
+    /// Notes that the upstream refused the grant of this version, or with `false` that it took it again. Says whether
+    /// that grant is still there.
+    ///
+    /// A refusal takes nothing away: one 401 may be that of a server that restarts or has lost its own database for a
+    /// moment, and its owner would have to make a deleted key once more. So the grant stays; for [`REFUSED_FOR`] it counts
+    /// as not connected, then one of the next calls tries it again.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Noted whole or not at all.
+    pub async fn mark_refused(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        is_refused: bool,
+    ) -> Result<bool, DatabaseError> {
+        let mut tx = self.database().begin().await?;
+        let number = self.begin_change(&mut tx, key).await?;
+        let Some(grant) = self.read(&mut tx, key).await? else {
+            return Ok(false);
+        };
+        let now = u64::try_from(self.now()).unwrap_or_default();
+        let state = ConnectionState {
+            refused: is_refused.then_some(now),
+            ..grant.state
+        };
+        let sealed = self.seal_grant(key, number, (&grant.record, state));
+        let [owner, upstream] = find(key);
+        let text = "UPDATE grants SET version = $1, key_id = $2, sealed = $3 \
+                    WHERE owner = $4 AND upstream = $5 AND version = $6";
+        let values = [
+            number.into(),
+            (&*sealed.key_id).into(),
+            (&*sealed.bytes).into(),
+            owner,
+            upstream,
+            version.into(),
+        ];
+        if tx.execute(text, &values).await? == 0 {
+            return Ok(false);
+        }
+        tx.commit().await?;
+        self.changed(key, number);
+        Ok(true)
+    }
+
+    /// Whether the upstream refused the grant within the last minute, so that it is not sent.
+    #[must_use]
+    pub fn counts_as_refused(&self, grant: &StoredGrant) -> bool {
+        let now = u64::try_from(self.now()).unwrap_or_default();
+        let pause = u64::try_from(REFUSED_FOR.as_millis()).unwrap_or(u64::MAX);
+        let refused = grant.state.refused;
+        refused.is_some_and(|at| now < at.saturating_add(pause))
+    }
+
     /// The upstreams where `owner` has a grant, whether it opens or not, in order of their names.
     ///
     /// # Errors
@@ -160,17 +226,22 @@ impl Vault {
         key: &GrantKey,
         version: i64,
         sealed: (&str, &[u8]),
-    ) -> Option<GrantRecord> {
+    ) -> Option<OpenedGrant> {
         let number = version.to_be_bytes();
         let place: [&[u8]; 3] = [key.owner.bytes(), key.upstream.as_bytes(), &number];
         self.open(RecordKind::Grant, &place, sealed)
     }
 
     /// The sealed record, tied to its row and to the change that writes it.
-    pub(super) fn seal_grant(&self, key: &GrantKey, version: i64, record: &GrantRecord) -> Sealed {
+    pub(super) fn seal_grant(
+        &self,
+        key: &GrantKey,
+        version: i64,
+        (record, state): (&GrantRecord, ConnectionState),
+    ) -> Sealed {
         let number = version.to_be_bytes();
         let place: [&[u8]; 3] = [key.owner.bytes(), key.upstream.as_bytes(), &number];
-        self.seal(RecordKind::Grant, &place, record)
+        self.seal(RecordKind::Grant, &place, &SealedGrant { record, state })
     }
 
     pub(super) async fn read(
@@ -190,12 +261,14 @@ impl Vault {
         let Some(row) = row else { return Ok(None) };
         let version = row.int(0)?;
         let (key_id, sealed) = (row.text(1)?, row.bytes(2)?);
-        let record = self.open_grant(key, version, (&key_id, &sealed));
-        let used = AtomicI64::new(row.int(3)?);
-        Ok(record.map(|record| StoredGrant {
+        let opened = self.open_grant(key, version, (&key_id, &sealed));
+        let (used, made) = (AtomicI64::new(row.int(3)?), row.int(4)?);
+        Ok(opened.map(|opened| StoredGrant {
             key: key.clone(),
-            record,
+            record: opened.record,
             version,
+            state: opened.state,
+            made,
             used,
         }))
     }
@@ -242,7 +315,7 @@ impl Vault {
 }
 
 const SELECT: &str =
-    "SELECT version, key_id, sealed, used FROM grants WHERE owner = $1 AND upstream = $2";
+    "SELECT version, key_id, sealed, used, made FROM grants WHERE owner = $1 AND upstream = $2";
 
 /// The values that find a grant.
 pub(super) fn find(key: &GrantKey) -> [SqlValue; 2] {

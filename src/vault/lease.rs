@@ -103,7 +103,12 @@ impl Vault {
         let key = &lease.key;
         let mut tx = self.database().begin().await?;
         let version = self.begin_change(&mut tx, key).await?;
-        let sealed = self.seal_grant(key, version, record);
+        let current = self.read(&mut tx, key).await?;
+        let mut state = current
+            .as_ref()
+            .map_or_else(Default::default, |it| it.state);
+        state.refused = None;
+        let sealed = self.seal_grant(key, version, (record, state));
         let written = tx
             .execute(
                 "UPDATE grants SET version = $1, key_id = $2, sealed = $3, lease = $4, lease_ends = 0 \
@@ -120,7 +125,6 @@ impl Vault {
             )
             .await?;
         if written == 0 {
-            let current = self.read(&mut tx, key).await?;
             let current = current.as_ref().map(|grant| &grant.record);
             self.queue_revocation(&mut tx, record, current).await?;
         }

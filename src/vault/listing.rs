@@ -72,7 +72,9 @@ impl Vault {
                 sealed_by: self.0.keys.name_of(&key_id).unwrap_or(&key_id).to_owned(),
                 made: time_of(row.int(5)?),
                 used: time_of(row.int(6)?),
-                state: opened.map_or(GrantState::Unreadable, GrantState::from),
+                state: opened.map_or(GrantState::Unreadable, |opened| {
+                    GrantState::from(opened.record)
+                }),
             });
         }
         Ok(page)

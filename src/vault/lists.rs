@@ -9,16 +9,16 @@ use crate::database::{DatabaseError, SqlTransaction};
 pub const MAX_LIST: usize = 1024 * 1024;
 
 impl Vault {
-    /// Keeps the text of a list, in place of the one before. Says whether it is kept: not without a grant, and not where
-    /// it is longer than 1 MiB.
+    /// Keeps the text of a list, in place of the one before. Says whether it is kept: not without the grant of
+    /// this version, and not where it is longer than 1 MiB.
     ///
     /// # Errors
     /// The database fails.
     pub async fn keep_list(
         &self,
         key: &GrantKey,
-        kind: &str,
-        text: &str,
+        version: i64,
+        (kind, text): (&str, &str),
     ) -> Result<bool, DatabaseError> {
         if text.len() > MAX_LIST {
             return Ok(false);
@@ -29,7 +29,8 @@ impl Vault {
             .database()
             .execute(
                 "INSERT INTO kept_lists (owner, upstream, kind, key_id, sealed, made) \
-                 SELECT owner, upstream, $3, $4, $5, $6 FROM grants WHERE owner = $1 AND upstream = $2 \
+                 SELECT owner, upstream, $3, $4, $5, $6 FROM grants \
+                 WHERE owner = $1 AND upstream = $2 AND version = $7 \
                  ON CONFLICT (owner, upstream, kind) DO UPDATE SET key_id = excluded.key_id, \
                  sealed = excluded.sealed, made = excluded.made",
                 &[
@@ -39,6 +40,7 @@ impl Vault {
                     (&*sealed.key_id).into(),
                     (&*sealed.bytes).into(),
                     self.now().into(),
+                    version.into(),
                 ],
             )
             .await?;

@@ -29,6 +29,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::broadcast;
 
+pub use grants::REFUSED_FOR;
 pub use key_file::key_file;
 pub use keys::{VaultKeyError, VaultKeys};
 pub use lease::{GrantLease, LEASE, LeaseOutcome};
@@ -36,8 +37,8 @@ pub use listing::{GrantListing, GrantState};
 pub use lists::MAX_LIST;
 pub use pending::{MAX_PENDING, MAX_PENDING_PER_OWNER, PendingError};
 pub use records::{
-    GrantKey, GrantKind, GrantRecord, PendingRecord, RegistrationRecord, RevocationRecord,
-    StoredGrant, TokenPlacement,
+    ConnectionState, GrantKey, GrantKind, GrantRecord, PendingRecord, RegistrationRecord,
+    RevocationRecord, StoredGrant, TokenPlacement,
 };
 pub use revocations::DueRevocation;
 pub use rotate::RotationResult;

@@ -1,11 +1,14 @@
 //! The records that are sealed. A later release may add members, which this one ignores.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicI64;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::time_of;
 use crate::call::OwnerKey;
+use crate::config::UserKeyConfig;
 use crate::secret::Secret;
 
 /// Whose account, and where.
@@ -59,6 +62,17 @@ pub enum TokenPlacement {
     None,
 }
 
+impl TokenPlacement {
+    /// Where a pasted key goes.
+    #[must_use]
+    pub fn of_key(config: &UserKeyConfig) -> Self {
+        Self::Header {
+            name: config.header.to_string(),
+            prefix: config.prefix.clone(),
+        }
+    }
+}
+
 /// What a principal has granted: tokens, and everything that decides where they are sent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantRecord {
@@ -106,6 +120,35 @@ impl GrantRecord {
     }
 }
 
+/// What is sealed of a grant: the record, and what the vault itself knows.
+#[derive(Debug, Serialize)]
+pub(super) struct SealedGrant<'a> {
+    #[serde(flatten)]
+    pub(super) record: &'a GrantRecord,
+    #[serde(flatten)]
+    pub(super) state: ConnectionState,
+}
+
+/// A [`SealedGrant`] that was opened.
+#[derive(Debug, Deserialize)]
+pub(super) struct OpenedGrant {
+    #[serde(flatten)]
+    pub(super) record: GrantRecord,
+    #[serde(flatten)]
+    pub(super) state: ConnectionState,
+}
+
+/// What the vault knows of a grant besides its record.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionState {
+    /// Number of the change by which a person connected the account. A refresh keeps it: it changes with the account.
+    #[serde(default)]
+    pub connection: i64,
+    /// When the upstream last refused what is sent, milliseconds since the Unix epoch; `None` once it took it again.
+    #[serde(default)]
+    pub refused: Option<u64>,
+}
+
 /// A grant as the database has it.
 #[derive(Debug)]
 pub struct StoredGrant {
@@ -115,8 +158,23 @@ pub struct StoredGrant {
     pub record: GrantRecord,
     /// Number of the change that wrote it: never the same for two contents.
     pub version: i64,
+    /// The connection that it belongs to, and whether it was refused.
+    pub state: ConnectionState,
+    /// When a person connected it, milliseconds since the Unix epoch.
+    pub(super) made: i64,
     /// When it was used last as far as this process knows, milliseconds since the Unix epoch.
     pub(super) used: AtomicI64,
+}
+
+impl StoredGrant {
+    /// When a person connected it, and when a call used it last as far as this process knows, since the Unix epoch.
+    #[must_use]
+    pub fn times(&self) -> (Duration, Duration) {
+        (
+            time_of(self.made),
+            time_of(self.used.load(Ordering::Relaxed)),
+        )
+    }
 }
 
 /// A client registration at an authorization server.

@@ -64,7 +64,8 @@ fn link(url: &str, tasks: &TaskSpawner) -> Arc<dyn UpstreamLink> {
     let text =
         format!("[auth]\nmode = \"none\"\n[upstreams.up]\nurl = {url:?}\nera = \"legacy\"\n");
     let config = config::parse(&text, "test.toml", &|_| None).unwrap();
-    let upstreams = Upstreams::new(&config, HostEnvironment::current(), tasks.clone()).unwrap();
+    let upstreams =
+        Upstreams::new(&config, HostEnvironment::current(), None, tasks.clone()).unwrap();
     let seat = ClientContext {
         caller: None,
         owner: Principal::anonymous().owner(),

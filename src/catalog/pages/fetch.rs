@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{ListPages, account_of};
+use super::ListPages;
 use crate::call::{Call, Reply, ServerDeclaration, UpstreamLink};
-use crate::catalog::icons;
 use crate::catalog::page_key::{ListPageKey, SharedPageKey};
 use crate::catalog::tool_headers::warn_of_invalid;
-use crate::fault::{Fault, FaultKind};
+use crate::catalog::{connect_tool, icons};
+use crate::fault::{Fault, FaultKind, RetryHint};
 use crate::outbound::UpstreamTarget;
 use crate::policy::Permit;
 use crate::protocol::methods::ListKind;
@@ -23,6 +23,7 @@ use crate::store::lists::CachedPage;
 use crate::sync::single_flight::{self, Leader, SingleFlight};
 use crate::telemetry::metrics::COUNTERS;
 use crate::translate::project::{CacheHints, CacheScope};
+use crate::upstream::account::Account;
 use crate::upstream::declaration_cache::DeclarationKey;
 
 /// Factor by which the lifetime of a list is extended while the upstream announces its changes.
@@ -93,6 +94,8 @@ pub(crate) struct PageFetch {
     pub(crate) asked: Instant,
     epoch: Option<u64>,
     declared: Arc<ServerDeclaration>,
+    /// Whose page it will be.
+    account: Account,
 }
 
 impl ListPages {
@@ -120,8 +123,10 @@ impl ListPages {
     pub(crate) async fn begin_fetch(
         &self,
         link: &dyn UpstreamLink,
-        kind: ListKind,
+        session: &Session,
+        place: ListPageKey<'_>,
     ) -> Result<PageFetch, Fault> {
+        let (upstream, kind) = (place.upstream, place.kind);
         let declared = match link.declared() {
             Some(declared) => declared,
             None => link.open().await?,
@@ -136,7 +141,27 @@ impl ListPages {
             asked: Instant::now(),
             epoch,
             declared,
+            account: self.links.upstreams.account(upstream, session.owner()),
         })
+    }
+
+    /// The answer to a request for a page, as it may be kept and shown.
+    pub(crate) fn arrived(&self, reply: Reply, place: ListPageKey<'_>) -> Reply {
+        connect_tool::in_page(&self.links, icons::in_page(reply, place), place)
+    }
+
+    /// Whether the account that a page was asked for with was replaced or removed meanwhile.
+    fn is_of_another_account(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+        fetch: &PageFetch,
+    ) -> bool {
+        let now = self
+            .links
+            .upstreams
+            .account(place.upstream, session.owner());
+        fetch.account != now
     }
 
     /// Caches a fetched page with its lifetime.
@@ -150,9 +175,14 @@ impl ListPages {
     ) -> Option<CachedPage> {
         COUNTERS.lists_misses.add(1);
         message.result_member(place.kind.member())?;
+        if self.is_of_another_account(session, place, &fetch) {
+            return None;
+        }
         if place.kind == ListKind::Tools {
             warn_of_invalid(place.upstream, &fetch.declared, message);
         }
+        self.kept
+            .take(fetch.account, place, (&fetch.declared, message));
         let modern = fetch.declared.revision.era() == Era::Modern;
         let hints = CacheHints::read(message);
         let fresh = if modern {
@@ -186,7 +216,7 @@ impl ListPages {
                 self.is_shared(session, place.upstream)
             };
             let key = DeclarationKey {
-                account: account_of(session, public),
+                account: self.account_of(session, place.upstream, public),
                 ..self.catalog_key(session, place.upstream)
             };
             let other = SharedPageKey::new(key, place);
@@ -286,12 +316,15 @@ impl ListPages {
         target: &UpstreamTarget,
         place: ListPageKey<'_>,
     ) -> (Result<Reply, Fault>, Option<(CachedPage, Message)>) {
-        let fetch = match self.begin_fetch(link, place.kind).await {
+        let fetch = match self.begin_fetch(link, session, place).await {
             Ok(fetch) => fetch,
             Err(fault) => return (Err(fault), None),
         };
         let reply = target.send(permit, link, call, self.edits).await;
-        let reply = reply.map(|reply| icons::in_page(reply, place));
+        if self.is_of_another_account(session, place, &fetch) {
+            return (Err(replaced(place.upstream)), None);
+        }
+        let reply = reply.map(|reply| self.arrived(reply, place));
         let page = match &reply {
             Ok(Reply::Relayed(message)) => self
                 .keep(session, link, place, fetch, message)
@@ -300,4 +333,13 @@ impl ListPages {
         };
         (reply, page)
     }
+}
+
+/// The fault of a list of an account that was replaced or removed while it was asked for: nobody is shown it.
+fn replaced(upstream: &str) -> Fault {
+    let text = format!(
+        "the caller's account at upstream \"{upstream}\" was changed meanwhile: list again"
+    );
+    Fault::upstream(FaultKind::UpstreamUnavailable, text)
+        .retry(RetryHint::After(Duration::from_secs(1)))
 }

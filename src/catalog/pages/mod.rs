@@ -12,6 +12,7 @@ use std::sync::Arc;
 use self::fetch::PageFetches;
 pub(crate) use self::fetch::{FetchLeader, FetchOutcome, FetchRole, land};
 pub(crate) use self::shared::SharedPages;
+use super::kept_lists::KeptLists;
 use super::page_key::{ListPageKey, SharedPageKey};
 use crate::call::{ClientCapabilities, OwnerKey};
 use crate::config::{self, Isolation};
@@ -34,6 +35,7 @@ pub(crate) struct ListPages {
     flights: PageFetches,
     /// For lists that are looked at again.
     rechecks: Arc<FairPermits<OwnerKey>>,
+    kept: Arc<KeptLists>,
 }
 
 impl ListPages {
@@ -41,6 +43,7 @@ impl ListPages {
         links: Arc<SessionLinks>,
         edits: EditDepth,
         settings: &config::ListsConfig,
+        kept: Arc<KeptLists>,
     ) -> Self {
         Self {
             links,
@@ -48,6 +51,7 @@ impl ListPages {
             shared: SharedPages::new(settings),
             flights: PageFetches::default(),
             rechecks: FairPermits::new(revalidate::AT_ONCE),
+            kept,
         }
     }
 
@@ -88,6 +92,20 @@ impl ListPages {
             .into_iter()
             .find_map(|key| self.shared.other(key, place).filter(&may))?;
         Some(self.adopt(session, place, found))
+    }
+
+    /// A page of another session that the upstream called public, and that is still good.
+    pub(super) fn public_page(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+    ) -> Option<CachedPage> {
+        let key = DeclarationKey {
+            account: Account::Common,
+            ..self.links.knowledge_key(session, place.upstream)
+        };
+        let found = self.shared.other(key, place)?;
+        self.shared.is_calm(place, &found).then_some(found)
     }
 
     /// Whether a cached page of another session may answer this session.
@@ -149,7 +167,7 @@ impl ListPages {
             key
         } else {
             DeclarationKey {
-                account: Account::Principal(session.owner()),
+                account: key.account.private_to(session.owner()),
                 ..key
             }
         };
@@ -166,7 +184,7 @@ impl ListPages {
     ) -> Option<CachedPage> {
         let alike = self.links.knowledge_key(session, place.upstream);
         let own = DeclarationKey {
-            account: Account::Principal(session.owner()),
+            account: alike.account.private_to(session.owner()),
             ..alike.clone()
         };
         let plain = DeclarationKey {
@@ -189,8 +207,19 @@ impl ListPages {
         let key = self.links.knowledge_key(session, upstream);
         let all = self.is_shared(session, upstream) && self.known_era(&key) == Some(Era::Legacy);
         DeclarationKey {
-            account: account_of(session, all),
+            account: self.account_of(session, upstream, all),
             ..key
+        }
+    }
+
+    /// The account of a cached list: the principal's, unless the list is public.
+    fn account_of(&self, session: &Session, upstream: &str, public: bool) -> Account {
+        let owner = session.owner();
+        if public {
+            Account::Common
+        } else {
+            let account = self.links.upstreams.account(upstream, owner);
+            account.private_to(owner)
         }
     }
 
@@ -204,14 +233,5 @@ impl ListPages {
         let settings = upstreams.settings(upstream);
         settings.is_some_and(|settings| settings.isolation == Isolation::Shared)
             && upstreams.account(upstream, session.owner()) == Account::Common
-    }
-}
-
-/// The account of a cached list: the principal's, unless the list is public.
-fn account_of(session: &Session, public: bool) -> Account {
-    if public {
-        Account::Common
-    } else {
-        Account::Principal(session.owner())
     }
 }

@@ -13,7 +13,6 @@ use tokio::time::Instant;
 use super::ListPages;
 use super::fetch::PageFetch;
 use crate::call::{ClientCapabilities, Reply, UpstreamLink};
-use crate::catalog::icons;
 use crate::catalog::page_key::{ListPageKey, list_request, no_list};
 use crate::cause::chain;
 use crate::fault::Fault;
@@ -217,10 +216,10 @@ impl ListPages {
         }
         let link = self.links.link(session, place.upstream)?;
         let request = list_request(self.edits, place.kind, place.cursor)?;
-        let fetch = self.begin_fetch(&*link, place.kind).await?;
+        let fetch = self.begin_fetch(&*link, session, place).await?;
         let nothing = ClientCapabilities::none();
         let call = own_call(&session.principal, session, request.clone(), nothing);
-        let reply = icons::in_page(link.call(&request, &call).await?, place);
+        let reply = self.arrived(link.call(&request, &call).await?, place);
         let Reply::Relayed(now) = reply else {
             return Ok(RevalidateOutcome::Differs(None));
         };

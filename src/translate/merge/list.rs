@@ -113,6 +113,15 @@ impl ListMerger {
         })
     }
 
+    /// Appends an item of the gateway itself, JSON text, as it is.
+    pub fn append_own(&mut self, item: &str) {
+        if self.shown > 0 {
+            self.out.push(',');
+        }
+        self.out.push_str(item);
+        self.shown += 1;
+    }
+
     /// An upstream gave no list: the others are shown without it. Spec: SPEC G-03.
     pub fn miss(&mut self) {
         self.partial = true;

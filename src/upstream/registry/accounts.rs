@@ -3,16 +3,27 @@
 use std::sync::Arc;
 
 use super::SetupError;
-use crate::config::{AccountKind, EgressConfig, HttpCarrier, UpstreamConfig};
+use crate::config::{AccountKind, EgressConfig, HttpCarrier, UpstreamAuth, UpstreamConfig};
 use crate::egress::EgressRules;
 use crate::grants::{
     AccountSetupError, DocumentClients, SharedClients, TokenSource, UpstreamAccount,
 };
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::credentials::{CommonTokens, Credentials, ExchangedTokens, fixed_headers};
+use crate::upstream::user_accounts::UserAccounts;
+use crate::upstream::user_keys::{self, UserKeys};
+use crate::vault::Vault;
 
 /// An account, and the credentials of its requests.
-pub(super) type MadeAccount = (Arc<UpstreamAccount>, Arc<dyn Credentials>);
+type MadeAccount = (Arc<UpstreamAccount>, Arc<dyn Credentials>);
+
+/// A client, and whose credentials its requests carry.
+pub(super) type ClientAndAccounts = (
+    HttpClient,
+    Option<Arc<UpstreamAccount>>,
+    Option<Arc<dyn UserAccounts>>,
+);
 
 /// Makes accounts, which share clients.
 pub(super) struct AccountFactory {
@@ -30,17 +41,43 @@ impl AccountFactory {
         }
     }
 
+    /// The client of `upstream`, which is reached by `carrier`, with the account of the gateway or the keys of callers where
+    /// the configuration has them.
+    ///
+    /// # Errors
+    /// A key, a header or `ca_file` cannot be used.
+    pub(super) fn client(
+        &mut self,
+        upstream: &UpstreamConfig,
+        carrier: &HttpCarrier,
+        vault: Option<&Vault>,
+    ) -> Result<ClientAndAccounts, SetupError> {
+        let client = HttpClient::new(carrier).map_err(|source| SetupError::Client {
+            upstream: upstream.name.clone(),
+            source,
+        })?;
+        if let Some((account, credentials)) = self.make(upstream, carrier)? {
+            let client = client.with_account(carrier, credentials);
+            return Ok((client, Some(account), None));
+        }
+        if let Some(keys) = user_keys::make(upstream, carrier, vault)? {
+            let credentials: Arc<dyn Credentials> = Arc::<UserKeys>::clone(&keys);
+            return Ok((client.with_account(carrier, credentials), None, Some(keys)));
+        }
+        Ok((client, None, None))
+    }
+
     /// The account of `upstream`, which is reached by `carrier`, and the credentials of its requests; `None` where the
     /// configuration has none.
     ///
     /// # Errors
     /// A key, a header or `ca_file` cannot be used.
-    pub(super) fn make(
+    fn make(
         &mut self,
         upstream: &UpstreamConfig,
         carrier: &HttpCarrier,
     ) -> Result<Option<MadeAccount>, SetupError> {
-        let Some(config) = &upstream.auth else {
+        let Some(UpstreamAuth::Gateway(config)) = &upstream.auth else {
             return Ok(None);
         };
         let failed = |source: AccountSetupError| SetupError::Account {
@@ -65,7 +102,9 @@ impl AccountFactory {
                 let source = TokenSource::new(Arc::clone(&account));
                 Arc::new(CommonTokens::new(source))
             }
-            AccountKind::IdJag => return Err(failed(AccountSetupError::NoLogin)),
+            AccountKind::IdJag | AccountKind::UserKey => {
+                return Err(failed(AccountSetupError::NoLogin));
+            }
             AccountKind::TokenExchange => Arc::new(ExchangedTokens::new(Arc::clone(&account))),
         };
         Ok(Some((account, credentials)))

@@ -35,9 +35,13 @@ impl RegistryEntry {
             since: time_text(now.saturating_sub(lasted)),
             since_s: lasted.as_secs(),
             cause: self.last_cause(state, now),
-            account: self.account.as_ref().map(|account| AccountStatus {
-                kind: account.kind().as_str().to_owned(),
-                cause: account.last_cause().map(Into::into),
+            account: self.settings.auth.as_ref().map(|auth| AccountStatus {
+                kind: auth.kind().as_str().to_owned(),
+                // Those of callers are on their own pages.
+                cause: self
+                    .account
+                    .as_ref()
+                    .and_then(|account| account.last_cause().map(Into::into)),
             }),
             era: era.map(|era| era_word(era).to_owned()),
             revision: revision.map(|revision| revision.as_str().to_owned()),

@@ -10,7 +10,13 @@ use crate::upstream::credentials::{Credential, Credentials, Requester};
 fn upstreams(keys: &str) -> Upstreams {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
     let config = config::parse(&format!("{text}{keys}"), "test.toml", &|_| None).unwrap();
-    Upstreams::new(&config, HostEnvironment::current(), TaskSpawner::new()).unwrap()
+    Upstreams::new(
+        &config,
+        HostEnvironment::current(),
+        None,
+        TaskSpawner::new(),
+    )
+    .unwrap()
 }
 
 fn client(intake: Arc<dyn NoticeIntake>) -> ClientContext {

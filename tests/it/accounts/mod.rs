@@ -1,12 +1,15 @@
 //! Upstreams with an account: the tokens that the gateway gets for them. Spec: SPEC §9, §10.
 
+mod attacks;
 mod client_credentials;
 mod discovery;
 mod exchange_end;
 mod exchange_failures;
 mod id_jag;
+mod missing_account;
 mod personal;
 mod real_server;
 mod refusals;
 mod token_exchange;
+mod user_key;
 mod world;

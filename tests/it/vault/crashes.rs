@@ -195,11 +195,12 @@ async fn files_are_private_and_hold_no_secret() {
     let mark = "marked-secret-7f3a";
     let alice = key("alice");
     vault.put_grant(&alice, &record(mark)).await.unwrap();
-    vault
+    let version = vault
         .put_grant(&alice, &record(&format!("{mark}-2")))
         .await
         .unwrap();
-    vault.keep_list(&alice, "tools", mark).await.unwrap();
+    let kept = vault.keep_list(&alice, version, ("tools", mark)).await;
+    assert!(kept.unwrap());
     let files = files(db.dir.path());
     let names: Vec<_> = files.iter().map(|file| file.0.as_str()).collect();
     assert!(names.contains(&"test.db-wal") && names.contains(&"test.db-shm"));

@@ -120,7 +120,9 @@ async fn rotation_frees_the_old_key(#[case] backend: Backend) {
         let key = key(&format!("user {n}"));
         old.put_grant(&key, &record(&n.to_string())).await.unwrap();
     }
-    old.keep_list(&key("user 1"), "tools", "[]").await.unwrap();
+    let one = old.read_grant(&key("user 1")).await.unwrap().unwrap();
+    let kept = old.keep_list(&one.key, one.version, ("tools", "[]")).await;
+    assert!(kept.unwrap());
     old.remove_grant(&key("user 0")).await.unwrap();
     let lost = db.vault(&["lost"], &clock()).await;
     lost.put_grant(&key("zoe"), &record("z")).await.unwrap();

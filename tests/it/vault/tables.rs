@@ -121,15 +121,20 @@ async fn lists_live_as_long_as_their_grant(#[case] backend: Backend) {
     let vault = db.vault(&["k1"], &clock()).await;
     let alice = key("alice");
     let list = async |kind: &str| vault.kept_list(&alice, kind).await.unwrap();
-    assert!(!vault.keep_list(&alice, "tools", "[]").await.unwrap());
+    let keep = async |version, kind, text: &str| {
+        let kept = vault.keep_list(&alice, version, (kind, text)).await;
+        kept.unwrap()
+    };
+    assert!(!keep(1, "tools", "[]").await);
     assert_eq!(list("tools").await, None);
-    vault.put_grant(&alice, &record("a")).await.unwrap();
-    assert!(vault.keep_list(&alice, "tools", "[1]").await.unwrap());
-    assert!(vault.keep_list(&alice, "tools", "[2]").await.unwrap());
-    assert!(vault.keep_list(&alice, "prompts", "[3]").await.unwrap());
+    let version = vault.put_grant(&alice, &record("a")).await.unwrap();
+    assert!(keep(version, "tools", "[1]").await);
+    assert!(keep(version, "tools", "[2]").await);
+    assert!(keep(version, "prompts", "[3]").await);
+    assert!(!keep(version - 1, "tools", "[4]").await);
     assert_eq!(list("tools").await.as_deref(), Some("[2]"));
     let long = "x".repeat(MAX_LIST + 1);
-    assert!(!vault.keep_list(&alice, "tools", &long).await.unwrap());
+    assert!(!keep(version, "tools", &long).await);
     let bob = vault.kept_list(&key("bob"), "tools").await.unwrap();
     assert_eq!(bob, None);
     // One list in place of another one of the same principal.
@@ -158,14 +163,18 @@ async fn lists_outlive_a_grant_that_its_server_ended(#[case] backend: Backend) {
     let vault = db.vault(&["k1"], &clock).await;
     let alice = key("alice");
     let list = async || vault.kept_list(&alice, "tools").await.unwrap();
-    vault.put_grant(&alice, &record("a")).await.unwrap();
-    assert!(vault.keep_list(&alice, "tools", "[1]").await.unwrap());
+    let keep = async |version, text| {
+        let kept = vault.keep_list(&alice, version, ("tools", text)).await;
+        kept.unwrap()
+    };
+    let version = vault.put_grant(&alice, &record("a")).await.unwrap();
+    assert!(keep(version, "[1]").await);
     // Another account has other lists.
     let mut other = record("b");
     other.account = Some("Bob".to_owned());
     let version = vault.put_grant(&alice, &other).await.unwrap();
     assert_eq!(list().await, None);
-    assert!(vault.keep_list(&alice, "tools", "[2]").await.unwrap());
+    assert!(keep(version, "[2]").await);
     assert!(vault.end_grant(&alice, version).await.unwrap());
     assert_eq!(list().await.as_deref(), Some("[2]"));
     clock.advance(2 * DAY);

@@ -3,7 +3,7 @@
 use rstest::rstest;
 
 use super::{OPEN, read};
-use crate::config::EgressAllow;
+use crate::config::{EgressAllow, UpstreamAuth};
 
 /// An upstream with an account that has these keys.
 fn account(keys: &str) -> String {
@@ -143,7 +143,9 @@ fn an_exchange_has_defaults_for_all_but_the_client() {
     assert!(config.auth.keeps_tokens);
     let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     assert!(!said.concat().contains("upstreams.t"), "{said:?}");
-    let auth = config.upstreams[0].auth.as_ref().unwrap();
+    let Some(UpstreamAuth::Gateway(auth)) = &config.upstreams[0].auth else {
+        panic!("an account of the gateway");
+    };
     assert_eq!(auth.audience.as_deref(), Some("tracker"));
     assert_eq!(auth.issuer, None);
     assert!(!read(&account(WHOLE)).unwrap().auth.keeps_tokens);
@@ -195,4 +197,56 @@ fn addresses_blocks_and_hosts_are_read() {
     let block = |address: &str, length| EgressAllow::Block(address.parse().unwrap(), length);
     let host = EgressAllow::Host("keycloak.internal".to_owned());
     assert_eq!(allow, [block("10.0.0.0", 8), block("::1", 128), host]);
+}
+
+const USER_KEY: &str = "kind = \"user_key\"";
+
+// Columns: what stands before the table, its further keys, the key, the cause.
+#[rstest]
+#[case::shared(
+    "isolation = \"shared\"",
+    "",
+    "isolation: ",
+    "each caller has a key of its own"
+)]
+#[case::foreign_key("", "client_id = \"g\"", "auth.client_id: ", "unknown key")]
+#[case::no_url("", "help = \"here\"", "auth.help: ", "expected a URL")]
+#[case::fixed_header(
+    "headers = { Authorization = \"x\" }",
+    "",
+    "headers.Authorization: ",
+    "stands beside"
+)]
+fn mistake_beside_a_user_key_is_refused(
+    #[case] before: &str,
+    #[case] keys: &str,
+    #[case] key: &str,
+    #[case] cause: &str,
+) {
+    let table = account(&format!("{USER_KEY}\n{keys}"));
+    let text = table.replace(
+        "[upstreams.t.auth]",
+        &format!("{before}\n[upstreams.t.auth]"),
+    );
+    let said = super::errors(&text);
+    let place = format!(": upstreams.t.{key}");
+    let has_all = |message: &String| message.contains(&place) && message.contains(cause);
+    assert!(said.iter().any(has_all), "{said:#?}");
+}
+
+// The page that takes keys has no login.
+#[test]
+fn user_key_needs_a_caller_that_the_page_knows() {
+    let table = account(USER_KEY);
+    let issuer = "[[auth.issuers]]\nissuer = \"https://as.example\"\n";
+    let text = table.replace("mode = \"none\"", &format!("mode = \"oauth\"\n{issuer}"));
+    let said = super::errors(&text);
+    assert!(
+        said.concat().contains("cannot tell who opens it"),
+        "{said:#?}"
+    );
+    let config = read(&table).unwrap();
+    let warned = config.warnings.iter().map(ToString::to_string);
+    let warned: Vec<_> = warned.collect();
+    assert!(warned.concat().contains("uses the same key"), "{warned:#?}");
 }

@@ -364,7 +364,7 @@ impl HttpClient {
         let answer = answer?;
         self.login.note(answer.status(), answer.headers());
         match used {
-            Some(used) if is_refusal(answer.status()) => {
+            Some(used) if is_telling(&used, answer.status()) => {
                 Box::pin(self.renewed(&prepared.requester, used, answer)).await
             }
             _ => Ok(answer),
@@ -398,7 +398,8 @@ impl HttpClient {
         })
     }
 
-    /// The answer, which refuses the token `used`; an error to make the request again if there is another one by now.
+    /// The answer, which says something of the token `used`; an error to make the request again if it is refused and
+    /// there is another one by now.
     async fn renewed(
         &self,
         requester: &Requester,
@@ -406,6 +407,10 @@ impl HttpClient {
         answer: Response<UpstreamBody>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         let status = answer.status();
+        if status.is_success() {
+            self.credentials.accepted(self.account, used).await;
+            return Ok(answer);
+        }
         let challenge = Challenge::of(answer.headers());
         let renewal = self.credentials.refused(requester, used, status, challenge);
         match renewal.await? {
@@ -431,9 +436,10 @@ impl HttpClient {
     }
 }
 
-/// Whether a status may be about the credential.
-fn is_refusal(status: StatusCode) -> bool {
+/// Whether a status says something of the credential: a refusal, or that one on trial is good.
+fn is_telling(used: &HeldToken, status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+        || used.is_on_trial() && status.is_success()
 }
 
 #[cfg(test)]

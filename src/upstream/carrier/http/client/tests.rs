@@ -26,7 +26,7 @@ impl Credentials for Counted {
     fn for_request(&self, requester: &Requester) -> Credential<'_> {
         let whose = match requester.account {
             Account::Common => "common".to_owned(),
-            Account::Principal(owner) => owner.to_string(),
+            Account::Principal(owner) | Account::Connected(owner, _) => owner.to_string(),
         };
         let fetch = async move {
             tokio::task::yield_now().await;

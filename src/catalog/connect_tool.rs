@@ -1,0 +1,137 @@
+//! `connect_<upstream>`: the gateway's own tool, listed where the caller has no account at an upstream and nothing is known
+//! of what it lists. It is no upstream's: no prefix, and no rule about an upstream's tools hides it.
+//!
+//! Names of upstreams have no `_` and prefixed names have two, so that no prefixed name is one of ours. An upstream where
+//! callers have accounts and that has a tool of this name itself is shown it under the name that it has on merged
+//! endpoints.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use super::page_key::ListPageKey;
+use crate::call::{Call, Reply};
+use crate::outbound::SessionLinks;
+use crate::protocol::methods::ListKind;
+use crate::protocol::{Message, json};
+use crate::telemetry::metrics::LABELED;
+use crate::translate::naming::NamePrefix;
+
+/// What stands before the upstream in the name of the tool.
+const PREFIX: &str = "connect_";
+
+/// The tool of `upstream`.
+fn name_of(upstream: &str) -> String {
+    format!("{PREFIX}{upstream}")
+}
+
+/// JSON text of the tool of `upstream`.
+pub(crate) fn connect_tool(upstream: &str) -> String {
+    let text = format!(
+        "Connects the user's account at \"{upstream}\". Its own tools are listed once that is done."
+    );
+    format!(
+        r#"{{"name":{},"description":{},"inputSchema":{{"type":"object"}}}}"#,
+        json::quote(&name_of(upstream)),
+        json::quote(&text)
+    )
+}
+
+/// The upstream of the endpoint whose tool a call names.
+pub(crate) fn called_connect_tool<'c>(
+    call: &'c Call,
+    links: &SessionLinks,
+) -> Option<&'c Arc<str>> {
+    if call.message.method() != Some("tools/call") {
+        return None;
+    }
+    let name = call.message.param_str("name")?;
+    let upstream = name.strip_prefix(PREFIX)?;
+    let mut shown = call.endpoint.upstreams.iter();
+    shown.find(|one| ***one == *upstream && links.upstreams.has_accounts(one))
+}
+
+/// An upstream's own spelling of one of its tools, where `name` is the one it is shown under in place of ours.
+pub(super) fn own_spelling<'n>(
+    links: &SessionLinks,
+    upstream: &Arc<str>,
+    name: &'n str,
+) -> Cow<'n, str> {
+    if !name.contains(PREFIX) || !links.upstreams.has_accounts(upstream) {
+        return Cow::Borrowed(name);
+    }
+    let own = name_of(upstream);
+    if name == stand_in(upstream, &own) {
+        Cow::Owned(own)
+    } else {
+        Cow::Borrowed(name)
+    }
+}
+
+fn stand_in(upstream: &Arc<str>, own: &str) -> String {
+    NamePrefix::new(Arc::clone(upstream)).name(own)
+}
+
+/// The answer to a request for a page, in which a tool of the upstream that is named like ours has another name. Counted.
+pub(super) fn in_page(links: &SessionLinks, reply: Reply, place: ListPageKey<'_>) -> Reply {
+    if place.kind != ListKind::Tools || !links.upstreams.has_accounts(place.upstream) {
+        return reply;
+    }
+    match reply {
+        Reply::Relayed(message) => Reply::Relayed(renamed(message, place.upstream)),
+        reply => reply,
+    }
+}
+
+fn renamed(message: Message, upstream: &Arc<str>) -> Message {
+    let own = name_of(upstream);
+    let named = |item: &str| {
+        let name = json::member(item, "name").and_then(json::string);
+        name.is_some_and(|name| name == own)
+    };
+    let items = message.result_member("tools").unwrap_or("[]");
+    let Ok(items) = json::elements(items) else {
+        return message;
+    };
+    if !items.iter().any(|item| named(item)) {
+        return message;
+    }
+    LABELED.tools_renamed.add(upstream, 1);
+    let shown = json::quote(&stand_in(upstream, &own));
+    let items = items.into_iter().map(|item| {
+        let members = json::members(item).unwrap_or_default();
+        if !named(item) {
+            return Cow::Borrowed(item);
+        }
+        let members = members.into_iter().map(|(name, value)| match &*name {
+            "name" => (name, shown.as_str()),
+            _ => (name, value),
+        });
+        Cow::Owned(json::object(members))
+    });
+    let items = json::array(items);
+    let bytes = message
+        .edit()
+        .result_member("tools", items.as_str())
+        .finish();
+    // What was whole and has another name is whole.
+    Message::parse(bytes, usize::MAX).unwrap_or(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upstreams_tool_of_our_name_is_shown_under_another() {
+        let tools = r#"[{"name":"connect_up","x":{"name":"connect_up"}},{"name":"connect_other"},{"name":"a"}]"#;
+        let text = format!(r#"{{"jsonrpc":"2.0","id":1,"result":{{"tools":{tools}}}}}"#);
+        let message = Message::parse(text.into(), 128).unwrap();
+        let shown = renamed(message, &"up".into());
+        assert_eq!(
+            shown.result_member("tools"),
+            Some(
+                r#"[{"name":"up__connect_up","x":{"name":"connect_up"}},{"name":"connect_other"},{"name":"a"}]"#
+            )
+        );
+    }
+}

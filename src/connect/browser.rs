@@ -1,0 +1,159 @@
+//! `Browser`: the cookie that ties a form to the browser that was shown it, and where a form may come from.
+//! Spec: RFC 6265bis §4.1.3 (`__Host-`); Fetch §3.1 (`Origin`), Fetch Metadata (`Sec-Fetch-Site`).
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use http::header::{COOKIE, ORIGIN, SET_COOKIE};
+use http::{HeaderMap, HeaderValue, Response};
+
+use crate::clock::SharedClock;
+use crate::seal::{SealPurpose, Sealer};
+
+/// With the prefix, browsers take it over TLS or from loopback alone, for this host and no other.
+const COOKIE_NAME: &str = "__Host-drawbridge";
+/// For how long a form can be sent.
+const FORM_LIFE: Duration = Duration::from_mins(10);
+/// For how long a browser keeps the cookie.
+const COOKIE_LIFE: Duration = Duration::from_hours(1);
+/// Bytes of chance in a cookie.
+const CHANCE: usize = 16;
+
+/// Why a form is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum FormRefusal {
+    /// Another page sent it.
+    Origin,
+    /// The browser did not bring the cookie.
+    Cookie,
+    /// The token is not that of a form that this browser was shown in the last ten minutes.
+    Token,
+}
+
+impl FormRefusal {
+    /// One word for the log.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Origin => "origin",
+            Self::Cookie => "cookie",
+            Self::Token => "token",
+        }
+    }
+}
+
+/// A browser, by its cookie.
+#[derive(Debug)]
+pub(super) struct Browser<'a> {
+    sealer: &'a Sealer,
+    clock: &'a SharedClock,
+    cookie: String,
+    /// Whether the browser brought it.
+    is_known: bool,
+}
+
+impl<'a> Browser<'a> {
+    /// The browser of a request; one that brings no good cookie gets another.
+    pub(super) fn of(headers: &HeaderMap, (sealer, clock): (&'a Sealer, &'a SharedClock)) -> Self {
+        let brought = cookie(headers);
+        let opens = |text: &&str| {
+            let plain = sealer.open(SealPurpose::ConnectCookie, b"", text);
+            let ends = plain.and_then(|plain| plain.first_chunk().copied());
+            ends.is_some_and(|ends| clock.now().as_secs() < u64::from_be_bytes(ends))
+        };
+        let (cookie, is_known) = if let Some(cookie) = brought.filter(opens) {
+            (cookie.to_owned(), true)
+        } else {
+            let ends = (clock.now() + COOKIE_LIFE).as_secs().to_be_bytes();
+            let chance: [u8; CHANCE] = rand::random();
+            let plain = [&ends[..], &chance].concat();
+            (sealer.seal(SealPurpose::ConnectCookie, b"", &plain), false)
+        };
+        Self {
+            sealer,
+            clock,
+            cookie,
+            is_known,
+        }
+    }
+
+    /// The response, with the cookie where the browser does not have it.
+    pub(super) fn keep(&self, mut response: Response<Bytes>) -> Response<Bytes> {
+        let seconds = COOKIE_LIFE.as_secs();
+        let text = format!(
+            "{COOKIE_NAME}={}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age={seconds}",
+            self.cookie
+        );
+        if !self.is_known
+            && let Ok(value) = HeaderValue::try_from(text)
+        {
+            response.headers_mut().append(SET_COOKIE, value);
+        }
+        response
+    }
+
+    /// The token of a form about `what`, good for this browser and ten minutes.
+    pub(super) fn form_token(&self, what: &str) -> String {
+        let ends = (self.clock.now() + FORM_LIFE).as_secs().to_be_bytes();
+        let about = self.about(what);
+        self.sealer.seal(SealPurpose::ConnectForm, &about, &ends)
+    }
+
+    /// Lets a form about `what` in: sent by a page of `origin`, by the browser that was shown it.
+    ///
+    /// # Errors
+    /// The check that failed.
+    pub(super) fn admit(
+        &self,
+        headers: &HeaderMap,
+        origin: &str,
+        (what, token): (&str, &str),
+    ) -> Result<(), FormRefusal> {
+        if !is_own(headers, origin) {
+            return Err(FormRefusal::Origin);
+        }
+        if !self.is_known {
+            return Err(FormRefusal::Cookie);
+        }
+        let about = self.about(what);
+        let plain = self.sealer.open(SealPurpose::ConnectForm, &about, token);
+        let ends = plain.and_then(|plain| <[u8; 8]>::try_from(plain).ok());
+        match ends {
+            Some(ends) if self.clock.now().as_secs() < u64::from_be_bytes(ends) => Ok(()),
+            _ => Err(FormRefusal::Token),
+        }
+    }
+
+    fn about(&self, what: &str) -> Vec<u8> {
+        [what.as_bytes(), b"\0", self.cookie.as_bytes()].concat()
+    }
+}
+
+/// The value of our cookie; `None` where there is none, or several.
+fn cookie(headers: &HeaderMap) -> Option<&str> {
+    let lines = headers.get_all(COOKIE).iter();
+    let pairs = lines.flat_map(|line| line.to_str().unwrap_or_default().split(';'));
+    let mut found = pairs.filter_map(|pair| {
+        let (name, value) = pair.trim().split_once('=')?;
+        (name == COOKIE_NAME).then_some(value)
+    });
+    match (found.next(), found.next()) {
+        (Some(value), None) if BASE64_URL_SAFE_NO_PAD.decode(value).is_ok() => Some(value),
+        _ => None,
+    }
+}
+
+/// Whether a page of ours sent the form. With `Referrer-Policy: no-referrer` browsers say `Origin: null`, and tell
+/// where it comes from by `Sec-Fetch-Site`, which no page can set.
+fn is_own(headers: &HeaderMap, own: &str) -> bool {
+    let mut origins = headers.get_all(ORIGIN).iter();
+    let site = headers.get("sec-fetch-site");
+    let is_same_site = site.is_some_and(|site| site == "same-origin");
+    match (origins.next(), origins.next()) {
+        (Some(origin), None) if origin == "null" => is_same_site,
+        (Some(origin), None) => origin == own && site.is_none_or(|site| site == "same-origin"),
+        (None, _) => is_same_site,
+        _ => false,
+    }
+}

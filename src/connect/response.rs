@@ -1,0 +1,54 @@
+//! The responses: pages with the headers that keep them ours, whatever is on them.
+
+use std::sync::LazyLock;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use http::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use http::{HeaderValue, Response, StatusCode};
+use maud::Markup;
+
+use super::views::STYLE;
+
+/// No script, no frame, nothing from anywhere; our one style by its digest.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let digest = BASE64_STANDARD.encode(digest(&SHA256, STYLE.as_bytes()).as_ref());
+    let policy = format!(
+        "default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; frame-ancestors 'none'; \
+         base-uri 'none'"
+    );
+    // Base64 and the text above are what a header may carry.
+    HeaderValue::try_from(policy).unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'"))
+});
+
+/// A page.
+pub(super) fn page(status: StatusCode, page: &Markup) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::copy_from_slice(page.0.as_bytes()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let fixed = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CACHE_CONTROL, "no-store"),
+        (REFERRER_POLICY, "no-referrer"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (X_FRAME_OPTIONS, "DENY"),
+    ];
+    for (name, value) in fixed {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert(CONTENT_SECURITY_POLICY, POLICY.clone());
+    response
+}
+
+/// 405.
+pub(super) fn not_allowed() -> Response<Bytes> {
+    let mut response = page(StatusCode::METHOD_NOT_ALLOWED, &super::views::unknown());
+    let methods = HeaderValue::from_static("GET, HEAD, POST");
+    response.headers_mut().insert(ALLOW, methods);
+    response
+}

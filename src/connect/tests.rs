@@ -1,0 +1,98 @@
+use http::header::{COOKIE, ORIGIN, SET_COOKIE};
+use http::{HeaderValue, Uri};
+
+use super::*;
+use crate::call::Principal;
+use crate::clock::SystemClock;
+use crate::config::SealKey;
+use crate::consent::consent_url;
+use crate::database::{Database, DatabasePlace};
+use crate::secret::Secret;
+use crate::vault::VaultKeys;
+
+const CONFIG: &str = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://up.test/mcp\"\n\
+                      [upstreams.up.auth]\nkind = \"user_key\"\n";
+
+async fn pages(dir: &tempfile::TempDir) -> Arc<ConnectPages> {
+    let keys = VaultKeys::new(&[SealKey {
+        id: "k1".to_owned(),
+        key: Secret::new("k".repeat(32)),
+    }]);
+    let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
+    let database = Database::open(&place).await.unwrap();
+    let config = crate::config::parse(CONFIG, "test.toml", &|_| None).unwrap();
+    ConnectPages::new(ConnectParts {
+        settings: Arc::new(config),
+        vault: Vault::new(database, keys.unwrap(), Arc::new(SystemClock)),
+        sealer: Arc::new(Sealer::new(&[]).unwrap()),
+        clock: Arc::new(SystemClock),
+    })
+}
+
+/// Sends a request with this query; status and text.
+async fn send(
+    pages: &ConnectPages,
+    method: &Method,
+    query: &str,
+    (headers, form): (&HeaderMap, &str),
+) -> (StatusCode, HeaderMap, String) {
+    let request = PageRequest {
+        method,
+        query: Some(query),
+        headers,
+        form: form.as_bytes(),
+        upstream: pages.upstreams().first(),
+    };
+    let response = pages.answer(&request).await;
+    let (parts, body) = response.into_parts();
+    let text = String::from_utf8(body.to_vec()).unwrap();
+    (parts.status, parts.headers, text)
+}
+
+#[tokio::test]
+async fn aimed_link_changes_nothing_and_is_told_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = pages(&dir).await;
+    let link = ConsentLink {
+        owner: Principal::new("issuer", "mallory", "", Vec::new(), None).owner(),
+        program: "editor".to_owned(),
+    };
+    let sealing = (&*pages.parts.sealer, &pages.parts.clock);
+    let public_url = &pages.parts.settings.server.public_url;
+    let url: Uri = consent_url(sealing, public_url, "up", &link)
+        .parse()
+        .unwrap();
+    let aimed = url.query().unwrap();
+    let nothing = (&HeaderMap::new(), "");
+    let (status, _, text) = send(&pages, &Method::GET, aimed, nothing).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    assert!(
+        text.contains("another person") && !text.contains("<form"),
+        "{text}"
+    );
+
+    // A good form of one's own, sent to the aimed link.
+    let (status, headers, text) = send(&pages, &Method::GET, "", nothing).await;
+    assert_eq!(status, StatusCode::OK);
+    let cookie = headers[SET_COOKIE].to_str().unwrap();
+    let cookie = cookie.split(';').next().unwrap();
+    let (_, token) = text.split_once("name=\"token\" value=\"").unwrap();
+    let token = token.split('"').next().unwrap();
+    let mut headers = HeaderMap::new();
+    headers.insert(COOKIE, cookie.parse().unwrap());
+    headers.insert(ORIGIN, HeaderValue::try_from(&pages.origin).unwrap());
+    let form = format!("token={token}&action=connect&key=mine");
+    let sent = (&headers, &*form);
+    let (status, _, _) = send(&pages, &Method::POST, aimed, sent).await;
+    assert_eq!(status, StatusCode::FORBIDDEN);
+    let mine = GrantKey::new(Principal::anonymous().owner(), "up");
+    let theirs = GrantKey::new(link.owner, "up");
+    for key in [&mine, &theirs] {
+        assert!(pages.parts.vault.grant(key).await.unwrap().is_none());
+    }
+    // The same form is good for the page itself.
+    let (status, _, text) = send(&pages, &Method::POST, "", sent).await;
+    assert_eq!(status, StatusCode::OK, "{text}");
+    assert!(pages.parts.vault.grant(&mine).await.unwrap().is_some());
+    assert!(pages.parts.vault.grant(&theirs).await.unwrap().is_none());
+}

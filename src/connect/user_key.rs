@@ -1,0 +1,76 @@
+//! Kind `user_key`: a person pastes a key, which is kept sealed with the URL and the header that it is for.
+
+use http::HeaderValue;
+use maud::{Markup, html};
+use url::Url;
+
+use super::form::{Form, Submitted};
+use crate::config::UserKeyConfig;
+use crate::secret::Secret;
+use crate::vault::{GrantKind, GrantRecord, TokenPlacement};
+
+/// The longest key, in bytes.
+const MAX_KEY: usize = 8 * 1024;
+
+/// What the page says of a key before it is pasted.
+pub(super) const PROMISE: &str = "The key is kept encrypted, and sent to this server alone, with the calls of this \
+     gateway account. Go on only if you began this yourself.";
+
+/// The form that a key is pasted into.
+#[derive(Debug)]
+pub(super) struct KeyForm {
+    config: UserKeyConfig,
+    /// Where the key is sent.
+    resource: String,
+}
+
+impl KeyForm {
+    pub(super) fn new(config: &UserKeyConfig, url: &Url) -> Self {
+        Self {
+            config: config.clone(),
+            resource: url.to_string(),
+        }
+    }
+
+    /// The fields of the form.
+    pub(super) fn fields(&self) -> Markup {
+        html! {
+            label for="key" { (self.config.label) }
+            input id="key" name="key" type="password" required autocomplete="off" spellcheck="false";
+            @if let Some(help) = &self.config.help {
+                p { "Get one at " a href=(help) rel="noreferrer" { (help) } }
+            }
+        }
+    }
+
+    /// What is kept of a pasted key. Blanks around it are not part of it.
+    pub(super) fn submitted(&self, form: &Form) -> Submitted {
+        let key = form.value("key").trim();
+        if key.is_empty() {
+            return Submitted::Refused("There was no key in the form.");
+        }
+        if key.len() > MAX_KEY {
+            return Submitted::Refused("The key is longer than 8 KiB.");
+        }
+        let text = format!("{}{key}", self.config.prefix);
+        if !key.is_ascii() || HeaderValue::try_from(text).is_err() {
+            return Submitted::Refused(
+                "The key has characters that cannot be sent. Copy it again, alone.",
+            );
+        }
+        Submitted::Keep(Box::new(GrantRecord {
+            kind: GrantKind::UserKey,
+            issuer: String::new(),
+            token_endpoint: None,
+            revocation_endpoint: None,
+            resource: self.resource.clone(),
+            client_id: None,
+            placement: TokenPlacement::of_key(&self.config),
+            scopes: Vec::new(),
+            account: None,
+            access_token: Some(Secret::new(key)),
+            access_ends: None,
+            refresh_token: None,
+        }))
+    }
+}

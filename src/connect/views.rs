@@ -1,0 +1,211 @@
+//! What the pages say. Names of upstreams and programs, labels and keys are escaped by `maud`.
+
+use std::time::Duration;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::ShownAccount;
+use super::browser::FormRefusal;
+use super::person::Person;
+use super::upstream::{ConnectMethod, ConnectedUpstream};
+use super::user_key;
+use crate::vault::StoredGrant;
+
+/// The one style, which the policy of the pages admits by its digest.
+pub(super) const STYLE: &str = "\
+:root{color-scheme:light dark}\
+body{font:1rem/1.5 system-ui,sans-serif;max-width:38rem;margin:0 auto;padding:1rem}\
+h1{font-size:1.4rem}\
+dt{font-weight:600}dd{margin:0 0 .5rem}\
+li{margin:.75rem 0}\
+label{display:block;font-weight:600;margin:1rem 0 .25rem}\
+input,button{font:inherit;padding:.6rem;box-sizing:border-box}\
+input{width:100%}\
+button{margin:.75rem .75rem 0 0;min-height:2.75rem}\
+a,code{overflow-wrap:anywhere}";
+
+/// Seconds after which a page goes on by itself.
+const GOES_ON: &str = "5;url=../connect";
+
+fn layout(title: &str, goes_on: bool, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                @if goes_on { meta http-equiv="refresh" content=(GOES_ON); }
+                title { (title) " · Drawbridge" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { main { h1 { (title) } (body) } }
+        }
+    }
+}
+
+/// All accounts of a person.
+pub(super) fn all(person: &Person, accounts: &[ShownAccount<'_>]) -> Markup {
+    let body = html! {
+        p { "Gateway account: " (person.name()) }
+        ul {
+            @for account in accounts {
+                li {
+                    a href={ "connect/" (account.upstream.name) } { (account.upstream.name) }
+                    " at " code { (account.upstream.host()) } ": " (state_of(account.grant.as_deref()))
+                }
+            }
+        }
+    };
+    layout("Accounts", false, &body)
+}
+
+/// One or two words for an account.
+fn state_of(grant: Option<&StoredGrant>) -> &'static str {
+    match grant {
+        None => "not connected",
+        Some(grant) if grant.state.refused.is_some() => "refused by the server",
+        Some(_) => "connected",
+    }
+}
+
+/// The day of a time since the Unix epoch, in UTC. The hour would say more of a person than the page needs.
+fn day(time: Duration) -> String {
+    let second = i64::try_from(time.as_secs()).unwrap_or_default();
+    let time = jiff::Timestamp::from_second(second).unwrap_or_default();
+    time.strftime("%Y-%m-%d").to_string()
+}
+
+/// The page of one upstream.
+pub(super) fn one(
+    person: &Person,
+    (upstream, grant): (&ConnectedUpstream, Option<&StoredGrant>),
+    program: Option<&str>,
+    token: &str,
+) -> Markup {
+    let (promise, fields) = match &upstream.method {
+        ConnectMethod::Key(key) => (user_key::PROMISE, key.fields()),
+    };
+    let verb = if grant.is_some() {
+        "Replace"
+    } else {
+        "Connect"
+    };
+    let body = html! {
+        dl {
+            dt { "Gateway account" } dd { (person.name()) }
+            dt { "Server" } dd { (upstream.name) " at " code { (upstream.host()) } }
+            @if let Some(program) = program {
+                dt { "Asked by the program that calls itself" } dd { (program) }
+            }
+            dt { "State" } dd { (state_of(grant)) }
+            @if let Some(grant) = grant {
+                @let (made, used) = grant.times();
+                dt { "Connected" } dd { (day(made)) }
+                dt { "Last used" } dd { (day(used)) }
+            }
+        }
+        @if grant.is_some_and(|grant| grant.state.refused.is_some()) {
+            p role="alert" { "The server refused this key. Calls do not work until you replace it, or the server takes it again." }
+        }
+        p { (promise) }
+        form method="post" {
+            input type="hidden" name="token" value=(token);
+            (fields)
+            button name="action" value="connect" { (verb) }
+        }
+        @if grant.is_some() {
+            form method="post" {
+                input type="hidden" name="token" value=(token);
+                button name="action" value="disconnect" { "Disconnect" }
+            }
+        }
+        p { a href="../connect" { "All accounts" } }
+    };
+    layout(&format!("Connect {}", upstream.name), false, &body)
+}
+
+/// A key was kept.
+pub(super) fn connected(upstream: &ConnectedUpstream) -> Markup {
+    done(
+        "Connected",
+        &format!(
+            "{} is connected. You can go back to your program; a call that waits goes on by itself.",
+            upstream.name
+        ),
+    )
+}
+
+/// A key was removed.
+pub(super) fn disconnected(upstream: &ConnectedUpstream) -> Markup {
+    done(
+        "Disconnected",
+        &format!(
+            "The key for {} was removed here. If it should be good for nothing any more, revoke it there too.",
+            upstream.name
+        ),
+    )
+}
+
+fn done(title: &str, text: &str) -> Markup {
+    let body = html! {
+        p role="status" { (text) }
+        p { a href="../connect" { "All accounts" } }
+    };
+    layout(title, true, &body)
+}
+
+/// What the form holds cannot be kept.
+pub(super) fn refused(upstream: &str, why: &str) -> Markup {
+    again("Not connected", why, upstream)
+}
+
+/// A form was refused.
+pub(super) fn form_refused(upstream: &str, refusal: FormRefusal) -> Markup {
+    let text = match refusal {
+        FormRefusal::Origin => {
+            "This form was sent by another page. Nothing was changed. If you meant to, open the page here."
+        }
+        FormRefusal::Cookie => {
+            "This browser did not bring back the cookie of this page, so nothing was changed. Browsers keep it over \
+             https, and most on this machine's own address; Safari does not without https, and windows inside other \
+             programs often do not. Open the page in another browser."
+        }
+        FormRefusal::Token => "This form is too old, or of another browser. Nothing was changed.",
+    };
+    again("Not accepted", text, upstream)
+}
+
+fn again(title: &str, text: &str, upstream: &str) -> Markup {
+    let body = html! {
+        p role="alert" { (text) }
+        p { a href={ "../connect/" (upstream) } { "Open the page again" } }
+    };
+    layout(title, false, &body)
+}
+
+/// A link that was made for another person.
+pub(super) fn foreign() -> Markup {
+    let body = html! {
+        p role="alert" {
+            "A program of another person asked for this. Nothing was changed. If somebody sent you this link, do not \
+             follow it: your account would have become theirs."
+        }
+    };
+    layout("This link is somebody else's", false, &body)
+}
+
+/// Nothing is there.
+pub(super) fn unknown() -> Markup {
+    layout(
+        "Nothing is here",
+        false,
+        &html! { p { "There is no such page." } },
+    )
+}
+
+/// The database fails.
+pub(super) fn no_database() -> Markup {
+    let body =
+        html! { p role="alert" { "Accounts cannot be read or kept now. Try again in a moment." } };
+    layout("Not now", false, &body)
+}

@@ -1,0 +1,104 @@
+//! Links to the connect pages, which say for whom they were made: the page refuses somebody else's.
+
+use std::time::Duration;
+
+use url::Url;
+
+use crate::call::OwnerKey;
+use crate::clock::SharedClock;
+use crate::seal::{SealPurpose, Sealer};
+
+/// For how long a link says for whom it was made.
+const LIFE: Duration = Duration::from_hours(1);
+/// Characters of a program's name that a page shows.
+const MAX_PROGRAM: usize = 80;
+/// Bytes of an owner.
+const OWNER_LEN: usize = 32;
+
+/// What a link says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsentLink {
+    /// Whose call asked.
+    pub owner: OwnerKey,
+    /// The program that called, as it names itself.
+    pub program: String,
+}
+
+/// What is behind the text of a link.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OpenedLink {
+    /// It is good.
+    Good(ConsentLink),
+    /// It was made longer than an hour ago, by another process, or by nobody.
+    Unknown,
+}
+
+/// The URL of the page of `upstream` for a call of `link.owner`. Its query is sealed.
+#[must_use]
+pub fn consent_url(
+    (sealer, clock): (&Sealer, &SharedClock),
+    public_url: &Url,
+    upstream: &str,
+    link: &ConsentLink,
+) -> String {
+    let mut plain = link.owner.bytes().to_vec();
+    plain.extend_from_slice(&(clock.now() + LIFE).as_secs().to_be_bytes());
+    let program: String = link.program.chars().take(MAX_PROGRAM).collect();
+    plain.extend_from_slice(program.as_bytes());
+    let handle = sealer.seal(SealPurpose::ConnectLink, upstream.as_bytes(), &plain);
+    let base = public_url.as_str().trim_end_matches('/');
+    format!("{base}/connect/{upstream}?for={handle}")
+}
+
+/// Reads the query of a link to the page of `upstream`.
+#[must_use]
+pub fn open_link(
+    (sealer, clock): (&Sealer, &SharedClock),
+    upstream: &str,
+    handle: &str,
+) -> OpenedLink {
+    let read = || {
+        let plain = sealer.open(SealPurpose::ConnectLink, upstream.as_bytes(), handle)?;
+        let (owner, rest) = plain.split_first_chunk::<OWNER_LEN>()?;
+        let (ends, program) = rest.split_first_chunk()?;
+        let program = std::str::from_utf8(program).ok()?.to_owned();
+        let is_over = clock.now().as_secs() >= u64::from_be_bytes(*ends);
+        (!is_over).then_some(ConsentLink {
+            owner: OwnerKey::from_bytes(*owner),
+            program,
+        })
+    };
+    read().map_or(OpenedLink::Unknown, OpenedLink::Good)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::call::Principal;
+    use crate::clock::TestClock;
+
+    fn sealed(url: &str) -> &str {
+        url.split_once("?for=").unwrap().1
+    }
+
+    #[test]
+    fn link_says_for_whom_it_was_made_for_an_hour_and_for_one_upstream() {
+        let clock = TestClock::at(1_800_000_000);
+        let shared: SharedClock = Arc::<TestClock>::clone(&clock);
+        let sealer = Sealer::new(&[]).unwrap();
+        let link = ConsentLink {
+            owner: Principal::anonymous().owner(),
+            program: "editor".to_owned(),
+        };
+        let public = Url::parse("https://mcp.example.com/tools/").unwrap();
+        let url = consent_url((&sealer, &shared), &public, "up", &link);
+        assert!(url.starts_with("https://mcp.example.com/tools/connect/up?for="));
+        let open = |upstream| open_link((&sealer, &shared), upstream, sealed(&url));
+        assert_eq!(open("up"), OpenedLink::Good(link.clone()));
+        assert_eq!(open("other"), OpenedLink::Unknown);
+        clock.advance(LIFE);
+        assert_eq!(open("up"), OpenedLink::Unknown);
+    }
+}

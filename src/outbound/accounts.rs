@@ -1,0 +1,98 @@
+//! Upstreams where callers have accounts of their own: whose a session's link is, and how a session without an account
+//! sees the upstream.
+
+use std::error::Error;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::links::SessionLinks;
+use crate::call::ServerDeclaration;
+use crate::fault::Fault;
+use crate::grants::TokenFailure;
+use crate::session::Session;
+
+/// Capabilities presumed for an upstream that the caller has no account at.
+const EVERYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}"#;
+
+/// Whether a request failed for want of an account: then it has not run, and the caller's user can help.
+pub(crate) fn is_for_want_of_account(fault: &Fault) -> bool {
+    let mut next = fault.source();
+    while let Some(cause) = next {
+        if let Some(failure) = cause.downcast_ref::<TokenFailure>() {
+            return failure.asks_user();
+        }
+        next = cause.source();
+    }
+    false
+}
+
+impl SessionLinks {
+    /// Whether the caller has to connect an account before anything can be sent to the upstream. `false` where the
+    /// database fails: the request finds out, and says so.
+    pub(crate) async fn lacks_account(&self, session: &Session, upstream: &str) -> bool {
+        if !self.upstreams.has_accounts(upstream) {
+            return false;
+        }
+        let state = self.upstreams.account_state(upstream, session.owner());
+        matches!(state.await, Ok(Some(state)) if !state.is_connected())
+    }
+
+    /// The number of the account that the session's requests use now; `None` where callers have none of their own.
+    pub(super) fn connection(&self, session: &Session, upstream: &str) -> Option<i64> {
+        let has_accounts = self.upstreams.has_accounts(upstream);
+        let account = || self.upstreams.account(upstream, session.owner());
+        has_accounts.then(|| account().connection())
+    }
+
+    /// Ends what the session has of another account than that of `connection`: its link, and the lists that it was
+    /// given. Says whether there was a link.
+    pub(crate) fn end_other_account(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+        connection: i64,
+    ) -> bool {
+        let Some(link) = session.take_link_of_another(upstream, connection) else {
+            return false;
+        };
+        session.list_validity().forget(upstream);
+        self.spawner
+            .spawn_service(async move { link.close().await });
+        true
+    }
+
+    /// What an upstream is presumed to declare to a caller that has no account there yet: everything, as a legacy client
+    /// learns it once. `None` where the caller needs no account, or has one.
+    pub(super) async fn without_account(
+        &self,
+        session: &Session,
+        upstream: &str,
+    ) -> Option<Arc<ServerDeclaration>> {
+        let lacks = self.lacks_account(session, upstream).await;
+        lacks.then(|| {
+            let capabilities = Bytes::from_static(EVERYTHING.as_bytes());
+            let info = Bytes::copy_from_slice(self.ourselves.as_bytes());
+            let declared = ServerDeclaration::new(session.revision, capabilities, info, None);
+            Arc::new(declared)
+        })
+    }
+
+    /// The same where the upstream has just refused the account.
+    ///
+    /// # Errors
+    /// `fault`, if it is for another reason.
+    pub(super) async fn or_without_account(
+        &self,
+        session: &Session,
+        upstream: &str,
+        fault: Fault,
+    ) -> Result<Arc<ServerDeclaration>, Fault> {
+        let presumed = if is_for_want_of_account(&fault) {
+            self.without_account(session, upstream).await
+        } else {
+            None
+        };
+        presumed.ok_or(fault)
+    }
+}

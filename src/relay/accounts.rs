@@ -1,0 +1,77 @@
+//! Changed accounts: what a session has of an upstream belongs to the account that it was opened with.
+
+use std::sync::Arc;
+
+use moka::sync::Cache;
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+
+use super::Relay;
+use crate::call::Notice;
+use crate::session::NoticeSource;
+use crate::upstream::AccountState;
+use crate::vault::GrantKey;
+
+/// What may be another list for another account.
+const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
+/// Accounts whose state is remembered between two changes.
+const MAX_KNOWN: u64 = 100_000;
+
+impl Relay {
+    /// Ends what sessions have open at an upstream whenever its account is connected, replaced, refused or removed, and
+    /// tells their clients that lists have changed. Runs until the vault is gone.
+    ///
+    /// # Cancel safety
+    /// Changes that were not read yet are not told.
+    pub async fn follow_accounts(self: Arc<Self>, mut changes: Receiver<GrantKey>) {
+        let known = Cache::new(MAX_KNOWN);
+        loop {
+            match changes.recv().await {
+                Ok(key) => self.account_changed(&key, &known).await,
+                Err(RecvError::Lagged(missed)) => {
+                    tracing::warn!(
+                        missed,
+                        "accounts change faster than sessions can be told: some keep their lists until they expire"
+                    );
+                }
+                Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    /// Tells the sessions of a changed account; not where it was refreshed, which is another token of the same account.
+    async fn account_changed(&self, key: &GrantKey, known: &Cache<GrantKey, AccountState>) {
+        let (links, upstream) = (&self.parts.links, &key.upstream);
+        if !links.upstreams.has_accounts(upstream) {
+            return;
+        }
+        let sessions = self.opener.sessions.of_owner(key.owner);
+        if sessions.is_empty() {
+            known.invalidate(key);
+            return;
+        }
+        let state = links.upstreams.account_state(upstream, key.owner).await;
+        // Where the database fails it is not known what the account is now.
+        let state = state.ok().flatten();
+        match state {
+            Some(state) if known.get(key) == Some(state) => return,
+            Some(state) => known.insert(key.clone(), state),
+            None => known.invalidate(key),
+        }
+        let account = links.upstreams.account(upstream, key.owner);
+        for session in sessions {
+            if !session.endpoint.upstreams.contains(upstream) {
+                continue;
+            }
+            links.end_other_account(&session, upstream, account.connection());
+            if state.is_some_and(AccountState::is_connected)
+                && let Some(finished) = self.parts.consents.finished(&session, upstream)
+            {
+                session.tell(finished, NoticeSource::of(upstream));
+            }
+            let intake = links.client(&session, upstream).intake;
+            for what in LISTS {
+                intake.notice(upstream, Notice::list_changed(what), None);
+            }
+        }
+    }
+}

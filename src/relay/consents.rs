@@ -1,0 +1,377 @@
+//! Calls of callers without an account at the upstream: the user is asked to connect one, and the call goes on when it
+//! is there. Spec: BRIDGING §3; SPEC C-82, C-83, C-85.
+
+mod open;
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::broadcast::{Receiver, error::RecvError};
+use url::Url;
+
+use self::open::{ConnectQuestion, OpenConsents, TurnEnd};
+use super::forward::ForwardParts;
+use crate::audit::{AuditOutcome, PendingRecord};
+use crate::call::{Call, InputOutcome, InputResponse, Notice, Reply};
+use crate::catalog::AccountlessList;
+use crate::clock::SharedClock;
+use crate::config::Config;
+use crate::consent::{ConsentLink, consent_url};
+use crate::fault::{Fault, FaultKind};
+use crate::grants::TokenFailure;
+use crate::outbound::{RelayFailure, UpstreamTarget, given_cursor, invalid, tool_failure};
+use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
+use crate::protocol::methods::{ListKind, lookup, may_ask};
+use crate::protocol::{Era, json};
+use crate::seal::Sealer;
+use crate::session::Session;
+use crate::telemetry::metrics::LABELED;
+use crate::vault::{GrantKey, Vault};
+
+/// What asking for accounts needs.
+#[derive(Debug)]
+pub(super) struct ConsentParts {
+    /// Accounts of callers, where there are any.
+    vault: Option<Vault>,
+    /// Seals the links to pages.
+    sealer: Arc<Sealer>,
+    clock: SharedClock,
+    public_url: Url,
+    /// `connect.wait`.
+    wait: Duration,
+    open: OpenConsents,
+}
+
+impl ConsentParts {
+    pub(super) fn new(
+        settings: &Config,
+        vault: Option<Vault>,
+        sealer: &Arc<Sealer>,
+        clock: SharedClock,
+    ) -> Self {
+        Self {
+            vault,
+            sealer: Arc::clone(sealer),
+            clock,
+            public_url: settings.server.public_url.clone(),
+            wait: settings.connect.wait,
+            open: OpenConsents::default(),
+        }
+    }
+
+    /// Ends the question of a session whose account is there now, where no call waits for it: what tells the client.
+    pub(super) fn finished(&self, session: &Session, upstream: &Arc<str>) -> Option<Notice> {
+        let finished = self.open.finish(session.key(), upstream, true)?;
+        finished.complete()
+    }
+}
+
+/// How asking ended.
+enum AskedConsent {
+    /// The account is there.
+    Connected,
+    /// The client has to come again with answers: this is the reply.
+    Suspended(Bytes),
+    /// The user does not want to.
+    Declined,
+    /// The client cannot be asked, or the wait is over.
+    Ended,
+}
+
+/// A request to an upstream where callers have accounts of their own.
+pub(super) struct Consent<'a> {
+    pub(super) parts: &'a ForwardParts,
+    pub(super) call: &'a Call,
+    pub(super) session: &'a Arc<Session>,
+    pub(super) target: &'a UpstreamTarget,
+}
+
+impl Consent<'_> {
+    /// Answers a call of the gateway's own tool, which connects an account.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    ///
+    /// # Cancel safety
+    /// As [`ask`](Self::ask).
+    pub(super) async fn connect(&self) -> Result<Reply, RelayFailure> {
+        if let Some(reply) = self.ask().await? {
+            return Ok(reply);
+        }
+        self.audit().end(AuditOutcome::Ok);
+        let text = format!(
+            "\"{}\" is connected. List the tools again.",
+            self.target.upstream
+        );
+        let result = format!(
+            r#"{{"content":[{{"type":"text","text":{}}}]}}"#,
+            json::quote(&text)
+        );
+        Ok(self.authored(result))
+    }
+
+    /// The reply where the caller has no account at the upstream and gets none in time; `None` where the call can go on.
+    ///
+    /// # Errors
+    /// The link to the page, in words for the client; or the database fails.
+    ///
+    /// # Cancel safety
+    /// The question is withdrawn; what the user does on the page goes on.
+    pub(super) async fn ask(&self) -> Result<Option<Reply>, RelayFailure> {
+        // Before it is looked: no change in between is missed.
+        let vault = self.parts.consents.vault.as_ref();
+        let mut changes = vault.map(Vault::changes);
+        if !self.lacks_account().await? {
+            return Ok(None);
+        }
+        let method = self.call.message.method().unwrap_or_default();
+        if let Some(kind) = lookup(method).and_then(|known| known.list) {
+            return self.listed(kind).await.map(Some);
+        }
+        let question = self.question();
+        let asked = match &mut changes {
+            Some(changes) => self.asked(&question, changes).await?,
+            None => AskedConsent::Ended,
+        };
+        let (reply, outcome) = match asked {
+            // The call is audited as it goes on.
+            AskedConsent::Connected => return Ok(None),
+            AskedConsent::Suspended(result) => (Ok(Reply::Result(result)), AuditOutcome::Ok),
+            AskedConsent::Declined => {
+                LABELED.consents_refused.add(&self.target.upstream, 1);
+                (self.in_words(&question.url), AuditOutcome::Failed)
+            }
+            AskedConsent::Ended => match self.required(&question) {
+                Some(reply) => (Ok(reply), AuditOutcome::Failed),
+                None => (self.in_words(&question.url), AuditOutcome::Failed),
+            },
+        };
+        self.audit().end(outcome);
+        Ok(Some(reply?))
+    }
+
+    fn audit(&self) -> PendingRecord<'_> {
+        self.parts.policy.audit(self.call, self.target)
+    }
+
+    async fn lacks_account(&self) -> Result<bool, Fault> {
+        let upstreams = &self.parts.links.upstreams;
+        let state = upstreams.account_state(&self.target.upstream, self.session.owner());
+        let state = state.await.map_err(|failure| self.unknown(failure))?;
+        Ok(state.is_some_and(|state| !state.is_connected()))
+    }
+
+    fn unknown(&self, failure: TokenFailure) -> Fault {
+        let text = format!(
+            "upstream \"{}\" is not available: {failure}",
+            self.target.upstream
+        );
+        Fault::upstream(FaultKind::UpstreamUnavailable, text).caused_by(failure)
+    }
+
+    /// Whether the client can be shown a URL.
+    fn shows_urls(&self) -> bool {
+        let method = self.call.message.method().unwrap_or_default();
+        let capabilities = self.call.link.capabilities();
+        may_ask(method) && capabilities.allows("elicitation/create", true)
+    }
+
+    async fn asked(
+        &self,
+        question: &ConnectQuestion,
+        changes: &mut Receiver<GrantKey>,
+    ) -> Result<AskedConsent, Fault> {
+        if !self.shows_urls() {
+            return Ok(AskedConsent::Ended);
+        }
+        let wait = self.parts.consents.wait;
+        if self.call.revision.era() == Era::Modern {
+            // The client comes again when it likes; only then the wait begins.
+            let asking = self.call.link.ask(question.round());
+            return match outcome_of(asking.await) {
+                Some(ended) => Ok(ended),
+                None => within(wait, self.connected(changes)).await,
+            };
+        }
+        let ended = within(wait, self.asked_in_turn(question, changes)).await?;
+        if matches!(ended, AskedConsent::Connected) {
+            let open = &self.parts.consents.open;
+            let finished = open.finish(self.session.key(), &self.target.upstream, false);
+            if let Some(complete) = finished.and_then(|finished| finished.complete()) {
+                self.call.link.notify(complete);
+            }
+        }
+        Ok(ended)
+    }
+
+    /// Puts the question to the client, or waits for the call that has put it.
+    async fn asked_in_turn(
+        &self,
+        question: &ConnectQuestion,
+        changes: &mut Receiver<GrantKey>,
+    ) -> Result<AskedConsent, Fault> {
+        let mut turns = question.turns();
+        let mut connected = pin!(self.connected(changes));
+        let mut turn = loop {
+            if let Some(turn) = question.begin() {
+                break turn;
+            }
+            tokio::select! {
+                biased;
+                connected = &mut connected => return connected,
+                Ok(()) = turns.changed() => {
+                    let end = *turns.borrow_and_update();
+                    match end {
+                        TurnEnd::Over => {}
+                        TurnEnd::Declined => return Ok(AskedConsent::Declined),
+                        // This call finds out a moment later.
+                        TurnEnd::Connected => return connected.await,
+                    }
+                }
+            }
+        };
+        let asked = async {
+            match outcome_of(self.call.link.ask(question.round()).await) {
+                Some(ended) => ended,
+                None => std::future::pending().await,
+            }
+        };
+        let ended = tokio::select! {
+            biased;
+            connected = connected => connected?,
+            asked = asked => asked,
+        };
+        turn.end = match ended {
+            AskedConsent::Connected => TurnEnd::Connected,
+            AskedConsent::Declined => TurnEnd::Declined,
+            AskedConsent::Suspended(_) | AskedConsent::Ended => TurnEnd::Over,
+        };
+        Ok(ended)
+    }
+
+    /// Waits until the account is there.
+    async fn connected(&self, changes: &mut Receiver<GrantKey>) -> Result<AskedConsent, Fault> {
+        while self.lacks_account().await? {
+            match changes.recv().await {
+                Ok(_) | Err(RecvError::Lagged(_)) => {}
+                Err(RecvError::Closed) => return Ok(AskedConsent::Ended),
+            }
+        }
+        Ok(AskedConsent::Connected)
+    }
+
+    /// The link in an error that the client knows how to show. Spec: SPEC C-83
+    fn required(&self, question: &ConnectQuestion) -> Option<Reply> {
+        if !self.shows_urls() || self.call.revision.era() == Era::Modern {
+            return None;
+        }
+        let error = format!(
+            r#"{{"code":{URL_ELICITATION_REQUIRED},"message":{},"data":{{"elicitations":[{}]}}}}"#,
+            json::quote(&question.message),
+            question.params()
+        );
+        Some(Reply::Error(error.into()))
+    }
+
+    /// The link in words: of a tool for its model, else in an error.
+    fn in_words(&self, url: &str) -> Result<Reply, Fault> {
+        let upstream = &self.target.upstream;
+        let text = format!(
+            "upstream \"{upstream}\" needs an account of the user: ask the user to open {url} in a browser and to \
+             connect one there, then call again"
+        );
+        if self.call.message.method() == Some("tools/call") {
+            let source = self.parts.sources.of(self.call, None, &self.target.view);
+            return Ok(tool_failure(self.call, &source, &text));
+        }
+        Err(Fault::downstream(FaultKind::CannotAsk, text))
+    }
+
+    /// The open question of the session.
+    fn question(&self) -> Arc<ConnectQuestion> {
+        let (consents, upstream) = (&self.parts.consents, &self.target.upstream);
+        consents.open.of(self.session.key(), upstream, || {
+            let info = std::str::from_utf8(&self.session.client_info).unwrap_or_default();
+            let program = json::member(info, "name").and_then(json::string);
+            let link = ConsentLink {
+                owner: self.session.owner(),
+                program: program.unwrap_or_default().into_owned(),
+            };
+            let sealing = (&*consents.sealer, &consents.clock);
+            let is_told = self.shows_urls() && self.call.revision.era() == Era::Legacy;
+            let chance = rand::random::<u128>();
+            ConnectQuestion::new(
+                consent_url(sealing, &consents.public_url, upstream, &link),
+                format!("\"{upstream}\" needs an account of yours. Connect it on this page."),
+                // Spec: SPEC C-82
+                is_told.then(|| format!("connect-{chance:032x}")),
+            )
+        })
+    }
+
+    /// The list of a pure endpoint: what the upstream listed before, or the tool with which a model can begin.
+    async fn listed(&self, kind: ListKind) -> Result<Reply, RelayFailure> {
+        if given_cursor(&self.call.message).is_some() {
+            return Err(invalid("unknown cursor, list again from the start").into());
+        }
+        let audited = self.audit();
+        let (parts, upstream) = (self.parts, &self.target.upstream);
+        let lists = &parts.catalog.without_account;
+        let reply = match lists.list(self.session, upstream, kind).await {
+            Some(AccountlessList::Last(declared, message)) => {
+                let source = parts
+                    .sources
+                    .of(self.call, Some(declared), &self.target.view);
+                let reply = Reply::Relayed(message);
+                parts
+                    .replies
+                    .bring_back(self.call, self.target, &source, reply)?
+            }
+            Some(AccountlessList::Own(tool)) => {
+                let (member, tool) = (kind.member(), tool.unwrap_or_default());
+                self.authored(format!(r#"{{"{member}":[{tool}]}}"#))
+            }
+            // Connected just now: its notice tells the client to list again.
+            None => self.authored(format!(r#"{{"{}":[]}}"#, kind.member())),
+        };
+        audited.end(AuditOutcome::Ok);
+        Ok(reply)
+    }
+
+    fn authored(&self, result: String) -> Reply {
+        let source = self.parts.sources.of(self.call, None, &self.target.view);
+        let result = source
+            .projection
+            .authored(result, &source.origin(self.call));
+        Reply::Result(result.into())
+    }
+}
+
+async fn within(
+    wait: Duration,
+    consent: impl Future<Output = Result<AskedConsent, Fault>>,
+) -> Result<AskedConsent, Fault> {
+    let ended = tokio::time::timeout(wait, consent).await;
+    ended.unwrap_or(Ok(AskedConsent::Ended))
+}
+
+/// What an answered, or unanswered, question says; `None` where the user agreed to open the page, which is not to say
+/// that anything was done there (SPEC C-85).
+fn outcome_of(outcome: InputOutcome) -> Option<AskedConsent> {
+    match outcome {
+        InputOutcome::Answered(answers) if answers.iter().all(|(_, one)| is_accepted(one)) => None,
+        InputOutcome::Answered(_) => Some(AskedConsent::Declined),
+        InputOutcome::Suspended(result) => Some(AskedConsent::Suspended(result)),
+        InputOutcome::CannotAsk(_) | InputOutcome::Unanswered => Some(AskedConsent::Ended),
+    }
+}
+
+fn is_accepted(answer: &InputResponse) -> bool {
+    let InputResponse::Result(result) = answer else {
+        return false;
+    };
+    let text = std::str::from_utf8(result).unwrap_or_default();
+    json::member(text, "action") == Some("\"accept\"")
+}

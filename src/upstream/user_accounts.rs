@@ -1,0 +1,36 @@
+//! `UserAccounts`: the accounts of callers at one upstream, whatever their kind.
+
+use futures_util::future::BoxFuture;
+
+use super::credentials::Credentials;
+use crate::call::OwnerKey;
+use crate::grants::TokenFailure;
+
+/// Whether calls of a principal can reach the upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AccountState {
+    /// There is an account whose credential can be sent, with the number of its connection.
+    Connected(i64),
+    /// The user has to connect one.
+    Missing,
+    /// The upstream refused it: the user has to connect again, or another one.
+    Refused,
+}
+
+impl AccountState {
+    /// Whether calls can go on.
+    #[must_use]
+    pub fn is_connected(self) -> bool {
+        matches!(self, Self::Connected(_))
+    }
+}
+
+/// The accounts of one upstream, one for each principal.
+pub(super) trait UserAccounts: Credentials {
+    /// What memory says of the account of `owner`; `None` where the database has to be asked. No waiting.
+    fn known(&self, owner: OwnerKey) -> Option<AccountState>;
+
+    /// What the database says of the account of `owner`, which [`known`](Self::known) tells from then on. Fails where
+    /// the database does. Dropping the future changes nothing.
+    fn look_up(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>>;
+}

@@ -1,0 +1,284 @@
+//! `UserKeys`: the keys that callers have pasted for one upstream, one for each principal, from the vault.
+//!
+//! A call reads the vault's cache, and the headers that were made from the grant there; only the first one of a principal
+//! waits for the database.
+
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
+use http::{HeaderMap, HeaderValue, StatusCode};
+use moka::sync::Cache;
+
+use super::SetupError;
+use super::account::Account;
+use super::carrier::http::exchange_error::ExchangeError;
+use super::credentials::{Credential, Credentials, Requester, fixed_headers};
+use super::user_accounts::{AccountState, UserAccounts};
+use crate::call::OwnerKey;
+use crate::cause::chain;
+use crate::config::{HttpCarrier, UpstreamAuth, UpstreamConfig, UserKeyConfig};
+use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure};
+use crate::vault::{GrantKey, GrantKind, GrantRecord, StoredGrant, TokenPlacement, Vault};
+
+/// Principals whose headers are kept.
+const MAX_HELD: u64 = 10_000;
+
+/// The keys of one upstream.
+#[derive(Debug)]
+pub(super) struct UserKeys {
+    upstream: Arc<str>,
+    /// Where keys are sent: they were pasted for this URL.
+    resource: String,
+    placement: TokenPlacement,
+    config: UserKeyConfig,
+    /// Configured headers, which go with every key.
+    fixed: HeaderMap,
+    vault: Option<Vault>,
+    /// Headers by principal.
+    held: Cache<OwnerKey, HeldKey>,
+}
+
+/// The headers that were made from a grant.
+#[derive(Debug, Clone)]
+struct HeldKey {
+    version: i64,
+    connection: i64,
+    token: Arc<HeldToken>,
+}
+
+/// Why a principal has no key that can be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NoKey {
+    /// There is none for the URL and the header that the configuration has.
+    Missing,
+    /// The upstream refused it a moment ago.
+    Refused,
+}
+
+impl From<NoKey> for TokenFailure {
+    fn from(why: NoKey) -> Self {
+        match why {
+            NoKey::Missing => Self::not_connected(),
+            NoKey::Refused => Self::refused(),
+        }
+    }
+}
+
+/// The keys of `upstream`, which is reached by `carrier`; `None` where callers have none.
+///
+/// # Errors
+/// A configured header cannot be sent.
+pub(super) fn make(
+    upstream: &UpstreamConfig,
+    carrier: &HttpCarrier,
+    vault: Option<&Vault>,
+) -> Result<Option<Arc<UserKeys>>, SetupError> {
+    let Some(UpstreamAuth::UserKey(config)) = &upstream.auth else {
+        return Ok(None);
+    };
+    let fixed = fixed_headers(&carrier.headers).map_err(|source| SetupError::Client {
+        upstream: upstream.name.clone(),
+        source,
+    })?;
+    Ok(Some(Arc::new(UserKeys {
+        upstream: upstream.name.as_str().into(),
+        resource: carrier.url.to_string(),
+        placement: TokenPlacement::of_key(config),
+        config: config.clone(),
+        fixed,
+        vault: vault.cloned(),
+        held: Cache::new(MAX_HELD),
+    })))
+}
+
+impl UserKeys {
+    fn key(&self, owner: OwnerKey) -> GrantKey {
+        GrantKey {
+            owner,
+            upstream: Arc::clone(&self.upstream),
+        }
+    }
+
+    /// What the vault's cache says; `None` where it says nothing.
+    fn cached(&self, owner: OwnerKey) -> Option<Result<HeldKey, NoKey>> {
+        let Some(vault) = &self.vault else {
+            return Some(Err(NoKey::Missing));
+        };
+        let grant = vault.cached_grant(&self.key(owner))?;
+        let grant = grant.ok_or(NoKey::Missing);
+        Some(grant.and_then(|grant| self.held(vault, &grant)))
+    }
+
+    async fn read(&self, owner: OwnerKey) -> Result<Result<HeldKey, NoKey>, TokenFailure> {
+        let Some(vault) = &self.vault else {
+            return Ok(Err(NoKey::Missing));
+        };
+        let grant = vault.grant(&self.key(owner)).await;
+        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        let grant = grant.ok_or(NoKey::Missing);
+        Ok(grant.and_then(|grant| self.held(vault, &grant)))
+    }
+
+    fn held(&self, vault: &Vault, grant: &StoredGrant) -> Result<HeldKey, NoKey> {
+        if vault.counts_as_refused(grant) {
+            return Err(NoKey::Refused);
+        }
+        vault.touch(grant);
+        let owner = grant.key.owner;
+        if let Some(held) = self.held.get(&owner)
+            && held.version == grant.version
+        {
+            return Ok(held);
+        }
+        let headers = self.headers(&grant.record).ok_or(NoKey::Missing)?;
+        let token = match grant.state.refused {
+            None => HeldToken::lasting(headers),
+            Some(_) => HeldToken::on_trial(headers),
+        };
+        let held = HeldKey {
+            version: grant.version,
+            connection: grant.state.connection,
+            token: Arc::new(token),
+        };
+        self.held.insert(owner, held.clone());
+        Ok(held)
+    }
+
+    /// The token for a connection of `account`: that of another account is none. A connection from before the account was
+    /// looked for, or there was one, has carried none.
+    fn token_of(
+        account: Account,
+        held: Result<HeldKey, NoKey>,
+    ) -> Result<Arc<HeldToken>, TokenFailure> {
+        let held = held?;
+        if [0, held.connection].contains(&account.connection()) {
+            Ok(held.token)
+        } else {
+            Err(TokenFailure::replaced())
+        }
+    }
+
+    /// Notes that the upstream refused the key `used`, or took it again. `false` where another key is kept by now.
+    async fn note(&self, owner: OwnerKey, used: &Arc<HeldToken>, is_refused: bool) -> bool {
+        let held = self.held.get(&owner);
+        let held = held.filter(|held| Arc::ptr_eq(&held.token, used));
+        let (Some(held), Some(vault)) = (held, &self.vault) else {
+            return false;
+        };
+        let (key, upstream) = (self.key(owner), &*self.upstream);
+        match vault.mark_refused(&key, held.version, is_refused).await {
+            Ok(true) if is_refused => tracing::warn!(
+                upstream, %owner,
+                "upstream refused a pasted key with HTTP status 401: its user is asked for another, and it is tried again in a minute"
+            ),
+            Ok(true) => {
+                tracing::info!(upstream, %owner, "upstream takes a pasted key again that it had refused");
+            }
+            Ok(false) => {}
+            Err(error) => tracing::error!(
+                upstream, %owner, error = chain(&error), "refusal of a pasted key cannot be noted"
+            ),
+        }
+        true
+    }
+
+    /// The headers of requests with the key of `record`; `None` where it was pasted for another URL or header than the
+    /// configuration has now.
+    fn headers(&self, record: &GrantRecord) -> Option<HeaderMap> {
+        let is_ours = record.kind == GrantKind::UserKey
+            && record.resource == self.resource
+            && record.placement == self.placement;
+        let key = record.access_token.as_ref().filter(|_| is_ours)?;
+        let text = format!("{}{}", self.config.prefix, key.expose());
+        let mut value = HeaderValue::try_from(text).ok()?;
+        value.set_sensitive(true);
+        let mut headers = self.fixed.clone();
+        headers.insert(self.config.header.clone(), value);
+        Some(headers)
+    }
+}
+
+/// What it means for calls.
+fn state_of(held: Result<HeldKey, NoKey>) -> AccountState {
+    match held {
+        Ok(held) => AccountState::Connected(held.connection),
+        Err(NoKey::Missing) => AccountState::Missing,
+        Err(NoKey::Refused) => AccountState::Refused,
+    }
+}
+
+impl UserAccounts for UserKeys {
+    fn known(&self, owner: OwnerKey) -> Option<AccountState> {
+        self.cached(owner).map(state_of)
+    }
+
+    fn look_up(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
+        async move { self.read(owner).await.map(state_of) }.boxed()
+    }
+}
+
+impl Credentials for UserKeys {
+    fn account_of(&self, owner: OwnerKey) -> Account {
+        let known = self.vault.as_ref();
+        let known = known.and_then(|vault| vault.cached_grant(&self.key(owner)));
+        let connection = match known {
+            Some(grant) => grant.map(|grant| grant.state.connection),
+            // Changed a moment ago: most changes are of the same account, and a request finds out.
+            None => self.held.get(&owner).map(|held| held.connection),
+        };
+        Account::Connected(owner, connection.unwrap_or_default())
+    }
+
+    fn for_request(&self, requester: &Requester) -> Credential<'_> {
+        let account = requester.account;
+        let Account::Connected(owner, _) = account else {
+            let none = ExchangeError::from(TokenFailure::not_connected());
+            return Credential::Awaited(ready(Err(none)).boxed());
+        };
+        let Some(cached) = self.cached(owner) else {
+            let read = async move { Ok(Self::token_of(account, self.read(owner).await?)?) };
+            return Credential::Awaited(read.boxed());
+        };
+        match Self::token_of(account, cached) {
+            Ok(token) => Credential::Held(token),
+            Err(none) => Credential::Awaited(ready(Err(none.into())).boxed()),
+        }
+    }
+
+    fn refused(
+        &self,
+        requester: &Requester,
+        used: Arc<HeldToken>,
+        status: StatusCode,
+        _challenge: Challenge,
+    ) -> BoxFuture<'_, Result<Renewal, TokenFailure>> {
+        let account = requester.account;
+        let refused = async move {
+            let Account::Connected(owner, _) = account else {
+                return Ok(Renewal::Stands);
+            };
+            if status != StatusCode::UNAUTHORIZED {
+                return Ok(Renewal::Stands);
+            }
+            if self.note(owner, &used, true).await {
+                Err(TokenFailure::refused())
+            } else {
+                Err(TokenFailure::replaced())
+            }
+        };
+        refused.boxed()
+    }
+
+    fn accepted(&self, account: Account, used: Arc<HeldToken>) -> BoxFuture<'_, ()> {
+        let accepted = async move {
+            if let Account::Connected(owner, _) = account {
+                self.note(owner, &used, false).await;
+            }
+        };
+        accepted.boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests;
