@@ -27,6 +27,7 @@ use crate::downstream::guard::OriginGuard;
 use crate::downstream::listener::Listener;
 use crate::downstream::{McpService, McpServiceParts};
 use crate::endpoint::{self, Endpoint};
+use crate::grants::revocation::{UserAccounts, revoke_queued};
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
 use crate::policy::rate::RateLimiter;
@@ -198,6 +199,18 @@ struct AssembledApp {
     audit: audit::AuditSink,
 }
 
+/// Has authorization servers told of the accounts that were disconnected.
+fn tell_of_revocations(vault: &Vault, upstreams: &Upstreams, tasks: &TaskSpawner) {
+    let accounts = upstreams.user_tokens().map(|tokens| {
+        let account = Arc::clone(tokens.account());
+        (Arc::clone(account.upstream()), account)
+    });
+    let accounts: UserAccounts = accounts.collect();
+    if !accounts.is_empty() {
+        tasks.spawn_service(revoke_queued(vault.clone(), accounts));
+    }
+}
+
 fn assemble(
     config: &Arc<Config>,
     (host, cluster, vault): (HostEnvironment, Option<Arc<Cluster>>, Option<&Vault>),
@@ -252,17 +265,19 @@ fn assemble(
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),
     });
-    if let Some(vault) = vault {
-        tasks.spawn_service(Arc::clone(&relay).follow_accounts(vault.changes()));
-    }
     let pages = vault.filter(|_| config.has_user_accounts()).map(|vault| {
         ConnectPages::new(ConnectParts {
             settings: Arc::clone(config),
             vault: vault.clone(),
             sealer: Arc::clone(&sealer),
             clock: Arc::clone(&clock),
+            tokens: upstreams.user_tokens().cloned().collect(),
         })
     });
+    if let Some(vault) = vault {
+        tasks.spawn_service(Arc::clone(&relay).follow_accounts(vault.changes()));
+        tell_of_revocations(vault, &upstreams, tasks);
+    }
     let service = McpServiceParts {
         auth: Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone())
             .context("auth")?,

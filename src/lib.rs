@@ -11,14 +11,15 @@
 //! | 3 | [`telemetry`]: what the operator sees |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`] [`redis_client`]: failures, causes, handles and their owners, address rules, views, limits, durable data, what replicas share |
 //! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
-//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`grants`] [`vault`] [`consent`]: messages between revisions and between views, child processes, where things are kept, accounts at upstreams, links to their pages |
-//! | 7 | [`auth`] [`session`] [`policy`] [`upstream`] [`cluster`]: who, which, may, where to, which replica |
-//! | 8 | [`outbound`]: a session's way to its upstreams |
-//! | 9 | [`catalog`] [`tasks`]: what upstreams list; calls that go on after their first answer |
-//! | 10 | [`relay`] [`connect`]: the spine; the pages where persons connect accounts |
-//! | 11 | [`downstream`]: towards MCP clients |
-//! | 12 | [`app`]: composition |
-//! | 13 | [`cli`]: the command line |
+//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`vault`] [`consent`]: messages between revisions and between views, child processes, where things are kept, sealed accounts, links to their pages |
+//! | 7 | [`grants`]: accounts at upstreams |
+//! | 8 | [`auth`] [`session`] [`policy`] [`upstream`] [`cluster`]: who, which, may, where to, which replica |
+//! | 9 | [`outbound`]: a session's way to its upstreams |
+//! | 10 | [`catalog`] [`tasks`]: what upstreams list; calls that go on after their first answer |
+//! | 11 | [`relay`] [`connect`]: the spine; the pages where persons connect accounts |
+//! | 12 | [`downstream`]: towards MCP clients |
+//! | 13 | [`app`]: composition |
+//! | 14 | [`cli`]: the command line |
 
 pub mod address;
 pub mod app;

@@ -138,7 +138,7 @@ impl ProbeContext {
         if upstream
             .auth
             .as_ref()
-            .is_some_and(|auth| auth.kind.is_of_callers())
+            .is_some_and(|auth| auth.kind().is_of_callers())
         {
             // What it lists is a caller's, and no caller is here.
             self.parts.upstreams.look_once(name).await;

@@ -249,9 +249,10 @@ fn summary(file: &str, config: &Config) -> String {
         if let Some(account) = &upstream.auth {
             let whose = match account.kind() {
                 AccountKind::ClientCredentials => "one for all callers",
-                AccountKind::TokenExchange | AccountKind::IdJag | AccountKind::UserKey => {
-                    "each caller's own"
-                }
+                AccountKind::TokenExchange
+                | AccountKind::IdJag
+                | AccountKind::User
+                | AccountKind::UserKey => "each caller's own",
             };
             let kind = account.kind().as_str();
             let _ = writeln!(text, "  {:<20}  account: {whose} ({kind})", "");

@@ -1,9 +1,15 @@
 //! What in `[upstreams.<name>.auth]` does not fit the rest of the file.
 
-use super::account_types::{AccountConfig, AccountKind, UpstreamAuth};
+use super::account_types::{
+    AccountConfig, AccountKind, ClientRegistration, UpstreamAuth, UserAccountConfig,
+};
 use super::report::{ReadReport, join};
 use super::types::{AuthMode, Config};
+use super::units;
 use super::upstream_types::{CarrierConfig, Isolation, UpstreamConfig};
+
+/// Paths below `/connect` that are no upstream's.
+const RESERVED: [&str; 3] = ["callback", "login", "logout"];
 
 /// Whether an upstream exchanges callers' tokens.
 pub(super) fn exchanges_tokens(config: &Config) -> bool {
@@ -47,21 +53,57 @@ fn check_exchange(
     }
 }
 
-/// A key is of one caller: who calls must be known, and the upstream must see callers apart.
-fn check_user_key(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_>) {
+/// An account is of one caller: who calls must be known, and the upstream must see callers apart.
+fn check_user(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_>) {
     let table = join("upstreams", &upstream.name);
+    let kind = upstream.auth.as_ref().map(|auth| auth.kind().as_str());
+    let kind = kind.unwrap_or_default();
     if upstream.isolation == Isolation::Shared {
         let key = format!("{table}.isolation");
-        let what = format!("is \"shared\", and each caller has a key of its own in [{table}.auth]");
+        let what =
+            format!("is \"shared\", and each caller has an account of its own in [{table}.auth]");
         report.error(&key, what, Some("\"session\" or \"principal\""));
+    }
+    if RESERVED.contains(&&*upstream.name) {
+        let what = format!("/connect/{} is a page of the gateway's own", upstream.name);
+        report.error(&table, what, Some("give the upstream another name"));
     }
     let key = format!("{table}.auth.kind");
     if config.auth.mode == AuthMode::OAuth {
-        let what = "is \"user_key\", and with auth.mode = \"oauth\" the page that takes keys cannot tell who opens it";
+        let what = format!(
+            "is \"{kind}\", and with auth.mode = \"oauth\" the page that connects accounts cannot tell who opens it"
+        );
         report.error(&key, what, Some("auth.mode = \"none\""));
     } else {
-        let what = "is \"user_key\", and auth.mode is \"none\": every program on this machine uses the same key";
+        let what = format!(
+            "is \"{kind}\", and auth.mode is \"none\": every program on this machine uses the same account"
+        );
         report.warning(&key, what, None);
+    }
+}
+
+/// What a server has to reach, or send a browser to.
+fn check_registration(
+    config: &Config,
+    (upstream, account): (&UpstreamConfig, &UserAccountConfig),
+    report: &ReadReport<'_>,
+) {
+    let public_url = &config.server.public_url;
+    let table = join("upstreams", &upstream.name);
+    let is_plain = public_url.scheme() != "https";
+    if is_plain && !units::is_loopback(public_url) {
+        let what = format!(
+            "is not https, and authorization servers send the codes of [{table}.auth] to a path below it"
+        );
+        report.warning("server.public_url", what, Some("most of them refuse that"));
+    }
+    if account.registration == ClientRegistration::Document
+        && (is_plain || units::is_loopback(public_url))
+    {
+        let key = format!("{table}.auth.registration");
+        let what = "is \"cimd\", and no server can fetch a document from server.public_url";
+        let hint = "a public https URL, or \"dcr\", or a `client_id`";
+        report.error(&key, what, Some(hint));
     }
 }
 
@@ -82,8 +124,11 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
             let what = format!("stands beside [{table}.auth], which sets the same header");
             report.error(&key, what, Some("keep one of them"));
         }
-        if let UpstreamAuth::UserKey(_) = account {
-            check_user_key(config, upstream, report);
+        if account.is_of_users() {
+            check_user(config, upstream, report);
+        }
+        if let UpstreamAuth::User(account) = account {
+            check_registration(config, (upstream, account), report);
         }
         let UpstreamAuth::Gateway(account) = account else {
             continue;

@@ -12,6 +12,8 @@ use crate::secret::Secret;
 pub enum UpstreamAuth {
     /// One of the gateway, the same for all callers.
     Gateway(AccountConfig),
+    /// An account of each caller, who agrees to it once.
+    User(UserAccountConfig),
     /// A key of each caller, who pastes it once.
     UserKey(UserKeyConfig),
 }
@@ -22,7 +24,27 @@ impl UpstreamAuth {
     pub fn kind(&self) -> AccountKind {
         match self {
             Self::Gateway(account) => account.kind,
+            Self::User(_) => AccountKind::User,
             Self::UserKey(_) => AccountKind::UserKey,
+        }
+    }
+
+    /// What callers without an account are listed.
+    #[must_use]
+    pub fn lists(&self) -> AccountLists {
+        match self {
+            Self::Gateway(_) => AccountLists::Own,
+            Self::User(account) => account.lists,
+            Self::UserKey(key) => key.lists,
+        }
+    }
+
+    /// Whether users connect accounts of their own.
+    #[must_use]
+    pub fn is_of_users(&self) -> bool {
+        match self {
+            Self::Gateway(_) => false,
+            Self::User(_) | Self::UserKey(_) => true,
         }
     }
 
@@ -31,6 +53,7 @@ impl UpstreamAuth {
     pub fn header(&self) -> &HeaderName {
         match self {
             Self::Gateway(account) => &account.header,
+            Self::User(account) => &account.header,
             Self::UserKey(key) => &key.header,
         }
     }
@@ -83,6 +106,47 @@ pub struct AccountConfig {
     pub prefix: String,
 }
 
+/// `kind = "user"`: an account of each caller, who agrees to it at the upstream's authorization server.
+#[derive(Debug, Clone)]
+pub struct UserAccountConfig {
+    /// The authorization server; absent: what the upstream's metadata names.
+    pub issuer: Option<String>,
+    /// The gateway at that server, where an operator has registered it.
+    pub client: Option<ConfiguredClient>,
+    /// How the gateway becomes a client of a server where nobody has registered it.
+    pub registration: ClientRegistration,
+    /// Scopes to ask for; empty: the challenge's, else those of the metadata.
+    pub scopes: Vec<String>,
+    /// The resource that tokens are for; absent: what the metadata says, else the upstream's URL.
+    pub resource: Option<String>,
+    /// The header that carries the token.
+    pub header: HeaderName,
+    /// What stands before the token.
+    pub prefix: String,
+    /// What is listed without an account.
+    pub lists: AccountLists,
+}
+
+/// A client that an operator has registered.
+#[derive(Debug, Clone)]
+pub struct ConfiguredClient {
+    /// `client_id`.
+    pub id: String,
+    /// What proves that it is that client; absent: PKCE alone.
+    pub key: Option<ClientKey>,
+}
+
+/// `upstreams.*.auth.registration`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientRegistration {
+    /// By document where the server reads these, else dynamically.
+    Auto,
+    /// By the URL of a document that the gateway serves (CIMD).
+    Document,
+    /// Dynamically. Spec: RFC 7591.
+    Dynamic,
+}
+
 /// `upstreams.*.auth.kind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccountKind {
@@ -95,13 +159,18 @@ pub enum AccountKind {
     IdJag,
     /// A key of each caller.
     UserKey,
+    /// An account of each caller.
+    User,
 }
 
 impl AccountKind {
     /// Whether each caller has an account of its own.
     #[must_use]
     pub fn is_of_callers(self) -> bool {
-        matches!(self, Self::TokenExchange | Self::IdJag)
+        match self {
+            Self::ClientCredentials => false,
+            Self::TokenExchange | Self::IdJag | Self::User | Self::UserKey => true,
+        }
     }
 
     /// The word for it, as in the file.
@@ -112,6 +181,7 @@ impl AccountKind {
             Self::TokenExchange => "token_exchange",
             Self::IdJag => "id_jag",
             Self::UserKey => "user_key",
+            Self::User => "user",
         }
     }
 }

@@ -4,8 +4,8 @@ use http::{HeaderName, HeaderValue};
 use url::Url;
 
 use super::account_types::{
-    AccountConfig, AccountKind, AccountLists, ClientKey, EgressAllow, EgressConfig, UpstreamAuth,
-    UserKeyConfig,
+    AccountConfig, AccountKind, AccountLists, ClientKey, ClientRegistration, ConfiguredClient,
+    EgressAllow, EgressConfig, UpstreamAuth, UserAccountConfig, UserKeyConfig,
 };
 use super::carriers;
 use super::reader::ConfigSection;
@@ -22,14 +22,16 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
     let kinds = [
         AccountKind::ClientCredentials,
         AccountKind::TokenExchange,
+        AccountKind::User,
         AccountKind::UserKey,
     ];
     let kind = s
         .key(
             "kind",
             "\"client_credentials\": the gateway's own account, one for all callers. \"token_exchange\": each caller's \
-             own, for which the authorization server exchanges the caller's token (RFC 8693). \"user_key\": a key of each \
-             caller, who pastes it once on the page /connect/<upstream>.",
+             own, for which the authorization server exchanges the caller's token (RFC 8693). \"user\": each caller's own, \
+             who agrees to it once at the upstream's authorization server. \"user_key\": a key of each caller, who pastes it \
+             once. The last two on the page /connect/<upstream>.",
         )
         .required_choice(
             "client_credentials",
@@ -40,36 +42,64 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
         s.error("", "`kind` is required", Some(&known.join(" or ")));
     }
     let (header, prefix) = placement(s);
-    let with_account = s.is_recording() || kind != Some(AccountKind::UserKey);
-    let account = with_account.then(|| account(s, kind));
+    let with_server = s.is_recording() || kind != Some(AccountKind::UserKey);
+    let server = with_server.then(|| server(s, kind));
     let with_key = s.is_recording() || kind == Some(AccountKind::UserKey);
     let key = with_key.then(|| user_key(s));
-    let header = header?;
-    if let Some((label, help, lists)) = key.filter(|_| kind == Some(AccountKind::UserKey)) {
-        return Some(UpstreamAuth::UserKey(UserKeyConfig {
-            label,
-            help,
-            header,
-            prefix,
-            lists,
-        }));
-    }
-    let (kind, account) = (kind?, account??);
-    Some(UpstreamAuth::Gateway(AccountConfig {
-        kind,
-        issuer: account.issuer,
-        client_id: account.client_id,
-        client_key: account.client_key,
-        scopes: account.scopes,
-        resource: account.resource,
-        audience: account.audience,
-        header,
-        prefix,
-    }))
+    let with_lists =
+        s.is_recording() || matches!(kind, Some(AccountKind::User | AccountKind::UserKey));
+    let lists = if with_lists {
+        lists(s)
+    } else {
+        AccountLists::Own
+    };
+    let (kind, header) = (kind?, header?);
+    Some(match kind {
+        AccountKind::UserKey => {
+            let (label, help) = key?;
+            UpstreamAuth::UserKey(UserKeyConfig {
+                label,
+                help,
+                header,
+                prefix,
+                lists,
+            })
+        }
+        AccountKind::User => {
+            let server = server?;
+            UpstreamAuth::User(UserAccountConfig {
+                issuer: server.issuer,
+                client: server.client_id.map(|id| ConfiguredClient {
+                    id,
+                    key: server.client_key,
+                }),
+                registration: server.registration,
+                scopes: server.scopes,
+                resource: server.resource,
+                header,
+                prefix,
+                lists,
+            })
+        }
+        AccountKind::ClientCredentials | AccountKind::TokenExchange | AccountKind::IdJag => {
+            let server = server?;
+            UpstreamAuth::Gateway(AccountConfig {
+                kind,
+                issuer: server.issuer,
+                client_id: server.client_id?,
+                client_key: server.client_key?,
+                scopes: server.scopes,
+                resource: server.resource,
+                audience: server.audience,
+                header,
+                prefix,
+            })
+        }
+    })
 }
 
-/// What `user_key` alone has: the label, where one gets a key, and what is listed without one.
-fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>, AccountLists) {
+/// What `user_key` alone has: the label, and where one gets a key.
+fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>) {
     let label = s
         .key("label", "With \"user_key\": what the page asks for.")
         .text("Paste a personal access token");
@@ -79,34 +109,53 @@ fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>, AccountLists) {
             "With \"user_key\": where one gets such a key; the page links to it.",
         )
         .url("https://tracker.example.net/settings/tokens");
-    let lists = s
-        .key(
-            "lists",
-            "With \"user_key\": what a caller without a key is listed after its own last lists and those that the \
-             upstream calls public. \"own\": the one tool that connects. \"common\": the last tools of anybody, which all \
-             callers may then see.",
-        )
-        .choice("own", &[("own", AccountLists::Own), ("common", AccountLists::Common)])
-        .unwrap_or(AccountLists::Own);
-    (label, help, lists)
+    (label, help)
 }
 
-/// What the gateway's own account alone has.
-struct GatewayAccount {
+/// What is listed without an account.
+fn lists(s: &mut ConfigSection<'_>) -> AccountLists {
+    s.key(
+        "lists",
+        "With \"user\" and \"user_key\": what a caller without an account is listed after its own last lists and those \
+         that the upstream calls public. \"own\": the one tool that connects. \"common\": the last tools of anybody, which \
+         all callers may then see.",
+    )
+    .choice("own", &[("own", AccountLists::Own), ("common", AccountLists::Common)])
+    .unwrap_or(AccountLists::Own)
+}
+
+/// What is known of the authorization server, and of the gateway there.
+struct ServerKeys {
     issuer: Option<String>,
-    client_id: String,
-    client_key: ClientKey,
+    client_id: Option<String>,
+    client_key: Option<ClientKey>,
+    registration: ClientRegistration,
     scopes: Vec<String>,
     resource: Option<String>,
     audience: Option<String>,
 }
 
-fn account(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<GatewayAccount> {
+fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> ServerKeys {
     let issuer = issuer(s);
     let client_id = s
-        .key("client_id", "The gateway at that server.")
-        .required("drawbridge");
-    let client_key = client_key(s);
+        .key(
+            "client_id",
+            "The gateway at that server. Without it, with \"user\" alone, it becomes a client by itself: `registration`.",
+        )
+        .optional("drawbridge");
+    let client_key = client_key(s, kind);
+    let is_user = kind == Some(AccountKind::User);
+    let is_wrong = s.report.is_wrong(&join(&s.path, "client_id"));
+    if client_id.is_none() && !is_wrong && !s.is_recording() {
+        if kind.is_some_and(|kind| kind != AccountKind::User) {
+            let hint = Some("for example client_id = \"drawbridge\"");
+            s.error("client_id", "is required", hint);
+        } else if client_key.is_some() {
+            let hint = Some("say whose it is, or take it out");
+            s.error("client_id", "is missing beside a secret or key", hint);
+        }
+    }
+    let registration = (s.is_recording() || is_user).then(|| registration(s));
     let scopes = s
         .key(
             "scopes",
@@ -124,14 +173,33 @@ fn account(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<Gatew
         s.error("resource", what, None);
     }
     let audience = audience(s, kind);
-    Some(GatewayAccount {
+    ServerKeys {
         issuer,
         client_id,
-        client_key: client_key?,
+        client_key,
+        registration: registration.unwrap_or(ClientRegistration::Auto),
         scopes,
         resource,
         audience,
-    })
+    }
+}
+
+fn registration(s: &mut ConfigSection<'_>) -> ClientRegistration {
+    s.key(
+        "registration",
+        "With \"user\" and without `client_id`: how the gateway becomes a client. \"cimd\": by the URL of a document \
+         that it serves, which needs a public https `public_url`. \"dcr\": dynamically (RFC 7591). \"auto\": the first \
+         of these that the server has.",
+    )
+    .choice(
+        "auto",
+        &[
+            ("auto", ClientRegistration::Auto),
+            ("cimd", ClientRegistration::Document),
+            ("dcr", ClientRegistration::Dynamic),
+        ],
+    )
+    .unwrap_or(ClientRegistration::Auto)
 }
 
 /// Where the token or key goes: the header, and what stands before it there.
@@ -183,7 +251,8 @@ fn audience(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<Stri
     audience
 }
 
-fn client_key(s: &mut ConfigSection<'_>) -> Option<ClientKey> {
+/// What proves that the gateway is its client. A client of persons may be a public one.
+fn client_key(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<ClientKey> {
     let secret = s
         .key("client_secret", "Its secret there; or `private_key`.")
         .optional_secret("{ file = \"client-secret\" }");
@@ -208,7 +277,8 @@ fn client_key(s: &mut ConfigSection<'_>) -> Option<ClientKey> {
         }
         (None, None) => {
             let is_wrong = |name| s.report.is_wrong(&join(&s.path, name));
-            if !s.is_recording() && !is_wrong("client_secret") && !is_wrong("private_key") {
+            let is_needed = kind != Some(AccountKind::User) && !s.is_recording();
+            if is_needed && !is_wrong("client_secret") && !is_wrong("private_key") {
                 let hint = "client_secret = \"${SECRET}\" or { file = \"…\" }";
                 s.error("", "needs `client_secret` or `private_key`", Some(hint));
             }

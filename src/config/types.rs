@@ -68,14 +68,13 @@ impl Config {
     /// Whether callers have accounts of their own at an upstream.
     #[must_use]
     pub fn has_user_accounts(&self) -> bool {
-        let is_user = |auth: &UpstreamAuth| matches!(auth, UpstreamAuth::UserKey(_));
         let mut upstreams = self.upstreams.iter();
-        upstreams.any(|upstream| upstream.auth.as_ref().is_some_and(is_user))
+        upstreams.any(|upstream| (upstream.auth.as_ref()).is_some_and(UpstreamAuth::is_of_users))
     }
 
     /// The upstreams with `auth.lists = "common"`.
     pub fn upstreams_with_common_lists(&self) -> impl Iterator<Item = Arc<str>> {
-        let is_common = |auth: &UpstreamAuth| matches!(auth, UpstreamAuth::UserKey(key) if key.lists == AccountLists::Common);
+        let is_common = |auth: &UpstreamAuth| auth.lists() == AccountLists::Common;
         let upstreams = self.upstreams.iter();
         let common = upstreams.filter(move |one| one.auth.as_ref().is_some_and(is_common));
         common.map(|one| one.name.as_str().into())

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
@@ -91,6 +92,16 @@ impl<'a> Browser<'a> {
             response.headers_mut().append(SET_COOKIE, value);
         }
         response
+    }
+
+    /// Digest of the cookie, by which the browser is known when it comes back.
+    pub(super) fn digest(&self) -> String {
+        BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, self.cookie.as_bytes()))
+    }
+
+    /// Whether it is the browser of this [`digest`](Self::digest), and brought its cookie.
+    pub(super) fn is(&self, digest: &str) -> bool {
+        self.is_known && self.digest() == digest
     }
 
     /// The token of a form about `what`, good for this browser and ten minutes.

@@ -1,7 +1,9 @@
 //! `Form`: the fields of a sent form, and their outcome.
 
+use maud::Markup;
 use url::form_urlencoded;
 
+use crate::grants::authorization::StartedAuthorization;
 use crate::vault::GrantRecord;
 
 /// The members of a form.
@@ -19,11 +21,24 @@ impl Form {
     }
 }
 
+/// What a page shows of the form.
+#[derive(Debug)]
+pub(super) struct FormParts {
+    /// What is done with what is connected; where there are no fields, why not.
+    pub(super) promise: &'static str,
+    /// What stands above the button; `None` where nothing can be connected now.
+    pub(super) fields: Option<Markup>,
+}
+
 /// What a sent form leads to.
 #[derive(Debug)]
 pub(super) enum Submitted {
     /// The record is kept, in place of an older one.
     Keep(Box<GrantRecord>),
+    /// The browser goes on to an authorization server.
+    GoOn(Box<StartedAuthorization>),
     /// Nothing: why, in words for the person.
     Refused(&'static str),
+    /// Nothing, by no fault of the person: the part of a sentence that says why.
+    Failed(&'static str),
 }

@@ -4,7 +4,10 @@
 //! nothing; a form does, with a token that is tied to a cookie, from our own origin. There is no script.
 //! How an upstream is connected is up to its [`upstream::ConnectMethod`].
 
+mod authorize;
 mod browser;
+mod callback;
+mod callback_fault;
 mod form;
 mod person;
 mod response;
@@ -26,6 +29,8 @@ use crate::clock::SharedClock;
 use crate::config::Config;
 use crate::consent::{ConsentLink, OpenedLink, open_link};
 use crate::database::DatabaseError;
+use crate::grants::UserTokens;
+use crate::grants::authorization::GatewayClient;
 use crate::seal::Sealer;
 use crate::vault::{GrantKey, StoredGrant, Vault};
 
@@ -40,6 +45,8 @@ pub struct ConnectParts {
     pub sealer: Arc<Sealer>,
     /// The time of day.
     pub clock: SharedClock,
+    /// The tokens of each upstream where persons agree at an authorization server.
+    pub tokens: Vec<Arc<UserTokens>>,
 }
 
 /// A request for a page.
@@ -65,6 +72,8 @@ pub struct ConnectPages {
     names: Vec<Arc<str>>,
     upstreams: Vec<ConnectedUpstream>,
     origin: String,
+    /// The gateway, as authorization servers know it.
+    gateway: Arc<GatewayClient>,
 }
 
 /// One account on the page of all.
@@ -78,11 +87,16 @@ impl ConnectPages {
     #[must_use]
     pub fn new(parts: ConnectParts) -> Arc<Self> {
         let upstreams = parts.settings.upstreams.iter();
-        let upstreams: Vec<_> = upstreams.filter_map(ConnectedUpstream::of).collect();
+        let gateway = Arc::new(GatewayClient::new(&parts.settings.server.public_url));
+        let made = (&*parts.tokens, &gateway);
+        let upstreams: Vec<_> = upstreams
+            .filter_map(|upstream| ConnectedUpstream::of(upstream, made))
+            .collect();
         Arc::new(Self {
             names: upstreams.iter().map(|one| Arc::clone(&one.name)).collect(),
             upstreams,
             origin: origin(&parts.settings.server.public_url),
+            gateway,
             parts,
         })
     }
@@ -149,7 +163,11 @@ impl ConnectPages {
         let grant = self.grant(person, upstream).await?;
         let token = browser.form_token(&upstream.name);
         let program = link.as_ref().map(|link| &*link.program);
-        let shown = views::one(person, (upstream, grant.as_deref()), program, &token);
+        let form = upstream
+            .parts(&GrantKey::new(person.owner(), &upstream.name))
+            .await;
+        let account = (upstream, grant.as_deref());
+        let shown = views::one(person, account, program, (&form, &token));
         Ok(browser.keep(response::page(StatusCode::OK, &shown)))
     }
 
@@ -168,11 +186,13 @@ impl ConnectPages {
             Ok(()) => {}
             Err(refusal) => return Ok(refuse_form(upstream, refusal)),
         }
-        if let Some(link) = self.link(upstream, request.query)
-            && link.owner != person.owner()
-        {
-            return Ok(refuse_foreign(upstream, person, &link));
-        }
+        let link = match self.link(upstream, request.query) {
+            Some(link) if link.owner != person.owner() => {
+                return Ok(refuse_foreign(upstream, person, &link));
+            }
+            link => link,
+        };
+        let program = link.as_ref().map(|link| &*link.program);
         let key = GrantKey::new(person.owner(), &upstream.name);
         match form.value("action") {
             "disconnect" => {
@@ -183,12 +203,24 @@ impl ConnectPages {
                     &views::disconnected(upstream),
                 ))
             }
-            "connect" => match upstream.submitted(&form) {
+            "connect" => match upstream.submitted(&form, &key, (browser, program)).await {
                 Submitted::Keep(record) => {
                     self.parts.vault.put_grant(&key, &record).await?;
                     tracing::info!(upstream = %upstream.name, owner = %person.owner(), "account was connected");
                     Ok(response::page(StatusCode::OK, &views::connected(upstream)))
                 }
+                Submitted::GoOn(started) => {
+                    tracing::info!(
+                        upstream = %upstream.name, owner = %person.owner(), host = started.host, program,
+                        "account is being connected"
+                    );
+                    let page = views::go_on(&upstream.name, &started);
+                    Ok(response::page(StatusCode::OK, &page))
+                }
+                Submitted::Failed(why) => Ok(response::page(
+                    StatusCode::BAD_GATEWAY,
+                    &views::failed(&upstream.name, why),
+                )),
                 Submitted::Refused(why) => Ok(response::page(
                     StatusCode::BAD_REQUEST,
                     &views::refused(&upstream.name, why),

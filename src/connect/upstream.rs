@@ -4,9 +4,14 @@ use std::sync::Arc;
 
 use url::Url;
 
-use super::form::{Form, Submitted};
+use super::authorize::AuthorizeForm;
+use super::browser::Browser;
+use super::form::{Form, FormParts, Submitted};
 use super::user_key::KeyForm;
 use crate::config::{CarrierConfig, UpstreamAuth, UpstreamConfig};
+use crate::grants::UserTokens;
+use crate::grants::authorization::GatewayClient;
+use crate::vault::GrantKey;
 
 /// An upstream with a page.
 #[derive(Debug)]
@@ -22,16 +27,26 @@ pub(super) struct ConnectedUpstream {
 pub(super) enum ConnectMethod {
     /// A key is pasted.
     Key(KeyForm),
+    /// The person agrees at an authorization server.
+    Authorize(AuthorizeForm),
 }
 
 impl ConnectedUpstream {
-    /// `None` for an upstream without accounts of persons.
-    pub(super) fn of(upstream: &UpstreamConfig) -> Option<Self> {
+    /// `None` for an upstream without accounts of persons. `tokens` are those of all upstreams where persons agree.
+    pub(super) fn of(
+        upstream: &UpstreamConfig,
+        (tokens, gateway): (&[Arc<UserTokens>], &Arc<GatewayClient>),
+    ) -> Option<Self> {
         let CarrierConfig::Http(http) = &upstream.carrier else {
             return None;
         };
         let method = match upstream.auth.as_ref()? {
             UpstreamAuth::UserKey(config) => ConnectMethod::Key(KeyForm::new(config, &http.url)),
+            UpstreamAuth::User(_) => {
+                let mut tokens = tokens.iter();
+                let of_it = tokens.find(|one| **one.account().upstream() == *upstream.name)?;
+                ConnectMethod::Authorize(AuthorizeForm::new(of_it, gateway))
+            }
             UpstreamAuth::Gateway(_) => return None,
         };
         Some(Self {
@@ -46,10 +61,24 @@ impl ConnectedUpstream {
         self.url.host_str().unwrap_or_default()
     }
 
-    /// What a sent form, whose token is good, leads to.
-    pub(super) fn submitted(&self, form: &Form) -> Submitted {
+    /// What the page of `key` shows of the form.
+    pub(super) async fn parts(&self, key: &GrantKey) -> FormParts {
         match &self.method {
-            ConnectMethod::Key(key) => key.submitted(form),
+            ConnectMethod::Key(form) => form.parts(),
+            ConnectMethod::Authorize(form) => form.parts(key).await,
+        }
+    }
+
+    /// What a sent form, whose token is good, leads to.
+    pub(super) async fn submitted(
+        &self,
+        form: &Form,
+        key: &GrantKey,
+        by: (&Browser<'_>, Option<&str>),
+    ) -> Submitted {
+        match &self.method {
+            ConnectMethod::Key(pasted) => pasted.submitted(form),
+            ConnectMethod::Authorize(authorize) => authorize.submitted(key, by).await,
         }
     }
 }

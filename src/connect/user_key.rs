@@ -4,7 +4,7 @@ use http::HeaderValue;
 use maud::{Markup, html};
 use url::Url;
 
-use super::form::{Form, Submitted};
+use super::form::{Form, FormParts, Submitted};
 use crate::config::UserKeyConfig;
 use crate::secret::Secret;
 use crate::vault::{GrantKind, GrantRecord, TokenPlacement};
@@ -13,7 +13,7 @@ use crate::vault::{GrantKind, GrantRecord, TokenPlacement};
 const MAX_KEY: usize = 8 * 1024;
 
 /// What the page says of a key before it is pasted.
-pub(super) const PROMISE: &str = "The key is kept encrypted, and sent to this server alone, with the calls of this \
+const PROMISE: &str = "The key is kept encrypted, and sent to this server alone, with the calls of this \
      gateway account. Go on only if you began this yourself.";
 
 /// The form that a key is pasted into.
@@ -32,8 +32,15 @@ impl KeyForm {
         }
     }
 
-    /// The fields of the form.
-    pub(super) fn fields(&self) -> Markup {
+    /// The form.
+    pub(super) fn parts(&self) -> FormParts {
+        FormParts {
+            promise: PROMISE,
+            fields: Some(self.fields()),
+        }
+    }
+
+    fn fields(&self) -> Markup {
         html! {
             label for="key" { (self.config.label) }
             input id="key" name="key" type="password" required autocomplete="off" spellcheck="false";
@@ -65,6 +72,7 @@ impl KeyForm {
             revocation_endpoint: None,
             resource: self.resource.clone(),
             client_id: None,
+            auth_method: None,
             placement: TokenPlacement::of_key(&self.config),
             scopes: Vec::new(),
             account: None,

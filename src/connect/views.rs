@@ -6,9 +6,11 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::ShownAccount;
 use super::browser::FormRefusal;
+use super::callback_fault::CallbackFault;
+use super::form::FormParts;
 use super::person::Person;
-use super::upstream::{ConnectMethod, ConnectedUpstream};
-use super::user_key;
+use super::upstream::ConnectedUpstream;
+use crate::grants::authorization::{CallbackRefusal, FinishedAuthorization, StartedAuthorization};
 use crate::vault::StoredGrant;
 
 /// The one style, which the policy of the pages admits by its digest.
@@ -28,13 +30,18 @@ a,code{overflow-wrap:anywhere}";
 const GOES_ON: &str = "5;url=../connect";
 
 fn layout(title: &str, goes_on: bool, body: &Markup) -> Markup {
+    layout_to(title, goes_on.then_some(GOES_ON), body)
+}
+
+/// A page that goes on, after so many seconds and to the URL of `refresh`.
+fn layout_to(title: &str, refresh: Option<&str>, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)
         html lang="en" {
             head {
                 meta charset="utf-8";
                 meta name="viewport" content="width=device-width, initial-scale=1";
-                @if goes_on { meta http-equiv="refresh" content=(GOES_ON); }
+                @if let Some(refresh) = refresh { meta http-equiv="refresh" content=(refresh); }
                 title { (title) " · Drawbridge" }
                 style { (PreEscaped(STYLE)) }
             }
@@ -80,11 +87,8 @@ pub(super) fn one(
     person: &Person,
     (upstream, grant): (&ConnectedUpstream, Option<&StoredGrant>),
     program: Option<&str>,
-    token: &str,
+    (form, token): (&FormParts, &str),
 ) -> Markup {
-    let (promise, fields) = match &upstream.method {
-        ConnectMethod::Key(key) => (user_key::PROMISE, key.fields()),
-    };
     let verb = if grant.is_some() {
         "Replace"
     } else {
@@ -107,11 +111,15 @@ pub(super) fn one(
         @if grant.is_some_and(|grant| grant.state.refused.is_some()) {
             p role="alert" { "The server refused this key. Calls do not work until you replace it, or the server takes it again." }
         }
-        p { (promise) }
-        form method="post" {
-            input type="hidden" name="token" value=(token);
-            (fields)
-            button name="action" value="connect" { (verb) }
+        @if let Some(fields) = &form.fields {
+            p { (form.promise) }
+            form method="post" {
+                input type="hidden" name="token" value=(token);
+                (fields)
+                button name="action" value="connect" { (verb) }
+            }
+        } @else {
+            p role="alert" { "No account can be connected now: " (form.promise) ". The log of the gateway says more." }
         }
         @if grant.is_some() {
             form method="post" {
@@ -140,7 +148,7 @@ pub(super) fn disconnected(upstream: &ConnectedUpstream) -> Markup {
     done(
         "Disconnected",
         &format!(
-            "The key for {} was removed here. If it should be good for nothing any more, revoke it there too.",
+            "What the gateway had for {} was removed here. If it should be good for nothing any more, revoke it there too.",
             upstream.name
         ),
     )
@@ -152,6 +160,95 @@ fn done(title: &str, text: &str) -> Markup {
         p { a href="../connect" { "All accounts" } }
     };
     layout(title, true, &body)
+}
+
+/// The browser goes on to an authorization server: by a link and by itself, since policies of browsers apply
+/// `form-action` to redirects.
+pub(super) fn go_on(upstream: &str, started: &StartedAuthorization) -> Markup {
+    let url = started.url.as_str();
+    let body = html! {
+        p role="status" {
+            "You are sent to " code { (started.host) } ", which asks you about " (upstream) ". It sends you back here."
+        }
+        @if let Some(note) = started.note { p { (note) } }
+        p { a href=(url) rel="noreferrer" { "Go on to " (started.host) } }
+    };
+    layout_to("One moment", Some(&format!("1;url={url}")), &body)
+}
+
+/// A person has agreed, and the grant was kept.
+pub(super) fn authorized(upstream: &str, finished: &FinishedAuthorization) -> Markup {
+    let ends = finished
+        .asks_again_after
+        .map(|lasts| match lasts.as_secs().div_ceil(60) {
+            0 | 1 => "in a minute".to_owned(),
+            minutes @ 2..120 => format!("in {minutes} minutes"),
+            minutes => format!("in {} hours", minutes / 60),
+        });
+    let body = html! {
+        p role="status" {
+            (upstream) " is connected. You can go back to your program; a call that waits goes on by itself."
+        }
+        @if let Some(ends) = ends {
+            p {
+                "Its server gave nothing to go on with when this ends (no refresh token): you will be asked again "
+                (ends) "."
+            }
+        }
+        p { a href="../connect" { "All accounts" } }
+    };
+    layout("Connected", false, &body)
+}
+
+/// A callback that is nobody's, or another one's.
+pub(super) fn callback_refused(fault: CallbackFault) -> Markup {
+    let text = match fault {
+        CallbackFault::State => {
+            "Nothing waits for this answer: it was used already, is older than ten minutes, or was not begun here.              Nothing was changed. Begin again from the page of all accounts."
+        }
+        CallbackFault::Browser => {
+            "This was begun in another browser, or this one did not bring back the cookie of these pages. Nothing was \
+             changed. Browsers keep it over https, and most on this machine's own address; Safari does not without \
+             https, and windows inside other programs often do not. If somebody sent you this link, do not follow it."
+        }
+        CallbackFault::Person => {
+            "This was begun by another person. Nothing was changed. If somebody sent you this link, do not follow it: \
+             their account would have become yours."
+        }
+    };
+    let body = html! {
+        p role="alert" { (text) }
+        p { a href="../connect" { "All accounts" } }
+    };
+    layout("Not connected", false, &body)
+}
+
+/// The answer of an authorization server leads to no grant.
+pub(super) fn not_authorized(upstream: &str, refusal: &CallbackRefusal) -> Markup {
+    let text = match refusal {
+        CallbackRefusal::OtherIssuer | CallbackRefusal::NoIssuer => {
+            "Another server may have answered than the one that was asked, so the answer was thrown away. The log of the \
+             gateway says more."
+                .to_owned()
+        }
+        CallbackRefusal::Denied("access_denied") => {
+            "You, or its server, said no. Nothing was changed.".to_owned()
+        }
+        CallbackRefusal::Denied(code) => {
+            format!("Its server refused ({code}). Nothing was changed.")
+        }
+        CallbackRefusal::NoCode => "The answer of its server holds nothing to go on with.".to_owned(),
+        CallbackRefusal::Failed(failure) => {
+            format!("It failed: {}. The log of the gateway says more.", failure.public())
+        }
+    };
+    again("Not connected", &text, upstream)
+}
+
+/// Nothing can be connected now.
+pub(super) fn failed(upstream: &str, why: &str) -> Markup {
+    let text = format!("No account can be connected now: {why}. The log of the gateway says more.");
+    again("Not connected", &text, upstream)
 }
 
 /// What the form holds cannot be kept.

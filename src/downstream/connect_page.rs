@@ -40,3 +40,21 @@ pub(super) async fn answer(
     };
     pages.answer(&asked).await.map(Body::from)
 }
+
+/// Answers the callback of an authorization server.
+pub(super) async fn callback(service: &McpService, request: Request) -> Response<Body> {
+    let Some(pages) = &service.pages else {
+        return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
+    };
+    let (parts, _) = request.into_parts();
+    let answer = pages.callback(&parts.method, parts.uri.query(), &parts.headers);
+    answer.await.map(Body::from)
+}
+
+/// Answers a server that reads the gateway's document.
+pub(super) fn client_document(service: &McpService, request: &Request) -> Response<Body> {
+    let Some(pages) = &service.pages else {
+        return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
+    };
+    pages.client_document(request.method()).map(Body::from)
+}

@@ -29,6 +29,11 @@ use crate::ownership::Ownership;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
+/// Where authorization servers send browsers back.
+const CALLBACK: &str = "/connect/callback";
+/// What they read of the gateway.
+const CLIENT_DOCUMENT: &str = "/connect/client.json";
+
 /// Every path and its target; a trailing slash is routed too (CLIENTS.md).
 pub(super) fn paths(
     settings: &Config,
@@ -44,6 +49,8 @@ pub(super) fn paths(
     let mut paths = HashMap::new();
     if let Some(pages) = pages {
         paths.insert("/connect".to_owned(), PathTarget::Connect(None));
+        paths.insert(CALLBACK.to_owned(), PathTarget::ConnectCallback);
+        paths.insert(CLIENT_DOCUMENT.to_owned(), PathTarget::ClientDocument);
         for upstream in pages.upstreams() {
             let target = PathTarget::Connect(Some(Arc::clone(upstream)));
             paths.insert(format!("/connect/{upstream}"), target);
@@ -107,7 +114,9 @@ impl McpService {
         let line = AccessLine::begin(request.method(), pattern, client, &self.stop);
         let kind = match &target {
             Some(PathTarget::Metadata(_)) => RequestKind::Metadata,
-            Some(PathTarget::Connect(_)) => RequestKind::Page,
+            Some(
+                PathTarget::Connect(_) | PathTarget::ConnectCallback | PathTarget::ClientDocument,
+            ) => RequestKind::Page,
             _ if cors::is_preflight(request.method(), request.headers()) => RequestKind::Preflight,
             _ => RequestKind::Mcp,
         };
@@ -139,6 +148,12 @@ impl McpService {
             }
             Some(PathTarget::Connect(upstream)) => {
                 return connect_page::answer(self, request, upstream).await;
+            }
+            Some(PathTarget::ConnectCallback) => {
+                return connect_page::callback(self, request).await;
+            }
+            Some(PathTarget::ClientDocument) => {
+                return connect_page::client_document(self, &request);
             }
             Some(PathTarget::Endpoint(endpoint, way)) => (endpoint, way),
         };
@@ -335,6 +350,8 @@ fn pattern(target: Option<&PathTarget>) -> &'static str {
         None => "other",
         Some(PathTarget::Metadata(_)) => "/.well-known/oauth-protected-resource",
         Some(PathTarget::Connect(None)) => "/connect",
+        Some(PathTarget::ConnectCallback) => CALLBACK,
+        Some(PathTarget::ClientDocument) => CLIENT_DOCUMENT,
         Some(PathTarget::Connect(Some(_))) => "/connect/{upstream}",
         Some(PathTarget::Endpoint(endpoint, way)) => match (way, &*endpoint.name == "mcp") {
             (ServedTransport::Streamable, true) => "/mcp",

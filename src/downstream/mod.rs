@@ -79,6 +79,10 @@ enum PathTarget {
     Metadata(Bytes),
     /// A connect page: that of one upstream, or of all.
     Connect(Option<Arc<str>>),
+    /// Where authorization servers send browsers back.
+    ConnectCallback,
+    /// What authorization servers read of the gateway.
+    ClientDocument,
 }
 
 /// Over which transport a path is served.

@@ -1,38 +1,33 @@
 //! `UpstreamAccount`: what all tokens of one upstream have in common.
 
-use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderMap;
 use tokio::time::Instant;
 use url::Url;
 
+use super::account_log::AccountLog;
 use super::client_key::{ClientKeyError, ClientProof};
-use super::discovery::{self, Discovered};
+use super::discovery::{Discovered, DiscoveryHints};
 use super::documents::{ClientsError, DocumentClients, MAX_SHOWN};
 use super::exchange::{self, ExchangeRequest};
 use super::extension_grant::RequestingClient;
 use super::failure::TokenFailure;
+use super::held_token::carrying;
 use super::identity_assertion::AssertedRequest;
-use super::token_endpoint::{self, IssuedToken, TokenRequest};
+use super::server_lookup::ServerLookup;
+use super::token_endpoint::{self, IssuedToken, TokenGrant, TokenRequest};
 use super::token_subject::{TokenSubject, Wanted};
-use crate::call::{CallerAccess, OwnerKey};
-use crate::cause::{ErrorCause, LastCause};
+use crate::call::CallerAccess;
+use crate::cause::ErrorCause;
 use crate::config::{AccountConfig, AccountKind};
-use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::secret::Secret;
-use crate::sync::shared_failure::SharedFailure;
-use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::token_request_ended;
 use crate::telemetry::redact::shown;
 
-/// For how long what was found out is believed.
-const BELIEVED: Duration = Duration::from_hours(1);
-/// What was found since is kept when the upstream refuses the token of a caller.
-const JUST_FOUND: Duration = Duration::from_mins(1);
 /// For the search and the token request together.
 const LIMIT: Duration = Duration::from_secs(20);
 
@@ -56,28 +51,14 @@ pub struct UpstreamAccount {
     pub(super) upstream: Arc<str>,
     pub(super) config: AccountConfig,
     pub(super) tasks: TaskSpawner,
-    url: Url,
     /// Configured headers, which go with every token.
     fixed: HeaderMap,
     clients: DocumentClients,
     proof: ClientProof,
-    /// What was found out of each server.
-    servers: Mutex<HashMap<String, Arc<KnownServer>>>,
-    /// The first server that the upstream named. Spec: SPEC B-10
-    pinned: Mutex<Option<String>>,
-    cause: LastCause,
-    lines: LineLimit<&'static str>,
+    lookup: ServerLookup,
+    log: AccountLog,
     /// Whether the log has said that an exchanged token has another audience.
     audience_is_told: AtomicBool,
-}
-
-/// What was found out of one authorization server.
-#[derive(Debug, Default)]
-struct KnownServer {
-    /// The last find, and when it was made.
-    found: Mutex<Option<(Arc<Discovered>, Instant)>>,
-    /// Callers whose tokens are exchanged wait for the same search.
-    search: SharedFailure<TokenFailure>,
 }
 
 /// A token, and the scopes that were asked for.
@@ -85,14 +66,6 @@ struct KnownServer {
 pub(super) struct Obtained {
     pub(super) issued: IssuedToken,
     pub(super) scopes: Vec<String>,
-}
-
-impl KnownServer {
-    fn believed(&self) -> Option<Arc<Discovered>> {
-        let found = lock(&self.found).clone();
-        let found = found.filter(|(_, at)| at.elapsed() < BELIEVED);
-        found.map(|(found, _)| found)
-    }
 }
 
 impl UpstreamAccount {
@@ -109,16 +82,13 @@ impl UpstreamAccount {
     ) -> Result<Arc<Self>, AccountSetupError> {
         Ok(Arc::new(Self {
             proof: ClientProof::new(&config.client_key)?,
+            lookup: ServerLookup::new(Arc::clone(&upstream), url, true),
+            log: AccountLog::new(Arc::clone(&upstream), config.kind),
             upstream,
             config,
             tasks,
-            url,
             fixed,
             clients,
-            servers: Mutex::default(),
-            pinned: Mutex::default(),
-            cause: LastCause::default(),
-            lines: LineLimit::default(),
             audience_is_told: AtomicBool::new(false),
         }))
     }
@@ -132,7 +102,7 @@ impl UpstreamAccount {
     /// Why the last token could not be had, or was refused; `None` once one was.
     #[must_use]
     pub fn last_cause(&self) -> Option<ErrorCause> {
-        self.cause.snapshot()
+        self.log.last_cause()
     }
 
     /// Asks for a token, and for where to ask if that is not known.
@@ -156,14 +126,17 @@ impl UpstreamAccount {
             began.elapsed(),
         );
         match &outcome {
-            Ok(obtained) => self.succeeded(obtained),
-            Err(failure) => self.failed(failure, wanted.subject.owner()),
+            Ok(obtained) => self
+                .log
+                .succeeded(&obtained.scopes, obtained.issued.scopes.as_ref()),
+            Err(failure) => self.log.failed(failure, wanted.subject.owner()),
         }
         outcome
     }
 
     async fn ask(&self, wanted: Wanted<'_>) -> Result<Obtained, TokenFailure> {
-        let found = self.discovered(wanted.subject.caller()).await?;
+        let hints = self.hints(wanted.subject.caller());
+        let found = self.lookup.find(&self.clients, &hints).await?;
         let mut scopes = found.scopes.clone();
         for scope in wanted.further {
             if !scopes.contains(scope) {
@@ -196,7 +169,7 @@ impl UpstreamAccount {
         scopes: &[String],
     ) -> Result<IssuedToken, TokenFailure> {
         let (clients, server) = (&self.clients, &found.server);
-        let trusted = self.trusted_issuer(subject.caller());
+        let trusted = self.hints(subject.caller()).trusted();
         let client = RequestingClient {
             server,
             client_id: &self.config.client_id,
@@ -210,7 +183,8 @@ impl UpstreamAccount {
                     client_id: &self.config.client_id,
                     proof: &self.proof,
                     scopes,
-                    resource: &found.resource,
+                    resource: Some(&found.resource),
+                    grant: TokenGrant::Client,
                 };
                 token_endpoint::request(clients, &request, trusted.as_ref()).await
             }
@@ -226,7 +200,7 @@ impl UpstreamAccount {
             TokenSubject::Person(provider, owner) => {
                 let request = AssertedRequest {
                     client,
-                    upstream: &self.url,
+                    upstream: self.lookup.url(),
                     found,
                     scopes,
                 };
@@ -236,73 +210,23 @@ impl UpstreamAccount {
         issued.map_err(|error| error.into_failure(&server.token_endpoint))
     }
 
-    /// The issuer whose origin the operator trusts: `issuer` of the account, else the caller's, which `[auth]` names.
-    fn trusted_issuer(&self, caller: Option<&CallerAccess>) -> Option<Url> {
-        let issuer = self.config.issuer.as_deref();
-        let issuer = issuer.or_else(|| caller.map(CallerAccess::issuer));
-        issuer.and_then(|issuer| Url::parse(issuer).ok())
-    }
-
-    async fn discovered(
-        &self,
-        caller: Option<&CallerAccess>,
-    ) -> Result<Arc<Discovered>, TokenFailure> {
-        let pinned = lock(&self.pinned).clone();
-        let configured = self.config.issuer.as_deref();
-        let issuer = configured.or_else(|| caller.map(CallerAccess::issuer));
-        let issuer = issuer.or(pinned.as_deref());
-        let server = {
-            let mut servers = lock(&self.servers);
-            let key = issuer.unwrap_or_default().to_owned();
-            Arc::clone(servers.entry(key).or_default())
-        };
-        if let Some(found) = server.believed() {
-            return Ok(found);
+    fn hints<'a>(&'a self, caller: Option<&'a CallerAccess>) -> DiscoveryHints<'a> {
+        DiscoveryHints {
+            issuer: self.config.issuer.as_deref(),
+            caller_issuer: caller.map(CallerAccess::issuer),
+            resource: self.config.resource.as_deref(),
+            scopes: &self.config.scopes,
         }
-        let attempt = server.search.attempt().await;
-        if let Some(found) = server.believed() {
-            return Ok(found);
-        }
-        if let Some(failure) = attempt.spared() {
-            return Err(failure);
-        }
-        let trusted = self.trusted_issuer(caller);
-        let (clients, config) = (&self.clients, &self.config);
-        let found = discovery::discover(clients, &self.url, config, issuer, trusted.as_ref()).await;
-        let found = match found.map_err(|error| error.into_failure(&self.url)) {
-            Ok(found) => Arc::new(found),
-            Err(failure) => {
-                attempt.share(failure.clone());
-                return Err(failure);
-            }
-        };
-        let issuer = found.server.issuer.clone();
-        tracing::info!(
-            upstream = %self.upstream, %issuer, resource = %found.resource,
-            "found where tokens for an upstream are to be had"
-        );
-        if caller.is_none() {
-            // Spec: SPEC B-10
-            lock(&self.pinned).get_or_insert(issuer);
-        }
-        *lock(&server.found) = Some((Arc::clone(&found), Instant::now()));
-        Ok(found)
     }
 
     /// Finds out again where to ask before the next token request.
     pub(super) fn forget(&self) {
-        for server in lock(&self.servers).values() {
-            *lock(&server.found) = None;
-        }
+        self.lookup.forget();
     }
 
-    /// [`forget`](Self::forget) what was not found just now: callers whose tokens the upstream refuses, one after the
-    /// other, make for one search a minute.
+    /// [`forget`](Self::forget) what was not found just now.
     pub(super) fn forget_old(&self) {
-        for server in lock(&self.servers).values() {
-            let mut found = lock(&server.found);
-            *found = found.take().filter(|(_, at)| at.elapsed() < JUST_FOUND);
-        }
+        self.lookup.forget_old();
     }
 
     /// Logs once that an exchanged JWT does not name the upstream in `aud`. The token is used: the upstream decides.
@@ -337,61 +261,12 @@ impl UpstreamAccount {
 
     /// The headers of requests with `token`.
     pub(super) fn headers(&self, token: &Secret) -> Option<HeaderMap> {
-        let text = format!("{}{}", self.config.prefix, token.expose());
-        let mut value = HeaderValue::try_from(text).ok()?;
-        value.set_sensitive(true);
-        let mut headers = self.fixed.clone();
-        headers.insert(self.config.header.clone(), value);
-        Some(headers)
-    }
-
-    fn succeeded(&self, obtained: &Obtained) {
-        if self.cause.snapshot().is_some() {
-            tracing::info!(upstream = %self.upstream, "the account of an upstream can be used again");
-        }
-        self.cause.clear();
-        let missing =
-            |granted: &&Vec<String>| obtained.scopes.iter().any(|scope| !granted.contains(scope));
-        if let Some(granted) = obtained.issued.scopes.as_ref().filter(missing)
-            && self.lines.admit("scopes").is_some()
-        {
-            tracing::warn!(
-                upstream = %self.upstream, asked = obtained.scopes.join(" "), granted = granted.join(" "),
-                "the authorization server grants fewer scopes than were asked for"
-            );
-        }
-    }
-
-    fn failed(&self, failure: &TokenFailure, owner: Option<OwnerKey>) {
-        let remedy = failure.remedy();
-        self.cause.set(failure, Some(remedy.to_owned().into()));
-        if let Some(muted) = self.lines.admit(failure.outcome) {
-            let error: &(dyn std::error::Error + 'static) = failure;
-            let principal = owner.map(tracing::field::display);
-            tracing::warn!(
-                upstream = %self.upstream, kind = self.config.kind.as_str(), principal, error, remedy, muted,
-                "the account of an upstream cannot be used"
-            );
-        }
+        let place = (&self.config.header, self.config.prefix.as_str());
+        carrying(&self.fixed, place, token)
     }
 
     /// Notes that the upstream refuses a token that the authorization server gave.
     pub(super) fn refused(&self, status: u16) {
-        let remedy = match status {
-            403 => {
-                "let the upstream allow this to the account, or write the scopes that it wants into `scopes`"
-            }
-            _ => {
-                "look what the upstream wants a token for: `resource`, `audience` and `issuer` of \
-                 [upstreams.<name>.auth] say what it is given"
-            }
-        };
-        let text =
-            format!("the upstream answers with HTTP status {status} to a token of its account");
-        self.cause.set_text(&text, Some(remedy.into()));
-        let what = if status == 403 { "403" } else { "401" };
-        if let Some(muted) = self.lines.admit(what) {
-            tracing::warn!(upstream = %self.upstream, status, remedy, muted, "an upstream refuses its account");
-        }
+        self.log.refused(status);
     }
 }

@@ -13,8 +13,10 @@ use crate::secret::Secret;
 /// For how long an assertion is good, in seconds.
 const ASSERTION_SECS: u64 = 60;
 
-/// A secret, or a key that signs.
+/// A secret, a key that signs, or nothing.
 pub(super) enum ClientProof {
+    /// A public client, which proves by PKCE alone that a code is its own.
+    Public,
     Secret(Secret),
     Key(SigningKey),
 }
@@ -55,6 +57,7 @@ impl std::fmt::Debug for ClientProof {
     /// Shows neither.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
+            Self::Public => "Public",
             Self::Secret(_) => "Secret(…)",
             Self::Key(_) => "Key(…)",
         })

@@ -9,7 +9,6 @@ use super::documents::DocumentClients;
 use super::documents::MAX_SHOWN;
 use super::resource_metadata::{self, ResourceMetadata};
 use super::server_metadata::{self, ServerMetadata};
-use crate::config::AccountConfig;
 use crate::telemetry::redact::shown;
 
 /// What token requests for an upstream need to know.
@@ -22,8 +21,29 @@ pub(super) struct Discovered {
     pub(super) scopes: Vec<String>,
 }
 
+/// What the configuration says already.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DiscoveryHints<'a> {
+    /// `issuer`: as trusted as the operator who wrote it down.
+    pub(super) issuer: Option<&'a str>,
+    /// That of the caller whose token is exchanged, which `[auth]` names.
+    pub(super) caller_issuer: Option<&'a str>,
+    /// `resource`.
+    pub(super) resource: Option<&'a str>,
+    /// `scopes`.
+    pub(super) scopes: &'a [String],
+}
+
+impl DiscoveryHints<'_> {
+    /// The issuer whose origin the operator trusts.
+    pub(super) fn trusted(&self) -> Option<Url> {
+        let issuer = self.issuer.or(self.caller_issuer)?;
+        Url::parse(issuer).ok()
+    }
+}
+
 /// Finds out where tokens for `upstream` are to be had. `issuer` is the only server that may be asked, if one is known
-/// already; `trusted` is the one whose origin the operator trusts.
+/// already.
 ///
 /// # Errors
 /// [`DiscoveryError`].
@@ -33,15 +53,14 @@ pub(super) struct Discovered {
 pub(super) async fn discover(
     clients: &DocumentClients,
     upstream: &Url,
-    config: &AccountConfig,
+    hints: &DiscoveryHints<'_>,
     issuer: Option<&str>,
-    trusted: Option<&Url>,
 ) -> Result<Discovered, DiscoveryError> {
-    let is_told = issuer.is_some() && config.resource.is_some();
+    let is_told = issuer.is_some() && hints.resource.is_some();
     let (challenge, metadata) = if is_told {
         (Challenge::default(), None)
     } else {
-        look(clients, upstream, config).await?
+        look(clients, upstream, hints).await?
     };
     let named = metadata
         .as_ref()
@@ -57,22 +76,18 @@ pub(super) async fn discover(
         (None, Some(first)) => first,
         (None, None) => return Err(DiscoveryError::NoMetadata),
     };
-    let server = server_metadata::fetch(clients, issuer, trusted).await?;
+    let server = server_metadata::fetch(clients, issuer, hints.trusted().as_ref()).await?;
     let supported = metadata.as_ref().map(|metadata| &metadata.scopes_supported);
-    let scopes = [Some(&config.scopes), Some(&challenge.scopes), supported];
-    let scopes = scopes
-        .into_iter()
-        .flatten()
-        .find(|scopes| !scopes.is_empty());
+    let supported = supported.map_or(&[][..], Vec::as_slice);
+    let scopes = [hints.scopes, &challenge.scopes, supported];
+    let scopes = scopes.into_iter().find(|scopes| !scopes.is_empty());
     let of_metadata = metadata.as_ref().map(|metadata| metadata.resource.clone());
     Ok(Discovered {
         server,
-        resource: config
-            .resource
-            .clone()
+        resource: (hints.resource.map(str::to_owned))
             .or(of_metadata)
             .unwrap_or_else(|| upstream.to_string()),
-        scopes: scopes.cloned().unwrap_or_default(),
+        scopes: scopes.unwrap_or_default().to_vec(),
     })
 }
 
@@ -80,14 +95,14 @@ pub(super) async fn discover(
 async fn look(
     clients: &DocumentClients,
     upstream: &Url,
-    config: &AccountConfig,
+    hints: &DiscoveryHints<'_>,
 ) -> Result<(Challenge, Option<ResourceMetadata>), DiscoveryError> {
     // Without an answer the well-known places say why.
     let challenge = match clients.knock().await {
         Ok((status, headers)) if matches!(status.as_u16(), 401 | 403) => Challenge::of(&headers),
         _ => Challenge::default(),
     };
-    let is_checked = config.resource.is_none();
+    let is_checked = hints.resource.is_none();
     let metadata = resource_metadata::fetch(clients, upstream, &challenge, is_checked).await?;
     Ok((challenge, metadata))
 }

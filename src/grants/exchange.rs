@@ -72,6 +72,8 @@ pub(super) fn issued(granted: GrantedToken) -> Result<IssuedToken, TokenError> {
     }
     Ok(IssuedToken {
         token: granted.token,
+        // Each exchange brings the caller's own token.
+        refresh: None,
         lasts: granted.lasts,
         scopes: granted.scopes,
     })

@@ -100,6 +100,9 @@ fn form(
     form.extend_pairs(fields);
     let mut basic = None;
     match client.proof {
+        ClientProof::Public => {
+            form.append_pair("client_id", client.client_id);
+        }
         ClientProof::Secret(secret) if takes_basic(server)? => {
             basic = Some(basic_header(client.client_id, secret));
         }
@@ -150,6 +153,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::grants::server_metadata::ConsentSupport;
 
     fn server(methods: Option<&[&str]>) -> ServerMetadata {
         let methods = methods.map(|methods| methods.iter().map(|one| (*one).to_owned()).collect());
@@ -158,6 +162,7 @@ mod tests {
             token_endpoint: "https://as.test/token?tenant=1".parse().unwrap(),
             client_auth: methods,
             assertion_algorithms: None,
+            consent: ConsentSupport::default(),
         }
     }
 

@@ -36,14 +36,37 @@ pub struct TokenFailure {
 
 /// What happened, for the log; it may name addresses.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{0}")]
-struct FailureDetail(Arc<str>);
+#[error("{}", .0.text)]
+struct FailureDetail(Arc<DetailParts>);
 
-const NO_TOKEN: &str = "the authorization server gives the gateway no token for it";
-const NO_ANSWER: &str = "the authorization server for its tokens does not answer";
-const NO_PLACE: &str = "the gateway does not know where to get a token for it";
+/// Behind one pointer: failures are part of many results.
+#[derive(Debug)]
+struct DetailParts {
+    text: Box<str>,
+    /// Number of the connection that is good, and not enough for the request.
+    insufficient: Option<i64>,
+}
+
+impl FailureDetail {
+    fn new(text: &str, insufficient: Option<i64>) -> Self {
+        Self(Arc::new(DetailParts {
+            text: text.into(),
+            insufficient,
+        }))
+    }
+}
+
+pub(super) const NO_TOKEN: &str = "the authorization server gives the gateway no token for it";
+pub(super) const NO_ANSWER: &str = "the authorization server for its tokens does not answer";
+pub(super) const NO_PLACE: &str = "the gateway does not know where to get a token for it";
 
 impl TokenFailure {
+    /// What every caller may be told.
+    #[must_use]
+    pub fn public(&self) -> &'static str {
+        self.public
+    }
+
     /// The remedy for the operator.
     #[must_use]
     pub fn remedy(&self) -> &str {
@@ -102,10 +125,46 @@ impl TokenFailure {
         )
     }
 
+    /// The authorization server, or the upstream, takes the caller's account no more.
+    #[must_use]
+    pub(super) fn account_ended(detail: &str) -> Self {
+        let mut failure = Self::new(
+            "the caller's account there has ended, or is not accepted any more",
+            "ended",
+            "its user opens /connect at this gateway, and connects the account again",
+            false,
+            detail,
+        );
+        failure.asks_user = true;
+        failure
+    }
+
+    /// The upstream wants more of the caller's account than its user has granted.
+    #[must_use]
+    pub(super) fn needs_scopes(scopes: &str, connection: i64) -> Self {
+        let mut failure = Self::new(
+            "the upstream wants the user to grant more",
+            "scopes",
+            "its user opens /connect at this gateway, and grants the scopes that the upstream asks for",
+            false,
+            "",
+        );
+        let text = format!("the upstream asks for the scopes {scopes}");
+        failure.detail = FailureDetail::new(&text, Some(connection));
+        failure.asks_user = true;
+        failure
+    }
+
     /// Whether the caller's user can help: nothing was sent with a good credential, and nothing has run.
     #[must_use]
     pub fn asks_user(&self) -> bool {
         self.asks_user
+    }
+
+    /// Number of the connection that is good, and not enough for this request: its user has to make another one.
+    #[must_use]
+    pub fn insufficient(&self) -> Option<i64> {
+        self.detail.0.insufficient
     }
 
     /// It is not known whether the caller has an account, as the database fails.
@@ -232,7 +291,7 @@ impl TokenFailure {
         Self::new(NO_TOKEN, "unreadable", remedy, false, detail)
     }
 
-    fn new(
+    pub(super) fn new(
         public: &'static str,
         outcome: &'static str,
         remedy: impl Into<Cow<'static, str>>,
@@ -247,7 +306,7 @@ impl TokenFailure {
             retry_after: None,
             is_of_upstream: false,
             asks_user: false,
-            detail: FailureDetail(detail.into()),
+            detail: FailureDetail::new(detail, None),
         }
     }
 }
@@ -321,7 +380,7 @@ impl DiscoveryError {
 }
 
 /// Names the key that opens the way, where one does.
-fn remedy_of_refusal(refusal: EgressRefusal, url: &Url) -> Cow<'static, str> {
+pub(super) fn remedy_of_refusal(refusal: EgressRefusal, url: &Url) -> Cow<'static, str> {
     let host = url.host_str().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
     match refusal {
@@ -339,59 +398,74 @@ fn remedy_of_refusal(refusal: EgressRefusal, url: &Url) -> Cow<'static, str> {
 }
 
 impl TokenError {
+    /// One word for metrics.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::Request(DocumentError::Refused(_)) => "refused",
+            Self::Request(DocumentError::Transport(error)) if error.is_timeout() => "timeout",
+            Self::Request(DocumentError::Transport(_)) => "unreachable",
+            Self::Request(_) | Self::Unreadable { .. } => "unreadable",
+            Self::Busy { .. } => "busy",
+            Self::OAuth { code, .. } => code,
+            Self::NotBearer => "not_bearer",
+            Self::OtherTokenType { .. } => "token_type",
+            Self::ClientAuth { .. } | Self::Assertion => "client_auth",
+            Self::RedirectUri { .. } => "metadata",
+        }
+    }
+
     /// As a failure of an account.
     pub(super) fn into_failure(self, endpoint: &Url) -> TokenFailure {
         let detail = format!("{}, of {endpoint}", chain(&self));
-        let failure = |public, outcome, remedy: Cow<'static, str>, may_pass| {
+        let outcome = self.word();
+        let failure = |public, remedy: Cow<'static, str>, may_pass| {
             TokenFailure::new(public, outcome, remedy, may_pass, &detail)
         };
         match &self {
             Self::Request(DocumentError::Refused(refusal)) => {
-                failure(NO_PLACE, "refused", remedy_of_refusal(*refusal, endpoint), false)
+                failure(NO_PLACE, remedy_of_refusal(*refusal, endpoint), false)
             }
-            Self::Request(DocumentError::Transport(error)) => {
-                let outcome = if error.is_timeout() { "timeout" } else { "unreachable" };
-                failure(NO_ANSWER, outcome, LOOK_BETWEEN.into(), true)
+            Self::Request(DocumentError::Transport(_)) => {
+                failure(NO_ANSWER, LOOK_BETWEEN.into(), true)
             }
             Self::Request(_) | Self::Unreadable { .. } => failure(
                 NO_TOKEN,
-                "unreadable",
                 "look what answers at the token endpoint, and into the log of the authorization server".into(),
                 true,
             ),
             Self::Busy { retry_after, .. } => {
                 let mut failure = failure(
                     NO_ANSWER,
-                    "busy",
                     "look into the log of the authorization server".into(),
                     true,
                 );
                 failure.retry_after = *retry_after;
                 failure
             }
-            Self::OAuth { code, .. } => failure(NO_TOKEN, code, remedy_of_code(code).into(), false),
+            Self::OAuth { code, .. } => failure(NO_TOKEN, remedy_of_code(code).into(), false),
             Self::NotBearer => failure(
                 NO_TOKEN,
-                "not_bearer",
                 "let the authorization server give Bearer tokens to this client".into(),
                 false,
             ),
             Self::OtherTokenType { .. } => failure(
                 NO_TOKEN,
-                "token_type",
                 "let the authorization server give this client access tokens for an exchange".into(),
                 false,
             ),
             Self::ClientAuth { .. } => failure(
                 NO_TOKEN,
-                "client_auth",
                 "register the gateway with a way to prove itself that the server has: `client_secret` or `private_key`"
                     .into(),
                 false,
             ),
+            Self::RedirectUri { .. } => failure(
+                NO_TOKEN,
+                "correct `server.public_url`: codes are sent to a path below it".into(),
+                false,
+            ),
             Self::Assertion => failure(
                 NO_TOKEN,
-                "client_auth",
                 "look at `private_key`: no assertion could be signed with it".into(),
                 false,
             ),
@@ -419,7 +493,7 @@ fn remedy_of_code(code: &str) -> &'static str {
         }
         "invalid_grant" | "invalid_token" => {
             "look into the log of the authorization server: it does not take the caller's token, which may have been \
-             revoked, or may not be meant for an exchange by this client"
+             revoked, or may not be meant for an exchange by this client; with \"user\" the user connects again"
         }
         "access_denied" => {
             "let the authorization server allow this client to exchange callers' tokens: some want its client id in \

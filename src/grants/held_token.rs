@@ -1,11 +1,12 @@
-//! `HeldToken`: a token with the time of its refresh and of its end.
+//! `HeldToken`: a token in the headers that carry it, with the time of its refresh and of its end.
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
 use crate::call::CallerToken;
+use crate::secret::Secret;
 
 /// The part of its life after which a token is refreshed, and how far chance moves that.
 const REFRESH_AT: f64 = 0.8;
@@ -27,6 +28,8 @@ pub struct HeldToken {
     pub(super) ends_with: Option<u64>,
     /// Whether it was refused before, and may be good again.
     is_on_trial: bool,
+    /// Number of the connection that it belongs to; `0` where principals connect nothing.
+    connection: i64,
 }
 
 impl HeldToken {
@@ -46,19 +49,31 @@ impl HeldToken {
             ends: None,
             ends_with: None,
             is_on_trial: false,
+            connection: 0,
         }
     }
 
-    /// A credential without an end that was refused before: whether it is taken now is to be told.
+    /// The same after a refusal: whether it is taken now is to be told.
     #[must_use]
-    pub fn on_trial(headers: HeaderMap) -> Self {
+    pub fn on_trial(self) -> Self {
         Self {
             is_on_trial: true,
-            ..Self::lasting(headers)
+            ..self
         }
     }
 
-    /// Whether it is to be told that it is taken.
+    /// The same as part of a connection of a principal.
+    pub(super) fn of(self, connection: i64) -> Self {
+        Self { connection, ..self }
+    }
+
+    /// Number of the connection that it belongs to; `0` where principals connect nothing.
+    #[must_use]
+    pub fn connection(&self) -> i64 {
+        self.connection
+    }
+
+    /// Whether `Credentials::accepted` has to hear of a success with this token.
     #[must_use]
     pub fn is_on_trial(&self) -> bool {
         self.is_on_trial
@@ -100,8 +115,23 @@ impl HeldToken {
             ends,
             ends_with: ends_with.map(|subject| subject.number),
             is_on_trial: false,
+            connection: 0,
         }
     }
+}
+
+/// `fixed`, and a header with `token` after `prefix`; `None` where no header can carry it.
+pub(super) fn carrying(
+    fixed: &HeaderMap,
+    (header, prefix): (&HeaderName, &str),
+    token: &Secret,
+) -> Option<HeaderMap> {
+    let text = format!("{prefix}{}", token.expose());
+    let mut value = HeaderValue::try_from(text).ok()?;
+    value.set_sensitive(true);
+    let mut headers = fixed.clone();
+    headers.insert(header.clone(), value);
+    Some(headers)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! Spec: SPEC §9, §10; RFC 6749, 7523, 8414, 8693, 8707, 9728.
 
 mod account;
+mod account_log;
+pub mod authorization;
 mod challenge;
 mod client_key;
 mod discovery;
@@ -16,11 +18,15 @@ mod failure;
 mod held_token;
 mod identity_assertion;
 mod resource_metadata;
+pub mod revocation;
+mod server_lookup;
 mod server_metadata;
 mod source_state;
 mod token_endpoint;
 mod token_source;
 mod token_subject;
+mod user_account;
+mod user_tokens;
 
 pub use account::{AccountSetupError, UpstreamAccount};
 pub use challenge::Challenge;
@@ -31,3 +37,5 @@ pub use held_token::HeldToken;
 pub use identity_assertion::{IdTokens, IdentityProvider};
 pub use server_metadata::places as issuer_metadata_places;
 pub use token_source::{Renewal, TokenSource};
+pub use user_account::UserAccount;
+pub use user_tokens::{UserToken, UserTokens};

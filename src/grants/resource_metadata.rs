@@ -91,7 +91,7 @@ fn places(upstream: &Url) -> Vec<Url> {
 }
 
 /// Whether `resource` is the upstream's URL, its origin, or a path above it on a segment border.
-fn covers(resource: &str, upstream: &Url) -> bool {
+pub(super) fn covers(resource: &str, upstream: &Url) -> bool {
     let Ok(resource) = Url::parse(resource) else {
         return false;
     };

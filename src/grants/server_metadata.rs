@@ -5,6 +5,7 @@ use url::Url;
 
 use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, DocumentError, MAX_SHOWN};
+use crate::config::is_loopback;
 use crate::telemetry::redact::shown;
 
 /// An authorization server, as far as token requests need it.
@@ -17,6 +18,46 @@ pub(super) struct ServerMetadata {
     pub(super) client_auth: Option<Vec<String>>,
     /// Algorithms of assertions.
     pub(super) assertion_algorithms: Option<Vec<String>>,
+    /// Endpoints and features for authorizations by users.
+    pub(super) consent: ConsentSupport,
+}
+
+/// Endpoints and features of an authorization server for authorizations by users.
+#[derive(Debug, Clone, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "members of a document, which any server combines as it likes"
+)]
+pub(super) struct ConsentSupport {
+    /// Where a browser goes; `None` also for a URL that no browser should open. Spec: SPEC B-16
+    pub(super) authorization_endpoint: Option<Url>,
+    /// Spec: RFC 7591.
+    pub(super) registration_endpoint: Option<Url>,
+    /// Spec: RFC 7009.
+    pub(super) revocation_endpoint: Option<Url>,
+    /// Whether `code_challenge_methods_supported` lists S256. Spec: SPEC B-04
+    pub(super) checks_s256: bool,
+    /// Whether a client can be the URL of its document (CIMD). Spec: SPEC B-07
+    pub(super) reads_client_documents: bool,
+    /// Whether its answers name it. Spec: RFC 9207
+    pub(super) names_issuer: bool,
+    /// Scopes that it knows.
+    pub(super) scopes: Vec<String>,
+    /// Whether it is an `OpenID` provider.
+    pub(super) is_openid: bool,
+}
+
+impl ServerMetadata {
+    /// A server as a grant remembers it: `endpoint` is sealed with the tokens, and so is how the client authenticates.
+    pub(super) fn remembered(issuer: &str, endpoint: Url, auth_method: Option<&str>) -> Self {
+        Self {
+            issuer: issuer.to_owned(),
+            token_endpoint: endpoint,
+            client_auth: auth_method.map(|method| vec![method.to_owned()]),
+            assertion_algorithms: None,
+            consent: ConsentSupport::default(),
+        }
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -25,6 +66,35 @@ struct Document {
     token_endpoint: Option<String>,
     token_endpoint_auth_methods_supported: Option<Vec<String>>,
     token_endpoint_auth_signing_alg_values_supported: Option<Vec<String>>,
+    authorization_endpoint: Option<String>,
+    registration_endpoint: Option<String>,
+    revocation_endpoint: Option<String>,
+    code_challenge_methods_supported: Option<Vec<String>>,
+    client_id_metadata_document_supported: Option<bool>,
+    authorization_response_iss_parameter_supported: Option<bool>,
+    scopes_supported: Option<Vec<String>>,
+    subject_types_supported: Option<Vec<String>>,
+}
+
+impl Document {
+    fn consent(&self) -> ConsentSupport {
+        let url = |text: Option<&str>| Url::parse(text?).ok();
+        let for_browsers =
+            |url: &Url| url.scheme() == "https" || url.scheme() == "http" && is_loopback(url);
+        let methods = self.code_challenge_methods_supported.as_deref();
+        ConsentSupport {
+            authorization_endpoint: url(self.authorization_endpoint.as_deref())
+                .filter(for_browsers),
+            registration_endpoint: url(self.registration_endpoint.as_deref()),
+            revocation_endpoint: url(self.revocation_endpoint.as_deref()),
+            checks_s256: methods.unwrap_or_default().iter().any(|one| one == "S256"),
+            reads_client_documents: self.client_id_metadata_document_supported == Some(true),
+            names_issuer: self.authorization_response_iss_parameter_supported == Some(true),
+            scopes: self.scopes_supported.clone().unwrap_or_default(),
+            // Spec: OpenID Connect Discovery 1.0 §3: a member that OpenID providers must publish.
+            is_openid: self.subject_types_supported.is_some(),
+        }
+    }
 }
 
 /// Fetches the metadata of `issuer`; `configured` is the issuer of the configuration.
@@ -102,6 +172,7 @@ async fn read(
         });
     }
     Ok(ServerMetadata {
+        consent: metadata.consent(),
         issuer: metadata.issuer,
         token_endpoint,
         client_auth: metadata.token_endpoint_auth_methods_supported,

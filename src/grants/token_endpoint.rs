@@ -1,6 +1,7 @@
 //! Token requests. The only file that names `oauth2`, whose part is the form, the credentials in it, and the grammar of
-//! answers. Spec: RFC 6749 §4.4, §5; RFC 7523 §2.2; RFC 8707 §2.
+//! answers. Spec: RFC 6749 §4.1.3, §4.4, §5, §6; RFC 7523 §2.2; RFC 7636 §4.5; RFC 8707 §2.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use oauth2::basic::{
     BasicClient, BasicErrorResponse, BasicErrorResponseType, BasicTokenResponse, BasicTokenType,
 };
 use oauth2::{
-    AsyncHttpClient, AuthType, ClientId, ClientSecret, RequestTokenError, Scope,
+    AsyncHttpClient, AuthType, AuthorizationCode, ClientId, ClientSecret, EndpointNotSet,
+    EndpointSet, PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError, Scope,
     TokenResponse as _, TokenUrl,
 };
 use url::Url;
@@ -22,6 +24,7 @@ use super::server_metadata::ServerMetadata;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 
+/// `client_assertion_type`. Spec: RFC 7523 §2.2
 pub(super) const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 /// A longer wait is not obeyed.
 const LONGEST_RETRY: Duration = Duration::from_mins(5);
@@ -33,13 +36,32 @@ pub(super) struct TokenRequest<'a> {
     pub(super) client_id: &'a str,
     pub(super) proof: &'a ClientProof,
     pub(super) scopes: &'a [String],
-    pub(super) resource: &'a str,
+    /// `None` for tokens that are for the server itself.
+    pub(super) resource: Option<&'a str>,
+    pub(super) grant: TokenGrant<'a>,
+}
+
+/// In whose name a token is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum TokenGrant<'a> {
+    /// The client's own.
+    Client,
+    /// That of the person who agreed to an authorization. `scopes` are those of the authorization, and left out.
+    Code {
+        code: &'a Secret,
+        verifier: &'a Secret,
+        redirect_uri: &'a str,
+    },
+    /// That of the person whose grant it is. `scopes` are left out: the server gives those of the grant.
+    Refresh(&'a Secret),
 }
 
 /// A token, fresh from the server.
 #[derive(Debug)]
 pub(super) struct IssuedToken {
     pub(super) token: Secret,
+    /// What gets the next one; `None` where the server gives none, or the one before stays.
+    pub(super) refresh: Option<Secret>,
     /// `None` where the server does not say.
     pub(super) lasts: Option<Duration>,
     /// What was granted, where that is not what was asked for.
@@ -71,6 +93,8 @@ pub(super) enum TokenError {
     ClientAuth { taken: String },
     #[error("no assertion could be signed that the authorization server takes")]
     Assertion,
+    #[error("the address {url:?} of this gateway cannot be sent")]
+    RedirectUri { url: String },
 }
 
 /// How a request failed below the grammar.
@@ -99,9 +123,75 @@ pub(super) async fn request(
     asked: &TokenRequest<'_>,
     issuer: Option<&Url>,
 ) -> Result<IssuedToken, TokenError> {
+    let (client, assertion) = authenticated(asked)?;
+    let sender = FormSender {
+        clients,
+        issuer,
+        status: AtomicU16::new(0),
+    };
+    // Spec: SPEC B-05
+    let mut further: Vec<_> = asked
+        .resource
+        .map(|one| ("resource", one))
+        .into_iter()
+        .collect();
+    if let Some(assertion) = &assertion {
+        further.push(("client_assertion_type", ASSERTION_TYPE));
+        further.push(("client_assertion", assertion.expose()));
+    }
+    macro_rules! send {
+        ($form:expr) => {{
+            let mut form = $form;
+            for (name, value) in further {
+                form = form.add_extra_param(name, value);
+            }
+            form.request_async(&sender).await
+        }};
+    }
+    let answer = match asked.grant {
+        TokenGrant::Client => {
+            let scopes = asked.scopes.iter().cloned().map(Scope::new);
+            send!(client.exchange_client_credentials().add_scopes(scopes))
+        }
+        TokenGrant::Code {
+            code,
+            verifier,
+            redirect_uri,
+        } => {
+            let redirect_uri =
+                RedirectUrl::new(redirect_uri.to_owned()).map_err(|_| TokenError::RedirectUri {
+                    url: redirect_uri.to_owned(),
+                })?;
+            let code = AuthorizationCode::new(code.expose().to_owned());
+            let verifier = PkceCodeVerifier::new(verifier.expose().to_owned());
+            send!(
+                client
+                    .exchange_code(code)
+                    .set_pkce_verifier(verifier)
+                    .set_redirect_uri(Cow::Owned(redirect_uri))
+            )
+        }
+        TokenGrant::Refresh(token) => {
+            let token = RefreshToken::new(token.expose().to_owned());
+            send!(client.exchange_refresh_token(&token))
+        }
+    };
+    let status = sender.status.into_inner();
+    let answer = answer.map_err(|error| error_of(error, status))?;
+    issued(&answer)
+}
+
+/// A client that has a token endpoint and no other one.
+type TokenClient =
+    BasicClient<EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
+
+/// The client with its secret, or an assertion that goes into the form instead.
+fn authenticated(asked: &TokenRequest<'_>) -> Result<(TokenClient, Option<Secret>), TokenError> {
     let client = BasicClient::new(ClientId::new(asked.client_id.to_owned()))
         .set_token_uri(TokenUrl::from_url(asked.server.token_endpoint.clone()));
-    let (client, assertion) = match asked.proof {
+    match asked.proof {
+        // The client id stands in the form.
+        ClientProof::Public => Ok((client.set_auth_type(AuthType::RequestBody), None)),
         ClientProof::Secret(secret) => {
             let secret = ClientSecret::new(secret.expose().to_owned());
             let goes = if takes_basic(asked.server)? {
@@ -110,7 +200,7 @@ pub(super) async fn request(
                 AuthType::RequestBody
             };
             let client = client.set_client_secret(secret).set_auth_type(goes);
-            (client, None)
+            Ok((client, None))
         }
         ClientProof::Key(key) => {
             takes(asked.server, "private_key_jwt")
@@ -121,28 +211,9 @@ pub(super) async fn request(
             let assertion = key
                 .assertion(client_id, issuer, taken)
                 .ok_or(TokenError::Assertion)?;
-            (client.set_auth_type(AuthType::RequestBody), Some(assertion))
+            Ok((client.set_auth_type(AuthType::RequestBody), Some(assertion)))
         }
-    };
-    let mut form = client
-        .exchange_client_credentials()
-        .add_scopes(asked.scopes.iter().cloned().map(Scope::new))
-        // Spec: SPEC B-05
-        .add_extra_param("resource", asked.resource);
-    if let Some(assertion) = &assertion {
-        form = form
-            .add_extra_param("client_assertion_type", ASSERTION_TYPE)
-            .add_extra_param("client_assertion", assertion.expose());
     }
-    let sender = FormSender {
-        clients,
-        issuer,
-        status: AtomicU16::new(0),
-    };
-    let answer = form.request_async(&sender).await;
-    let status = sender.status.into_inner();
-    let answer = answer.map_err(|error| error_of(error, status))?;
-    issued(&answer)
 }
 
 /// Sends what `oauth2` makes, with our bounds.
@@ -268,8 +339,10 @@ fn issued(answer: &BasicTokenResponse) -> Result<IssuedToken, TokenError> {
         return Err(TokenError::NotBearer);
     }
     let scopes = answer.scopes();
+    let refresh = answer.refresh_token();
     Ok(IssuedToken {
         token: Secret::new(answer.access_token().secret().clone()),
+        refresh: refresh.map(|token| Secret::new(token.secret().clone())),
         lasts: answer.expires_in(),
         scopes: scopes.map(|scopes| scopes.iter().map(|scope| scope.to_string()).collect()),
     })

@@ -15,16 +15,16 @@ use crate::session::Session;
 /// Capabilities presumed for an upstream that the caller has no account at.
 const EVERYTHING: &str = r#"{"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"completions":{},"logging":{}}"#;
 
-/// Whether a request failed for want of an account: then it has not run, and the caller's user can help.
-pub(crate) fn is_for_want_of_account(fault: &Fault) -> bool {
+/// Why a request failed for want of an account: then it has not run, and the caller's user can help.
+pub(crate) fn want_of_account(fault: &Fault) -> Option<&TokenFailure> {
     let mut next = fault.source();
     while let Some(cause) = next {
         if let Some(failure) = cause.downcast_ref::<TokenFailure>() {
-            return failure.asks_user();
+            return Some(failure).filter(|failure| failure.asks_user());
         }
         next = cause.source();
     }
-    false
+    None
 }
 
 impl SessionLinks {
@@ -88,7 +88,7 @@ impl SessionLinks {
         upstream: &str,
         fault: Fault,
     ) -> Result<Arc<ServerDeclaration>, Fault> {
-        let presumed = if is_for_want_of_account(&fault) {
+        let presumed = if want_of_account(&fault).is_some() {
             self.without_account(session, upstream).await
         } else {
             None

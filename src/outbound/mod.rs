@@ -18,7 +18,7 @@ mod target;
 mod unknown_methods;
 mod view;
 
-pub(crate) use accounts::is_for_want_of_account;
+pub(crate) use accounts::want_of_account;
 pub(crate) use audited_policy::{AuditedPolicy, outcome};
 pub(crate) use client_error::{given_cursor, invalid, refused, required_text, unknown_method};
 pub(crate) use edit_depth::EditDepth;

@@ -28,6 +28,7 @@ use crate::protocol::{Era, json};
 use crate::seal::Sealer;
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
+use crate::upstream::AccountState;
 use crate::vault::{GrantKey, Vault};
 
 /// What asking for accounts needs.
@@ -86,6 +87,8 @@ pub(super) struct Consent<'a> {
     pub(super) call: &'a Call,
     pub(super) session: &'a Arc<Session>,
     pub(super) target: &'a UpstreamTarget,
+    /// Number of the connection that the upstream wants more of.
+    pub(super) insufficient: Option<i64>,
 }
 
 impl Consent<'_> {
@@ -160,7 +163,8 @@ impl Consent<'_> {
         let upstreams = &self.parts.links.upstreams;
         let state = upstreams.account_state(&self.target.upstream, self.session.owner());
         let state = state.await.map_err(|failure| self.unknown(failure))?;
-        Ok(state.is_some_and(|state| !state.is_connected()))
+        let insufficient = self.insufficient.map(AccountState::Connected);
+        Ok(state.is_some_and(|state| !state.is_connected() || Some(state) == insufficient))
     }
 
     fn unknown(&self, failure: TokenFailure) -> Fault {

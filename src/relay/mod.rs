@@ -35,7 +35,7 @@ use crate::fault::Fault;
 pub use crate::outbound::RelayFailure;
 use crate::outbound::{
     AuditedPolicy, EditDepth, IntakeFactory, ReplySources, RequestHandler, SessionLinks,
-    UpstreamTarget, is_for_want_of_account,
+    UpstreamTarget, want_of_account,
 };
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
@@ -222,6 +222,7 @@ impl Relay {
                     call,
                     session,
                     target: &target,
+                    insufficient: None,
                 };
                 Box::pin(consent.connect()).await
             }
@@ -320,17 +321,21 @@ impl Relay {
 /// Answers a request to an upstream where callers have accounts of their own. A request whose account the upstream
 /// refuses has not run: it is made once more when its user has connected again.
 async fn with_account(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
-    let consent = Consent {
+    let mut consent = Consent {
         parts: forward.parts,
         call: forward.call,
         session: forward.session,
         target: forward.target,
+        insufficient: None,
     };
     if let Some(reply) = consent.ask().await? {
         return Ok(reply);
     }
     match methods::handle(forward).await {
-        Err(RelayFailure::Fault(fault)) if is_for_want_of_account(&fault) => {}
+        Err(RelayFailure::Fault(fault)) => match want_of_account(&fault) {
+            Some(failure) => consent.insufficient = failure.insufficient(),
+            None => return Err(fault.into()),
+        },
         answered => return answered,
     }
     match consent.ask().await? {

@@ -99,6 +99,12 @@ impl<K, V> SingleFlight<K, V> {
 }
 
 impl<K: Eq + Hash, V> Leader<K, V> {
+    /// Joins the leader's own flight, which another task is to complete.
+    #[must_use]
+    pub fn follow(&self) -> Follower<V> {
+        Follower(self.told.subscribe())
+    }
+
     /// Publishes the result to all joiners.
     pub fn complete(self, value: V) {
         self.told.send_replace(Some(value));

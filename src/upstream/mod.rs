@@ -19,6 +19,7 @@ mod room;
 mod salvage;
 mod user_accounts;
 mod user_keys;
+mod user_tokens;
 
 pub use first_start::FirstStart;
 pub use registry::{ClientContext, SetupError, Upstreams};

@@ -31,7 +31,7 @@ use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::{CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
 use crate::cause::ErrorCause;
 use crate::config::{self, AccountKind, Isolation, TransportKind};
-use crate::grants::{AccountSetupError, TokenFailure, UpstreamAccount};
+use crate::grants::{AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
@@ -118,6 +118,8 @@ struct RegistryEntry {
     account: Option<Arc<UpstreamAccount>>,
     /// The accounts of callers, where each has one.
     users: Option<Arc<dyn UserAccounts>>,
+    /// Their tokens, where they agree at an authorization server.
+    tokens: Option<Arc<UserTokens>>,
 }
 
 impl Upstreams {
@@ -152,12 +154,12 @@ impl Upstreams {
         let mut entries = HashMap::new();
         let mut accounts = AccountFactory::new(&config.egress, tasks.clone());
         for (number, upstream) in config.upstreams.iter().enumerate() {
-            let (mut account, mut users) = (None, None);
+            let (mut account, mut users, mut tokens) = (None, None, None);
             let carrier = match (&upstream.carrier, &stdio) {
                 (config::CarrierConfig::Http(http), _) => {
-                    let client;
-                    (client, account, users) = accounts.client(upstream, http, vault)?;
-                    let client = Box::new(client);
+                    let made = accounts.client(upstream, http, vault)?;
+                    (account, users, tokens) = (made.account, made.users, made.tokens);
+                    let client = Box::new(made.client);
                     match http.transport {
                         TransportKind::Streamable => Carrier::Http(client, bounds, None),
                         TransportKind::Auto => {
@@ -191,6 +193,7 @@ impl Upstreams {
                     replies: ReplyShare::new(&replies, BudgetHolder::Upstream(number)),
                     account,
                     users,
+                    tokens,
                 },
             );
         }
@@ -222,6 +225,13 @@ impl Upstreams {
                 .entries
                 .get(upstream)
                 .is_some_and(|entry| entry.users.is_some())
+    }
+
+    /// The tokens of callers at each upstream where they agree at an authorization server.
+    pub fn user_tokens(&self) -> impl Iterator<Item = &Arc<UserTokens>> {
+        self.entries
+            .values()
+            .filter_map(|entry| entry.tokens.as_ref())
     }
 
     /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own.

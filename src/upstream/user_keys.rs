@@ -17,7 +17,7 @@ use super::credentials::{Credential, Credentials, Requester, fixed_headers};
 use super::user_accounts::{AccountState, UserAccounts};
 use crate::call::OwnerKey;
 use crate::cause::chain;
-use crate::config::{HttpCarrier, UpstreamAuth, UpstreamConfig, UserKeyConfig};
+use crate::config::{HttpCarrier, UpstreamConfig, UserKeyConfig};
 use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure};
 use crate::vault::{GrantKey, GrantKind, GrantRecord, StoredGrant, TokenPlacement, Vault};
 
@@ -65,23 +65,20 @@ impl From<NoKey> for TokenFailure {
     }
 }
 
-/// The keys of `upstream`, which is reached by `carrier`; `None` where callers have none.
+/// The keys of `upstream`, which is reached by `carrier`.
 ///
 /// # Errors
 /// A configured header cannot be sent.
 pub(super) fn make(
     upstream: &UpstreamConfig,
     carrier: &HttpCarrier,
-    vault: Option<&Vault>,
-) -> Result<Option<Arc<UserKeys>>, SetupError> {
-    let Some(UpstreamAuth::UserKey(config)) = &upstream.auth else {
-        return Ok(None);
-    };
+    (config, vault): (&UserKeyConfig, Option<&Vault>),
+) -> Result<Arc<UserKeys>, SetupError> {
     let fixed = fixed_headers(&carrier.headers).map_err(|source| SetupError::Client {
         upstream: upstream.name.clone(),
         source,
     })?;
-    Ok(Some(Arc::new(UserKeys {
+    Ok(Arc::new(UserKeys {
         upstream: upstream.name.as_str().into(),
         resource: carrier.url.to_string(),
         placement: TokenPlacement::of_key(config),
@@ -89,7 +86,7 @@ pub(super) fn make(
         fixed,
         vault: vault.cloned(),
         held: Cache::new(MAX_HELD),
-    })))
+    }))
 }
 
 impl UserKeys {
@@ -134,7 +131,7 @@ impl UserKeys {
         let headers = self.headers(&grant.record).ok_or(NoKey::Missing)?;
         let token = match grant.state.refused {
             None => HeldToken::lasting(headers),
-            Some(_) => HeldToken::on_trial(headers),
+            Some(_) => HeldToken::lasting(headers).on_trial(),
         };
         let held = HeldKey {
             version: grant.version,
@@ -244,6 +241,11 @@ impl Credentials for UserKeys {
             Ok(token) => Credential::Held(token),
             Err(none) => Credential::Awaited(ready(Err(none.into())).boxed()),
         }
+    }
+
+    /// No caller is there: a refusal tells as much as any other answer.
+    fn for_check(&self, _requester: &Requester) -> Credential<'_> {
+        Credential::Ready(&self.fixed)
     }
 
     fn refused(

@@ -32,7 +32,7 @@ impl Vault {
         let version = self.begin_change(&mut tx, key).await?;
         let old = self.read(&mut tx, key).await?;
         if let Some(old) = &old {
-            self.queue_revocation(&mut tx, &old.record, Some(record))
+            self.queue_revocation(&mut tx, key, (&old.record, Some(record)))
                 .await?;
         }
         // Only a name says that an account is the one before; after the end of a grant nothing does.
@@ -212,7 +212,7 @@ impl Vault {
         key: &GrantKey,
     ) -> Result<bool, DatabaseError> {
         if let Some(old) = self.read(tx, key).await? {
-            self.queue_revocation(tx, &old.record, None).await?;
+            self.queue_revocation(tx, key, (&old.record, None)).await?;
         }
         let lists = self.remove_lists(tx, key).await?;
         let text = "DELETE FROM grants WHERE owner = $1 AND upstream = $2";
@@ -278,8 +278,8 @@ impl Vault {
     pub(super) async fn queue_revocation(
         &self,
         tx: &mut SqlTransaction,
-        old: &GrantRecord,
-        new: Option<&GrantRecord>,
+        key: &GrantKey,
+        (old, new): (&GrantRecord, Option<&GrantRecord>),
     ) -> Result<(), DatabaseError> {
         let Some(endpoint) = &old.revocation_endpoint else {
             return Ok(());
@@ -302,9 +302,11 @@ impl Vault {
                 continue;
             }
             let record = RevocationRecord {
+                upstream: key.upstream.to_string(),
                 issuer: old.issuer.clone(),
                 endpoint: endpoint.clone(),
                 client_id: old.client_id.clone(),
+                auth_method: old.auth_method.clone(),
                 token: Some(token.clone()),
                 hint: hint.to_owned(),
             };

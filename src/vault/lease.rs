@@ -126,7 +126,8 @@ impl Vault {
             .await?;
         if written == 0 {
             let current = current.as_ref().map(|grant| &grant.record);
-            self.queue_revocation(&mut tx, record, current).await?;
+            self.queue_revocation(&mut tx, key, (record, current))
+                .await?;
         }
         tx.commit().await?;
         self.changed(key, version);

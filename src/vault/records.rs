@@ -91,6 +91,9 @@ pub struct GrantRecord {
     /// The registration that it was made with.
     #[serde(default)]
     pub client_id: Option<String>,
+    /// How that registration authenticates at the token endpoint.
+    #[serde(default)]
+    pub auth_method: Option<String>,
     /// Where the token goes.
     pub placement: TokenPlacement,
     /// Scopes as granted.
@@ -189,6 +192,9 @@ pub struct RegistrationRecord {
     pub client_secret: Option<Secret>,
     /// How it authenticates at the token endpoint.
     pub auth_method: String,
+    /// Where its answers go. A registration is of no use for another place.
+    #[serde(default)]
+    pub redirect_uri: Option<String>,
     /// When the secret ends, milliseconds since the Unix epoch.
     #[serde(default)]
     pub secret_ends: Option<u64>,
@@ -210,6 +216,12 @@ pub struct PendingRecord {
     pub resource: String,
     /// The registration that asks.
     pub client_id: String,
+    /// How that registration authenticates at the token endpoint.
+    #[serde(default)]
+    pub auth_method: Option<String>,
+    /// Whether the answer has to name its issuer (RFC 9207).
+    #[serde(default)]
+    pub names_issuer: bool,
     /// Where the answer must arrive.
     pub redirect_uri: String,
     /// Scopes asked for.
@@ -231,6 +243,9 @@ pub struct PendingRecord {
 /// A token that its server has still to forget (RFC 7009).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RevocationRecord {
+    /// The upstream that the token was for.
+    #[serde(default)]
+    pub upstream: String,
     /// The authorization server.
     pub issuer: String,
     /// Where to say it.
@@ -238,6 +253,9 @@ pub struct RevocationRecord {
     /// The registration that the token was given to.
     #[serde(default)]
     pub client_id: Option<String>,
+    /// How that registration authenticates.
+    #[serde(default)]
+    pub auth_method: Option<String>,
     /// The token.
     #[serde(default, with = "secret_text")]
     pub token: Option<Secret>,

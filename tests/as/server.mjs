@@ -3,6 +3,7 @@
 //
 // PKCE, client credentials, dynamic registration, resource indicators, access tokens as JWTs (RFC 9068) or opaque ones,
 // introspection (the gateway is the client `gateway` with the secret `a gateway's secret`), revocation.
+// ACCESS_TTL: seconds that access tokens last.
 // Any resource is known; each token carries the resource it was asked for as its only audience.
 // The client `with-secret` may exchange tokens too, and bring identity assertions of TRUSTED_ISSUER (extension_grants.mjs).
 import { createPrivateKey, generateKeyPairSync } from 'node:crypto';
@@ -49,7 +50,7 @@ const resourceServer = (resource) => ({
   audience: resource,
   scope: SCOPES.join(' '),
   accessTokenFormat: FORMAT,
-  accessTokenTTL: 600,
+  accessTokenTTL: Number(process.env.ACCESS_TTL ?? 600),
   ...(FORMAT === 'jwt' && { jwt: { sign: { alg: 'ES256' } } }),
 });
 

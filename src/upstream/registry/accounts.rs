@@ -2,28 +2,39 @@
 
 use std::sync::Arc;
 
+use http::HeaderMap;
+
 use super::SetupError;
-use crate::config::{AccountKind, EgressConfig, HttpCarrier, UpstreamAuth, UpstreamConfig};
+use crate::config::{
+    AccountConfig, AccountKind, EgressConfig, HttpCarrier, UpstreamAuth, UpstreamConfig,
+    UserAccountConfig,
+};
 use crate::egress::EgressRules;
 use crate::grants::{
-    AccountSetupError, DocumentClients, SharedClients, TokenSource, UpstreamAccount,
+    AccountSetupError, DocumentClients, SharedClients, TokenSource, UpstreamAccount, UserAccount,
+    UserTokens,
 };
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::credentials::{CommonTokens, Credentials, ExchangedTokens, fixed_headers};
 use crate::upstream::user_accounts::UserAccounts;
 use crate::upstream::user_keys::{self, UserKeys};
+use crate::upstream::user_tokens::PrincipalTokens;
 use crate::vault::Vault;
 
 /// An account, and the credentials of its requests.
 type MadeAccount = (Arc<UpstreamAccount>, Arc<dyn Credentials>);
 
 /// A client, and whose credentials its requests carry.
-pub(super) type ClientAndAccounts = (
-    HttpClient,
-    Option<Arc<UpstreamAccount>>,
-    Option<Arc<dyn UserAccounts>>,
-);
+pub(super) struct MadeClient {
+    pub(super) client: HttpClient,
+    /// The gateway's own account.
+    pub(super) account: Option<Arc<UpstreamAccount>>,
+    /// The accounts of callers.
+    pub(super) users: Option<Arc<dyn UserAccounts>>,
+    /// Their tokens, where they agree at an authorization server.
+    pub(super) tokens: Option<Arc<UserTokens>>,
+}
 
 /// Makes accounts, which share clients.
 pub(super) struct AccountFactory {
@@ -51,24 +62,50 @@ impl AccountFactory {
         upstream: &UpstreamConfig,
         carrier: &HttpCarrier,
         vault: Option<&Vault>,
-    ) -> Result<ClientAndAccounts, SetupError> {
+    ) -> Result<MadeClient, SetupError> {
         let client = HttpClient::new(carrier).map_err(|source| SetupError::Client {
             upstream: upstream.name.clone(),
             source,
         })?;
-        if let Some((account, credentials)) = self.make(upstream, carrier)? {
-            let client = client.with_account(carrier, credentials);
-            return Ok((client, Some(account), None));
-        }
-        if let Some(keys) = user_keys::make(upstream, carrier, vault)? {
-            let credentials: Arc<dyn Credentials> = Arc::<UserKeys>::clone(&keys);
-            return Ok((client.with_account(carrier, credentials), None, Some(keys)));
-        }
-        Ok((client, None, None))
+        let mut made = MadeClient {
+            client,
+            account: None,
+            users: None,
+            tokens: None,
+        };
+        let credentials: Arc<dyn Credentials> = match &upstream.auth {
+            None => return Ok(made),
+            Some(UpstreamAuth::Gateway(config)) => {
+                let (account, credentials) = self.make(upstream, carrier, config)?;
+                made.account = Some(account);
+                credentials
+            }
+            Some(UpstreamAuth::User(config)) => {
+                let tokens = match vault {
+                    Some(vault) => Some(self.user_tokens(upstream, carrier, (config, vault))?),
+                    None => None,
+                };
+                let name = upstream.name.as_str().into();
+                let users = Arc::new(PrincipalTokens::new(
+                    name,
+                    tokens.clone(),
+                    headers(upstream, carrier)?,
+                ));
+                made.tokens = tokens;
+                made.users = Some(Arc::<PrincipalTokens>::clone(&users));
+                users
+            }
+            Some(UpstreamAuth::UserKey(config)) => {
+                let keys = user_keys::make(upstream, carrier, (config, vault))?;
+                made.users = Some(Arc::<UserKeys>::clone(&keys));
+                keys
+            }
+        };
+        made.client = made.client.with_account(carrier, credentials);
+        Ok(made)
     }
 
-    /// The account of `upstream`, which is reached by `carrier`, and the credentials of its requests; `None` where the
-    /// configuration has none.
+    /// The account of `upstream`, which is reached by `carrier`, and the credentials of its requests.
     ///
     /// # Errors
     /// A key, a header or `ca_file` cannot be used.
@@ -76,18 +113,10 @@ impl AccountFactory {
         &mut self,
         upstream: &UpstreamConfig,
         carrier: &HttpCarrier,
-    ) -> Result<Option<MadeAccount>, SetupError> {
-        let Some(UpstreamAuth::Gateway(config)) = &upstream.auth else {
-            return Ok(None);
-        };
-        let failed = |source: AccountSetupError| SetupError::Account {
-            upstream: upstream.name.clone(),
-            source,
-        };
-        let fixed = fixed_headers(&carrier.headers).map_err(|source| SetupError::Client {
-            upstream: upstream.name.clone(),
-            source,
-        })?;
+        config: &AccountConfig,
+    ) -> Result<MadeAccount, SetupError> {
+        let failed = |source| failed(upstream, source);
+        let fixed = headers(upstream, carrier)?;
         let clients = self.clients(carrier).map_err(failed)?;
         let account = UpstreamAccount::new(
             upstream.name.as_str().into(),
@@ -98,16 +127,39 @@ impl AccountFactory {
         );
         let account = account.map_err(failed)?;
         let credentials: Arc<dyn Credentials> = match account.kind() {
+            AccountKind::TokenExchange => Arc::new(ExchangedTokens::new(Arc::clone(&account))),
             AccountKind::ClientCredentials => {
                 let source = TokenSource::new(Arc::clone(&account));
                 Arc::new(CommonTokens::new(source))
             }
-            AccountKind::IdJag | AccountKind::UserKey => {
+            AccountKind::IdJag | AccountKind::User | AccountKind::UserKey => {
                 return Err(failed(AccountSetupError::NoLogin));
             }
-            AccountKind::TokenExchange => Arc::new(ExchangedTokens::new(Arc::clone(&account))),
         };
-        Ok(Some((account, credentials)))
+        Ok((account, credentials))
+    }
+
+    /// The tokens of callers at `upstream`, which is reached by `carrier`.
+    ///
+    /// # Errors
+    /// As for [`make`](Self::make).
+    fn user_tokens(
+        &mut self,
+        upstream: &UpstreamConfig,
+        carrier: &HttpCarrier,
+        (config, vault): (&UserAccountConfig, &Vault),
+    ) -> Result<Arc<UserTokens>, SetupError> {
+        let failed = |source| failed(upstream, source);
+        let fixed = headers(upstream, carrier)?;
+        let clients = self.clients(carrier).map_err(failed)?;
+        let account = UserAccount::new(
+            upstream.name.as_str().into(),
+            carrier.url.clone(),
+            config.clone(),
+            (clients, fixed),
+            (vault.clone(), self.tasks.clone()),
+        );
+        Ok(UserTokens::new(account.map_err(failed)?))
     }
 
     fn clients(&mut self, carrier: &HttpCarrier) -> Result<DocumentClients, AccountSetupError> {
@@ -120,4 +172,19 @@ impl AccountFactory {
         };
         Ok(DocumentClients::new(shared, carrier)?)
     }
+}
+
+fn failed(upstream: &UpstreamConfig, source: AccountSetupError) -> SetupError {
+    SetupError::Account {
+        upstream: upstream.name.clone(),
+        source,
+    }
+}
+
+/// The configured headers.
+fn headers(upstream: &UpstreamConfig, carrier: &HttpCarrier) -> Result<HeaderMap, SetupError> {
+    fixed_headers(&carrier.headers).map_err(|source| SetupError::Client {
+        upstream: upstream.name.clone(),
+        source,
+    })
 }

@@ -35,14 +35,7 @@ impl RegistryEntry {
             since: time_text(now.saturating_sub(lasted)),
             since_s: lasted.as_secs(),
             cause: self.last_cause(state, now),
-            account: self.settings.auth.as_ref().map(|auth| AccountStatus {
-                kind: auth.kind().as_str().to_owned(),
-                // Those of callers are on their own pages.
-                cause: self
-                    .account
-                    .as_ref()
-                    .and_then(|account| account.last_cause().map(Into::into)),
-            }),
+            account: self.account_status(),
             era: era.map(|era| era_word(era).to_owned()),
             revision: revision.map(|revision| revision.as_str().to_owned()),
             sessions: count(self.load.sessions()),
@@ -53,6 +46,21 @@ impl RegistryEntry {
             p50_ms: recent.p50.map(millis),
             p99_ms: recent.p99.map(millis),
         }
+    }
+
+    /// The gateway's own account, or those of callers, whose last cause may be of any of them.
+    fn account_status(&self) -> Option<AccountStatus> {
+        let kind = self.settings.auth.as_ref()?.kind();
+        let cause = match (&self.account, &self.tokens) {
+            (Some(account), _) => account.last_cause(),
+            (None, Some(tokens)) => tokens.account().last_cause(),
+            // Pasted keys: their causes are on their own pages.
+            (None, None) => None,
+        };
+        Some(AccountStatus {
+            kind: kind.as_str().to_owned(),
+            cause: cause.map(Into::into),
+        })
     }
 
     /// Why the upstream is not reached; while it is, why a call failed lately.

@@ -25,7 +25,10 @@ fn keys_at(url: &str, vault: &Vault) -> Arc<UserKeys> {
     let crate::config::CarrierConfig::Http(carrier) = &upstream.carrier else {
         panic!("reached by HTTP");
     };
-    make(upstream, carrier, Some(vault)).unwrap().unwrap()
+    let Some(crate::config::UpstreamAuth::UserKey(config)) = &upstream.auth else {
+        panic!("has keys of callers");
+    };
+    make(upstream, carrier, (config, Some(vault))).unwrap()
 }
 
 fn owner(subject: &str) -> OwnerKey {
@@ -40,6 +43,7 @@ async fn paste(keys: &UserKeys, vault: &Vault, subject: &str, key: &str) {
         revocation_endpoint: None,
         resource: keys.resource.clone(),
         client_id: None,
+        auth_method: None,
         placement: keys.placement.clone(),
         scopes: Vec::new(),
         account: None,

@@ -11,5 +11,6 @@ mod personal;
 mod real_server;
 mod refusals;
 mod token_exchange;
+mod user;
 mod user_key;
 mod world;

@@ -104,6 +104,7 @@ fn record(mark: &str) -> GrantRecord {
         revocation_endpoint: Some("https://as.test/revoke".to_owned()),
         resource: "https://tracker.test/mcp".to_owned(),
         client_id: Some("client-1".to_owned()),
+        auth_method: Some("none".to_owned()),
         placement: TokenPlacement::Header {
             name: "Authorization".to_owned(),
             prefix: "Bearer ".to_owned(),

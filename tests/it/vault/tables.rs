@@ -16,6 +16,8 @@ fn pending(upstream: &str) -> PendingRecord {
         revocation_endpoint: None,
         resource: "https://tracker.test/mcp".to_owned(),
         client_id: "client-1".to_owned(),
+        auth_method: Some("none".to_owned()),
+        names_issuer: false,
         redirect_uri: "https://gw.test/connect/callback".to_owned(),
         scopes: vec!["read".to_owned()],
         verifier: Some(Secret::new("verifier")),
@@ -221,6 +223,7 @@ async fn registration_belongs_to_its_issuer(#[case] backend: Backend) {
             client_id: format!("client-{n}"),
             client_secret: Some(Secret::new(format!("secret-{n}"))),
             auth_method: "client_secret_basic".to_owned(),
+            redirect_uri: Some("https://gw.test/connect/callback".to_owned()),
             secret_ends: None,
         };
         vault.put_registration(&record).await.unwrap();

@@ -207,7 +207,7 @@ const USER_KEY: &str = "kind = \"user_key\"";
     "isolation = \"shared\"",
     "",
     "isolation: ",
-    "each caller has a key of its own"
+    "each caller has an account of its own"
 )]
 #[case::foreign_key("", "client_id = \"g\"", "auth.client_id: ", "unknown key")]
 #[case::no_url("", "help = \"here\"", "auth.help: ", "expected a URL")]
@@ -248,5 +248,83 @@ fn user_key_needs_a_caller_that_the_page_knows() {
     let config = read(&table).unwrap();
     let warned = config.warnings.iter().map(ToString::to_string);
     let warned: Vec<_> = warned.collect();
-    assert!(warned.concat().contains("uses the same key"), "{warned:#?}");
+    assert!(
+        warned.concat().contains("uses the same account"),
+        "{warned:#?}"
+    );
+}
+
+const USER: &str = "kind = \"user\"";
+
+// Columns: what stands before the table, its further keys, the key, the cause.
+#[rstest]
+#[case::shared(
+    "isolation = \"shared\"",
+    "",
+    "isolation: ",
+    "each caller has an account of its own"
+)]
+#[case::secret_alone(
+    "",
+    "client_secret = \"hunter2\"",
+    "auth.client_id: ",
+    "is missing beside a secret"
+)]
+#[case::unknown_way(
+    "",
+    "registration = \"magic\"",
+    "auth.registration: ",
+    "not one of auto"
+)]
+#[case::unreachable_document(
+    "",
+    "registration = \"cimd\"",
+    "auth.registration: ",
+    "no server can fetch a document"
+)]
+#[case::label("", "label = \"x\"", "auth.label: ", "unknown key")]
+#[case::clear_issuer("", "issuer = \"http://as.example\"", "auth.issuer: ", "must be https")]
+#[case::fixed_header(
+    "headers = { Authorization = \"x\" }",
+    "",
+    "headers.Authorization: ",
+    "stands beside"
+)]
+fn mistake_beside_an_account_of_users_is_refused(
+    #[case] before: &str,
+    #[case] keys: &str,
+    #[case] key: &str,
+    #[case] cause: &str,
+) {
+    let table = account(&format!("{USER}\n{keys}"));
+    let text = table.replace(
+        "[upstreams.t.auth]",
+        &format!("{before}\n[upstreams.t.auth]"),
+    );
+    let said = super::errors(&text);
+    let place = format!(": upstreams.t.{key}");
+    let has_all = |message: &String| message.contains(&place) && message.contains(cause);
+    assert!(said.iter().any(has_all), "{said:#?}");
+    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+}
+
+#[test]
+fn account_of_users_needs_its_kind_alone() {
+    let config = read(&account(USER)).unwrap();
+    let upstream = config.upstreams.iter().find(|one| one.name == "t");
+    let Some(UpstreamAuth::User(account)) = &upstream.unwrap().auth else {
+        panic!("an account of users");
+    };
+    assert!(account.client.is_none() && account.issuer.is_none() && account.scopes.is_empty());
+    assert!(config.has_user_accounts());
+}
+
+#[test]
+fn name_of_a_page_is_no_name_of_an_upstream() {
+    let text = account(USER).replace("upstreams.t", "upstreams.callback");
+    let said = super::errors(&text);
+    assert!(
+        said.concat().contains("is a page of the gateway's own"),
+        "{said:#?}"
+    );
 }

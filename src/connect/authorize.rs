@@ -1,0 +1,103 @@
+//! Kind `user`: a person agrees at the upstream's authorization server. The form begins an authorization, the callback
+//! ends it.
+
+use std::sync::Arc;
+
+use maud::{Markup, html};
+
+use super::browser::Browser;
+use super::form::{FormParts, Submitted};
+use crate::grants::UserTokens;
+use crate::grants::authorization::{
+    Authorizer, CallbackAnswer, CallbackRefusal, ConsentRequest, FinishedAuthorization,
+    GatewayClient,
+};
+use crate::vault::{GrantKey, PendingRecord};
+
+/// What the page says before a person goes on.
+const PROMISE: &str = "The gateway keeps what that server gives it encrypted, and sends it to this upstream alone, with the calls of \
+     this gateway account. Go on only if you began this yourself.";
+
+/// Authorizations at one upstream, as the pages begin and end them.
+#[derive(Debug)]
+pub(super) struct AuthorizeForm {
+    tokens: Arc<UserTokens>,
+    authorizer: Arc<Authorizer>,
+}
+
+impl AuthorizeForm {
+    /// For the accounts of `tokens`, by the client that `gateway` is.
+    pub(super) fn new(tokens: &Arc<UserTokens>, gateway: &Arc<GatewayClient>) -> Self {
+        let account = Arc::clone(tokens.account());
+        Self {
+            tokens: Arc::clone(tokens),
+            authorizer: Authorizer::new(account, Arc::clone(gateway)),
+        }
+    }
+
+    /// What a person is going to be asked, and where.
+    pub(super) async fn parts(&self, key: &GrantKey) -> FormParts {
+        let wider = self.tokens.wider(key);
+        match self.authorizer.preview(key, &wider).await {
+            Ok(preview) => FormParts {
+                promise: PROMISE,
+                fields: Some(fields(&preview.host, &preview.scopes)),
+            },
+            Err(failure) => FormParts {
+                promise: failure.public(),
+                fields: None,
+            },
+        }
+    }
+
+    /// Begins an authorization.
+    pub(super) async fn submitted(
+        &self,
+        key: &GrantKey,
+        (browser, program): (&Browser<'_>, Option<&str>),
+    ) -> Submitted {
+        let request = ConsentRequest {
+            key,
+            cookie_digest: browser.digest(),
+            program: program.map(str::to_owned),
+            wider: &self.tokens.wider(key),
+        };
+        match self.authorizer.begin(request).await {
+            Ok(started) => Submitted::GoOn(Box::new(started)),
+            Err(failure) => Submitted::Failed(failure.public()),
+        }
+    }
+
+    /// Ends the authorization that `pending` waited for.
+    ///
+    /// # Errors
+    /// Nothing was kept.
+    ///
+    /// # Cancel safety
+    /// The code is redeemed all the same.
+    pub(super) async fn finish(
+        &self,
+        key: GrantKey,
+        pending: PendingRecord,
+        answer: &CallbackAnswer<'_>,
+    ) -> Result<FinishedAuthorization, CallbackRefusal> {
+        self.tokens.forget_wider(&key);
+        self.authorizer.finish(key, pending, answer).await
+    }
+}
+
+fn fields(host: &str, scopes: &[String]) -> Markup {
+    html! {
+        dl {
+            dt { "You will be asked by" } dd { code { (host) } }
+            dt { "For" }
+            dd {
+                @if scopes.is_empty() {
+                    "whatever that server takes for this"
+                } @else {
+                    ul { @for scope in scopes { li { code { (scope) } } } }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! `/connect/callback`: where authorization servers send browsers back, and `/connect/client.json`, which they fetch.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use url::form_urlencoded;
+
+use super::authorize::AuthorizeForm;
+use super::browser::Browser;
+use super::callback_fault::CallbackFault;
+use super::person::Person;
+use super::upstream::ConnectMethod;
+use super::{ConnectPages, response, views};
+use crate::call::OwnerKey;
+use crate::database::DatabaseError;
+use crate::grants::authorization::{CallbackAnswer, CallbackRefusal, state_digest};
+use crate::vault::{GrantKey, PendingRecord};
+
+/// For how long a server may believe what it has read of the gateway.
+const DOCUMENT_AGE: &str = "public, max-age=3600";
+
+impl ConnectPages {
+    /// Answers the callback of an authorization server, which a GET alone can be.
+    ///
+    /// # Cancel safety
+    /// What the callback was about counts as ended; a code that was brought is redeemed.
+    pub async fn callback(
+        &self,
+        method: &Method,
+        query: Option<&str>,
+        headers: &HeaderMap,
+    ) -> Response<Bytes> {
+        if method != Method::GET {
+            return response::not_allowed();
+        }
+        let browser = Browser::of(headers, (&self.parts.sealer, &self.parts.clock));
+        let person = Person::local();
+        let ended = self.end_authorization(&browser, &person, query);
+        ended.await.unwrap_or_else(|error| {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            tracing::error!(
+                error,
+                "callback of an authorization cannot use the database"
+            );
+            response::page(StatusCode::SERVICE_UNAVAILABLE, &views::no_database())
+        })
+    }
+
+    /// The gateway as a client of authorization servers (CIMD). Spec: SPEC B-08
+    #[must_use]
+    pub fn client_document(&self, method: &Method) -> Response<Bytes> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return response::not_allowed();
+        }
+        let Some(document) = self.gateway.document() else {
+            return response::page(StatusCode::NOT_FOUND, &views::unknown());
+        };
+        let mut response = Response::new(Bytes::from(document));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static(DOCUMENT_AGE));
+        response
+    }
+
+    // Spec: SPEC B-13
+    async fn end_authorization(
+        &self,
+        browser: &Browser<'_>,
+        person: &Person,
+        query: Option<&str>,
+    ) -> Result<Response<Bytes>, DatabaseError> {
+        let query = Query::read(query);
+        let pending = match query.single("state") {
+            Some(state) => self.parts.vault.take_pending(&state_digest(state)).await?,
+            None => None,
+        };
+        let Some((owner, pending)) = pending else {
+            return Ok(refuse(CallbackFault::State, None, person));
+        };
+        if !browser.is(&pending.cookie_digest) {
+            return Ok(refuse(
+                CallbackFault::Browser,
+                Some((owner, &pending)),
+                person,
+            ));
+        }
+        if owner != person.owner() {
+            return Ok(refuse(
+                CallbackFault::Person,
+                Some((owner, &pending)),
+                person,
+            ));
+        }
+        let Some((upstream, form)) = self.authorizes(&pending.upstream) else {
+            return Ok(response::page(StatusCode::NOT_FOUND, &views::unknown()));
+        };
+        let key = GrantKey::new(owner, &upstream);
+        let answer = CallbackAnswer {
+            code: query.single("code"),
+            iss: query.single("iss"),
+            error: query.single("error"),
+        };
+        let program = pending.program.clone();
+        Ok(match form.finish(key, pending, &answer).await {
+            Ok(finished) => {
+                tracing::info!(
+                    upstream, %owner, program, scopes = finished.scopes.join(" "),
+                    "account was connected"
+                );
+                response::page(StatusCode::OK, &views::authorized(&upstream, &finished))
+            }
+            Err(refusal) => refuse_answer(&upstream, owner, &refusal),
+        })
+    }
+
+    fn authorizes(&self, name: &str) -> Option<(String, &AuthorizeForm)> {
+        let upstream = self.find(name)?;
+        match &upstream.method {
+            ConnectMethod::Authorize(form) => Some((upstream.name.to_string(), form)),
+            ConnectMethod::Key(_) => None,
+        }
+    }
+}
+
+fn refuse(
+    fault: CallbackFault,
+    waiting: Option<(OwnerKey, &PendingRecord)>,
+    person: &Person,
+) -> Response<Bytes> {
+    let (owner, pending) = waiting.unzip();
+    let upstream = pending.map(|pending| &*pending.upstream);
+    let begun_by = owner.map(|owner| owner.to_string());
+    tracing::warn!(
+        reason = fault.word(), upstream, begun_by, brought_by = %person.owner(),
+        "callback of an authorization was refused: nothing was changed"
+    );
+    response::page(StatusCode::FORBIDDEN, &views::callback_refused(fault))
+}
+
+fn refuse_answer(upstream: &str, owner: OwnerKey, refusal: &CallbackRefusal) -> Response<Bytes> {
+    let error: &(dyn std::error::Error + 'static) = refusal;
+    tracing::warn!(upstream, %owner, error, "account was not connected");
+    let status = match refusal {
+        CallbackRefusal::Failed(_) => StatusCode::BAD_GATEWAY,
+        _ => StatusCode::FORBIDDEN,
+    };
+    response::page(status, &views::not_authorized(upstream, refusal))
+}
+
+/// A query. Values of parameters that stand there twice are no values. Spec: RFC 6749 §3.1
+struct Query(Vec<(String, String)>);
+
+impl Query {
+    fn read(query: Option<&str>) -> Self {
+        let pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+        Self(pairs.into_owned().collect())
+    }
+
+    fn single(&self, name: &str) -> Option<&str> {
+        let mut found = self.0.iter().filter(|(found, _)| found == name);
+        match (found.next(), found.next()) {
+            (Some((_, value)), None) => Some(value),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // RFC 6749 §3.1
+    #[test]
+    fn value_that_stands_twice_is_none() {
+        let query = Query::read(Some("code=a&state=s&code=b&iss=https%3A%2F%2Fas.test"));
+        assert_eq!(query.single("code"), None);
+        assert_eq!(query.single("state"), Some("s"));
+        assert_eq!(query.single("iss"), Some("https://as.test"));
+        assert_eq!(query.single("error"), None);
+    }
+}

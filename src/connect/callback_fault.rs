@@ -1,0 +1,23 @@
+//! `CallbackFault`: why a callback is refused before its answer is read.
+
+/// Why a callback is refused before its answer is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CallbackFault {
+    /// Its `state` is missing, unknown, used, or older than ten minutes.
+    State,
+    /// The browser's cookie is missing, or is not the one that began.
+    Browser,
+    /// Another person is logged in than the one who began.
+    Person,
+}
+
+impl CallbackFault {
+    /// One word for the log.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::State => "state",
+            Self::Browser => "browser",
+            Self::Person => "person",
+        }
+    }
+}

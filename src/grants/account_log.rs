@@ -1,0 +1,85 @@
+//! `AccountLog`: what operators are told of one upstream's accounts: the last cause, and lines a minute apart.
+
+use std::sync::Arc;
+
+use super::failure::TokenFailure;
+use crate::call::OwnerKey;
+use crate::cause::{ErrorCause, LastCause};
+use crate::config::AccountKind;
+use crate::telemetry::line_limit::LineLimit;
+
+/// The last cause, and the lines that were logged.
+#[derive(Debug)]
+pub(super) struct AccountLog {
+    upstream: Arc<str>,
+    kind: AccountKind,
+    cause: LastCause,
+    lines: LineLimit<&'static str>,
+}
+
+impl AccountLog {
+    pub(super) fn new(upstream: Arc<str>, kind: AccountKind) -> Self {
+        Self {
+            upstream,
+            kind,
+            cause: LastCause::default(),
+            lines: LineLimit::default(),
+        }
+    }
+
+    /// Why the last token could not be had, or was refused; `None` once one was.
+    pub(super) fn last_cause(&self) -> Option<ErrorCause> {
+        self.cause.snapshot()
+    }
+
+    /// Notes a token for `asked`, of which the server says that it has `granted`.
+    pub(super) fn succeeded(&self, asked: &[String], granted: Option<&Vec<String>>) {
+        if self.cause.snapshot().is_some() {
+            tracing::info!(upstream = %self.upstream, "the account of an upstream can be used again");
+        }
+        self.cause.clear();
+        let missing = |granted: &&Vec<String>| asked.iter().any(|scope| !granted.contains(scope));
+        if let Some(granted) = granted.filter(missing)
+            && self.lines.admit("scopes").is_some()
+        {
+            tracing::warn!(
+                upstream = %self.upstream, asked = asked.join(" "), granted = granted.join(" "),
+                "the authorization server grants fewer scopes than were asked for"
+            );
+        }
+    }
+
+    /// Notes that there is no token, for `owner` where it would be a principal's own.
+    pub(super) fn failed(&self, failure: &TokenFailure, owner: Option<OwnerKey>) {
+        let remedy = failure.remedy();
+        self.cause.set(failure, Some(remedy.to_owned().into()));
+        if let Some(muted) = self.lines.admit(failure.outcome) {
+            let error: &(dyn std::error::Error + 'static) = failure;
+            let principal = owner.map(tracing::field::display);
+            tracing::warn!(
+                upstream = %self.upstream, kind = self.kind.as_str(), principal, error, remedy, muted,
+                "the account of an upstream cannot be used"
+            );
+        }
+    }
+
+    /// Notes that the upstream refuses a token that the authorization server gave.
+    pub(super) fn refused(&self, status: u16) {
+        let remedy = match status {
+            403 => {
+                "let the upstream allow this to the account, or write the scopes that it wants into `scopes`"
+            }
+            _ => {
+                "look what the upstream wants a token for: `resource`, `audience` and `issuer` of \
+                 [upstreams.<name>.auth] say what it is given"
+            }
+        };
+        let text =
+            format!("the upstream answers with HTTP status {status} to a token of its account");
+        self.cause.set_text(&text, Some(remedy.into()));
+        let what = if status == 403 { "403" } else { "401" };
+        if let Some(muted) = self.lines.admit(what) {
+            tracing::warn!(upstream = %self.upstream, status, remedy, muted, "an upstream refuses its account");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The answer that a browser brings back, held against the row that waits for it.
+
+use super::super::failure::TokenFailure;
+use crate::secret::Secret;
+use crate::vault::PendingRecord;
+
+/// What the query of the callback says, besides its `state`.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CallbackAnswer<'a> {
+    /// `code`.
+    pub code: Option<&'a str>,
+    /// `iss`. Spec: RFC 9207.
+    pub iss: Option<&'a str>,
+    /// `error`.
+    pub error: Option<&'a str>,
+}
+
+/// Why an answer leads to no grant.
+#[derive(Debug, thiserror::Error)]
+pub enum CallbackRefusal {
+    /// Another server answers than the one that was asked: nothing else of the answer is read.
+    #[error("the answer names another issuer than the one that was asked")]
+    OtherIssuer,
+    /// `iss` is missing, and the server announces it (RFC 9207).
+    #[error("the answer names no issuer, and the server says that its answers do")]
+    NoIssuer,
+    /// The server refuses, with an error code of RFC 6749 or one word for any other.
+    #[error("the authorization server refused: {0}")]
+    Denied(&'static str),
+    /// Neither a code nor an error.
+    #[error("the answer holds no code")]
+    NoCode,
+    /// The code could not be redeemed, or the grant not kept.
+    #[error(transparent)]
+    Failed(TokenFailure),
+}
+
+/// The code of a good answer. `iss` is compared byte for byte, and first. Spec: SPEC B-06
+///
+/// # Errors
+/// [`CallbackRefusal`].
+pub(super) fn check(
+    pending: &PendingRecord,
+    answer: &CallbackAnswer<'_>,
+) -> Result<Secret, CallbackRefusal> {
+    match answer.iss {
+        Some(iss) if iss != pending.issuer => return Err(CallbackRefusal::OtherIssuer),
+        None if pending.names_issuer => return Err(CallbackRefusal::NoIssuer),
+        _ => {}
+    }
+    if let Some(code) = answer.error {
+        return Err(CallbackRefusal::Denied(known(code)));
+    }
+    let code = answer.code.filter(|code| !code.is_empty());
+    code.map(Secret::new).ok_or(CallbackRefusal::NoCode)
+}
+
+/// The codes of RFC 6749 §4.1.2.1 and `OpenID` Connect Core 1.0 §3.1.2.6 that a person can do something about.
+fn known(code: &str) -> &'static str {
+    const KNOWN: [&str; 10] = [
+        "access_denied",
+        "invalid_request",
+        "unauthorized_client",
+        "unsupported_response_type",
+        "invalid_scope",
+        "server_error",
+        "temporarily_unavailable",
+        "invalid_target",
+        "login_required",
+        "consent_required",
+    ];
+    KNOWN
+        .into_iter()
+        .find(|known| *known == code)
+        .unwrap_or("another error")
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn pending(names_issuer: bool) -> PendingRecord {
+        PendingRecord {
+            upstream: "up".to_owned(),
+            issuer: "https://as.test".to_owned(),
+            token_endpoint: "https://as.test/token".to_owned(),
+            revocation_endpoint: None,
+            resource: "https://up.test/mcp".to_owned(),
+            client_id: "client".to_owned(),
+            auth_method: None,
+            names_issuer,
+            redirect_uri: "https://gw.test/connect/callback".to_owned(),
+            scopes: Vec::new(),
+            verifier: None,
+            nonce: None,
+            cookie_digest: String::new(),
+            program: None,
+        }
+    }
+
+    // SPEC B-06: the scenarios of RFC 9207
+    #[rstest]
+    #[case::named(true, Some("https://as.test"), "code")]
+    #[case::named_though_not_said(false, Some("https://as.test"), "code")]
+    #[case::not_named(false, None, "code")]
+    #[case::missing(true, None, "names no issuer")]
+    #[case::other(true, Some("https://evil.test"), "another issuer")]
+    #[case::other_though_not_said(false, Some("https://evil.test"), "another issuer")]
+    #[case::slash(true, Some("https://as.test/"), "another issuer")]
+    #[case::case(true, Some("https://AS.test"), "another issuer")]
+    fn answer_of_another_issuer_is_refused(
+        #[case] names_issuer: bool,
+        #[case] iss: Option<&str>,
+        #[case] expected: &str,
+    ) {
+        let answer = CallbackAnswer {
+            code: Some("code"),
+            iss,
+            error: None,
+        };
+        let said = match check(&pending(names_issuer), &answer) {
+            Ok(code) => code.expose().to_owned(),
+            Err(refusal) => refusal.to_string(),
+        };
+        assert!(said.contains(expected), "{said}");
+    }
+
+    #[test]
+    fn error_of_another_issuer_is_not_read() {
+        let answer = CallbackAnswer {
+            iss: Some("https://evil.test"),
+            error: Some("access_denied"),
+            code: None,
+        };
+        let refused = check(&pending(false), &answer).unwrap_err();
+        assert!(matches!(refused, CallbackRefusal::OtherIssuer));
+    }
+
+    #[rstest]
+    #[case::denied(Some("access_denied"), Some("code"), "access_denied")]
+    #[case::unknown(Some("<script>"), None, "another error")]
+    #[case::empty(None, Some(""), "no code")]
+    #[case::nothing(None, None, "no code")]
+    fn answer_without_a_code_is_refused(
+        #[case] error: Option<&str>,
+        #[case] code: Option<&str>,
+        #[case] expected: &str,
+    ) {
+        let answer = CallbackAnswer {
+            code,
+            iss: None,
+            error,
+        };
+        let said = check(&pending(false), &answer).unwrap_err().to_string();
+        assert!(said.contains(expected), "{said}");
+    }
+}

@@ -1,0 +1,306 @@
+//! `ClientChoice`: as which client the gateway asks: the configured one, else its document, else a registration.
+//! Spec: SPEC B-07, B-10
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use moka::sync::Cache;
+use url::Url;
+
+use super::super::documents::MAX_SHOWN;
+use super::super::server_metadata::ServerMetadata;
+use super::super::user_account::UserAccount;
+use super::error::AuthorizationError;
+use super::gateway_client::GatewayClient;
+use super::registration;
+use crate::clock::{Clock as _, SystemClock};
+use crate::config::{ClientKey, ClientRegistration};
+use crate::telemetry::redact;
+use crate::vault::{GrantKey, RegistrationRecord};
+
+/// Principals whose last attempt by document is remembered.
+const MAX_ATTEMPTS: u64 = 10_000;
+const NOT_FETCHED: &str = "The server did not fetch the document of this gateway last time, so the gateway has registered itself.";
+
+/// A client, and how it proves itself at the token endpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct ChosenClient {
+    /// The client id.
+    pub(super) id: String,
+    /// A method of RFC 7591 §2.
+    pub(super) auth_method: String,
+    /// Why it is not the client that would come first.
+    pub(super) note: Option<&'static str>,
+}
+
+/// Chooses, and remembers what did not work.
+#[derive(Debug)]
+pub(super) struct ClientChoice {
+    /// How often the document had been fetched when a principal was last sent to a server that reads it, and did not
+    /// come back.
+    attempts: Cache<GrantKey, u64>,
+    /// Serialises registrations: a waiter finds the registration that was just made.
+    registering: tokio::sync::Mutex<()>,
+    /// Whether a browser came back: the server knows the document.
+    has_worked: AtomicBool,
+}
+
+impl Default for ClientChoice {
+    fn default() -> Self {
+        Self {
+            attempts: Cache::new(MAX_ATTEMPTS),
+            registering: tokio::sync::Mutex::default(),
+            has_worked: AtomicBool::new(false),
+        }
+    }
+}
+
+impl ClientChoice {
+    /// The client for an authorization of `key` at `server`.
+    ///
+    /// # Errors
+    /// There is none.
+    ///
+    /// # Cancel safety
+    /// A registration that was made is kept or lost.
+    pub(super) async fn choose(
+        &self,
+        account: &UserAccount,
+        gateway: &GatewayClient,
+        (server, key): (&ServerMetadata, &GrantKey),
+    ) -> Result<ChosenClient, AuthorizationError> {
+        if let Some(client) = &account.config.client {
+            let auth_method = match &client.key {
+                None => "none",
+                Some(ClientKey::PrivateKey(_)) => "private_key_jwt",
+                Some(ClientKey::Secret(_)) => secret_method(server.client_auth.as_deref()),
+            };
+            return Ok(ChosenClient {
+                id: client.id.clone(),
+                auth_method: auth_method.to_owned(),
+                note: None,
+            });
+        }
+        let mode = account.config.registration;
+        let by_document = gateway
+            .document_id()
+            .filter(|_| mode != ClientRegistration::Dynamic && reads_documents(server));
+        let registers =
+            mode != ClientRegistration::Document && server.consent.registration_endpoint.is_some();
+        let was_unread = registers && self.was_unread(gateway, key);
+        match by_document {
+            Some(id) if !was_unread => {
+                self.attempts.insert(key.clone(), gateway.fetches());
+                Ok(ChosenClient {
+                    id: id.to_owned(),
+                    auth_method: "none".to_owned(),
+                    note: None,
+                })
+            }
+            unread => {
+                let note = unread.map(|_| NOT_FETCHED);
+                if note.is_some() {
+                    tracing::warn!(
+                        upstream = %account.upstream, issuer = %server.issuer,
+                        "the last authorization ended without a callback, and no server fetched /connect/client.json: \
+                         registering instead"
+                    );
+                }
+                self.registered(account, gateway, server)
+                    .await
+                    .map(|record| ChosenClient {
+                        id: record.client_id,
+                        auth_method: record.auth_method,
+                        note,
+                    })
+            }
+        }
+    }
+
+    /// Notes that the browser of a principal came back.
+    pub(super) fn came_back(&self, key: &GrantKey) {
+        self.attempts.invalidate(key);
+        self.has_worked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the last attempt of `key` by document ended without callback and without a fetch of the document.
+    fn was_unread(&self, gateway: &GatewayClient, key: &GrantKey) -> bool {
+        let has_worked = self.has_worked.load(Ordering::Relaxed);
+        !has_worked && self.attempts.get(key) == Some(gateway.fetches())
+    }
+
+    /// The registration that the vault has, else a new one.
+    async fn registered(
+        &self,
+        account: &UserAccount,
+        gateway: &GatewayClient,
+        server: &ServerMetadata,
+    ) -> Result<RegistrationRecord, AuthorizationError> {
+        let issuer = &server.issuer;
+        let shown = || redact::shown(issuer, MAX_SHOWN).into_owned();
+        if account.config.registration == ClientRegistration::Document {
+            return Err(AuthorizationError::NoClient { issuer: shown() });
+        }
+        let _registering = self.registering.lock().await;
+        let known = account.vault.registration(issuer).await;
+        let known = known.map_err(AuthorizationError::Database)?;
+        if let Some(known) = known.filter(|known| is_usable(known, gateway)) {
+            return Ok(known);
+        }
+        let Some(endpoint) = &server.consent.registration_endpoint else {
+            return Err(AuthorizationError::NoClient { issuer: shown() });
+        };
+        let trusted = account.config.issuer.as_deref();
+        let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
+        let place = (issuer.as_str(), endpoint);
+        let taken = (server.client_auth.as_deref(), trusted.as_ref());
+        let registered = registration::register(&account.clients, gateway, place, taken).await;
+        let record = registered.map_err(|source| AuthorizationError::Registration {
+            issuer: shown(),
+            source,
+        })?;
+        let kept = account.vault.put_registration(&record).await;
+        kept.map_err(AuthorizationError::Database)?;
+        tracing::info!(
+            upstream = %account.upstream, issuer = shown(), client_id = %record.client_id,
+            "registered at an authorization server"
+        );
+        Ok(record)
+    }
+}
+
+/// Whether a registration is for our address, and its secret goes on for a while.
+fn is_usable(record: &RegistrationRecord, gateway: &GatewayClient) -> bool {
+    /// A code may be redeemed ten minutes from now.
+    const MARGIN: u64 = 15 * 60 * 1000;
+    let now = u64::try_from(SystemClock.now().as_millis()).unwrap_or(u64::MAX);
+    let ends = record.secret_ends.unwrap_or(u64::MAX);
+    record.redirect_uri.as_deref() == Some(gateway.redirect_uri())
+        && ends > now.saturating_add(MARGIN)
+}
+
+/// Whether a server reads documents of clients, and takes one without a secret.
+fn reads_documents(server: &ServerMetadata) -> bool {
+    let methods = server.client_auth.as_ref();
+    server.consent.reads_client_documents
+        && methods.is_none_or(|methods| methods.iter().any(|one| one == "none"))
+}
+
+/// Where a secret goes. Spec: RFC 8414 §2, the default.
+fn secret_method(taken: Option<&[String]>) -> &'static str {
+    let has = |method: &str| taken.is_some_and(|taken| taken.iter().any(|one| one == method));
+    if has("client_secret_post") && !has("client_secret_basic") {
+        "client_secret_post"
+    } else {
+        "client_secret_basic"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::HeaderMap;
+    use rstest::rstest;
+
+    use super::*;
+    use crate::call::Principal;
+    use crate::config::{CarrierConfig, EgressConfig, SealKey, UpstreamAuth};
+    use crate::database::{Database, DatabasePlace};
+    use crate::egress::EgressRules;
+    use crate::grants::{DocumentClients, SharedClients};
+    use crate::runtime::lifecycle::TaskSpawner;
+    use crate::secret::Secret;
+    use crate::vault::{Vault, VaultKeys};
+
+    fn key() -> GrantKey {
+        GrantKey::new(Principal::anonymous().owner(), "up")
+    }
+
+    async fn account(dir: &tempfile::TempDir, registration: &str) -> Arc<UserAccount> {
+        let text = format!(
+            "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://up.test/mcp\"\n[upstreams.up.auth]\n\
+             kind = \"user\"\nregistration = {registration:?}\n"
+        );
+        let config = crate::config::parse(&text, "test.toml", &|_| None).unwrap();
+        let upstream = &config.upstreams[0];
+        let (CarrierConfig::Http(carrier), Some(UpstreamAuth::User(auth))) =
+            (&upstream.carrier, &upstream.auth)
+        else {
+            panic!("reached by HTTP, with accounts of users");
+        };
+        let keys = VaultKeys::new(&[SealKey {
+            id: "k1".to_owned(),
+            key: Secret::new("k".repeat(32)),
+        }]);
+        let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
+        let database = Database::open(&place).await.unwrap();
+        let vault = Vault::new(database, keys.unwrap(), Arc::new(SystemClock));
+        let shared = SharedClients::new(EgressRules::new(&EgressConfig::default())).unwrap();
+        let clients = DocumentClients::new(shared, carrier).unwrap();
+        UserAccount::new(
+            "up".into(),
+            carrier.url.clone(),
+            auth.clone(),
+            (clients, HeaderMap::new()),
+            (vault, TaskSpawner::new()),
+        )
+        .unwrap()
+    }
+
+    /// A server that reads documents of clients, and registers none.
+    fn server(methods: &[&str]) -> ServerMetadata {
+        let endpoint = Url::parse("https://as.test/token").unwrap();
+        let mut server = ServerMetadata::remembered("https://as.test", endpoint, None);
+        server.client_auth = Some(methods.iter().map(|one| (*one).to_owned()).collect());
+        server.consent.reads_client_documents = true;
+        server
+    }
+
+    // SPEC B-07, B-08
+    #[rstest]
+    #[case::public("https://mcp.example.com", "auto", &["none"], true)]
+    #[case::dynamic_alone("https://mcp.example.com", "dcr", &["none"], false)]
+    #[case::no_public_clients("https://mcp.example.com", "auto", &["client_secret_basic"], false)]
+    #[case::loopback("http://127.0.0.1:8000", "auto", &["none"], false)]
+    #[case::private("https://10.1.2.3", "auto", &["none"], false)]
+    #[tokio::test]
+    async fn document_is_used_where_servers_can_fetch_it(
+        #[case] public_url: &str,
+        #[case] registration: &str,
+        #[case] methods: &[&str],
+        #[case] is_used: bool,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let account = account(&dir, registration).await;
+        let gateway = GatewayClient::new(&Url::parse(public_url).unwrap());
+        let choice = ClientChoice::default();
+        let chosen = choice
+            .choose(&account, &gateway, (&server(methods), &key()))
+            .await;
+        match chosen {
+            Ok(client) => {
+                assert!(is_used);
+                assert_eq!(client.id, format!("{public_url}/connect/client.json"));
+                assert_eq!(client.auth_method, "none");
+            }
+            Err(error) => assert!(
+                !is_used && matches!(error, AuthorizationError::NoClient { .. }),
+                "{error:?}"
+            ),
+        }
+    }
+
+    #[test]
+    fn attempt_without_fetch_and_callback_is_not_repeated() {
+        let gateway = GatewayClient::new(&Url::parse("https://mcp.example.com").unwrap());
+        let choice = ClientChoice::default();
+        assert!(!choice.was_unread(&gateway, &key()));
+        choice.attempts.insert(key(), gateway.fetches());
+        assert!(choice.was_unread(&gateway, &key()));
+        gateway.document().unwrap();
+        assert!(!choice.was_unread(&gateway, &key()));
+        choice.attempts.insert(key(), gateway.fetches());
+        choice.came_back(&key());
+        assert!(!choice.was_unread(&gateway, &key()));
+    }
+}

@@ -1,0 +1,124 @@
+//! `GatewayClient`: the gateway as authorization servers see it: where answers go, and its document (CIMD).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde_json::{Map, Value, json};
+use url::Url;
+
+use crate::config::is_loopback;
+use crate::egress;
+
+/// What servers call the gateway.
+const NAME: &str = "Drawbridge";
+
+/// The gateway as a client, the same for all upstreams.
+#[derive(Debug)]
+pub struct GatewayClient {
+    home: Url,
+    redirect_uri: String,
+    /// The URL of the document, where servers can fetch it.
+    document: Option<Url>,
+    fetches: AtomicU64,
+}
+
+impl GatewayClient {
+    /// The gateway at `public_url`. Its document is of use only where that is https and public.
+    #[must_use]
+    pub fn new(public_url: &Url) -> Self {
+        let base = public_url.as_str().trim_end_matches('/');
+        let document = Url::parse(&format!("{base}/connect/client.json")).ok();
+        Self {
+            redirect_uri: format!("{base}/connect/callback"),
+            document: document
+                .filter(|url| url.scheme() == "https" && egress::check_url(url).is_ok()),
+            home: public_url.clone(),
+            fetches: AtomicU64::new(0),
+        }
+    }
+
+    /// Where answers go.
+    #[must_use]
+    pub fn redirect_uri(&self) -> &str {
+        &self.redirect_uri
+    }
+
+    /// Whether only programs on this machine reach the gateway.
+    pub(super) fn is_loopback(&self) -> bool {
+        is_loopback(&self.home)
+    }
+
+    /// The client id that is the URL of the document; `None` where no server can fetch that.
+    pub(super) fn document_id(&self) -> Option<&str> {
+        self.document.as_ref().map(Url::as_str)
+    }
+
+    /// How often the document was fetched.
+    pub(super) fn fetches(&self) -> u64 {
+        self.fetches.load(Ordering::Relaxed)
+    }
+
+    /// The client metadata document as JSON text, and counts a fetch. `None` without a public https URL.
+    // Spec: SPEC B-08
+    #[must_use]
+    pub fn document(&self) -> Option<String> {
+        let id = self.document_id()?;
+        self.fetches.fetch_add(1, Ordering::Relaxed);
+        let mut document = self.metadata("none", "web");
+        document.insert("client_id".to_owned(), id.into());
+        serde_json::to_string(&document).ok()
+    }
+
+    /// What a server is told of the client, by document or registration.
+    pub(super) fn metadata(&self, auth_method: &str, application_type: &str) -> Map<String, Value> {
+        let members = [
+            ("client_name", json!(NAME)),
+            ("client_uri", json!(self.home.as_str())),
+            ("redirect_uris", json!([self.redirect_uri])),
+            (
+                "grant_types",
+                json!(["authorization_code", "refresh_token"]),
+            ),
+            ("response_types", json!(["code"])),
+            ("token_endpoint_auth_method", json!(auth_method)),
+            // Spec: SPEC B-09
+            ("application_type", json!(application_type)),
+        ];
+        let members = members.into_iter();
+        members
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    // SPEC B-08
+    #[test]
+    fn document_names_its_own_url() {
+        let gateway = GatewayClient::new(&Url::parse("https://mcp.example.com/tools/").unwrap());
+        let document: Value = serde_json::from_str(&gateway.document().unwrap()).unwrap();
+        assert_eq!(
+            document["client_id"],
+            "https://mcp.example.com/tools/connect/client.json"
+        );
+        assert_eq!(
+            document["redirect_uris"],
+            json!(["https://mcp.example.com/tools/connect/callback"])
+        );
+        assert_eq!(gateway.fetches(), 1);
+    }
+
+    #[rstest]
+    #[case::plain("http://mcp.example.com")]
+    #[case::loopback("https://127.0.0.1:8443")]
+    #[case::localhost("https://localhost")]
+    #[case::private("https://10.1.2.3")]
+    fn document_needs_a_public_url(#[case] public_url: &str) {
+        let gateway = GatewayClient::new(&Url::parse(public_url).unwrap());
+        assert_eq!(gateway.document(), None);
+    }
+}

@@ -1,0 +1,366 @@
+//! Authorizations: a person agrees at the upstream's authorization server that the gateway acts for them.
+//!
+//! [`Authorizer::begin`] chooses the client that asks, keeps what the answer is checked against as a pending row, and
+//! gives the URL for the browser. [`Authorizer::finish`] checks the answer, redeems the code and keeps the grant. A row
+//! is taken once, by its `state`.
+//! Spec: RFC 6749 §4.1, RFC 7636, RFC 8707, RFC 9207; SPEC B-04…B-11, B-13.
+
+mod callback;
+mod client_choice;
+mod error;
+mod gateway_client;
+mod proof_key;
+mod registration;
+mod scopes;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use url::Url;
+
+pub use self::callback::{CallbackAnswer, CallbackRefusal};
+use self::client_choice::{ChosenClient, ClientChoice};
+use self::error::AuthorizationError;
+pub use self::gateway_client::GatewayClient;
+use self::proof_key::ProofKey;
+use super::discovery::Discovered;
+use super::documents::MAX_SHOWN;
+use super::failure::TokenFailure;
+use super::server_metadata::ServerMetadata;
+use super::token_endpoint::{IssuedToken, TokenGrant, TokenRequest};
+use super::user_account::UserAccount;
+use crate::clock::{Clock as _, SystemClock};
+use crate::secret::Secret;
+use crate::telemetry::redact::shown;
+use crate::vault::{GrantKey, GrantKind, GrantRecord, PendingRecord};
+
+/// For redeeming a code and keeping the grant, whatever becomes of the browser that brought the code.
+const FINISH_LIMIT: Duration = Duration::from_secs(20);
+/// Bytes of chance in a `state`.
+const STATE_LEN: usize = 32;
+
+/// What a person is asked for, before anything is kept.
+#[derive(Debug)]
+pub struct ConsentPreview {
+    /// Host of the authorization server.
+    pub host: String,
+    /// Scopes of the request.
+    pub scopes: Vec<String>,
+}
+
+/// An authorization that waits for its callback.
+#[derive(Debug)]
+pub struct StartedAuthorization {
+    /// Where the browser goes on.
+    pub url: Url,
+    /// Host of the authorization server.
+    pub host: String,
+    /// Why the gateway has registered itself though the server reads documents of clients.
+    pub note: Option<&'static str>,
+}
+
+/// Who begins an authorization.
+#[derive(Debug)]
+pub struct ConsentRequest<'a> {
+    /// Whose account, and where.
+    pub key: &'a GrantKey,
+    /// Digest of the cookie that the browser has to bring back.
+    pub cookie_digest: String,
+    /// The program that asked.
+    pub program: Option<String>,
+    /// Scopes that a call was refused for.
+    pub wider: &'a [String],
+}
+
+/// A grant that was kept.
+#[derive(Debug)]
+pub struct FinishedAuthorization {
+    /// When the person will be asked again, from now; `None` where the gateway can go on without them.
+    pub asks_again_after: Option<Duration>,
+    /// Scopes as granted.
+    pub scopes: Vec<String>,
+}
+
+/// Authorizations at one upstream.
+#[derive(Debug)]
+pub struct Authorizer {
+    account: Arc<UserAccount>,
+    gateway: Arc<GatewayClient>,
+    choice: ClientChoice,
+}
+
+impl Authorizer {
+    /// Authorizations for `account`, by the client that `gateway` is.
+    #[must_use]
+    pub fn new(account: Arc<UserAccount>, gateway: Arc<GatewayClient>) -> Arc<Self> {
+        Arc::new(Self {
+            account,
+            gateway,
+            choice: ClientChoice::default(),
+        })
+    }
+
+    /// What a person is going to be asked. Nothing is kept, and no server told.
+    ///
+    /// # Errors
+    /// It is not known where to ask; logged.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request under way.
+    pub async fn preview(
+        &self,
+        key: &GrantKey,
+        wider: &[String],
+    ) -> Result<ConsentPreview, TokenFailure> {
+        let found = self.account.discovered().await?;
+        let endpoint = self.endpoint(&found.server)?;
+        Ok(ConsentPreview {
+            host: host(&endpoint),
+            scopes: self.scopes(key, &found, wider).await?,
+        })
+    }
+
+    /// Begins an authorization, which waits ten minutes for its callback.
+    ///
+    /// # Errors
+    /// The gateway cannot ask there, or cannot keep what the answer is checked against; logged.
+    ///
+    /// # Cancel safety
+    /// A registration that was made is kept or lost; nothing else is.
+    // Spec: SPEC B-04, B-05, B-06, B-13
+    pub async fn begin(
+        &self,
+        request: ConsentRequest<'_>,
+    ) -> Result<StartedAuthorization, TokenFailure> {
+        let account = &self.account;
+        let found = account.discovered().await?;
+        let endpoint = self.endpoint(&found.server)?;
+        let scopes = self.scopes(request.key, &found, request.wider).await?;
+        let client = self
+            .choice
+            .choose(account, &self.gateway, (&found.server, request.key));
+        let ChosenClient {
+            id,
+            auth_method,
+            note,
+        } = client.await.map_err(|error| self.failed(error))?;
+        let proof_key = ProofKey::new();
+        let state: [u8; STATE_LEN] = rand::random();
+        let state = BASE64_URL_SAFE_NO_PAD.encode(state);
+        let mut url = endpoint;
+        url.query_pairs_mut()
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &id)
+            .append_pair("redirect_uri", self.gateway.redirect_uri())
+            .append_pair("state", &state)
+            .append_pair("code_challenge", &proof_key.challenge())
+            .append_pair("code_challenge_method", "S256")
+            .append_pair("resource", &found.resource);
+        if !scopes.is_empty() {
+            url.query_pairs_mut()
+                .append_pair("scope", &scopes.join(" "));
+        }
+        // Spec: OpenID Connect Core 1.0 §11
+        if found.server.consent.is_openid && scopes.iter().any(|one| one == scopes::OFFLINE) {
+            url.query_pairs_mut().append_pair("prompt", "consent");
+        }
+        let consent = &found.server.consent;
+        let record = PendingRecord {
+            upstream: account.upstream().to_string(),
+            issuer: found.server.issuer.clone(),
+            token_endpoint: found.server.token_endpoint.to_string(),
+            revocation_endpoint: consent.revocation_endpoint.as_ref().map(Url::to_string),
+            resource: found.resource.clone(),
+            client_id: id,
+            auth_method: Some(auth_method),
+            names_issuer: consent.names_issuer,
+            redirect_uri: self.gateway.redirect_uri().to_owned(),
+            scopes,
+            verifier: Some(proof_key.into_verifier()),
+            nonce: None,
+            cookie_digest: request.cookie_digest,
+            program: request.program,
+        };
+        let digest = state_digest(&state);
+        let kept = account
+            .vault
+            .put_pending(request.key.owner, &digest, &record)
+            .await;
+        kept.map_err(|error| self.failed(AuthorizationError::Pending(error)))?;
+        Ok(StartedAuthorization {
+            host: host(&url),
+            url,
+            note,
+        })
+    }
+
+    /// Checks the answer to the authorization that `pending` is of, redeems its code, and keeps the grant of `key`.
+    ///
+    /// # Errors
+    /// [`CallbackRefusal`]: nothing was kept.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons nothing: the code is redeemed and the grant kept.
+    // Spec: SPEC B-06, B-13
+    pub async fn finish(
+        self: &Arc<Self>,
+        key: GrantKey,
+        pending: PendingRecord,
+        answer: &CallbackAnswer<'_>,
+    ) -> Result<FinishedAuthorization, CallbackRefusal> {
+        self.choice.came_back(&key);
+        let code = callback::check(&pending, answer)?;
+        let (told, outcome) = tokio::sync::oneshot::channel();
+        let this = Arc::clone(self);
+        let work = async move {
+            let kept = this.redeem(&key, &pending, &code).await;
+            // The browser may be gone; the grant is kept all the same.
+            drop(told.send(kept));
+        };
+        self.account.tasks.finish(FINISH_LIMIT, work).await;
+        match outcome.await {
+            Ok(kept) => kept.map_err(CallbackRefusal::Failed),
+            Err(_) => Err(CallbackRefusal::Failed(
+                self.logged(TokenFailure::slow(FINISH_LIMIT)),
+            )),
+        }
+    }
+
+    async fn redeem(
+        &self,
+        key: &GrantKey,
+        pending: &PendingRecord,
+        code: &Secret,
+    ) -> Result<FinishedAuthorization, TokenFailure> {
+        let account = &self.account;
+        let (issuer, method) = (&pending.issuer, pending.auth_method.as_deref());
+        let proof = account.proof_of(issuer, &pending.client_id, method).await;
+        let proof = proof.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+        let endpoint = Url::parse(&pending.token_endpoint).ok();
+        let (Some(proof), Some(endpoint), Some(verifier)) = (proof, endpoint, &pending.verifier)
+        else {
+            let issuer = shown(issuer, MAX_SHOWN).into_owned();
+            return Err(self.failed(AuthorizationError::NoClient { issuer }));
+        };
+        let server = ServerMetadata::remembered(issuer, endpoint.clone(), method);
+        let asked = TokenRequest {
+            server: &server,
+            client_id: &pending.client_id,
+            proof: &proof,
+            scopes: &[],
+            resource: Some(&pending.resource),
+            grant: TokenGrant::Code {
+                code,
+                verifier,
+                redirect_uri: &pending.redirect_uri,
+            },
+        };
+        let token = account.ask(&asked).await;
+        let token = token.map_err(|error| self.logged(error.into_failure(&endpoint)))?;
+        account
+            .log
+            .succeeded(&pending.scopes, token.scopes.as_ref());
+        let record = self.record(pending, token);
+        let kept = account.vault.put_grant(key, &record).await;
+        kept.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+        let now = SystemClock.now();
+        let ends = record.access_ends.map(Duration::from_millis);
+        let asks_again_after = match &record.refresh_token {
+            Some(_) => None,
+            None => ends.map(|ends| ends.saturating_sub(now)),
+        };
+        if let Some(lasts) = asks_again_after {
+            tracing::warn!(
+                upstream = %account.upstream, owner = %key.owner, lasts = lasts.as_secs(),
+                "the authorization server gave no refresh token: the user is asked again when the token ends"
+            );
+        }
+        Ok(FinishedAuthorization {
+            asks_again_after,
+            scopes: record.scopes,
+        })
+    }
+
+    fn record(&self, pending: &PendingRecord, issued: IssuedToken) -> GrantRecord {
+        let ends = issued.lasts.map(|lasts| SystemClock.now() + lasts);
+        GrantRecord {
+            kind: GrantKind::User,
+            issuer: pending.issuer.clone(),
+            token_endpoint: Some(pending.token_endpoint.clone()),
+            revocation_endpoint: pending.revocation_endpoint.clone(),
+            resource: pending.resource.clone(),
+            client_id: Some(pending.client_id.clone()),
+            auth_method: pending.auth_method.clone(),
+            placement: self.account.placement(),
+            scopes: issued.scopes.unwrap_or_else(|| pending.scopes.clone()),
+            account: None,
+            access_token: Some(issued.token),
+            access_ends: ends.and_then(|ends| u64::try_from(ends.as_millis()).ok()),
+            refresh_token: issued.refresh,
+        }
+    }
+
+    /// Where a browser goes at a server that can be trusted with a code.
+    fn endpoint(&self, server: &ServerMetadata) -> Result<Url, TokenFailure> {
+        let issuer = || shown(&server.issuer, MAX_SHOWN).into_owned();
+        let Some(endpoint) = &server.consent.authorization_endpoint else {
+            return Err(self.failed(AuthorizationError::NoEndpoint { issuer: issuer() }));
+        };
+        if server.consent.checks_s256 {
+            Ok(endpoint.clone())
+        } else {
+            Err(self.failed(AuthorizationError::NoProofKey { issuer: issuer() }))
+        }
+    }
+
+    /// Scopes to ask for, with those that the grant has already.
+    async fn scopes(
+        &self,
+        key: &GrantKey,
+        found: &Discovered,
+        wider: &[String],
+    ) -> Result<Vec<String>, TokenFailure> {
+        let account = &self.account;
+        let grant = account.vault.grant(key).await;
+        let grant = grant.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+        let had = grant
+            .as_ref()
+            .filter(|grant| account.is_ours(&grant.record));
+        let had = had.map_or(&[][..], |grant| &grant.record.scopes);
+        let is_fixed = !account.config.scopes.is_empty();
+        Ok(scopes::union(
+            &found.scopes,
+            (had, wider),
+            is_fixed,
+            &found.server.consent.scopes,
+        ))
+    }
+
+    fn failed(&self, error: AuthorizationError) -> TokenFailure {
+        self.logged(error.into())
+    }
+
+    fn logged(&self, failure: TokenFailure) -> TokenFailure {
+        self.account.log.failed(&failure, None);
+        failure
+    }
+}
+
+/// What a pending row is found by.
+#[must_use]
+pub fn state_digest(state: &str) -> [u8; 32] {
+    let mut found = [0; 32];
+    found.copy_from_slice(digest(&SHA256, state.as_bytes()).as_ref());
+    found
+}
+
+fn host(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    match url.port() {
+        Some(port) => format!("{host}:{port}"),
+        None => host.to_owned(),
+    }
+}

@@ -1,0 +1,216 @@
+//! Dynamic registration: a server is told of the gateway, and gives it a client id. Spec: RFC 7591 §3; SPEC B-09
+
+use std::time::Duration;
+
+use http::header::{ACCEPT, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request};
+use serde::Deserialize;
+use url::Url;
+
+use super::super::documents::{DocumentClients, DocumentError, MAX_SHOWN, is_passing};
+use super::gateway_client::GatewayClient;
+use crate::secret::Secret;
+use crate::telemetry::redact::shown;
+use crate::vault::RegistrationRecord;
+
+/// Why a server does not register the gateway.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RegistrationError {
+    /// No answer.
+    #[error("no answer to the registration")]
+    Request(#[source] DocumentError),
+    /// The server refuses.
+    #[error("the registration was refused with HTTP {status}{said}")]
+    Refused {
+        /// Of the answer.
+        status: u16,
+        /// Error code and description, masked, after a colon; empty where there are none.
+        said: String,
+        /// Whether it may be different in a moment.
+        may_pass: bool,
+    },
+    /// The answer is no registration.
+    #[error("the answer to the registration cannot be read")]
+    Unreadable,
+}
+
+/// The registration response, RFC 7591 §3.2.1.
+#[derive(Deserialize)]
+struct Registered {
+    client_id: String,
+    client_secret: Option<String>,
+    /// Seconds since the Unix epoch; 0 for never.
+    client_secret_expires_at: Option<u64>,
+    token_endpoint_auth_method: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct RefusedRegistration {
+    error: Option<String>,
+    error_description: Option<String>,
+}
+
+/// Registers `gateway` at `endpoint`, which belongs to `issuer`. `taken`: how clients prove who they are there;
+/// `trusted`: the issuer of the configuration.
+///
+/// # Errors
+/// [`RegistrationError`].
+///
+/// # Cancel safety
+/// Dropping the future abandons the request; the server may have registered the gateway.
+pub(super) async fn register(
+    clients: &DocumentClients,
+    gateway: &GatewayClient,
+    (issuer, endpoint): (&str, &Url),
+    (taken, trusted): (Option<&[String]>, Option<&Url>),
+) -> Result<RegistrationRecord, RegistrationError> {
+    let method = auth_method(taken);
+    let first = post(clients, gateway, (endpoint, trusted), (method, "web")).await;
+    let answer = match first {
+        // Servers refuse loopback addresses to `web` clients. Spec: OpenID Connect Registration 1.0 §2
+        Err(RegistrationError::Refused {
+            may_pass: false, ..
+        }) if gateway.is_loopback() => {
+            post(clients, gateway, (endpoint, trusted), (method, "native")).await?
+        }
+        other => other?,
+    };
+    read(&answer, issuer, gateway.redirect_uri()).ok_or(RegistrationError::Unreadable)
+}
+
+/// A secret where the server takes one: it cannot be used by another program that has learned the client id.
+fn auth_method(taken: Option<&[String]>) -> &'static str {
+    let is_taken =
+        |method: &&&'static str| taken.is_none_or(|taken| taken.iter().any(|one| one == **method));
+    let known = ["client_secret_basic", "client_secret_post", "none"];
+    known.iter().find(is_taken).unwrap_or(&"none")
+}
+
+async fn post(
+    clients: &DocumentClients,
+    gateway: &GatewayClient,
+    (endpoint, trusted): (&Url, Option<&Url>),
+    (method, application_type): (&str, &str),
+) -> Result<Vec<u8>, RegistrationError> {
+    let body = gateway.metadata(method, application_type);
+    let body = serde_json::to_vec(&body).map_err(|_| RegistrationError::Unreadable)?;
+    let json = HeaderValue::from_static("application/json");
+    let mut request = Request::new(body);
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = (endpoint.as_str().parse()).map_err(|_| RegistrationError::Unreadable)?;
+    request.headers_mut().insert(CONTENT_TYPE, json.clone());
+    request.headers_mut().insert(ACCEPT, json);
+    let answer = clients.post(request, trusted).await;
+    let answer = answer.map_err(RegistrationError::Request)?;
+    if answer.status.is_success() {
+        return Ok(answer.body);
+    }
+    let status = answer.status.as_u16();
+    Err(RegistrationError::Refused {
+        status,
+        said: said(&answer.body),
+        may_pass: is_passing(status),
+    })
+}
+
+/// Error code and description of a refusal, masked, on one line.
+fn said(body: &[u8]) -> String {
+    let Ok(refused) = serde_json::from_slice::<RefusedRegistration>(body) else {
+        return String::new();
+    };
+    let parts = [refused.error, refused.error_description];
+    let text: Vec<String> = parts.into_iter().flatten().collect();
+    if text.is_empty() {
+        return String::new();
+    }
+    let text = shown(&text.join(", "), MAX_SHOWN).replace(char::is_control, " ");
+    format!(": {text}")
+}
+
+fn read(answer: &[u8], issuer: &str, redirect_uri: &str) -> Option<RegistrationRecord> {
+    let registered: Registered = serde_json::from_slice(answer).ok()?;
+    let secret = registered.client_secret.filter(|text| !text.is_empty());
+    let method = registered.token_endpoint_auth_method.unwrap_or_else(|| {
+        // Spec: RFC 7591 §2, the default.
+        let default = match secret {
+            Some(_) => "client_secret_basic",
+            None => "none",
+        };
+        default.to_owned()
+    });
+    let needs_secret = method != "none";
+    if registered.client_id.is_empty() || needs_secret && secret.is_none() {
+        return None;
+    }
+    let ends = registered.client_secret_expires_at.filter(|secs| *secs > 0);
+    Some(RegistrationRecord {
+        issuer: issuer.to_owned(),
+        client_id: registered.client_id,
+        client_secret: secret.filter(|_| needs_secret).map(Secret::new),
+        auth_method: method,
+        redirect_uri: Some(redirect_uri.to_owned()),
+        secret_ends: ends
+            .and_then(|secs| u64::try_from(Duration::from_secs(secs).as_millis()).ok()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::unsaid(None, "client_secret_basic")]
+    #[case::basic(Some(&["none", "client_secret_basic"][..]), "client_secret_basic")]
+    #[case::post(Some(&["none", "client_secret_post"][..]), "client_secret_post")]
+    #[case::public(Some(&["none", "private_key_jwt"][..]), "none")]
+    fn client_gets_a_secret_where_the_server_takes_one(
+        #[case] taken: Option<&[&str]>,
+        #[case] expected: &str,
+    ) {
+        let taken = taken.map(|taken| {
+            taken
+                .iter()
+                .map(|one| (*one).to_owned())
+                .collect::<Vec<_>>()
+        });
+        assert_eq!(auth_method(taken.as_deref()), expected);
+    }
+
+    #[rstest]
+    #[case::public(
+        r#"{"client_id": "c", "token_endpoint_auth_method": "none"}"#,
+        Some("none")
+    )]
+    #[case::public_by_default(r#"{"client_id": "c"}"#, Some("none"))]
+    #[case::secret_by_default(
+        r#"{"client_id": "c", "client_secret": "s", "client_secret_expires_at": 0}"#,
+        Some("client_secret_basic")
+    )]
+    #[case::without_the_secret(
+        r#"{"client_id": "c", "token_endpoint_auth_method": "client_secret_post"}"#,
+        None
+    )]
+    #[case::no_id(r#"{"client_id": ""}"#, None)]
+    #[case::no_json("<html>", None)]
+    fn answer_says_how_the_client_proves_itself(
+        #[case] answer: &str,
+        #[case] method: Option<&str>,
+    ) {
+        let read = read(
+            answer.as_bytes(),
+            "https://as.test",
+            "https://gw.test/connect/callback",
+        );
+        assert_eq!(read.map(|record| record.auth_method).as_deref(), method);
+    }
+
+    #[test]
+    fn secret_of_a_registration_ends_when_the_server_says() {
+        let answer =
+            br#"{"client_id": "c", "client_secret": "s", "client_secret_expires_at": 1800000000}"#;
+        let record = read(answer, "https://as.test", "https://gw.test/").unwrap();
+        assert_eq!(record.secret_ends, Some(1_800_000_000_000));
+    }
+}

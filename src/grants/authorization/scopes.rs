@@ -1,0 +1,63 @@
+//! Which scopes a person is asked for. Spec: SPEC B-11
+
+/// Asks for a grant that outlives the person's session. Spec: `OpenID` Connect Core 1.0 §11
+pub(super) const OFFLINE: &str = "offline_access";
+
+/// What is asked for: `found`, what the grant has already and what a call was refused for (`had_and_wider`), and a grant
+/// that can be refreshed where the server `supports` that. `is_fixed`: `found` is what the operator wrote, to which no
+/// upstream adds.
+pub(super) fn union(
+    found: &[String],
+    (had, wider): (&[String], &[String]),
+    is_fixed: bool,
+    supports: &[String],
+) -> Vec<String> {
+    let mut scopes: Vec<String> = Vec::new();
+    let offline = supports.iter().filter(|scope| *scope == OFFLINE);
+    let further = had.iter().chain(wider).filter(|_| !is_fixed);
+    for scope in found.iter().chain(further).chain(offline) {
+        if !scopes.contains(scope) {
+            scopes.push(scope.clone());
+        }
+    }
+    scopes
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn list(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[rstest]
+    #[case::found("a b", "", "", false, "", "a b")]
+    #[case::none("", "", "", false, "", "")]
+    #[case::with_those_that_it_has("a", "a c", "", false, "", "a c")]
+    #[case::wider("a", "a", "d", false, "", "a d")]
+    #[case::offline("a", "", "", false, "a b offline_access", "a offline_access")]
+    #[case::offline_once(
+        "a offline_access",
+        "offline_access",
+        "",
+        false,
+        "offline_access",
+        "a offline_access"
+    )]
+    #[case::fixed("a", "b", "c", true, "offline_access", "a offline_access")]
+    fn scopes_are_the_union_of_old_and_wanted_ones(
+        #[case] found: &str,
+        #[case] had: &str,
+        #[case] wider: &str,
+        #[case] is_fixed: bool,
+        #[case] supports: &str,
+        #[case] expected: &str,
+    ) {
+        let (had, wider) = (list(had), list(wider));
+        let asked = union(&list(found), (&had, &wider), is_fixed, &list(supports));
+        assert_eq!(asked, list(expected));
+    }
+}

@@ -1,0 +1,156 @@
+//! Token revocation at authorization servers. Spec: RFC 7009 §2
+//!
+//! The account is gone here before: this runs in the background, and a server that does not answer is told again, with
+//! growing pauses, for a week.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request};
+use url::{Url, form_urlencoded};
+
+use super::client_key::ClientProof;
+use super::documents::is_passing;
+use super::token_endpoint::ASSERTION_TYPE;
+use super::user_account::UserAccount;
+use crate::cause::chain;
+use crate::vault::{RevocationRecord, Vault};
+
+/// Between two looks at the queue.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// Tokens revoked in one look.
+const BATCH: i64 = 16;
+
+/// The accounts of each upstream that has such, by its name.
+pub type UserAccounts = BTreeMap<Arc<str>, Arc<UserAccount>>;
+
+/// How telling ended.
+enum Told {
+    /// The server knows, or never will.
+    Done,
+    /// It is told again later.
+    Later(String),
+}
+
+/// Tells servers of the tokens in the queue of `vault`, until it is dropped.
+///
+/// # Cancel safety
+/// What is being told is told again later.
+pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
+    loop {
+        // A database that fails is in the log already, by those who keep the vault.
+        for due in vault.due_revocations(BATCH).await.unwrap_or_default() {
+            let Some(account) = accounts.get(&*due.record.upstream) else {
+                continue;
+            };
+            match tell(account, &due.record).await {
+                Told::Done => {
+                    let finished = vault.finish_revocation(&due).await;
+                    tracing::debug!(
+                        upstream = %due.record.upstream, hint = %due.record.hint, kept = finished.is_err(),
+                        "told an authorization server to forget a token"
+                    );
+                }
+                Told::Later(cause) => tracing::info!(
+                    upstream = %due.record.upstream, issuer = %due.record.issuer, cause, tries = due.tries + 1,
+                    "authorization server was not told to forget a token: trying again later"
+                ),
+            }
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+async fn tell(account: &UserAccount, record: &RevocationRecord) -> Told {
+    let (client_id, method) = (record.client_id.as_deref(), record.auth_method.as_deref());
+    let Some(client_id) = client_id else {
+        return Told::Done;
+    };
+    let proof = match account.proof_of(&record.issuer, client_id, method).await {
+        Ok(Some(proof)) => proof,
+        // The server does not know this client any more.
+        Ok(None) => return Told::Done,
+        Err(error) => return Told::Later(chain(&error)),
+    };
+    let Some(request) = request_of(record, client_id, &proof) else {
+        return Told::Done;
+    };
+    let issuer = account.config.issuer.as_deref();
+    let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
+    match account.clients.post(request, trusted.as_ref()).await {
+        Ok(answer) if is_passing(answer.status.as_u16()) => {
+            Told::Later(format!("HTTP {}", answer.status.as_u16()))
+        }
+        // Refused for good is told too: asking again changes nothing.
+        Ok(_) => Told::Done,
+        Err(error) => Told::Later(chain(&error)),
+    }
+}
+
+/// The request that tells of the token; `None` where there is nothing to tell, or no way to.
+fn request_of(
+    record: &RevocationRecord,
+    client_id: &str,
+    proof: &ClientProof,
+) -> Option<Request<Vec<u8>>> {
+    let mut form = form_urlencoded::Serializer::new(String::new());
+    form.append_pair("token", record.token.as_ref()?.expose());
+    form.append_pair("token_type_hint", &record.hint);
+    let mut basic = None;
+    match proof {
+        ClientProof::Secret(secret)
+            if record.auth_method.as_deref() == Some("client_secret_basic") =>
+        {
+            basic = basic_of(client_id, secret.expose());
+        }
+        ClientProof::Secret(secret) => {
+            form.append_pair("client_id", client_id);
+            form.append_pair("client_secret", secret.expose());
+        }
+        ClientProof::Public => {
+            form.append_pair("client_id", client_id);
+        }
+        ClientProof::Key(key) => {
+            let assertion = key.assertion(client_id, &record.issuer, None)?;
+            form.append_pair("client_id", client_id);
+            form.append_pair("client_assertion_type", ASSERTION_TYPE);
+            form.append_pair("client_assertion", assertion.expose());
+        }
+    }
+    let mut request = Request::new(form.finish().into_bytes());
+    *request.method_mut() = Method::POST;
+    *request.uri_mut() = record.endpoint.parse().ok()?;
+    let headers = request.headers_mut();
+    let form_type = HeaderValue::from_static("application/x-www-form-urlencoded");
+    headers.insert(CONTENT_TYPE, form_type);
+    headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+    headers.extend(basic.map(|value| (AUTHORIZATION, value)));
+    Some(request)
+}
+
+/// Spec: RFC 6749 §2.3.1: both parts are encoded as in a form first.
+fn basic_of(client_id: &str, secret: &str) -> Option<HeaderValue> {
+    let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
+    let pair = format!("{}:{}", encoded(client_id), encoded(secret));
+    let mut value =
+        HeaderValue::try_from(format!("Basic {}", BASE64_STANDARD.encode(pair))).ok()?;
+    value.set_sensitive(true);
+    Some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn id_and_secret_are_encoded_before_they_are_joined() {
+        let value = basic_of("a:b", "c d%").unwrap();
+        let text = value.to_str().unwrap().strip_prefix("Basic ").unwrap();
+        let pair = BASE64_STANDARD.decode(text).unwrap();
+        assert_eq!(pair, b"a%3Ab:c+d%25");
+    }
+}

@@ -1,0 +1,133 @@
+//! `ServerLookup`: where tokens for one upstream are to be had, looked up and believed for an hour.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use url::Url;
+
+use super::discovery::{self, Discovered, DiscoveryHints};
+use super::documents::DocumentClients;
+use super::failure::TokenFailure;
+use crate::lock::lock;
+use crate::sync::shared_failure::SharedFailure;
+
+/// For how long what was found out is believed.
+const BELIEVED: Duration = Duration::from_hours(1);
+/// What was found since is kept when the upstream refuses the token of a caller.
+const JUST_FOUND: Duration = Duration::from_mins(1);
+
+/// The place of an upstream's tokens, as found out last.
+#[derive(Debug)]
+pub(super) struct ServerLookup {
+    upstream: Arc<str>,
+    url: Url,
+    /// Whether credentials of the configuration are meant for the first server that the upstream names.
+    is_pinned: bool,
+    /// What was found out of each server, by issuer; the one that the upstream names has the empty key.
+    servers: Mutex<HashMap<String, Arc<KnownServer>>>,
+    /// The first server that the upstream named. Spec: SPEC B-10
+    pinned: Mutex<Option<String>>,
+}
+
+/// What was found out of one authorization server.
+#[derive(Debug, Default)]
+struct KnownServer {
+    /// The last find, and when it was made.
+    found: Mutex<Option<(Arc<Discovered>, Instant)>>,
+    /// Requests that need it wait for the same search.
+    search: SharedFailure<TokenFailure>,
+}
+
+impl KnownServer {
+    fn believed(&self) -> Option<Arc<Discovered>> {
+        let found = lock(&self.found).clone();
+        let found = found.filter(|(_, at)| at.elapsed() < BELIEVED);
+        found.map(|(found, _)| found)
+    }
+}
+
+impl ServerLookup {
+    /// A lookup for the upstream whose MCP endpoint is `url`. `is_pinned`: the first server found is the only one.
+    pub(super) fn new(upstream: Arc<str>, url: Url, is_pinned: bool) -> Self {
+        Self {
+            upstream,
+            url,
+            is_pinned,
+            servers: Mutex::default(),
+            pinned: Mutex::default(),
+        }
+    }
+
+    /// The URL of the upstream.
+    pub(super) fn url(&self) -> &Url {
+        &self.url
+    }
+
+    /// The server and resource, from the cache of an hour or looked up.
+    ///
+    /// # Errors
+    /// It cannot be found out, or is another server than the credentials are of.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request under way; the next caller that waits makes it again.
+    pub(super) async fn find(
+        &self,
+        clients: &DocumentClients,
+        hints: &DiscoveryHints<'_>,
+    ) -> Result<Arc<Discovered>, TokenFailure> {
+        let pinned = lock(&self.pinned).clone();
+        let issuer = hints.issuer.or(hints.caller_issuer).or(pinned.as_deref());
+        let server = {
+            let mut servers = lock(&self.servers);
+            let key = issuer.unwrap_or_default().to_owned();
+            Arc::clone(servers.entry(key).or_default())
+        };
+        if let Some(found) = server.believed() {
+            return Ok(found);
+        }
+        let attempt = server.search.attempt().await;
+        if let Some(found) = server.believed() {
+            return Ok(found);
+        }
+        if let Some(failure) = attempt.spared() {
+            return Err(failure);
+        }
+        let found = discovery::discover(clients, &self.url, hints, issuer).await;
+        let found = match found.map_err(|error| error.into_failure(&self.url)) {
+            Ok(found) => Arc::new(found),
+            Err(failure) => {
+                attempt.share(failure.clone());
+                return Err(failure);
+            }
+        };
+        let issuer = found.server.issuer.clone();
+        tracing::info!(
+            upstream = %self.upstream, %issuer, resource = %found.resource,
+            "found where tokens for an upstream are to be had"
+        );
+        if self.is_pinned && hints.caller_issuer.is_none() {
+            // Spec: SPEC B-10
+            lock(&self.pinned).get_or_insert(issuer);
+        }
+        *lock(&server.found) = Some((Arc::clone(&found), Instant::now()));
+        Ok(found)
+    }
+
+    /// Looks it up again the next time.
+    pub(super) fn forget(&self) {
+        for server in lock(&self.servers).values() {
+            *lock(&server.found) = None;
+        }
+    }
+
+    /// [`forget`](Self::forget) what was not found just now: callers whose tokens the upstream refuses, one after the
+    /// other, make for one search a minute.
+    pub(super) fn forget_old(&self) {
+        for server in lock(&self.servers).values() {
+            let mut found = lock(&server.found);
+            *found = found.take().filter(|(_, at)| at.elapsed() < JUST_FOUND);
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! `UserAccount`: what the accounts of all principals at one upstream have in common.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+use tokio::time::Instant;
+use url::Url;
+
+use super::account::AccountSetupError;
+use super::account_log::AccountLog;
+use super::client_key::ClientProof;
+use super::discovery::{Discovered, DiscoveryHints};
+use super::documents::DocumentClients;
+use super::failure::TokenFailure;
+use super::held_token::carrying;
+use super::resource_metadata::covers;
+use super::server_lookup::ServerLookup;
+use super::token_endpoint::{self, IssuedToken, TokenError, TokenRequest};
+use crate::cause::ErrorCause;
+use crate::config::{AccountKind, UserAccountConfig};
+use crate::database::DatabaseError;
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::telemetry::metrics::token_request_ended;
+use crate::vault::{GrantKind, GrantRecord, TokenPlacement, Vault};
+
+/// For what is looked up before an authorization.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(20);
+
+/// The accounts at one upstream.
+#[derive(Debug)]
+pub struct UserAccount {
+    pub(super) upstream: Arc<str>,
+    pub(super) config: UserAccountConfig,
+    pub(super) clients: DocumentClients,
+    pub(super) vault: Vault,
+    pub(super) tasks: TaskSpawner,
+    pub(super) log: AccountLog,
+    lookup: ServerLookup,
+    /// Configured headers, which go with every token.
+    fixed: HeaderMap,
+    /// The proof of the configured client.
+    proof: Option<Arc<ClientProof>>,
+}
+
+impl UserAccount {
+    /// The accounts at `upstream`, whose MCP endpoint is `url`. `fixed` are its configured headers.
+    ///
+    /// # Errors
+    /// `private_key` cannot be used.
+    pub fn new(
+        upstream: Arc<str>,
+        url: Url,
+        config: UserAccountConfig,
+        (clients, fixed): (DocumentClients, HeaderMap),
+        (vault, tasks): (Vault, TaskSpawner),
+    ) -> Result<Arc<Self>, AccountSetupError> {
+        let proof = match &config.client {
+            Some(client) => Some(Arc::new(match &client.key {
+                Some(key) => ClientProof::new(key)?,
+                None => ClientProof::Public,
+            })),
+            None => None,
+        };
+        Ok(Arc::new(Self {
+            lookup: ServerLookup::new(Arc::clone(&upstream), url, proof.is_some()),
+            log: AccountLog::new(Arc::clone(&upstream), AccountKind::User),
+            upstream,
+            config,
+            clients,
+            vault,
+            tasks,
+            fixed,
+            proof,
+        }))
+    }
+
+    /// The name of the upstream.
+    #[must_use]
+    pub fn upstream(&self) -> &Arc<str> {
+        &self.upstream
+    }
+
+    /// Why the last token could not be had, or was refused; `None` once one was.
+    #[must_use]
+    pub fn last_cause(&self) -> Option<ErrorCause> {
+        self.log.last_cause()
+    }
+
+    /// The authorization server, and what to ask it for.
+    ///
+    /// # Errors
+    /// [`TokenFailure`], which was logged.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request under way.
+    pub(super) async fn discovered(&self) -> Result<Arc<Discovered>, TokenFailure> {
+        let hints = DiscoveryHints {
+            issuer: self.config.issuer.as_deref(),
+            caller_issuer: None,
+            resource: self.config.resource.as_deref(),
+            scopes: &self.config.scopes,
+        };
+        let found = self.lookup.find(&self.clients, &hints);
+        let found = tokio::time::timeout(LOOKUP_LIMIT, found).await;
+        let found = found.unwrap_or_else(|_| Err(TokenFailure::slow(LOOKUP_LIMIT)));
+        found.inspect_err(|failure| self.log.failed(failure, None))
+    }
+
+    /// Looks the authorization server up again the next time.
+    pub(super) fn forget(&self) {
+        self.lookup.forget();
+    }
+
+    /// Whether a token of `record` fits the present configuration: upstream URL or `resource`, header, `issuer` and
+    /// client.
+    pub(super) fn is_ours(&self, record: &GrantRecord) -> bool {
+        let config = &self.config;
+        let is_resource = match &config.resource {
+            Some(resource) => record.resource == *resource,
+            None => covers(&record.resource, self.lookup.url()),
+        };
+        let is_issuer = (config.issuer.as_ref()).is_none_or(|issuer| record.issuer == *issuer);
+        let is_client = (config.client.as_ref())
+            .is_none_or(|client| record.client_id.as_deref() == Some(&client.id));
+        record.kind == GrantKind::User
+            && is_resource
+            && is_issuer
+            && is_client
+            && record.placement == self.placement()
+    }
+
+    /// Where tokens go.
+    pub(super) fn placement(&self) -> TokenPlacement {
+        TokenPlacement::Header {
+            name: self.config.header.to_string(),
+            prefix: self.config.prefix.clone(),
+        }
+    }
+
+    /// The headers of requests with the token of `record`; `None` where it must not be sent, or cannot.
+    pub(super) fn headers(&self, record: &GrantRecord) -> Option<HeaderMap> {
+        let token = record
+            .access_token
+            .as_ref()
+            .filter(|_| self.is_ours(record))?;
+        let place = (&self.config.header, self.config.prefix.as_str());
+        carrying(&self.fixed, place, token)
+    }
+
+    /// What proves that the gateway is `client_id` at `issuer`; `None` for a client that it is not any more.
+    ///
+    /// # Errors
+    /// The database fails.
+    // Spec: SPEC B-10
+    pub(super) async fn proof_of(
+        &self,
+        issuer: &str,
+        client_id: &str,
+        auth_method: Option<&str>,
+    ) -> Result<Option<Arc<ClientProof>>, DatabaseError> {
+        if let Some(client) = &self.config.client {
+            return Ok(self.proof.clone().filter(|_| client.id == client_id));
+        }
+        if auth_method == Some("none") {
+            return Ok(Some(Arc::new(ClientProof::Public)));
+        }
+        let registration = self.vault.registration_of(issuer, client_id).await?;
+        let secret = registration.and_then(|record| record.client_secret);
+        Ok(secret.map(|secret| Arc::new(ClientProof::Secret(secret))))
+    }
+
+    /// Asks for a token. The outcome is counted, and a failure logged.
+    ///
+    /// # Errors
+    /// [`TokenError`], which holds no secret.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request.
+    pub(super) async fn ask(&self, asked: &TokenRequest<'_>) -> Result<IssuedToken, TokenError> {
+        let began = Instant::now();
+        let issuer = self.config.issuer.as_deref();
+        let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
+        let outcome = token_endpoint::request(&self.clients, asked, trusted.as_ref()).await;
+        let word = outcome.as_ref().map_or_else(TokenError::word, |_| "ok");
+        token_request_ended(
+            &self.upstream,
+            AccountKind::User.as_str(),
+            word,
+            began.elapsed(),
+        );
+        outcome
+    }
+}

@@ -1,0 +1,392 @@
+//! `UserTokens`: the tokens of all principals at one upstream, from the vault.
+//!
+//! A call reads the vault's cache of grants, and the headers that were made from the grant there: no lock, no database.
+//! Only the first call of a principal reads the database, and only a call without a good token waits for the refresh,
+//! which is one for all calls here and, by the grant's lease, for all processes.
+//! Spec: SPEC B-11, B-12, B-14
+
+mod refresh;
+mod state;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use http::StatusCode;
+use moka::sync::Cache;
+use tokio::time::Instant;
+
+use self::state::PrincipalState;
+use super::challenge::Challenge;
+use super::failure::TokenFailure;
+use super::held_token::HeldToken;
+use super::source_state::{Outcome, pause};
+use super::token_source::Renewal;
+use super::user_account::UserAccount;
+use crate::clock::{Clock as _, SystemClock};
+use crate::lock::lock;
+use crate::sync::single_flight::{Follower, Joined, SingleFlight};
+use crate::vault::{GrantKey, StoredGrant, Vault};
+
+/// Principals whose headers are kept.
+const MAX_HELD: u64 = 10_000;
+
+/// The tokens at one upstream.
+#[derive(Debug)]
+pub struct UserTokens {
+    account: Arc<UserAccount>,
+    held: Cache<GrantKey, Arc<HeldGrant>>,
+    states: Cache<GrantKey, Arc<Mutex<PrincipalState>>>,
+    refreshing: SingleFlight<GrantKey, Outcome>,
+}
+
+/// What was made from one version of a grant.
+#[derive(Debug)]
+struct HeldGrant {
+    version: i64,
+    /// `None` where the configuration does not let it be sent.
+    token: Option<Arc<HeldToken>>,
+    /// Whether the grant holds a refresh token.
+    is_refreshable: bool,
+}
+
+/// What is known of a principal's token, without waiting.
+#[derive(Debug)]
+pub enum UserToken {
+    /// It is good.
+    Good(Arc<HeldToken>),
+    /// There is none, and only its user can change that.
+    Missing,
+    /// The upstream refused it a moment ago.
+    Refused,
+    /// It has to be waited for: the database is asked, or the token refreshed.
+    Awaited,
+}
+
+/// Why a refresh begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RefreshCause {
+    /// The token has ended, or is about to.
+    Age,
+    /// The upstream refused it.
+    Refusal,
+}
+
+impl UserTokens {
+    /// The tokens of `account`.
+    #[must_use]
+    pub fn new(account: Arc<UserAccount>) -> Arc<Self> {
+        Arc::new(Self {
+            account,
+            held: Cache::new(MAX_HELD),
+            states: Cache::new(MAX_HELD),
+            refreshing: SingleFlight::default(),
+        })
+    }
+
+    /// Whose tokens they are.
+    #[must_use]
+    pub fn account(&self) -> &Arc<UserAccount> {
+        &self.account
+    }
+
+    /// What is known of the token of `key`. One that ends soon is refreshed in the background.
+    #[must_use]
+    pub fn held(self: &Arc<Self>, key: &GrantKey) -> UserToken {
+        match self.vault().cached_grant(key) {
+            None => UserToken::Awaited,
+            Some(None) => UserToken::Missing,
+            Some(Some(grant)) => self.token_of(&grant),
+        }
+    }
+
+    /// The number of the connection of `key`, as far as memory knows.
+    #[must_use]
+    pub fn connection(&self, key: &GrantKey) -> Option<i64> {
+        match self.vault().cached_grant(key) {
+            Some(grant) => grant.map(|grant| grant.state.connection),
+            // Changed a moment ago: most changes are refreshes of the same account, and a request finds out.
+            None => self
+                .held
+                .get(key)?
+                .token
+                .as_ref()
+                .map(|token| token.connection()),
+        }
+    }
+
+    /// The token of `key`, read or refreshed where that is needed.
+    ///
+    /// # Errors
+    /// Why there is none: where [`asks_user`](TokenFailure::asks_user), its user has to connect. Other failures are
+    /// cached for 0.5 to 15 s.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons nothing: the request goes on.
+    pub async fn token(self: Arc<Self>, key: GrantKey) -> Outcome {
+        let grant = self.vault().grant(&key).await;
+        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        let Some(grant) = grant else {
+            return Err(TokenFailure::not_connected());
+        };
+        match self.token_of(&grant) {
+            UserToken::Good(token) => Ok(token),
+            UserToken::Missing => Err(TokenFailure::not_connected()),
+            UserToken::Refused => Err(TokenFailure::refused()),
+            UserToken::Awaited => {
+                if let Some(failure) = lock(&self.state(&key)).source.current_failure(None) {
+                    return Err(failure.clone());
+                }
+                self.refreshed(key, grant.version, RefreshCause::Age).await
+            }
+        }
+    }
+
+    /// What is known of the token of `key` once it was read, or refreshed where that is needed: it is not to be
+    /// waited for any more.
+    ///
+    /// # Errors
+    /// That cannot be known now.
+    ///
+    /// # Cancel safety
+    /// As for [`token`](Self::token).
+    pub async fn look_up(self: Arc<Self>, key: GrantKey) -> Result<UserToken, TokenFailure> {
+        match Arc::clone(&self).token(key.clone()).await {
+            Ok(token) => Ok(UserToken::Good(token)),
+            Err(failure) if failure.asks_user() => Ok(match self.held(&key) {
+                UserToken::Refused => UserToken::Refused,
+                _ => UserToken::Missing,
+            }),
+            Err(failure) => Err(failure),
+        }
+    }
+
+    /// Notes that the upstream took `used`, which is on trial.
+    ///
+    /// # Cancel safety
+    /// Noted or not: the next request tells again.
+    pub async fn accepted(&self, key: &GrantKey, used: &Arc<HeldToken>) {
+        let held = self.held.get(key);
+        let is_current = |held: &Arc<HeldGrant>| {
+            held.token
+                .as_ref()
+                .is_some_and(|token| Arc::ptr_eq(token, used))
+        };
+        if let Some(held) = held.filter(is_current) {
+            self.mark(key, held.version, false).await;
+        }
+    }
+
+    /// What to do about an answer to a request of `key` that carried `used`. A 401 makes for one refresh a minute at
+    /// most; a 403 that names scopes is for the user, three times for the same scopes.
+    ///
+    /// # Errors
+    /// There is no other token, or its user has to act.
+    ///
+    /// # Cancel safety
+    /// As for [`token`](Self::token).
+    // Spec: SPEC B-11
+    pub async fn answered(
+        self: Arc<Self>,
+        key: GrantKey,
+        used: Arc<HeldToken>,
+        status: StatusCode,
+        challenge: Challenge,
+    ) -> Result<Renewal, TokenFailure> {
+        let grant = self.vault().grant(&key).await;
+        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        let Some(grant) = grant else {
+            return Err(TokenFailure::not_connected());
+        };
+        let held = self.held_of(&grant);
+        let is_another = |token: &&Arc<HeldToken>| !Arc::ptr_eq(token, &used) && !token.has_ended();
+        if held.token.as_ref().is_some_and(|token| is_another(&token)) {
+            return Ok(Renewal::Renewed);
+        }
+        if status != StatusCode::UNAUTHORIZED {
+            return self.lacks_scopes(&grant, &challenge);
+        }
+        let is_fresh = lock(&self.state(&key)).force(grant.version)?;
+        if is_fresh || !held.is_refreshable {
+            self.account.log.refused(status.as_u16());
+            self.mark(&key, grant.version, true).await;
+            return Err(TokenFailure::refused());
+        }
+        // The upstream may have another authorization server by now.
+        self.account.forget();
+        let refreshed = self.refreshed(key.clone(), grant.version, RefreshCause::Refusal);
+        match refreshed.await {
+            Ok(_) => Ok(Renewal::Renewed),
+            Err(failure) => {
+                if failure.asks_user() {
+                    // The grant may be there still, with a token that only its upstream knows to be of no use.
+                    self.mark(&key, grant.version, true).await;
+                }
+                Err(failure)
+            }
+        }
+    }
+
+    /// Scopes that the upstream has asked `key` for beyond those of its grant.
+    #[must_use]
+    pub fn wider(&self, key: &GrantKey) -> Vec<String> {
+        let state = self.states.get(key);
+        state.map_or_else(Vec::new, |state| lock(&state).source.further.clone())
+    }
+
+    /// Forgets what [`wider`](Self::wider) tells, once the user was asked for it.
+    pub fn forget_wider(&self, key: &GrantKey) {
+        if let Some(state) = self.states.get(key) {
+            lock(&state).source.further.clear();
+        }
+    }
+
+    fn lacks_scopes(
+        &self,
+        grant: &StoredGrant,
+        challenge: &Challenge,
+    ) -> Result<Renewal, TokenFailure> {
+        let is_fixed = !self.account.config.scopes.is_empty();
+        let lacks = |scope: &&String| !grant.record.scopes.contains(scope);
+        let wanted: BTreeSet<String> = challenge.scopes.iter().filter(lacks).cloned().collect();
+        let asks = !is_fixed && challenge.asks_for_scopes(StatusCode::FORBIDDEN);
+        let state = self.state(&grant.key);
+        let mut state = lock(&state);
+        if !asks || wanted.is_empty() || state.source.count_step_up(&wanted).is_none() {
+            self.account.log.refused(StatusCode::FORBIDDEN.as_u16());
+            return Ok(Renewal::Stands);
+        }
+        let names: Vec<&str> = wanted.iter().map(String::as_str).collect();
+        let names = names.join(" ");
+        state.source.further = wanted.into_iter().collect();
+        Err(TokenFailure::needs_scopes(&names, grant.state.connection))
+    }
+
+    async fn mark(&self, key: &GrantKey, version: i64, is_refused: bool) {
+        if let Err(error) = self.vault().mark_refused(key, version, is_refused).await {
+            let error: &(dyn std::error::Error + 'static) = &error;
+            tracing::warn!(upstream = %key.upstream, error, "cannot note whether an account is refused");
+        }
+    }
+
+    fn token_of(self: &Arc<Self>, grant: &Arc<StoredGrant>) -> UserToken {
+        if self.vault().counts_as_refused(grant) {
+            return UserToken::Refused;
+        }
+        self.vault().touch(grant);
+        let held = self.held_of(grant);
+        let Some(token) = &held.token else {
+            return UserToken::Missing;
+        };
+        match (token.has_ended(), held.is_refreshable) {
+            (false, is_refreshable) => {
+                if is_refreshable && token.is_due() {
+                    self.refresh_ahead(grant);
+                }
+                UserToken::Good(Arc::clone(token))
+            }
+            (true, true) => UserToken::Awaited,
+            (true, false) => UserToken::Missing,
+        }
+    }
+
+    fn held_of(&self, grant: &StoredGrant) -> Arc<HeldGrant> {
+        if let Some(held) = self.held.get(&grant.key)
+            && held.version == grant.version
+        {
+            return held;
+        }
+        let record = &grant.record;
+        let headers = self.account.headers(record);
+        let ends = record.access_ends.map(Duration::from_millis);
+        let lasts = ends.map(|ends| ends.saturating_sub(SystemClock.now()));
+        let scopes = record.scopes.clone();
+        let token = headers.map(|headers| {
+            let token = HeldToken::new(headers, scopes, lasts, None).of(grant.state.connection);
+            Arc::new(match grant.state.refused {
+                None => token,
+                Some(_) => token.on_trial(),
+            })
+        });
+        let held = Arc::new(HeldGrant {
+            version: grant.version,
+            token,
+            is_refreshable: record.refresh_token.is_some() && record.token_endpoint.is_some(),
+        });
+        self.held.insert(grant.key.clone(), Arc::clone(&held));
+        held
+    }
+
+    fn vault(&self) -> &Vault {
+        &self.account.vault
+    }
+
+    fn state(&self, key: &GrantKey) -> Arc<Mutex<PrincipalState>> {
+        self.states.get_with_by_ref(key, Arc::default)
+    }
+
+    fn refresh_ahead(self: &Arc<Self>, grant: &StoredGrant) {
+        if lock(&self.state(&grant.key))
+            .source
+            .current_failure(None)
+            .is_none()
+        {
+            drop(self.start(grant.key.clone(), grant.version, RefreshCause::Age));
+        }
+    }
+
+    /// Waits for the refresh of the token of version `seen`, which is begun if none is under way.
+    async fn refreshed(self: &Arc<Self>, key: GrantKey, seen: i64, cause: RefreshCause) -> Outcome {
+        let outcome = self.start(key, seen, cause).result().await;
+        outcome.unwrap_or_else(|| Err(TokenFailure::unfinished()))
+    }
+
+    fn start(self: &Arc<Self>, key: GrantKey, seen: i64, cause: RefreshCause) -> Follower<Outcome> {
+        match self.refreshing.join(key.clone()) {
+            Joined::Join(follower) => follower,
+            Joined::Lead(leader) => {
+                let follower = leader.follow();
+                let tokens = Arc::clone(self);
+                // A drain waits for it: the answer may hold the only copy of a refresh token.
+                self.account.tasks.spawn(async move {
+                    let outcome = tokens.refresh(&key, seen, cause).await;
+                    leader.complete(outcome);
+                });
+                follower
+            }
+        }
+    }
+
+    async fn refresh(&self, key: &GrantKey, seen: i64, cause: RefreshCause) -> Outcome {
+        let refreshed = refresh::refresh(&self.account, key, (seen, cause)).await;
+        let outcome = match refreshed {
+            Ok(()) => self.read(key).await,
+            Err(failure) => Err(failure),
+        };
+        let state = self.state(key);
+        let state = &mut lock(&state).source;
+        match &outcome {
+            Ok(_) => {
+                state.failure = None;
+                state.failures = 0;
+            }
+            Err(failure) => {
+                let pause = pause(failure, state.failures);
+                state.failures = state.failures.saturating_add(1);
+                state.failure = Some((failure.clone(), Instant::now() + pause, None));
+                self.account.log.failed(failure, Some(key.owner));
+            }
+        }
+        outcome
+    }
+
+    /// The token of the grant that a refresh has led to.
+    async fn read(&self, key: &GrantKey) -> Outcome {
+        let grant = self.vault().grant(key).await;
+        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        let held = grant.map(|grant| self.held_of(&grant));
+        let token = held.and_then(|held| held.token.clone());
+        let good = token.filter(|token| !token.has_ended());
+        good.ok_or_else(TokenFailure::not_connected)
+    }
+}

@@ -1,0 +1,227 @@
+//! One refresh of one grant, among all processes on one database.
+//!
+//! The lease of the grant lets one process ask; the others wait and read the row again. The request runs outside any
+//! transaction, and its result is written before anything else is looked at: it may be the only copy of a rotated
+//! refresh token. Only `invalid_grant` ends a grant, and only one that has the refused version still.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use url::Url;
+
+use super::super::client_key::ClientProof;
+use super::super::failure::TokenFailure;
+use super::super::server_metadata::ServerMetadata;
+use super::super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
+use super::super::user_account::UserAccount;
+use super::RefreshCause;
+use crate::clock::{Clock as _, SystemClock};
+use crate::database::DatabaseError;
+use crate::secret::Secret;
+use crate::vault::{GrantKey, GrantLease, GrantRecord, LeaseOutcome, StoredGrant};
+
+/// For the whole of it, the wait for another process included.
+const LIMIT: Duration = Duration::from_secs(45);
+/// Between two looks at a grant that another process refreshes.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// A token that another process has got is used if it lasts longer.
+const FRESH: Duration = Duration::from_secs(1);
+/// Pauses between attempts to write a result: the first, and how many double it.
+const WRITE_PAUSE: Duration = Duration::from_millis(200);
+const WRITE_ATTEMPTS: u32 = 8;
+
+/// How one request ended.
+enum Refreshed {
+    /// There is a token, in the vault.
+    Written,
+    /// The grant is another one now: look again.
+    Changed,
+}
+
+/// Refreshes the grant of `key`, of which the caller has `seen` this version.
+///
+/// # Errors
+/// There is no other token; a grant that its server has not ended is kept.
+///
+/// # Cancel safety
+/// To be run to its end: dropped during the request, it loses a rotated refresh token.
+pub(super) async fn refresh(
+    account: &UserAccount,
+    key: &GrantKey,
+    (seen, cause): (i64, RefreshCause),
+) -> Result<(), TokenFailure> {
+    let began = Instant::now();
+    let mut refused = None;
+    while began.elapsed() < LIMIT {
+        let grant = account.vault.read_grant(key).await.map_err(no_database)?;
+        let Some(grant) = grant.filter(|grant| account.is_ours(&grant.record)) else {
+            return Err(TokenFailure::not_connected());
+        };
+        if grant.version != seen && is_fresh(&grant.record) {
+            // Another process has refreshed it: the cache here must not have the old one any more.
+            return account.vault.poll_changes().await.map_err(no_database);
+        }
+        if refused == Some(grant.version) {
+            return end(account, &grant).await;
+        }
+        let lease = account.vault.lease(key, grant.version).await;
+        match lease.map_err(no_database)? {
+            LeaseOutcome::Held(lease) => match ask(account, &grant, lease).await? {
+                Some(Refreshed::Written) => return Ok(()),
+                Some(Refreshed::Changed) => {}
+                None => refused = Some(grant.version),
+            },
+            LeaseOutcome::Busy(_) => tokio::time::sleep(LOOK_EVERY).await,
+            LeaseOutcome::Newer(_) | LeaseOutcome::Gone => {}
+        }
+    }
+    tracing::debug!(upstream = %account.upstream, ?cause, "refresh took too long");
+    Err(TokenFailure::slow(LIMIT))
+}
+
+/// Asks for the next token; `None` where the server says `invalid_grant`.
+async fn ask(
+    account: &UserAccount,
+    grant: &StoredGrant,
+    lease: GrantLease,
+) -> Result<Option<Refreshed>, TokenFailure> {
+    let (server, client_id, proof, token) = match parts(account, grant).await {
+        Ok(parts) => parts,
+        Err(failure) => {
+            give_back(account, lease).await;
+            return Err(failure);
+        }
+    };
+    let asked = TokenRequest {
+        server: &server,
+        client_id,
+        proof: &proof,
+        scopes: &[],
+        resource: Some(&grant.record.resource),
+        grant: TokenGrant::Refresh(token),
+    };
+    let failure = match account.ask(&asked).await {
+        Ok(issued) => return write(account, grant, (&lease, issued)).await.map(Some),
+        Err(error) => error,
+    };
+    give_back(account, lease).await;
+    if let TokenError::OAuth { code, .. } = &failure {
+        match *code {
+            "invalid_grant" => return Ok(None),
+            "invalid_client" if account.config.client.is_none() => {
+                return Err(unregister(account, &server.issuer, client_id).await);
+            }
+            _ => {}
+        }
+    }
+    Err(failure.into_failure(&server.token_endpoint))
+}
+
+/// What a request is made of.
+///
+/// # Errors
+/// The gateway is not the client any more that the grant was given to, or the database fails.
+async fn parts<'a>(
+    account: &UserAccount,
+    grant: &'a StoredGrant,
+) -> Result<(ServerMetadata, &'a str, Arc<ClientProof>, &'a Secret), TokenFailure> {
+    let record = &grant.record;
+    let ended = || TokenFailure::account_ended("the grant cannot be refreshed");
+    let endpoint = record
+        .token_endpoint
+        .as_deref()
+        .and_then(|url| Url::parse(url).ok());
+    let (Some(endpoint), Some(client_id), Some(token)) =
+        (endpoint, record.client_id.as_deref(), &record.refresh_token)
+    else {
+        return Err(ended());
+    };
+    let method = record.auth_method.as_deref();
+    let proof = account.proof_of(&record.issuer, client_id, method).await;
+    let proof = proof.map_err(no_database)?.ok_or_else(|| {
+        TokenFailure::account_ended("the gateway is not the client any more that it was given to")
+    })?;
+    let server = ServerMetadata::remembered(&record.issuer, endpoint, method);
+    Ok((server, client_id, proof, token))
+}
+
+/// Writes the token response to the vault, before anything in it is checked.
+async fn write(
+    account: &UserAccount,
+    grant: &StoredGrant,
+    (lease, issued): (&GrantLease, IssuedToken),
+) -> Result<Refreshed, TokenFailure> {
+    let record = renewed(&grant.record, issued);
+    let mut pause = WRITE_PAUSE;
+    for attempt in 1.. {
+        match account.vault.finish_lease(lease, &record).await {
+            Ok(Some(_)) => break,
+            Ok(None) => return Ok(Refreshed::Changed),
+            Err(error) if attempt >= WRITE_ATTEMPTS => return Err(no_database(error)),
+            Err(_) => {
+                tokio::time::sleep(pause).await;
+                pause *= 2;
+            }
+        }
+    }
+    account
+        .log
+        .succeeded(&grant.record.scopes, Some(&record.scopes));
+    Ok(Refreshed::Written)
+}
+
+/// The grant with the next token. What the server does not name stays. Spec: RFC 6749 §6
+fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
+    let ends = issued.lasts.map(|lasts| SystemClock.now() + lasts);
+    GrantRecord {
+        access_token: Some(issued.token),
+        access_ends: ends.and_then(|ends| u64::try_from(ends.as_millis()).ok()),
+        refresh_token: issued.refresh.or_else(|| record.refresh_token.clone()),
+        scopes: issued.scopes.unwrap_or_else(|| record.scopes.clone()),
+        ..record.clone()
+    }
+}
+
+/// Ends a grant that its server has ended, unless it was refreshed or replaced meanwhile.
+async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<(), TokenFailure> {
+    let ended = account.vault.end_grant(&grant.key, grant.version).await;
+    if ended.map_err(no_database)? {
+        tracing::warn!(
+            upstream = %account.upstream, owner = %grant.key.owner, issuer = %grant.record.issuer,
+            "the authorization server has ended an account: its user is asked again"
+        );
+    }
+    Err(TokenFailure::account_ended(
+        "the authorization server says invalid_grant",
+    ))
+}
+
+/// Forgets a registration that its server does not know: the next authorization registers the gateway again.
+async fn unregister(account: &UserAccount, issuer: &str, client_id: &str) -> TokenFailure {
+    tracing::warn!(
+        upstream = %account.upstream, issuer, client_id,
+        "the authorization server does not know the gateway any more: users are asked again"
+    );
+    match account.vault.remove_registration(issuer, client_id).await {
+        Ok(()) => TokenFailure::account_ended("the authorization server says invalid_client"),
+        Err(error) => no_database(error),
+    }
+}
+
+async fn give_back(account: &UserAccount, lease: GrantLease) {
+    if let Err(error) = account.vault.release_lease(lease).await {
+        let error: &(dyn std::error::Error + 'static) = &error;
+        tracing::debug!(error, "lease ends by itself");
+    }
+}
+
+fn is_fresh(record: &GrantRecord) -> bool {
+    let ends = record.access_ends.map(Duration::from_millis);
+    record.access_token.is_some() && ends.is_none_or(|ends| ends > SystemClock.now() + FRESH)
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "an argument of map_err")]
+fn no_database(error: DatabaseError) -> TokenFailure {
+    TokenFailure::no_database(&error)
+}

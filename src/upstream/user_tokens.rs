@@ -1,0 +1,152 @@
+//! The tokens of callers as credentials of one upstream's requests.
+
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, ready};
+use futures_util::{FutureExt as _, TryFutureExt as _};
+use http::{HeaderMap, StatusCode};
+
+use super::account::Account;
+use super::carrier::http::exchange_error::ExchangeError;
+use super::credentials::{Credential, Credentials, Requester};
+use super::user_accounts::{AccountState, UserAccounts};
+use crate::call::OwnerKey;
+use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure, UserToken, UserTokens};
+use crate::vault::GrantKey;
+
+/// Tokens of callers, each for its own requests.
+#[derive(Debug)]
+pub(super) struct PrincipalTokens {
+    upstream: Arc<str>,
+    /// `None` where the gateway keeps no accounts, as while it is only checked.
+    tokens: Option<Arc<UserTokens>>,
+    /// Configured headers, which go with every token.
+    fixed: HeaderMap,
+}
+
+impl PrincipalTokens {
+    /// Those of `tokens` at `upstream`, whose configured headers are `fixed`.
+    pub(super) fn new(
+        upstream: Arc<str>,
+        tokens: Option<Arc<UserTokens>>,
+        fixed: HeaderMap,
+    ) -> Self {
+        Self {
+            upstream,
+            tokens,
+            fixed,
+        }
+    }
+
+    fn key(&self, owner: OwnerKey) -> GrantKey {
+        GrantKey {
+            owner,
+            upstream: Arc::clone(&self.upstream),
+        }
+    }
+
+    /// The tokens, and whose requests of `account` carry.
+    fn of(&self, account: Account) -> Option<(&Arc<UserTokens>, GrantKey)> {
+        match (account, &self.tokens) {
+            (Account::Connected(owner, _), Some(tokens)) => Some((tokens, self.key(owner))),
+            _ => None,
+        }
+    }
+}
+
+/// What `token` says of the account; `None` where it has to be waited for.
+fn state_of(token: &UserToken) -> Option<AccountState> {
+    match token {
+        UserToken::Good(token) => Some(AccountState::Connected(token.connection())),
+        UserToken::Missing => Some(AccountState::Missing),
+        UserToken::Refused => Some(AccountState::Refused),
+        UserToken::Awaited => None,
+    }
+}
+
+/// `token`, where it is of the account that the connection belongs to.
+fn of_account(account: Account, token: Arc<HeldToken>) -> Result<Arc<HeldToken>, TokenFailure> {
+    if token.connection() == account.connection() {
+        Ok(token)
+    } else {
+        Err(TokenFailure::replaced())
+    }
+}
+
+fn none(failure: TokenFailure) -> Credential<'static> {
+    Credential::Awaited(ready(Err(ExchangeError::from(failure))).boxed())
+}
+
+impl UserAccounts for PrincipalTokens {
+    fn known(&self, owner: OwnerKey) -> Option<AccountState> {
+        match &self.tokens {
+            Some(tokens) => state_of(&tokens.held(&self.key(owner))),
+            None => Some(AccountState::Missing),
+        }
+    }
+
+    fn look_up(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
+        let Some(tokens) = &self.tokens else {
+            return ready(Ok(AccountState::Missing)).boxed();
+        };
+        let token = Arc::clone(tokens).look_up(self.key(owner));
+        let state = token.map_ok(|token| state_of(&token).unwrap_or(AccountState::Missing));
+        state.boxed()
+    }
+}
+
+impl Credentials for PrincipalTokens {
+    fn account_of(&self, owner: OwnerKey) -> Account {
+        let tokens = self.tokens.as_ref();
+        let connection = tokens.and_then(|tokens| tokens.connection(&self.key(owner)));
+        Account::Connected(owner, connection.unwrap_or_default())
+    }
+
+    fn for_request(&self, requester: &Requester) -> Credential<'_> {
+        let account = requester.account;
+        let Some((tokens, key)) = self.of(account) else {
+            return none(TokenFailure::not_connected());
+        };
+        match tokens.held(&key) {
+            UserToken::Good(token) => match of_account(account, token) {
+                Ok(token) => Credential::Held(token),
+                Err(failure) => none(failure),
+            },
+            UserToken::Missing => none(TokenFailure::not_connected()),
+            UserToken::Refused => none(TokenFailure::refused()),
+            UserToken::Awaited => {
+                let token = Arc::clone(tokens).token(key);
+                Credential::Awaited(async move { Ok(of_account(account, token.await?)?) }.boxed())
+            }
+        }
+    }
+
+    /// No caller is there: a refusal tells as much as any other answer.
+    fn for_check(&self, _requester: &Requester) -> Credential<'_> {
+        Credential::Ready(&self.fixed)
+    }
+
+    fn refused(
+        &self,
+        requester: &Requester,
+        used: Arc<HeldToken>,
+        status: StatusCode,
+        challenge: Challenge,
+    ) -> BoxFuture<'_, Result<Renewal, TokenFailure>> {
+        match self.of(requester.account) {
+            Some((tokens, key)) => Arc::clone(tokens)
+                .answered(key, used, status, challenge)
+                .boxed(),
+            None => ready(Ok(Renewal::Stands)).boxed(),
+        }
+    }
+
+    fn accepted(&self, account: Account, used: Arc<HeldToken>) -> BoxFuture<'_, ()> {
+        let accepted = async move {
+            if let Some((tokens, key)) = self.of(account) {
+                tokens.accepted(&key, &used).await;
+            }
+        };
+        accepted.boxed()
+    }
+}

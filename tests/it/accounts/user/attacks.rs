@@ -1,0 +1,167 @@
+//! Attacks on authorizations: each changes nothing, and is in the log.
+
+use rstest::rstest;
+
+use super::server::{ConsentServer, first_client};
+use super::world::{World, with_query};
+use crate::accounts::world::logged;
+
+/// The page that a callback leads to, and whether the account is there.
+async fn outcome(world: &World, page: &str) -> bool {
+    let shown = world.browser().open("/connect/up").await.text;
+    let is_connected = !shown.contains("not connected");
+    assert_eq!(
+        is_connected,
+        page.contains("is connected"),
+        "{page}\n{shown}"
+    );
+    is_connected
+}
+
+// SPEC B-13
+#[tokio::test]
+async fn replayed_state_is_refused() {
+    let world = World::start().await;
+    let mut browser = world.browser();
+    let url = browser.begin("/connect/up").await;
+    let callback = browser.agree(url).await;
+    assert!(browser.open(&callback).await.text.contains("is connected"));
+    let page = browser.open(&callback).await;
+    assert_eq!(page.status, 403, "{}", page.text);
+    assert_eq!(world.server.forms("authorization_code").len(), 1);
+    logged(&world.gw, "callback of an authorization was refused").await;
+    world.gw.stop().await;
+}
+
+// SPEC B-13
+#[rstest]
+#[case::missing(None)]
+#[case::unknown(Some("AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"))]
+#[case::empty(Some(""))]
+#[tokio::test]
+async fn state_that_nobody_sent_is_refused(#[case] state: Option<&str>) {
+    let world = World::start().await;
+    let mut browser = world.browser();
+    let url = browser.begin("/connect/up").await;
+    let callback = with_query(&browser.agree(url).await, "state", state);
+    let page = browser.open(&callback).await;
+    assert_eq!(page.status, 403, "{}", page.text);
+    assert!(!outcome(&world, &page.text).await);
+    assert!(world.server.forms("authorization_code").is_empty());
+    world.gw.stop().await;
+}
+
+/// The victim's browser brings what the attacker began: the attacker's account would become the victim's.
+#[tokio::test]
+async fn state_of_another_browser_is_refused() {
+    let world = World::start().await;
+    let mut attacker = world.browser();
+    let url = attacker.begin("/connect/up").await;
+    let callback = attacker.agree(url).await;
+    let mut victim = world.browser();
+    victim.open("/connect").await;
+    for browser in [&mut victim, &mut world.browser()] {
+        let page = browser.open(&callback).await;
+        assert_eq!(page.status, 403, "{}", page.text);
+        assert!(!outcome(&world, &page.text).await);
+    }
+    assert!(world.server.forms("authorization_code").is_empty());
+    world.gw.stop().await;
+}
+
+/// A code of another authorization, put into the victim's callback: the verifier does not fit.
+#[tokio::test]
+async fn injected_code_is_not_redeemed() {
+    let world = World::start().await;
+    let mut attacker = world.browser();
+    let url = attacker.begin("/connect/up").await;
+    let stolen = attacker.agree(url).await;
+    let code = url::Url::parse(&format!("http://x{stolen}")).unwrap();
+    let code = code
+        .query_pairs()
+        .find(|(name, _)| name == "code")
+        .unwrap()
+        .1
+        .into_owned();
+    let mut victim = world.browser();
+    let url = victim.begin("/connect/up").await;
+    let callback = with_query(&victim.agree(url).await, "code", Some(&code));
+    let page = victim.open(&callback).await;
+    assert_eq!(page.status, 502, "{}", page.text);
+    assert!(!outcome(&world, &page.text).await);
+    world.gw.stop().await;
+}
+
+// SPEC B-06
+#[rstest]
+#[case::another(Some("https://evil.example"))]
+#[case::missing(None)]
+#[tokio::test]
+async fn answer_of_a_mixed_up_issuer_is_refused(#[case] iss: Option<&str>) {
+    let server = ConsentServer::start().await;
+    server.names(iss);
+    let world = World::with(&server, "").await;
+    let page = world.browser().connect("/connect/up").await;
+    assert!(
+        page.contains("thrown away") && !page.contains("evil"),
+        "{page}"
+    );
+    assert!(!outcome(&world, &page).await);
+    assert!(server.forms("authorization_code").is_empty());
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn callback_redirects_nowhere_and_escapes_what_it_shows() {
+    let world = World::start().await;
+    let mut browser = world.browser();
+    let url = browser.begin("/connect/up").await;
+    let state = url
+        .query_pairs()
+        .find(|(name, _)| name == "state")
+        .unwrap()
+        .1
+        .into_owned();
+    let query = format!(
+        "/connect/callback?state={state}&error=%3Cscript%3E&error_description=%3Cb%3E&error_uri=https://evil.example\
+         &iss={}",
+        world.server.origin
+    );
+    let page = browser.open(&query).await;
+    assert_eq!(page.status, 403);
+    assert!(
+        !page.text.contains("<script>") && !page.text.contains("<b>"),
+        "{}",
+        page.text
+    );
+    assert!(!page.text.contains("evil.example"), "{}", page.text);
+    world.gw.stop().await;
+}
+
+// SPEC B-10
+#[tokio::test]
+async fn client_of_one_server_is_never_shown_to_another() {
+    let world = World::start().await;
+    world.connect().await;
+    let other = ConsentServer::start().await;
+    world.upstream.publishes(serde_json::json!({
+        "resource": world.upstream.url(), "authorization_servers": [other.origin],
+    }));
+    let knows = other.clone();
+    world.upstream.judges(move |token, _| {
+        crate::accounts::world::Verdict::of(token.is_some_and(|token| knows.knows(token)))
+    });
+    // The refused token has the server looked up again.
+    let session = world.plain().await;
+    super::world::echo(&session, "x").await;
+    world.connect().await;
+    assert_eq!(other.asked()[0]["client_id"], first_client(&other));
+    let first = first_client(&world.server);
+    let forms = other.forms("authorization_code");
+    assert!(
+        forms.iter().all(|form| form["client_id"] != first),
+        "{forms:?}"
+    );
+    assert!(other.forms("refresh_token").is_empty());
+    world.gw.stop().await;
+}

@@ -1,0 +1,258 @@
+//! Refreshes: once among all, and what their failures lead to.
+
+use std::time::Duration;
+
+use drawbridge::database::{Database, DatabasePlace};
+use serde_json::json;
+
+use super::server::{ConsentServer, Mood};
+use super::world::{Browser, World, echo, tables, upstream_of};
+use crate::accounts::world::{Verdict, logged, token_requests};
+use crate::harness::{Setup, eventually, postgres};
+
+/// Calls until the token that the upstream sees has changed `times`.
+async fn refreshed(world: &World, times: usize) {
+    let session = world.plain().await;
+    eventually("a refresh", async || {
+        echo(&session, "until").await;
+        let mut tokens = world.tokens_of("until");
+        tokens.dedup();
+        (tokens.len() > times).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn token_is_refreshed_before_it_ends_and_the_session_goes_on() {
+    let server = ConsentServer::start().await;
+    server.lifetime(4);
+    let world = World::with(&server, "").await;
+    world.connect().await;
+    refreshed(&world, 2).await;
+    let forms = server.forms("refresh_token");
+    assert!(
+        forms
+            .iter()
+            .all(|form| form["resource"] == world.upstream.url())
+    );
+    // The upstream's session is that of the account, and not of one token.
+    assert_eq!(world.upstream.count("\"initialize\""), 1);
+    world.gw.stop().await;
+}
+
+// SPEC B-12
+#[tokio::test]
+async fn hundred_calls_at_the_end_of_a_token_make_one_refresh() {
+    let world = World::start().await;
+    world.connect().await;
+    let session = world.plain().await;
+    assert_eq!(echo(&session, "before").await, "before");
+    world.server.set_mood(Mood::Slow(300));
+    world.server.forgets_access_tokens();
+    let calls = (0..100).map(|_| echo(&session, "at-the-end"));
+    let said = futures_util::future::join_all(calls).await;
+    assert!(said.iter().all(|said| said == "at-the-end"), "{said:?}");
+    assert_eq!(world.server.forms("refresh_token").len(), 1);
+    world.gw.stop().await;
+}
+
+// SPEC B-12
+#[tokio::test]
+async fn two_gateways_on_one_database_make_one_refresh() {
+    let Some((_postgres, place)) = postgres::database().await else {
+        return;
+    };
+    let DatabasePlace::Postgres(url) = &place else {
+        panic!("a server");
+    };
+    let database = Database::connect(&place).await.unwrap();
+    database.migrate().await.unwrap();
+    let server = ConsentServer::start().await;
+    let upstream = upstream_of(&server).await;
+    let state = tempfile::tempdir().unwrap();
+    let start = async || {
+        Setup::open()
+            .url("up", &upstream.url(), "")
+            .toml(&tables(state.path(), url.expose(), ""))
+            .start()
+            .await
+    };
+    let gateways = [start().await, start().await];
+    let text = Browser::of(&gateways[0]).connect("/connect/up").await;
+    assert!(text.contains("is connected"), "{text}");
+    let mut sessions = Vec::new();
+    for gw in &gateways {
+        let user = gw.anonymous();
+        let session = user.open_as("/mcp/up", "2025-06-18", json!({})).await;
+        eventually("the account in both", async || {
+            (echo(&session, "before").await == "before").then_some(())
+        })
+        .await;
+        sessions.push(session);
+    }
+    server.set_mood(Mood::Slow(300));
+    server.forgets_access_tokens();
+    let calls = (0..100).map(|number| echo(&sessions[number % 2], "at-the-end"));
+    let said = futures_util::future::join_all(calls).await;
+    assert!(said.iter().all(|said| said == "at-the-end"), "{said:?}");
+    assert_eq!(server.forms("refresh_token").len(), 1);
+    for gw in gateways {
+        gw.stop().await;
+    }
+    database.close().await;
+}
+
+#[tokio::test]
+async fn server_that_is_down_keeps_the_account() {
+    let world = World::start().await;
+    world.connect().await;
+    let session = world.plain().await;
+    assert_eq!(echo(&session, "before").await, "before");
+    world.server.set_mood(Mood::Status(503));
+    world.server.forgets_access_tokens();
+    let said = echo(&session, "during").await;
+    assert!(
+        said.contains("does not answer") && !said.contains("/connect"),
+        "{said}"
+    );
+    assert!(token_requests(&world.gw, "busy").await >= 1.0);
+    world.server.set_mood(Mood::Good);
+    eventually("the account goes on", async || {
+        (echo(&session, "after").await == "after").then_some(())
+    })
+    .await;
+    assert_eq!(world.server.asked().len(), 1, "nobody was asked again");
+    world.gw.stop().await;
+}
+
+/// The server has rotated the refresh token, and the gateway has not heard of it.
+#[tokio::test]
+async fn lost_answer_asks_once_more_and_no_other_user() {
+    let world = World::start().await;
+    world.connect().await;
+    let session = world.plain().await;
+    assert_eq!(echo(&session, "before").await, "before");
+    world.server.set_mood(Mood::Loses);
+    world.server.forgets_access_tokens();
+    let said = echo(&session, "lost").await;
+    assert!(
+        !said.contains("/connect"),
+        "the grant may still be good: {said}"
+    );
+    world.server.set_mood(Mood::Good);
+    let said = eventually("the user is asked", async || {
+        let said = echo(&session, "asked").await;
+        said.contains("/connect/up?for=").then_some(said)
+    })
+    .await;
+    logged(&world.gw, "has ended an account").await;
+    world.browser().connect(&super::world::path_in(&said)).await;
+    assert_eq!(echo(&session, "after").await, "after");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn revoked_grant_asks_its_user() {
+    let world = World::start().await;
+    world.connect().await;
+    let session = world.plain().await;
+    assert_eq!(echo(&session, "before").await, "before");
+    world.server.forgets_all();
+    let said = eventually("the user is asked", async || {
+        let said = echo(&session, "asked").await;
+        said.contains("/connect/up?for=").then_some(said)
+    })
+    .await;
+    assert_eq!(world.server.forms("refresh_token").len(), 1);
+    world.browser().connect(&super::world::path_in(&said)).await;
+    assert_eq!(echo(&session, "after").await, "after");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn forgotten_client_is_registered_again() {
+    let world = World::start().await;
+    world.connect().await;
+    let session = world.plain().await;
+    assert_eq!(echo(&session, "before").await, "before");
+    world.server.set_mood(Mood::Error("invalid_client"));
+    world.server.forgets_access_tokens();
+    eventually("the user is asked", async || {
+        let said = echo(&session, "asked").await;
+        said.contains("/connect/up?for=").then_some(())
+    })
+    .await;
+    world.server.set_mood(Mood::Good);
+    world.connect().await;
+    assert_eq!(world.server.registered().len(), 2);
+    let clients: Vec<_> = world
+        .server
+        .asked()
+        .iter()
+        .map(|asked| asked["client_id"].clone())
+        .collect();
+    assert_ne!(clients[0], clients[1]);
+    assert_eq!(echo(&session, "after").await, "after");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn token_that_ends_without_a_refresh_token_asks_again() {
+    let server = ConsentServer::start().await;
+    server.gives_no_refresh_tokens();
+    server.lifetime(2);
+    let world = World::with(&server, "").await;
+    world.connect().await;
+    let session = world.plain().await;
+    eventually("the user is asked", async || {
+        let said = echo(&session, "asked").await;
+        said.contains("/connect/up?for=").then_some(())
+    })
+    .await;
+    assert!(server.forms("refresh_token").is_empty());
+    world.gw.stop().await;
+}
+
+/// A 401 to a token that was just refreshed: the call is not repeated for ever, and its user is asked.
+#[tokio::test]
+async fn fresh_token_that_is_refused_asks_its_user() {
+    let world = World::start().await;
+    world.connect().await;
+    let session = world.plain().await;
+    assert_eq!(echo(&session, "before").await, "before");
+    world
+        .upstream
+        .judges(|_, body| Verdict::of(!body.contains("refused")));
+    let said = eventually("the user is asked", async || {
+        let said = echo(&session, "refused").await;
+        said.contains("/connect/up?for=").then_some(said)
+    })
+    .await;
+    assert!(!said.contains("hunter2"), "{said}");
+    assert_eq!(world.server.forms("refresh_token").len(), 1);
+    let limit = Duration::from_secs(10);
+    assert!(tokio::time::timeout(limit, world.gw.stop()).await.is_ok());
+}
+
+// SPEC B-11
+#[tokio::test]
+async fn call_that_needs_more_scopes_asks_for_them() {
+    let world = World::start().await;
+    world.connect().await;
+    let knows = world.server.clone();
+    world.upstream.judges(move |token, body| {
+        let wide = token.is_some_and(|token| knows.scopes_of(token).contains("notes:write"));
+        Verdict::unless(body.contains("write") && !wide, "notes:write")
+    });
+    let session = world.plain().await;
+    assert_eq!(echo(&session, "read").await, "read");
+    let said = echo(&session, "write").await;
+    assert!(said.contains("/connect/up?for="), "{said}");
+    // Other calls go on with the grant that is there.
+    assert_eq!(echo(&session, "read").await, "read");
+    world.browser().connect(&super::world::path_in(&said)).await;
+    let scope = &world.server.asked()[1]["scope"];
+    assert_eq!(scope, "notes:read offline_access notes:write");
+    assert_eq!(echo(&session, "write").await, "write");
+    world.gw.stop().await;
+}

@@ -1,0 +1,322 @@
+//! A scripted authorization server that asks persons: its user says yes at once.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::response::Response;
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use http::StatusCode;
+use http::header::LOCATION;
+use serde_json::{Value, json};
+use url::{Url, form_urlencoded};
+
+use super::super::world::answer;
+use crate::harness::upstream::serve;
+
+/// How the token endpoint answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mood {
+    Good,
+    /// After so many milliseconds.
+    Slow(u64),
+    Status(u16),
+    Error(&'static str),
+    /// It does what it is asked for, and its answer is lost on the way.
+    Loses,
+}
+
+type Form = BTreeMap<String, String>;
+
+#[derive(Default)]
+struct State {
+    mood: Option<Mood>,
+    /// Members that replace those of the metadata; null ones are taken out.
+    metadata: Vec<(&'static str, Value)>,
+    /// What registrations said.
+    registered: Vec<Value>,
+    /// Queries of authorization requests.
+    asked: Vec<Form>,
+    /// Whether answers to browsers have no `iss`, and what it is otherwise; empty for the server itself.
+    is_nameless: bool,
+    iss: String,
+    lifetime: u64,
+    /// Without them no refresh tokens are given.
+    gives_refresh_tokens: bool,
+    codes: BTreeMap<String, Form>,
+    /// Refresh tokens that are good, with their scopes.
+    refresh: BTreeMap<String, String>,
+    access: Vec<String>,
+    /// Scopes of access tokens.
+    scopes: BTreeMap<String, String>,
+    forms: Vec<Form>,
+    revoked: Vec<Form>,
+    number: usize,
+}
+
+/// The client id that a server gives to its first client.
+pub(super) fn first_client(server: &ConsentServer) -> String {
+    format!("client-1-of-{}", server.origin.rsplit(':').next().unwrap())
+}
+
+/// The server; clones are the same one.
+#[derive(Clone)]
+pub(super) struct ConsentServer {
+    pub(super) origin: String,
+    state: Arc<Mutex<State>>,
+}
+
+impl ConsentServer {
+    pub(super) async fn start() -> Self {
+        let state = Arc::new(Mutex::new(State {
+            lifetime: 600,
+            gives_refresh_tokens: true,
+            ..State::default()
+        }));
+        let shared = Arc::clone(&state);
+        let origin = serve(move |request: Request| {
+            let shared = Arc::clone(&shared);
+            async move { handle(request, &shared).await }
+        })
+        .await;
+        Self { origin, state }
+    }
+
+    pub(super) fn set_mood(&self, mood: Mood) {
+        self.state.lock().unwrap().mood = Some(mood);
+    }
+
+    /// Replaces a member of the metadata.
+    pub(super) fn publishes(&self, name: &'static str, value: Value) {
+        self.state.lock().unwrap().metadata.push((name, value));
+    }
+
+    pub(super) fn lifetime(&self, secs: u64) {
+        self.state.lock().unwrap().lifetime = secs;
+    }
+
+    pub(super) fn gives_no_refresh_tokens(&self) {
+        self.state.lock().unwrap().gives_refresh_tokens = false;
+    }
+
+    /// Answers browsers with another `iss`, or with none.
+    pub(super) fn names(&self, iss: Option<&str>) {
+        let mut state = self.state.lock().unwrap();
+        state.is_nameless = iss.is_none();
+        iss.unwrap_or_default().clone_into(&mut state.iss);
+    }
+
+    /// Ends all grants.
+    pub(super) fn forgets_all(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.refresh.clear();
+        state.access.clear();
+    }
+
+    /// Ends the access tokens, and not the grants.
+    pub(super) fn forgets_access_tokens(&self) {
+        self.state.lock().unwrap().access.clear();
+    }
+
+    pub(super) fn knows(&self, token: &str) -> bool {
+        self.state
+            .lock()
+            .unwrap()
+            .access
+            .iter()
+            .any(|one| one == token)
+    }
+
+    /// The scopes of a token.
+    pub(super) fn scopes_of(&self, token: &str) -> String {
+        let state = self.state.lock().unwrap();
+        state.scopes.get(token).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn registered(&self) -> Vec<Value> {
+        self.state.lock().unwrap().registered.clone()
+    }
+
+    pub(super) fn asked(&self) -> Vec<Form> {
+        self.state.lock().unwrap().asked.clone()
+    }
+
+    pub(super) fn revoked(&self) -> Vec<Form> {
+        self.state.lock().unwrap().revoked.clone()
+    }
+
+    /// Forms of token requests of this grant type.
+    pub(super) fn forms(&self, grant_type: &str) -> Vec<Form> {
+        let state = self.state.lock().unwrap();
+        let of = state
+            .forms
+            .iter()
+            .filter(|form| form["grant_type"] == grant_type);
+        of.cloned().collect()
+    }
+
+    /// Everything that nobody but the gateway and the upstream may see.
+    pub(super) fn secrets(&self) -> Vec<String> {
+        let state = self.state.lock().unwrap();
+        let verifiers = state
+            .forms
+            .iter()
+            .filter_map(|form| form.get("code_verifier"));
+        let secrets = state
+            .registered
+            .iter()
+            .filter_map(|one| one["client_secret"].as_str());
+        (state.access.iter().cloned())
+            .chain(state.refresh.keys().cloned())
+            .chain(state.codes.keys().cloned())
+            .chain(verifiers.cloned())
+            .chain(secrets.map(str::to_owned))
+            .collect()
+    }
+}
+
+async fn handle(request: Request, state: &Mutex<State>) -> Response {
+    let (head, body) = request.into_parts();
+    let host = head.headers["host"].to_str().unwrap();
+    let origin = format!("http://{host}");
+    let body = to_bytes(body, 1 << 20).await.unwrap();
+    let query = head.uri.query().unwrap_or_default().as_bytes();
+    match head.uri.path() {
+        "/.well-known/oauth-authorization-server" => metadata(&origin, state),
+        "/register" => register(&origin, &body, state),
+        "/authorize" => authorize(&origin, read(query), state),
+        "/token" => {
+            let mood = state.lock().unwrap().mood.unwrap_or(Mood::Good);
+            if let Mood::Slow(millis) = mood {
+                tokio::time::sleep(Duration::from_millis(millis)).await;
+            }
+            token(&read(&body), mood, state)
+        }
+        "/revoke" => {
+            let mut state = state.lock().unwrap();
+            let form = read(&body);
+            state.refresh.remove(&form["token"]);
+            state.access.retain(|one| *one != form["token"]);
+            state.revoked.push(form);
+            answer(200, "")
+        }
+        _ => answer(404, ""),
+    }
+}
+
+fn read(text: &[u8]) -> Form {
+    form_urlencoded::parse(text).into_owned().collect()
+}
+
+fn metadata(origin: &str, state: &Mutex<State>) -> Response {
+    let mut document = json!({
+        "issuer": origin,
+        "authorization_endpoint": format!("{origin}/authorize"),
+        "token_endpoint": format!("{origin}/token"),
+        "registration_endpoint": format!("{origin}/register"),
+        "revocation_endpoint": format!("{origin}/revoke"),
+        "code_challenge_methods_supported": ["S256"],
+        "token_endpoint_auth_methods_supported": ["client_secret_post", "none"],
+        "authorization_response_iss_parameter_supported": true,
+        "scopes_supported": ["notes:read", "notes:write", "offline_access"],
+    });
+    for (name, value) in &state.lock().unwrap().metadata {
+        if value.is_null() {
+            document.as_object_mut().unwrap().remove(*name);
+        } else {
+            document[*name] = value.clone();
+        }
+    }
+    answer(200, &document.to_string())
+}
+
+fn register(origin: &str, body: &[u8], state: &Mutex<State>) -> Response {
+    let mut state = state.lock().unwrap();
+    let mut client: Value = serde_json::from_slice(body).unwrap();
+    let number = state.registered.len() + 1;
+    let port = origin.rsplit(':').next().unwrap();
+    client["client_id"] = format!("client-{number}-of-{port}").into();
+    if client["token_endpoint_auth_method"] != "none" {
+        client["client_secret"] = format!("registered-hunter2-{number}-of-{port}").into();
+    }
+    state.registered.push(client.clone());
+    answer(201, &client.to_string())
+}
+
+fn authorize(origin: &str, query: Form, state: &Mutex<State>) -> Response {
+    let mut state = state.lock().unwrap();
+    state.number += 1;
+    let code = format!("code-hunter2-{}", state.number);
+    let mut back = Url::parse(&query["redirect_uri"]).unwrap();
+    back.query_pairs_mut()
+        .append_pair("code", &code)
+        .append_pair("state", &query["state"]);
+    let iss = Some(&*state.iss).filter(|iss| !iss.is_empty());
+    if !state.is_nameless {
+        let iss = iss.unwrap_or(origin);
+        back.query_pairs_mut().append_pair("iss", iss);
+    }
+    state.asked.push(query.clone());
+    state.codes.insert(code, query);
+    Response::builder()
+        .status(StatusCode::FOUND)
+        .header(LOCATION, back.as_str())
+        .body(Body::empty())
+        .unwrap()
+}
+
+fn token(form: &Form, mood: Mood, state: &Mutex<State>) -> Response {
+    let mut state = state.lock().unwrap();
+    state.forms.push(form.clone());
+    match mood {
+        Mood::Status(status) => return answer(status, ""),
+        Mood::Error(code) => return answer(400, &json!({ "error": code }).to_string()),
+        Mood::Good | Mood::Slow(_) | Mood::Loses => {}
+    }
+    let refused = || answer(400, &json!({"error": "invalid_grant"}).to_string());
+    let scope = match &*form["grant_type"] {
+        "authorization_code" => {
+            let Some(asked) = state.codes.remove(&form["code"]) else {
+                return refused();
+            };
+            let challenge = digest(&SHA256, form["code_verifier"].as_bytes());
+            let is_proven = BASE64_URL_SAFE_NO_PAD.encode(challenge) == asked["code_challenge"];
+            let is_same = ["redirect_uri", "client_id", "resource"]
+                .iter()
+                .all(|name| asked[*name] == form[*name]);
+            if !is_proven || !is_same {
+                return refused();
+            }
+            asked.get("scope").cloned().unwrap_or_default()
+        }
+        // Each is good once.
+        "refresh_token" => match state.refresh.remove(&form["refresh_token"]) {
+            Some(scope) => scope,
+            None => return refused(),
+        },
+        _ => return answer(400, &json!({"error": "unsupported_grant_type"}).to_string()),
+    };
+    state.number += 1;
+    let access = format!("access-hunter2-{}", state.number);
+    state.access.push(access.clone());
+    state.scopes.insert(access.clone(), scope.clone());
+    let mut body = json!({
+        "access_token": access, "token_type": "Bearer", "expires_in": state.lifetime, "scope": scope,
+    });
+    if state.gives_refresh_tokens {
+        let refresh = format!("refresh-hunter2-{}", state.number);
+        body["refresh_token"] = refresh.clone().into();
+        state.refresh.insert(refresh, scope);
+    }
+    if mood == Mood::Loses {
+        let lost =
+            futures_util::stream::once(async { Err::<bytes::Bytes, _>(io::Error::other("lost")) });
+        return Response::new(Body::from_stream(lost));
+    }
+    answer(200, &body.to_string())
+}
