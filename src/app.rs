@@ -265,6 +265,8 @@ fn assemble(
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),
     });
+    let auth = Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone());
+    let auth = auth.context("auth")?;
     let pages = vault.filter(|_| config.has_user_accounts()).map(|vault| {
         ConnectPages::new(ConnectParts {
             settings: Arc::clone(config),
@@ -272,15 +274,17 @@ fn assemble(
             sealer: Arc::clone(&sealer),
             clock: Arc::clone(&clock),
             tokens: upstreams.user_tokens().cloned().collect(),
+            auth: Arc::clone(&auth),
+            endpoints: endpoints.to_vec(),
         })
     });
+    let pages = pages.transpose().context("connect.login")?;
     if let Some(vault) = vault {
         tasks.spawn_service(Arc::clone(&relay).follow_accounts(vault.changes()));
         tell_of_revocations(vault, &upstreams, tasks);
     }
     let service = McpServiceParts {
-        auth: Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone())
-            .context("auth")?,
+        auth,
         rate,
         budget: ByteBudget::new(
             config.limits.bytes_total,

@@ -54,10 +54,14 @@ pub enum SealPurpose {
     ConnectCookie,
     /// The token in the forms of the connect pages.
     ConnectForm,
+    /// A login that has begun on the connect pages.
+    ConnectLogin,
+    /// Who is logged in on the connect pages.
+    ConnectPerson,
 }
 
 impl SealPurpose {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 13] = [
         Self::Session,
         Self::Event,
         Self::Cursor,
@@ -69,6 +73,8 @@ impl SealPurpose {
         Self::ConnectLink,
         Self::ConnectCookie,
         Self::ConnectForm,
+        Self::ConnectLogin,
+        Self::ConnectPerson,
     ];
 
     fn label(self) -> &'static str {
@@ -84,6 +90,8 @@ impl SealPurpose {
             Self::ConnectLink => "connect-link",
             Self::ConnectCookie => "connect-cookie",
             Self::ConnectForm => "connect-form",
+            Self::ConnectLogin => "connect-login",
+            Self::ConnectPerson => "connect-person",
         }
     }
 
@@ -101,7 +109,9 @@ impl SealPurpose {
             | Self::SessionRecord
             | Self::ConnectLink
             | Self::ConnectCookie
-            | Self::ConnectForm => 1,
+            | Self::ConnectForm
+            | Self::ConnectLogin
+            | Self::ConnectPerson => 1,
         }
     }
 

@@ -11,7 +11,8 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{AssembledApp, assemble};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{self, CarrierConfig, Config};
+use crate::config::{self, CarrierConfig, Config, ConfigDoubt};
+use crate::connect;
 use crate::descriptors;
 use crate::endpoint::{self, Endpoint};
 use crate::fault::Fault;
@@ -111,7 +112,7 @@ struct ProbeContext {
 
 impl ProbeContext {
     /// Asks all issuers and upstreams concurrently, within the limits on sessions and children.
-    async fn all(&self) -> HashMap<Arc<str>, ListLengths> {
+    async fn all(&self) -> (HashMap<Arc<str>, ListLengths>, Vec<ConfigDoubt>) {
         let limits = &self.config.sessions;
         let sessions = AT_ONCE.min(limits.max_per_principal).min(limits.max_total);
         let sessions = &Semaphore::new(sessions.max(1));
@@ -128,8 +129,9 @@ impl ProbeContext {
             (name, listed)
         });
         let issuers = self.parts.service.auth.ask_issuers();
-        let (found, ()) = tokio::join!(join_all(upstreams), issuers);
-        found.into_iter().collect()
+        let logins = connect::doubtful_logins(&self.config);
+        let (found, (), doubts) = tokio::join!(join_all(upstreams), issuers, logins);
+        (found.into_iter().collect(), doubts)
     }
 
     async fn one(&self, upstream: &config::UpstreamConfig, name: &Arc<str>) -> ListLengths {
@@ -161,7 +163,10 @@ impl ProbeContext {
         found.unwrap_or_else(|| Arc::new(Endpoint::unreachable(name)))
     }
 
-    fn report(&self, mut found: HashMap<Arc<str>, ListLengths>) -> AskedOnce {
+    fn report(
+        &self,
+        (mut found, doubts): (HashMap<Arc<str>, ListLengths>, Vec<ConfigDoubt>),
+    ) -> AskedOnce {
         let upstreams = self.parts.upstreams.status(SystemClock.now());
         let upstreams = upstreams.into_iter().map(|status| {
             let listed = found.remove(&*status.name);
@@ -180,6 +185,7 @@ impl ProbeContext {
         AskedOnce {
             issuers: self.parts.service.auth.status(),
             upstreams: upstreams.collect(),
+            doubts,
         }
     }
 

@@ -133,6 +133,36 @@ pub(super) fn check(
     terms.admit(claims, MissingClaims::Refused)
 }
 
+/// Checks the claims of an ID token for `client` with this `nonce`, and names who logged in. `terms` has the client as
+/// its resource. The result counts only once the signature has been verified.
+/// Spec: `OpenID` Connect Core §3.1.3.7
+///
+/// # Errors
+/// The first rule that the token breaks.
+pub(super) fn check_id(
+    header: &TokenHeader,
+    claims: &ClaimSet<'_>,
+    terms: &TokenPolicy<'_>,
+    (client, nonce): (&str, &str),
+) -> Result<Principal, RejectReason> {
+    // Keycloak names the kind of its tokens; logout tokens have `events`. Spec: RFC 8725 §3.12
+    let kind = claims.text("typ")?;
+    if header.is_access_token || claims.has("events") || kind.is_some_and(|kind| kind != "ID") {
+        return Err(RejectReason::Type);
+    }
+    let principal = terms.admit(claims, MissingClaims::Refused)?;
+    let party = claims.text("azp")?;
+    let is_alone = claims.texts("aud")?.len() == 1;
+    let is_for_us = party.as_deref().map_or(is_alone, |party| party == client);
+    if !is_for_us {
+        return Err(RejectReason::Party);
+    }
+    if claims.text("nonce")?.as_deref() != Some(nonce) {
+        return Err(RejectReason::Nonce);
+    }
+    Ok(principal)
+}
+
 /// Whether the claims are those of an ID token, a logout token, or (as Keycloak marks them) of
 /// anything but a bearer token. Spec: RFC 8725 §3.12
 fn is_another_kind(claims: &ClaimSet<'_>) -> Result<bool, RejectReason> {

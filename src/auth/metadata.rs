@@ -43,7 +43,8 @@ pub fn metadata(endpoint: &Endpoint, config: &AuthConfig) -> Bytes {
 }
 
 /// Whether tokens of `issuer` are accepted on `endpoint`.
-pub(super) fn accepts_issuer(endpoint: &Endpoint, issuer: &str) -> bool {
+#[must_use]
+pub fn accepts_issuer(endpoint: &Endpoint, issuer: &str) -> bool {
     endpoint.issuers.is_empty() || endpoint.issuers.iter().any(|one| one == issuer)
 }
 

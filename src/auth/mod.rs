@@ -15,6 +15,7 @@ mod introspection;
 mod issuer;
 mod jwt;
 mod key_set;
+mod login;
 mod metadata;
 mod refusals;
 mod refused;
@@ -41,7 +42,8 @@ use self::caller_tokens::CallerTokens;
 pub use self::challenge::DeniedResponse;
 use self::fetch::IssuerClients;
 use self::issuer::Issuer;
-pub use self::metadata::metadata;
+pub use self::login::{IdTokenCheck, LoginRefusal, PersonLogin};
+pub use self::metadata::{accepts_issuer, metadata};
 use self::refusals::{RefusalLines, TokenRefusal};
 use self::refused::RefusedTokens;
 use self::reject::RejectReason;
@@ -222,6 +224,13 @@ impl Authenticator {
         self.issuers
             .iter()
             .map(|issuer| (issuer.id.as_str(), issuer.last_cause()))
+    }
+
+    /// The claim that names the subject in access tokens of `issuer`.
+    #[must_use]
+    pub fn subject_claim(&self, issuer: &str) -> Option<&str> {
+        let found = self.issuers.iter().find(|one| one.id == issuer);
+        found.map(|issuer| issuer.subject_claim.as_str())
     }
 
     /// The time by which tokens are judged, since the Unix epoch.

@@ -20,6 +20,10 @@ pub(super) enum RejectReason {
     NotYet,
     Subject,
     Bound,
+    /// An ID token of another login.
+    Nonce,
+    /// An ID token for another client.
+    Party,
     UnknownKey,
     Signature,
 }
@@ -42,6 +46,8 @@ impl RejectReason {
             Self::NotYet => "token_not_yet_valid",
             Self::Subject => "token_subject",
             Self::Bound => "token_bound",
+            Self::Nonce => "token_nonce",
+            Self::Party => "token_party",
             Self::UnknownKey => "token_unknown_key",
             Self::Signature => "token_signature",
         }
@@ -68,6 +74,8 @@ impl RejectReason {
             Self::NotYet => "`nbf` and `iat` in the past",
             Self::Subject => "a subject, the one of the introspected token: see `subject_claim`",
             Self::Bound => "a plain bearer token, without `cnf`",
+            Self::Nonce => "the `nonce` that this login was begun with",
+            Self::Party => "`azp` the client id, also where `aud` names others besides",
             Self::UnknownKey => "a key that the issuer publishes",
             Self::Signature => "a signature by the key of this `kid`",
         }
@@ -90,6 +98,8 @@ impl RejectReason {
             Self::NotYet => "the token is not valid yet",
             Self::Subject => "the token names no subject",
             Self::Bound => "sender-constrained tokens are not accepted",
+            Self::Nonce => "the token is of another login",
+            Self::Party => "the token is for another client",
             Self::UnknownKey | Self::Signature => "the signature cannot be verified",
         }
     }

@@ -5,6 +5,7 @@ mod endpoints;
 mod introspection;
 mod issuers;
 mod keys;
+mod login;
 mod refusals;
 mod remembered;
 

@@ -1,7 +1,7 @@
 //! From the text of a token to its caller: by signature where it has one, by asking its issuer where
 //! it is opaque.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use super::claims::ClaimSet;
 use super::introspection::{self, IntrospectionClient, IntrospectionFailed};
 use super::issuer::Issuer;
 use super::jwt::{self, MAX_LEN, ParsedToken};
+use super::login::{self, IdTokenCheck, LoginRefusal, PersonLogin};
 use super::refusals::TokenRefusal;
 use super::refused::REFUSED_AGE;
 use super::reject::RejectReason;
@@ -49,6 +50,18 @@ impl From<RejectReason> for VerificationFailure {
             age: (reject == RejectReason::Signature).then_some(REFUSED_AGE),
             answer: None,
         })
+    }
+}
+
+impl From<VerificationFailure> for LoginRefusal {
+    fn from(failure: VerificationFailure) -> Self {
+        match failure {
+            VerificationFailure::Rejected(rejected) => rejected.refusal.reject.into(),
+            VerificationFailure::Unavailable(reason) => Self {
+                reason,
+                wanted: "an issuer that answers: /status says why it does not",
+            },
+        }
     }
 }
 
@@ -248,6 +261,66 @@ impl Authenticator {
             }
             result => Ok(result.map(|()| generation)?),
         }
+    }
+
+    /// Says who logged in, by an ID token that the token endpoint gave for a code.
+    ///
+    /// # Errors
+    /// The rule that the token breaks, or that its issuer's keys cannot be had.
+    ///
+    /// # Cancel safety
+    /// A fetch of keys that it has started goes on.
+    pub async fn identify_by_id_token(
+        &self,
+        token: &str,
+        check: &IdTokenCheck<'_>,
+    ) -> Result<PersonLogin, LoginRefusal> {
+        let issuer = self.issuers.iter().find(|issuer| issuer.id == check.issuer);
+        let issuer = issuer.ok_or(RejectReason::Issuer)?;
+        let token = ParsedToken::read(token)?;
+        let claims = token.claims()?;
+        let terms = TokenPolicy {
+            issuer: &issuer.id,
+            resource: check.client_id,
+            audiences: [&[], &[]],
+            subject_claim: check.subject_claim.unwrap_or(&issuer.subject_claim),
+            hierarchy: &self.hierarchy,
+            now: self.now().as_secs_f64(),
+        };
+        let expected = (check.client_id, check.nonce);
+        let principal = jwt::check_id(&token.header, &claims, &terms, expected)?;
+        let minted = claims.time("iat").map_err(RejectReason::from)?;
+        self.verify_signature(issuer, &token, minted, &terms)
+            .await?;
+        Ok(PersonLogin {
+            principal,
+            name: login::name(&claims),
+        })
+    }
+
+    /// Says who logged in at `issuer`, by an access token for `endpoint` that the token endpoint gave for a code. It is
+    /// judged as a caller's is, but for scopes.
+    ///
+    /// # Errors
+    /// The rule that the token breaks, or that its issuer's keys or answers cannot be had.
+    ///
+    /// # Cancel safety
+    /// A fetch of keys that it has started goes on.
+    pub async fn identify_by_access_token(
+        &self,
+        token: &str,
+        (issuer, endpoint): (&str, &Endpoint),
+    ) -> Result<PersonLogin, LoginRefusal> {
+        // Not the person's address: the gateway brings this token itself.
+        let from = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let (verified, _) = self.verify(token, from, endpoint, self.now()).await?;
+        if verified.principal.issuer() != issuer {
+            return Err(RejectReason::Issuer.into());
+        }
+        Ok(PersonLogin {
+            principal: Principal::clone(&verified.principal),
+            name: None,
+        })
     }
 }
 

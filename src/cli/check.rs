@@ -98,6 +98,10 @@ pub(super) fn check(file: &Path, how: CheckOptions, log: &LogOptions) -> ExitCod
                 Ok(asked) => asked,
                 Err(code) => return code,
             };
+            for doubt in asked.iter().flat_map(|asked| &asked.doubts) {
+                let (key, what, hint) = (&doubt.key, &doubt.what, &doubt.hint);
+                out::complain(&format!("warning: {key}: {what}\n    {hint}"));
+            }
             if let Some(asked) = &asked {
                 out::say(&format!("\n{}", asked.to_string().trim_end()));
             }
@@ -123,7 +127,8 @@ fn ask(config: Config, how: CheckOptions, log: &LogOptions) -> Result<Option<Ask
 /// 0, or 1 where something that was asked fails, or where warnings count.
 fn verdict(warnings: &[ConfigProblem], asked: Option<&AskedOnce>, how: CheckOptions) -> ExitCode {
     let is_down = asked.is_some_and(|asked| !asked.is_well());
-    if is_down || how.strict && !warnings.is_empty() {
+    let is_doubtful = asked.is_some_and(|asked| !asked.doubts.is_empty());
+    if is_down || how.strict && (is_doubtful || !warnings.is_empty()) {
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
@@ -136,7 +141,10 @@ fn report(
     warnings: &[ConfigProblem],
     asked: Option<&AskedOnce>,
 ) -> Value {
-    let warnings: Vec<_> = warnings.iter().map(as_json).collect();
+    let doubts = asked.iter().flat_map(|asked| &asked.doubts);
+    let doubts =
+        doubts.map(|doubt| json!({"key": doubt.key, "what": doubt.what, "hint": doubt.hint}));
+    let warnings: Vec<_> = warnings.iter().map(as_json).chain(doubts).collect();
     let mut report = json!({"file": file, "errors": errors, "warnings": warnings});
     if let Some((members, asked)) = report.as_object_mut().zip(asked) {
         members.insert("issuers".to_owned(), json!(asked.issuers));

@@ -65,16 +65,14 @@ fn check_user(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_
         report.error(&key, what, Some("\"session\" or \"principal\""));
     }
     if RESERVED.contains(&&*upstream.name) {
-        let what = format!("/connect/{} is a page of the gateway's own", upstream.name);
+        let what = format!(
+            "has its page at a path that is taken: /connect/{} is the gateway's own",
+            upstream.name
+        );
         report.error(&table, what, Some("give the upstream another name"));
     }
-    let key = format!("{table}.auth.kind");
-    if config.auth.mode == AuthMode::OAuth {
-        let what = format!(
-            "is \"{kind}\", and with auth.mode = \"oauth\" the page that connects accounts cannot tell who opens it"
-        );
-        report.error(&key, what, Some("auth.mode = \"none\""));
-    } else {
+    if config.auth.mode == AuthMode::None {
+        let key = format!("{table}.auth.kind");
         let what = format!(
             "is \"{kind}\", and auth.mode is \"none\": every program on this machine uses the same account"
         );

@@ -143,8 +143,9 @@ fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> ServerKeys {
             "The gateway at that server. Without it, with \"user\" alone, it becomes a client by itself: `registration`.",
         )
         .optional("drawbridge");
-    let client_key = client_key(s, kind);
     let is_user = kind == Some(AccountKind::User);
+    // A client of persons may be a public one.
+    let client_key = client_key(s, !is_user);
     let is_wrong = s.report.is_wrong(&join(&s.path, "client_id"));
     if client_id.is_none() && !is_wrong && !s.is_recording() {
         if kind.is_some_and(|kind| kind != AccountKind::User) {
@@ -251,8 +252,8 @@ fn audience(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<Stri
     audience
 }
 
-/// What proves that the gateway is its client. A client of persons may be a public one.
-fn client_key(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<ClientKey> {
+/// `client_secret` or `private_key`, one of which has to be there where `is_needed`.
+pub(super) fn client_key(s: &mut ConfigSection<'_>, is_needed: bool) -> Option<ClientKey> {
     let secret = s
         .key("client_secret", "Its secret there; or `private_key`.")
         .optional_secret("{ file = \"client-secret\" }");
@@ -277,7 +278,7 @@ fn client_key(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<Cl
         }
         (None, None) => {
             let is_wrong = |name| s.report.is_wrong(&join(&s.path, name));
-            let is_needed = kind != Some(AccountKind::User) && !s.is_recording();
+            let is_needed = is_needed && !s.is_recording();
             if is_needed && !is_wrong("client_secret") && !is_wrong("private_key") {
                 let hint = "client_secret = \"${SECRET}\" or { file = \"…\" }";
                 s.error("", "needs `client_secret` or `private_key`", Some(hint));

@@ -7,6 +7,7 @@ use super::account_checks;
 use super::budget;
 use super::cluster;
 use super::database;
+use super::logins;
 use super::nearest::nearest;
 use super::report::{ReadReport, join};
 use super::types::{AuthMode, Config};
@@ -36,6 +37,7 @@ pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     budget::check(config, report);
     database::check(config, report);
     cluster::check(config, report);
+    logins::check(config, report);
 }
 
 fn check_names(config: &Config, report: &ReadReport<'_>) {

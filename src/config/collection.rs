@@ -134,6 +134,36 @@ impl<'r> DeclaredKey<'r> {
         self.value.is_some_and(|value| value.get_ref().is_str())
     }
 
+    /// A table, or a list of tables, that may be missing; `shown` in the reference.
+    pub(super) fn inline_or_list<T>(
+        self,
+        shown: ShownKey,
+        mut body: impl FnMut(&mut ConfigSection<'r>) -> T,
+    ) -> Vec<T> {
+        self.document("table or list of tables, no default", shown);
+        let Some(value) = self.value else {
+            return Vec::new();
+        };
+        let tables: Vec<_> = match value.get_ref() {
+            DeValue::Array(items) => {
+                let at = |(index, item)| (format!("{}[{index}]", self.path), item);
+                items.iter().enumerate().map(at).collect()
+            }
+            _ => vec![(self.path.clone(), value)],
+        };
+        let mut out = Vec::new();
+        for (path, value) in tables {
+            if let Some(table) = value.get_ref().as_table() {
+                let read = ConfigSection::read(self.report, path, Some(table), INLINE, &mut body);
+                out.push(read);
+            } else {
+                let what = format!("expected a table, found {}", found(value));
+                self.report.error(&path, what, None);
+            }
+        }
+        out
+    }
+
     /// A table written in one line; a missing one is read as empty.
     pub(super) fn inline_or_empty<T>(
         self,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::database_types::{ConnectConfig, DatabaseConfig, DatabaseUrl};
+use super::logins;
 use super::reader::ConfigSection;
 use super::report::ReadReport;
 use super::types::Config;
@@ -51,6 +52,7 @@ fn parse(s: &ConfigSection<'_>, url: &Secret) -> DatabaseUrl {
 
 /// Reads `[connect]`.
 pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
+    let logins = logins::read(s);
     let wait = s
         .key(
             "wait",
@@ -68,7 +70,11 @@ pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
         let hint = Some("for example \"180d\"");
         s.error("forget", "must be 1h or more", hint);
     }
-    ConnectConfig { wait, forget }
+    ConnectConfig {
+        logins,
+        wait,
+        forget,
+    }
 }
 
 /// Reports a server whose vault would have a key in the state directory of one gateway alone.

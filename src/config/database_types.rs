@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::login_types::LoginConfig;
 use crate::secret::Secret;
 
 /// `[database]`.
@@ -26,6 +27,8 @@ pub enum DatabaseUrl {
 /// `[connect]`.
 #[derive(Debug, Clone)]
 pub struct ConnectConfig {
+    /// Where people log in to open the connect pages.
+    pub logins: Vec<LoginConfig>,
     /// How long a call waits for its user to connect an account.
     pub wait: Duration,
     /// Grants that are unused for so long are revoked and removed.

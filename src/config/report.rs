@@ -76,6 +76,12 @@ impl<'r> ReadReport<'r> {
             .any(|problem| problem.key == key)
     }
 
+    /// Whether a mistake was noted at `key` or below it.
+    pub(super) fn has_wrong_below(&self, key: &str) -> bool {
+        let errors = self.errors.borrow();
+        errors.iter().any(|problem| problem.key.starts_with(key))
+    }
+
     /// Whether any mistake was noted.
     pub(super) fn has_errors(&self) -> bool {
         !self.errors.borrow().is_empty()

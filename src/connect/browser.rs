@@ -7,9 +7,10 @@ use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use http::header::{COOKIE, ORIGIN, SET_COOKIE};
-use http::{HeaderMap, HeaderValue, Response};
+use http::header::{ORIGIN, SET_COOKIE};
+use http::{HeaderMap, Response};
 
+use super::cookies;
 use crate::clock::SharedClock;
 use crate::seal::{SealPurpose, Sealer};
 
@@ -57,7 +58,7 @@ pub(super) struct Browser<'a> {
 impl<'a> Browser<'a> {
     /// The browser of a request; one that brings no good cookie gets another.
     pub(super) fn of(headers: &HeaderMap, (sealer, clock): (&'a Sealer, &'a SharedClock)) -> Self {
-        let brought = cookie(headers);
+        let brought = cookies::find(headers, COOKIE_NAME);
         let opens = |text: &&str| {
             let plain = sealer.open(SealPurpose::ConnectCookie, b"", text);
             let ends = plain.and_then(|plain| plain.first_chunk().copied());
@@ -81,13 +82,8 @@ impl<'a> Browser<'a> {
 
     /// The response, with the cookie where the browser does not have it.
     pub(super) fn keep(&self, mut response: Response<Bytes>) -> Response<Bytes> {
-        let seconds = COOKIE_LIFE.as_secs();
-        let text = format!(
-            "{COOKIE_NAME}={}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age={seconds}",
-            self.cookie
-        );
         if !self.is_known
-            && let Ok(value) = HeaderValue::try_from(text)
+            && let Some(value) = cookies::set(COOKIE_NAME, &self.cookie, COOKIE_LIFE)
         {
             response.headers_mut().append(SET_COOKIE, value);
         }
@@ -138,20 +134,6 @@ impl<'a> Browser<'a> {
 
     fn about(&self, what: &str) -> Vec<u8> {
         [what.as_bytes(), b"\0", self.cookie.as_bytes()].concat()
-    }
-}
-
-/// The value of our cookie; `None` where there is none, or several.
-fn cookie(headers: &HeaderMap) -> Option<&str> {
-    let lines = headers.get_all(COOKIE).iter();
-    let pairs = lines.flat_map(|line| line.to_str().unwrap_or_default().split(';'));
-    let mut found = pairs.filter_map(|pair| {
-        let (name, value) = pair.trim().split_once('=')?;
-        (name == COOKIE_NAME).then_some(value)
-    });
-    match (found.next(), found.next()) {
-        (Some(value), None) if BASE64_URL_SAFE_NO_PAD.decode(value).is_ok() => Some(value),
-        _ => None,
     }
 }
 

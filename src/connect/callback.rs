@@ -34,7 +34,10 @@ impl ConnectPages {
             return response::not_allowed();
         }
         let browser = Browser::of(headers, (&self.parts.sealer, &self.parts.clock));
-        let person = Person::local();
+        // Before the `state` is used up: the person can log in, and have the browser load this again.
+        let Some(person) = self.person(headers) else {
+            return refuse(CallbackFault::Login, None, None);
+        };
         let ended = self.end_authorization(&browser, &person, query);
         ended.await.unwrap_or_else(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
@@ -75,20 +78,20 @@ impl ConnectPages {
             None => None,
         };
         let Some((owner, pending)) = pending else {
-            return Ok(refuse(CallbackFault::State, None, person));
+            return Ok(refuse(CallbackFault::State, None, Some(person)));
         };
         if !browser.is(&pending.cookie_digest) {
             return Ok(refuse(
                 CallbackFault::Browser,
                 Some((owner, &pending)),
-                person,
+                Some(person),
             ));
         }
         if owner != person.owner() {
             return Ok(refuse(
                 CallbackFault::Person,
                 Some((owner, &pending)),
-                person,
+                Some(person),
             ));
         }
         let Some((upstream, form)) = self.authorizes(&pending.upstream) else {
@@ -125,13 +128,17 @@ impl ConnectPages {
 fn refuse(
     fault: CallbackFault,
     waiting: Option<(OwnerKey, &PendingRecord)>,
-    person: &Person,
+    person: Option<&Person>,
 ) -> Response<Bytes> {
     let (owner, pending) = waiting.unzip();
     let upstream = pending.map(|pending| &*pending.upstream);
     let begun_by = owner.map(|owner| owner.to_string());
+    let brought_by = person.map(|person| person.owner().to_string());
     tracing::warn!(
-        reason = fault.word(), upstream, begun_by, brought_by = %person.owner(),
+        reason = fault.word(),
+        upstream,
+        begun_by,
+        brought_by,
         "callback of an authorization was refused: nothing was changed"
     );
     response::page(StatusCode::FORBIDDEN, &views::callback_refused(fault))

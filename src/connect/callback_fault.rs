@@ -7,6 +7,8 @@ pub(super) enum CallbackFault {
     State,
     /// The browser's cookie is missing, or is not the one that began.
     Browser,
+    /// Nobody is logged in, or not any more.
+    Login,
     /// Another person is logged in than the one who began.
     Person,
 }
@@ -17,6 +19,7 @@ impl CallbackFault {
         match self {
             Self::State => "state",
             Self::Browser => "browser",
+            Self::Login => "login",
             Self::Person => "person",
         }
     }

@@ -8,7 +8,11 @@ mod authorize;
 mod browser;
 mod callback;
 mod callback_fault;
+mod cookies;
+mod entry;
 mod form;
+mod layout;
+mod login;
 mod person;
 mod response;
 mod upstream;
@@ -17,20 +21,26 @@ mod views;
 
 use std::sync::Arc;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Response, StatusCode};
 use url::{Url, form_urlencoded};
 
 use self::browser::{Browser, FormRefusal};
 use self::form::{Form, Submitted};
+use self::login::Logins;
+pub use self::login::doubtful_logins;
 use self::person::Person;
 use self::upstream::ConnectedUpstream;
+use crate::auth::Authenticator;
 use crate::clock::SharedClock;
-use crate::config::Config;
+use crate::config::{AuthMode, Config};
 use crate::consent::{ConsentLink, OpenedLink, open_link};
 use crate::database::DatabaseError;
-use crate::grants::UserTokens;
+use crate::endpoint::Endpoint;
 use crate::grants::authorization::GatewayClient;
+use crate::grants::{AccountSetupError, UserTokens};
 use crate::seal::Sealer;
 use crate::vault::{GrantKey, StoredGrant, Vault};
 
@@ -47,6 +57,10 @@ pub struct ConnectParts {
     pub clock: SharedClock,
     /// The tokens of each upstream where persons agree at an authorization server.
     pub tokens: Vec<Arc<UserTokens>>,
+    /// Says whose the tokens of logins are.
+    pub auth: Arc<Authenticator>,
+    /// All endpoints.
+    pub endpoints: Vec<Arc<Endpoint>>,
 }
 
 /// A request for a page.
@@ -74,6 +88,8 @@ pub struct ConnectPages {
     origin: String,
     /// The gateway, as authorization servers know it.
     gateway: Arc<GatewayClient>,
+    /// Where people log in; `None` with `auth.mode = "none"`.
+    logins: Option<Logins>,
 }
 
 /// One account on the page of all.
@@ -83,22 +99,34 @@ struct ShownAccount<'a> {
 }
 
 impl ConnectPages {
-    /// The pages of a checked configuration.
-    #[must_use]
-    pub fn new(parts: ConnectParts) -> Arc<Self> {
+    /// The pages of a checked configuration. Asks nobody.
+    ///
+    /// # Errors
+    /// The private key of a login cannot be used, or this machine has no trust anchors.
+    pub fn new(parts: ConnectParts) -> Result<Arc<Self>, AccountSetupError> {
+        let logins = match parts.settings.auth.mode {
+            AuthMode::None => None,
+            AuthMode::OAuth => Some(Logins::new(
+                &parts.settings,
+                &parts.endpoints,
+                Arc::clone(&parts.auth),
+                (Arc::clone(&parts.sealer), Arc::clone(&parts.clock)),
+            )?),
+        };
         let upstreams = parts.settings.upstreams.iter();
         let gateway = Arc::new(GatewayClient::new(&parts.settings.server.public_url));
         let made = (&*parts.tokens, &gateway);
         let upstreams: Vec<_> = upstreams
             .filter_map(|upstream| ConnectedUpstream::of(upstream, made))
             .collect();
-        Arc::new(Self {
+        Ok(Arc::new(Self {
             names: upstreams.iter().map(|one| Arc::clone(&one.name)).collect(),
             upstreams,
             origin: origin(&parts.settings.server.public_url),
             gateway,
+            logins,
             parts,
-        })
+        }))
     }
 
     /// The upstreams that have a page.
@@ -113,7 +141,11 @@ impl ConnectPages {
     /// What a form asks for is done whole or not at all.
     pub async fn answer(&self, request: &PageRequest<'_>) -> Response<Bytes> {
         let browser = Browser::of(request.headers, (&self.parts.sealer, &self.parts.clock));
-        let person = Person::local();
+        let person = match (self.person(request.headers), &self.logins) {
+            (Some(person), _) => person,
+            (None, Some(logins)) => return self.answer_stranger(logins, &browser, request).await,
+            (None, None) => return response::not_allowed(),
+        };
         let answered = match (request.method, request.upstream) {
             (&Method::GET | &Method::HEAD, None) => self.all(&person, &browser).await,
             (&Method::GET | &Method::HEAD, Some(name)) => {
@@ -141,7 +173,7 @@ impl ConnectPages {
         }
         Ok(browser.keep(response::page(
             StatusCode::OK,
-            &views::all(person, &accounts),
+            &views::all(person, &accounts, &Self::login_token(browser)),
         )))
     }
 
@@ -156,12 +188,12 @@ impl ConnectPages {
         };
         let link = match self.link(upstream, query) {
             Some(link) if link.owner != person.owner() => {
-                return Ok(refuse_foreign(upstream, person, &link));
+                return Ok(browser.keep(self.refuse_foreign(upstream, (person, browser), &link)));
             }
             link => link,
         };
         let grant = self.grant(person, upstream).await?;
-        let token = browser.form_token(&upstream.name);
+        let token = browser.form_token(&about(person, upstream));
         let program = link.as_ref().map(|link| &*link.program);
         let form = upstream
             .parts(&GrantKey::new(person.owner(), &upstream.name))
@@ -177,18 +209,25 @@ impl ConnectPages {
         browser: &Browser<'_>,
         request: &PageRequest<'_>,
     ) -> Result<Response<Bytes>, DatabaseError> {
+        if let Some(answer) = self.login_form(Some(person), browser, request).await {
+            return Ok(answer);
+        }
         let Some(upstream) = request.upstream.and_then(|name| self.find(name)) else {
             return Ok(response::not_allowed());
         };
         let form = Form::read(request.form);
         let token = form.value("token");
-        match browser.admit(request.headers, &self.origin, (&upstream.name, token)) {
+        match browser.admit(
+            request.headers,
+            &self.origin,
+            (&about(person, upstream), token),
+        ) {
             Ok(()) => {}
             Err(refusal) => return Ok(refuse_form(upstream, refusal)),
         }
         let link = match self.link(upstream, request.query) {
             Some(link) if link.owner != person.owner() => {
-                return Ok(refuse_foreign(upstream, person, &link));
+                return Ok(self.refuse_foreign(upstream, (person, browser), &link));
             }
             link => link,
         };
@@ -230,6 +269,28 @@ impl ConnectPages {
         }
     }
 
+    /// Somebody else's link changes nothing, and says so. Spec: SPEC C-84
+    fn refuse_foreign(
+        &self,
+        upstream: &ConnectedUpstream,
+        (person, browser): (&Person, &Browser<'_>),
+        link: &ConsentLink,
+    ) -> Response<Bytes> {
+        let issuer = person.issuer();
+        let claims = issuer.zip(self.logins.as_ref());
+        let claims = claims.and_then(|(issuer, logins)| logins.claims(issuer));
+        tracing::warn!(
+            upstream = %upstream.name, opened_by = %person.owner(), made_for = %link.owner, issuer,
+            login_claim = claims.map(|(of_login, _)| of_login),
+            token_claim = claims.map(|(_, of_callers)| of_callers),
+            "connect link was opened by another person than it was made for: nothing was changed"
+        );
+        let issuers: Option<Vec<_>> = self.logins.as_ref().map(|all| all.issuers().collect());
+        let token = Self::login_token(browser);
+        let login = issuers.as_deref().map(|issuers| (issuers, &*token));
+        response::page(StatusCode::FORBIDDEN, &views::foreign(person, login))
+    }
+
     fn find(&self, name: &str) -> Option<&ConnectedUpstream> {
         self.upstreams.iter().find(|one| &*one.name == name)
     }
@@ -263,23 +324,18 @@ fn origin(public_url: &Url) -> String {
     public_url.origin().ascii_serialization()
 }
 
-fn refuse_foreign(
-    upstream: &ConnectedUpstream,
-    person: &Person,
-    link: &ConsentLink,
-) -> Response<Bytes> {
-    tracing::warn!(
-        upstream = %upstream.name, opened_by = %person.owner(), made_for = %link.owner,
-        "connect link was opened by another person than it was made for: nothing was changed"
-    );
-    response::page(StatusCode::FORBIDDEN, &views::foreign())
+/// What the token of a form is about: an upstream, and who was shown the form.
+fn about(person: &Person, upstream: &ConnectedUpstream) -> String {
+    let owner = person.owner();
+    let owner = BASE64_URL_SAFE_NO_PAD.encode(owner.bytes());
+    format!("{}/{owner}", upstream.name)
 }
 
 fn refuse_form(upstream: &ConnectedUpstream, refusal: FormRefusal) -> Response<Bytes> {
     tracing::warn!(upstream = %upstream.name, reason = refusal.word(), "form of a connect page was refused");
     response::page(
         StatusCode::FORBIDDEN,
-        &views::form_refused(&upstream.name, refusal),
+        &views::form_refused(Some(&upstream.name), refusal),
     )
 }
 

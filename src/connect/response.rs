@@ -13,7 +13,7 @@ use http::header::{
 use http::{HeaderValue, Response, StatusCode};
 use maud::Markup;
 
-use super::views::STYLE;
+use super::layout::STYLE;
 
 /// No script, no frame, nothing from anywhere; our one style by its digest.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {

@@ -7,6 +7,7 @@ use crate::clock::SystemClock;
 use crate::config::SealKey;
 use crate::consent::consent_url;
 use crate::database::{Database, DatabasePlace};
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::secret::Secret;
 use crate::vault::VaultKeys;
 
@@ -21,12 +22,17 @@ async fn pages(dir: &tempfile::TempDir) -> Arc<ConnectPages> {
     let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
     let database = Database::open(&place).await.unwrap();
     let config = crate::config::parse(CONFIG, "test.toml", &|_| None).unwrap();
-    ConnectPages::new(ConnectParts {
+    let auth = Authenticator::new(&config.auth, Arc::new(SystemClock), TaskSpawner::new());
+    let pages = ConnectPages::new(ConnectParts {
         settings: Arc::new(config),
         vault: Vault::new(database, keys.unwrap(), Arc::new(SystemClock)),
         sealer: Arc::new(Sealer::new(&[]).unwrap()),
         clock: Arc::new(SystemClock),
-    })
+        tokens: Vec::new(),
+        auth: auth.unwrap(),
+        endpoints: Vec::new(),
+    });
+    pages.unwrap()
 }
 
 /// Sends a request with this query; status and text.

@@ -2,56 +2,24 @@
 
 use std::time::Duration;
 
-use maud::{DOCTYPE, Markup, PreEscaped, html};
+use maud::{Markup, html};
 
 use super::ShownAccount;
 use super::browser::FormRefusal;
 use super::callback_fault::CallbackFault;
 use super::form::FormParts;
+use super::layout::layout;
+use super::login::views as login_views;
 use super::person::Person;
 use super::upstream::ConnectedUpstream;
 use crate::grants::authorization::{CallbackRefusal, FinishedAuthorization, StartedAuthorization};
 use crate::vault::StoredGrant;
 
-/// The one style, which the policy of the pages admits by its digest.
-pub(super) const STYLE: &str = "\
-:root{color-scheme:light dark}\
-body{font:1rem/1.5 system-ui,sans-serif;max-width:38rem;margin:0 auto;padding:1rem}\
-h1{font-size:1.4rem}\
-dt{font-weight:600}dd{margin:0 0 .5rem}\
-li{margin:.75rem 0}\
-label{display:block;font-weight:600;margin:1rem 0 .25rem}\
-input,button{font:inherit;padding:.6rem;box-sizing:border-box}\
-input{width:100%}\
-button{margin:.75rem .75rem 0 0;min-height:2.75rem}\
-a,code{overflow-wrap:anywhere}";
-
-/// Seconds after which a page goes on by itself.
+/// After how many seconds a page goes on by itself, and where.
 const GOES_ON: &str = "5;url=../connect";
 
-fn layout(title: &str, goes_on: bool, body: &Markup) -> Markup {
-    layout_to(title, goes_on.then_some(GOES_ON), body)
-}
-
-/// A page that goes on, after so many seconds and to the URL of `refresh`.
-fn layout_to(title: &str, refresh: Option<&str>, body: &Markup) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                @if let Some(refresh) = refresh { meta http-equiv="refresh" content=(refresh); }
-                title { (title) " · Drawbridge" }
-                style { (PreEscaped(STYLE)) }
-            }
-            body { main { h1 { (title) } (body) } }
-        }
-    }
-}
-
 /// All accounts of a person.
-pub(super) fn all(person: &Person, accounts: &[ShownAccount<'_>]) -> Markup {
+pub(super) fn all(person: &Person, accounts: &[ShownAccount<'_>], token: &str) -> Markup {
     let body = html! {
         p { "Gateway account: " (person.name()) }
         ul {
@@ -63,7 +31,11 @@ pub(super) fn all(person: &Person, accounts: &[ShownAccount<'_>]) -> Markup {
             }
         }
     };
-    layout("Accounts", false, &body)
+    let body = html! {
+        (body)
+        @if person.issuer().is_some() { (login_views::log_out(token)) }
+    };
+    layout("Accounts", None, &body)
 }
 
 /// One or two words for an account.
@@ -129,7 +101,7 @@ pub(super) fn one(
         }
         p { a href="../connect" { "All accounts" } }
     };
-    layout(&format!("Connect {}", upstream.name), false, &body)
+    layout(&format!("Connect {}", upstream.name), None, &body)
 }
 
 /// A key was kept.
@@ -159,7 +131,7 @@ fn done(title: &str, text: &str) -> Markup {
         p role="status" { (text) }
         p { a href="../connect" { "All accounts" } }
     };
-    layout(title, true, &body)
+    layout(title, Some(GOES_ON), &body)
 }
 
 /// The browser goes on to an authorization server: by a link and by itself, since policies of browsers apply
@@ -173,7 +145,7 @@ pub(super) fn go_on(upstream: &str, started: &StartedAuthorization) -> Markup {
         @if let Some(note) = started.note { p { (note) } }
         p { a href=(url) rel="noreferrer" { "Go on to " (started.host) } }
     };
-    layout_to("One moment", Some(&format!("1;url={url}")), &body)
+    layout("One moment", Some(&format!("1;url={url}")), &body)
 }
 
 /// A person has agreed, and the grant was kept.
@@ -197,19 +169,24 @@ pub(super) fn authorized(upstream: &str, finished: &FinishedAuthorization) -> Ma
         }
         p { a href="../connect" { "All accounts" } }
     };
-    layout("Connected", false, &body)
+    layout("Connected", None, &body)
 }
 
 /// A callback that is nobody's, or another one's.
 pub(super) fn callback_refused(fault: CallbackFault) -> Markup {
     let text = match fault {
         CallbackFault::State => {
-            "Nothing waits for this answer: it was used already, is older than ten minutes, or was not begun here.              Nothing was changed. Begin again from the page of all accounts."
+            "Nothing waits for this answer: it was used already, is older than ten minutes, or was not begun here. Nothing was \
+             changed. Begin again from the page of all accounts."
         }
         CallbackFault::Browser => {
             "This was begun in another browser, or this one did not bring back the cookie of these pages. Nothing was \
              changed. Browsers keep it over https, and most on this machine's own address; Safari does not without \
              https, and windows inside other programs often do not. If somebody sent you this link, do not follow it."
+        }
+        CallbackFault::Login => {
+            "You are not logged in here any more: a login lasts 15 minutes. Nothing was changed. Log in on the page of all \
+             accounts, then load this page again within ten minutes of the beginning, or begin again."
         }
         CallbackFault::Person => {
             "This was begun by another person. Nothing was changed. If somebody sent you this link, do not follow it: \
@@ -220,7 +197,7 @@ pub(super) fn callback_refused(fault: CallbackFault) -> Markup {
         p role="alert" { (text) }
         p { a href="../connect" { "All accounts" } }
     };
-    layout("Not connected", false, &body)
+    layout("Not connected", None, &body)
 }
 
 /// The answer of an authorization server leads to no grant.
@@ -242,22 +219,22 @@ pub(super) fn not_authorized(upstream: &str, refusal: &CallbackRefusal) -> Marku
             format!("It failed: {}. The log of the gateway says more.", failure.public())
         }
     };
-    again("Not connected", &text, upstream)
+    again("Not connected", &text, Some(upstream))
 }
 
 /// Nothing can be connected now.
 pub(super) fn failed(upstream: &str, why: &str) -> Markup {
     let text = format!("No account can be connected now: {why}. The log of the gateway says more.");
-    again("Not connected", &text, upstream)
+    again("Not connected", &text, Some(upstream))
 }
 
 /// What the form holds cannot be kept.
 pub(super) fn refused(upstream: &str, why: &str) -> Markup {
-    again("Not connected", why, upstream)
+    again("Not connected", why, Some(upstream))
 }
 
 /// A form was refused.
-pub(super) fn form_refused(upstream: &str, refusal: FormRefusal) -> Markup {
+pub(super) fn form_refused(upstream: Option<&str>, refusal: FormRefusal) -> Markup {
     let text = match refusal {
         FormRefusal::Origin => {
             "This form was sent by another page. Nothing was changed. If you meant to, open the page here."
@@ -272,30 +249,41 @@ pub(super) fn form_refused(upstream: &str, refusal: FormRefusal) -> Markup {
     again("Not accepted", text, upstream)
 }
 
-fn again(title: &str, text: &str, upstream: &str) -> Markup {
+/// Leads back to the page of `upstream`, or to the one that was open where it is `None`.
+fn again(title: &str, text: &str, upstream: Option<&str>) -> Markup {
     let body = html! {
         p role="alert" { (text) }
-        p { a href={ "../connect/" (upstream) } { "Open the page again" } }
+        p {
+            @match upstream {
+                Some(upstream) => a href={ "../connect/" (upstream) } { "Open the page again" },
+                None => a href="" { "Open the page again" },
+            }
+        }
     };
-    layout(title, false, &body)
+    layout(title, None, &body)
 }
 
-/// A link that was made for another person.
-pub(super) fn foreign() -> Markup {
+/// A link that was made for another person. `login`: issuers and the token of the form that logs in as another one.
+pub(super) fn foreign(person: &Person, login: Option<(&[&str], &str)>) -> Markup {
     let body = html! {
         p role="alert" {
             "A program of another person asked for this. Nothing was changed. If somebody sent you this link, do not \
              follow it: your account would have become theirs."
         }
+        p { "Gateway account: " (person.name()) }
+        @if let Some((issuers, token)) = login {
+            p { "If it was your own program, log in here as it does." }
+            (login_views::forms(issuers, token))
+        }
     };
-    layout("This link is somebody else's", false, &body)
+    layout("This link is somebody else's", None, &body)
 }
 
 /// Nothing is there.
 pub(super) fn unknown() -> Markup {
     layout(
         "Nothing is here",
-        false,
+        None,
         &html! { p { "There is no such page." } },
     )
 }
@@ -304,5 +292,5 @@ pub(super) fn unknown() -> Markup {
 pub(super) fn no_database() -> Markup {
     let body =
         html! { p role="alert" { "Accounts cannot be read or kept now. Try again in a moment." } };
-    layout("Not now", false, &body)
+    layout("Not now", None, &body)
 }

@@ -41,13 +41,23 @@ pub(super) async fn answer(
     pages.answer(&asked).await.map(Body::from)
 }
 
-/// Answers the callback of an authorization server.
+/// Answers the callback of an upstream's authorization server.
 pub(super) async fn callback(service: &McpService, request: Request) -> Response<Body> {
     let Some(pages) = &service.pages else {
         return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
     };
     let (parts, _) = request.into_parts();
     let answer = pages.callback(&parts.method, parts.uri.query(), &parts.headers);
+    answer.await.map(Body::from)
+}
+
+/// Answers the callback of a login.
+pub(super) async fn login_callback(service: &McpService, request: Request) -> Response<Body> {
+    let Some(pages) = &service.pages else {
+        return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
+    };
+    let (parts, _) = request.into_parts();
+    let answer = pages.login_callback(&parts.method, parts.uri.query(), &parts.headers);
     answer.await.map(Body::from)
 }
 

@@ -31,6 +31,8 @@ use crate::telemetry::names::error_type;
 
 /// Where authorization servers send browsers back.
 const CALLBACK: &str = "/connect/callback";
+/// Where issuers send browsers back after a login.
+const LOGIN_CALLBACK: &str = "/connect/callback/login";
 /// What they read of the gateway.
 const CLIENT_DOCUMENT: &str = "/connect/client.json";
 
@@ -50,6 +52,7 @@ pub(super) fn paths(
     if let Some(pages) = pages {
         paths.insert("/connect".to_owned(), PathTarget::Connect(None));
         paths.insert(CALLBACK.to_owned(), PathTarget::ConnectCallback);
+        paths.insert(LOGIN_CALLBACK.to_owned(), PathTarget::LoginCallback);
         paths.insert(CLIENT_DOCUMENT.to_owned(), PathTarget::ClientDocument);
         for upstream in pages.upstreams() {
             let target = PathTarget::Connect(Some(Arc::clone(upstream)));
@@ -115,7 +118,10 @@ impl McpService {
         let kind = match &target {
             Some(PathTarget::Metadata(_)) => RequestKind::Metadata,
             Some(
-                PathTarget::Connect(_) | PathTarget::ConnectCallback | PathTarget::ClientDocument,
+                PathTarget::Connect(_)
+                | PathTarget::ConnectCallback
+                | PathTarget::LoginCallback
+                | PathTarget::ClientDocument,
             ) => RequestKind::Page,
             _ if cors::is_preflight(request.method(), request.headers()) => RequestKind::Preflight,
             _ => RequestKind::Mcp,
@@ -151,6 +157,9 @@ impl McpService {
             }
             Some(PathTarget::ConnectCallback) => {
                 return connect_page::callback(self, request).await;
+            }
+            Some(PathTarget::LoginCallback) => {
+                return connect_page::login_callback(self, request).await;
             }
             Some(PathTarget::ClientDocument) => {
                 return connect_page::client_document(self, &request);
@@ -351,6 +360,7 @@ fn pattern(target: Option<&PathTarget>) -> &'static str {
         Some(PathTarget::Metadata(_)) => "/.well-known/oauth-protected-resource",
         Some(PathTarget::Connect(None)) => "/connect",
         Some(PathTarget::ConnectCallback) => CALLBACK,
+        Some(PathTarget::LoginCallback) => LOGIN_CALLBACK,
         Some(PathTarget::ClientDocument) => CLIENT_DOCUMENT,
         Some(PathTarget::Connect(Some(_))) => "/connect/{upstream}",
         Some(PathTarget::Endpoint(endpoint, way)) => match (way, &*endpoint.name == "mcp") {

@@ -81,6 +81,8 @@ enum PathTarget {
     Connect(Option<Arc<str>>),
     /// Where authorization servers send browsers back.
     ConnectCallback,
+    /// Where issuers send browsers back after a login.
+    LoginCallback,
     /// What authorization servers read of the gateway.
     ClientDocument,
 }

@@ -37,6 +37,9 @@ pub enum AccountSetupError {
     /// `private_key` cannot be used.
     #[error(transparent)]
     Key(#[from] ClientKeyError),
+    /// `issuer` is no URL.
+    #[error("the issuer is no URL")]
+    Issuer,
     /// There is no HTTP client for it.
     #[error(transparent)]
     Clients(#[from] ClientsError),

@@ -127,12 +127,13 @@ impl SharedClients {
     }
 }
 
-/// The clients of one upstream's account.
+/// The clients of one upstream's account, or of one issuer.
 #[derive(Debug)]
 pub struct DocumentClients {
     shared: SharedClients,
     /// For the upstream's own origin: its `ca_file` and `proxy`.
     own: Client,
+    /// The upstream, or the issuer.
     upstream: Url,
 }
 
@@ -166,6 +167,16 @@ impl DocumentClients {
             own: builder.build()?,
             upstream: carrier.url.clone(),
         })
+    }
+
+    /// Clients for `issuer`, which the operator configured: its origin is trusted.
+    #[must_use]
+    pub(super) fn of_issuer(shared: SharedClients, issuer: Url) -> Self {
+        Self {
+            own: shared.configured.clone(),
+            shared,
+            upstream: issuer,
+        }
     }
 
     /// Fetches a document. `issuer` is the one of the configuration.

@@ -74,6 +74,7 @@ pub(super) fn issued(granted: GrantedToken) -> Result<IssuedToken, TokenError> {
         token: granted.token,
         // Each exchange brings the caller's own token.
         refresh: None,
+        id_token: None,
         lasts: granted.lasts,
         scopes: granted.scopes,
     })

@@ -2,7 +2,8 @@
 //!
 //! A [`TokenSource`] gives the tokens of one account. It finds out where to ask (`discovery`), asks (`token_endpoint`),
 //! keeps the token, and asks again before it ends. Nothing here is on the way of a call while its token is good.
-//! Spec: SPEC §9, §10; RFC 6749, 7523, 8414, 8693, 8707, 9728.
+//! A [`LoginClient`] finds out for the connect pages who opens them.
+//! Spec: SPEC §9, §10; RFC 6749, 7523, 7636, 8414, 8693, 8707, 9207, 9728.
 
 mod account;
 mod account_log;
@@ -17,6 +18,8 @@ mod extension_grant;
 mod failure;
 mod held_token;
 mod identity_assertion;
+mod login;
+mod login_failure;
 mod resource_metadata;
 pub mod revocation;
 mod server_lookup;
@@ -35,6 +38,8 @@ pub use documents::{DocumentClients, SharedClients};
 pub use failure::TokenFailure;
 pub use held_token::HeldToken;
 pub use identity_assertion::{IdTokens, IdentityProvider};
+pub use login::{LoginClient, LoginRequest, LoginResponse, LoginTokens, OPENID};
+pub use login_failure::LoginFailure;
 pub use server_metadata::places as issuer_metadata_places;
 pub use token_source::{Renewal, TokenSource};
 pub use user_account::UserAccount;

@@ -35,8 +35,8 @@ pub(super) struct ConsentSupport {
     pub(super) registration_endpoint: Option<Url>,
     /// Spec: RFC 7009.
     pub(super) revocation_endpoint: Option<Url>,
-    /// Whether `code_challenge_methods_supported` lists S256. Spec: SPEC B-04
-    pub(super) checks_s256: bool,
+    /// Whether `code_challenge_methods_supported` lists S256; `None` where it is not there. Spec: SPEC B-04
+    pub(super) lists_s256: Option<bool>,
     /// Whether a client can be the URL of its document (CIMD). Spec: SPEC B-07
     pub(super) reads_client_documents: bool,
     /// Whether its answers name it. Spec: RFC 9207
@@ -45,6 +45,8 @@ pub(super) struct ConsentSupport {
     pub(super) scopes: Vec<String>,
     /// Whether it is an `OpenID` provider.
     pub(super) is_openid: bool,
+    /// Whether each client is told another subject, and nothing else. Spec: `OpenID` Connect Core §8
+    pub(super) is_pairwise: bool,
 }
 
 impl ServerMetadata {
@@ -82,17 +84,19 @@ impl Document {
         let for_browsers =
             |url: &Url| url.scheme() == "https" || url.scheme() == "http" && is_loopback(url);
         let methods = self.code_challenge_methods_supported.as_deref();
+        let subjects = self.subject_types_supported.as_deref().unwrap_or_default();
         ConsentSupport {
             authorization_endpoint: url(self.authorization_endpoint.as_deref())
                 .filter(for_browsers),
             registration_endpoint: url(self.registration_endpoint.as_deref()),
             revocation_endpoint: url(self.revocation_endpoint.as_deref()),
-            checks_s256: methods.unwrap_or_default().iter().any(|one| one == "S256"),
+            lists_s256: methods.map(|methods| methods.iter().any(|one| one == "S256")),
             reads_client_documents: self.client_id_metadata_document_supported == Some(true),
             names_issuer: self.authorization_response_iss_parameter_supported == Some(true),
             scopes: self.scopes_supported.clone().unwrap_or_default(),
             // Spec: OpenID Connect Discovery 1.0 §3: a member that OpenID providers must publish.
             is_openid: self.subject_types_supported.is_some(),
+            is_pairwise: !subjects.is_empty() && subjects.iter().all(|one| one == "pairwise"),
         }
     }
 }
@@ -209,4 +213,58 @@ pub fn places(issuer: &Url) -> Vec<Url> {
         url
     };
     paths.iter().map(at).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn consent(members: &Value) -> ConsentSupport {
+        let mut document = json!({"issuer": "https://as.test"});
+        for (name, value) in members.as_object().unwrap() {
+            document[name] = value.clone();
+        }
+        serde_json::from_value::<Document>(document)
+            .unwrap()
+            .consent()
+    }
+
+    #[rstest]
+    #[case::not_said(json!({}), false)]
+    #[case::listed(json!({"code_challenge_methods_supported": ["plain", "S256"]}), false)]
+    #[case::plain_alone(json!({"code_challenge_methods_supported": ["plain"]}), true)]
+    fn server_that_lists_pkce_without_s256_refuses_it(
+        #[case] members: Value,
+        #[case] refuses: bool,
+    ) {
+        assert_eq!(consent(&members).lists_s256 == Some(false), refuses);
+    }
+
+    #[rstest]
+    #[case(json!({}), false)]
+    #[case(json!({"subject_types_supported": ["pairwise"]}), true)]
+    #[case(json!({"subject_types_supported": ["public", "pairwise"]}), false)]
+    #[case(json!({"subject_types_supported": []}), false)]
+    fn pairwise_server_is_one_that_has_nothing_else(
+        #[case] members: Value,
+        #[case] is_pairwise: bool,
+    ) {
+        assert_eq!(consent(&members).is_pairwise, is_pairwise);
+    }
+
+    // SPEC B-16
+    #[rstest]
+    #[case("javascript:alert(1)", false)]
+    #[case("data:text/html,x", false)]
+    #[case("http://as.test/auth", false)]
+    #[case("/auth", false)]
+    #[case("http://127.0.0.1:8080/auth", true)]
+    #[case("https://as.test/auth", true)]
+    fn browsers_are_sent_to_web_pages_alone(#[case] endpoint: &str, #[case] is_kept: bool) {
+        let consent = consent(&json!({"authorization_endpoint": endpoint}));
+        assert_eq!(consent.authorization_endpoint.is_some(), is_kept);
+    }
 }

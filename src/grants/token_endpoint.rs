@@ -9,13 +9,16 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use http::header::RETRY_AFTER;
 use oauth2::basic::{
-    BasicClient, BasicErrorResponse, BasicErrorResponseType, BasicTokenResponse, BasicTokenType,
+    BasicErrorResponse, BasicErrorResponseType, BasicRevocationErrorResponse,
+    BasicTokenIntrospectionResponse, BasicTokenType,
 };
 use oauth2::{
-    AsyncHttpClient, AuthType, AuthorizationCode, ClientId, ClientSecret, EndpointNotSet,
-    EndpointSet, PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError, Scope,
-    TokenResponse as _, TokenUrl,
+    AccessToken, AsyncHttpClient, AuthType, AuthorizationCode, Client, ClientId, ClientSecret,
+    EndpointNotSet, EndpointSet, ExtraTokenFields, PkceCodeVerifier, RedirectUrl, RefreshToken,
+    RequestTokenError, Scope, StandardRevocableToken, StandardTokenResponse, TokenResponse as _,
+    TokenUrl,
 };
+use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::client_key::ClientProof;
@@ -66,7 +69,33 @@ pub(super) struct IssuedToken {
     pub(super) lasts: Option<Duration>,
     /// What was granted, where that is not what was asked for.
     pub(super) scopes: Option<Vec<String>>,
+    /// The ID token, which `OpenID` servers give for a code.
+    pub(super) id_token: Option<Secret>,
 }
+
+/// What an answer may hold beyond RFC 6749. The type of access tokens shows no secret.
+#[derive(Debug, Serialize, Deserialize)]
+struct OpenIdFields {
+    id_token: Option<AccessToken>,
+}
+
+impl ExtraTokenFields for OpenIdFields {}
+
+type TokenAnswer = StandardTokenResponse<OpenIdFields, BasicTokenType>;
+
+/// A client that has a token endpoint and no other one.
+type TokenClient<HasTokenUrl = EndpointNotSet> = Client<
+    BasicErrorResponse,
+    TokenAnswer,
+    BasicTokenIntrospectionResponse,
+    StandardRevocableToken,
+    BasicRevocationErrorResponse,
+    EndpointNotSet,
+    EndpointNotSet,
+    EndpointNotSet,
+    EndpointNotSet,
+    HasTokenUrl,
+>;
 
 /// Why there is no token.
 #[derive(Debug, thiserror::Error)]
@@ -181,13 +210,11 @@ pub(super) async fn request(
     issued(&answer)
 }
 
-/// A client that has a token endpoint and no other one.
-type TokenClient =
-    BasicClient<EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
-
 /// The client with its secret, or an assertion that goes into the form instead.
-fn authenticated(asked: &TokenRequest<'_>) -> Result<(TokenClient, Option<Secret>), TokenError> {
-    let client = BasicClient::new(ClientId::new(asked.client_id.to_owned()))
+fn authenticated(
+    asked: &TokenRequest<'_>,
+) -> Result<(TokenClient<EndpointSet>, Option<Secret>), TokenError> {
+    let client = TokenClient::new(ClientId::new(asked.client_id.to_owned()))
         .set_token_uri(TokenUrl::from_url(asked.server.token_endpoint.clone()));
     match asked.proof {
         // The client id stands in the form.
@@ -334,7 +361,7 @@ fn known(code: &BasicErrorResponseType) -> Option<&'static str> {
     })
 }
 
-fn issued(answer: &BasicTokenResponse) -> Result<IssuedToken, TokenError> {
+fn issued(answer: &TokenAnswer) -> Result<IssuedToken, TokenError> {
     if *answer.token_type() != BasicTokenType::Bearer {
         return Err(TokenError::NotBearer);
     }
@@ -345,6 +372,8 @@ fn issued(answer: &BasicTokenResponse) -> Result<IssuedToken, TokenError> {
         refresh: refresh.map(|token| Secret::new(token.secret().clone())),
         lasts: answer.expires_in(),
         scopes: scopes.map(|scopes| scopes.iter().map(|scope| scope.to_string()).collect()),
+        id_token: (answer.extra_fields().id_token.as_ref())
+            .map(|token| Secret::new(token.secret().clone())),
     })
 }
 

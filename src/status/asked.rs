@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::{IssuerStatus, UpstreamState, UpstreamStatus};
+use crate::config::ConfigDoubt;
 
 /// Issuers and upstreams that were each asked once. Its size is bounded by the configuration.
 #[derive(Debug, Clone, Serialize)]
@@ -13,6 +14,9 @@ pub struct AskedOnce {
     pub issuers: Vec<IssuerStatus>,
     /// Every upstream, by name.
     pub upstreams: Vec<AskedUpstream>,
+    /// What the answers make doubtful about the configuration.
+    #[serde(skip)]
+    pub doubts: Vec<ConfigDoubt>,
 }
 
 /// One upstream, and the lengths of its lists.

@@ -381,6 +381,7 @@ REPLICA   ADDRESS        VERSION  CONFIGURATION
                 keys_age_s: Some(1),
                 cause: None,
             }],
+            doubts: Vec::new(),
         };
         let expected = "\
 UPSTREAM  TRANSPORT  STATE  REVISION             TOOLS  PROMPTS  RESOURCES  TEMPLATES

@@ -266,6 +266,8 @@ table! {
             "Questions to issuers about tokens.";
         introspection_failures = "drawbridge.introspection.failures" "{request}" by attribute::ISSUER,
             "Questions to issuers about tokens that got no usable answer.";
+        connect_logins = "drawbridge.connect.logins" "{login}" by attribute::OUTCOME,
+            "Logins at the connect pages, begun and ended.";
         policy_denied = "drawbridge.policy.denied" "{call}" by attribute::REASON,
             "Calls refused by a rule.";
         notices_unknown = "drawbridge.notices.unknown" "{notice}" by attribute::REASON,

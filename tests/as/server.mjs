@@ -1,4 +1,5 @@
-// A real authorization server (oidc-provider) whose one user says yes to everything.
+// A real authorization server (oidc-provider) whose users say yes to everything: `user-1`, or the one that the header
+// `x-user` of an interaction names.
 // Usage: node server.mjs [port] [jwt | opaque]; prints its issuer as the first line.
 //
 // PKCE, client credentials, dynamic registration, resource indicators, access tokens as JWTs (RFC 9068) or opaque ones,
@@ -41,6 +42,25 @@ function services() {
   return [withSecret, withKey];
 }
 
+/** The gateway where people log in (its port is not known before), and a program of theirs. */
+function people() {
+  const code = { grant_types: ['authorization_code'], response_types: ['code'] };
+  const login = {
+    ...code,
+    client_id: 'login',
+    client_secret: "a login's secret: %&+",
+    redirect_uris: ['http://127.0.0.1/connect/callback/login'],
+    subject_type: process.env.SUBJECTS ?? 'public',
+  };
+  const program = {
+    ...code,
+    client_id: 'program',
+    token_endpoint_auth_method: 'none',
+    redirect_uris: ['http://127.0.0.1/end'],
+  };
+  return [login, program];
+}
+
 const server = http.createServer();
 await new Promise((resolve) => server.listen(Number(process.argv[2] ?? 0), '127.0.0.1', resolve));
 const issuer = `http://127.0.0.1:${server.address().port}`;
@@ -65,11 +85,14 @@ const provider = new Provider(issuer, {
       response_types: [],
     },
     ...services(),
+    ...people(),
   ],
   clientDefaults: { application_type: 'native', id_token_signed_response_alg: 'ES256' },
   // Which of the two a client is does not matter on loopback.
   clientBasedCORS: () => true,
   pkce: { required: () => true },
+  subjectTypes: ['public', 'pairwise'],
+  pairwiseIdentifier: (_, id, client) => `${id} as ${client.clientId} knows them`,
   scopes: ['openid', 'offline_access', ...SCOPES],
   findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id }) }),
   issueRefreshToken: (_, client) => client.grantTypeAllowed('refresh_token'),
@@ -98,11 +121,11 @@ const testToken = registerExtensionGrants(provider, {
   trustedIssuer: process.env.TRUSTED_ISSUER ?? issuer,
 });
 
-/** Logs the one user in, and grants whatever was asked for. */
+/** Logs the user in, and grants whatever was asked for. */
 async function interact(request, response) {
   const { prompt, params, session, grantId } = await provider.interactionDetails(request, response);
   if (prompt.name === 'login') {
-    const result = { login: { accountId: USER } };
+    const result = { login: { accountId: request.headers['x-user'] ?? USER } };
     return provider.interactionFinished(request, response, result, { mergeWithLastSubmission: false });
   }
   const grant =

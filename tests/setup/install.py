@@ -141,13 +141,16 @@ def tasks_fixture():
     once("tasks", [source / "Cargo.lock", source / "src" / "main.rs"], program, install)
 
 
-def servers():
-    """PostgreSQL and Redis of the distribution, neither of which runs by itself: tests start servers of their own."""
+def from_debian():
+    """PostgreSQL and Redis, neither of which runs by itself: tests start servers of their own. The browser that walks
+    through the connect pages."""
     missing = []
     if not any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
         missing.append("postgresql")
     if not shutil.which("redis-server"):
         missing.append("redis-server")
+    if not Path("/usr/bin/chromium").exists():
+        missing.append("chromium")
     if not missing:
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):
@@ -183,7 +186,7 @@ def main():
             failures.append(str(failure))
 
     environments = [(environment, name) for name in ("python1", "python1-8", "python1-22", "python2")]
-    steps = [(node_and_modules,), *environments, (tasks_fixture,), (servers,)]
+    steps = [(node_and_modules,), *environments, (tasks_fixture,), (from_debian,)]
     threads = [threading.Thread(target=guarded, args=step) for step in steps]
     for thread in threads:
         thread.start()

@@ -309,7 +309,7 @@ impl Authorizer {
         let Some(endpoint) = &server.consent.authorization_endpoint else {
             return Err(self.failed(AuthorizationError::NoEndpoint { issuer: issuer() }));
         };
-        if server.consent.checks_s256 {
+        if server.consent.lists_s256 == Some(true) {
             Ok(endpoint.clone())
         } else {
             Err(self.failed(AuthorizationError::NoProofKey { issuer: issuer() }))

@@ -6,6 +6,7 @@ mod discovery;
 mod exchange_end;
 mod exchange_failures;
 mod id_jag;
+mod login;
 mod missing_account;
 mod personal;
 mod real_server;

@@ -41,6 +41,18 @@ pub(crate) fn are_installed() -> bool {
     false
 }
 
+/// Debian's Chromium. Without it a test says so and passes, except where `DRAWBRIDGE_PEERS=required` makes it fail.
+pub(crate) fn chromium() -> Option<&'static str> {
+    const PROGRAM: &str = "/usr/bin/chromium";
+    if Path::new(PROGRAM).exists() {
+        return Some(PROGRAM);
+    }
+    let is_required = std::env::var_os("DRAWBRIDGE_PEERS").is_some_and(|value| value == "required");
+    assert!(!is_required, "no {PROGRAM}; run tests/setup/install.py");
+    eprintln!("SKIPPED: there is no {PROGRAM}; run tests/setup/install.py");
+    None
+}
+
 /// The Node that the tests install.
 pub(crate) fn node() -> String {
     root().join(".cache/bin/node").to_str().unwrap().to_owned()
@@ -135,7 +147,12 @@ pub(crate) async fn run_with(program: &str, args: &[&str], env: &[(&str, &str)])
 
 /// Runs a tour of `tests/clients` and fails unless every step in `steps` was taken and was fine.
 pub(crate) async fn tour(program: &str, args: &[&str], steps: &[&str]) {
-    let finished = run(program, args).await;
+    tour_with(program, args, &[], steps).await;
+}
+
+/// The same with further variables.
+pub(crate) async fn tour_with(program: &str, args: &[&str], env: &[(&str, &str)], steps: &[&str]) {
+    let finished = run_with(program, args, env).await;
     let lines: Vec<Value> = finished
         .stdout
         .lines()

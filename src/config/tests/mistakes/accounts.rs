@@ -236,15 +236,8 @@ fn mistake_beside_a_user_key_is_refused(
 
 // The page that takes keys has no login.
 #[test]
-fn user_key_needs_a_caller_that_the_page_knows() {
+fn user_key_of_a_machine_is_warned_of() {
     let table = account(USER_KEY);
-    let issuer = "[[auth.issuers]]\nissuer = \"https://as.example\"\n";
-    let text = table.replace("mode = \"none\"", &format!("mode = \"oauth\"\n{issuer}"));
-    let said = super::errors(&text);
-    assert!(
-        said.concat().contains("cannot tell who opens it"),
-        "{said:#?}"
-    );
     let config = read(&table).unwrap();
     let warned = config.warnings.iter().map(ToString::to_string);
     let warned: Vec<_> = warned.collect();
@@ -323,8 +316,5 @@ fn account_of_users_needs_its_kind_alone() {
 fn name_of_a_page_is_no_name_of_an_upstream() {
     let text = account(USER).replace("upstreams.t", "upstreams.callback");
     let said = super::errors(&text);
-    assert!(
-        said.concat().contains("is a page of the gateway's own"),
-        "{said:#?}"
-    );
+    assert!(said.concat().contains("is the gateway's own"), "{said:#?}");
 }

@@ -8,6 +8,7 @@ mod doubts;
 mod endpoints;
 mod keys;
 mod limits;
+mod logins;
 mod server;
 mod syntax;
 mod telemetry;

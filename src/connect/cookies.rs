@@ -1,0 +1,56 @@
+//! Cookies of the pages. The prefix `__Host-` lets browsers take them over TLS or from loopback alone, for this host and
+//! no other. Spec: RFC 6265bis §4.1.3.2
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use http::header::COOKIE;
+use http::{HeaderMap, HeaderValue};
+
+/// The value of the cookie `name`, which is a handle; `None` where there is none, or several.
+pub(super) fn find<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
+    let lines = headers.get_all(COOKIE).iter();
+    let pairs = lines.flat_map(|line| line.to_str().unwrap_or_default().split(';'));
+    let mut found = pairs.filter_map(|pair| {
+        let (found, value) = pair.trim().split_once('=')?;
+        (found == name).then_some(value)
+    });
+    match (found.next(), found.next()) {
+        (Some(value), None) if BASE64_URL_SAFE_NO_PAD.decode(value).is_ok() => Some(value),
+        _ => None,
+    }
+}
+
+/// Sets the cookie `name` for this long. `Lax`: it comes along where another site leads the whole page here, as an
+/// issuer does after a login.
+pub(super) fn set(name: &str, value: &str, lasts: Duration) -> Option<HeaderValue> {
+    let seconds = lasts.as_secs();
+    let text = format!("{name}={value}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age={seconds}");
+    HeaderValue::try_from(text).ok()
+}
+
+/// Removes the cookie `name`.
+pub(super) fn removed(name: &str) -> Option<HeaderValue> {
+    set(name, "", Duration::ZERO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cookie_that_stands_there_twice_is_none() {
+        let headers = |lines: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(COOKIE, line.parse().unwrap());
+            }
+            headers
+        };
+        assert_eq!(find(&headers(&["x=1; a=AAAA"]), "a"), Some("AAAA"));
+        assert_eq!(find(&headers(&["aa=AAAA"]), "a"), None);
+        assert_eq!(find(&headers(&["a=AAAA; a=BBBB"]), "a"), None);
+        assert_eq!(find(&headers(&["a=<b>"]), "a"), None);
+    }
+}

@@ -1,0 +1,215 @@
+//! The way in, with `auth.mode = "oauth"`: what a browser without a login is shown, the forms that begin and end
+//! logins, and the callback.
+
+use std::error::Error;
+
+use bytes::Bytes;
+use http::header::SET_COOKIE;
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use url::form_urlencoded;
+
+use super::browser::{Browser, FormRefusal};
+use super::form::Form;
+use super::login::views::{self as login_views, LoginForm};
+use super::login::{CallbackQuery, Logins, NextPage, log_out};
+use super::person::Person;
+use super::{ConnectPages, PageRequest, response, views};
+use crate::telemetry::metrics::LABELED;
+
+/// What the tokens of login forms are about. No upstream has this name, nor a person.
+const LOGIN_FORM: &str = "/login";
+
+/// What a person does with their login.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LoginAction {
+    /// Logs in; `true`: as somebody else than the issuer knows.
+    In(bool),
+    /// Logs out.
+    Out,
+}
+
+impl LoginAction {
+    fn of(form: &Form) -> Option<Self> {
+        match form.value("action") {
+            "login" => Some(Self::In(false)),
+            "login-again" => Some(Self::In(true)),
+            "logout" => Some(Self::Out),
+            _ => None,
+        }
+    }
+}
+
+impl ConnectPages {
+    /// Who opens a page; `None`: they have to log in first.
+    pub(super) fn person(&self, headers: &HeaderMap) -> Option<Person> {
+        match &self.logins {
+            Some(logins) => logins.person(headers),
+            None => Some(Person::local()),
+        }
+    }
+
+    /// Answers a browser without a login.
+    pub(super) async fn answer_stranger(
+        &self,
+        logins: &Logins,
+        browser: &Browser<'_>,
+        request: &PageRequest<'_>,
+    ) -> Response<Bytes> {
+        match *request.method {
+            Method::GET | Method::HEAD => {
+                let page = self.login_page(logins, browser, request, came_from_login(request));
+                browser.keep(response::page(StatusCode::OK, &page))
+            }
+            Method::POST => {
+                if let Some(answer) = self.login_form(None, browser, request).await {
+                    return answer;
+                }
+                // The login was over when the form was sent.
+                let page = self.login_page(logins, browser, request, true);
+                browser.keep(response::page(StatusCode::FORBIDDEN, &page))
+            }
+            _ => response::not_allowed(),
+        }
+    }
+
+    /// Answers a form about a login; `None` for another form, or where nobody logs in.
+    pub(super) async fn login_form(
+        &self,
+        person: Option<&Person>,
+        browser: &Browser<'_>,
+        request: &PageRequest<'_>,
+    ) -> Option<Response<Bytes>> {
+        let logins = self.logins.as_ref()?;
+        let form = Form::read(request.form);
+        let action = LoginAction::of(&form)?;
+        let sent = (LOGIN_FORM, form.value("token"));
+        if let Err(refusal) = browser.admit(request.headers, &self.origin, sent) {
+            return Some(refuse_form(refusal));
+        }
+        Some(match action {
+            LoginAction::Out => {
+                let page = response::page(StatusCode::OK, &login_views::logged_out());
+                with_cookies(page, person.and_then(log_out))
+            }
+            LoginAction::In(again) => {
+                let next = self.next_page(request);
+                begin(logins, form.value("issuer"), next, again).await
+            }
+        })
+    }
+
+    /// The token of forms about logins in this browser.
+    pub(super) fn login_token(browser: &Browser<'_>) -> String {
+        browser.form_token(LOGIN_FORM)
+    }
+
+    /// Answers the callback of a login, which a GET alone can be. It has a path of its own, so that no answer of an
+    /// upstream's authorization server is one of a login.
+    ///
+    /// # Cancel safety
+    /// The login counts as ended; the person can begin another one.
+    pub async fn login_callback(
+        &self,
+        method: &Method,
+        query: Option<&str>,
+        headers: &HeaderMap,
+    ) -> Response<Bytes> {
+        let (&Method::GET, Some(logins)) = (method, &self.logins) else {
+            return response::not_allowed();
+        };
+        let end = logins.end(headers, &CallbackQuery::read(query)).await;
+        LABELED.connect_logins.add(end.outcome.word(), 1);
+        let page = response::page(StatusCode::OK, &login_views::ended(&end.outcome));
+        with_cookies(page, end.cookies)
+    }
+
+    fn login_page(
+        &self,
+        logins: &Logins,
+        browser: &Browser<'_>,
+        request: &PageRequest<'_>,
+        lost_cookie: bool,
+    ) -> maud::Markup {
+        let upstream = request.upstream.and_then(|name| self.find(name));
+        let link = upstream.and_then(|upstream| {
+            let link = self.link(upstream, request.query)?;
+            Some((upstream.host(), link.program))
+        });
+        login_views::log_in(&LoginForm {
+            issuers: logins.issuers().collect(),
+            token: &Self::login_token(browser),
+            upstream: upstream.map(|upstream| &*upstream.name),
+            link: link.as_ref().map(|(host, program)| (*host, &**program)),
+            lost_cookie,
+        })
+    }
+
+    /// The page of a request, to come back to.
+    fn next_page(&self, request: &PageRequest<'_>) -> NextPage {
+        let upstream = request.upstream.and_then(|name| self.find(name));
+        NextPage {
+            upstream: upstream.map(|upstream| upstream.name.to_string()),
+            // A link that does not open is not carried along.
+            link: upstream
+                .filter(|upstream| self.link(upstream, request.query).is_some())
+                .and_then(|_| value(request, "for")),
+        }
+    }
+}
+
+async fn begin(logins: &Logins, issuer: &str, next: NextPage, again: bool) -> Response<Bytes> {
+    match logins.begin(issuer, next, again).await {
+        Some(Ok(departure)) => {
+            LABELED.connect_logins.add("begun", 1);
+            let page = login_views::departs(departure.url.as_str(), issuer);
+            with_cookies(response::page(StatusCode::OK, &page), [departure.cookie])
+        }
+        Some(Err(failure)) => {
+            LABELED.connect_logins.add("unavailable", 1);
+            if let Some(muted) = logins.lines().admit(failure.reason()) {
+                let (reason, remedy) = (failure.reason(), failure.remedy());
+                let error: &(dyn Error + 'static) = &failure;
+                tracing::warn!(
+                    issuer,
+                    reason,
+                    error,
+                    remedy,
+                    muted,
+                    "no login for the connect pages can be begun"
+                );
+            }
+            response::page(
+                StatusCode::SERVICE_UNAVAILABLE,
+                &login_views::cannot_begin(),
+            )
+        }
+        None => refuse_form(FormRefusal::Token),
+    }
+}
+
+fn with_cookies(
+    mut response: Response<Bytes>,
+    cookies: impl IntoIterator<Item = HeaderValue>,
+) -> Response<Bytes> {
+    for cookie in cookies {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
+    response
+}
+
+fn refuse_form(refusal: FormRefusal) -> Response<Bytes> {
+    tracing::warn!(reason = refusal.word(), "form of a login was refused");
+    response::page(StatusCode::FORBIDDEN, &views::form_refused(None, refusal))
+}
+
+/// Whether this browser has just logged in, and brings no cookie of it.
+fn came_from_login(request: &PageRequest<'_>) -> bool {
+    value(request, "login").is_some()
+}
+
+/// The first value of a parameter of the query.
+fn value(request: &PageRequest<'_>, name: &str) -> Option<String> {
+    let mut query = form_urlencoded::parse(request.query.unwrap_or_default().as_bytes());
+    let (_, value) = query.find(|(found, _)| found == name)?;
+    Some(value.into_owned())
+}

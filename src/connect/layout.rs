@@ -1,0 +1,33 @@
+//! What all pages have in common: the frame around their text, and the one style.
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+/// The one style, which the policy of the pages admits by its digest.
+pub(super) const STYLE: &str = "\
+:root{color-scheme:light dark}\
+body{font:1rem/1.5 system-ui,sans-serif;max-width:38rem;margin:0 auto;padding:1rem}\
+h1{font-size:1.4rem}\
+dt{font-weight:600}dd{margin:0 0 .5rem}\
+li{margin:.75rem 0}\
+label{display:block;font-weight:600;margin:1rem 0 .25rem}\
+input,button{font:inherit;padding:.6rem;box-sizing:border-box}\
+input{width:100%}\
+button{margin:.75rem .75rem 0 0;min-height:2.75rem}\
+a,code{overflow-wrap:anywhere}";
+
+/// A page; `goes_on` says after how many seconds it goes on by itself, and where.
+pub(super) fn layout(title: &str, goes_on: Option<&str>, body: &Markup) -> Markup {
+    html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                @if let Some(goes_on) = goes_on { meta http-equiv="refresh" content=(goes_on); }
+                title { (title) " · Drawbridge" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body { main { h1 { (title) } (body) } }
+        }
+    }
+}

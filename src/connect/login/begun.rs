@@ -1,0 +1,185 @@
+//! `BegunLogin`: a login under way, all of which is in a cookie that opens with its own `state` alone.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderValue};
+use serde::{Deserialize, Serialize};
+use url::form_urlencoded;
+
+use crate::clock::SharedClock;
+use crate::connect::cookies;
+use crate::seal::{SealPurpose, Sealer};
+
+/// For how long a login can end.
+pub(super) const LIFE: Duration = Duration::from_mins(10);
+/// Begins the names of cookies. Each login has its own, so that two pages can log in at a time.
+const PREFIX: &str = "__Host-drawbridge-login-";
+/// Characters of the state in the name.
+const NAMED: usize = 8;
+/// Characters of a state: 256 bits in base64url.
+const STATE_LEN: usize = 43;
+
+/// A login under way. No `Debug`: it holds the verifier.
+#[derive(Serialize, Deserialize)]
+pub(super) struct BegunLogin {
+    /// Where it is.
+    pub(super) issuer: String,
+    /// Ties the ID token to it.
+    pub(super) nonce: String,
+    /// Of PKCE.
+    pub(super) verifier: String,
+    /// The resource that an access token was asked for, if one was.
+    pub(super) resource: Option<String>,
+    /// The page to go on with.
+    pub(super) next: NextPage,
+    /// Seconds since the Unix epoch.
+    pub(super) ends: u64,
+}
+
+/// The page that a login was begun on. Only pages of ours: names, not URLs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NextPage {
+    /// Whose page; `None` for that of all.
+    pub(crate) upstream: Option<String>,
+    /// The sealed part of the link that was opened.
+    pub(crate) link: Option<String>,
+}
+
+impl NextPage {
+    /// Its URL, as seen from the callback of logins.
+    pub(crate) fn url(&self) -> String {
+        let Some(upstream) = &self.upstream else {
+            return "../../connect".to_owned();
+        };
+        let mut url = format!("../../connect/{upstream}");
+        if let Some(link) = &self.link {
+            url.push_str("?for=");
+            url.extend(form_urlencoded::byte_serialize(link.as_bytes()));
+        }
+        url
+    }
+
+    /// The same for a browser that has just logged in, so that a lost cookie is noticed.
+    pub(crate) fn url_after_login(&self) -> String {
+        let url = self.url();
+        let mark = if url.contains('?') { '&' } else { '?' };
+        format!("{url}{mark}login=done")
+    }
+}
+
+impl BegunLogin {
+    /// The cookie of the login that `state` is sent with.
+    pub(super) fn cookie(&self, sealer: &Sealer, state: &str) -> Option<HeaderValue> {
+        let plain = serde_json::to_vec(self).ok()?;
+        let value = sealer.seal(SealPurpose::ConnectLogin, state.as_bytes(), &plain);
+        cookies::set(&cookie_name(state)?, &value, LIFE)
+    }
+
+    /// The login of `state` that this browser began in the last ten minutes.
+    pub(super) fn find(
+        headers: &HeaderMap,
+        (sealer, clock): (&Sealer, &SharedClock),
+        state: &str,
+    ) -> Option<Self> {
+        let value = cookies::find(headers, &cookie_name(state)?)?;
+        let plain = sealer.open(SealPurpose::ConnectLogin, state.as_bytes(), value)?;
+        let login: Self = serde_json::from_slice(&plain).ok()?;
+        (clock.now().as_secs() < login.ends).then_some(login)
+    }
+}
+
+/// Removes the cookie of the login that `state` was sent with.
+pub(super) fn removed(state: &str) -> Option<HeaderValue> {
+    cookies::removed(&cookie_name(state)?)
+}
+
+/// `None` for what is no state of ours.
+fn cookie_name(state: &str) -> Option<String> {
+    let is_ours = state.len() == STATE_LEN
+        && (state.bytes()).all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let beginning = state.get(..NAMED)?;
+    is_ours.then(|| format!("{PREFIX}{beginning}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::header::COOKIE;
+
+    use super::*;
+    use crate::clock::TestClock;
+
+    fn state(first: char) -> String {
+        format!("{first}{}", "s".repeat(STATE_LEN - 1))
+    }
+
+    fn begun(clock: &TestClock) -> BegunLogin {
+        use crate::clock::Clock as _;
+        BegunLogin {
+            issuer: "https://as.test".to_owned(),
+            nonce: "n".to_owned(),
+            verifier: "v".to_owned(),
+            resource: None,
+            next: NextPage::default(),
+            ends: (clock.now() + LIFE).as_secs(),
+        }
+    }
+
+    #[test]
+    fn login_is_found_with_its_own_state_for_ten_minutes() {
+        let clock = TestClock::at(1_800_000_000);
+        let shared: SharedClock = Arc::<TestClock>::clone(&clock);
+        let sealer = Sealer::new(&[]).unwrap();
+        let cookie = begun(&clock).cookie(&sealer, &state('a')).unwrap();
+        let pair = cookie
+            .to_str()
+            .unwrap()
+            .split(';')
+            .next()
+            .unwrap()
+            .to_owned();
+        let brought = |pair: &str| HeaderMap::from_iter([(COOKIE, pair.parse().unwrap())]);
+        let find = |headers: &HeaderMap, state: &str| {
+            BegunLogin::find(headers, (&sealer, &shared), state).map(|login| login.issuer)
+        };
+        let own = brought(&pair);
+        assert_eq!(find(&own, &state('a')).as_deref(), Some("https://as.test"));
+        // Under the name of another state too.
+        let moved = brought(&pair.replacen("login-a", "login-b", 1));
+        assert_eq!(find(&moved, &state('b')), None);
+        assert_eq!(find(&own, &state('b')), None);
+        assert_eq!(find(&HeaderMap::new(), &state('a')), None);
+        clock.advance(LIFE);
+        assert_eq!(find(&own, &state('a')), None);
+    }
+
+    #[test]
+    fn state_of_another_form_is_nobodys() {
+        for text in [
+            "",
+            "short",
+            &"é".repeat(22),
+            &format!("{};", "s".repeat(42)),
+        ] {
+            assert_eq!(cookie_name(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn next_page_is_one_of_ours() {
+        let all = NextPage::default();
+        assert_eq!(all.url(), "../../connect");
+        assert_eq!(all.url_after_login(), "../../connect?login=done");
+        let mut one = NextPage {
+            upstream: Some("up".to_owned()),
+            link: None,
+        };
+        assert_eq!(one.url(), "../../connect/up");
+        one.link = Some("a&b".to_owned());
+        assert_eq!(
+            one.url_after_login(),
+            "../../connect/up?for=a%26b&login=done"
+        );
+    }
+}

@@ -1,0 +1,247 @@
+//! The answer of an issuer to a login. Spec: RFC 6749 §4.1.2; RFC 9207 §2; `OpenID` Connect Core §3.1.2.6
+
+use std::error::Error;
+
+use http::HeaderMap;
+use url::form_urlencoded;
+
+use super::begun::{self, BegunLogin};
+use super::outcome::{LoginEnd, LoginOutcome};
+use super::{Login, Logins, person_cookie};
+use crate::auth::{IdTokenCheck, LoginRefusal, PersonLogin};
+use crate::config::LoginToken;
+use crate::grants::{LoginFailure, LoginResponse, LoginTokens};
+use crate::secret::Secret;
+
+/// Errors of an authorization endpoint that RFCs name.
+const KNOWN: [&str; 14] = [
+    "invalid_request",
+    "unauthorized_client",
+    "access_denied",
+    "unsupported_response_type",
+    "invalid_scope",
+    "server_error",
+    "temporarily_unavailable",
+    "invalid_target",
+    "interaction_required",
+    "login_required",
+    "account_selection_required",
+    "consent_required",
+    "invalid_request_uri",
+    "request_not_supported",
+];
+
+/// The query of an answer. Values of parameters that stand there twice are no values. Spec: RFC 6749 §3.1
+#[derive(Debug, Default)]
+pub(crate) struct CallbackQuery {
+    /// `state`: it says whose answer it is.
+    pub(crate) state: Option<String>,
+    /// `code`.
+    pub(crate) code: Option<Secret>,
+    /// `iss`.
+    pub(crate) issuer: Option<String>,
+    /// `error`.
+    pub(crate) error: Option<String>,
+}
+
+/// Why the tokens of a login name nobody.
+#[derive(Debug, thiserror::Error)]
+enum ExchangeError {
+    #[error(transparent)]
+    Failure(#[from] LoginFailure),
+    #[error("the token of the login is refused")]
+    Refused(#[source] LoginRefusal),
+    #[error("the issuer gave no ID token")]
+    NoIdToken,
+    #[error("no endpoint has the resource any more that the login was begun for")]
+    NoEndpoint,
+}
+
+impl ExchangeError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Failure(failure) => failure.reason(),
+            Self::Refused(refusal) => refusal.reason,
+            Self::NoIdToken => "no_id_token",
+            Self::NoEndpoint => "no_endpoint",
+        }
+    }
+
+    fn remedy(&self) -> &str {
+        match self {
+            Self::Failure(failure) => failure.remedy(),
+            Self::Refused(refusal) => refusal.wanted,
+            Self::NoIdToken => {
+                "let the issuer give this client ID tokens (scope openid), or write token = \"access\" into `connect.login`"
+            }
+            Self::NoEndpoint => "none: the person logs in again",
+        }
+    }
+}
+
+impl CallbackQuery {
+    pub(crate) fn read(query: Option<&str>) -> Self {
+        let pairs: Vec<_> = form_urlencoded::parse(query.unwrap_or_default().as_bytes()).collect();
+        let one = |name: &str| {
+            let mut found = pairs.iter().filter(|(key, _)| key == name);
+            match (found.next(), found.next()) {
+                (Some((_, value)), None) => Some(value.clone().into_owned()),
+                _ => None,
+            }
+        };
+        Self {
+            state: one("state"),
+            code: one("code").map(Secret::new),
+            issuer: one("iss"),
+            error: one("error"),
+        }
+    }
+}
+
+impl Logins {
+    /// Ends the login that `answer` belongs to, if this browser began it; what is wrong is logged.
+    ///
+    /// # Cancel safety
+    /// The login counts as ended; the person can begin another one.
+    pub(crate) async fn end(&self, headers: &HeaderMap, answer: &CallbackQuery) -> LoginEnd {
+        let state = answer.state.as_deref().unwrap_or_default();
+        let found = BegunLogin::find(headers, (&self.sealer, &self.clock), state);
+        let is_first = || self.used.entry_by_ref(state).or_insert(()).is_fresh();
+        let Some(begun) = found.filter(|_| is_first()) else {
+            if let Some(muted) = self.lines.admit("no_cookie") {
+                tracing::warn!(
+                    muted,
+                    "login was answered to a browser that did not begin it, too late or twice: nobody was logged in"
+                );
+            }
+            return LoginEnd {
+                outcome: LoginOutcome::NoCookie,
+                cookies: Vec::new(),
+            };
+        };
+        let mut cookies: Vec<_> = begun::removed(state).into_iter().collect();
+        let outcome = match (self.find(&begun.issuer), &answer.error, &answer.code) {
+            (Some(login), None, Some(code)) => {
+                match self.exchange(login, &begun, answer, code).await {
+                    Ok(person) => {
+                        let made = person_cookie::make(&person, (&self.sealer, &self.clock));
+                        log_success(&person);
+                        cookies.extend(made);
+                        LoginOutcome::Done(begun.next)
+                    }
+                    Err(error) => {
+                        self.log_failure(&begun.issuer, &error);
+                        LoginOutcome::Failed(begun.next)
+                    }
+                }
+            }
+            (_, error, _) => {
+                let known = KNOWN
+                    .into_iter()
+                    .find(|known| Some(*known) == error.as_deref());
+                if let Some(muted) = self.lines.admit(known.unwrap_or("other")) {
+                    tracing::warn!(
+                        issuer = begun.issuer,
+                        error = known.unwrap_or("other"),
+                        muted,
+                        "issuer refused a login of the connect pages"
+                    );
+                }
+                LoginOutcome::Refused {
+                    error: known,
+                    next: begun.next,
+                }
+            }
+        };
+        LoginEnd { outcome, cookies }
+    }
+
+    /// Redeems the code, and reads who it was.
+    async fn exchange(
+        &self,
+        login: &Login,
+        begun: &BegunLogin,
+        answer: &CallbackQuery,
+        code: &Secret,
+    ) -> Result<PersonLogin, ExchangeError> {
+        // Never closed.
+        let _permit = self.exchanges.acquire().await;
+        let answer = LoginResponse {
+            code,
+            issuer: answer.issuer.as_deref(),
+            redirect_uri: &self.callback,
+            verifier: &Secret::new(&*begun.verifier),
+            resource: begun.resource.as_deref(),
+        };
+        let tokens = login.client.redeem(&answer).await?;
+        self.identify(login, begun, &tokens).await
+    }
+
+    async fn identify(
+        &self,
+        login: &Login,
+        begun: &BegunLogin,
+        tokens: &LoginTokens,
+    ) -> Result<PersonLogin, ExchangeError> {
+        let issuer = &*login.config.issuer;
+        let found = match login.config.token {
+            LoginToken::Id => {
+                let token = tokens.id_token.as_ref().ok_or(ExchangeError::NoIdToken)?;
+                let check = IdTokenCheck {
+                    issuer,
+                    client_id: &login.config.client_id,
+                    nonce: &begun.nonce,
+                    subject_claim: login.config.subject_claim.as_deref(),
+                };
+                self.auth.identify_by_id_token(token.expose(), &check).await
+            }
+            LoginToken::Access => {
+                let token = tokens.access_token.expose();
+                let asked = begun.resource.as_deref();
+                let endpoint = login
+                    .endpoints
+                    .iter()
+                    .find(|one| Some(&*one.resource) == asked);
+                let endpoint = endpoint.ok_or(ExchangeError::NoEndpoint)?;
+                self.auth
+                    .identify_by_access_token(token, (issuer, endpoint))
+                    .await
+            }
+        };
+        found.map_err(ExchangeError::Refused)
+    }
+
+    fn log_failure(&self, issuer: &str, error: &ExchangeError) {
+        let (reason, remedy) = (error.reason(), error.remedy());
+        if let Some(muted) = self.lines.admit(reason) {
+            let error: &(dyn Error + 'static) = error;
+            tracing::warn!(
+                issuer,
+                reason,
+                error,
+                remedy,
+                muted,
+                "login of the connect pages failed"
+            );
+        }
+    }
+}
+
+fn log_success(person: &PersonLogin) {
+    let (issuer, owner) = (person.principal.issuer(), person.principal.owner());
+    tracing::info!(issuer, %owner, "person logged in at the connect pages");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Spec: RFC 6749 §3.1
+    #[test]
+    fn parameter_that_stands_there_twice_has_no_value() {
+        let read = CallbackQuery::read(Some("state=a&code=1&code=2&iss=https%3A%2F%2Fas.test"));
+        assert_eq!(read.state.as_deref(), Some("a"));
+        assert!(read.code.is_none() && read.error.is_none());
+        assert_eq!(read.issuer.as_deref(), Some("https://as.test"));
+    }
+}

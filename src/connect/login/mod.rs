@@ -1,0 +1,323 @@
+//! Logins: who opens the connect pages, with `auth.mode = "oauth"`.
+//!
+//! A form of ours begins a login and sets a cookie that holds all of it, sealed. The callback is taken from the browser
+//! alone that brings this cookie back with the `state` that it was sealed for. The database has no part in this: callers
+//! without a login fill no table. Who logged in is in a second cookie, for fifteen minutes and these pages.
+//! Spec: RFC 6749 §4.1, §10.12; RFC 9700 §4.7; `OpenID` Connect Core §3.1.
+
+mod begun;
+mod callback;
+mod outcome;
+mod person_cookie;
+pub(super) mod views;
+
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use futures_util::future::join_all;
+use http::{HeaderMap, HeaderValue};
+use moka::sync::Cache;
+use tokio::sync::Semaphore;
+use url::Url;
+
+pub(super) use self::begun::NextPage;
+use self::begun::{BegunLogin, LIFE};
+pub(super) use self::callback::CallbackQuery;
+pub(super) use self::outcome::{LoginOutcome, log_out};
+use super::person::Person;
+use crate::auth::{Authenticator, accepts_issuer};
+use crate::clock::SharedClock;
+use crate::config::{Config, ConfigDoubt, LoginConfig, LoginToken};
+use crate::egress::EgressRules;
+use crate::endpoint::Endpoint;
+use crate::grants::{
+    AccountSetupError, LoginClient, LoginFailure, LoginRequest, OPENID, SharedClients,
+};
+use crate::seal::Sealer;
+use crate::secret::Secret;
+use crate::telemetry::line_limit::LineLimit;
+
+/// States that are remembered as used, for as long as they could be good.
+const MAX_USED: u64 = 10_000;
+/// The claim that names the subject where nothing is said.
+const SUB: &str = "sub";
+/// The remedy for a server that is pairwise alone.
+const PAIRWISE: &str = "write token = \"access\" into `connect.login`, or a `subject_claim` that is the same for \
+    all clients, there and in [[auth.issuers]]";
+/// Codes that are redeemed at a time; more wait.
+const MAX_EXCHANGES: usize = 32;
+
+/// The logins of the configuration.
+#[derive(Debug)]
+pub(super) struct Logins {
+    all: Vec<Login>,
+    callback: Url,
+    auth: Arc<Authenticator>,
+    sealer: Arc<Sealer>,
+    clock: SharedClock,
+    used: Cache<String, ()>,
+    exchanges: Semaphore,
+    /// Lines that were written, by what went wrong.
+    lines: LineLimit<&'static str>,
+}
+
+/// One `connect.login`.
+#[derive(Debug)]
+struct Login {
+    config: LoginConfig,
+    client: LoginClient,
+    /// Those that take the issuer's tokens.
+    endpoints: Vec<Arc<Endpoint>>,
+}
+
+/// A login that has begun.
+#[derive(Debug)]
+pub(super) struct Departure {
+    /// Where the browser goes.
+    pub(super) url: Url,
+    /// What it has to bring back.
+    pub(super) cookie: HeaderValue,
+}
+
+impl Logins {
+    /// The logins of `config`. Asks nobody.
+    ///
+    /// # Errors
+    /// A private key cannot be used, or this machine has no trust anchors.
+    pub(super) fn new(
+        config: &Config,
+        endpoints: &[Arc<Endpoint>],
+        auth: Arc<Authenticator>,
+        (sealer, clock): (Arc<Sealer>, SharedClock),
+    ) -> Result<Self, AccountSetupError> {
+        let shared = SharedClients::new(EgressRules::new(&config.egress))?;
+        let login = |config: &LoginConfig| {
+            let takes = |endpoint: &&Arc<Endpoint>| accepts_issuer(endpoint, &config.issuer);
+            Ok(Login {
+                config: config.clone(),
+                client: LoginClient::new(config, shared.clone())?,
+                endpoints: endpoints.iter().filter(takes).cloned().collect(),
+            })
+        };
+        let logins = config.connect.logins.iter().map(login);
+        Ok(Self {
+            all: logins.collect::<Result<_, AccountSetupError>>()?,
+            callback: callback_url(&config.server.public_url),
+            auth,
+            sealer,
+            clock,
+            used: Cache::builder()
+                .max_capacity(MAX_USED)
+                .time_to_live(LIFE)
+                .build(),
+            exchanges: Semaphore::new(MAX_EXCHANGES),
+            lines: LineLimit::default(),
+        })
+    }
+
+    /// The issuers where people log in, in configured order.
+    pub(super) fn issuers(&self) -> impl Iterator<Item = &str> {
+        self.all.iter().map(|login| &*login.config.issuer)
+    }
+
+    /// Who this browser has logged in as, in the last fifteen minutes.
+    pub(super) fn person(&self, headers: &HeaderMap) -> Option<Person> {
+        let person = person_cookie::find(headers, (&self.sealer, &self.clock))?;
+        self.find(person.issuer()?)?;
+        Some(person)
+    }
+
+    /// Begins a login at `issuer`, to go on with the page `next`; `None` where there is no login at `issuer`.
+    /// `asks_again`: also people whom the issuer knows by a cookie of its own have to say who they are.
+    ///
+    /// # Errors
+    /// The issuer's metadata cannot be had or used.
+    ///
+    /// # Cancel safety
+    /// Nothing is kept of a login whose cookie was not sent.
+    pub(super) async fn begin(
+        &self,
+        issuer: &str,
+        next: NextPage,
+        asks_again: bool,
+    ) -> Option<Result<Departure, LoginFailure>> {
+        let login = self.find(issuer)?;
+        let endpoint = login.endpoint(&next)?;
+        let (state, verifier) = (chance(), Secret::new(chance()));
+        let is_access = login.config.token == LoginToken::Access;
+        let begun = BegunLogin {
+            issuer: issuer.to_owned(),
+            nonce: chance(),
+            verifier: verifier.expose().to_owned(),
+            resource: is_access.then(|| endpoint.resource.clone()),
+            next,
+            ends: (self.clock.now() + LIFE).as_secs(),
+        };
+        let (claim, _) = self.claims(issuer)?;
+        let scopes = if is_access {
+            endpoint.scopes_at_login()
+        } else {
+            scopes_of(claim)
+        };
+        let request = LoginRequest {
+            redirect_uri: &self.callback,
+            state: &state,
+            nonce: &begun.nonce,
+            verifier: &verifier,
+            scopes: &scopes,
+            resource: begun.resource.as_deref(),
+            asks_again,
+        };
+        let url = match login.client.authorization_url(&request).await {
+            Ok(url) => url,
+            Err(failure) => return Some(Err(failure)),
+        };
+        if !is_access && claim == SUB {
+            self.warn_of_pairwise(login).await;
+        }
+        let cookie = begun.cookie(&self.sealer, &state)?;
+        Some(Ok(Departure { url, cookie }))
+    }
+
+    /// The claims that hold the subject: in tokens of logins at `issuer`, and in tokens of callers.
+    pub(super) fn claims(&self, issuer: &str) -> Option<(&str, &str)> {
+        let login = self.find(issuer)?;
+        let of_callers = self.auth.subject_claim(issuer)?;
+        let of_login = match login.config.token {
+            LoginToken::Id => login.config.subject_claim.as_deref(),
+            LoginToken::Access => None,
+        };
+        Some((of_login.unwrap_or(of_callers), of_callers))
+    }
+
+    async fn warn_of_pairwise(&self, login: &Login) {
+        if login
+            .client
+            .is_pairwise()
+            .await
+            .is_ok_and(|is_pairwise| is_pairwise)
+            && let Some(muted) = self.lines.admit("pairwise")
+        {
+            let (issuer, remedy) = (&*login.config.issuer, PAIRWISE);
+            tracing::warn!(
+                issuer,
+                remedy,
+                muted,
+                "issuer tells each client another subject of the same person"
+            );
+        }
+    }
+
+    /// Lines about logins, one a minute of a kind.
+    pub(super) fn lines(&self) -> &LineLimit<&'static str> {
+        &self.lines
+    }
+
+    fn find(&self, issuer: &str) -> Option<&Login> {
+        self.all.iter().find(|login| login.config.issuer == issuer)
+    }
+}
+
+impl Login {
+    /// The endpoint whose callers log in: one that shows the upstream of the page, else the first.
+    fn endpoint(&self, next: &NextPage) -> Option<&Arc<Endpoint>> {
+        let upstream = next.upstream.as_deref();
+        let shows = |endpoint: &&Arc<Endpoint>| {
+            endpoint
+                .upstreams
+                .iter()
+                .any(|one| Some(&**one) == upstream)
+        };
+        self.endpoints.iter().find(shows).or(self.endpoints.first())
+    }
+}
+
+/// Asks each issuer whether its ID tokens can name the subjects that callers have; one that does not answer is not doubted,
+/// since its keys have a cause of their own.
+///
+/// # Cancel safety
+/// Dropping the future abandons the requests under way.
+pub async fn doubtful_logins(config: &Config) -> Vec<ConfigDoubt> {
+    let Ok(shared) = SharedClients::new(EgressRules::new(&config.egress)) else {
+        return Vec::new();
+    };
+    let shared = &shared;
+    let asked = config.connect.logins.iter().map(|login| async move {
+        let of_callers = (config.auth.issuers.iter())
+            .find(|issuer| issuer.issuer == login.issuer)
+            .and_then(|issuer| issuer.subject_claim.as_deref());
+        let claim = login.subject_claim.as_deref().or(of_callers);
+        if login.token != LoginToken::Id || claim.is_some_and(|claim| claim != SUB) {
+            return None;
+        }
+        let client = LoginClient::new(login, shared.clone()).ok()?;
+        let is_pairwise = client.is_pairwise().await.ok()?;
+        is_pairwise.then(|| ConfigDoubt {
+            key: "connect.login".to_owned(),
+            what: format!(
+                "{} tells each client another subject of the same person",
+                login.issuer
+            ),
+            hint: PAIRWISE.to_owned(),
+        })
+    });
+    join_all(asked).await.into_iter().flatten().collect()
+}
+
+/// The scopes of a login whose ID token has to hold `claim`. Spec: `OpenID` Connect Core §5.4
+fn scopes_of(claim: &str) -> Vec<String> {
+    let further = match claim {
+        SUB => None,
+        "email" => Some("email"),
+        _ => Some("profile"),
+    };
+    std::iter::once(OPENID)
+        .chain(further)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// 256 bits of chance, in base64url.
+fn chance() -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
+}
+
+/// Where issuers send browsers back.
+fn callback_url(public_url: &Url) -> Url {
+    let mut url = public_url.clone();
+    let base = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&format!("{base}/connect/callback/login"));
+    url
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn callback_is_below_the_path_of_the_public_url() {
+        let of = |text: &str| callback_url(&Url::parse(text).unwrap()).to_string();
+        assert_eq!(
+            of("https://gw.test"),
+            "https://gw.test/connect/callback/login"
+        );
+        assert_eq!(
+            of("https://gw.test/a/"),
+            "https://gw.test/a/connect/callback/login"
+        );
+    }
+
+    #[test]
+    fn scope_brings_the_claim_of_the_subject() {
+        assert_eq!(scopes_of("sub"), ["openid"]);
+        assert_eq!(scopes_of("oid"), ["openid", "profile"]);
+        assert_eq!(scopes_of("email"), ["openid", "email"]);
+    }
+
+    #[test]
+    fn chance_has_the_length_of_a_state() {
+        assert_eq!(chance().len(), 43);
+        assert_ne!(chance(), chance());
+    }
+}

@@ -1,0 +1,253 @@
+//! `LoginClient`: the gateway as the client of an issuer where people log in for the connect pages.
+//!
+//! It says where a browser is sent, and redeems the code that the browser brings back. Whose the tokens are is for
+//! `auth` to say; what ties an answer to its browser is the connect pages' part.
+//! Spec: RFC 6749 §4.1; RFC 7636; RFC 8707 §2; RFC 9207 §2.4; `OpenID` Connect Core §3.1.2.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use tokio::sync::Mutex;
+use tokio::time::{Instant, timeout};
+use url::Url;
+
+use super::account::AccountSetupError;
+use super::client_key::ClientProof;
+use super::discovery_error::DiscoveryError;
+use super::documents::{DocumentClients, DocumentError, SharedClients};
+use super::login_failure::LoginFailure;
+use super::server_metadata::{self, ServerMetadata};
+use super::token_endpoint::{self, TokenGrant, TokenRequest};
+use crate::config::LoginConfig;
+use crate::secret::Secret;
+
+/// For how long metadata is believed.
+const BELIEVED: Duration = Duration::from_hours(1);
+/// After metadata could not be had.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// For the search and the token request together.
+const LIMIT: Duration = Duration::from_secs(20);
+/// The scope of a login that ends with an ID token.
+pub const OPENID: &str = "openid";
+
+/// One `connect.login`.
+#[derive(Debug)]
+pub struct LoginClient {
+    issuer: String,
+    client_id: String,
+    proof: ClientProof,
+    clients: DocumentClients,
+    /// What was found last, and when. Held during a search, so that there is one at a time.
+    found: Mutex<Option<(FoundServer, Instant)>>,
+}
+
+type FoundServer = Result<Arc<ServerMetadata>, LoginFailure>;
+
+/// What a browser is sent with.
+#[derive(Debug)]
+pub struct LoginRequest<'a> {
+    /// Where it has to come back.
+    pub redirect_uri: &'a Url,
+    /// Ties the answer to the browser.
+    pub state: &'a str,
+    /// Ties the ID token to this request; sent with the scope `openid`.
+    pub nonce: &'a str,
+    /// The PKCE verifier, whose digest is sent.
+    pub verifier: &'a Secret,
+    /// Scopes to ask for; none are named where it is empty.
+    pub scopes: &'a [String],
+    /// The resource that the access token is for, if it is for one.
+    pub resource: Option<&'a str>,
+    /// Whether the server has to ask who it is, although it knows the browser.
+    pub asks_again: bool,
+}
+
+/// What a browser brings back.
+#[derive(Debug)]
+pub struct LoginResponse<'a> {
+    /// The code.
+    pub code: &'a Secret,
+    /// `iss`. Spec: RFC 9207 §2
+    pub issuer: Option<&'a str>,
+    /// [`LoginRequest::redirect_uri`].
+    pub redirect_uri: &'a Url,
+    /// [`LoginRequest::verifier`].
+    pub verifier: &'a Secret,
+    /// [`LoginRequest::resource`].
+    pub resource: Option<&'a str>,
+}
+
+/// What a code was good for.
+#[derive(Debug)]
+pub struct LoginTokens {
+    /// The access token.
+    pub access_token: Secret,
+    /// The ID token, if the server gave one.
+    pub id_token: Option<Secret>,
+}
+
+impl LoginClient {
+    /// The client of `config`. Asks nobody.
+    ///
+    /// # Errors
+    /// `private_key` cannot be used.
+    pub fn new(config: &LoginConfig, shared: SharedClients) -> Result<Self, AccountSetupError> {
+        let origin = Url::parse(&config.issuer).map_err(|_| AccountSetupError::Issuer)?;
+        Ok(Self {
+            issuer: config.issuer.clone(),
+            client_id: config.client_id.clone(),
+            proof: ClientProof::new(&config.client_key)?,
+            clients: DocumentClients::of_issuer(shared, origin),
+            found: Mutex::default(),
+        })
+    }
+
+    /// Where a browser is sent to log in.
+    ///
+    /// # Errors
+    /// The issuer's metadata cannot be had or used.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the search under way.
+    pub async fn authorization_url(&self, request: &LoginRequest<'_>) -> Result<Url, LoginFailure> {
+        let server = self.server().await?;
+        let mut url = self.authorization_endpoint(&server)?;
+        let challenge = digest(&SHA256, request.verifier.expose().as_bytes());
+        let mut query = url.query_pairs_mut();
+        query
+            .append_pair("response_type", "code")
+            .append_pair("client_id", &self.client_id)
+            .append_pair("redirect_uri", request.redirect_uri.as_str())
+            .append_pair("state", request.state)
+            .append_pair(
+                "code_challenge",
+                &BASE64_URL_SAFE_NO_PAD.encode(challenge.as_ref()),
+            )
+            .append_pair("code_challenge_method", "S256");
+        if !request.scopes.is_empty() {
+            query.append_pair("scope", &request.scopes.join(" "));
+        }
+        if request.scopes.iter().any(|scope| scope == OPENID) {
+            query.append_pair("nonce", request.nonce);
+        }
+        if let Some(resource) = request.resource {
+            query.append_pair("resource", resource);
+        }
+        if request.asks_again {
+            query.append_pair("prompt", "login");
+        }
+        drop(query);
+        Ok(url)
+    }
+
+    /// Redeems a code, once the answer is known to be this issuer's.
+    ///
+    /// # Errors
+    /// [`LoginFailure`], which holds no secret.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request under way; the code may be spent.
+    pub async fn redeem(&self, answer: &LoginResponse<'_>) -> Result<LoginTokens, LoginFailure> {
+        let redeemed = timeout(LIMIT, async {
+            let server = self.server().await?;
+            self.check_issuer(answer.issuer, &server)?;
+            let request = TokenRequest {
+                server: &server,
+                client_id: &self.client_id,
+                proof: &self.proof,
+                scopes: &[],
+                resource: answer.resource,
+                grant: TokenGrant::Code {
+                    code: answer.code,
+                    verifier: answer.verifier,
+                    redirect_uri: answer.redirect_uri.as_str(),
+                },
+            };
+            let issued = token_endpoint::request(&self.clients, &request, None).await;
+            issued.map_err(|error| LoginFailure::of_token_request(&error, &server.token_endpoint))
+        });
+        let issued = redeemed
+            .await
+            .unwrap_or_else(|_| Err(LoginFailure::slow(LIMIT)))?;
+        Ok(LoginTokens {
+            access_token: issued.token,
+            id_token: issued.id_token,
+        })
+    }
+
+    /// Whether the server tells each client another subject, and nothing else.
+    ///
+    /// # Errors
+    /// The issuer's metadata cannot be had.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the search under way.
+    pub async fn is_pairwise(&self) -> Result<bool, LoginFailure> {
+        Ok(self.server().await?.consent.is_pairwise)
+    }
+
+    /// The issuer's metadata, asked for at most once an hour, or once in five seconds while it fails.
+    async fn server(&self) -> FoundServer {
+        let mut found = self.found.lock().await;
+        if let Some((known, at)) = &*found {
+            let lasts = if known.is_ok() {
+                BELIEVED
+            } else {
+                AFTER_FAILURE
+            };
+            if at.elapsed() < lasts {
+                return known.clone();
+            }
+        }
+        let fetched = timeout(
+            LIMIT,
+            server_metadata::fetch(&self.clients, &self.issuer, None),
+        );
+        let fetched = match fetched.await {
+            Ok(Ok(server)) => Ok(Arc::new(server)),
+            Ok(Err(error)) => Err(LoginFailure::of_discovery(&error)),
+            Err(_) => Err(LoginFailure::slow(LIMIT)),
+        };
+        *found = Some((fetched.clone(), Instant::now()));
+        fetched
+    }
+
+    /// Spec: SPEC X-01: a document names it, so that it may be `javascript:` or lead inside.
+    fn authorization_endpoint(&self, server: &ServerMetadata) -> Result<Url, LoginFailure> {
+        let Some(mut url) = server.consent.authorization_endpoint.clone() else {
+            return Err(LoginFailure::no_endpoint(&self.issuer));
+        };
+        if let Err(refusal) = self.clients.check(&url, None) {
+            let source = DocumentError::Refused(refusal);
+            return Err(LoginFailure::of_discovery(&DiscoveryError::Fetch {
+                url,
+                source,
+            }));
+        }
+        // Servers that do not list methods may well know PKCE (Entra): it is sent, and the nonce ties the code as well.
+        if server.consent.lists_s256 == Some(false) {
+            return Err(LoginFailure::no_pkce(&self.issuer));
+        }
+        url.set_fragment(None);
+        Ok(url)
+    }
+
+    /// Spec: RFC 9207 §2.4
+    fn check_issuer(
+        &self,
+        named: Option<&str>,
+        server: &ServerMetadata,
+    ) -> Result<(), LoginFailure> {
+        match named {
+            Some(named) if named == self.issuer => Ok(()),
+            None if !server.consent.names_issuer => Ok(()),
+            named => Err(LoginFailure::other_issuer(&self.issuer, named)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+//! Where browsers are sent, and whose answers they bring back.
+
+use std::collections::BTreeMap;
+
+use rstest::rstest;
+
+use super::*;
+use crate::config::{ClientKey, EgressConfig, LoginToken};
+use crate::egress::EgressRules;
+use crate::grants::server_metadata::ConsentSupport;
+
+const ISSUER: &str = "https://as.test";
+
+/// A client that has found `consent` at its issuer.
+fn client(consent: ConsentSupport) -> LoginClient {
+    let config = LoginConfig {
+        issuer: ISSUER.to_owned(),
+        client_id: "drawbridge".to_owned(),
+        client_key: ClientKey::Secret(Secret::new("hunter2")),
+        subject_claim: None,
+        token: LoginToken::Id,
+    };
+    let rules = EgressRules::new(&EgressConfig::default());
+    let mut client = LoginClient::new(&config, SharedClients::new(rules).unwrap()).unwrap();
+    let server = ServerMetadata {
+        issuer: ISSUER.to_owned(),
+        token_endpoint: Url::parse("https://as.test/token").unwrap(),
+        client_auth: None,
+        assertion_algorithms: None,
+        consent,
+    };
+    *client.found.get_mut() = Some((Ok(Arc::new(server)), Instant::now()));
+    client
+}
+
+fn at(endpoint: &str) -> ConsentSupport {
+    ConsentSupport {
+        authorization_endpoint: Url::parse(endpoint).ok(),
+        ..ConsentSupport::default()
+    }
+}
+
+async fn url(
+    client: &LoginClient,
+    scopes: &[&str],
+    resource: Option<&str>,
+) -> Result<Url, LoginFailure> {
+    let scopes: Vec<String> = scopes.iter().map(|scope| (*scope).to_owned()).collect();
+    let request = LoginRequest {
+        redirect_uri: &Url::parse("https://gw.test/connect/callback/login").unwrap(),
+        state: "a-state",
+        nonce: "a-nonce",
+        verifier: &Secret::new("a-verifier"),
+        scopes: &scopes,
+        resource,
+        asks_again: resource.is_none(),
+    };
+    client.authorization_url(&request).await
+}
+
+#[tokio::test]
+async fn browser_is_sent_with_state_nonce_and_the_digest_of_the_verifier() {
+    let client = client(at("https://as.test/auth?tenant=1"));
+    let url = url(&client, &["openid"], None).await.unwrap();
+    let query: BTreeMap<_, _> = url.query_pairs().into_owned().collect();
+    let of = |name: &str| query[name].as_str();
+    assert_eq!((url.path(), of("tenant")), ("/auth", "1"));
+    assert_eq!(of("redirect_uri"), "https://gw.test/connect/callback/login");
+    assert_eq!(
+        (of("state"), of("nonce"), of("prompt")),
+        ("a-state", "a-nonce", "login")
+    );
+    let challenge = digest(&SHA256, b"a-verifier");
+    assert_eq!(
+        of("code_challenge"),
+        BASE64_URL_SAFE_NO_PAD.encode(challenge.as_ref())
+    );
+    assert_eq!(
+        (of("code_challenge_method"), of("response_type")),
+        ("S256", "code")
+    );
+    assert_eq!((of("client_id"), of("scope")), ("drawbridge", "openid"));
+    assert!(
+        !url.as_str().contains("a-verifier") && !url.as_str().contains("resource"),
+        "{url}"
+    );
+}
+
+#[tokio::test]
+async fn access_token_is_asked_for_with_its_resource() {
+    let client = client(at("https://as.test/auth"));
+    let url = url(&client, &[], Some("https://gw.test/mcp"))
+        .await
+        .unwrap();
+    let query: BTreeMap<_, _> = url.query_pairs().into_owned().collect();
+    assert_eq!(query["resource"], "https://gw.test/mcp");
+    for name in ["scope", "nonce", "prompt"] {
+        assert!(!query.contains_key(name), "{url}");
+    }
+}
+
+// SPEC X-01
+#[rstest]
+#[case::clear("http://as.test/auth")]
+#[case::inside("https://169.254.169.254/auth")]
+#[case::loopback("https://localhost/auth")]
+#[case::credentials("https://a:b@other.test/auth")]
+#[tokio::test]
+async fn browser_is_not_sent_elsewhere(#[case] endpoint: &str) {
+    let client = client(at(endpoint));
+    let reason = url(&client, &[], None).await.unwrap_err().reason();
+    assert!(["refused", "metadata"].contains(&reason), "{reason}");
+}
+
+// Spec: RFC 7636 §4.2
+#[tokio::test]
+async fn server_that_refuses_s256_is_not_used() {
+    let client = client(ConsentSupport {
+        lists_s256: Some(false),
+        ..at("https://as.test/auth")
+    });
+    assert_eq!(
+        url(&client, &[], None).await.unwrap_err().reason(),
+        "metadata"
+    );
+}
+
+// Spec: RFC 9207 §2.4
+#[rstest]
+#[case::own(Some(ISSUER), true, true)]
+#[case::own_unannounced(Some(ISSUER), false, true)]
+#[case::missing(None, true, false)]
+#[case::never_sent(None, false, true)]
+#[case::other(Some("https://evil.test"), true, false)]
+#[case::other_unannounced(Some("https://evil.test"), false, false)]
+#[case::slash(Some("https://as.test/"), true, false)]
+#[tokio::test]
+async fn answer_has_to_be_of_the_issuer_that_was_asked(
+    #[case] named: Option<&str>,
+    #[case] is_announced: bool,
+    #[case] is_good: bool,
+) {
+    let metadata = ConsentSupport {
+        names_issuer: is_announced,
+        ..at("https://as.test/auth")
+    };
+    let mut client = client(metadata);
+    let server = client.found.get_mut().as_ref().unwrap().0.clone().unwrap();
+    assert_eq!(client.check_issuer(named, &server).is_ok(), is_good);
+}
