@@ -128,7 +128,8 @@ impl Vault {
     }
 
     /// Notes that the upstream refused the grant of this version, or with `false` that it took it again. Says whether
-    /// that grant is still there.
+    /// that was noted: not of a grant that is another one now, nor while its lease runs, since the refresh under way is
+    /// written by compare-and-set on the version and holds the only copy of a rotated refresh token.
     ///
     /// A refusal takes nothing away: one 401 may be that of a server that restarts or has lost its own database for a
     /// moment, and its owner would have to make a deleted key once more. So the grant stays; for [`REFUSED_FOR`] it counts
@@ -158,7 +159,8 @@ impl Vault {
         let sealed = self.seal_grant(key, number, (&grant.record, state));
         let [owner, upstream] = find(key);
         let text = "UPDATE grants SET version = $1, key_id = $2, sealed = $3 \
-                    WHERE owner = $4 AND upstream = $5 AND version = $6";
+                    WHERE owner = $4 AND upstream = $5 AND version = $6 \
+                    AND (lease_ends <= $7 OR lease_ends > $8)";
         let values = [
             number.into(),
             (&*sealed.key_id).into(),
@@ -166,6 +168,8 @@ impl Vault {
             owner,
             upstream,
             version.into(),
+            self.now().into(),
+            self.no_lease_after().into(),
         ];
         if tx.execute(text, &values).await? == 0 {
             return Ok(false);

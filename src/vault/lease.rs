@@ -57,8 +57,7 @@ impl Vault {
                     (&*key.upstream).into(),
                     version.into(),
                     now.into(),
-                    // Written by a clock that was wrong.
-                    now.saturating_add(millis(2 * LEASE)).into(),
+                    self.no_lease_after().into(),
                 ],
             )
             .await?;
@@ -74,6 +73,11 @@ impl Vault {
             Some(grant) if grant.version != version => Ok(LeaseOutcome::Newer(Box::new(grant))),
             Some(_) => self.busy(key).await,
         }
+    }
+
+    /// A lease that ends later was written by a clock that was wrong, and is none. Milliseconds since the Unix epoch.
+    pub(super) fn no_lease_after(&self) -> i64 {
+        self.now().saturating_add(millis(2 * LEASE))
     }
 
     async fn busy(&self, key: &GrantKey) -> Result<LeaseOutcome, DatabaseError> {

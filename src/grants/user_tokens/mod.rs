@@ -25,6 +25,7 @@ use super::token_source::Renewal;
 use super::user_account::UserAccount;
 use crate::clock::{Clock as _, SystemClock};
 use crate::lock::lock;
+use crate::secret::Secret;
 use crate::sync::single_flight::{Follower, Joined, SingleFlight};
 use crate::vault::{GrantKey, StoredGrant, Vault};
 
@@ -137,7 +138,7 @@ impl UserTokens {
                 if let Some(failure) = lock(&self.state(&key)).source.current_failure(None) {
                     return Err(failure.clone());
                 }
-                self.refreshed(key, grant.version, RefreshCause::Age).await
+                self.refreshed(key, &grant, RefreshCause::Age).await
             }
         }
     }
@@ -214,7 +215,7 @@ impl UserTokens {
         }
         // The upstream may have another authorization server by now.
         self.account.forget();
-        let refreshed = self.refreshed(key.clone(), grant.version, RefreshCause::Refusal);
+        let refreshed = self.refreshed(key.clone(), &grant, RefreshCause::Refusal);
         match refreshed.await {
             Ok(_) => Ok(Renewal::Renewed),
             Err(failure) => {
@@ -331,25 +332,36 @@ impl UserTokens {
             .current_failure(None)
             .is_none()
         {
-            drop(self.start(grant.key.clone(), grant.version, RefreshCause::Age));
+            drop(self.start(grant.key.clone(), grant, RefreshCause::Age));
         }
     }
 
-    /// Waits for the refresh of the token of version `seen`, which is begun if none is under way.
-    async fn refreshed(self: &Arc<Self>, key: GrantKey, seen: i64, cause: RefreshCause) -> Outcome {
+    /// Waits for the refresh of the token of the grant `seen`, which is begun if none is under way.
+    async fn refreshed(
+        self: &Arc<Self>,
+        key: GrantKey,
+        seen: &StoredGrant,
+        cause: RefreshCause,
+    ) -> Outcome {
         let outcome = self.start(key, seen, cause).result().await;
         outcome.unwrap_or_else(|| Err(TokenFailure::unfinished()))
     }
 
-    fn start(self: &Arc<Self>, key: GrantKey, seen: i64, cause: RefreshCause) -> Follower<Outcome> {
+    fn start(
+        self: &Arc<Self>,
+        key: GrantKey,
+        seen: &StoredGrant,
+        cause: RefreshCause,
+    ) -> Follower<Outcome> {
         match self.refreshing.join(key.clone()) {
             Joined::Join(follower) => follower,
             Joined::Lead(leader) => {
                 let follower = leader.follow();
                 let tokens = Arc::clone(self);
+                let seen = seen.record.access_token.clone();
                 // A drain waits for it: the answer may hold the only copy of a refresh token.
                 self.account.tasks.spawn(async move {
-                    let outcome = tokens.refresh(&key, seen, cause).await;
+                    let outcome = tokens.refresh(&key, (seen.as_ref(), cause)).await;
                     leader.complete(outcome);
                 });
                 follower
@@ -357,8 +369,8 @@ impl UserTokens {
         }
     }
 
-    async fn refresh(&self, key: &GrantKey, seen: i64, cause: RefreshCause) -> Outcome {
-        let refreshed = refresh::refresh(&self.account, key, (seen, cause)).await;
+    async fn refresh(&self, key: &GrantKey, seen: (Option<&Secret>, RefreshCause)) -> Outcome {
+        let refreshed = refresh::refresh(&self.account, key, seen).await;
         let outcome = match refreshed {
             Ok(()) => self.read(key).await,
             Err(failure) => Err(failure),

@@ -39,7 +39,8 @@ enum Refreshed {
     Changed,
 }
 
-/// Refreshes the grant of `key`, of which the caller has `seen` this version.
+/// Refreshes the grant of `key`, of which the caller has `seen` this access token. The version does not tell: it changes
+/// with marks too.
 ///
 /// # Errors
 /// There is no other token; a grant that its server has not ended is kept.
@@ -49,7 +50,7 @@ enum Refreshed {
 pub(super) async fn refresh(
     account: &UserAccount,
     key: &GrantKey,
-    (seen, cause): (i64, RefreshCause),
+    (seen, cause): (Option<&Secret>, RefreshCause),
 ) -> Result<(), TokenFailure> {
     let began = Instant::now();
     let mut refused = None;
@@ -58,7 +59,9 @@ pub(super) async fn refresh(
         let Some(grant) = grant.filter(|grant| account.is_ours(&grant.record)) else {
             return Err(TokenFailure::not_connected());
         };
-        if grant.version != seen && is_fresh(&grant.record) {
+        let current = grant.record.access_token.as_ref();
+        let is_another = current.map(Secret::expose) != seen.map(Secret::expose);
+        if is_another && is_fresh(&grant.record) {
             // Another process has refreshed it: the cache here must not have the old one any more.
             return account.vault.poll_changes().await.map_err(no_database);
         }

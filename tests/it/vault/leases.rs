@@ -175,3 +175,26 @@ async fn lease_of_a_wrong_clock_is_taken_over(#[case] backend: Backend) {
         assert!(matches!(outcome, LeaseOutcome::Held(_)), "{outcome:?}");
     }
 }
+
+/// The answer to the refresh under way may be the only copy of a rotated refresh token.
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn refusal_during_a_refresh_takes_nothing_from_it(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let alice = key("alice");
+    let version = vault.put_grant(&alice, &record("a")).await.unwrap();
+    let LeaseOutcome::Held(lease) = vault.lease(&alice, version).await.unwrap() else {
+        panic!("the lease is free");
+    };
+    assert!(!vault.mark_refused(&alice, version, true).await.unwrap());
+    let written = vault.finish_lease(&lease, &record("b")).await.unwrap();
+    let version = written.expect("the refresh is written");
+    assert_eq!(token(&vault, &alice).await.unwrap(), "access-b");
+    assert!(vault.mark_refused(&alice, version, true).await.unwrap());
+}
