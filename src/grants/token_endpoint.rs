@@ -73,6 +73,14 @@ pub(super) struct IssuedToken {
     pub(super) id_token: Option<Secret>,
 }
 
+impl IssuedToken {
+    /// When it ends, milliseconds since the Unix epoch; `None` for one that lasts for ever, or beyond every calendar.
+    pub(super) fn ends(&self, now: Duration) -> Option<u64> {
+        let ends = now.checked_add(self.lasts?)?;
+        u64::try_from(ends.as_millis()).ok()
+    }
+}
+
 /// What an answer may hold beyond RFC 6749. The type of access tokens shows no secret.
 #[derive(Debug, Serialize, Deserialize)]
 struct OpenIdFields {
@@ -407,6 +415,23 @@ pub(super) fn client_auth(server: &ServerMetadata) -> TokenError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn life_beyond_every_calendar_has_no_end() {
+        let lasting = |lasts| IssuedToken {
+            token: Secret::new("token"),
+            refresh: None,
+            lasts,
+            scopes: None,
+            id_token: None,
+        };
+        let now = Duration::from_secs(1);
+        assert_eq!(lasting(Some(now)).ends(now), Some(2000));
+        assert_eq!(lasting(Some(Duration::MAX)).ends(now), None);
+        let seconds = Duration::from_secs(u64::MAX);
+        assert_eq!(lasting(Some(seconds)).ends(now), None);
+        assert_eq!(lasting(None).ends(now), None);
+    }
 
     #[test]
     fn error_names_the_status_of_an_answer_that_is_no_document() {

@@ -285,8 +285,8 @@ impl Authorizer {
     }
 
     fn record(&self, pending: &PendingRecord, issued: IssuedToken) -> GrantRecord {
-        let ends = issued.lasts.map(|lasts| SystemClock.now() + lasts);
         GrantRecord {
+            access_ends: issued.ends(SystemClock.now()),
             kind: GrantKind::User,
             issuer: pending.issuer.clone(),
             token_endpoint: Some(pending.token_endpoint.clone()),
@@ -298,7 +298,6 @@ impl Authorizer {
             scopes: issued.scopes.unwrap_or_else(|| pending.scopes.clone()),
             account: None,
             access_token: Some(issued.token),
-            access_ends: ends.and_then(|ends| u64::try_from(ends.as_millis()).ok()),
             refresh_token: issued.refresh,
         }
     }

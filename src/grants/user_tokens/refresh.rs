@@ -176,10 +176,9 @@ async fn write(
 
 /// The grant with the next token. What the server does not name stays. Spec: RFC 6749 §6
 fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
-    let ends = issued.lasts.map(|lasts| SystemClock.now() + lasts);
     GrantRecord {
+        access_ends: issued.ends(SystemClock.now()),
         access_token: Some(issued.token),
-        access_ends: ends.and_then(|ends| u64::try_from(ends.as_millis()).ok()),
         refresh_token: issued.refresh.or_else(|| record.refresh_token.clone()),
         scopes: issued.scopes.unwrap_or_else(|| record.scopes.clone()),
         ..record.clone()
