@@ -196,7 +196,7 @@ fn secret_method(taken: Option<&[String]>) -> &'static str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use http::HeaderMap;
@@ -216,7 +216,10 @@ mod tests {
         GrantKey::new(Principal::anonymous().owner(), "up")
     }
 
-    async fn account(dir: &tempfile::TempDir, registration: &str) -> Arc<UserAccount> {
+    pub(in super::super) async fn account(
+        dir: &tempfile::TempDir,
+        registration: &str,
+    ) -> Arc<UserAccount> {
         let text = format!(
             "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://up.test/mcp\"\n[upstreams.up.auth]\n\
              kind = \"user\"\nregistration = {registration:?}\n"
@@ -248,7 +251,7 @@ mod tests {
     }
 
     /// A server that reads documents of clients, and registers none.
-    fn server(methods: &[&str]) -> ServerMetadata {
+    pub(in super::super) fn server(methods: &[&str]) -> ServerMetadata {
         let endpoint = Url::parse("https://as.test/token").unwrap();
         let mut server = ServerMetadata::remembered("https://as.test", endpoint, None);
         server.client_auth = Some(methods.iter().map(|one| (*one).to_owned()).collect());

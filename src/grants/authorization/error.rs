@@ -5,6 +5,7 @@ use super::super::failure::{NO_PLACE, TokenFailure};
 use super::registration::RegistrationError;
 use crate::cause::chain;
 use crate::database::DatabaseError;
+use crate::egress::EgressRefusal;
 use crate::vault::PendingError;
 
 /// Why a person cannot be asked.
@@ -15,6 +16,15 @@ pub(super) enum AuthorizationError {
     NoEndpoint {
         /// The server.
         issuer: String,
+    },
+    /// The place for browsers is none that may be gone to.
+    #[error("the authorization endpoint of {issuer:?} may not be gone to")]
+    Endpoint {
+        /// The server.
+        issuer: String,
+        /// Why.
+        #[source]
+        source: EgressRefusal,
     },
     /// The server does not say that it checks PKCE.
     #[error(
@@ -61,6 +71,13 @@ impl From<AuthorizationError> for TokenFailure {
                 NO_PLACE,
                 "metadata",
                 "let the authorization server publish an https authorization endpoint",
+                false,
+                &detail,
+            ),
+            AuthorizationError::Endpoint { .. } => Self::new(
+                NO_PLACE,
+                "refused",
+                "name the host of its authorization endpoint in `egress.allow`, if users are meant to go there",
                 false,
                 &detail,
             ),

@@ -305,14 +305,21 @@ impl Authorizer {
     /// Where a browser goes at a server that can be trusted with a code.
     fn endpoint(&self, server: &ServerMetadata) -> Result<Url, TokenFailure> {
         let issuer = || shown(&server.issuer, MAX_SHOWN).into_owned();
-        let Some(endpoint) = &server.consent.authorization_endpoint else {
+        let Some(mut endpoint) = server.consent.authorization_endpoint.clone() else {
             return Err(self.failed(AuthorizationError::NoEndpoint { issuer: issuer() }));
         };
-        if server.consent.lists_s256 == Some(true) {
-            Ok(endpoint.clone())
-        } else {
-            Err(self.failed(AuthorizationError::NoProofKey { issuer: issuer() }))
+        // Spec: SPEC X-01: a document names it.
+        let trusted = self.account.config.issuer.as_deref();
+        let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
+        if let Err(source) = self.account.clients.check(&endpoint, trusted.as_ref()) {
+            let issuer = issuer();
+            return Err(self.failed(AuthorizationError::Endpoint { issuer, source }));
         }
+        if server.consent.lists_s256 != Some(true) {
+            return Err(self.failed(AuthorizationError::NoProofKey { issuer: issuer() }));
+        }
+        endpoint.set_fragment(None);
+        Ok(endpoint)
     }
 
     /// Scopes to ask for, with those that the grant has already.
@@ -361,5 +368,37 @@ fn host(url: &Url) -> String {
     match url.port() {
         Some(port) => format!("{host}:{port}"),
         None => host.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    // SPEC X-01
+    #[rstest]
+    #[case::public(
+        "https://as.test/auth?tenant=1#part",
+        Some("https://as.test/auth?tenant=1")
+    )]
+    #[case::inside("https://169.254.169.254/auth", None)]
+    #[case::loopback("https://localhost/auth", None)]
+    #[case::credentials("https://a:b@as.test/auth", None)]
+    #[tokio::test]
+    async fn browser_goes_where_documents_may_lead(
+        #[case] endpoint: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let dir = tempfile::tempdir().unwrap();
+        let account = client_choice::tests::account(&dir, "auto").await;
+        let gateway = GatewayClient::new(&Url::parse("https://gw.test").unwrap());
+        let authorizer = Authorizer::new(account, Arc::new(gateway));
+        let mut server = client_choice::tests::server(&["none"]);
+        server.consent.authorization_endpoint = Url::parse(endpoint).ok();
+        server.consent.lists_s256 = Some(true);
+        let found = authorizer.endpoint(&server).ok();
+        assert_eq!(found.as_ref().map(Url::as_str), expected);
     }
 }
