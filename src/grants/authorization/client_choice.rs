@@ -116,10 +116,13 @@ impl ClientChoice {
         }
     }
 
-    /// Notes that the browser of a principal came back.
-    pub(super) fn came_back(&self, key: &GrantKey) {
+    /// Notes that the browser of a principal came back, which was sent with the client id `client`. Only with that of the
+    /// document it says that the server knows the document.
+    pub(super) fn came_back(&self, gateway: &GatewayClient, (key, client): (&GrantKey, &str)) {
         self.attempts.invalidate(key);
-        self.has_worked.store(true, Ordering::Relaxed);
+        if gateway.document_id() == Some(client) {
+            self.has_worked.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Whether the last attempt of `key` by document ended without callback and without a fetch of the document.
@@ -302,8 +305,13 @@ pub(super) mod tests {
         assert!(choice.was_unread(&gateway, &key()));
         gateway.document().unwrap();
         assert!(!choice.was_unread(&gateway, &key()));
-        choice.attempts.insert(key(), gateway.fetches());
-        choice.came_back(&key());
+        let back = |client: &str| {
+            choice.came_back(&gateway, (&key(), client));
+            choice.attempts.insert(key(), gateway.fetches());
+        };
+        back("registered");
+        assert!(choice.was_unread(&gateway, &key()));
+        back("https://mcp.example.com/connect/client.json");
         assert!(!choice.was_unread(&gateway, &key()));
     }
 }

@@ -211,7 +211,8 @@ impl Authorizer {
         pending: PendingRecord,
         answer: &CallbackAnswer<'_>,
     ) -> Result<FinishedAuthorization, CallbackRefusal> {
-        self.choice.came_back(&key);
+        self.choice
+            .came_back(&self.gateway, (&key, &pending.client_id));
         let code = callback::check(&pending, answer)?;
         let (told, outcome) = tokio::sync::oneshot::channel();
         let this = Arc::clone(self);
