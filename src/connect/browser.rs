@@ -90,6 +90,11 @@ impl<'a> Browser<'a> {
         response
     }
 
+    /// Whether it brought a good cookie.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
     /// Digest of the cookie, by which the browser is known when it comes back.
     pub(super) fn digest(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, self.cookie.as_bytes()))

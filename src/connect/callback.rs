@@ -13,7 +13,7 @@ use super::upstream::ConnectMethod;
 use super::{ConnectPages, response, views};
 use crate::call::OwnerKey;
 use crate::database::DatabaseError;
-use crate::grants::authorization::{CallbackAnswer, CallbackRefusal, state_digest};
+use crate::grants::authorization::{CallbackAnswer, CallbackRefusal, is_state, state_digest};
 use crate::vault::{GrantKey, PendingRecord};
 
 /// For how long a server may believe what it has read of the gateway.
@@ -73,10 +73,14 @@ impl ConnectPages {
         query: Option<&str>,
     ) -> Result<Response<Bytes>, DatabaseError> {
         let query = Query::read(query);
-        let pending = match query.single("state") {
-            Some(state) => self.parts.vault.take_pending(&state_digest(state)).await?,
-            None => None,
+        let Some(state) = query.single("state").filter(|state| is_state(state)) else {
+            return Ok(refuse(CallbackFault::State, None, Some(person)));
         };
+        // Else anybody who has seen a `state` could use it up, and any request make the database work.
+        if !browser.is_known() {
+            return Ok(refuse(CallbackFault::Browser, None, Some(person)));
+        }
+        let pending = self.parts.vault.take_pending(&state_digest(state)).await?;
         let Some((owner, pending)) = pending else {
             return Ok(refuse(CallbackFault::State, None, Some(person)));
         };

@@ -356,6 +356,13 @@ impl Authorizer {
     }
 }
 
+/// Whether text has the form of a `state` of ours: 32 bytes in base64url.
+#[must_use]
+pub fn is_state(text: &str) -> bool {
+    let is_of_ours = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    text.len() == (STATE_LEN * 8).div_ceil(6) && text.bytes().all(is_of_ours)
+}
+
 /// What a pending row is found by.
 #[must_use]
 pub fn state_digest(state: &str) -> [u8; 32] {
@@ -377,6 +384,20 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn state_of_ours_has_43_characters_of_base64url() {
+        let state = BASE64_URL_SAFE_NO_PAD.encode([255; STATE_LEN]);
+        assert!(is_state(&state));
+        for other in [
+            "",
+            &state[1..],
+            &format!("{state}A"),
+            &state.replace('_', "="),
+        ] {
+            assert!(!is_state(other), "{other}");
+        }
+    }
 
     // SPEC X-01
     #[rstest]

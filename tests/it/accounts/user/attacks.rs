@@ -69,6 +69,20 @@ async fn state_of_another_browser_is_refused() {
     world.gw.stop().await;
 }
 
+/// Whoever has seen a `state` cannot use it up without a cookie of these pages.
+#[tokio::test]
+async fn browser_without_a_cookie_uses_up_no_state() {
+    let world = World::start().await;
+    let mut browser = world.browser();
+    let url = browser.begin("/connect/up").await;
+    let callback = browser.agree(url).await;
+    let page = world.browser().open(&callback).await;
+    assert_eq!(page.status, 403, "{}", page.text);
+    let page = browser.open(&callback).await;
+    assert!(page.text.contains("is connected"), "{}", page.text);
+    world.gw.stop().await;
+}
+
 /// A code of another authorization, put into the victim's callback: the verifier does not fit.
 #[tokio::test]
 async fn injected_code_is_not_redeemed() {
