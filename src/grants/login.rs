@@ -114,7 +114,7 @@ impl LoginClient {
     /// Dropping the future abandons the search under way.
     pub async fn authorization_url(&self, request: &LoginRequest<'_>) -> Result<Url, LoginFailure> {
         let server = self.server().await?;
-        let mut url = self.authorization_endpoint(&server)?;
+        let mut url = self.authorization_endpoint(&server, request.resource.is_some())?;
         let challenge = digest(&SHA256, request.verifier.expose().as_bytes());
         let mut query = url.query_pairs_mut();
         query
@@ -216,7 +216,11 @@ impl LoginClient {
     }
 
     /// Spec: SPEC X-01: a document names it, so that it may be `javascript:` or lead inside.
-    fn authorization_endpoint(&self, server: &ServerMetadata) -> Result<Url, LoginFailure> {
+    fn authorization_endpoint(
+        &self,
+        server: &ServerMetadata,
+        is_for_access: bool,
+    ) -> Result<Url, LoginFailure> {
         let Some(mut url) = server.consent.authorization_endpoint.clone() else {
             return Err(LoginFailure::no_endpoint(&self.issuer));
         };
@@ -228,7 +232,8 @@ impl LoginClient {
             }));
         }
         // Servers that do not list methods may well know PKCE (Entra): it is sent, and the nonce ties the code as well.
-        if server.consent.lists_s256 == Some(false) {
+        // An access token has no nonce.
+        if !server.consent.lists_s256.unwrap_or(!is_for_access) {
             return Err(LoginFailure::no_pkce(&self.issuer));
         }
         url.set_fragment(None);

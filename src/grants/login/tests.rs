@@ -88,7 +88,10 @@ async fn browser_is_sent_with_state_nonce_and_the_digest_of_the_verifier() {
 
 #[tokio::test]
 async fn access_token_is_asked_for_with_its_resource() {
-    let client = client(at("https://as.test/auth"));
+    let client = client(ConsentSupport {
+        lists_s256: Some(true),
+        ..at("https://as.test/auth")
+    });
     let url = url(&client, &[], Some("https://gw.test/mcp"))
         .await
         .unwrap();
@@ -123,6 +126,26 @@ async fn server_that_refuses_s256_is_not_used() {
         url(&client, &[], None).await.unwrap_err().reason(),
         "metadata"
     );
+}
+
+// Nothing but PKCE ties an access token to its login.
+#[rstest]
+#[case::listed(Some(true), true, true)]
+#[case::not_listed(Some(false), false, false)]
+#[case::not_said(None, true, false)]
+#[tokio::test]
+async fn login_by_access_token_needs_s256_to_be_listed(
+    #[case] lists_s256: Option<bool>,
+    #[case] by_id_token: bool,
+    #[case] by_access_token: bool,
+) {
+    let client = client(ConsentSupport {
+        lists_s256,
+        ..at("https://as.test/auth")
+    });
+    assert_eq!(url(&client, &["openid"], None).await.is_ok(), by_id_token);
+    let resource = Some("https://gw.test/mcp");
+    assert_eq!(url(&client, &[], resource).await.is_ok(), by_access_token);
 }
 
 // Spec: RFC 9207 §2.4
