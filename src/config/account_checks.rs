@@ -95,6 +95,10 @@ fn check_registration(
         );
         report.warning("server.public_url", what, Some("most of them refuse that"));
     }
+    let has_key = (account.client.as_ref()).is_some_and(|client| client.key.is_some());
+    if has_key && account.issuer.is_none() {
+        warn_of_issuer(&table, report);
+    }
     if account.registration == ClientRegistration::Document
         && (is_plain || units::is_loopback(public_url))
     {
@@ -103,6 +107,14 @@ fn check_registration(
         let hint = "a public https URL, or \"dcr\", or a `client_id`";
         report.error(&key, what, Some(hint));
     }
+}
+
+/// A secret goes to the server that the upstream names first.
+fn warn_of_issuer(table: &str, report: &ReadReport<'_>) {
+    let hint = "write the `issuer` that these credentials are of: they then go to no other one, whatever the \
+        upstream names";
+    let what = "is not said: the upstream chooses who gets the credentials";
+    report.warning(&format!("{table}.auth.issuer"), what, Some(hint));
 }
 
 /// What does not fit the rest of the file.
@@ -134,11 +146,7 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
         if account.kind == AccountKind::TokenExchange {
             check_exchange(config, upstream, account, report);
         } else if account.issuer.is_none() {
-            let hint = "write the `issuer` that these credentials are of: they then go to no other one, whatever the \
-                upstream names";
-            let key = format!("{table}.auth.issuer");
-            let what = "is not said: the upstream chooses who gets the credentials";
-            report.warning(&key, what, Some(hint));
+            warn_of_issuer(&table, report);
         }
     }
 }

@@ -318,3 +318,22 @@ fn name_of_a_page_is_no_name_of_an_upstream() {
     let said = super::errors(&text);
     assert!(said.concat().contains("is the gateway's own"), "{said:#?}");
 }
+
+#[rstest]
+#[case::secret("client_id = \"g\"\nclient_secret = \"hunter2\"", true)]
+#[case::public("client_id = \"g\"", false)]
+#[case::own("", false)]
+#[case::issuer(
+    "client_id = \"g\"\nclient_secret = \"hunter2\"\nissuer = \"https://as.example\"",
+    false
+)]
+fn secret_without_an_issuer_is_warned_of(#[case] keys: &str, #[case] is_warned_of: bool) {
+    let config = read(&account(&format!("{USER}\n{keys}"))).unwrap();
+    let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
+    let said = said.concat();
+    assert_eq!(
+        said.contains("upstreams.t.auth.issuer: is not said"),
+        is_warned_of,
+        "{said}"
+    );
+}
