@@ -1,6 +1,6 @@
 //! `UserAccount`: what the accounts of all principals at one upstream have in common.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -20,12 +20,16 @@ use super::token_endpoint::{self, IssuedToken, TokenError, TokenRequest};
 use crate::cause::ErrorCause;
 use crate::config::{AccountKind, UserAccountConfig};
 use crate::database::DatabaseError;
+use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::token_request_ended;
 use crate::vault::{GrantKind, GrantRecord, TokenPlacement, Vault};
 
 /// For what is looked up before an authorization.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(20);
+
+/// For how long a failed search is the answer: pages begin one whenever they are opened.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
 /// The accounts at one upstream.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub struct UserAccount {
     pub(super) tasks: TaskSpawner,
     pub(super) log: AccountLog,
     lookup: ServerLookup,
+    /// The last failed search, and when it ended.
+    failed: Mutex<Option<(TokenFailure, Instant)>>,
     /// Configured headers, which go with every token.
     fixed: HeaderMap,
     /// The proof of the configured client.
@@ -65,6 +71,7 @@ impl UserAccount {
         Ok(Arc::new(Self {
             lookup: ServerLookup::new(Arc::clone(&upstream), url, proof.is_some()),
             log: AccountLog::new(Arc::clone(&upstream), AccountKind::User),
+            failed: Mutex::default(),
             upstream,
             config,
             clients,
@@ -101,10 +108,19 @@ impl UserAccount {
             resource: self.config.resource.as_deref(),
             scopes: &self.config.scopes,
         };
+        let last = lock(&self.failed).clone();
+        if let Some((failure, at)) = last
+            && at.elapsed() < AFTER_FAILURE
+        {
+            return Err(failure);
+        }
         let found = self.lookup.find(&self.clients, &hints);
         let found = tokio::time::timeout(LOOKUP_LIMIT, found).await;
         let found = found.unwrap_or_else(|_| Err(TokenFailure::slow(LOOKUP_LIMIT)));
-        found.inspect_err(|failure| self.log.failed(failure, None))
+        found.inspect_err(|failure| {
+            *lock(&self.failed) = Some((failure.clone(), Instant::now()));
+            self.log.failed(failure, None);
+        })
     }
 
     /// Looks the authorization server up again the next time.
