@@ -6,9 +6,12 @@ use crate::database::{DatabaseError, SqlRow};
 
 /// Registrations kept per issuer: grants go on with the one they were made with.
 const MAX_PER_ISSUER: i64 = 8;
+/// Registrations kept in all: upstreams name the issuers.
+const MAX_REGISTRATIONS: i64 = 1000;
 
 impl Vault {
-    /// Keeps a registration; new grants of its issuer use it from now on. Of older ones the last seven stay.
+    /// Keeps a registration; new grants of its issuer use it from now on. Of older ones the last seven stay,
+    /// and of all issuers together the newest 1000.
     ///
     /// # Errors
     /// The database fails.
@@ -37,6 +40,12 @@ impl Vault {
             "DELETE FROM registrations WHERE issuer = $1 AND client_id IN (SELECT client_id FROM registrations \
              WHERE issuer = $1 ORDER BY made DESC, client_id LIMIT $2 OFFSET $2)",
             &[issuer.into(), MAX_PER_ISSUER.into()],
+        )
+        .await?;
+        tx.execute(
+            "DELETE FROM registrations WHERE made < (SELECT made FROM registrations \
+             ORDER BY made DESC LIMIT 1 OFFSET $1)",
+            &[(MAX_REGISTRATIONS - 1).into()],
         )
         .await?;
         tx.commit().await

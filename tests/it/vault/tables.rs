@@ -250,6 +250,42 @@ async fn registration_belongs_to_its_issuer(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
+async fn registrations_of_all_issuers_are_bounded(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let vault = db.vault(&["k1"], &clock).await;
+    let put = async |issuer: &str| {
+        clock.advance(Duration::from_millis(1));
+        let record = RegistrationRecord {
+            issuer: issuer.to_owned(),
+            client_id: "client".to_owned(),
+            client_secret: None,
+            auth_method: "none".to_owned(),
+            redirect_uri: None,
+            secret_ends: None,
+        };
+        vault.put_registration(&record).await.unwrap();
+    };
+    put("https://oldest.test").await;
+    put("https://as.test").await;
+    let raw = db.open().await;
+    let copy = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 998) \
+         INSERT INTO registrations SELECT issuer || CAST(i AS TEXT), client_id, key_id, sealed, made \
+         FROM registrations, n WHERE issuer = 'https://as.test'";
+    raw.execute(copy, &[]).await.unwrap();
+    let is_there = async |issuer| vault.registration(issuer).await.unwrap().is_some();
+    assert!(is_there("https://oldest.test").await);
+    put("https://newest.test").await;
+    assert!(!is_there("https://oldest.test").await);
+    assert!(is_there("https://as.test").await && is_there("https://newest.test").await);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
 async fn metadata_ends_and_is_bounded(#[case] backend: Backend) {
     let Some(db) = backend.database().await else {
         return;

@@ -69,7 +69,7 @@ async fn state_of_another_browser_is_refused() {
     world.gw.stop().await;
 }
 
-/// Whoever has seen a `state` cannot use it up without a cookie of these pages.
+/// A browser without a cookie of these pages, which has seen the `state` of another.
 #[tokio::test]
 async fn browser_without_a_cookie_uses_up_no_state() {
     let world = World::start().await;
