@@ -12,6 +12,9 @@ use super::reject::RejectReason;
 use super::token_policy::{MissingClaims, TokenPolicy};
 use crate::call::Principal;
 
+/// A subject that a person may have written into a profile without owning it.
+const EMAIL: &str = "email";
+const EMAIL_VERIFIED: &str = "email_verified";
 /// The longest token that is looked at, in bytes.
 pub(super) const MAX_LEN: usize = 16 * 1024;
 
@@ -160,7 +163,18 @@ pub(super) fn check_id(
     if claims.text("nonce")?.as_deref() != Some(nonce) {
         return Err(RejectReason::Nonce);
     }
+    // Spec: OpenID Connect Core §5.1, §5.7
+    if terms.subject_claim == EMAIL && !is_verified(claims) {
+        return Err(RejectReason::Unverified);
+    }
     Ok(principal)
+}
+
+/// Whether the issuer has verified the address. Some write the flag as text.
+fn is_verified(claims: &ClaimSet<'_>) -> bool {
+    let flag = claims.flag(EMAIL_VERIFIED);
+    let text = claims.text(EMAIL_VERIFIED);
+    matches!(flag, Ok(Some(true))) || matches!(text, Ok(Some(text)) if text == "true")
 }
 
 /// Whether the claims are those of an ID token, a logout token, or (as Keycloak marks them) of

@@ -24,6 +24,8 @@ pub(super) enum RejectReason {
     Nonce,
     /// An ID token for another client.
     Party,
+    /// An ID token whose subject is an address that its issuer has not verified.
+    Unverified,
     UnknownKey,
     Signature,
 }
@@ -48,6 +50,7 @@ impl RejectReason {
             Self::Bound => "token_bound",
             Self::Nonce => "token_nonce",
             Self::Party => "token_party",
+            Self::Unverified => "token_unverified",
             Self::UnknownKey => "token_unknown_key",
             Self::Signature => "token_signature",
         }
@@ -76,6 +79,9 @@ impl RejectReason {
             Self::Bound => "a plain bearer token, without `cnf`",
             Self::Nonce => "the `nonce` that this login was begun with",
             Self::Party => "`azp` the client id, also where `aud` names others besides",
+            Self::Unverified => {
+                "`email_verified` true beside the subject `email`: else another `subject_claim`"
+            }
             Self::UnknownKey => "a key that the issuer publishes",
             Self::Signature => "a signature by the key of this `kid`",
         }
@@ -100,6 +106,7 @@ impl RejectReason {
             Self::Bound => "sender-constrained tokens are not accepted",
             Self::Nonce => "the token is of another login",
             Self::Party => "the token is for another client",
+            Self::Unverified => "the address of the subject is not verified",
             Self::UnknownKey | Self::Signature => "the signature cannot be verified",
         }
     }

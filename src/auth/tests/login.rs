@@ -101,6 +101,32 @@ async fn forged_signature_is_nobodys() {
     );
 }
 
+// Else a person who writes another's address into a profile is that other.
+#[rstest]
+#[case::verified(json!({"email_verified": true}), Ok("alice@one.test"))]
+#[case::verified_in_words(json!({"email_verified": "true"}), Ok("alice@one.test"))]
+#[case::not_verified(json!({"email_verified": false}), Err("token_unverified"))]
+#[case::nothing_said(json!({}), Err("token_unverified"))]
+#[tokio::test]
+async fn address_names_the_subject_once_it_is_verified(
+    #[case] claims: Value,
+    #[case] expected: Result<&str, &str>,
+) {
+    let world = World::new();
+    let token = id_token(&world, &json!({}), &claims);
+    let check = IdTokenCheck {
+        subject_claim: Some("email"),
+        ..check()
+    };
+    let found = world
+        .authenticator
+        .identify_by_id_token(&token, &check)
+        .await;
+    let found = found.map_err(|refusal| refusal.reason);
+    let subject = found.as_ref().map(|person| person.principal.subject());
+    assert_eq!(subject.map_err(|reason| *reason), expected);
+}
+
 #[tokio::test]
 async fn claim_of_the_login_names_the_subject() {
     let world = World::with(|config| config.issuers[0].subject_claim = Some("oid".to_owned()));
