@@ -20,6 +20,8 @@ const COOKIE_NAME: &str = "__Host-drawbridge";
 const FORM_LIFE: Duration = Duration::from_mins(10);
 /// For how long a browser keeps the cookie.
 const COOKIE_LIFE: Duration = Duration::from_hours(1);
+/// From a form to the callback: the ten minutes of an authorization, and some.
+const WALK: Duration = Duration::from_mins(15);
 /// Bytes of chance in a cookie.
 const CHANCE: usize = 16;
 
@@ -64,19 +66,45 @@ impl<'a> Browser<'a> {
             let ends = plain.and_then(|plain| plain.first_chunk().copied());
             ends.is_some_and(|ends| clock.now().as_secs() < u64::from_be_bytes(ends))
         };
-        let (cookie, is_known) = if let Some(cookie) = brought.filter(opens) {
-            (cookie.to_owned(), true)
-        } else {
-            let ends = (clock.now() + COOKIE_LIFE).as_secs().to_be_bytes();
-            let chance: [u8; CHANCE] = rand::random();
-            let plain = [&ends[..], &chance].concat();
-            (sealer.seal(SealPurpose::ConnectCookie, b"", &plain), false)
-        };
+        match brought.filter(opens) {
+            Some(cookie) => Self {
+                sealer,
+                clock,
+                cookie: cookie.to_owned(),
+                is_known: true,
+            },
+            None => Self::fresh(sealer, clock),
+        }
+    }
+
+    /// A browser that is given a cookie.
+    fn fresh(sealer: &'a Sealer, clock: &'a SharedClock) -> Self {
+        let ends = (clock.now() + COOKIE_LIFE).as_secs().to_be_bytes();
+        let chance: [u8; CHANCE] = rand::random();
+        let plain = [&ends[..], &chance].concat();
         Self {
             sealer,
             clock,
-            cookie,
-            is_known,
+            cookie: sealer.seal(SealPurpose::ConnectCookie, b"", &plain),
+            is_known: false,
+        }
+    }
+
+    /// The same browser for a walk that ends with a callback: with another cookie, where its own may end before.
+    pub(super) fn for_walk(&self) -> Self {
+        let plain = self
+            .sealer
+            .open(SealPurpose::ConnectCookie, b"", &self.cookie);
+        let ends = plain.and_then(|plain| plain.first_chunk().copied());
+        let lasts = ends.map_or(0, u64::from_be_bytes);
+        if self.is_known && (self.clock.now() + WALK).as_secs() >= lasts {
+            return Self::fresh(self.sealer, self.clock);
+        }
+        Self {
+            sealer: self.sealer,
+            clock: self.clock,
+            cookie: self.cookie.clone(),
+            is_known: self.is_known,
         }
     }
 
@@ -153,5 +181,36 @@ fn is_own(headers: &HeaderMap, own: &str) -> bool {
         (Some(origin), None) => origin == own && site.is_none_or(|site| site == "same-origin"),
         (None, _) => is_same_site,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use http::header::COOKIE;
+
+    use super::*;
+    use crate::clock::TestClock;
+
+    #[test]
+    fn cookie_lasts_until_the_callback_of_what_begins_now() {
+        let clock = TestClock::at(1_800_000_000);
+        let shared: SharedClock = Arc::<TestClock>::clone(&clock);
+        let sealer = Sealer::new(&[]).unwrap();
+        let sealing = (&sealer, &shared);
+        let first = Browser::of(&HeaderMap::new(), sealing);
+        let pair = format!("{COOKIE_NAME}={}", first.cookie).parse().unwrap();
+        let headers = HeaderMap::from_iter([(COOKIE, pair)]);
+        let sets = |browser: &Browser<'_>| {
+            let response = browser.keep(Response::new(Bytes::new()));
+            response.headers().contains_key(SET_COOKIE)
+        };
+        clock.advance(COOKIE_LIFE - WALK - Duration::from_secs(1));
+        let walking = Browser::of(&headers, sealing).for_walk();
+        assert!(walking.is(&first.digest()) && !sets(&walking));
+        clock.advance(Duration::from_secs(1));
+        let walking = Browser::of(&headers, sealing).for_walk();
+        assert!(walking.digest() != first.digest() && sets(&walking));
     }
 }

@@ -223,7 +223,7 @@ impl ConnectPages {
             (&about(person, upstream), token),
         ) {
             Ok(()) => {}
-            Err(refusal) => return Ok(refuse_form(upstream, refusal)),
+            Err(refusal) => return Ok(browser.keep(refuse_form(upstream, refusal))),
         }
         let link = match self.link(upstream, request.query) {
             Some(link) if link.owner != person.owner() => {
@@ -233,6 +233,7 @@ impl ConnectPages {
         };
         let program = link.as_ref().map(|link| &*link.program);
         let key = GrantKey::new(person.owner(), &upstream.name);
+        let walking = browser.for_walk();
         match form.value("action") {
             "disconnect" => {
                 let was_there = self.parts.vault.remove_grant(&key).await?;
@@ -242,7 +243,7 @@ impl ConnectPages {
                     &views::disconnected(upstream),
                 ))
             }
-            "connect" => match upstream.submitted(&form, &key, (browser, program)).await {
+            "connect" => match upstream.submitted(&form, &key, (&walking, program)).await {
                 Submitted::Keep(record) => {
                     self.parts.vault.put_grant(&key, &record).await?;
                     tracing::info!(upstream = %upstream.name, owner = %person.owner(), "account was connected");
@@ -254,7 +255,7 @@ impl ConnectPages {
                         "account is being connected"
                     );
                     let page = views::go_on(&upstream.name, &started);
-                    Ok(response::page(StatusCode::OK, &page))
+                    Ok(walking.keep(response::page(StatusCode::OK, &page)))
                 }
                 Submitted::Failed(why) => Ok(response::page(
                     StatusCode::BAD_GATEWAY,
