@@ -145,6 +145,12 @@ impl McpService {
             record.outcome(failure.reason());
             return reply::plain(failure.status(), failure.public());
         }
+        if kind == RequestKind::Page
+            && let Err(wait) = self.rate.take(page_visitor(&request))
+        {
+            record.outcome("rate_limited");
+            return reply::over_the_rate(wait);
+        }
         let (endpoint, way) = match target {
             None => return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path"),
             Some(PathTarget::Metadata(document)) => {
@@ -351,6 +357,14 @@ enum GateRefusal {
     Rate(Duration),
     /// The exchanges of its principal.
     Crowded,
+}
+
+/// Whom the rate counts a page for: nobody is known yet but by the address.
+fn page_visitor(request: &Request) -> OwnerKey {
+    let client = request.extensions().get();
+    let client: Option<IpAddr> = client.and_then(ConnectionPermit::client);
+    let address = client.map(|client| client.to_string()).unwrap_or_default();
+    Principal::new("connect pages", &address, "", Vec::new(), None).owner()
 }
 
 /// What an access line shows instead of the path that was sent.

@@ -1,8 +1,10 @@
 //! The answer of an issuer to a login. Spec: RFC 6749 §4.1.2; RFC 9207 §2; `OpenID` Connect Core §3.1.2.6
 
 use std::error::Error;
+use std::time::Duration;
 
 use http::HeaderMap;
+use tokio::time::timeout;
 use url::form_urlencoded;
 
 use super::begun::{self, BegunLogin};
@@ -13,6 +15,8 @@ use crate::config::LoginToken;
 use crate::grants::{LoginFailure, LoginResponse, LoginTokens};
 use crate::secret::Secret;
 
+/// How long a code waits to be redeemed. Codes last a minute or two.
+const EXCHANGE_WAIT: Duration = Duration::from_secs(20);
 /// Errors of an authorization endpoint that RFCs name.
 const KNOWN: [&str; 14] = [
     "invalid_request",
@@ -53,6 +57,8 @@ enum ExchangeError {
     Refused(#[source] LoginRefusal),
     #[error("the issuer gave no ID token")]
     NoIdToken,
+    #[error("too many logins end at once")]
+    Crowded,
     #[error("no endpoint has the resource any more that the login was begun for")]
     NoEndpoint,
 }
@@ -63,6 +69,7 @@ impl ExchangeError {
             Self::Failure(failure) => failure.reason(),
             Self::Refused(refusal) => refusal.reason,
             Self::NoIdToken => "no_id_token",
+            Self::Crowded => "crowded",
             Self::NoEndpoint => "no_endpoint",
         }
     }
@@ -73,6 +80,9 @@ impl ExchangeError {
             Self::Refused(refusal) => refusal.wanted,
             Self::NoIdToken => {
                 "let the issuer give this client ID tokens (scope openid), or write token = \"access\" into `connect.login`"
+            }
+            Self::Crowded => {
+                "look whether the token endpoint of the issuer is slow: 32 codes are redeemed at a time"
             }
             Self::NoEndpoint => "none: the person logs in again",
         }
@@ -165,7 +175,8 @@ impl Logins {
         code: &Secret,
     ) -> Result<PersonLogin, ExchangeError> {
         // Never closed.
-        let _permit = self.exchanges.acquire().await;
+        let permit = timeout(EXCHANGE_WAIT, self.exchanges.acquire()).await;
+        let _permit = permit.map_err(|_| ExchangeError::Crowded)?;
         let answer = LoginResponse {
             code,
             issuer: answer.issuer.as_deref(),

@@ -100,3 +100,17 @@ async fn edited_link_is_no_link() {
     assert!(!page.contains("harness"), "{page}");
     world.gw.stop().await;
 }
+
+/// Pages are open to anybody, and each makes the database work.
+#[tokio::test]
+async fn flood_of_pages_is_refused_by_the_rate() {
+    let world = World::start("[limits]\nrate = \"3/h\"").await;
+    let url = format!("{}/connect/up", world.origin());
+    let mut answers = Vec::new();
+    for _ in 0..8 {
+        answers.push(reqwest::get(&url).await.unwrap().status().as_u16());
+    }
+    // The first six are one allowance at once.
+    assert_eq!(answers, [200, 200, 200, 200, 200, 200, 429, 429]);
+    world.gw.stop().await;
+}
