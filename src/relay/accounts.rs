@@ -30,10 +30,21 @@ impl Relay {
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(
                         missed,
-                        "accounts change faster than sessions can be told: some keep their lists until they expire"
+                        "accounts change faster than sessions can be told: all sessions are looked at"
                     );
+                    self.look_at_all(&known).await;
                 }
                 Err(RecvError::Closed) => return,
+            }
+        }
+    }
+
+    /// Tells the sessions of every account, whichever was changed.
+    async fn look_at_all(&self, known: &Cache<GrantKey, AccountState>) {
+        for owner in self.opener.sessions.owners() {
+            for upstream in self.parts.links.upstreams.with_accounts() {
+                let key = GrantKey::new(owner, upstream);
+                self.account_changed(&key, known).await;
             }
         }
     }
@@ -49,7 +60,8 @@ impl Relay {
             known.invalidate(key);
             return;
         }
-        let state = links.upstreams.account_state(upstream, key.owner).await;
+        // A refresh may take as long as its server does: the accounts of others wait here.
+        let state = links.upstreams.kept_account(upstream, key.owner).await;
         // Where the database fails it is not known what the account is now.
         let state = state.ok().flatten();
         match state {

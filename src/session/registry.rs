@@ -165,6 +165,12 @@ impl SessionRegistry {
         })
     }
 
+    /// The principals that have live sessions.
+    #[must_use]
+    pub fn owners(&self) -> Vec<OwnerKey> {
+        self.owners.iter().map(|found| *found.key()).collect()
+    }
+
     /// Whether there is no session.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -227,6 +227,15 @@ impl Upstreams {
                 .is_some_and(|entry| entry.users.is_some())
     }
 
+    /// The upstreams where callers have accounts of their own.
+    pub fn with_accounts(&self) -> impl Iterator<Item = &str> {
+        let with_users = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.users.is_some());
+        with_users.map(|(name, _)| &**name)
+    }
+
     /// The tokens of callers at each upstream where they agree at an authorization server.
     pub fn user_tokens(&self) -> impl Iterator<Item = &Arc<UserTokens>> {
         self.entries
@@ -254,6 +263,26 @@ impl Upstreams {
         match users.known(owner) {
             Some(known) => Ok(Some(known)),
             None => users.look_up(owner).await.map(Some),
+        }
+    }
+
+    /// [`account_state`](Self::account_state) as the database has it, without waiting for a token to be refreshed: one
+    /// that can be is connected.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn kept_account(
+        &self,
+        upstream: &str,
+        owner: OwnerKey,
+    ) -> Result<Option<AccountState>, TokenFailure> {
+        let entry = self.entries.get(upstream);
+        match entry.and_then(|entry| entry.users.as_ref()) {
+            Some(users) => users.kept(owner).await.map(Some),
+            None => Ok(None),
         }
     }
 

@@ -33,4 +33,10 @@ pub(super) trait UserAccounts: Credentials {
     /// What the database says of the account of `owner`, which [`known`](Self::known) tells from then on. Fails where
     /// the database does. Dropping the future changes nothing.
     fn look_up(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>>;
+
+    /// What the database says of the account of `owner`, without a refresh: a token that has ended and can be refreshed
+    /// is connected. Fails where the database does. Dropping the future changes nothing.
+    fn kept(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
+        self.look_up(owner)
+    }
 }

@@ -93,6 +93,17 @@ impl UserAccounts for PrincipalTokens {
         let state = token.map_ok(|token| state_of(&token).unwrap_or(AccountState::Missing));
         state.boxed()
     }
+
+    fn kept(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
+        let Some(tokens) = &self.tokens else {
+            return ready(Ok(AccountState::Missing)).boxed();
+        };
+        let kept = async move {
+            let (token, connection) = tokens.kept(&self.key(owner)).await?;
+            Ok(state_of(&token).unwrap_or(AccountState::Connected(connection)))
+        };
+        kept.boxed()
+    }
 }
 
 impl Credentials for PrincipalTokens {

@@ -162,6 +162,22 @@ impl UserTokens {
         }
     }
 
+    /// What the database says of the token of `key`, and the number of its connection, without waiting for a refresh.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn kept(self: &Arc<Self>, key: &GrantKey) -> Result<(UserToken, i64), TokenFailure> {
+        let grant = self.vault().grant(key).await;
+        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        Ok(match grant {
+            Some(grant) => (self.token_of(&grant), grant.state.connection),
+            None => (UserToken::Missing, 0),
+        })
+    }
+
     /// Notes that the upstream took `used`, which is on trial.
     ///
     /// # Cancel safety
