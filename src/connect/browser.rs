@@ -47,8 +47,7 @@ impl FormRefusal {
     }
 }
 
-/// A browser, by its cookie.
-#[derive(Debug)]
+/// A browser, by its cookie. No `Debug`: it holds the cookie.
 pub(super) struct Browser<'a> {
     sealer: &'a Sealer,
     clock: &'a SharedClock,

@@ -64,7 +64,6 @@ pub struct ConnectParts {
 }
 
 /// A request for a page.
-#[derive(Debug)]
 pub struct PageRequest<'a> {
     /// The method.
     pub method: &'a Method,
@@ -76,6 +75,16 @@ pub struct PageRequest<'a> {
     pub form: &'a [u8],
     /// Whose page; `None` for the page of all.
     pub upstream: Option<&'a Arc<str>>,
+}
+
+impl std::fmt::Debug for PageRequest<'_> {
+    /// Shows neither cookies nor what a form holds.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageRequest")
+            .field("method", &self.method)
+            .field("upstream", &self.upstream)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The pages.

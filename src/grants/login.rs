@@ -47,7 +47,6 @@ pub struct LoginClient {
 type FoundServer = Result<Arc<ServerMetadata>, LoginFailure>;
 
 /// What a browser is sent with.
-#[derive(Debug)]
 pub struct LoginRequest<'a> {
     /// Where it has to come back.
     pub redirect_uri: &'a Url,
@@ -63,6 +62,16 @@ pub struct LoginRequest<'a> {
     pub resource: Option<&'a str>,
     /// Whether the server has to ask who it is, although it knows the browser.
     pub asks_again: bool,
+}
+
+impl std::fmt::Debug for LoginRequest<'_> {
+    /// Shows neither `state` nor `nonce`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LoginRequest")
+            .field("scopes", &self.scopes)
+            .field("resource", &self.resource)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a browser brings back.

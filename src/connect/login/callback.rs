@@ -36,7 +36,8 @@ const KNOWN: [&str; 14] = [
 ];
 
 /// The query of an answer. Values of parameters that stand there twice are no values. Spec: RFC 6749 §3.1
-#[derive(Debug, Default)]
+/// No `Debug`: it holds the `state`.
+#[derive(Default)]
 pub(crate) struct CallbackQuery {
     /// `state`: it says whose answer it is.
     pub(crate) state: Option<String>,

@@ -71,8 +71,7 @@ struct Login {
     endpoints: Vec<Arc<Endpoint>>,
 }
 
-/// A login that has begun.
-#[derive(Debug)]
+/// A login that has begun. No `Debug`: it holds the `state`.
 pub(super) struct Departure {
     /// Where the browser goes.
     pub(super) url: Url,

@@ -6,8 +6,7 @@ use super::begun::NextPage;
 use super::person_cookie;
 use crate::connect::person::Person;
 
-/// The end of a login: what became of it, and what the browser has to know.
-#[derive(Debug)]
+/// The end of a login: what became of it, and what the browser has to know. No `Debug`: it holds cookies.
 pub(crate) struct LoginEnd {
     /// What became of it.
     pub(crate) outcome: LoginOutcome,

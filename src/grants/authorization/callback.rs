@@ -5,7 +5,7 @@ use crate::secret::Secret;
 use crate::vault::PendingRecord;
 
 /// What the query of the callback says, besides its `state`.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Clone, Copy, Default)]
 pub struct CallbackAnswer<'a> {
     /// `code`.
     pub code: Option<&'a str>,
@@ -13,6 +13,16 @@ pub struct CallbackAnswer<'a> {
     pub iss: Option<&'a str>,
     /// `error`.
     pub error: Option<&'a str>,
+}
+
+impl std::fmt::Debug for CallbackAnswer<'_> {
+    /// Shows no code.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CallbackAnswer")
+            .field("iss", &self.iss)
+            .field("error", &self.error)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why an answer leads to no grant.
@@ -125,6 +135,15 @@ mod tests {
             Err(refusal) => refusal.to_string(),
         };
         assert!(said.contains(expected), "{said}");
+    }
+
+    #[test]
+    fn debug_output_hides_the_code() {
+        let answer = CallbackAnswer {
+            code: Some("hunter2"),
+            ..CallbackAnswer::default()
+        };
+        assert!(!format!("{answer:?}").contains("hunter2"));
     }
 
     #[test]

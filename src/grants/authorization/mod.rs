@@ -52,7 +52,6 @@ pub struct ConsentPreview {
 }
 
 /// An authorization that waits for its callback.
-#[derive(Debug)]
 pub struct StartedAuthorization {
     /// Where the browser goes on.
     pub url: Url,
@@ -60,6 +59,15 @@ pub struct StartedAuthorization {
     pub host: String,
     /// Why the gateway has registered itself though the server reads documents of clients.
     pub note: Option<&'static str>,
+}
+
+impl std::fmt::Debug for StartedAuthorization {
+    /// Shows no `state`, which the URL holds.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("StartedAuthorization")
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Who begins an authorization.
