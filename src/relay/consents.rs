@@ -24,7 +24,7 @@ use crate::grants::TokenFailure;
 use crate::outbound::{RelayFailure, UpstreamTarget, given_cursor, invalid, tool_failure};
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::methods::{ListKind, lookup, may_ask};
-use crate::protocol::{Era, json};
+use crate::protocol::{Era, json, meta};
 use crate::seal::Sealer;
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
@@ -297,7 +297,9 @@ impl Consent<'_> {
     fn question(&self) -> Arc<ConnectQuestion> {
         let (consents, upstream) = (&self.parts.consents, &self.target.upstream);
         consents.open.of(self.session.key(), upstream, || {
-            let info = std::str::from_utf8(&self.session.client_info).unwrap_or_default();
+            // The implicit session of modern clients is that of several programs of one principal.
+            let of_session = || std::str::from_utf8(&self.session.client_info).unwrap_or_default();
+            let info = meta::client_info(&self.call.message).unwrap_or_else(of_session);
             let program = json::member(info, "name").and_then(json::string);
             let link = ConsentLink {
                 owner: self.session.owner(),

@@ -412,6 +412,27 @@ async fn modern_call_returns_with_the_account() {
     world.gw.stop().await;
 }
 
+// The session of modern clients is one for all programs of a principal.
+#[tokio::test]
+async fn page_names_the_program_whose_call_asked() {
+    let world = World::start("").await;
+    let program = |name: &str| {
+        let info = json!({"io.modelcontextprotocol/clientInfo": {"name": name, "version": "1"}});
+        Modern::new(world.gw.anonymous(), "/mcp/up").meta(info)
+    };
+    let first = program("early-bird");
+    first.send("tools/list", json!({})).await.unwrap();
+    let params = json!({"name": "echo", "arguments": {"text": "x"}});
+    let asked = program("late-riser").send("tools/call", params).await;
+    let asked = asked.unwrap();
+    let mut entries = asked["inputRequests"].as_object().unwrap().values();
+    let url = entries.next().unwrap()["params"]["url"].as_str().unwrap();
+    let page = Page::open(&world, &path_in(url)).await.text;
+    assert!(page.contains("late-riser"), "{page}");
+    assert!(!page.contains("early-bird"), "{page}");
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn merged_endpoint_shows_the_tool_that_connects() {
     let world =

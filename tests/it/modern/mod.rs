@@ -53,7 +53,7 @@ impl Modern {
     }
 
     /// The same with these further members of `params._meta`.
-    pub(super) fn meta(mut self, meta: Value) -> Self {
+    pub(crate) fn meta(mut self, meta: Value) -> Self {
         self.meta = meta;
         self
     }
