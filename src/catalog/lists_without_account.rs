@@ -45,6 +45,16 @@ impl ListsWithoutAccount {
         if !self.links.lacks_account(session, upstream).await {
             return None;
         }
+        Some(self.stand_in(session, upstream, kind).await)
+    }
+
+    /// The list for a caller whose account does not do for it.
+    pub(crate) async fn stand_in(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+        kind: ListKind,
+    ) -> AccountlessList {
         let owner = session.owner();
         let mut known = self.kept.last_of(owner, upstream, kind).await;
         if known.is_none() {
@@ -54,10 +64,10 @@ impl ListsWithoutAccount {
             known = self.kept.common(upstream).as_deref().cloned();
         }
         if let Some((declared, message)) = known.and_then(|known| known.read(kind)) {
-            return Some(AccountlessList::Last(declared, message));
+            return AccountlessList::Last(declared, message);
         }
         let tool = (kind == ListKind::Tools).then(|| connect_tool(upstream));
-        Some(AccountlessList::Own(tool))
+        AccountlessList::Own(tool)
     }
 
     /// The same as the part of one upstream in a merged list.

@@ -325,7 +325,11 @@ impl Consent<'_> {
         let audited = self.audit();
         let (parts, upstream) = (self.parts, &self.target.upstream);
         let lists = &parts.catalog.without_account;
-        let reply = match lists.list(self.session, upstream, kind).await {
+        let list = match self.insufficient {
+            None => lists.list(self.session, upstream, kind).await,
+            Some(_) => Some(lists.stand_in(self.session, upstream, kind).await),
+        };
+        let reply = match list {
             Some(AccountlessList::Last(declared, message)) => {
                 let source = parts
                     .sources

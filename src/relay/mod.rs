@@ -222,7 +222,11 @@ impl Relay {
                     call,
                     session,
                     target: &target,
-                    insufficient: None,
+                    insufficient: self
+                        .parts
+                        .links
+                        .upstreams
+                        .wants_more(&target.upstream, session.owner()),
                 };
                 Box::pin(consent.connect()).await
             }

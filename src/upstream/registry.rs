@@ -286,6 +286,16 @@ impl Upstreams {
         }
     }
 
+    /// The number of the connection of `owner` that the upstream has asked for more scopes of; `None` where it has not.
+    #[must_use]
+    pub fn wants_more(&self, upstream: &str, owner: OwnerKey) -> Option<i64> {
+        self.entries
+            .get(upstream)?
+            .users
+            .as_ref()?
+            .wants_more(owner)
+    }
+
     /// The configuration of an upstream.
     #[must_use]
     pub fn settings(&self, upstream: &str) -> Option<&Arc<config::UpstreamConfig>> {

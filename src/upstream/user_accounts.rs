@@ -39,4 +39,9 @@ pub(super) trait UserAccounts: Credentials {
     fn kept(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
         self.look_up(owner)
     }
+
+    /// The number of the connection of `owner` that the upstream has asked for more scopes of. No waiting.
+    fn wants_more(&self, _owner: OwnerKey) -> Option<i64> {
+        None
+    }
 }

@@ -104,6 +104,12 @@ impl UserAccounts for PrincipalTokens {
         };
         kept.boxed()
     }
+
+    fn wants_more(&self, owner: OwnerKey) -> Option<i64> {
+        let (tokens, key) = (self.tokens.as_ref()?, self.key(owner));
+        let wants = !tokens.wider(&key).is_empty();
+        tokens.connection(&key).filter(|_| wants)
+    }
 }
 
 impl Credentials for PrincipalTokens {

@@ -256,3 +256,29 @@ async fn call_that_needs_more_scopes_asks_for_them() {
     assert_eq!(echo(&session, "write").await, "write");
     world.gw.stop().await;
 }
+
+// SPEC B-11
+#[tokio::test]
+async fn list_that_needs_more_scopes_leads_to_them() {
+    let world = World::start().await;
+    world.connect().await;
+    let knows = world.server.clone();
+    world.upstream.judges(move |token, body| {
+        let wide = token.is_some_and(|token| knows.scopes_of(token).contains("notes:write"));
+        Verdict::unless(body.contains("tools/list") && !wide, "notes:write")
+    });
+    let session = world.plain().await;
+    assert_eq!(session.tools().await, ["connect_up"]);
+    let said = session.call("connect_up", json!({})).await.unwrap();
+    let said = crate::harness::session::text_of(&said).to_owned();
+    assert!(said.contains("/connect/up?for="), "{said}");
+    world.browser().connect(&super::world::path_in(&said)).await;
+    let scope = &world.server.asked()[1]["scope"];
+    assert_eq!(scope, "notes:read offline_access notes:write");
+    eventually("the whole list", async || {
+        let tools = session.tools().await;
+        tools.contains(&"echo".to_owned()).then_some(())
+    })
+    .await;
+    world.gw.stop().await;
+}
