@@ -1,8 +1,8 @@
-//! `/connect/callback`: where authorization servers send browsers back, and `/connect/client.json`, which they fetch.
+//! `/connect/callback/…`: where authorization servers send browsers back, and `/connect/client.json`, which they fetch.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
 use url::form_urlencoded;
 
 use super::authorize::AuthorizeForm;
@@ -27,7 +27,7 @@ impl ConnectPages {
     pub async fn callback(
         &self,
         method: &Method,
-        query: Option<&str>,
+        uri: &Uri,
         headers: &HeaderMap,
     ) -> Response<Bytes> {
         if method != Method::GET {
@@ -38,7 +38,7 @@ impl ConnectPages {
         let Some(person) = self.person(headers) else {
             return refuse(CallbackFault::Login, None, None);
         };
-        let ended = self.end_authorization(&browser, &person, query);
+        let ended = self.end_authorization(&browser, &person, uri);
         ended.await.unwrap_or_else(|error| {
             let error: &(dyn std::error::Error + 'static) = &error;
             tracing::error!(
@@ -70,9 +70,9 @@ impl ConnectPages {
         &self,
         browser: &Browser<'_>,
         person: &Person,
-        query: Option<&str>,
+        uri: &Uri,
     ) -> Result<Response<Bytes>, DatabaseError> {
-        let query = Query::read(query);
+        let query = Query::read(uri.query());
         let Some(state) = query.single("state").filter(|state| is_state(state)) else {
             return Ok(refuse(CallbackFault::State, None, Some(person)));
         };
@@ -94,6 +94,14 @@ impl ConnectPages {
         if owner != person.owner() {
             return Ok(refuse(
                 CallbackFault::Person,
+                Some((owner, &pending)),
+                Some(person),
+            ));
+        }
+        // Spec: RFC 9700 §4.4.2.2: another server answers than the one that was asked.
+        if self.gateway.url_of(uri.path()) != pending.redirect_uri {
+            return Ok(refuse(
+                CallbackFault::Address,
                 Some((owner, &pending)),
                 Some(person),
             ));

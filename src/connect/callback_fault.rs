@@ -11,6 +11,8 @@ pub(super) enum CallbackFault {
     Login,
     /// Another person is logged in than the one who began.
     Person,
+    /// It arrives at another redirect URI than that of the client that asked.
+    Address,
 }
 
 impl CallbackFault {
@@ -21,6 +23,7 @@ impl CallbackFault {
             Self::Browser => "browser",
             Self::Login => "login",
             Self::Person => "person",
+            Self::Address => "address",
         }
     }
 }

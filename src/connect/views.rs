@@ -167,7 +167,7 @@ pub(super) fn authorized(upstream: &str, finished: &FinishedAuthorization) -> Ma
                 (ends) "."
             }
         }
-        p { a href="../connect" { "All accounts" } }
+        p { a href="../../connect" { "All accounts" } }
     };
     layout("Connected", None, &body)
 }
@@ -192,10 +192,14 @@ pub(super) fn callback_refused(fault: CallbackFault) -> Markup {
             "This was begun by another person. Nothing was changed. If somebody sent you this link, do not follow it: \
              their account would have become yours."
         }
+        CallbackFault::Address => {
+            "Another server may have answered than the one that was asked, so the answer was thrown away. The log of the \
+             gateway says more."
+        }
     };
     let body = html! {
         p role="alert" { (text) }
-        p { a href="../connect" { "All accounts" } }
+        p { a href="../../connect" { "All accounts" } }
     };
     layout("Not connected", None, &body)
 }
@@ -219,18 +223,30 @@ pub(super) fn not_authorized(upstream: &str, refusal: &CallbackRefusal) -> Marku
             format!("It failed: {}. The log of the gateway says more.", failure.public())
         }
     };
-    again("Not connected", &text, Some(upstream))
+    again(
+        "Not connected",
+        &text,
+        Some(&format!("../../connect/{upstream}")),
+    )
 }
 
 /// Nothing can be connected now.
 pub(super) fn failed(upstream: &str, why: &str) -> Markup {
     let text = format!("No account can be connected now: {why}. The log of the gateway says more.");
-    again("Not connected", &text, Some(upstream))
+    again(
+        "Not connected",
+        &text,
+        Some(&format!("../connect/{upstream}")),
+    )
 }
 
 /// What the form holds cannot be kept.
 pub(super) fn refused(upstream: &str, why: &str) -> Markup {
-    again("Not connected", why, Some(upstream))
+    again(
+        "Not connected",
+        why,
+        Some(&format!("../connect/{upstream}")),
+    )
 }
 
 /// A form was refused.
@@ -246,18 +262,16 @@ pub(super) fn form_refused(upstream: Option<&str>, refusal: FormRefusal) -> Mark
         }
         FormRefusal::Token => "This form is too old, or of another browser. Nothing was changed.",
     };
-    again("Not accepted", text, upstream)
+    let page = upstream.map(|upstream| format!("../connect/{upstream}"));
+    again("Not accepted", text, page.as_deref())
 }
 
-/// Leads back to the page of `upstream`, or to the one that was open where it is `None`.
-fn again(title: &str, text: &str, upstream: Option<&str>) -> Markup {
+/// Leads back to `page`, or to the one that was open where it is `None`.
+fn again(title: &str, text: &str, page: Option<&str>) -> Markup {
     let body = html! {
         p role="alert" { (text) }
         p {
-            @match upstream {
-                Some(upstream) => a href={ "../connect/" (upstream) } { "Open the page again" },
-                None => a href="" { "Open the page again" },
-            }
+            a href=(page.unwrap_or_default()) { "Open the page again" }
         }
     };
     layout(title, None, &body)

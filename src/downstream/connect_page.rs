@@ -47,7 +47,7 @@ pub(super) async fn callback(service: &McpService, request: Request) -> Response
         return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
     };
     let (parts, _) = request.into_parts();
-    let answer = pages.callback(&parts.method, parts.uri.query(), &parts.headers);
+    let answer = pages.callback(&parts.method, &parts.uri, &parts.headers);
     answer.await.map(Body::from)
 }
 

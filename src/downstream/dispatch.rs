@@ -29,8 +29,8 @@ use crate::ownership::Ownership;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
-/// Where authorization servers send browsers back.
-const CALLBACK: &str = "/connect/callback";
+/// Below it authorization servers send browsers back: to the client's own place.
+const CALLBACKS: &str = "/connect/callback/";
 /// Where issuers send browsers back after a login.
 const LOGIN_CALLBACK: &str = "/connect/callback/login";
 /// What they read of the gateway.
@@ -51,12 +51,13 @@ pub(super) fn paths(
     let mut paths = HashMap::new();
     if let Some(pages) = pages {
         paths.insert("/connect".to_owned(), PathTarget::Connect(None));
-        paths.insert(CALLBACK.to_owned(), PathTarget::ConnectCallback);
         paths.insert(LOGIN_CALLBACK.to_owned(), PathTarget::LoginCallback);
         paths.insert(CLIENT_DOCUMENT.to_owned(), PathTarget::ClientDocument);
         for upstream in pages.upstreams() {
             let target = PathTarget::Connect(Some(Arc::clone(upstream)));
             paths.insert(format!("/connect/{upstream}"), target);
+            let callback = PathTarget::ConnectCallback;
+            paths.insert(format!("/connect/{upstream}/callback"), callback);
         }
     }
     for (endpoint, way) in endpoints.iter().flat_map(|one| ways(settings, one)) {
@@ -105,10 +106,19 @@ fn ways(settings: &Config, endpoint: &Arc<Endpoint>) -> Vec<(Arc<Endpoint>, Serv
 }
 
 impl McpService {
+    fn target(&self, path: &str) -> Option<PathTarget> {
+        let known = self.paths.get(path).cloned();
+        known.or_else(|| {
+            // The place of a registration has its issuer in it.
+            let is_callback = self.pages.is_some() && path.starts_with(CALLBACKS);
+            is_callback.then_some(PathTarget::ConnectCallback)
+        })
+    }
+
     /// Serves one HTTP request.
     pub(super) async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
         let origin = request.headers().get(ORIGIN).cloned();
-        let target = self.paths.get(request.uri().path()).cloned();
+        let target = self.target(request.uri().path());
         let client = request
             .extensions()
             .get()
@@ -373,7 +383,7 @@ fn pattern(target: Option<&PathTarget>) -> &'static str {
         None => "other",
         Some(PathTarget::Metadata(_)) => "/.well-known/oauth-protected-resource",
         Some(PathTarget::Connect(None)) => "/connect",
-        Some(PathTarget::ConnectCallback) => CALLBACK,
+        Some(PathTarget::ConnectCallback) => "/connect/callback",
         Some(PathTarget::LoginCallback) => LOGIN_CALLBACK,
         Some(PathTarget::ClientDocument) => CLIENT_DOCUMENT,
         Some(PathTarget::Connect(Some(_))) => "/connect/{upstream}",

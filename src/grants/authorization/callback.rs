@@ -101,7 +101,7 @@ mod tests {
             client_id: "client".to_owned(),
             auth_method: None,
             names_issuer,
-            redirect_uri: "https://gw.test/connect/callback".to_owned(),
+            redirect_uri: "https://gw.test/connect/callback/document".to_owned(),
             scopes: Vec::new(),
             verifier: None,
             nonce: None,

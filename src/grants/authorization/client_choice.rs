@@ -28,6 +28,8 @@ pub(super) struct ChosenClient {
     pub(super) id: String,
     /// A method of RFC 7591 §2.
     pub(super) auth_method: String,
+    /// Where its answers go, and no other client's.
+    pub(super) redirect_uri: String,
     /// Why it is not the client that would come first.
     pub(super) note: Option<&'static str>,
 }
@@ -77,6 +79,7 @@ impl ClientChoice {
             return Ok(ChosenClient {
                 id: client.id.clone(),
                 auth_method: auth_method.to_owned(),
+                redirect_uri: gateway.redirect_of_upstream(&account.upstream),
                 note: None,
             });
         }
@@ -93,6 +96,7 @@ impl ClientChoice {
                 Ok(ChosenClient {
                     id: id.to_owned(),
                     auth_method: "none".to_owned(),
+                    redirect_uri: gateway.redirect_of_document(),
                     note: None,
                 })
             }
@@ -110,6 +114,7 @@ impl ClientChoice {
                     .map(|record| ChosenClient {
                         id: record.client_id,
                         auth_method: record.auth_method,
+                        redirect_uri: gateway.redirect_of_registration(&server.issuer),
                         note,
                     })
             }
@@ -146,7 +151,8 @@ impl ClientChoice {
         let _registering = self.registering.lock().await;
         let known = account.vault.registration(issuer).await;
         let known = known.map_err(AuthorizationError::Database)?;
-        if let Some(known) = known.filter(|known| is_usable(known, gateway)) {
+        let redirect_uri = gateway.redirect_of_registration(issuer);
+        if let Some(known) = known.filter(|known| is_usable(known, &redirect_uri)) {
             return Ok(known);
         }
         let Some(endpoint) = &server.consent.registration_endpoint else {
@@ -172,19 +178,20 @@ impl ClientChoice {
 }
 
 /// Whether a registration is for our address, and its secret goes on for a while.
-fn is_usable(record: &RegistrationRecord, gateway: &GatewayClient) -> bool {
+fn is_usable(record: &RegistrationRecord, redirect_uri: &str) -> bool {
     /// A code may be redeemed ten minutes from now.
     const MARGIN: u64 = 15 * 60 * 1000;
     let now = u64::try_from(SystemClock.now().as_millis()).unwrap_or(u64::MAX);
     let ends = record.secret_ends.unwrap_or(u64::MAX);
-    record.redirect_uri.as_deref() == Some(gateway.redirect_uri())
-        && ends > now.saturating_add(MARGIN)
+    record.redirect_uri.as_deref() == Some(redirect_uri) && ends > now.saturating_add(MARGIN)
 }
 
-/// Whether a server reads documents of clients, and takes one without a secret.
+/// Whether a server reads documents of clients, takes one without a secret, and names itself in its answers: the
+/// document is the same client everywhere, so that an answer without `iss` could be any server's.
 fn reads_documents(server: &ServerMetadata) -> bool {
     let methods = server.client_auth.as_ref();
     server.consent.reads_client_documents
+        && server.consent.names_issuer
         && methods.is_none_or(|methods| methods.iter().any(|one| one == "none"))
 }
 
@@ -259,6 +266,7 @@ pub(super) mod tests {
         let mut server = ServerMetadata::remembered("https://as.test", endpoint, None);
         server.client_auth = Some(methods.iter().map(|one| (*one).to_owned()).collect());
         server.consent.reads_client_documents = true;
+        server.consent.names_issuer = true;
         server
     }
 
@@ -294,6 +302,22 @@ pub(super) mod tests {
                 "{error:?}"
             ),
         }
+    }
+
+    // RFC 9700 §4.4: the document is a client of every server
+    #[tokio::test]
+    async fn document_is_kept_from_servers_without_a_name_in_their_answers() {
+        let dir = tempfile::tempdir().unwrap();
+        let account = account(&dir, "auto").await;
+        let gateway = GatewayClient::new(&Url::parse("https://mcp.example.com").unwrap());
+        let mut server = server(&["none"]);
+        server.consent.names_issuer = false;
+        let choice = ClientChoice::default();
+        let chosen = choice.choose(&account, &gateway, (&server, &key())).await;
+        assert!(
+            matches!(chosen, Err(AuthorizationError::NoClient { .. })),
+            "{chosen:?}"
+        );
     }
 
     #[test]

@@ -60,7 +60,7 @@ pub(super) enum AuthorizationError {
 }
 
 const NO_CLIENT: &str = "the gateway is no client of its authorization server";
-const REGISTER: &str = "register the gateway at this server, with `redirect_uris` of <public_url>/connect/callback, and write \
+const REGISTER: &str = "register the gateway at this server, with `redirect_uris` of <public_url>/connect/<upstream>/callback, and write \
     `client_id` (and `client_secret`) into [upstreams.<name>.auth]";
 
 impl From<AuthorizationError> for TokenFailure {

@@ -1,7 +1,13 @@
 //! `GatewayClient`: the gateway as authorization servers see it: where answers go, and its document (CIMD).
+//!
+//! Each client has a redirect URI of its own: the configured one of an upstream, the registration at an issuer, the document.
+//! An answer of another server than the one that was asked arrives at another of them (mix-up, RFC 9700 §4.4).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use aws_lc_rs::digest::{SHA256, digest};
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde_json::{Map, Value, json};
 use url::Url;
 
@@ -10,12 +16,17 @@ use crate::egress;
 
 /// What servers call the gateway.
 const NAME: &str = "Drawbridge";
+/// Where answers to the client that is the document go.
+const OF_DOCUMENT: &str = "/connect/callback/document";
+/// Bytes of the digest of an issuer in the redirect URI of a registration.
+const ISSUER_LEN: usize = 16;
 
 /// The gateway as a client, the same for all upstreams.
 #[derive(Debug)]
 pub struct GatewayClient {
     home: Url,
-    redirect_uri: String,
+    /// `public_url` without a slash at its end.
+    base: String,
     /// The URL of the document, where servers can fetch it.
     document: Option<Url>,
     fetches: AtomicU64,
@@ -28,18 +39,36 @@ impl GatewayClient {
         let base = public_url.as_str().trim_end_matches('/');
         let document = Url::parse(&format!("{base}/connect/client.json")).ok();
         Self {
-            redirect_uri: format!("{base}/connect/callback"),
             document: document
                 .filter(|url| url.scheme() == "https" && egress::check_url(url).is_ok()),
+            base: base.to_owned(),
             home: public_url.clone(),
             fetches: AtomicU64::new(0),
         }
     }
 
-    /// Where answers go.
+    /// The URL of `path` at this gateway.
     #[must_use]
-    pub fn redirect_uri(&self) -> &str {
-        &self.redirect_uri
+    pub fn url_of(&self, path: &str) -> String {
+        format!("{}{path}", self.base)
+    }
+
+    /// Where answers to the client go that is configured for `upstream`.
+    pub(super) fn redirect_of_upstream(&self, upstream: &str) -> String {
+        self.url_of(&format!("/connect/{upstream}/callback"))
+    }
+
+    /// Where answers to the client go that `issuer` has registered.
+    pub(super) fn redirect_of_registration(&self, issuer: &str) -> String {
+        let digest = digest(&SHA256, issuer.as_bytes());
+        let tag = BASE64_URL_SAFE_NO_PAD.encode(&digest.as_ref()[..ISSUER_LEN]);
+        self.url_of(&format!("/connect/callback/{tag}"))
+    }
+
+    /// Where answers to the client go that is the document. Any server takes that client: only `iss` says whose answer
+    /// it is.
+    pub(super) fn redirect_of_document(&self) -> String {
+        self.url_of(OF_DOCUMENT)
     }
 
     /// Whether only programs on this machine reach the gateway.
@@ -63,17 +92,22 @@ impl GatewayClient {
     pub fn document(&self) -> Option<String> {
         let id = self.document_id()?;
         self.fetches.fetch_add(1, Ordering::Relaxed);
-        let mut document = self.metadata("none", "web");
+        let mut document = self.metadata("none", "web", &self.redirect_of_document());
         document.insert("client_id".to_owned(), id.into());
         serde_json::to_string(&document).ok()
     }
 
     /// What a server is told of the client, by document or registration.
-    pub(super) fn metadata(&self, auth_method: &str, application_type: &str) -> Map<String, Value> {
+    pub(super) fn metadata(
+        &self,
+        auth_method: &str,
+        application_type: &str,
+        redirect_uri: &str,
+    ) -> Map<String, Value> {
         let members = [
             ("client_name", json!(NAME)),
             ("client_uri", json!(self.home.as_str())),
-            ("redirect_uris", json!([self.redirect_uri])),
+            ("redirect_uris", json!([redirect_uri])),
             (
                 "grant_types",
                 json!(["authorization_code", "refresh_token"]),
@@ -107,9 +141,28 @@ mod tests {
         );
         assert_eq!(
             document["redirect_uris"],
-            json!(["https://mcp.example.com/tools/connect/callback"])
+            json!(["https://mcp.example.com/tools/connect/callback/document"])
         );
         assert_eq!(gateway.fetches(), 1);
+    }
+
+    // RFC 9700 §4.4.2.2
+    #[test]
+    fn each_client_has_a_redirect_uri_of_its_own() {
+        let gateway = GatewayClient::new(&Url::parse("https://gw.test/").unwrap());
+        let all = [
+            gateway.redirect_of_document(),
+            gateway.redirect_of_upstream("one"),
+            gateway.redirect_of_upstream("two"),
+            gateway.redirect_of_registration("https://as.test"),
+            gateway.redirect_of_registration("https://evil.test"),
+        ];
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
+        assert!(
+            all.iter()
+                .all(|url| url.starts_with("https://gw.test/connect/"))
+        );
     }
 
     #[rstest]

@@ -153,6 +153,7 @@ impl Authorizer {
         let ChosenClient {
             id,
             auth_method,
+            redirect_uri,
             note,
         } = client.await.map_err(|error| self.failed(error))?;
         let proof_key = ProofKey::new();
@@ -162,7 +163,7 @@ impl Authorizer {
         url.query_pairs_mut()
             .append_pair("response_type", "code")
             .append_pair("client_id", &id)
-            .append_pair("redirect_uri", self.gateway.redirect_uri())
+            .append_pair("redirect_uri", &redirect_uri)
             .append_pair("state", &state)
             .append_pair("code_challenge", &proof_key.challenge())
             .append_pair("code_challenge_method", "S256")
@@ -185,7 +186,7 @@ impl Authorizer {
             client_id: id,
             auth_method: Some(auth_method),
             names_issuer: consent.names_issuer,
-            redirect_uri: self.gateway.redirect_uri().to_owned(),
+            redirect_uri,
             scopes,
             verifier: Some(proof_key.into_verifier()),
             nonce: None,

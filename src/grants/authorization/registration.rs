@@ -65,17 +65,29 @@ pub(super) async fn register(
     (taken, trusted): (Option<&[String]>, Option<&Url>),
 ) -> Result<RegistrationRecord, RegistrationError> {
     let method = auth_method(taken);
-    let first = post(clients, gateway, (endpoint, trusted), (method, "web")).await;
+    let first = post(
+        clients,
+        gateway,
+        (issuer, endpoint, trusted),
+        (method, "web"),
+    )
+    .await;
     let answer = match first {
         // Servers refuse loopback addresses to `web` clients. Spec: OpenID Connect Registration 1.0 §2
         Err(RegistrationError::Refused {
             may_pass: false, ..
         }) if gateway.is_loopback() => {
-            post(clients, gateway, (endpoint, trusted), (method, "native")).await?
+            post(
+                clients,
+                gateway,
+                (issuer, endpoint, trusted),
+                (method, "native"),
+            )
+            .await?
         }
         other => other?,
     };
-    read(&answer, issuer, gateway.redirect_uri()).ok_or(RegistrationError::Unreadable)
+    read(&answer, issuer, gateway).ok_or(RegistrationError::Unreadable)
 }
 
 /// A secret where the server takes one: it cannot be used by another program that has learned the client id.
@@ -89,10 +101,11 @@ fn auth_method(taken: Option<&[String]>) -> &'static str {
 async fn post(
     clients: &DocumentClients,
     gateway: &GatewayClient,
-    (endpoint, trusted): (&Url, Option<&Url>),
+    (issuer, endpoint, trusted): (&str, &Url, Option<&Url>),
     (method, application_type): (&str, &str),
 ) -> Result<Vec<u8>, RegistrationError> {
-    let body = gateway.metadata(method, application_type);
+    let redirect_uri = gateway.redirect_of_registration(issuer);
+    let body = gateway.metadata(method, application_type, &redirect_uri);
     let body = serde_json::to_vec(&body).map_err(|_| RegistrationError::Unreadable)?;
     let json = HeaderValue::from_static("application/json");
     let mut request = Request::new(body);
@@ -127,7 +140,7 @@ fn said(body: &[u8]) -> String {
     format!(": {text}")
 }
 
-fn read(answer: &[u8], issuer: &str, redirect_uri: &str) -> Option<RegistrationRecord> {
+fn read(answer: &[u8], issuer: &str, gateway: &GatewayClient) -> Option<RegistrationRecord> {
     let registered: Registered = serde_json::from_slice(answer).ok()?;
     let secret = registered.client_secret.filter(|text| !text.is_empty());
     let method = registered.token_endpoint_auth_method.unwrap_or_else(|| {
@@ -139,7 +152,9 @@ fn read(answer: &[u8], issuer: &str, redirect_uri: &str) -> Option<RegistrationR
         default.to_owned()
     });
     let needs_secret = method != "none";
-    if registered.client_id.is_empty() || needs_secret && secret.is_none() {
+    // The document is a client at every server: none of them may call its registration that.
+    let is_document = gateway.document_id() == Some(&*registered.client_id);
+    if registered.client_id.is_empty() || is_document || needs_secret && secret.is_none() {
         return None;
     }
     let ends = registered.client_secret_expires_at.filter(|secs| *secs > 0);
@@ -148,7 +163,7 @@ fn read(answer: &[u8], issuer: &str, redirect_uri: &str) -> Option<RegistrationR
         client_id: registered.client_id,
         client_secret: secret.filter(|_| needs_secret).map(Secret::new),
         auth_method: method,
-        redirect_uri: Some(redirect_uri.to_owned()),
+        redirect_uri: Some(gateway.redirect_of_registration(issuer)),
         secret_ends: ends
             .and_then(|secs| u64::try_from(Duration::from_secs(secs).as_millis()).ok()),
     })
@@ -159,6 +174,10 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+
+    fn gateway() -> GatewayClient {
+        GatewayClient::new(&Url::parse("https://gw.test").unwrap())
+    }
 
     #[rstest]
     #[case::unsaid(None, "client_secret_basic")]
@@ -193,16 +212,13 @@ mod tests {
         None
     )]
     #[case::no_id(r#"{"client_id": ""}"#, None)]
+    #[case::the_document(r#"{"client_id": "https://gw.test/connect/client.json"}"#, None)]
     #[case::no_json("<html>", None)]
     fn answer_says_how_the_client_proves_itself(
         #[case] answer: &str,
         #[case] method: Option<&str>,
     ) {
-        let read = read(
-            answer.as_bytes(),
-            "https://as.test",
-            "https://gw.test/connect/callback",
-        );
+        let read = read(answer.as_bytes(), "https://as.test", &gateway());
         assert_eq!(read.map(|record| record.auth_method).as_deref(), method);
     }
 
@@ -210,7 +226,7 @@ mod tests {
     fn secret_of_a_registration_ends_when_the_server_says() {
         let answer =
             br#"{"client_id": "c", "client_secret": "s", "client_secret_expires_at": 1800000000}"#;
-        let record = read(answer, "https://as.test", "https://gw.test/").unwrap();
+        let record = read(answer, "https://as.test", &gateway()).unwrap();
         assert_eq!(record.secret_ends, Some(1_800_000_000_000));
     }
 }

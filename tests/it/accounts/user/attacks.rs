@@ -1,10 +1,12 @@
 //! Attacks on authorizations: each changes nothing, and is in the log.
 
 use rstest::rstest;
+use serde_json::json;
+use url::Url;
 
 use super::server::{ConsentServer, first_client};
-use super::world::{World, with_query};
-use crate::accounts::world::logged;
+use super::world::{World, echo, with_query};
+use crate::accounts::world::{Verdict, logged};
 
 /// The page that a callback leads to, and whether the account is there.
 async fn outcome(world: &World, page: &str) -> bool {
@@ -90,7 +92,7 @@ async fn injected_code_is_not_redeemed() {
     let mut attacker = world.browser();
     let url = attacker.begin("/connect/up").await;
     let stolen = attacker.agree(url).await;
-    let code = url::Url::parse(&format!("http://x{stolen}")).unwrap();
+    let code = Url::parse(&format!("http://x{stolen}")).unwrap();
     let code = code
         .query_pairs()
         .find(|(name, _)| name == "code")
@@ -136,8 +138,10 @@ async fn callback_redirects_nowhere_and_escapes_what_it_shows() {
         .unwrap()
         .1
         .into_owned();
+    let callback = browser.agree(url.clone()).await;
+    let (place, _) = callback.split_once('?').unwrap();
     let query = format!(
-        "/connect/callback?state={state}&error=%3Cscript%3E&error_description=%3Cb%3E&error_uri=https://evil.example\
+        "{place}?state={state}&error=%3Cscript%3E&error_description=%3Cb%3E&error_uri=https://evil.example\
          &iss={}",
         world.server.origin
     );
@@ -152,22 +156,67 @@ async fn callback_redirects_nowhere_and_escapes_what_it_shows() {
     world.gw.stop().await;
 }
 
+/// Has the upstream name `other` from now on, and the gateway know it.
+async fn moves(world: &World, other: &ConsentServer) {
+    world.upstream.publishes(json!({
+        "resource": world.upstream.url(), "authorization_servers": [other.origin],
+    }));
+    let knows = other.clone();
+    let judge = move |token: Option<&str>, _: &str| {
+        Verdict::of(token.is_some_and(|token| knows.knows(token)))
+    };
+    world.upstream.judges(judge);
+    // The refused token has the server looked up again.
+    let session = world.plain().await;
+    echo(&session, "x").await;
+}
+
+/// A server that was asked sends the browser on to another one, whose answers have no name in them: the code of that one
+/// would be redeemed at the first.
+// RFC 9700 §4.4
+#[tokio::test]
+async fn code_of_a_mixed_up_server_is_not_redeemed() {
+    let (honest, evil) = (ConsentServer::start().await, ConsentServer::start().await);
+    for server in [&honest, &evil] {
+        server.names(None);
+        server.publishes(
+            "authorization_response_iss_parameter_supported",
+            json!(false),
+        );
+    }
+    let world = World::with(&honest, "").await;
+    world.connect().await;
+    moves(&world, &evil).await;
+    let mut browser = world.browser();
+    let asked = browser.begin("/connect/up").await;
+    assert!(asked.as_str().starts_with(&evil.origin), "{asked}");
+    let client = honest.asked().remove(0);
+    let mut url = Url::parse(&format!("{}/authorize", honest.origin)).unwrap();
+    for (name, value) in asked.query_pairs() {
+        let is_of_client = ["client_id", "redirect_uri"].contains(&&*name);
+        let value = if is_of_client {
+            &client[&*name]
+        } else {
+            &*value
+        };
+        url.query_pairs_mut().append_pair(&name, value);
+    }
+    let callback = browser.agree(url).await;
+    let page = browser.open(&callback).await;
+    assert_eq!(page.status, 403, "{}", page.text);
+    assert!(page.text.contains("thrown away"), "{}", page.text);
+    assert!(evil.forms("authorization_code").is_empty());
+    logged(&world.gw, "callback of an authorization was refused").await;
+    world.gw.stop().await;
+}
+
 // SPEC B-10
 #[tokio::test]
 async fn client_of_one_server_is_never_shown_to_another() {
     let world = World::start().await;
     world.connect().await;
     let other = ConsentServer::start().await;
-    world.upstream.publishes(serde_json::json!({
-        "resource": world.upstream.url(), "authorization_servers": [other.origin],
-    }));
-    let knows = other.clone();
-    world.upstream.judges(move |token, _| {
-        crate::accounts::world::Verdict::of(token.is_some_and(|token| knows.knows(token)))
-    });
-    // The refused token has the server looked up again.
-    let session = world.plain().await;
-    super::world::echo(&session, "x").await;
+    moves(&world, &other).await;
     world.connect().await;
     assert_eq!(other.asked()[0]["client_id"], first_client(&other));
     let first = first_client(&world.server);

@@ -125,7 +125,7 @@ async fn server_without_registration_names_the_remedy() {
     let page = world.browser().submit("/connect/up", "connect").await;
     assert_eq!(page.status, 502, "{}", page.text);
     logged(&world.gw, "redirect_uris").await;
-    logged(&world.gw, "/connect/callback").await;
+    logged(&world.gw, "/connect/<upstream>/callback").await;
     world.gw.stop().await;
 }
 

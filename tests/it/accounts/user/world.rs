@@ -221,7 +221,7 @@ impl Browser {
                 );
             };
             url = url.join(location.to_str().unwrap()).unwrap();
-            if url.path() == "/connect/callback" {
+            if url.origin().ascii_serialization() == self.origin {
                 return format!("{}?{}", url.path(), url.query().unwrap_or_default());
             }
         }
