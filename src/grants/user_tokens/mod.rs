@@ -154,9 +154,10 @@ impl UserTokens {
     pub async fn look_up(self: Arc<Self>, key: GrantKey) -> Result<UserToken, TokenFailure> {
         match Arc::clone(&self).token(key.clone()).await {
             Ok(token) => Ok(UserToken::Good(token)),
+            // The account may be another one by now.
             Err(failure) if failure.asks_user() => Ok(match self.held(&key) {
-                UserToken::Refused => UserToken::Refused,
-                _ => UserToken::Missing,
+                UserToken::Awaited => UserToken::Missing,
+                known => known,
             }),
             Err(failure) => Err(failure),
         }

@@ -66,7 +66,11 @@ pub(super) async fn refresh(
             return account.vault.poll_changes().await.map_err(no_database);
         }
         if refused == Some(grant.version) {
-            return end(account, &grant).await;
+            if end(account, &grant).await? {
+                let why = "the authorization server says invalid_grant";
+                return Err(TokenFailure::account_ended(why));
+            }
+            continue;
         }
         let lease = account.vault.lease(key, grant.version).await;
         match lease.map_err(no_database)? {
@@ -185,18 +189,17 @@ fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     }
 }
 
-/// Ends a grant that its server has ended, unless it was refreshed or replaced meanwhile.
-async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<(), TokenFailure> {
+/// Ends a grant that its server has ended; `false` for one that was refreshed or replaced meanwhile.
+async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<bool, TokenFailure> {
     let ended = account.vault.end_grant(&grant.key, grant.version).await;
-    if ended.map_err(no_database)? {
+    let has_ended = ended.map_err(no_database)?;
+    if has_ended {
         tracing::warn!(
             upstream = %account.upstream, owner = %grant.key.owner, issuer = %grant.record.issuer,
             "the authorization server has ended an account: its user is asked again"
         );
     }
-    Err(TokenFailure::account_ended(
-        "the authorization server says invalid_grant",
-    ))
+    Ok(has_ended)
 }
 
 /// Forgets a registration that its server does not know: the next authorization registers the gateway again.
