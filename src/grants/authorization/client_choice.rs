@@ -1,9 +1,12 @@
 //! `ClientChoice`: as which client the gateway asks: the configured one, else its document, else a registration.
 //! Spec: SPEC B-07, B-10
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use moka::sync::Cache;
+use tokio::time::Instant;
 use url::Url;
 
 use super::super::documents::MAX_SHOWN;
@@ -11,7 +14,7 @@ use super::super::server_metadata::ServerMetadata;
 use super::super::user_account::UserAccount;
 use super::error::AuthorizationError;
 use super::gateway_client::GatewayClient;
-use super::registration;
+use super::registration::{self, RegistrationError};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::{ClientKey, ClientRegistration};
 use crate::telemetry::redact;
@@ -19,6 +22,8 @@ use crate::vault::{GrantKey, RegistrationRecord};
 
 /// Principals whose last attempt by document is remembered.
 const MAX_ATTEMPTS: u64 = 10_000;
+/// For how long a failed registration is the answer: those that waited for it would make the next ones.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
 const NOT_FETCHED: &str = "The server did not fetch the document of this gateway last time, so the gateway has registered itself.";
 
 /// A client, and how it proves itself at the token endpoint.
@@ -40,10 +45,18 @@ pub(super) struct ClientChoice {
     /// How often the document had been fetched when a principal was last sent to a server that reads it, and did not
     /// come back.
     attempts: Cache<GrantKey, u64>,
-    /// Serialises registrations: a waiter finds the registration that was just made.
-    registering: tokio::sync::Mutex<()>,
+    /// Serialises registrations: a waiter finds the registration that was just made, or the failure.
+    registering: tokio::sync::Mutex<Option<FailedRegistration>>,
     /// Whether a browser came back: the server knows the document.
     has_worked: AtomicBool,
+}
+
+/// The last registration that failed.
+#[derive(Debug)]
+struct FailedRegistration {
+    issuer: String,
+    source: Arc<RegistrationError>,
+    ended: Instant,
 }
 
 impl Default for ClientChoice {
@@ -148,7 +161,7 @@ impl ClientChoice {
         if account.config.registration == ClientRegistration::Document {
             return Err(AuthorizationError::NoClient { issuer: shown() });
         }
-        let _registering = self.registering.lock().await;
+        let mut failed = self.registering.lock().await;
         let known = account.vault.registration(issuer).await;
         let known = known.map_err(AuthorizationError::Database)?;
         let redirect_uri = gateway.redirect_of_registration(issuer);
@@ -158,15 +171,33 @@ impl ClientChoice {
         let Some(endpoint) = &server.consent.registration_endpoint else {
             return Err(AuthorizationError::NoClient { issuer: shown() });
         };
+        let is_answer = |failed: &&FailedRegistration| {
+            failed.issuer == *issuer && failed.ended.elapsed() < AFTER_FAILURE
+        };
+        let refusal = |source| AuthorizationError::Registration {
+            issuer: shown(),
+            source,
+        };
+        if let Some(failed) = failed.as_ref().filter(is_answer) {
+            return Err(refusal(Arc::clone(&failed.source)));
+        }
         let trusted = account.config.issuer.as_deref();
         let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
         let place = (issuer.as_str(), endpoint);
         let taken = (server.client_auth.as_deref(), trusted.as_ref());
         let registered = registration::register(&account.clients, gateway, place, taken).await;
-        let record = registered.map_err(|source| AuthorizationError::Registration {
-            issuer: shown(),
-            source,
-        })?;
+        let record = match registered {
+            Ok(record) => record,
+            Err(source) => {
+                let source = Arc::new(source);
+                *failed = Some(FailedRegistration {
+                    issuer: issuer.clone(),
+                    source: Arc::clone(&source),
+                    ended: Instant::now(),
+                });
+                return Err(refusal(source));
+            }
+        };
         let kept = account.vault.put_registration(&record).await;
         kept.map_err(AuthorizationError::Database)?;
         tracing::info!(
@@ -207,8 +238,6 @@ fn secret_method(taken: Option<&[String]>) -> &'static str {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::sync::Arc;
-
     use http::HeaderMap;
     use rstest::rstest;
 

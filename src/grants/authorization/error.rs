@@ -1,5 +1,7 @@
 //! Why a person cannot be asked, as a failure of the account.
 
+use std::sync::Arc;
+
 use super::super::documents::DocumentError;
 use super::super::failure::{NO_PLACE, TokenFailure};
 use super::registration::RegistrationError;
@@ -49,7 +51,7 @@ pub(super) enum AuthorizationError {
         issuer: String,
         /// Why.
         #[source]
-        source: RegistrationError,
+        source: Arc<RegistrationError>,
     },
     /// The authorization cannot wait for its callback.
     #[error("the authorization cannot be kept")]
@@ -93,6 +95,7 @@ impl From<AuthorizationError> for TokenFailure {
                 Self::new(NO_CLIENT, "no_client", REGISTER, false, &detail)
             }
             AuthorizationError::Registration { source, .. } => {
+                let source = &**source;
                 let may_pass = match source {
                     RegistrationError::Request(error) => error.may_pass(),
                     RegistrationError::Refused { may_pass, .. } => *may_pass,

@@ -37,6 +37,8 @@ use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 use crate::vault::{GrantKey, GrantKind, GrantRecord, PendingRecord};
 
+/// For everything before the browser goes on: a person waits for the page.
+const BEGIN_LIMIT: Duration = Duration::from_secs(30);
 /// For redeeming a code and keeping the grant, whatever becomes of the browser that brought the code.
 const FINISH_LIMIT: Duration = Duration::from_secs(20);
 /// Bytes of chance in a `state`.
@@ -134,12 +136,20 @@ impl Authorizer {
     /// Begins an authorization, which waits ten minutes for its callback.
     ///
     /// # Errors
-    /// The gateway cannot ask there, or cannot keep what the answer is checked against; logged.
+    /// The gateway cannot ask there, or cannot keep what the answer is checked against, or took 30 s; logged.
     ///
     /// # Cancel safety
     /// A registration that was made is kept or lost; nothing else is.
-    // Spec: SPEC B-04, B-05, B-06, B-13
     pub async fn begin(
+        &self,
+        request: ConsentRequest<'_>,
+    ) -> Result<StartedAuthorization, TokenFailure> {
+        let begun = tokio::time::timeout(BEGIN_LIMIT, self.begun(request)).await;
+        begun.unwrap_or_else(|_| Err(self.logged(TokenFailure::slow(BEGIN_LIMIT))))
+    }
+
+    // Spec: SPEC B-04, B-05, B-06, B-13
+    async fn begun(
         &self,
         request: ConsentRequest<'_>,
     ) -> Result<StartedAuthorization, TokenFailure> {
