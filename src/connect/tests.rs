@@ -55,6 +55,23 @@ async fn send(
     (parts.status, parts.headers, text)
 }
 
+#[test]
+fn debug_output_of_a_request_hides_form_and_cookie() {
+    let headers = HeaderMap::from_iter([(COOKIE, HeaderValue::from_static("a=hunter2"))]);
+    let request = PageRequest {
+        method: &Method::POST,
+        query: Some("for=hunter2"),
+        headers: &headers,
+        form: b"key=hunter2",
+        upstream: None,
+    };
+    let shown = format!("{request:?}");
+    assert!(
+        shown.contains("POST") && !shown.contains("hunter2"),
+        "{shown}"
+    );
+}
+
 #[tokio::test]
 async fn aimed_link_changes_nothing_and_is_told_so() {
     let dir = tempfile::tempdir().unwrap();

@@ -246,7 +246,41 @@ fn log_success(person: &PersonLogin) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::auth::Authenticator;
+    use crate::clock::{SharedClock, SystemClock};
+    use crate::connect::login::{MAX_EXCHANGES, NextPage};
+    use crate::runtime::lifecycle::TaskSpawner;
+    use crate::seal::Sealer;
+
+    const CONFIG: &str = "[auth]\nmode = \"oauth\"\n[[auth.issuers]]\nissuer = \"https://as.test\"\n\
+        [upstreams.a]\ncommand = \"x\"\n[connect.login]\nissuer = \"https://as.test\"\nclient_id = \"g\"\n\
+        client_secret = \"hunter2\"\n";
+
+    #[tokio::test(start_paused = true)]
+    async fn code_that_waits_too_long_for_others_is_not_redeemed() {
+        let config = crate::config::parse(CONFIG, "test.toml", &|_| None).unwrap();
+        let clock: SharedClock = Arc::new(SystemClock);
+        let auth =
+            Authenticator::new(&config.auth, Arc::clone(&clock), TaskSpawner::new()).unwrap();
+        let sealing = (Arc::new(Sealer::new(&[]).unwrap()), clock);
+        let logins = Logins::new(&config, &[], auth, sealing).unwrap();
+        let others = u32::try_from(MAX_EXCHANGES).unwrap();
+        let _others = logins.exchanges.acquire_many(others).await.unwrap();
+        let begun = BegunLogin {
+            issuer: "https://as.test".to_owned(),
+            nonce: String::new(),
+            verifier: String::new(),
+            resource: None,
+            next: NextPage::default(),
+            ends: 0,
+        };
+        let (answer, code) = (CallbackQuery::default(), Secret::new("code"));
+        let exchange = logins.exchange(&logins.all[0], &begun, &answer, &code);
+        assert!(matches!(exchange.await, Err(ExchangeError::Crowded)));
+    }
 
     // Spec: RFC 6749 §3.1
     #[test]

@@ -349,6 +349,34 @@ pub(super) mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn failed_registration_is_the_answer_for_five_seconds() {
+        let dir = tempfile::tempdir().unwrap();
+        let account = account(&dir, "dcr").await;
+        let gateway = GatewayClient::new(&Url::parse("https://mcp.example.com").unwrap());
+        let mut server = server(&["none"]);
+        // No document may lead there, so that no request is made.
+        server.consent.registration_endpoint = Url::parse("https://10.1.2.3/register").ok();
+        let choice = ClientChoice::default();
+        let source_after = async |ended: Instant| {
+            *choice.registering.lock().await = Some(FailedRegistration {
+                issuer: server.issuer.clone(),
+                source: Arc::new(RegistrationError::Unreadable),
+                ended,
+            });
+            let chosen = choice.choose(&account, &gateway, (&server, &key())).await;
+            match chosen {
+                Err(AuthorizationError::Registration { source, .. }) => source,
+                other => panic!("{other:?}"),
+            }
+        };
+        let now = Instant::now();
+        let source = source_after(now).await;
+        assert!(matches!(*source, RegistrationError::Unreadable));
+        let source = source_after(now.checked_sub(AFTER_FAILURE).unwrap()).await;
+        assert!(matches!(*source, RegistrationError::Request(_)));
+    }
+
     #[test]
     fn attempt_without_fetch_and_callback_is_not_repeated() {
         let gateway = GatewayClient::new(&Url::parse("https://mcp.example.com").unwrap());

@@ -418,6 +418,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn debug_output_hides_the_state() {
+        let started = StartedAuthorization {
+            url: Url::parse("https://as.test/?state=hunter2").unwrap(),
+            host: "as.test".to_owned(),
+            note: None,
+        };
+        let shown = format!("{started:?}");
+        assert!(
+            shown.contains("as.test") && !shown.contains("hunter2"),
+            "{shown}"
+        );
+    }
+
     // SPEC X-01
     #[rstest]
     #[case::public(

@@ -86,6 +86,21 @@ async fn browser_is_sent_with_state_nonce_and_the_digest_of_the_verifier() {
     );
 }
 
+#[test]
+fn debug_output_of_a_request_hides_what_ties_its_answer() {
+    let request = LoginRequest {
+        redirect_uri: &Url::parse("https://gw.test/connect/callback/login").unwrap(),
+        state: "hunter2-state",
+        nonce: "hunter2-nonce",
+        verifier: &Secret::new("hunter2-verifier"),
+        scopes: &[],
+        resource: None,
+        asks_again: false,
+    };
+    let shown = format!("{request:?}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
 #[tokio::test]
 async fn access_token_is_asked_for_with_its_resource() {
     let client = client(ConsentSupport {

@@ -119,6 +119,20 @@ async fn server_that_cannot_be_trusted_with_a_code_is_not_asked(
 }
 
 #[tokio::test]
+async fn search_that_failed_is_not_made_for_the_next_page() {
+    let world = World::start().await;
+    world
+        .server
+        .publishes("issuer", json!("https://evil.example"));
+    for _ in 0..3 {
+        let page = world.browser().open("/connect/up").await.text;
+        assert!(page.contains("No account can be connected now"), "{page}");
+    }
+    assert_eq!(world.server.looked_up(), 1);
+    world.gw.stop().await;
+}
+
+#[tokio::test]
 async fn server_without_registration_names_the_remedy() {
     let world = World::start().await;
     world.server.publishes("registration_endpoint", json!(null));

@@ -102,6 +102,39 @@ async fn two_gateways_on_one_database_make_one_refresh() {
     database.close().await;
 }
 
+/// One task tells sessions of all changed accounts.
+#[tokio::test]
+async fn held_refresh_delays_no_news_of_another_account() {
+    let (held, good) = (ConsentServer::start().await, ConsentServer::start().await);
+    held.lifetime(0);
+    held.set_mood(Mood::HoldsRefreshes);
+    let (up, other) = (upstream_of(&held).await, upstream_of(&good).await);
+    let state = tempfile::tempdir().unwrap();
+    let database = format!("sqlite:{}", state.path().join("test.db").display());
+    let tables = tables(state.path(), &database, "");
+    let gw = Setup::open()
+        .url("up", &up.url(), "")
+        .url("other", &other.url(), "")
+        .toml(&format!(
+            "{tables}[upstreams.other.auth]\nkind = \"user\"\n"
+        ))
+        .start()
+        .await;
+    let session = gw.anonymous().open("/mcp/other").await;
+    assert_eq!(session.tools().await, ["connect_other"]);
+    let mut listening = session.listen().await;
+    for path in ["/connect/up", "/connect/other"] {
+        let text = Browser::of(&gw).connect(path).await;
+        assert!(text.contains("is connected"), "{text}");
+    }
+    // A token request is given up after ten seconds.
+    let news = tokio::time::timeout(Duration::from_secs(5), listening.message());
+    let news = news.await.expect("news without a refresh").unwrap();
+    let method = news["method"].as_str().unwrap();
+    assert!(method.ends_with("list_changed"), "{news}");
+    gw.stop().await;
+}
+
 #[tokio::test]
 async fn server_that_is_down_keeps_the_account() {
     let world = World::start().await;

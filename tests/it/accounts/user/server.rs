@@ -29,6 +29,8 @@ pub(super) enum Mood {
     Error(&'static str),
     /// It does what it is asked for, and its answer is lost on the way.
     Loses,
+    /// Refreshes are never answered.
+    HoldsRefreshes,
 }
 
 type Form = BTreeMap<String, String>;
@@ -56,6 +58,8 @@ struct State {
     scopes: BTreeMap<String, String>,
     forms: Vec<Form>,
     revoked: Vec<Form>,
+    /// How often the metadata was asked for.
+    looked_up: usize,
     number: usize,
 }
 
@@ -146,6 +150,11 @@ impl ConsentServer {
         self.state.lock().unwrap().asked.clone()
     }
 
+    /// How often its metadata was asked for.
+    pub(super) fn looked_up(&self) -> usize {
+        self.state.lock().unwrap().looked_up
+    }
+
     pub(super) fn revoked(&self) -> Vec<Form> {
         self.state.lock().unwrap().revoked.clone()
     }
@@ -192,10 +201,15 @@ async fn handle(request: Request, state: &Mutex<State>) -> Response {
         "/authorize" => authorize(&origin, read(query), state),
         "/token" => {
             let mood = state.lock().unwrap().mood.unwrap_or(Mood::Good);
-            if let Mood::Slow(millis) = mood {
-                tokio::time::sleep(Duration::from_millis(millis)).await;
+            let form = read(&body);
+            match mood {
+                Mood::Slow(millis) => tokio::time::sleep(Duration::from_millis(millis)).await,
+                Mood::HoldsRefreshes if form["grant_type"] == "refresh_token" => {
+                    std::future::pending().await
+                }
+                _ => {}
             }
-            token(&read(&body), mood, state)
+            token(&form, mood, state)
         }
         "/revoke" => {
             let mut state = state.lock().unwrap();
@@ -225,7 +239,9 @@ fn metadata(origin: &str, state: &Mutex<State>) -> Response {
         "authorization_response_iss_parameter_supported": true,
         "scopes_supported": ["notes:read", "notes:write", "offline_access"],
     });
-    for (name, value) in &state.lock().unwrap().metadata {
+    let mut state = state.lock().unwrap();
+    state.looked_up += 1;
+    for (name, value) in &state.metadata {
         if value.is_null() {
             document.as_object_mut().unwrap().remove(*name);
         } else {
@@ -276,7 +292,7 @@ fn token(form: &Form, mood: Mood, state: &Mutex<State>) -> Response {
     match mood {
         Mood::Status(status) => return answer(status, ""),
         Mood::Error(code) => return answer(400, &json!({ "error": code }).to_string()),
-        Mood::Good | Mood::Slow(_) | Mood::Loses => {}
+        Mood::Good | Mood::Slow(_) | Mood::Loses | Mood::HoldsRefreshes => {}
     }
     let refused = || answer(400, &json!({"error": "invalid_grant"}).to_string());
     let scope = match &*form["grant_type"] {
