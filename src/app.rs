@@ -156,9 +156,8 @@ async fn serve(
         TaskSpawner::new(),
         Workers::only_this(),
     ));
-    if let (Some(cluster), Some(internal)) = (&cluster, internal) {
-        replica::serve(cluster, internal, &service, (&tasks, &workers));
-    }
+    let joined = cluster.as_ref().zip(internal);
+    let internal = replica::serve(joined, &service, (&tasks, &workers));
     // The drain waits for it: the backlog is served.
     tasks.spawn(listener.run(service.service(), tasks.clone(), workers));
     readiness.started();
@@ -169,8 +168,8 @@ async fn serve(
     let left = by.saturating_duration_since(Instant::now());
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
     upstreams.shut_down(by).await;
-    if let Some(cluster) = cluster {
-        cluster.leave().await;
+    if let Some((cluster, internal)) = cluster.zip(internal) {
+        replica::leave(&cluster, &sessions, &internal, config.server.drain_linger).await;
     }
     if let Some(vault) = vault {
         vault.close().await;

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use aws_lc_rs::digest::{SHA256, digest};
@@ -15,7 +16,10 @@ use crate::downstream::McpService;
 use crate::downstream::listener::Listener;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::runtime::workers::Workers;
+use crate::session::SessionRegistry;
 
+/// How long Redis may take at a shutdown to be told which sessions are over.
+const RECORDS_GRACE: Duration = Duration::from_secs(1);
 /// Headers that replicas add to a request.
 const OWN_HEADERS: usize = 1024;
 /// Bytes of the digest.
@@ -48,16 +52,32 @@ pub(super) async fn join(
     Ok(Some((cluster, listener)))
 }
 
-/// Serves the internal listener, and checks `cluster.advertise`.
+/// Serves the internal listener where there is one, and checks `cluster.advertise`. The listener's tasks have a spawner
+/// of their own, as it serves until [`leave`]: while this replica drains, others still pass on what its sessions are sent.
 pub(super) fn serve(
-    cluster: &Arc<Cluster>,
-    internal: Listener,
+    joined: Option<(&Arc<Cluster>, Listener)>,
     service: &Arc<McpService>,
     (tasks, workers): (&TaskSpawner, &Workers),
-) {
+) -> Option<TaskSpawner> {
+    let (cluster, internal) = joined?;
     let service = service.replica_service(Arc::clone(cluster));
-    tasks.spawn(internal.run(service, tasks.clone(), workers.clone()));
+    let serving = TaskSpawner::new();
+    serving.spawn(internal.run(service, serving.clone(), workers.clone()));
     tasks.spawn_service(Arc::clone(cluster).check_own_address());
+    Some(serving)
+}
+
+/// After all sessions have ended: says in Redis that they are over, gives the lease up, and ends the internal listener
+/// within `linger`.
+pub(super) async fn leave(
+    cluster: &Cluster,
+    sessions: &SessionRegistry,
+    internal: &TaskSpawner,
+    linger: Duration,
+) {
+    sessions.flush_records(RECORDS_GRACE).await;
+    cluster.leave().await;
+    internal.shut_down(linger).await;
 }
 
 /// The address of the listener; where that is unspecified, the one from which this host reaches Redis.

@@ -3,17 +3,18 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::beats::BeatCounter;
 use super::identity::ReplicaIdentity;
 use super::lease::ReplicaLease;
-use super::peers::{Peer, PeerList};
+use super::peers::{Peer, PeerClock, PeerList};
 use super::record::{RecordSealer, ReplicaRecord};
 use crate::cause::chain;
 use crate::clock::boot_time;
 use crate::lock::lock;
-use crate::redis_client::{RedisClient, RedisFailure, RedisScript};
+use crate::redis_client::{RedisClient, RedisFailure, RedisScript, RedisServer};
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// Heartbeats in one lease.
@@ -35,8 +36,7 @@ pub(super) struct Membership {
     length: Duration,
     pub(super) lease: ReplicaLease,
     peers: Mutex<Arc<PeerList>>,
-    /// Heartbeats that Redis has answered.
-    answered: watch::Sender<u64>,
+    beats: BeatCounter,
     /// Woken when a caller wants the list of peers to be up to date.
     wanted: Notify,
     heartbeat: RedisScript,
@@ -75,7 +75,7 @@ impl Membership {
             length,
             lease: ReplicaLease::default(),
             peers: Mutex::default(),
-            answered: watch::Sender::default(),
+            beats: BeatCounter::default(),
             wanted: Notify::new(),
             heartbeat: RedisScript::new(include_str!("heartbeat.lua")),
             leave: RedisScript::new(include_str!("leave.lua")),
@@ -87,9 +87,18 @@ impl Membership {
         &self.own
     }
 
-    /// The other replicas with a lease, and those whose lease is just over.
+    /// The other replicas with a lease, and those whose lease ended less than a lease ago.
     pub(super) fn peers(&self) -> Arc<PeerList> {
         Arc::clone(&lock(&self.peers))
+    }
+
+    /// Whether Redis has had what it has for two leases: in the first one each replica sees that Redis has lost data, and
+    /// in the second it has written its own again.
+    pub(super) fn has_settled(&self) -> bool {
+        let server = self.redis.server();
+        let server = server.borrow();
+        let is_recent = |began: Instant| began.elapsed() < 2 * self.length;
+        server.is_connected && !server.began.is_some_and(is_recent)
     }
 
     /// How long a lease is.
@@ -131,6 +140,8 @@ impl Membership {
     /// Redis did not answer.
     pub(super) async fn beat(&self) -> Result<LeaseState, RedisFailure> {
         let sent = boot_time();
+        let number = self.beats.begin();
+        let server = self.redis.server().borrow().clone();
         let node = self.own.node.to_string();
         let length = self.length.as_millis().to_string();
         let begin = self.redis.key("{replicas}:lease:");
@@ -156,8 +167,8 @@ impl Membership {
             return Ok(state);
         }
         self.lease.renewed(sent, self.length);
-        self.learn(said);
-        self.answered.send_modify(|count| *count += 1);
+        self.learn(said, &server);
+        self.beats.answered(number);
         Ok(state)
     }
 
@@ -166,10 +177,9 @@ impl Membership {
     /// # Cancel safety
     /// The heartbeat is sent nevertheless.
     pub(super) async fn refresh(&self) {
-        let mut answered = self.answered.subscribe();
-        answered.mark_unchanged();
+        let next = self.beats.next();
         self.wanted.notify_one();
-        drop(timeout(REFRESH_WITHIN, answered.changed()).await);
+        drop(timeout(REFRESH_WITHIN, next).await);
     }
 
     /// Gives the lease up, so that the others need not wait for its end.
@@ -194,8 +204,8 @@ impl Membership {
         ]
     }
 
-    /// Takes over the records that Redis has. Records that do not open may be forged, and are ignored.
-    fn learn(&self, sealed: impl Iterator<Item = String>) {
+    /// Takes over the records that `server` has. Records that do not open may be forged, and are ignored.
+    fn learn(&self, sealed: impl Iterator<Item = String>, server: &RedisServer) {
         let mut records = Vec::new();
         for text in sealed {
             match self.records.open(&text) {
@@ -206,7 +216,13 @@ impl Membership {
         }
         let before = self.peers();
         let make = |record| Peer::new(record, &self.identity);
-        let next = Arc::new(before.next(records, make));
+        let at = PeerClock {
+            now: Instant::now(),
+            lease: self.length,
+            connects: server.connects,
+            run_id: Arc::clone(&server.run_id),
+        };
+        let next = Arc::new(before.next(records, at, make));
         next.report_changes(&before, &self.own);
         let replicas = i64::try_from(next.living().count() + 1).unwrap_or(i64::MAX);
         GAUGES.cluster_replicas.set(replicas);

@@ -4,6 +4,7 @@
 //! handle; another replica that gets its request passes the HTTP exchange on to the owner as it is. Without `[cluster]`
 //! nothing of this exists.
 
+mod beats;
 mod connections;
 mod failure;
 mod forward;
@@ -190,6 +191,12 @@ impl Cluster {
         request: Request<ForwardedBody>,
     ) -> Result<Response<ForwardedAnswer>, ForwardFailure> {
         self.forwarder.forward(node, request).await
+    }
+
+    /// Whether Redis has had its data for two leases, so that what is absent there has not been lost with a former run.
+    #[must_use]
+    pub fn is_redis_settled(&self) -> bool {
+        self.membership.has_settled()
     }
 
     /// What this replica says of itself.

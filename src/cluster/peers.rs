@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::connections::PeerConnections;
 use super::identity::{IdentityError, ReplicaIdentity};
@@ -19,14 +22,29 @@ pub(super) struct Peer {
 #[derive(Debug, Clone)]
 struct KnownPeer {
     peer: Arc<Peer>,
-    /// Its lease was over at the last heartbeat. After a restart of Redis that is so until the peer's next one: it is
-    /// forgotten one heartbeat later.
-    is_lapsed: bool,
+    /// Since when its lease has been over. After an outage of Redis that is so until the peer's next heartbeat, which
+    /// waits for its own connection: it is forgotten a lease later.
+    lapsed: Option<Instant>,
+}
+
+/// When the list of peers is brought up to date, and by which connection to Redis.
+#[derive(Debug, Clone)]
+pub(super) struct PeerClock {
+    pub(super) now: Instant,
+    /// How long a lease is.
+    pub(super) lease: Duration,
+    /// Connections to Redis so far.
+    pub(super) connects: u64,
+    pub(super) run_id: Arc<str>,
 }
 
 /// All other replicas, by node.
 #[derive(Debug, Default)]
-pub(super) struct PeerList(BTreeMap<u32, KnownPeer>);
+pub(super) struct PeerList {
+    peers: BTreeMap<u32, KnownPeer>,
+    /// Connections to Redis, and the run id of its server, as of the last heartbeat.
+    connection: (u64, Arc<str>),
+}
 
 impl Peer {
     /// Nothing is connected yet.
@@ -48,37 +66,41 @@ impl Peer {
 impl PeerList {
     /// The peer, and whether its lease is over.
     pub(super) fn get(&self, node: u32) -> Option<(&Arc<Peer>, bool)> {
-        let known = self.0.get(&node)?;
-        Some((&known.peer, known.is_lapsed))
+        let known = self.peers.get(&node)?;
+        Some((&known.peer, known.lapsed.is_some()))
     }
 
     /// Those with a lease.
     pub(super) fn living(&self) -> impl Iterator<Item = &ReplicaRecord> {
-        let living = self.0.values().filter(|known| !known.is_lapsed);
+        let living = self.peers.values().filter(|known| known.lapsed.is_none());
         living.map(|known| &known.peer.record)
     }
 
     /// Whether a record names the certificate with this fingerprint.
     pub(super) fn has_certificate(&self, fingerprint: &str) -> bool {
-        let mut records = self.0.values().map(|known| &known.peer.record);
+        let mut records = self.peers.values().map(|known| &known.peer.record);
         records.any(|record| record.fingerprint.as_deref() == Some(fingerprint))
     }
 
-    /// The list after a heartbeat that was answered with `records`.
+    /// The list after a heartbeat that was answered with `records`. A peer is forgotten a lease after its lease was
+    /// missed first; after a new connection to Redis that time begins again.
     pub(super) fn next(
         &self,
         records: Vec<ReplicaRecord>,
+        at: PeerClock,
         make: impl Fn(ReplicaRecord) -> Result<Peer, IdentityError>,
     ) -> Self {
-        let lapsed = self.0.iter().filter(|(_, known)| !known.is_lapsed);
-        let lapsed = lapsed.map(|(node, known)| {
+        let connection = (at.connects, at.run_id);
+        let is_same = connection == self.connection;
+        let lapsed = self.peers.iter().filter_map(|(node, known)| {
+            let since = known.lapsed.filter(|_| is_same).unwrap_or(at.now);
             let peer = Arc::clone(&known.peer);
-            let is_lapsed = true;
-            (*node, KnownPeer { peer, is_lapsed })
+            let lapsed = Some(since);
+            (at.now.duration_since(since) < at.lease).then_some((*node, KnownPeer { peer, lapsed }))
         });
         let mut next: BTreeMap<u32, KnownPeer> = lapsed.collect();
         for record in records {
-            let known = self.0.get(&record.node).map(|known| &known.peer);
+            let known = self.peers.get(&record.node).map(|known| &known.peer);
             let known = known.filter(|peer| peer.record == record).map(Arc::clone);
             let node = record.node;
             let connect = || make(record).map(Arc::new);
@@ -89,16 +111,17 @@ impl PeerList {
                     continue;
                 }
             };
-            let is_lapsed = false;
-            next.insert(peer.record.node, KnownPeer { peer, is_lapsed });
+            let lapsed = None;
+            next.insert(peer.record.node, KnownPeer { peer, lapsed });
         }
-        Self(next)
+        let peers = next;
+        Self { peers, connection }
     }
 
     /// Ends what is under way at those that are no longer in the list.
     pub(super) fn give_up_others(&self, before: &Self) {
-        for (node, known) in &before.0 {
-            let now = self.0.get(node);
+        for (node, known) in &before.peers {
+            let now = self.peers.get(node);
             if !now.is_some_and(|now| Arc::ptr_eq(&now.peer, &known.peer)) {
                 known.peer.connections.give_up();
             }
@@ -145,36 +168,70 @@ mod tests {
         list.living().map(|record| record.node).collect()
     }
 
+    const LEASE: Duration = Duration::from_secs(5);
+
+    /// Seconds after `start`, over the connection `connects` to Redis.
+    fn at(start: Instant, seconds: u64, connects: u64) -> PeerClock {
+        PeerClock {
+            now: start + Duration::from_secs(seconds),
+            lease: LEASE,
+            connects,
+            run_id: "r".into(),
+        }
+    }
+
     #[test]
     fn peers_lapse_before_they_are_forgotten() {
         let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
         let make = |record| Peer::new(record, &identity);
-        let list = PeerList::default().next(vec![record(1), record(2)], make);
+        let start = Instant::now();
+        let list = PeerList::default().next(vec![record(1), record(2)], at(start, 0, 1), make);
         assert_eq!(nodes(&list), [1, 2]);
         let kept = Arc::clone(list.get(1).unwrap().0);
-        let list = list.next(vec![record(1)], make);
+        let list = list.next(vec![record(1)], at(start, 2, 1), make);
         assert_eq!(nodes(&list), [1]);
         assert!(
             Arc::ptr_eq(list.get(1).unwrap().0, &kept),
             "keeps its connections"
         );
+        let list = list.next(vec![record(1)], at(start, 6, 1), make);
         assert!(list.get(2).unwrap().1, "lapsed");
         assert!(list.has_certificate("f2"));
-        let list = list.next(vec![record(1)], make);
+        let list = list.next(vec![record(1)], at(start, 7, 1), make);
         assert!(list.get(2).is_none());
         assert!(!list.has_certificate("f2"));
+    }
+
+    #[test]
+    fn peers_have_a_lease_to_come_back_after_an_outage() {
+        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
+        let make = |record| Peer::new(record, &identity);
+        let start = Instant::now();
+        let list = PeerList::default().next(vec![record(1)], at(start, 0, 1), make);
+        let list = list.next(Vec::new(), at(start, 2, 1), make);
+        // The first replica that is back finds no lease but its own.
+        let list = list.next(Vec::new(), at(start, 60, 2), make);
+        let list = list.next(Vec::new(), at(start, 64, 2), make);
+        assert!(list.get(1).unwrap().1, "lapsed, and not forgotten");
+        let other = PeerClock {
+            run_id: "other".into(),
+            ..at(start, 66, 2)
+        };
+        let list = list.next(Vec::new(), other, make);
+        assert!(list.get(1).is_some(), "another server");
     }
 
     #[test]
     fn changed_record_makes_another_peer() {
         let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
         let make = |record| Peer::new(record, &identity);
-        let list = PeerList::default().next(vec![record(1)], make);
+        let start = Instant::now();
+        let list = PeerList::default().next(vec![record(1)], at(start, 0, 1), make);
         let moved = ReplicaRecord {
             address: "127.0.0.1:9".to_owned(),
             ..record(1)
         };
-        let list = list.next(vec![moved], make);
+        let list = list.next(vec![moved], at(start, 1, 1), make);
         assert_eq!(list.get(1).unwrap().0.record.address, "127.0.0.1:9");
     }
 }

@@ -25,7 +25,7 @@ use crate::call::{OwnerKey, Principal};
 use crate::config::{AuthMode, Config};
 use crate::connect::ConnectPages;
 use crate::endpoint::Endpoint;
-use crate::ownership::Ownership;
+use crate::session::SessionId;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
@@ -223,9 +223,11 @@ impl McpService {
             return reply::method_not_allowed(way.methods());
         }
         if let Some(forwarder) = &self.forwarder
-            && let Some(owner) = foreign_owner(forwarder, &request, &principal, (&endpoint, way))
+            && let Some(session) =
+                foreign_session(forwarder, &request, &principal, (&endpoint, way))
         {
-            let forwarded = forwarder.forward(owner, (request, Some(from)), record);
+            let to = (session.owner, Some(session.key));
+            let forwarded = forwarder.forward(to, (request, Some(from)), record);
             return Box::pin(forwarded).await;
         }
         let (open, due) = match self.admit(&mut request, &principal, way) {
@@ -344,13 +346,13 @@ impl McpService {
     }
 }
 
-/// The owner of the session that a request names, where that is another replica.
-fn foreign_owner(
+/// The session that a request names, where another replica owns it.
+fn foreign_session(
     forwarder: &RequestForwarder,
     request: &Request,
     principal: &Principal,
     (endpoint, way): (&Endpoint, ServedTransport),
-) -> Option<Ownership> {
+) -> Option<SessionId> {
     match way {
         ServedTransport::Streamable => forwarder.owner_of_session(request, principal, endpoint),
         ServedTransport::Messages => {

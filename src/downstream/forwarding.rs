@@ -14,13 +14,17 @@ use http::{Extensions, HeaderName, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 
 use super::access_log::AccessRecord;
+use super::reply;
 use crate::call::Principal;
 use crate::cause::chain;
 use crate::cluster::{self, Cluster, ForwardFailure, REPLICA_PATH};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::{headers, json};
-use crate::session::SessionRegistry;
+use crate::session::{SessionId, SessionRegistry};
+use crate::store::events::SessionKey;
+use crate::store::records::RecordState;
+use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 
 /// The client's address, for the owner.
@@ -49,18 +53,18 @@ impl RequestForwarder {
         Self { cluster, sessions }
     }
 
-    /// The owner of the session that a request names, where that is another replica. Handles that are forged, foreign or
+    /// The session that a request names, where another replica owns it. Handles that are forged, foreign or
     /// over age have none: they are refused here, as any other unknown handle.
     pub(super) fn owner_of_session(
         &self,
         request: &Request,
         principal: &Principal,
         endpoint: &Endpoint,
-    ) -> Option<Ownership> {
+    ) -> Option<SessionId> {
         let id = headers::session_id(request.headers()).ok()??;
-        let owner = self.sessions.owner_of(id, principal, endpoint)?;
-        self.is_foreign(owner, request.extensions())
-            .then_some(owner)
+        let session = self.sessions.read_id(id, principal, endpoint)?;
+        self.is_foreign(session.owner, request.extensions())
+            .then_some(session)
     }
 
     /// The same for the `handle` of an HTTP+SSE stream.
@@ -70,12 +74,10 @@ impl RequestForwarder {
         handle: &str,
         principal: &Principal,
         endpoint: &Endpoint,
-    ) -> Option<Ownership> {
-        let owner = self
-            .sessions
-            .owner_of_connection(handle, principal, endpoint)?;
-        self.is_foreign(owner, request.extensions())
-            .then_some(owner)
+    ) -> Option<SessionId> {
+        let session = self.sessions.connection(handle, principal, endpoint)?;
+        self.is_foreign(session.owner, request.extensions())
+            .then_some(session)
     }
 
     /// Whether a request is for another replica. A request that was forwarded is not forwarded again.
@@ -83,10 +85,11 @@ impl RequestForwarder {
         owner.node != self.cluster.node() && extensions.get::<ForwardedRequest>().is_none()
     }
 
-    /// Passes a request of `client` on to its owner, whose answer is the answer.
+    /// Passes a request of `client` on to the owner of what it names, of `session` where that is one. The owner's answer
+    /// is the answer; without an owner the record of the session says whether it is over.
     pub(super) async fn forward(
         &self,
-        owner: Ownership,
+        (owner, session): (Ownership, Option<SessionKey>),
         (mut request, client): (Request, Option<IpAddr>),
         record: &AccessRecord,
     ) -> Response<Body> {
@@ -102,6 +105,13 @@ impl RequestForwarder {
             }
             Err(failure) => {
                 record.forwarded(false);
+                if let Some(session) = session
+                    && !failure.is_uncertain()
+                    && self.is_over(session).await
+                {
+                    record.outcome(error_type::SESSION);
+                    return reply::fault_response(&reply::unknown_session(), None);
+                }
                 record.outcome("owner_unreachable");
                 tracing::debug!(
                     node = owner.node,
@@ -110,6 +120,16 @@ impl RequestForwarder {
                 );
                 refusal(&failure)
             }
+        }
+    }
+
+    /// Whether the record of a session says that it is over. One that is absent has expired, unless Redis may have lost
+    /// it and its owner may still write it again.
+    async fn is_over(&self, session: SessionKey) -> bool {
+        match self.sessions.recorded(session).await {
+            Some(RecordState::Over) => true,
+            Some(RecordState::Absent) => self.cluster.is_redis_settled(),
+            Some(RecordState::Owned { .. }) | None => false,
         }
     }
 }

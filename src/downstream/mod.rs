@@ -212,7 +212,8 @@ impl McpService {
         })
     }
 
-    /// The service of the internal listener: forwarded requests, and the greeting of this replica.
+    /// The service of the internal listener: forwarded requests, which a drain waits for, and the greeting of this
+    /// replica.
     pub fn replica_service(
         self: &Arc<Self>,
         cluster: Arc<Cluster>,
@@ -223,7 +224,11 @@ impl McpService {
             let taken = forwarding::take_in(&cluster, request.map(Body::new));
             async move {
                 match taken {
-                    Ok(request) => Ok(Box::pin(service.serve(request)).await),
+                    Ok(request) => {
+                        let running = service.tasks.hold();
+                        let response = Box::pin(service.serve(request)).await;
+                        Ok(held_body::hold(response, Some(running)))
+                    }
                     Err(answer) => Ok(*answer),
                 }
             }

@@ -47,6 +47,15 @@ pub(super) fn legacy_status(kind: FaultKind) -> StatusCode {
     }
 }
 
+/// A session that does not exist, has ended, or is another caller's.
+pub(super) fn unknown_session() -> Fault {
+    COUNTERS.sessions_unknown.add(1);
+    Fault::downstream(
+        FaultKind::UnknownSession,
+        "there is no such session, initialize again without Mcp-Session-Id",
+    )
+}
+
 /// A JSON response.
 #[must_use]
 pub(super) fn json_response(status: StatusCode, body: Bytes) -> Response<Body> {

@@ -22,7 +22,6 @@ use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::protocol::headers::{self, HeaderError, MCP_SESSION_ID};
 use crate::protocol::{Message, MessageKind, RequestId, Revision};
 use crate::session::{CallEntry, DeliveryMode, LegacyClientLink, NoRoom, ResponseStream, Session};
-use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 
@@ -268,13 +267,8 @@ impl McpService {
                 "Mcp-Session-Id is missing: initialize first, then send it with every request",
             )
         })?;
-        self.sessions.bind(id, principal, endpoint).ok_or_else(|| {
-            COUNTERS.sessions_unknown.add(1);
-            Fault::downstream(
-                FaultKind::UnknownSession,
-                "there is no such session, initialize again without Mcp-Session-Id",
-            )
-        })
+        let session = self.sessions.bind(id, principal, endpoint);
+        session.ok_or_else(reply::unknown_session)
     }
 
     /// DELETE: the client has had enough. Spec: SPEC T-45.

@@ -301,6 +301,10 @@ mod tests {
             };
             Box::pin(std::future::ready(calls.into_iter().map(reply).collect()))
         }
+
+        fn is_reachable(&self) -> bool {
+            self.is_there
+        }
     }
 
     fn sharing(is_there: bool) -> RateLimiter {

@@ -1,5 +1,6 @@
 //! One connection to what `cluster.redis` names.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -7,9 +8,11 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::cluster_async::ClusterConnection;
+use redis::cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo};
+use redis::io::tcp::TcpSettings;
 use redis::{
     AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo,
-    IntoConnectionInfo, RedisConnectionInfo, TlsCertificates, cmd,
+    IntoConnectionInfo, RedisConnectionInfo, TlsCertificates, cmd, from_redis_value,
 };
 use tokio::time::timeout;
 
@@ -22,6 +25,15 @@ use crate::secret::Secret;
 pub const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// For TCP, TLS and the login.
 const CONNECT_WITHIN: Duration = Duration::from_secs(2);
+/// The same for one node of a Cluster: while the crate connects to a dark one, commands to all others wait. Twice as
+/// long with TLS, which takes more round trips.
+const NODE_WITHIN: Duration = Duration::from_millis(500);
+/// From sending a command to a node of a Cluster to its answer; once more within [`ANSWER_WITHIN`].
+const NODE_ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// For a connection to a Cluster: several bounds of silent nodes in a row.
+const CLUSTER_WITHIN: Duration = Duration::from_secs(10);
+/// After so long without an acknowledgement a node of a Cluster counts as gone.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(5);
 /// How often the crate follows a Cluster's redirections for one command.
 const REDIRECTIONS: u32 = 3;
 
@@ -85,12 +97,11 @@ impl RedisConnector {
         })
     }
 
-    /// Connects to what can be written to. The server's information is absent in a Cluster, where each master has its
-    /// own.
+    /// Connects to a server or a Cluster that can be written to; also its `INFO`, or that of all masters.
     ///
     /// # Errors
     /// See [`RedisFailure`].
-    pub(super) async fn connect(&self) -> Result<(RedisLink, Option<ServerInfo>), RedisFailure> {
+    pub(super) async fn connect(&self) -> Result<(RedisLink, Vec<ServerInfo>), RedisFailure> {
         match &self.config.topology {
             RedisTopology::Single => {
                 let node = self.config.nodes.first();
@@ -103,9 +114,10 @@ impl RedisConnector {
             }
             RedisTopology::Cluster => {
                 let client = self.cluster_client()?;
-                let connected = timeout(CONNECT_WITHIN, client.get_async_connection()).await;
-                let link = connected.map_err(|_| RedisFailure::Silent)??;
-                Ok((RedisLink::Cluster(link), None))
+                let connected = timeout(CLUSTER_WITHIN, client.get_async_connection()).await;
+                let mut link = connected.map_err(|_| RedisFailure::Silent)??;
+                let infos = masters(&mut link).await;
+                Ok((RedisLink::Cluster(link), infos))
             }
         }
     }
@@ -115,7 +127,7 @@ impl RedisConnector {
         &self,
         host: &str,
         port: u16,
-    ) -> Result<(RedisLink, Option<ServerInfo>), RedisFailure> {
+    ) -> Result<(RedisLink, Vec<ServerInfo>), RedisFailure> {
         let mut settings = RedisConnectionInfo::default().set_db(self.config.database);
         if let Some(user) = &self.config.user {
             settings = settings.set_username(user);
@@ -130,7 +142,7 @@ impl RedisConnector {
             .await
             .map_err(|_| RedisFailure::Silent)??;
         let info = ServerInfo::read(&text)?;
-        Ok((RedisLink::Single(link), Some(info)))
+        Ok((RedisLink::Single(link), vec![info]))
     }
 
     /// The master, as the first sentinel says that knows it. They are asked in turn: the first that answers is
@@ -195,7 +207,8 @@ impl RedisConnector {
         } else {
             ConnectionAddr::Tcp(host, port)
         };
-        Ok(address.into_connection_info()?)
+        let info = address.into_connection_info()?;
+        Ok(info.set_tcp_settings(tcp_settings()))
     }
 
     fn cluster_client(&self) -> Result<ClusterClient, RedisFailure> {
@@ -203,9 +216,13 @@ impl RedisConnector {
         let nodes: Result<Vec<_>, _> = nodes
             .map(|(host, port)| self.address(host, *port))
             .collect();
+        let handshakes = if self.config.tls { 2 } else { 1 };
         let mut builder = ClusterClientBuilder::new(nodes?)
-            .connection_timeout(CONNECT_WITHIN)
-            .response_timeout(ANSWER_WITHIN)
+            .tcp_settings(tcp_settings().set_user_timeout(UNACKNOWLEDGED))
+            .connection_timeout(NODE_WITHIN * handshakes)
+            .response_timeout(NODE_ANSWER_WITHIN)
+            // Ours is shorter than all attempts together.
+            .overall_response_timeout(None)
             .retries(REDIRECTIONS);
         if let Some(user) = &self.config.user {
             builder = builder.username(user.clone());
@@ -218,6 +235,21 @@ impl RedisConnector {
         }
         Ok(builder.build()?)
     }
+}
+
+/// Commands are written whole: waiting for more would only delay them.
+fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+/// The `INFO` of each master of a Cluster; empty where one of them fails.
+pub(super) async fn masters(link: &mut ClusterConnection) -> Vec<ServerInfo> {
+    let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+    let asked = timeout(ANSWER_WITHIN, link.route_command(cmd("INFO"), all)).await;
+    let texts = asked.ok().and_then(Result::ok).map(from_redis_value);
+    let texts: HashMap<String, String> = texts.and_then(Result::ok).unwrap_or_default();
+    let read = texts.values().map(|text| ServerInfo::read(text));
+    read.filter_map(Result::ok).collect()
 }
 
 impl RedisCertificates {

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connect::RedisConnector;
+use super::cluster_keeper;
+use super::connect::{RedisConnector, RedisLink};
 use super::link::SharedLink;
 use super::server_info::ServerInfo;
+use super::server_runs::ServerRuns;
 use crate::telemetry::chain::chain;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
@@ -14,22 +16,26 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Stands for the run ids of the masters of a Cluster.
-const CLUSTER: &str = "cluster";
-
 /// Connects, and connects again whenever the connection breaks; never returns.
 pub(super) async fn keep(connector: RedisConnector, shared: Arc<SharedLink>) {
     let mut pause = FIRST_PAUSE;
     let mut is_down = false;
+    let mut runs = ServerRuns::default();
     loop {
         match connector.connect().await {
-            Ok((link, info)) => {
-                report(info.as_ref());
-                let run_id = info.map_or_else(|| CLUSTER.into(), |info| info.run_id.into());
-                shared.publish(link, run_id);
+            Ok((link, infos)) => {
+                report(&infos);
+                runs.learn(&infos);
+                shared.publish(link.clone(), &runs);
                 GAUGES.redis_connected.set(1);
                 tracing::info!(after_outage = is_down, "Redis connected");
                 (pause, is_down) = (FIRST_PAUSE, false);
+                match link {
+                    RedisLink::Single(_) => {}
+                    RedisLink::Cluster(link) => {
+                        cluster_keeper::keep(&connector, &shared, link, &mut runs).await;
+                    }
+                }
                 shared.until_broken().await;
                 GAUGES.redis_connected.set(0);
                 COUNTERS.redis_connections_lost.add(1);
@@ -49,8 +55,8 @@ pub(super) async fn keep(connector: RedisConnector, shared: Arc<SharedLink>) {
 }
 
 /// Says when Redis is set to throw away what sessions need.
-fn report(info: Option<&ServerInfo>) {
-    let policy = info.and_then(ServerInfo::evicting_policy);
+fn report(infos: &[ServerInfo]) {
+    let policy = infos.iter().find_map(ServerInfo::evicting_policy);
     GAUGES.redis_evicting.set(i64::from(policy.is_some()));
     if let Some(policy) = policy {
         tracing::error!(

@@ -4,12 +4,14 @@
 //! a connection, with too many commands under way, or without an answer in time they get an error at once and decide
 //! themselves. Every command has a name for the metrics. The crate `redis` is named here only.
 
+mod cluster_keeper;
 mod connect;
 mod failure;
 mod keeper;
 mod link;
 mod script;
 mod server_info;
+mod server_runs;
 
 use std::sync::Arc;
 
@@ -66,7 +68,7 @@ impl RedisClient {
     /// Whether there is a connection.
     #[must_use]
     pub fn is_connected(&self) -> bool {
-        self.0.server().borrow().is_connected
+        self.0.is_connected()
     }
 
     /// Sends one command; `operation` names it in metrics.
@@ -156,7 +158,7 @@ impl RedisClient {
             Err(_) => RedisFailure::Silent,
         };
         if failure.ends_connection() {
-            self.0.give_up(number);
+            self.0.failed(number);
         }
         Err(failure)
     }

@@ -1,5 +1,7 @@
 //! What `INFO` says of a server.
 
+use std::time::Duration;
+
 use super::failure::RedisFailure;
 
 /// The members of `INFO` that matter here.
@@ -9,6 +11,8 @@ pub(super) struct ServerInfo {
     pub(super) run_id: String,
     /// What happens when memory is full.
     pub(super) policy: Option<String>,
+    /// How long it has run.
+    pub(super) uptime: Duration,
 }
 
 impl ServerInfo {
@@ -27,7 +31,9 @@ impl ServerInfo {
         if value("role") == Some("slave") {
             return Err(RedisFailure::NotWritable("it is a replica"));
         }
+        let uptime = value("uptime_in_seconds").and_then(|text| text.parse().ok());
         Ok(Self {
+            uptime: uptime.map_or(Duration::ZERO, Duration::from_secs),
             run_id: value("run_id").unwrap_or_default().to_owned(),
             policy: value("maxmemory_policy").map(str::to_owned),
         })
@@ -45,13 +51,13 @@ impl ServerInfo {
 mod tests {
     use super::*;
 
-    const MASTER: &str = "# Server\r\nrun_id:abc\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n\
+    const MASTER: &str = "# Server\r\nrun_id:abc\r\nuptime_in_seconds:7\r\n# Memory\r\nmaxmemory_policy:noeviction\r\n\
         loading:0\r\nrole:master\r\n";
 
     #[test]
     fn run_id_and_policy_are_read() {
         let info = ServerInfo::read(MASTER).unwrap();
-        assert_eq!(info.run_id, "abc");
+        assert_eq!((&*info.run_id, info.uptime.as_secs()), ("abc", 7));
         assert_eq!(info.evicting_policy(), None);
         let other = MASTER.replace("noeviction", "allkeys-lru");
         let info = ServerInfo::read(&other).unwrap();

@@ -9,6 +9,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// After the hard stop, how long tasks may take to notice it.
 const NOTICE_STOP: Duration = Duration::from_millis(500);
@@ -78,6 +79,14 @@ impl TaskSpawner {
         }));
     }
 
+    /// Work that is none of the tasks here; a drain waits until the hold is dropped.
+    #[must_use]
+    pub fn hold(&self) -> DrainHold {
+        DrainHold {
+            _token: self.tracker.token(),
+        }
+    }
+
     /// Cancelled when new work is no longer taken.
     #[must_use]
     pub fn draining(&self) -> &CancellationToken {
@@ -109,6 +118,12 @@ impl TaskSpawner {
         }
         clean
     }
+}
+
+/// Keeps a drain waiting. See [`TaskSpawner::hold`].
+#[derive(Debug)]
+pub struct DrainHold {
+    _token: TaskTrackerToken,
 }
 
 /// How a drain went.
@@ -194,6 +209,16 @@ mod tests {
         assert!(futures_util::poll!(draining.as_mut()).is_pending());
         assert!(tasks.draining().is_cancelled() && !tasks.stopping().is_cancelled());
         finish.send(()).unwrap();
+        assert!(draining.await);
+    }
+
+    #[tokio::test]
+    async fn a_drain_waits_for_a_hold() {
+        let tasks = TaskSpawner::new();
+        let hold = tasks.hold();
+        let mut draining = std::pin::pin!(tasks.shut_down(LONG));
+        assert!(futures_util::poll!(draining.as_mut()).is_pending());
+        drop(hold);
         assert!(draining.await);
     }
 

@@ -35,7 +35,7 @@ use crate::ownership::Ownership;
 use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
-use crate::store::records::RecordWriter;
+use crate::store::records::{RecordState, RecordWriter};
 use crate::sync::desired::Desired;
 
 /// Lifetimes and caps.
@@ -427,19 +427,25 @@ impl SessionRegistry {
         Some(session)
     }
 
-    /// The owner that a genuine id of the caller names; `None` where the id is forged, foreign or over age.
+    /// What a genuine id of the caller says; `None` where the id is forged, foreign or over age.
     #[must_use]
-    pub fn owner_of(
+    pub fn read_id(
         &self,
         id: &str,
         principal: &Principal,
         endpoint: &Endpoint,
-    ) -> Option<Ownership> {
-        if self.known.get(id).is_some() {
-            return Some(self.ownership());
+    ) -> Option<SessionId> {
+        if let Some(known) = self.known.get(id) {
+            return Some(known);
         }
         let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
-        (!self.is_id_over_age(handle)).then_some(handle.owner)
+        (!self.is_id_over_age(handle)).then_some(handle)
+    }
+
+    /// What the shared store knows of a session; `None` without a store, or where it cannot be read.
+    pub async fn recorded(&self, session: SessionKey) -> Option<RecordState> {
+        let records = self.records.get()?;
+        records.read(session).await.ok()
     }
 
     /// The live session that was given exactly this id, where it was opened before and both session

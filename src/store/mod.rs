@@ -1,5 +1,6 @@
 //! Where things are kept, behind traits: each with one contract that every backend must pass.
 
+mod calls;
 pub mod events;
 pub mod fenced;
 pub mod lists;
@@ -7,4 +8,5 @@ pub mod notices;
 mod pause;
 pub mod rates;
 pub mod records;
+mod retries;
 pub mod scripts;

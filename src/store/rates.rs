@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use dashmap::DashMap;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
-use super::pause::RetryPause;
+use super::calls::CallsUnderWay;
+use super::retries::FailedWork;
 use super::scripts::{
     Script, ScriptCall, ScriptResult, ScriptRunner, StoreKeys, elements, integer,
 };
@@ -28,8 +29,6 @@ static BORROW: LazyLock<Script> =
 const SLICE: Duration = Duration::from_millis(100);
 /// When a request looks again whether what it waits for was borrowed.
 const ROUND_TRIP: Duration = Duration::from_millis(5);
-/// Principals of one round trip at most.
-const AT_ONCE: usize = 256;
 /// How often unused requests are given back.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -54,6 +53,7 @@ pub struct BorrowedRates {
     /// Principals listed for the borrowing task, each once.
     wanting: Mutex<VecDeque<OwnerKey>>,
     work: Notify,
+    /// Whether the store was not connected when a call last failed.
     is_down: AtomicBool,
 }
 
@@ -68,7 +68,10 @@ struct LocalAllowance {
     demand: u32,
     /// Until when the store has nothing to lend.
     empty_until: Option<Instant>,
+    /// Whether it is in the list, in a call, or waits after a failed one.
     is_listed: bool,
+    /// Whether its last call failed: the caller's own allowance holds.
+    is_failing: bool,
     used: Instant,
 }
 
@@ -107,7 +110,8 @@ impl BorrowedRates {
     }
 
     /// Takes `count` requests, which come together, from the allowance of `owner`, all or none; says how long to wait
-    /// where there are not as many. `None` while the store cannot be reached: the caller's own allowance holds then.
+    /// where there are not as many. `None` while the store cannot be reached, or its shard of `owner`: the caller's own
+    /// allowance holds then.
     pub fn take(&self, owner: OwnerKey, count: u32) -> Option<Result<(), Duration>> {
         if self.is_down.load(Ordering::Relaxed) {
             return None;
@@ -119,10 +123,14 @@ impl BorrowedRates {
             demand: 0,
             empty_until: None,
             is_listed: false,
+            is_failing: false,
             used: now,
         };
         let mut allowance = self.allowances.entry(owner).or_insert_with(new);
         allowance.used = now;
+        if allowance.is_failing {
+            return None;
+        }
         let wait = allowance
             .empty_until
             .and_then(|until| until.checked_duration_since(now));
@@ -153,28 +161,31 @@ impl BorrowedRates {
     }
 
     async fn run(self: Arc<Self>) {
-        let mut pause = RetryPause::new();
+        let mut calls = CallsUnderWay::new(&*self.store);
+        let mut failed = FailedWork::new();
         let mut next_look = Instant::now() + LOOK;
         loop {
             if Instant::now() >= next_look {
                 next_look = Instant::now() + LOOK;
                 self.give_back();
             }
-            let (calls, borrowings) = self.next_round();
-            if calls.is_empty() {
-                drop(timeout_at(next_look, self.work.notified()).await);
-                continue;
+            if calls.begin_round() {
+                lock(&self.wanting).extend(failed.take_due());
+                while calls.has_room()
+                    && let Some((call, borrowing)) = self.next_call()
+                {
+                    calls.send(borrowing, vec![call]);
+                }
             }
-            let results = self.store.run(calls).await;
-            let is_down = results.iter().all(Result::is_err);
-            self.is_down.store(is_down, Ordering::Relaxed);
-            for (at, borrowing) in borrowings.into_iter().enumerate() {
-                self.settle(&borrowing, results.get(at));
-            }
-            if is_down {
-                tokio::time::sleep(pause.next()).await;
-            } else {
-                pause.reset();
+            let more = async {
+                tokio::select! {
+                    () = self.work.notified() => {}
+                    () = failed.due() => {}
+                    () = sleep_until(next_look) => {}
+                }
+            };
+            if let Some((borrowing, results)) = calls.next(more).await {
+                self.settle(&borrowing, results.first(), &mut failed);
             }
         }
     }
@@ -196,16 +207,14 @@ impl BorrowedRates {
         lock(&self.wanting).extend(idle);
     }
 
-    fn next_round(&self) -> (Vec<ScriptCall>, Vec<Borrowing>) {
-        let (mut calls, mut borrowings) = (Vec::new(), Vec::new());
-        while calls.len() < AT_ONCE {
-            let Some(owner) = lock(&self.wanting).pop_front() else {
-                break;
-            };
+    /// The call for the next listed principal, which stays listed until the reply: one call at a time is under way
+    /// for a principal.
+    fn next_call(&self) -> Option<(ScriptCall, Borrowing)> {
+        loop {
+            let owner = lock(&self.wanting).pop_front()?;
             let Some(mut allowance) = self.allowances.get_mut(&owner) else {
                 continue;
             };
-            // It stays listed until the reply, so that one call at a time is under way for a principal.
             let is_idle = allowance.used.elapsed() > SLICE;
             let unused = if is_idle {
                 std::mem::take(&mut allowance.borrowed)
@@ -220,7 +229,7 @@ impl BorrowedRates {
             let debt = allowance.debt;
             drop(allowance);
             let charge = i64::from(debt) - i64::from(unused);
-            calls.push(ScriptCall {
+            let call = ScriptCall {
                 script: &BORROW,
                 keys: vec![self.keys.rate(owner)],
                 args: vec![
@@ -229,28 +238,38 @@ impl BorrowedRates {
                     charge.to_string().into(),
                     wanted.to_string().into(),
                 ],
-            });
-            borrowings.push(Borrowing {
+            };
+            let borrowing = Borrowing {
                 owner,
                 debt,
                 unused,
-            });
+            };
+            return Some((call, borrowing));
         }
-        (calls, borrowings)
     }
 
-    fn settle(&self, borrowing: &Borrowing, result: Option<&ScriptResult>) {
+    fn settle(
+        &self,
+        borrowing: &Borrowing,
+        result: Option<&ScriptResult>,
+        failed: &mut FailedWork<OwnerKey>,
+    ) {
         let Some(mut allowance) = self.allowances.get_mut(&borrowing.owner) else {
             return;
         };
         let Some(Ok(reply)) = result else {
-            // Whether the store has taken them back is not known. It stays listed: the next attempt shows whether the
-            // store is there again.
+            // Whether the store has taken them back is not known. It stays listed until the next attempt.
             allowance.borrowed = allowance.borrowed.saturating_add(borrowing.unused);
-            drop(allowance);
-            lock(&self.wanting).push_back(borrowing.owner);
+            allowance.is_failing = true;
+            failed.add(borrowing.owner);
+            let is_down = !self.store.is_reachable();
+            self.is_down.store(is_down, Ordering::Relaxed);
             return;
         };
+        self.is_down.store(false, Ordering::Relaxed);
+        if std::mem::take(&mut allowance.is_failing) {
+            lock(&self.wanting).extend(failed.take_all());
+        }
         allowance.is_listed = false;
         allowance.debt = allowance.debt.saturating_sub(borrowing.debt);
         let numbers = elements(reply);

@@ -58,6 +58,9 @@ pub trait ScriptRunner: Send + Sync + std::fmt::Debug {
     /// # Cancel safety
     /// Dropping the future abandons the replies; the scripts may have run.
     fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>>;
+
+    /// Whether the store is connected: if not, each call fails at once.
+    fn is_reachable(&self) -> bool;
 }
 
 impl ScriptRunner for RedisClient {
@@ -69,6 +72,10 @@ impl ScriptRunner for RedisClient {
                 .await
         };
         Box::pin(join_all(calls.into_iter().map(one)))
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.is_connected()
     }
 }
 

@@ -100,7 +100,7 @@ impl McpService {
             // A byte order mark was left out.
             parts.headers.remove(CONTENT_LENGTH);
             let request = Request::from_parts(parts, Body::from(message.bytes().clone()));
-            let forwarded = forwarder.forward(owner, (request, client), record);
+            let forwarded = forwarder.forward((owner, None), (request, client), record);
             return Box::pin(forwarded).await;
         }
         let id = message.id().unwrap_or("null").to_owned();

@@ -3,7 +3,6 @@
 use super::{SessionId, SessionRegistry};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
-use crate::ownership::Ownership;
 use crate::store::events::SessionKey;
 
 impl SessionRegistry {
@@ -32,19 +31,9 @@ impl SessionRegistry {
         (handle.owner == self.ownership()).then_some(handle.key)
     }
 
-    /// The owner that a genuine handle of the caller names; `None` where the handle is forged, foreign or over age.
+    /// What a genuine handle of the caller says; `None` where the handle is forged, foreign or over age.
     #[must_use]
-    pub fn owner_of_connection(
-        &self,
-        handle: &str,
-        principal: &Principal,
-        endpoint: &Endpoint,
-    ) -> Option<Ownership> {
-        let handle = self.connection(handle, principal, endpoint)?;
-        Some(handle.owner)
-    }
-
-    fn connection(
+    pub fn connection(
         &self,
         handle: &str,
         principal: &Principal,

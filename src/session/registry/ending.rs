@@ -97,6 +97,14 @@ impl SessionRegistry {
         drop(tokio::time::timeout(grace, join_all(closing)).await);
     }
 
+    /// Has the shared store, where there is one, say of all sessions that have ended that they are over; waits `within`
+    /// for it. For a shutdown, after [`close_all`](Self::close_all).
+    pub async fn flush_records(&self, within: Duration) {
+        if let Some(records) = self.records.get() {
+            records.flush(within).await;
+        }
+    }
+
     /// Ends idle and over-age sessions and sweeps the event log, for ever.
     pub async fn reap(self: Arc<Self>) {
         let period =

@@ -4,11 +4,11 @@
 //! behind the calls, all that wait in one round trip. A reader shows events once the store has acknowledged them,
 //! or without ids where it cannot be written to.
 
+mod append_task;
 mod entry;
 mod queue;
 mod writer;
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -16,6 +16,7 @@ use std::time::Duration;
 use ::bytes::Bytes;
 use futures_util::future::BoxFuture;
 
+use self::append_task::AppendTask;
 use self::entry::LogEntry;
 use self::writer::EventWriter;
 use super::memory::{LogBounds, RestoredStream};
@@ -62,7 +63,8 @@ impl SharedEvents {
     #[must_use]
     pub fn start(parts: SharedLogParts, tasks: &TaskSpawner) -> Arc<Self> {
         let writer = Arc::new(EventWriter::new(parts));
-        tasks.spawn_service(Arc::clone(&writer).run());
+        let appending = Arc::clone(&writer);
+        tasks.spawn_service(async move { AppendTask::new(&appending).run().await });
         Arc::new(Self { writer })
     }
 
@@ -182,28 +184,5 @@ impl EventStore for SharedEvents {
 
     fn size(&self) -> (usize, usize) {
         self.writer.local.size()
-    }
-}
-
-/// Whether the shared log is written to, told to operators when it changes.
-#[derive(Debug, Default)]
-struct Reachability(AtomicBool);
-
-impl Reachability {
-    /// Records the outcome of an attempt; whether the log has just become unreachable.
-    fn record(&self, is_down: bool) -> bool {
-        let was_down = self.0.swap(is_down, Ordering::SeqCst);
-        match (was_down, is_down) {
-            (false, true) => {
-                tracing::warn!("shared event log cannot be written: events go out without ids");
-            }
-            (true, false) => tracing::info!("shared event log is written again"),
-            _ => {}
-        }
-        is_down && !was_down
-    }
-
-    fn is_down(&self) -> bool {
-        self.0.load(Ordering::SeqCst)
     }
 }

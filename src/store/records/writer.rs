@@ -1,26 +1,26 @@
-//! `RecordWriter`: the task that keeps the records of this replica's sessions up to date in the shared store.
+//! `RecordWriter`: the sessions of this replica whose records its task keeps up to date in the shared store.
 
-use std::collections::VecDeque;
-use std::ops::Range;
+use std::collections::{HashMap, VecDeque};
+use std::future::pending;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dashmap::DashMap;
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use super::format::TextDigest;
-use super::{SessionRecord, SharedRecords};
+use super::record_task::RecordTask;
+use super::{RecordState, SessionRecord, SharedRecords};
 use crate::lock::lock;
 use crate::ownership::Ownership;
+use crate::redis_client::RedisFailure;
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::store::calls::{CallsUnderWay, WorkStage};
 use crate::store::events::SessionKey;
 use crate::store::fenced::FencedSessions;
-use crate::store::pause::RetryPause;
-use crate::store::scripts::{ScriptCall, ScriptResult, integer};
+use crate::store::scripts::{ScriptCall, ScriptRunner};
 
-/// Sessions of one round trip at most.
-const SESSIONS: usize = 256;
 /// Ended sessions that wait to be told at most; the records of the others expire.
 const ENDED: usize = 64 * 1024;
 /// A record is renewed when this part of its life is over.
@@ -41,51 +41,46 @@ pub trait RecordSource: Send + Sync + std::fmt::Debug {
 /// Writes and renews records behind the calls: none of its methods waits.
 #[derive(Debug)]
 pub struct RecordWriter {
-    records: Arc<SharedRecords>,
-    tracked: DashMap<SessionKey, TrackedSession>,
-    lists: Mutex<WorkLists>,
-    work: Notify,
-    fenced: Arc<FencedSessions>,
+    pub(super) records: Arc<SharedRecords>,
+    pub(super) tracked: DashMap<SessionKey, TrackedSession>,
+    pub(super) lists: Mutex<WorkLists>,
+    pub(super) work: Notify,
+    pub(super) fenced: Arc<FencedSessions>,
 }
 
+/// A session whose record is kept up to date.
 #[derive(Debug)]
-struct TrackedSession {
-    source: Arc<dyn RecordSource>,
-    /// Whether it stands in the list.
-    is_listed: bool,
+pub(super) struct TrackedSession {
+    pub(super) source: Arc<dyn RecordSource>,
+    /// Where the writing or renewing of its record is.
+    pub(super) stage: WorkStage,
+    /// Whether the last call failed: the task lists the session again.
+    is_failing: bool,
     /// Whether its record is to be written; else it is only renewed.
-    is_changed: bool,
+    pub(super) is_changed: bool,
     /// When it was last written or renewed.
     written: Instant,
     /// Long texts of the record.
-    texts: Vec<TextDigest>,
+    pub(super) texts: Vec<TextDigest>,
 }
 
+/// What the task is to do.
 #[derive(Debug, Default)]
-struct WorkLists {
+pub(super) struct WorkLists {
     /// Sessions to be written or renewed, each once.
-    waiting: VecDeque<SessionKey>,
-    ended: VecDeque<EndedSession>,
+    pub(super) waiting: VecDeque<SessionKey>,
+    /// Ended sessions to be told, each once.
+    pub(super) ended: VecDeque<SessionKey>,
+    /// Ended sessions whose end the store has not acknowledged.
+    untold: HashMap<SessionKey, EndedSession>,
 }
 
+/// A session that has ended here.
 #[derive(Debug, Clone, Copy)]
-struct EndedSession {
-    session: SessionKey,
+pub(super) struct EndedSession {
+    pub(super) session: SessionKey,
     by: Ownership,
     leaves_record: bool,
-}
-
-/// What some calls of a round trip are about.
-struct Planned {
-    work: Work,
-    /// The calls of a round trip for this work; the record's call is the last one.
-    calls: Range<usize>,
-}
-
-enum Work {
-    Write(SessionKey, Vec<TextDigest>),
-    Renew(SessionKey),
-    End(EndedSession),
 }
 
 impl RecordWriter {
@@ -103,7 +98,8 @@ impl RecordWriter {
             work: Notify::new(),
             fenced,
         });
-        tasks.spawn_service(Arc::clone(&writer).run());
+        let writing = Arc::clone(&writer);
+        tasks.spawn_service(async move { RecordTask::new(&writing).run().await });
         writer
     }
 
@@ -113,7 +109,8 @@ impl RecordWriter {
             session,
             TrackedSession {
                 source,
-                is_listed: false,
+                stage: WorkStage::Idle,
+                is_failing: false,
                 is_changed: true,
                 written: Instant::now(),
                 texts: Vec::new(),
@@ -147,6 +144,14 @@ impl RecordWriter {
         self.tracked.remove(&session);
     }
 
+    /// What the store knows of a session.
+    ///
+    /// # Errors
+    /// As for [`SharedRecords::read`].
+    pub async fn read(&self, session: SessionKey) -> Result<RecordState, RedisFailure> {
+        self.records.read(session).await
+    }
+
     /// Has all records written once more, after the store has lost its data: spread over `time`.
     ///
     /// # Cancel safety
@@ -161,8 +166,8 @@ impl RecordWriter {
     }
 
     fn list(&self, session: SessionKey, tracked: &mut TrackedSession) {
-        if !tracked.is_listed {
-            tracked.is_listed = true;
+        if tracked.stage == WorkStage::Idle && !tracked.is_failing {
+            tracked.stage = WorkStage::Listed;
             lock(&self.lists).waiting.push_back(session);
             self.work.notify_one();
         }
@@ -170,39 +175,64 @@ impl RecordWriter {
 
     fn list_end(&self, ended: EndedSession) {
         let mut lists = lock(&self.lists);
-        lists.ended.push_back(ended);
-        if lists.ended.len() > ENDED {
-            lists.ended.pop_front();
+        if lists.untold.insert(ended.session, ended).is_none() {
+            lists.ended.push_back(ended.session);
+        }
+        if lists.untold.len() > ENDED
+            && let Some(oldest) = lists.ended.pop_front()
+        {
+            lists.untold.remove(&oldest);
         }
         drop(lists);
         self.work.notify_one();
     }
 
-    async fn run(self: Arc<Self>) {
-        let mut pause = RetryPause::new();
-        let period = self.records.life / (4 * RENEWAL);
-        let mut next_look = Instant::now() + period;
-        loop {
-            if Instant::now() >= next_look {
-                next_look = Instant::now() + period;
-                self.list_renewals();
+    /// Has the store say of all sessions that have ended here that they are over, and waits `within` for it. For the end
+    /// of the process, when the task has been dropped.
+    ///
+    /// # Cancel safety
+    /// The records of sessions that were not reached expire.
+    pub async fn flush(&self, within: Duration) {
+        let mut left: Vec<EndedSession> = lock(&self.lists).untold.values().copied().collect();
+        let mut calls = CallsUnderWay::new(self.store());
+        let told = async {
+            loop {
+                if calls.begin_round() {
+                    while calls.has_room()
+                        && let Some(ended) = left.pop()
+                    {
+                        calls.send(ended, vec![self.finish(ended)]);
+                    }
+                }
+                if calls.is_empty() {
+                    return;
+                }
+                // A round that is over has calls of former rounds only where there is nothing more to send.
+                if let Some((ended, results)) = calls.next(pending()).await
+                    && results.iter().all(Result::is_ok)
+                {
+                    self.told(ended.session);
+                }
             }
-            let (calls, planned) = self.next_round();
-            if calls.is_empty() {
-                drop(timeout_at(next_look, self.work.notified()).await);
-                continue;
-            }
-            let results = self.records.store.run(calls).await;
-            if self.settle(planned, &results) {
-                pause.reset();
-            } else {
-                tokio::time::sleep(pause.next()).await;
-            }
+        };
+        drop(timeout(within, told).await);
+        let sessions = lock(&self.lists).untold.len();
+        if sessions > 0 {
+            tracing::debug!(sessions, "records do not say that sessions are over");
         }
     }
 
+    pub(super) fn store(&self) -> &dyn ScriptRunner {
+        &*self.records.store
+    }
+
+    /// How often records are looked at that are due for renewal.
+    pub(super) fn look_period(&self) -> Duration {
+        self.records.life / (4 * RENEWAL)
+    }
+
     /// Lists the sessions whose records are due for renewal.
-    fn list_renewals(&self) {
+    pub(super) fn list_renewals(&self) {
         let now = Instant::now();
         let due = self.records.life / RENEWAL;
         for mut entry in self.tracked.iter_mut() {
@@ -213,102 +243,48 @@ impl RecordWriter {
         }
     }
 
-    fn next_round(&self) -> (Vec<ScriptCall>, Vec<Planned>) {
-        let (mut calls, mut planned) = (Vec::new(), Vec::new());
-        while planned.len() < SESSIONS {
-            let Some(session) = lock(&self.lists).waiting.pop_front() else {
-                break;
-            };
-            let first = calls.len();
-            if let Some(work) = self.plan(session, &mut calls) {
-                let calls = first..calls.len();
-                planned.push(Planned { work, calls });
-            }
-        }
+    /// Takes the next ended session from the list. It counts as untold until [`told`](Self::told).
+    pub(super) fn next_ended(&self) -> Option<EndedSession> {
         let mut lists = lock(&self.lists);
-        let room = SESSIONS.min(lists.ended.len());
-        for ended in lists.ended.drain(..room) {
-            let first = calls.len();
-            calls.push(
-                self.records
-                    .finish(ended.session, ended.by, ended.leaves_record),
-            );
-            planned.push(Planned {
-                work: Work::End(ended),
-                calls: first..calls.len(),
-            });
-        }
-        drop(lists);
-        (calls, planned)
-    }
-
-    /// Adds the calls for a listed session.
-    fn plan(&self, session: SessionKey, calls: &mut Vec<ScriptCall>) -> Option<Work> {
-        let (source, is_changed, texts) = {
-            let mut tracked = self.tracked.get_mut(&session)?;
-            tracked.is_listed = false;
-            let is_changed = std::mem::take(&mut tracked.is_changed);
-            (
-                Arc::clone(&tracked.source),
-                is_changed,
-                tracked.texts.clone(),
-            )
-        };
-        let Some(record) = source.record() else {
-            self.leave(session);
-            return None;
-        };
-        let by = source.ownership();
-        if !is_changed {
-            calls.extend(self.records.renew(session, by, &texts));
-            return Some(Work::Renew(session));
-        }
-        let (put, texts) = self
-            .records
-            .put(session, by, source.highest_stream(), &record);
-        calls.extend(put);
-        Some(Work::Write(session, texts))
-    }
-
-    /// Records the outcome of a round trip; `false` if the next one is to wait.
-    fn settle(&self, planned: Vec<Planned>, results: &[ScriptResult]) -> bool {
-        let mut all_done = true;
-        for Planned { work, calls } in planned {
-            let results = results.get(calls).unwrap_or_default();
-            // A renewal says 0 for what is not there.
-            let lowest = results
-                .iter()
-                .map(|result| result.as_ref().ok().and_then(integer));
-            let lowest = lowest.min().flatten();
-            all_done &= lowest.is_some();
-            match (work, lowest) {
-                (Work::End(_), Some(_)) => {}
-                (Work::End(ended), None) => self.list_end(ended),
-                (Work::Write(session, _) | Work::Renew(session), Some(-1)) => {
-                    self.leave(session);
-                    self.fenced.add(session);
-                }
-                (Work::Write(session, texts), Some(_)) => self.written(session, Some(texts)),
-                (Work::Renew(session), Some(1)) => self.written(session, None),
-                (Work::Write(session, _), None) | (Work::Renew(session), Some(_)) => {
-                    self.change(session);
-                }
-                (Work::Renew(session), None) => {
-                    if let Some(mut tracked) = self.tracked.get_mut(&session) {
-                        self.list(session, &mut tracked);
-                    }
-                }
+        loop {
+            let session = lists.ended.pop_front()?;
+            if let Some(ended) = lists.untold.get(&session) {
+                return Some(*ended);
             }
         }
-        all_done
     }
 
-    fn written(&self, session: SessionKey, texts: Option<Vec<TextDigest>>) {
+    /// The call that says that a session is over.
+    pub(super) fn finish(&self, ended: EndedSession) -> ScriptCall {
+        self.records
+            .finish(ended.session, ended.by, ended.leaves_record)
+    }
+
+    /// The store says that the session is over.
+    pub(super) fn told(&self, session: SessionKey) {
+        lock(&self.lists).untold.remove(&session);
+    }
+
+    /// The record is in the store, with these long texts if it was not only renewed.
+    pub(super) fn written(&self, session: SessionKey, texts: Option<Vec<TextDigest>>) {
         if let Some(mut tracked) = self.tracked.get_mut(&session) {
+            (tracked.stage, tracked.is_failing) = (WorkStage::Idle, false);
             tracked.written = Instant::now();
             if let Some(texts) = texts {
                 tracked.texts = texts;
             }
+            if tracked.is_changed {
+                self.list(session, &mut tracked);
+            }
+        }
+    }
+
+    /// The record is to be written or renewed once more: at once, or where its call failed when the task tries again.
+    pub(super) fn unsettled(&self, session: SessionKey, is_changed: bool, is_failing: bool) {
+        if let Some(mut tracked) = self.tracked.get_mut(&session) {
+            (tracked.stage, tracked.is_failing) = (WorkStage::Idle, is_failing);
+            tracked.is_changed |= is_changed;
+            self.list(session, &mut tracked);
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Leases, who is a member, and what `/status` says.
 
+use drawbridge::redis_client::cmd;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
 use super::{SECRET, forwards, knows, pair, replica, replica_with, tables};
 use crate::harness::redis;
+use crate::harness::session::text_of;
 use crate::harness::{Gateway, Setup, eventually};
 
 async fn status(gateway: &Gateway) -> Value {
@@ -176,6 +178,50 @@ async fn stopped_replica_lapses_and_comes_back() {
     knows(&two, 2).await;
     assert_eq!(there.text("echo", json!({"text": "a"})).await, "a");
     assert!(forwards(&two, "").await > 1.5);
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn outage_longer_than_a_lease_drops_no_replica() {
+    let Some(mut redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [one, two] = pair(|| replica_with(&redis, "lease = \"3s\"")).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let there = here.at(two.anonymous());
+    let (_, call) = there.start_call("sleep", json!({"ms": 9_000})).await;
+    redis.kill();
+    eventually("the lease is over", async || {
+        let cluster = status(&two).await;
+        (cluster["lease_ms"] == 0).then_some(())
+    })
+    .await;
+    // The owner of the session is late to come back.
+    one.signal(Signal::STOP);
+    redis.start().await;
+    let client = redis.client().await;
+    let mut index = cmd("ZCARD");
+    index.arg("drawbridge:{replicas}:index");
+    let beaten = async || {
+        let name = "drawbridge_redis_command_duration_seconds_count";
+        two.metric(name, "heartbeat").await
+    };
+    eventually("the other one is back", async || {
+        let known: u32 = client.command("index", &index).await.unwrap();
+        (known == 1).then_some(())
+    })
+    .await;
+    let before = beaten().await;
+    eventually("two more heartbeats", async || {
+        (beaten().await > before + 1.5).then_some(())
+    })
+    .await;
+    knows(&two, 1).await;
+    one.signal(Signal::CONT);
+    knows(&two, 2).await;
+    let (_, reply) = call.finish().await;
+    assert_eq!(text_of(&reply.unwrap()), "slept");
     one.stop().await;
     two.stop().await;
 }

@@ -1,6 +1,7 @@
 //! Several gateways as one: the Redis that they share, their leases, and requests that are forwarded.
 
 mod forwarding;
+mod lost_owner;
 mod membership;
 mod redis_client;
 

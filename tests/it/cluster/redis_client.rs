@@ -188,3 +188,84 @@ async fn sentinels_name_the_server() {
     let direct = master.client().await;
     assert_eq!(get(&direct, "a").await.unwrap().as_deref(), Some("1"));
 }
+
+/// Names of keys, one on each node of `cluster`.
+async fn names(cluster: &redis::RedisCluster) -> Vec<String> {
+    let mut names = vec![None; cluster.nodes.len()];
+    for number in 0_u32.. {
+        let name = number.to_string();
+        let place = cluster.place_of(&format!("test:{name}")).await;
+        names[place].get_or_insert(name);
+        if names.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    names.into_iter().flatten().collect()
+}
+
+#[tokio::test]
+async fn cluster_with_a_silent_master_is_connected() {
+    let Some(cluster) = redis::cluster(3).await else {
+        return;
+    };
+    let names = names(&cluster).await;
+    cluster.nodes[2].signal(Signal::STOP);
+    let client = cluster.client().await;
+    for name in &names[..2] {
+        set(&client, name, "1").await.unwrap();
+    }
+    assert!(set(&client, &names[2], "1").await.is_err());
+    cluster.nodes[2].signal(Signal::CONT);
+    eventually("it is found again", async || {
+        set(&client, &names[2], "1").await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn silent_master_does_not_cost_the_connection() {
+    let Some(cluster) = redis::cluster(3).await else {
+        return;
+    };
+    let names = names(&cluster).await;
+    let client = cluster.client().await;
+    for name in &names {
+        set(&client, name, "1").await.unwrap();
+    }
+    cluster.nodes[2].signal(Signal::STOP);
+    for _ in 0..3 {
+        let (silent, one, two) = tokio::join!(
+            set(&client, &names[2], "2"),
+            get(&client, &names[0]),
+            get(&client, &names[1]),
+        );
+        assert!(silent.is_err());
+        assert_eq!(one.unwrap().as_deref(), Some("1"));
+        assert_eq!(two.unwrap().as_deref(), Some("1"));
+        assert!(client.is_connected());
+    }
+    assert_eq!(client.server().borrow().connects, 1);
+    cluster.nodes[2].signal(Signal::CONT);
+    eventually("it is found again", async || {
+        set(&client, &names[2], "3").await.ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn restarted_master_is_told_apart() {
+    let Some(mut cluster) = redis::cluster(3).await else {
+        return;
+    };
+    let client = cluster.client().await;
+    let before = client.server().borrow().run_id.clone();
+    assert_eq!(before.split(',').count(), 3, "{before}");
+    cluster.nodes[1].kill();
+    cluster.nodes[1].start().await;
+    let server = client.server();
+    eventually("another run id", async || {
+        (server.borrow().run_id != before).then_some(())
+    })
+    .await;
+    assert!(server.borrow().began.is_some());
+}

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use drawbridge::config::{RedisConfig, RedisTopology};
-use drawbridge::redis_client::{RedisClient, cmd};
+use drawbridge::redis_client::{RedisClient, Value, cmd};
 use drawbridge::runtime::lifecycle::TaskSpawner;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -38,6 +38,84 @@ pub(crate) async fn server(arguments: &[&str]) -> Option<RedisServer> {
 /// The same as a sentinel, with a configuration file that it may rewrite.
 pub(crate) async fn sentinel(file: &Path) -> Option<RedisServer> {
     started(Some(file), &["--sentinel"]).await
+}
+
+/// A Cluster of masters without replicas, which have equal shares of the slots in their order. The others go on when
+/// one of them is silent. `None` as for [`server`].
+pub(crate) struct RedisCluster {
+    pub(crate) nodes: Vec<RedisServer>,
+}
+
+/// Slots of a Cluster.
+const SLOTS: usize = 16_384;
+
+/// Starts a Cluster.
+pub(crate) async fn cluster(masters: usize) -> Option<RedisCluster> {
+    let mut nodes = Vec::new();
+    let mut buses = Vec::new();
+    for _ in 0..masters {
+        let bus = free_port().to_string();
+        let mut arguments = vec!["--cluster-enabled", "yes", "--cluster-port", &bus];
+        arguments.extend(["--cluster-require-full-coverage", "no"]);
+        nodes.push(server(&arguments).await?);
+        buses.push(bus);
+    }
+    let first = nodes.first()?.client().await;
+    for (at, (node, bus)) in nodes.iter().zip(&buses).enumerate() {
+        let (begin, end) = (at * SLOTS / masters, (at + 1) * SLOTS / masters - 1);
+        let mut slots = cmd("CLUSTER");
+        slots.arg("ADDSLOTSRANGE").arg(begin).arg(end);
+        let client = node.client().await;
+        client.command::<()>("slots", &slots).await.unwrap();
+        let mut meet = cmd("CLUSTER");
+        meet.arg("MEET").arg("127.0.0.1").arg(node.port).arg(bus);
+        first.command::<()>("meet", &meet).await.unwrap();
+    }
+    for node in &nodes {
+        let client = node.client().await;
+        let mut slots = cmd("CLUSTER");
+        slots.arg("SLOTS");
+        eventually("each node knows all slots", async || {
+            let known: Vec<Value> = client.command("slots", &slots).await.ok()?;
+            (known.len() == masters).then_some(())
+        })
+        .await;
+    }
+    Some(RedisCluster { nodes })
+}
+
+impl RedisCluster {
+    /// The configuration that names all nodes.
+    pub(crate) fn config(&self) -> RedisConfig {
+        let address = |node: &RedisServer| ("127.0.0.1".to_owned(), node.port);
+        RedisConfig {
+            topology: RedisTopology::Cluster,
+            nodes: self.nodes.iter().map(address).collect(),
+            ..self.nodes[0].config()
+        }
+    }
+
+    /// A handle once it is connected, with keys that begin with `test:`.
+    pub(crate) async fn client(&self) -> RedisClient {
+        let client = RedisClient::start(&self.config(), "test", &TaskSpawner::new()).unwrap();
+        eventually("the Cluster is connected", async || {
+            client.is_connected().then_some(())
+        })
+        .await;
+        client
+    }
+
+    /// The position of the node that has a key.
+    pub(crate) async fn place_of(&self, key: &str) -> usize {
+        let client = self.nodes[0].client().await;
+        let mut slot = cmd("CLUSTER");
+        slot.arg("KEYSLOT").arg(key);
+        let slot: usize = client.command("slot", &slot).await.unwrap();
+        let nodes = self.nodes.len();
+        (0..nodes)
+            .find(|at| slot < (at + 1) * SLOTS / nodes)
+            .unwrap()
+    }
 }
 
 async fn started(file: Option<&Path>, arguments: &[&str]) -> Option<RedisServer> {

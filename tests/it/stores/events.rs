@@ -60,13 +60,13 @@ async fn world(kind: Kind) -> Option<World> {
     })
 }
 
-struct Replica {
-    events: Arc<SharedEvents>,
+pub(super) struct Replica {
+    pub(super) events: Arc<SharedEvents>,
     fenced: Arc<FencedSessions>,
 }
 
 /// The log of a replica.
-fn replica(node: u32, client: &RedisClient, sealer: &Arc<Sealer>) -> Replica {
+pub(super) fn replica(node: u32, client: &RedisClient, sealer: &Arc<Sealer>) -> Replica {
     let fenced = Arc::new(FencedSessions::default());
     let parts = SharedLogParts {
         bounds: BOUNDS,
@@ -94,7 +94,7 @@ fn at(stream: u32) -> StreamKey {
 }
 
 /// Logs `texts` together; the position of the last one.
-fn append(store: &dyn EventStore, at: StreamKey, texts: &[&str]) -> u64 {
+pub(super) fn append(store: &dyn EventStore, at: StreamKey, texts: &[&str]) -> u64 {
     let mut events: Vec<LoggedEvent> = texts
         .iter()
         .map(|text| LoggedEvent::of(Bytes::copy_from_slice(text.as_bytes())))
@@ -112,7 +112,7 @@ fn finish(store: &dyn EventStore, at: StreamKey, text: &'static str) -> u64 {
     reply[0].seq
 }
 
-async fn durable(store: &dyn EventStore, at: StreamKey, seq: u64) -> Durability {
+pub(super) async fn durable(store: &dyn EventStore, at: StreamKey, seq: u64) -> Durability {
     poll_fn(|cx| store.poll_durable(at, seq, cx)).await
 }
 
@@ -257,6 +257,33 @@ async fn resumed_stream_recalls_events_of_another_replica() {
     assert_eq!(two.events.recall(at(1), 1).unwrap().await, 2);
     assert_eq!(texts(two.events.after(at(1), 1, 100)), ["b"]);
     assert!(two.events.recall(at(1), 1).is_none(), "now it has them too");
+}
+
+#[tokio::test]
+async fn event_that_comes_while_a_log_is_recalled_is_logged() {
+    let Some((mut server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let one = replica(1, &client, &sealer);
+    let recalled = one.events.recall(at(1), 0).unwrap();
+    server.kill();
+    let seq = append(&*one.events, at(1), &["a"]);
+    assert_eq!(
+        durable(&*one.events, at(1), seq).await,
+        Durability::Unlogged
+    );
+    server.start().await;
+    eventually("Redis is back", async || {
+        client.is_connected().then_some(())
+    })
+    .await;
+    recalled.await;
+    eventually("the event is logged", async || {
+        let entries: usize = ask(&client, &["XLEN", LOG]).await;
+        (entries == 1).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test]

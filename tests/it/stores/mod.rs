@@ -5,6 +5,7 @@ mod gateway;
 mod notices;
 mod rates;
 mod records;
+mod shards;
 
 use std::sync::Arc;
 

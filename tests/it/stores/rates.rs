@@ -18,16 +18,16 @@ const SLOW: RateShape = RateShape {
     burst: 20,
 };
 /// A hundred requests are borrowed at once.
-const FAST: RateShape = RateShape {
+pub(super) const FAST: RateShape = RateShape {
     each: Duration::from_millis(1),
     burst: 2_000,
 };
 
-fn owner(subject: &str) -> OwnerKey {
+pub(super) fn owner(subject: &str) -> OwnerKey {
     Principal::new("issuer", subject, "", Vec::new(), None).owner()
 }
 
-fn replica(client: &RedisClient, shape: RateShape) -> Arc<BorrowedRates> {
+pub(super) fn replica(client: &RedisClient, shape: RateShape) -> Arc<BorrowedRates> {
     let store = Arc::new(client.clone());
     BorrowedRates::start(store, StoreKeys::new("test"), shape, &TaskSpawner::new())
 }

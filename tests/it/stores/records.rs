@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use drawbridge::call::{LogLevel, Principal, UpstreamContinuation};
+use drawbridge::config::SealKey;
 use drawbridge::ownership::Ownership;
 use drawbridge::protocol::Revision;
 use drawbridge::redis_client::RedisClient;
@@ -30,7 +31,7 @@ fn owner(node: u32, epoch: u16) -> Ownership {
     Ownership { node, epoch }
 }
 
-fn record() -> SessionRecord {
+pub(super) fn record() -> SessionRecord {
     let principal = Principal::new("https://issuer", "MARKED-alice", "client", Vec::new(), None);
     SessionRecord {
         binding: principal.binding(),
@@ -59,14 +60,14 @@ fn record() -> SessionRecord {
 
 /// A session of this replica.
 #[derive(Debug)]
-struct Source {
+pub(super) struct Source {
     by: Ownership,
     /// `None` once the session is gone.
-    record: Mutex<Option<SessionRecord>>,
+    pub(super) record: Mutex<Option<SessionRecord>>,
 }
 
 impl Source {
-    fn of(by: Ownership, record: SessionRecord) -> Arc<Self> {
+    pub(super) fn of(by: Ownership, record: SessionRecord) -> Arc<Self> {
         let record = Mutex::new(Some(record));
         Arc::new(Self { by, record })
     }
@@ -86,13 +87,14 @@ impl RecordSource for Source {
     }
 }
 
-struct Replica {
-    records: Arc<SharedRecords>,
-    writer: Arc<RecordWriter>,
+pub(super) struct Replica {
+    pub(super) records: Arc<SharedRecords>,
+    pub(super) writer: Arc<RecordWriter>,
     fenced: Arc<FencedSessions>,
+    tasks: TaskSpawner,
 }
 
-fn replica(client: &RedisClient, sealer: &Arc<Sealer>, life: Duration) -> Replica {
+pub(super) fn replica(client: &RedisClient, sealer: &Arc<Sealer>, life: Duration) -> Replica {
     let keys = StoreKeys::new("test");
     let store = Arc::new(client.clone());
     let records = Arc::new(SharedRecords::new(store, keys, Arc::clone(sealer), life));
@@ -102,6 +104,7 @@ fn replica(client: &RedisClient, sealer: &Arc<Sealer>, life: Duration) -> Replic
         writer: RecordWriter::start(Arc::clone(&records), Arc::clone(&fenced), &tasks),
         records,
         fenced,
+        tasks,
     }
 }
 
@@ -222,6 +225,20 @@ async fn ended_session_stays_ended() {
 }
 
 #[tokio::test]
+async fn stopped_replica_says_that_its_sessions_are_over() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let one = replica(&client, &sealer(), LIFE);
+    one.track(&Source::of(owner(1, 0), record()));
+    one.has_record(&record()).await;
+    assert!(one.tasks.shut_down(Duration::ZERO).await);
+    one.writer.end(SESSION, owner(1, 0), true);
+    one.writer.flush(Duration::from_secs(1)).await;
+    assert_eq!(one.records.read(SESSION).await.unwrap(), RecordState::Over);
+}
+
+#[tokio::test]
 async fn one_replica_gets_a_claimed_session() {
     let Some((_server, client)) = redis().await else {
         return;
@@ -315,6 +332,34 @@ async fn long_client_info_is_kept_once() {
         record: None,
     };
     assert_eq!(stranger.records.read(SESSION).await.unwrap(), unread);
+}
+
+#[tokio::test]
+async fn long_text_outlives_the_key_that_sealed_it() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let ring = |ids: &[&str]| {
+        let key = |id: &&str| SealKey {
+            id: (*id).to_owned(),
+            key: Secret::new(id.repeat(32)),
+        };
+        let keys: Vec<SealKey> = ids.iter().map(key).collect();
+        Arc::new(Sealer::new(&keys).unwrap())
+    };
+    let mut long = record();
+    long.client_info = vec![b'i'; 5000].into();
+    let source = Source::of(owner(1, 0), long.clone());
+    for keys in [&["a"][..], &["b", "a"]] {
+        let one = replica(&client, &ring(keys), LIFE);
+        one.track(&source);
+        one.has_record(&long).await;
+        one.writer.write_again(Duration::ZERO).await;
+    }
+    // The first key has left the ring.
+    replica(&client, &ring(&["b"]), LIFE)
+        .has_record(&long)
+        .await;
 }
 
 #[tokio::test]

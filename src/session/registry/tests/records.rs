@@ -29,6 +29,10 @@ impl ScriptRunner for Agreeing {
         let agreed = calls.iter().map(|_| Ok(Value::Int(1))).collect();
         Box::pin(ready(agreed))
     }
+
+    fn is_reachable(&self) -> bool {
+        true
+    }
 }
 
 fn with_records() -> (Fixture, Arc<Agreeing>) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::ownership::Ownership;
+use crate::store::calls::WorkStage;
 
 /// Events of one entry at most.
 const EVENTS_OF_ENTRY: u64 = 64;
@@ -57,12 +58,12 @@ pub(super) struct SessionQueue {
     /// Entries of the shared log, oldest first.
     kept: VecDeque<KeptEntry>,
     kept_bytes: usize,
-    /// Whether the last attempt to append failed.
+    /// Whether the last attempt to append failed: the task lists the session again.
     pub(super) is_failing: bool,
     /// Whether another replica owns the session.
     pub(super) is_fenced: bool,
-    /// Whether the session stands in the writer's list.
-    pub(super) is_listed: bool,
+    /// Where its entries are; one call at a time appends them, as the numbers of a log rise.
+    pub(super) stage: WorkStage,
     /// Readers that wait for an acknowledgement.
     wakers: Vec<Waker>,
     /// When an entry was last enqueued or acknowledged.
@@ -81,7 +82,7 @@ impl SessionQueue {
             kept_bytes: 0,
             is_failing: false,
             is_fenced: false,
-            is_listed: false,
+            stage: WorkStage::Idle,
             wakers: Vec::new(),
             changed: Instant::now(),
         }
@@ -128,6 +129,12 @@ impl SessionQueue {
         self.waiting.is_empty()
     }
 
+    /// Whether the session is to be put on the writer's list.
+    pub(super) fn may_be_listed(&self) -> bool {
+        let is_known_there = self.stage != WorkStage::Idle || self.is_failing;
+        !is_known_there && !self.is_fenced && !self.is_written()
+    }
+
     /// The oldest waiting entries, for one call; they wait until [`acknowledge`](Self::acknowledge).
     pub(super) fn next(&mut self) -> Vec<WaitingEntry> {
         let entries: Vec<WaitingEntry> = self.waiting.iter().take(AT_ONCE).copied().collect();
@@ -154,8 +161,25 @@ impl SessionQueue {
         self.kept.shrink_to(4 * self.kept.len());
     }
 
+    /// Counts entries (number and bytes, oldest first) that the shared log had before this queue. Those of the queue
+    /// itself are counted once acknowledged.
+    pub(super) fn take_over(&mut self, kept: &[(u64, usize)], at: Instant) {
+        let begun = self.ownership.first_number();
+        let is_used = self.numbered > begun;
+        let oldest = self.kept.front().map(|entry| entry.number);
+        let is_older = |number: u64| {
+            (!is_used || number <= begun) && oldest.is_none_or(|oldest| number < oldest)
+        };
+        for (number, bytes) in kept.iter().filter(|(number, _)| is_older(*number)).rev() {
+            let (number, bytes) = (*number, *bytes);
+            self.numbered = self.numbered.max(number);
+            self.kept_bytes += bytes;
+            self.kept.push_front(KeptEntry { number, bytes, at });
+        }
+    }
+
     /// Counts an entry that the shared log has.
-    pub(super) fn keep(&mut self, number: u64, bytes: usize, at: Instant) {
+    fn keep(&mut self, number: u64, bytes: usize, at: Instant) {
         self.numbered = self.numbered.max(number);
         self.kept_bytes += bytes;
         self.kept.push_back(KeptEntry { number, bytes, at });
@@ -266,6 +290,21 @@ mod tests {
         tokio::time::advance(Duration::from_mins(2)).await;
         assert_eq!(queue.evict(0, BOUNDS, Instant::now()), None, "age");
         assert_eq!(queue.kept_bytes, 0);
+    }
+
+    #[tokio::test]
+    async fn entries_taken_over_stand_before_those_of_the_queue() {
+        let by = Ownership { node: 1, epoch: 1 };
+        let mut queue = SessionQueue::new(by);
+        let own = by.first_number() + 1;
+        queue.push(1, 1, 1);
+        let now = Instant::now();
+        let kept = [(3, 20), (4, 20), (own, 20)];
+        queue.take_over(&kept, now);
+        queue.acknowledge(own, &[(own, 20)], now);
+        queue.take_over(&kept, now);
+        assert_eq!(queue.kept_bytes, 60, "each entry counts once");
+        assert_eq!(queue.evict(50, BOUNDS, now), Some(own));
     }
 
     #[test]
