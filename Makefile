@@ -106,11 +106,18 @@ drill: preconditions
 	$(RELEASE)
 	$(RELEASE) --features stubs --bin drill --bin stub-upstream --bin bare-proxy
 
+# The two programs that differ with the profile, compiled without it.
+UNTUNED := target/untuned
+.PHONY: untuned
+untuned: preconditions
+	cargo build --release --locked --target-dir $(UNTUNED) --features stubs --bin drawbridge --bin bare-proxy
+
 .PHONY: bench
-bench: drill ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy; writes docs/benchmarks.md
+bench: drill untuned ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy; writes docs/benchmarks.md
 	@command -v nginx > /dev/null || apt-get install -y --no-install-recommends nginx-light \
 	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
-	@ulimit -n 16384 && $(DRILL) bench --markdown docs/benchmarks.md --json target/benchmarks.json
+	@ulimit -n 16384 && $(DRILL) bench --untuned $(UNTUNED)/release --recorded $(RECORDED) \
+	  --markdown docs/benchmarks.md --json target/benchmarks.json
 
 .PHONY: instructions
 instructions: drill ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
@@ -120,7 +127,8 @@ instructions: drill ## Counts instructions per reply (valgrind, a few minutes); 
 record-instructions: drill ## Records them anew, after a change that is worth its cost, or a new profile
 	$(INSTRUCTIONS) --record
 
-INSTRUCTIONS = $(DRILL) instructions --recorded benches/instructions.toml
+RECORDED := benches/instructions.toml
+INSTRUCTIONS = $(DRILL) instructions --recorded $(RECORDED)
 
 .PHONY: profile
 profile: drill ## Takes the profile anew that release builds are compiled with (after a change of the compiler or of much code)
