@@ -85,6 +85,13 @@ impl Bare {
     }
 }
 
+impl Drop for Bare {
+    fn drop(&mut self) {
+        // A killed process does not write its profile counters (`make profile`), so ask it to exit.
+        self.process.end();
+    }
+}
+
 /// Milliseconds from starting the process to its first answer to an `initialize`.
 pub(crate) async fn start_to_first_answer(
     place: &Place,
