@@ -135,15 +135,8 @@ profile: drill ## Takes the profile anew that release builds are compiled with (
 	deploy/profile/take.sh
 
 .PHONY: soak
-soak: drill ## The long forms: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, all pairings
-	$(DRILL) resumption --disconnects 1000
-	$(DRILL) kills --rounds 10
-	$(DRILL) drain --rounds 10
-	$(DRILL) network --calls 10000
-	ulimit -n 16384 && $(DRILL) parked --calls 10000 --deadline 60
-	$(DRILL) lifecycle --sessions 5000
-	$(DRILL) hostile --seconds 300
-	$(MATRIX)::every_cell_does_what_the_rules_say
+soak: drill ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, all pairings, 50 times the cases of property tests; or PARTS of them
+	python3 tests/setup/soak.py $(PARTS)
 
 .PHONY: image image-slim
 image: ## Builds the container image with Node and uv, for stdio servers: drawbridge
