@@ -106,11 +106,18 @@ drill: preconditions
 	$(RELEASE)
 	$(RELEASE) --features stubs --bin drill --bin stub-upstream --bin bare-proxy
 
+# The two programs that differ with the profile, compiled without it.
+UNTUNED := target/untuned
+.PHONY: untuned
+untuned: preconditions
+	cargo build --release --locked --target-dir $(UNTUNED) --features stubs --bin drawbridge --bin bare-proxy
+
 .PHONY: bench
-bench: drill ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy; writes docs/benchmarks.md
+bench: drill untuned ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy; writes docs/benchmarks.md
 	@command -v nginx > /dev/null || apt-get install -y --no-install-recommends nginx-light \
 	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
-	@ulimit -n 16384 && $(DRILL) bench --markdown docs/benchmarks.md --json target/benchmarks.json
+	@ulimit -n 16384 && $(DRILL) bench --untuned $(UNTUNED)/release --recorded $(RECORDED) \
+	  --markdown docs/benchmarks.md --json target/benchmarks.json
 
 .PHONY: instructions
 instructions: drill ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
@@ -120,22 +127,16 @@ instructions: drill ## Counts instructions per reply (valgrind, a few minutes); 
 record-instructions: drill ## Records them anew, after a change that is worth its cost, or a new profile
 	$(INSTRUCTIONS) --record
 
-INSTRUCTIONS = $(DRILL) instructions --recorded benches/instructions.toml
+RECORDED := benches/instructions.toml
+INSTRUCTIONS = $(DRILL) instructions --recorded $(RECORDED)
 
 .PHONY: profile
 profile: drill ## Takes the profile anew that release builds are compiled with (after a change of the compiler or of much code)
 	deploy/profile/take.sh
 
 .PHONY: soak
-soak: drill ## The long forms: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, all pairings
-	$(DRILL) resumption --disconnects 1000
-	$(DRILL) kills --rounds 10
-	$(DRILL) drain --rounds 10
-	$(DRILL) network --calls 10000
-	ulimit -n 16384 && $(DRILL) parked --calls 10000 --deadline 60
-	$(DRILL) lifecycle --sessions 5000
-	$(DRILL) hostile --seconds 300
-	$(MATRIX)::every_cell_does_what_the_rules_say
+soak: drill ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, all pairings, 50 times the cases of property tests; or PARTS of them
+	python3 tests/setup/soak.py $(PARTS)
 
 .PHONY: image image-slim
 image: ## Builds the container image with Node and uv, for stdio servers: drawbridge

@@ -26,6 +26,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::line::{Reply, forward};
 
@@ -59,7 +60,14 @@ fn main() -> anyhow::Result<()> {
         std::thread::spawn(move || runtime.block_on(pending::<()>()));
     }
     let workers: Arc<[Arc<Worker>]> = workers.into_iter().map(Arc::new).collect();
-    first.block_on(serve(&cli.upstreams, &workers))
+    first.block_on(async {
+        // A killed process would not write the counts that a profile is made of (`deploy/profile/take.sh`).
+        let mut stop = signal(SignalKind::terminate())?;
+        tokio::select! {
+            failed = serve(&cli.upstreams, &workers) => failed,
+            _ = stop.recv() => Ok(()),
+        }
+    })
 }
 
 fn runtime() -> io::Result<Runtime> {
@@ -75,7 +83,7 @@ impl Worker {
     }
 }
 
-/// Listens for each upstream until the process is killed.
+/// Listens for each upstream, for ever.
 async fn serve(upstreams: &[SocketAddr], workers: &Arc<[Arc<Worker>]>) -> anyhow::Result<()> {
     let mut listening = Vec::new();
     for upstream in upstreams {

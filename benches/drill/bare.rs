@@ -5,9 +5,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use crate::client::{Caller, Client, Target};
+use crate::lanes::Between;
 use crate::place::{Place, Running};
 
 /// A running `bare-proxy`.
@@ -15,18 +16,38 @@ use crate::place::{Place, Running};
 pub(crate) struct Bare {
     pub(crate) process: Running,
     /// In the order of its upstreams.
-    pub(crate) targets: Vec<Target>,
+    targets: Vec<Target>,
 }
 
 /// How it is to be run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BarePlan<'a> {
+    /// Names its log.
+    pub(crate) name: &'a str,
     pub(crate) binary: &'a Path,
     /// Worker threads.
     pub(crate) threads: usize,
     pub(crate) upstreams: &'a [&'a Target],
     /// The program that runs it, with its options; empty for none.
     pub(crate) under: &'a [String],
+}
+
+impl<'a> BarePlan<'a> {
+    /// Run by nothing else.
+    pub(crate) fn new(
+        name: &'a str,
+        binary: &'a Path,
+        threads: usize,
+        upstreams: &'a [&'a Target],
+    ) -> Self {
+        Self {
+            name,
+            binary,
+            threads,
+            upstreams,
+            under: &[],
+        }
+    }
 }
 
 impl Bare {
@@ -39,8 +60,7 @@ impl Bare {
             .args(["--threads", &plan.threads.to_string()])
             .args(plan.upstreams.iter().map(|it| it.addr.to_string()))
             .stdout(Stdio::piped());
-        let name = format!("bare-{}", plan.threads);
-        let mut process = place.run(&name, &mut command)?;
+        let mut process = place.run(plan.name, &mut command)?;
         let addresses = process.first_line()?;
         let addresses: Vec<SocketAddr> = serde_json::from_value(addresses)?;
         let through = |(addr, upstream): (SocketAddr, &&Target)| Target {
@@ -55,10 +75,20 @@ impl Bare {
         })
     }
 
-    /// Where upstream `number` is called through it.
-    pub(crate) fn target(&self, number: usize) -> anyhow::Result<&Target> {
-        let target = self.targets.get(number);
-        target.context("no such upstream of the bare proxy")
+    /// What is measured through it, where its upstreams are the legacy and the modern stub.
+    pub(crate) fn between(&self) -> anyhow::Result<Between> {
+        let [legacy, modern] = self.targets.as_slice() else {
+            bail!("the bare proxy has {} upstreams", self.targets.len());
+        };
+        let pid = Some(self.process.pid());
+        Ok(Between::plain(legacy, modern, pid))
+    }
+}
+
+impl Drop for Bare {
+    fn drop(&mut self) {
+        // A killed process does not write its profile counters (`make profile`), so ask it to exit.
+        self.process.end();
     }
 }
 
@@ -72,7 +102,8 @@ pub(crate) async fn start_to_first_answer(
     for _ in 0..rounds {
         let begin = Instant::now();
         let bare = Bare::start(place, plan)?;
-        let caller = Caller::anonymous(bare.target(0)?.clone());
+        let target = bare.targets.first().context("no upstream")?;
+        let caller = Caller::anonymous(target.clone());
         Client::connect(caller).await?.open().await?;
         millis.push(begin.elapsed().as_secs_f64() * 1000.0);
     }

@@ -1,22 +1,23 @@
 //! The figures: direct, through nginx, through the bare proxy and the gateway with one and two threads, in one run.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 
-use crate::bare::{self, Bare, BarePlan};
-use crate::client::Target;
-use crate::figures::{self, Figures, Handshakes, RowFigures, Runs};
+use crate::bare::{self, BarePlan};
+use crate::figures::{Figures, Handshakes, RowFigures, Runs};
 use crate::gauges::{count, stats};
-use crate::instructions::Counting;
+use crate::instructions::{self, Counting};
 use crate::lanes::{self, Lane, Stubs};
 use crate::load;
 use crate::memory::{self, Sizes};
 use crate::place::{Gateway, GatewayPlan, Nginx, Place};
+use crate::programs::{Programs, Starter};
+use crate::provenance::Provenance;
 use crate::report;
-use crate::rows::{Over, ROWS, Row};
+use crate::rows::{Over, ROWS, Row, Variant};
 
 /// The lanes share a round in so many turns: a machine that others use changes its pace within a second.
 const TURNS: u32 = 10;
@@ -35,6 +36,12 @@ pub(crate) struct BenchArgs {
     /// The bare proxy program (release build).
     #[arg(long, default_value = "target/release/bare-proxy")]
     pub(crate) bare: PathBuf,
+    /// Directory with builds of the gateway and the bare proxy without the profile, for the rows of such; none without.
+    #[arg(long)]
+    pub(crate) untuned: Option<PathBuf>,
+    /// File with the instructions that a row may exceed by 3 percent.
+    #[arg(long)]
+    pub(crate) recorded: Option<PathBuf>,
     /// Rounds per figure; medians are reported.
     #[arg(long, default_value_t = 5)]
     pub(crate) rounds: usize,
@@ -75,66 +82,39 @@ pub(crate) struct BenchArgs {
 
 /// Runs everything and writes the report; true when nothing failed and no budget that counts is missed.
 pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
+    let mut measured = Figures {
+        provenance: Provenance::now(),
+        ..Figures::default()
+    };
+    if let Some(file) = &args.recorded {
+        measured.recorded = instructions::read(file)?;
+    }
     let place = Place::new()?;
     let stubs = Stubs::start(&place, &args.stub)?;
-    let (direct, modern) = stubs.targets()?;
-    let behind = [&direct, &modern];
-    let mut lanes = vec![Lane::plain(figures::DIRECT, &direct, &modern, None)];
+    let (legacy, modern) = stubs.targets()?;
+    let behind = [&legacy, &modern];
     let nginx = if args.no_nginx {
         None
     } else {
         Some(Nginx::start(&place, &behind)?)
     };
-    if let Some(nginx) = &nginx {
-        let (http, modern) = (Target::parse(nginx.url(0)?)?, Target::parse(nginx.url(1)?)?);
-        lanes.push(Lane::plain(
-            figures::NGINX,
-            &http,
-            &modern,
-            Some(nginx.worker),
-        ));
-    }
-    let mut bares = Vec::new();
-    for (name, threads) in [(figures::BARE_ONE, 1), (figures::BARE_TWO, 2)] {
-        if args.no_bare {
-            continue;
-        }
-        let bare = Bare::start(&place, bare_plan(&args.bare, threads, &behind))?;
-        let (http, modern) = (bare.target(0)?, bare.target(1)?);
-        let pid = bare.process.pid();
-        lanes.push(Lane::plain(name, http, modern, Some(pid)));
-        bares.push(bare);
-    }
-    let sink = nginx.as_ref().map(|nginx| nginx.sink.as_str());
-    let plan = |name, threads| stubs.plan(&args.stub, &args.gateway, name, threads, sink);
-    let mut gateways = Vec::new();
-    for (name, uncached, threads) in [
-        (figures::ONE, "uncached-1", 1),
-        (figures::TWO, "uncached-2", 2),
-    ] {
-        if args.no_gateway {
-            continue;
-        }
-        let gateway = Gateway::start(&place, &plan(name, threads)?)?;
-        let mut plan = plan(uncached, threads)?;
-        plan.tables.push_str(lanes::UNCACHED);
-        let uncached = Gateway::start(&place, &plan)?;
-        let lane = Lane::through(name, &place, &gateway)?;
-        lanes.push(lane.with_uncached(&place, &uncached)?);
-        gateways.extend([gateway, uncached]);
-    }
-    let list: Arc<str> = lanes::reference_list(&direct).await?.into();
-    let (rows, handshakes) = measure_rows(&args, &lanes, &stubs, &list).await?;
-    drop((gateways, bares));
-    let mut measured = Figures {
-        rows,
-        handshakes,
-        ..Figures::default()
+    let starter = Starter {
+        args: &args,
+        place: &place,
+        stubs: &stubs,
+        nginx: nginx.as_ref(),
     };
+    let list: Arc<str> = lanes::reference_list(&legacy).await?.into();
+    let mut programs = Programs::default();
+    let lanes = starter.lanes(&mut programs)?;
+    (measured.rows, measured.handshakes) = measure_rows(&args, &lanes, &stubs, &list).await?;
+    drop(programs);
     if !args.no_memory && !args.no_gateway {
-        rest(&place, &args, &plan("gateway-memory", 2)?, &mut measured).await?;
+        let sink = nginx.as_ref().map(|nginx| nginx.sink.as_str());
+        let plan = stubs.plan(&args.stub, &args.gateway, "gateway-memory", 2, sink)?;
+        rest(&place, &args, &plan, &mut measured).await?;
         if !args.no_bare {
-            let plan = bare_plan(&args.bare, 2, &behind);
+            let plan = BarePlan::new("bare-start", &args.bare, 2, &behind);
             let millis = bare::start_to_first_answer(&place, plan, starts(&args)).await?;
             measured.bare_start_millis = median(millis);
         }
@@ -163,15 +143,6 @@ async fn count_instructions(
         figures.bare_instructions = counting.bare(&args.bare).await?;
     }
     Ok(())
-}
-
-fn bare_plan<'a>(binary: &'a Path, threads: usize, upstreams: &'a [&'a Target]) -> BarePlan<'a> {
-    BarePlan {
-        binary,
-        threads,
-        upstreams,
-        under: &[],
-    }
 }
 
 /// How many starts are measured.
@@ -207,7 +178,8 @@ async fn rest(
 
 fn wanted(args: &BenchArgs) -> Vec<&'static Row> {
     let only = args.only.as_ref();
-    let is_wanted = |row: &&Row| only.is_none_or(|only| row.name.contains(only));
+    let is_built = |row: &Row| row.variant != Variant::Untuned || args.untuned.is_some();
+    let is_wanted = |row: &&Row| is_built(row) && only.is_none_or(|only| row.name.contains(only));
     ROWS.iter().filter(is_wanted).collect()
 }
 
@@ -225,7 +197,7 @@ async fn measure_rows(
         let before = greeted()?;
         let measured = measure_group(args, group, lanes, stubs, list).await?;
         if let Some(row) = group.iter().find(|row| row.over == Over::Bridged) {
-            let callers = lanes.iter().map(|lane| lane.callers(row.over).len());
+            let callers = lanes.iter().map(|lane| lane.callers(row).len());
             handshakes = Some(Handshakes {
                 seen: greeted()? - before,
                 allowed: callers
@@ -258,7 +230,7 @@ async fn measure_group(
     let turns = (0..args.rounds).flat_map(|_| 0..turns);
     for lane in turns.flat_map(|_| lanes) {
         for (row, runs) in group.iter().zip(&mut runs) {
-            if lane.callers(row.over).is_empty() {
+            if lane.callers(row).is_empty() {
                 continue;
             }
             let measured = load::run(&lanes::plan_of(window, row, lane, stubs, list)).await?;

@@ -9,10 +9,10 @@ use clap::Args;
 use crate::bench;
 use crate::client::Target;
 use crate::figures::ratios;
-use crate::lanes::{self, Lane, Stubs};
+use crate::lanes::{self, Between, Lane, Stubs};
 use crate::load::{self, Measured};
 use crate::place::{Gateway, Place};
-use crate::rows::{Over, ROWS, Row};
+use crate::rows::{ROWS, Row, Variant};
 
 /// `drill compare`.
 #[derive(Debug, Args)]
@@ -60,7 +60,7 @@ pub(crate) async fn run(args: CompareArgs) -> anyhow::Result<bool> {
     }
     let mut lanes = Vec::new();
     for (name, gateway) in &gateways {
-        lanes.push(Lane::through(name, &place, gateway)?);
+        lanes.push(Lane::gateway(name, Between::gateway(&place, gateway)?));
     }
     let mut passed = true;
     for row in ROWS.iter().filter(|row| is_wanted(&args, row)) {
@@ -73,9 +73,9 @@ pub(crate) async fn run(args: CompareArgs) -> anyhow::Result<bool> {
 }
 
 fn is_wanted(args: &CompareArgs, row: &Row) -> bool {
-    // A gateway that caches no lists would be one more process for each build.
+    // A gateway that caches no lists would be one more process for each build, and each build has its profile or none.
     let only = args.only.as_ref();
-    row.over != Over::Uncached && only.is_none_or(|only| row.name.contains(only))
+    row.variant == Variant::Tuned && only.is_none_or(|only| row.name.contains(only))
 }
 
 /// Measures one row; returns a list per lane with an entry per turn.

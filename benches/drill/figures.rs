@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::instructions::Counts;
+use crate::instructions::{self, Counts};
 use crate::load::Measured;
 use crate::memory::Memory;
+use crate::provenance::Provenance;
 use crate::rows::{Budget, Row};
 use crate::watch::Ticks;
 
@@ -25,6 +26,7 @@ pub(crate) type Runs = BTreeMap<&'static str, Vec<Measured>>;
 /// Everything measured.
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
+    pub(crate) provenance: Provenance,
     pub(crate) rows: Vec<RowFigures>,
     pub(crate) handshakes: Option<Handshakes>,
     pub(crate) memory: Option<Memory>,
@@ -35,6 +37,8 @@ pub(crate) struct Figures {
     pub(crate) instructions: Counts,
     /// The same of the bare proxy.
     pub(crate) bare_instructions: Counts,
+    /// Recorded instructions per reply: a row fails above them (`Figures::keeps_recorded`).
+    pub(crate) recorded: Counts,
 }
 
 /// What modern calls cost a legacy upstream in sessions.
@@ -105,6 +109,16 @@ impl Figures {
                 ratio(row.runs.get(target)?, other.runs.get(target)?)
             }
         }
+    }
+
+    /// Whether a row takes about as many instructions as are recorded of it, or fewer.
+    pub(crate) fn keeps_recorded(&self, name: &str) -> Option<bool> {
+        let (recorded, count) = (self.recorded.get(name)?, self.instructions.get(name)?);
+        Some(instructions::is_within(
+            *recorded,
+            *count,
+            instructions::LIMIT,
+        ))
     }
 
     /// Whether its budgets are kept by all gateways; nothing without a budget or a figure.

@@ -15,15 +15,18 @@ use clap::Args;
 use crate::bare::{Bare, BarePlan};
 use crate::client::Target;
 use crate::figures;
-use crate::lanes::{self, Lane, Stubs};
+use crate::lanes::{self, Between, Lane, Stubs};
 use crate::load::Crowd;
 use crate::place::{Gateway, GatewayPlan, Place, Running};
-use crate::rows::{Over, ROWS, Row};
+use crate::rows::{Over, ROWS, Row, Variant};
 
 /// Steps of each session before anything is counted: caches are full then, and lists kept.
 const WARM: u64 = 30;
 /// Replies that are counted for each row, at least.
 const REPLIES: u64 = 1_600;
+
+/// How much a row may cost more than before, in percent: repeated counts differ by up to 2.
+pub(crate) const LIMIT: f64 = 3.0;
 
 /// Configuration for all other rows: below callgrind a row may outlive the cached lists.
 const CACHED: &str = "\n[lists]\nfresh = \"1h\"\n";
@@ -53,7 +56,7 @@ pub(crate) struct InstructionsArgs {
     #[arg(long)]
     only: Option<String>,
     /// How much a row may cost more than before, in percent.
-    #[arg(long, default_value_t = 3.0)]
+    #[arg(long, default_value_t = LIMIT)]
     limit: f64,
     /// Directory that keeps callgrind's files, one per row, for `callgrind_annotate`.
     #[arg(long)]
@@ -103,9 +106,9 @@ fn report(before: &Counts, after: &Counts, limit: f64) -> anyhow::Result<bool> {
     for (name, after) in after {
         let verdict = match before.get(name) {
             Some(before) => {
-                let ratio = after / before;
-                let is_kept = ratio <= 1.0 + limit / 100.0;
+                let is_kept = is_within(*before, *after, limit);
                 passed &= is_kept;
+                let ratio = after / before;
                 let verdict = if is_kept { "" } else { "  OVER THE LIMIT" };
                 format!("  before {before:>9.0}  x {ratio:.3}{verdict}")
             }
@@ -119,8 +122,13 @@ fn report(before: &Counts, after: &Counts, limit: f64) -> anyhow::Result<bool> {
     Ok(passed)
 }
 
+/// Whether `after` exceeds `before` by `limit` percent at most.
+pub(crate) fn is_within(before: f64, after: f64, limit: f64) -> bool {
+    after <= before * (1.0 + limit / 100.0)
+}
+
 /// The figures of a file of `--recorded`.
-fn read(file: &Path) -> anyhow::Result<Counts> {
+pub(crate) fn read(file: &Path) -> anyhow::Result<Counts> {
     let text =
         std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     toml::from_str(&text).with_context(|| format!("{} is no list of figures", file.display()))
@@ -174,24 +182,21 @@ impl<'a> Counting<'a> {
         binary: &Path,
         stub: &Path,
     ) -> anyhow::Result<Counts> {
-        let start = |name: &str, more: &str| {
+        let count = async |name: &str, more: &str, rows: &[&Row]| {
             let mut plan = self.stubs.plan(stub, binary, name, 1, None)?;
             plan.tables.push_str(more);
             let (under, out) = self.under(name);
             let plan = GatewayPlan { under, ..plan };
-            anyhow::Ok((Gateway::start(self.place, &plan)?, out))
+            let gateway = Gateway::start(self.place, &plan)?;
+            let lane = Lane::gateway(figures::ONE, Between::gateway(self.place, &gateway)?);
+            self.count(&gateway.process, &lane, &out, rows).await
         };
-        let (uncached, cached): (Vec<_>, Vec<_>) =
-            self.rows.iter().partition(|row| row.over == Over::Uncached);
-        let (gateway, out) = start(name, CACHED)?;
-        let lane = Lane::through(figures::ONE, self.place, &gateway)?;
-        let mut counts = self.count(&gateway.process, &lane, &out, &cached).await?;
-        drop(gateway);
+        let is_uncached = |row: &&&Row| row.variant == Variant::Uncached;
+        let (uncached, cached): (Vec<_>, Vec<_>) = self.rows.iter().partition(is_uncached);
+        let mut counts = count(name, CACHED, &cached).await?;
         if !uncached.is_empty() {
-            let (gateway, out) = start(&format!("{name}-uncached"), lanes::UNCACHED)?;
-            let lane = Lane::through(figures::ONE, self.place, &gateway)?;
-            let lane = lane.with_uncached(self.place, &gateway)?;
-            counts.extend(self.count(&gateway.process, &lane, &out, &uncached).await?);
+            let name = format!("{name}-uncached");
+            counts.extend(count(&name, lanes::UNCACHED, &uncached).await?);
         }
         Ok(counts)
     }
@@ -200,15 +205,13 @@ impl<'a> Counting<'a> {
     pub(crate) async fn bare(&self, binary: &Path) -> anyhow::Result<Counts> {
         let (legacy, modern) = self.stubs.targets()?;
         let (under, out) = self.under("bare");
+        let upstreams = [&legacy, &modern];
         let plan = BarePlan {
-            binary,
-            threads: 1,
-            upstreams: &[&legacy, &modern],
             under: &under,
+            ..BarePlan::new("bare-counted", binary, 1, &upstreams)
         };
         let bare = Bare::start(self.place, plan)?;
-        let pid = Some(bare.process.pid());
-        let lane = Lane::plain(figures::BARE_ONE, bare.target(0)?, bare.target(1)?, pid);
+        let lane = Lane::plain(figures::BARE_ONE, bare.between()?);
         self.count(&bare.process, &lane, &out, &self.rows).await
     }
 
@@ -225,7 +228,7 @@ impl<'a> Counting<'a> {
     }
 
     /// Counts rows in a process below callgrind, which writes to `out`. A child is started through the program itself,
-    /// which below callgrind is another one: rows over stdio are left out.
+    /// which below callgrind is another one: rows over stdio are left out, and so are those of other builds.
     async fn count(
         &self,
         process: &Running,
@@ -233,8 +236,10 @@ impl<'a> Counting<'a> {
         out: &Path,
         rows: &[&Row],
     ) -> anyhow::Result<Counts> {
-        let is_counted =
-            |row: &&&Row| row.over != Over::Stdio && !lane.callers(row.over).is_empty();
+        let is_counted = |row: &&&Row| {
+            let is_here = row.over != Over::Stdio && row.variant != Variant::Untuned;
+            is_here && !lane.callers(row).is_empty()
+        };
         let mut counts = Counts::new();
         for (number, row) in rows.iter().filter(is_counted).enumerate() {
             let plan = lanes::plan_of(Duration::ZERO, row, lane, self.stubs, &self.list);

@@ -11,7 +11,7 @@ use crate::figures;
 use crate::keys::SCOPE;
 use crate::load::Plan;
 use crate::place::{Gateway, GatewayPlan, Place, Stub};
-use crate::rows::{Over, Row};
+use crate::rows::{Over, Row, Variant};
 use crate::said::Kind;
 
 /// The modern upstream. Its name is as long as the legacy upstream's, so that tokens for both have the same
@@ -22,85 +22,87 @@ pub(crate) const UNCACHED: &str = "\n[lists]\nfresh = \"0s\"\n";
 /// Principals that the sessions are spread over.
 const PRINCIPALS: usize = 16;
 
-/// A target of the load: its callers and the measured process.
+/// A target of the load.
 pub(crate) struct Lane {
     pub(crate) name: &'static str,
-    http: Vec<Caller>,
-    modern: Vec<Caller>,
-    stdio: Vec<Caller>,
-    /// Of a process between.
-    pid: Option<u32>,
+    tuned: Between,
+    /// Further processes, for the rows of these variants; rows of any other variant are measured with `tuned`.
+    others: Vec<(Variant, Between)>,
     /// Whether it is the gateway.
     bridges: bool,
-    /// A second gateway, which caches no lists: its callers and its process.
-    uncached: Option<(Vec<Caller>, u32)>,
 }
 
 impl Lane {
-    pub(crate) fn callers(&self, over: Over) -> &[Caller] {
-        match over {
-            Over::Bridged if !self.bridges => &[],
-            Over::Uncached if self.bridges => match &self.uncached {
-                Some((callers, _)) => callers,
-                None => &[],
-            },
-            Over::Http | Over::Bridged | Over::Uncached => &self.http,
-            Over::Modern => &self.modern,
-            Over::Stdio => &self.stdio,
-        }
-    }
-
-    fn pid(&self, over: Over) -> Option<u32> {
-        match (over, &self.uncached) {
-            (Over::Uncached, Some((_, pid))) => Some(*pid),
-            _ => self.pid,
-        }
-    }
-
-    /// Adds the gateway that caches no lists.
-    pub(crate) fn with_uncached(
-        mut self,
-        place: &Place,
-        gateway: &Gateway,
-    ) -> anyhow::Result<Self> {
-        let callers = callers(place, gateway, "http")?;
-        self.uncached = Some((callers, gateway.process.pid()));
-        Ok(self)
-    }
-
-    /// Without tokens: callers of a legacy and of a modern endpoint.
-    pub(crate) fn plain(
-        name: &'static str,
-        http: &Target,
-        modern: &Target,
-        pid: Option<u32>,
-    ) -> Self {
+    /// Without tokens.
+    pub(crate) fn plain(name: &'static str, between: Between) -> Self {
         Self {
             name,
+            tuned: between,
+            others: Vec::new(),
+            bridges: false,
+        }
+    }
+
+    /// Through a gateway.
+    pub(crate) fn gateway(name: &'static str, between: Between) -> Self {
+        Self {
+            bridges: true,
+            ..Self::plain(name, between)
+        }
+    }
+
+    /// Adds the process for the rows of `variant`.
+    pub(crate) fn with(mut self, variant: Variant, between: Between) -> Self {
+        self.others.push((variant, between));
+        self
+    }
+
+    /// Who calls in a row; empty where the row does not lead through this lane.
+    pub(crate) fn callers(&self, row: &Row) -> &[Caller] {
+        let between = self.between(row.variant);
+        match row.over {
+            Over::Bridged if !self.bridges => &[],
+            Over::Http | Over::Bridged => &between.http,
+            Over::Modern => &between.modern,
+            Over::Stdio => &between.stdio,
+        }
+    }
+
+    fn between(&self, variant: Variant) -> &Between {
+        let mut others = self.others.iter();
+        let other = others.find(|(of, _)| *of == variant);
+        other.map_or(&self.tuned, |(_, between)| between)
+    }
+}
+
+/// The process between, and the callers of its endpoints.
+pub(crate) struct Between {
+    http: Vec<Caller>,
+    modern: Vec<Caller>,
+    stdio: Vec<Caller>,
+    /// `None` where nothing is between.
+    pid: Option<u32>,
+}
+
+impl Between {
+    /// Without tokens: callers of a legacy and of a modern endpoint.
+    pub(crate) fn plain(http: &Target, modern: &Target, pid: Option<u32>) -> Self {
+        Self {
             http: vec![Caller::anonymous(http.clone())],
             modern: vec![Caller::anonymous(modern.clone())],
             stdio: Vec::new(),
             pid,
-            bridges: false,
-            uncached: None,
         }
     }
 
     /// The callers of a gateway.
-    pub(crate) fn through(
-        name: &'static str,
-        place: &Place,
-        gateway: &Gateway,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn gateway(place: &Place, gateway: &Gateway) -> anyhow::Result<Self> {
         let callers = |upstream: &str| callers(place, gateway, upstream);
         Ok(Self {
-            name,
             http: callers("http")?,
             modern: callers(MODERN)?,
             stdio: callers("stdio")?,
             pid: Some(gateway.process.pid()),
-            bridges: true,
-            uncached: None,
         })
     }
 }
@@ -156,7 +158,7 @@ impl Stubs {
     fn behind(&self, over: Over) -> &Stub {
         match over {
             Over::Modern => &self.modern,
-            Over::Http | Over::Uncached | Over::Bridged | Over::Stdio => &self.legacy,
+            Over::Http | Over::Bridged | Over::Stdio => &self.legacy,
         }
     }
 }
@@ -169,10 +171,11 @@ pub(crate) fn plan_of(
     list: &Arc<str>,
 ) -> Plan {
     let own = lane
-        .pid(row.over)
+        .between(row.variant)
+        .pid
         .map(|pid| (figures::SELF.to_owned(), pid));
     let upstream = stubs.behind(row.over).process.pid();
-    let callers = lane.callers(row.over).iter().cycle().take(row.sessions);
+    let callers = lane.callers(row).iter().cycle().take(row.sessions);
     let callers = callers.enumerate().map(|(number, caller)| Caller {
         kind: Kind::of(number),
         ..caller.clone()
@@ -226,4 +229,30 @@ fn tables(sink: Option<&str>) -> String {
     format!(
         "{rules}[limits]\nrate = \"1000000/s\"\n\n[sessions]\nmax_per_principal = 10000\n{sink}"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rows::ROWS;
+
+    #[test]
+    fn row_of_a_variant_leads_through_its_process() {
+        let between = |port: u16| {
+            let target = Target::parse(&format!("http://127.0.0.1:{port}/mcp")).unwrap();
+            Between::plain(&target, &target, Some(u32::from(port)))
+        };
+        let lane = Lane::plain("a", between(1)).with(Variant::Untuned, between(2));
+        let ports = |variant| {
+            let rows = ROWS.iter().filter(|row| row.variant == variant);
+            let callers = rows.flat_map(|row| lane.callers(row));
+            let mut ports: Vec<u16> = callers.map(|it| it.target.addr.port()).collect();
+            ports.dedup();
+            ports
+        };
+        assert_eq!(ports(Variant::Tuned), [1]);
+        assert_eq!(ports(Variant::Untuned), [2]);
+        // A lane that caches nothing has no process of its own for these.
+        assert_eq!(ports(Variant::Uncached), [1]);
+    }
 }

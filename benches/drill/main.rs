@@ -28,6 +28,8 @@ mod network;
 mod outcome;
 mod parked;
 mod place;
+mod programs;
+mod provenance;
 mod report;
 mod resumption;
 mod rows;

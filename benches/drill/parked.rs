@@ -126,6 +126,7 @@ pub(crate) async fn run(args: ParkedArgs) -> anyhow::Result<bool> {
     }
     let rest = resident_kib(gateway.process.pid())?;
     outcome.fact("resident_end_kib", rest);
+    outcome.fact("calls", args.calls as u64 * args.rounds);
     look(&mut outcome, &world.mark, &gateway)?;
     let passed = outcome.report("parked")?;
     drop((gateway, stub));

@@ -92,7 +92,7 @@ impl Running {
     }
 
     /// Sends SIGTERM to a running process and waits up to `STOP` for its exit.
-    fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         // The number of a process that has ended may be another's.
         if matches!(self.child.try_wait(), Ok(None)) && self.signal(Signal::TERM).is_ok() {
             self.wait(STOP).map(drop).unwrap_or_default();

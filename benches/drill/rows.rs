@@ -9,6 +9,7 @@ pub(crate) struct Row {
     pub(crate) scenario: Scenario,
     pub(crate) sessions: usize,
     pub(crate) over: Over,
+    pub(crate) variant: Variant,
     /// Each has to be kept.
     pub(crate) budgets: &'static [Budget],
 }
@@ -18,14 +19,23 @@ pub(crate) struct Row {
 pub(crate) enum Over {
     /// A legacy upstream over HTTP.
     Http,
-    /// The same, through a gateway that caches no lists.
-    Uncached,
     /// A modern upstream over HTTP.
     Modern,
     /// A legacy upstream over HTTP that is called in the modern era; gateway only.
     Bridged,
     /// A legacy upstream as a child; gateway only.
     Stdio,
+}
+
+/// Which process of the gateway, and of the bare proxy, is between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// Compiled with the profile; lists are cached.
+    Tuned,
+    /// The same gateway, configured to cache no lists.
+    Uncached,
+    /// Compiled without the profile, as with a compiler or for a processor that has none.
+    Untuned,
 }
 
 /// What the figure is held against.
@@ -72,6 +82,7 @@ const fn http(
         scenario,
         sessions,
         over: Over::Http,
+        variant: Variant::Tuned,
         budgets,
     }
 }
@@ -82,6 +93,7 @@ const fn stdio(name: &'static str, sessions: usize) -> Row {
         scenario: Scenario::Call,
         sessions,
         over: Over::Stdio,
+        variant: Variant::Tuned,
         budgets: &[Budget::Micros(50.0)],
     }
 }
@@ -92,7 +104,15 @@ const fn modern(name: &'static str, sessions: usize, budgets: &'static [Budget])
         scenario: Scenario::ModernCall,
         sessions,
         over: Over::Modern,
+        variant: Variant::Tuned,
         budgets,
+    }
+}
+
+const fn untuned(row: Row) -> Row {
+    Row {
+        variant: Variant::Untuned,
+        ..row
     }
 }
 
@@ -109,7 +129,7 @@ const NOTICES: &[Budget] = &[Budget::TimesNginx(1.5)];
 
 /// All rows. A row compared with another row follows that row: a modern call may cost no more than the legacy one with
 /// as many at once.
-pub(crate) static ROWS: [Row; 16] = [
+pub(crate) static ROWS: [Row; 18] = [
     http("call, 1 session", Scenario::Call, 1, &[]),
     http(CALL_16, Scenario::Call, 16, CALL),
     modern(
@@ -133,6 +153,17 @@ pub(crate) static ROWS: [Row; 16] = [
         over: Over::Bridged,
         ..modern(BRIDGED, 16, &[])
     },
+    untuned(http(
+        "call without the profile, 16 sessions",
+        Scenario::Call,
+        16,
+        &[],
+    )),
+    untuned(modern(
+        "modern call without the profile, 16 at once",
+        16,
+        &[],
+    )),
     http(
         "tools/list of 100 from the gateway's cache, 16 sessions",
         Scenario::List,
@@ -140,7 +171,7 @@ pub(crate) static ROWS: [Row; 16] = [
         &[Budget::TimesNginx(1.5)],
     ),
     Row {
-        over: Over::Uncached,
+        variant: Variant::Uncached,
         ..http(
             "tools/list of 100 fetched each time, 16 sessions",
             Scenario::List,

@@ -89,15 +89,19 @@ pub(crate) fn instructions(figures: &Figures) -> String {
         return String::new();
     }
     let mut out = String::from(
-        "| instructions per reply, 1 thread | bare proxy | gateway | × bare proxy |\n\
-         | --- | --- | --- | --- |\n",
+        "| instructions per reply, 1 thread | bare proxy | gateway | × bare proxy | recorded | verdict |\n\
+         | --- | --- | --- | --- | --- | --- |\n",
     );
     for (name, count) in &figures.instructions {
         let bare = figures.bare_instructions.get(name);
+        let whole =
+            |count: Option<&f64>| count.map_or_else(|| NONE.to_owned(), |c| format!("{c:.0}"));
         let cells = [
-            bare.map_or_else(|| NONE.to_owned(), |bare| format!("{bare:.0}")),
-            format!("{count:.0}"),
+            whole(bare),
+            whole(Some(count)),
             shown(bare.map(|bare| count / bare)),
+            whole(figures.recorded.get(name)),
+            word(figures.keeps_recorded(name)).to_owned(),
         ];
         out += &line(name, &cells);
     }

@@ -1,0 +1,102 @@
+//! The programs of a bench, started, with a lane through each.
+
+use std::path::Path;
+
+use crate::bare::{Bare, BarePlan};
+use crate::bench::BenchArgs;
+use crate::client::Target;
+use crate::figures::{BARE_ONE, BARE_TWO, DIRECT, NGINX, ONE, TWO};
+use crate::lanes::{self, Between, Lane, Stubs};
+use crate::place::{Gateway, Nginx, Place};
+use crate::rows::Variant;
+
+/// Starts programs for a bench.
+#[derive(Clone, Copy)]
+pub(crate) struct Starter<'a> {
+    pub(crate) args: &'a BenchArgs,
+    pub(crate) place: &'a Place,
+    pub(crate) stubs: &'a Stubs,
+    /// Takes the telemetry of gateways, too.
+    pub(crate) nginx: Option<&'a Nginx>,
+}
+
+/// Running programs; they end when dropped.
+#[derive(Default)]
+pub(crate) struct Programs {
+    gateways: Vec<Gateway>,
+    bares: Vec<Bare>,
+}
+
+impl Starter<'_> {
+    /// Starts what the command line does not leave out. The lanes are usable while the programs are kept.
+    pub(crate) fn lanes(self, programs: &mut Programs) -> anyhow::Result<Vec<Lane>> {
+        let (legacy, modern) = self.stubs.targets()?;
+        let mut lanes = vec![Lane::plain(DIRECT, Between::plain(&legacy, &modern, None))];
+        if let Some(nginx) = self.nginx {
+            let (http, modern) = (Target::parse(nginx.url(0)?)?, Target::parse(nginx.url(1)?)?);
+            let between = Between::plain(&http, &modern, Some(nginx.worker));
+            lanes.push(Lane::plain(NGINX, between));
+        }
+        if !self.args.no_bare {
+            for (name, threads) in [(BARE_ONE, 1), (BARE_TWO, 2)] {
+                lanes.push(self.bare_lane(name, threads, programs)?);
+            }
+        }
+        if !self.args.no_gateway {
+            for (name, threads) in [(ONE, 1), (TWO, 2)] {
+                lanes.push(self.gateway_lane(name, threads, programs)?);
+            }
+        }
+        Ok(lanes)
+    }
+
+    fn bare_lane(
+        self,
+        name: &'static str,
+        threads: usize,
+        programs: &mut Programs,
+    ) -> anyhow::Result<Lane> {
+        let (legacy, modern) = self.stubs.targets()?;
+        let mut start = |name: &str, binary: &Path| {
+            let upstreams = [&legacy, &modern];
+            let plan = BarePlan::new(name, binary, threads, &upstreams);
+            let bare = Bare::start(self.place, plan)?;
+            let between = bare.between()?;
+            programs.bares.push(bare);
+            anyhow::Ok(between)
+        };
+        let mut lane = Lane::plain(name, start(name, &self.args.bare)?);
+        if let Some(untuned) = &self.args.untuned {
+            let untuned = start(&format!("untuned-{name}"), &untuned.join("bare-proxy"))?;
+            lane = lane.with(Variant::Untuned, untuned);
+        }
+        Ok(lane)
+    }
+
+    fn gateway_lane(
+        self,
+        name: &'static str,
+        threads: usize,
+        programs: &mut Programs,
+    ) -> anyhow::Result<Lane> {
+        let sink = self.nginx.map(|nginx| nginx.sink.as_str());
+        let args = self.args;
+        let mut start = |name: &str, binary: &Path, more: &str| {
+            let mut plan = self.stubs.plan(&args.stub, binary, name, threads, sink)?;
+            plan.tables.push_str(more);
+            let gateway = Gateway::start(self.place, &plan)?;
+            let between = Between::gateway(self.place, &gateway)?;
+            programs.gateways.push(gateway);
+            anyhow::Ok(between)
+        };
+        let mut lane = Lane::gateway(name, start(name, &args.gateway, "")?);
+        let uncached = format!("uncached-{name}");
+        let uncached = start(&uncached, &args.gateway, lanes::UNCACHED)?;
+        lane = lane.with(Variant::Uncached, uncached);
+        if let Some(untuned) = &args.untuned {
+            let untuned = start(&format!("untuned-{name}"), &untuned.join("drawbridge"), "")?;
+            lane = lane.with(Variant::Untuned, untuned);
+        }
+        Ok(lane)
+    }
+}
