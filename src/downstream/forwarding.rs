@@ -92,8 +92,9 @@ impl RequestForwarder {
     ) -> Response<Body> {
         describe(&mut request, client);
         let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
-        record.forwarded(true);
-        match self.cluster.forward(owner.node, request).await {
+        // The owner writes the line of what it was sent, also where the client leaves.
+        let on_way = |is_on_way| record.forwarded(is_on_way);
+        match self.cluster.forward(owner.node, request, &on_way).await {
             Ok(answer) => {
                 let mut answer = answer.map(Body::new);
                 cluster::remove_hop_by_hop(answer.headers_mut());

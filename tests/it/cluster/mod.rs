@@ -1,5 +1,6 @@
 //! Several gateways as one: the Redis that they share, their leases, and requests that are forwarded.
 
+mod entry;
 mod forwarding;
 mod membership;
 mod redis_client;
