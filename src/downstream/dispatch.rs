@@ -15,7 +15,7 @@ use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
-use super::forwarding::{ForwardedResponse, RequestForwarder};
+use super::forwarding::{self, ForwardedResponse, RequestForwarder};
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
@@ -169,7 +169,7 @@ impl McpService {
         if let Some(forwarder) = &self.forwarder
             && let Some(owner) = foreign_owner(forwarder, &request, &principal, (&endpoint, way))
         {
-            let forwarded = forwarder.forward(owner, (request, Some(from)), record);
+            let forwarded = forwarder.forward(owner, (request, Some(from)), false, record);
             return Box::pin(forwarded).await;
         }
         let (open, due) = match self.admit(&mut request, &principal, way) {
@@ -200,7 +200,8 @@ impl McpService {
         let open = self.begin_exchange_of(owner, request, way);
         match method {
             Method::POST => {
-                let due = self.due(owner);
+                let is_paid = forwarding::is_paid(request.extensions());
+                let due = if is_paid { None } else { self.due(owner) };
                 Ok(match open {
                     Ok(open) => (open, due),
                     Err(TooManyExchanges) => (None, Some(OwedAdmission::exchange(due))),

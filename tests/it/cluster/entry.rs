@@ -4,8 +4,37 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{pair, replica_with};
-use crate::harness::{eventually, redis};
+use super::{SECRET, forwards, pair, replica_with, tables};
+use crate::harness::{Gateway, Setup, eventually, redis};
+use crate::modern::Modern;
+
+#[tokio::test]
+async fn forwarded_task_request_is_charged_once() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let limits = "[limits]\nrate = \"20/h\"\ncall_wait = \"100ms\"\n";
+    let tables = tables(&redis, SECRET, limits);
+    let setup = || Setup::open().toml(&tables).stub("stub", &["--tasks"]);
+    let [one, two] = pair(setup).await;
+    let extensions = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let user = |gw: &Gateway| Modern::with(gw.anonymous(), "/mcp/stub", extensions.clone());
+    let begun = user(&one)
+        .call("errand", json!({"looks": 2}))
+        .await
+        .unwrap();
+    let there = user(&two);
+    let mut served = 0;
+    for _ in 0..40 {
+        let asked = json!({"taskId": begun["taskId"]});
+        served += usize::from(there.send("tasks/get", asked).await.is_ok());
+    }
+    assert!(forwards(&two, "ok").await > 0.5);
+    // Twice the rate at once, less the call, and a slice of one for each replica.
+    assert!((37..=40).contains(&served), "{served}");
+    one.stop().await;
+    two.stop().await;
+}
 
 #[tokio::test]
 async fn client_that_leaves_before_its_owner_is_reached_has_an_access_line() {
