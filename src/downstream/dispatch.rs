@@ -172,7 +172,7 @@ impl McpService {
             let forwarded = forwarder.forward(owner, (request, Some(from)), false, record);
             return Box::pin(forwarded).await;
         }
-        let (open, due) = match self.admit(&mut request, &principal, way) {
+        let (open, due) = match self.admit(&mut request, &principal, way).await {
             Ok(admitted) => admitted,
             Err(GateRefusal::Rate(wait)) => {
                 record.outcome("rate_limited");
@@ -189,8 +189,9 @@ impl McpService {
     }
 
     /// Counts the exchange, and takes the request out of the allowance. What is posted may wait, or be
-    /// refused for itself: what it is decides. The stream of a session may wait for the allowance.
-    fn admit(
+    /// refused for itself: what it is decides. The stream of a session may wait for the allowance; what opens a
+    /// session waits only for what is borrowed of it.
+    async fn admit(
         &self,
         request: &mut Request,
         principal: &Principal,
@@ -222,7 +223,8 @@ impl McpService {
                 Ok((open, due))
             }
             _ => {
-                self.rate.take(owner).map_err(GateRefusal::Rate)?;
+                let taken = Box::pin(self.rate.take_once_borrowed(owner)).await;
+                taken.map_err(GateRefusal::Rate)?;
                 let open = open.map_err(|TooManyExchanges| GateRefusal::Crowded)?;
                 Ok((open, None))
             }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::json;
 
-use super::{SECRET, forwards, pair, replica_with, tables};
+use super::{SECRET, forwards, pair, replica, replica_with, tables};
+use crate::harness::connection::EventSession;
 use crate::harness::{Gateway, Setup, eventually, redis};
 use crate::modern::Modern;
 
@@ -56,4 +58,20 @@ async fn client_that_leaves_before_its_owner_is_reached_has_an_access_line() {
     .await;
     assert_eq!(line["outcome"], "client_gone", "{line}");
     two.stop().await;
+}
+
+#[tokio::test]
+async fn streams_that_open_together_wait_for_the_slice() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let on = "[server.sse]\nenabled = true";
+    let limits = "[limits]\nrate = \"1000/h\"\n";
+    let setup = replica(&redis).server(on).toml(limits);
+    let gw = setup.start().await;
+    let user = gw.anonymous();
+    let open = join_all((0..8).map(|_| EventSession::connect(&user, "/sse/stub"))).await;
+    assert_eq!(open.len(), 8);
+    drop(open);
+    gw.stop().await;
 }
