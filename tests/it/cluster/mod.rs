@@ -2,6 +2,7 @@
 
 mod entry;
 mod forwarding;
+mod internal;
 mod membership;
 mod redis_client;
 
