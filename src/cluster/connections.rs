@@ -47,6 +47,9 @@ const MAX_BUFFER: usize = 256 * 1024;
 /// A request's body on its way to another replica.
 pub type ForwardedBody = UnsyncBoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
+/// Told whether a request is on its way to another replica: from then on the line of the request is that one's.
+pub type OnWay<'a> = dyn Fn(bool) + Send + Sync + 'a;
+
 /// Connections to one replica.
 #[derive(Debug)]
 pub(super) struct PeerConnections {
@@ -81,7 +84,8 @@ impl PeerConnections {
     }
 
     /// Sends a request and waits for the head of its answer, however long that takes; the body follows by itself. The
-    /// request is given back where it was not sent.
+    /// request is given back where it was not sent. `on_way` is told when it may be read by the other replica, and when
+    /// it was not after all.
     ///
     /// # Errors
     /// See [`ForwardFailure`].
@@ -92,6 +96,7 @@ impl PeerConnections {
         self: &Arc<Self>,
         mut request: Request<ForwardedBody>,
         tasks: &TaskSpawner,
+        on_way: &OnWay<'_>,
     ) -> Result<Response<ForwardedAnswer>, (ForwardFailure, Option<Request<ForwardedBody>>)> {
         loop {
             let (mut connection, is_reused) = match self.idle().await {
@@ -101,6 +106,7 @@ impl PeerConnections {
                     Err(failure) => return Err((failure, Some(request))),
                 },
             };
+            on_way(true);
             let answer = tokio::select! {
                 answer = connection.sender.try_send_request(request) => answer,
                 () = self.gone.cancelled() => return Err((ForwardFailure::Gone, None)),
@@ -108,13 +114,17 @@ impl PeerConnections {
             match answer {
                 Ok(response) => return Ok(self.answer(response, connection)),
                 // The peer closed the idle connection.
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) if is_reused => request = unsent,
-                    unsent => {
-                        let failure = ForwardFailure::Broken(error.into_error());
-                        return Err((failure, unsent));
+                Err(mut error) => {
+                    let unsent = error.take_message();
+                    on_way(unsent.is_none());
+                    match unsent {
+                        Some(unsent) if is_reused => request = unsent,
+                        unsent => {
+                            let failure = ForwardFailure::Broken(error.into_error());
+                            return Err((failure, unsent));
+                        }
                     }
-                },
+                }
             }
         }
     }

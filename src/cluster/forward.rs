@@ -10,7 +10,7 @@ use http::header::{
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use tokio::time::{Instant, sleep};
 
-use super::connections::{ForwardedAnswer, ForwardedBody};
+use super::connections::{ForwardedAnswer, ForwardedBody, OnWay};
 use super::failure::ForwardFailure;
 use super::membership::Membership;
 use super::peers::Peer;
@@ -51,9 +51,10 @@ impl Forwarder {
         &self,
         node: u32,
         request: Request<ForwardedBody>,
+        on_way: &OnWay<'_>,
     ) -> Result<Response<ForwardedAnswer>, ForwardFailure> {
         let started = Instant::now();
-        let result = self.forwarded(node, request).await;
+        let result = self.forwarded(node, request, on_way).await;
         let outcome = result.as_ref().err().map_or("ok", ForwardFailure::word);
         forward_ended(outcome, started.elapsed());
         result
@@ -63,12 +64,13 @@ impl Forwarder {
         &self,
         node: u32,
         request: Request<ForwardedBody>,
+        on_way: &OnWay<'_>,
     ) -> Result<Response<ForwardedAnswer>, ForwardFailure> {
         let until = Instant::now() + self.membership.length() + TAKE_OVER;
         let mut request = prepared(node, request);
         loop {
             let (peer, is_lapsed) = self.peer(node).await.ok_or(ForwardFailure::NoReplica)?;
-            let failure = match peer.connections.send(request, &self.tasks).await {
+            let failure = match peer.connections.send(request, &self.tasks, on_way).await {
                 Ok(answer) if answer.status() == StatusCode::MISDIRECTED_REQUEST => {
                     return another_or(answer);
                 }

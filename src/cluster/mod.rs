@@ -22,7 +22,7 @@ use std::time::Duration;
 use http::{Request, Response};
 use rustls::pki_types::CertificateDer;
 
-pub use self::connections::{ForwardedAnswer, ForwardedBody};
+pub use self::connections::{ForwardedAnswer, ForwardedBody, OnWay};
 pub use self::failure::ForwardFailure;
 use self::forward::Forwarder;
 pub use self::forward::{is_for, misdirected, remove_hop_by_hop};
@@ -178,7 +178,8 @@ impl Cluster {
     }
 
     /// Passes a request on to `node` as it is, and returns the answer as it comes. While the replica has a lease and
-    /// cannot be reached, waits for the one or the other to end, a lease and two seconds at most.
+    /// cannot be reached, waits for the one or the other to end, a lease and two seconds at most. `on_way` is told when
+    /// the other replica may have the request, and when it has not after all.
     ///
     /// # Errors
     /// See [`ForwardFailure`].
@@ -189,8 +190,9 @@ impl Cluster {
         &self,
         node: u32,
         request: Request<ForwardedBody>,
+        on_way: &OnWay<'_>,
     ) -> Result<Response<ForwardedAnswer>, ForwardFailure> {
-        self.forwarder.forward(node, request).await
+        self.forwarder.forward(node, request, on_way).await
     }
 
     /// Whether Redis has had its data for two leases, so that what is absent there has not been lost with a former run.

@@ -89,7 +89,7 @@ async fn greet(peer: &Peer, tasks: &TaskSpawner) -> Result<ReplicaGreeting, Stri
     if let Ok(host) = HeaderValue::try_from(&peer.record.address) {
         request.headers_mut().insert(HOST, host);
     }
-    let sent = peer.connections.send(request, tasks).await;
+    let sent = peer.connections.send(request, tasks, &|_| {}).await;
     let answer = sent.map_err(|(failure, _)| chain(&failure))?;
     let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
     let body = body.map_err(|error| error.to_string())?.to_bytes();

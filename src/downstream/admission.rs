@@ -228,7 +228,7 @@ impl McpService {
 ///
 /// # Errors
 /// It is refused without waiting.
-fn claim(due: MessageDue) -> Result<Option<RateClaim>, Fault> {
+pub(super) fn claim(due: MessageDue) -> Result<Option<RateClaim>, Fault> {
     match due {
         None => Ok(None),
         Some(OwedAdmission::Rate(claim)) => Ok(Some(claim)),

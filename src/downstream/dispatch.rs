@@ -15,7 +15,7 @@ use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
-use super::forwarding::{ForwardedResponse, RequestForwarder};
+use super::forwarding::{self, ForwardedResponse, RequestForwarder};
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
@@ -227,10 +227,10 @@ impl McpService {
                 foreign_session(forwarder, &request, &principal, (&endpoint, way))
         {
             let to = (session.owner, Some(session.key));
-            let forwarded = forwarder.forward(to, (request, Some(from)), record);
+            let forwarded = forwarder.forward(to, (request, Some(from)), false, record);
             return Box::pin(forwarded).await;
         }
-        let (open, due) = match self.admit(&mut request, &principal, way) {
+        let (open, due) = match self.admit(&mut request, &principal, way).await {
             Ok(admitted) => admitted,
             Err(GateRefusal::Rate(wait)) => {
                 record.outcome("rate_limited");
@@ -247,8 +247,9 @@ impl McpService {
     }
 
     /// Counts the exchange, and takes the request out of the allowance. What is posted may wait, or be
-    /// refused for itself: what it is decides. The stream of a session may wait for the allowance.
-    fn admit(
+    /// refused for itself: what it is decides. The stream of a session may wait for the allowance; what opens a
+    /// session waits only for what is borrowed of it.
+    async fn admit(
         &self,
         request: &mut Request,
         principal: &Principal,
@@ -258,7 +259,8 @@ impl McpService {
         let open = self.begin_exchange_of(owner, request, way);
         match method {
             Method::POST => {
-                let due = self.due(owner);
+                let is_paid = forwarding::is_paid(request.extensions());
+                let due = if is_paid { None } else { self.due(owner) };
                 Ok(match open {
                     Ok(open) => (open, due),
                     Err(TooManyExchanges) => (None, Some(OwedAdmission::exchange(due))),
@@ -279,7 +281,8 @@ impl McpService {
                 Ok((open, due))
             }
             _ => {
-                self.rate.take(owner).map_err(GateRefusal::Rate)?;
+                let taken = Box::pin(self.rate.take_once_borrowed(owner)).await;
+                taken.map_err(GateRefusal::Rate)?;
                 let open = open.map_err(|TooManyExchanges| GateRefusal::Crowded)?;
                 Ok((open, None))
             }

@@ -1,7 +1,8 @@
 //! Requests of sessions that another replica owns: passed on to it as they are, streams and disconnects included.
 //!
 //! The entry replica has checked Host, Origin, path, token and handle, and counts nothing: the owner verifies the token
-//! again, and limits, audit record and access line are its own. A request that was forwarded is never forwarded again.
+//! again, and limits, audit record and access line are its own. A request whose body names the owner is out of the
+//! caller's rate by then, and says so. A request that was forwarded is never forwarded again.
 //! Spec: DESIGN §8.
 
 use std::net::IpAddr;
@@ -29,12 +30,17 @@ use crate::telemetry::request_tag;
 
 /// The client's address, for the owner.
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+/// Says that a forwarded request was taken out of the rate of its caller.
+const PAID: HeaderName = HeaderName::from_static("drawbridge-paid");
 /// After a lost owner: for its lease to end, and for another replica to take over.
 const COME_BACK: HeaderValue = HeaderValue::from_static("2");
 
 /// Marks a request that another replica has passed on, which has authenticated itself.
 #[derive(Debug, Clone, Copy)]
-struct ForwardedRequest;
+struct ForwardedRequest {
+    /// Whether the entry replica has taken it out of the rate of its caller.
+    is_paid: bool,
+}
 
 /// Marks an answer of another replica: its headers are complete.
 #[derive(Debug, Clone, Copy)]
@@ -86,17 +92,20 @@ impl RequestForwarder {
     }
 
     /// Passes a request of `client` on to the owner of what it names, of `session` where that is one. The owner's answer
-    /// is the answer; without an owner the record of the session says whether it is over.
+    /// is the answer; without an owner the record of the session says whether it is over. `is_paid` says whether the
+    /// request was taken out of the rate of its caller.
     pub(super) async fn forward(
         &self,
         (owner, session): (Ownership, Option<SessionKey>),
         (mut request, client): (Request, Option<IpAddr>),
+        is_paid: bool,
         record: &AccessRecord,
     ) -> Response<Body> {
-        describe(&mut request, client);
+        describe(&mut request, client, is_paid);
         let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
-        record.forwarded(true);
-        match self.cluster.forward(owner.node, request).await {
+        // The owner writes the line of what it was sent, also where the client leaves.
+        let on_way = |is_on_way| record.forwarded(is_on_way);
+        match self.cluster.forward(owner.node, request, &on_way).await {
             Ok(answer) => {
                 let mut answer = answer.map(Body::new);
                 cluster::remove_hop_by_hop(answer.headers_mut());
@@ -149,18 +158,31 @@ pub(super) fn take_in(
     if !cluster::is_for(cluster.node(), request.headers_mut()) {
         return Err(Box::new(cluster::misdirected()));
     }
-    request.extensions_mut().insert(ForwardedRequest);
+    let is_paid = request.headers_mut().remove(PAID).is_some();
+    request
+        .extensions_mut()
+        .insert(ForwardedRequest { is_paid });
     Ok(request)
 }
 
+/// Whether another replica has taken a request out of the rate of its caller.
+pub(super) fn is_paid(extensions: &Extensions) -> bool {
+    let forwarded = extensions.get::<ForwardedRequest>();
+    forwarded.is_some_and(|forwarded| forwarded.is_paid)
+}
+
 /// Adds what the owner has to know, in place of what the client may have sent under these names.
-fn describe(request: &mut Request, client: Option<IpAddr>) {
+fn describe(request: &mut Request, client: Option<IpAddr>, is_paid: bool) {
     let headers = request.headers_mut();
     // First, so that a client cannot have what follows removed by naming it in `Connection`.
     cluster::remove_hop_by_hop(headers);
     headers.remove(FORWARDED_FOR);
     if let Some(client) = client.and_then(|client| HeaderValue::try_from(client.to_string()).ok()) {
         headers.insert(FORWARDED_FOR, client);
+    }
+    headers.remove(PAID);
+    if is_paid {
+        headers.insert(PAID, HeaderValue::from_static("1"));
     }
     headers.remove(request_tag::HEADER);
     if let Some(tag) = request_tag::current().and_then(|tag| tag.header()) {
@@ -205,11 +227,22 @@ mod tests {
             .header(FORWARDED_FOR, "198.51.100.7")
             .body(Body::empty())
             .unwrap();
-        describe(&mut request, Some(IpAddr::from([192, 0, 2, 1])));
+        describe(&mut request, Some(IpAddr::from([192, 0, 2, 1])), false);
         // As it is done once more where the request is made for the other replica.
         cluster::remove_hop_by_hop(request.headers_mut());
         let headers = request.headers();
         assert_eq!(headers.get(FORWARDED_FOR).unwrap(), "192.0.2.1");
         assert!(!headers.contains_key(CONNECTION) && !headers.contains_key("x-own"));
+    }
+
+    #[test]
+    fn client_cannot_say_that_its_request_is_paid() {
+        for (is_paid, expected) in [(false, None), (true, Some("1"))] {
+            let request = Request::builder().header(PAID, "yes");
+            let mut request = request.body(Body::empty()).unwrap();
+            describe(&mut request, None, is_paid);
+            let said = request.headers().get(PAID);
+            assert_eq!(said.map(|said| said.to_str().unwrap()), expected);
+        }
     }
 }

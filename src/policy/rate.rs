@@ -9,13 +9,16 @@ use governor::clock::{Clock, MonotonicClock};
 use governor::middleware::NoOpMiddleware;
 use governor::state::keyed::DashMapStateStore;
 use governor::{Quota, RateLimiter as Governor};
+use tokio::time::{Instant, sleep};
 
 use crate::call::OwnerKey;
 use crate::config::RateConfig;
 use crate::lock::lock;
-use crate::store::rates::{BorrowedRates, RateShape};
+use crate::store::rates::{BorrowedRates, ROUND_TRIP, RateShape};
 use crate::sync::keyed_counter::KeyedCounter;
 
+/// For the shared store to say whether it lends.
+const BORROW_WITHIN: Duration = Duration::from_secs(1);
 /// Checks between two removals of principals that have their full allowance back.
 const CHECKS_PER_SWEEP: u32 = 4096;
 
@@ -136,6 +139,28 @@ impl<C: Clock + Clone> RateLimiter<C> {
         }
         let taken = self.governor.check_key(&owner);
         taken.map_err(|refused| refused.wait_time_from(self.clock.now()))
+    }
+
+    /// Takes one request as [`take`](Self::take) does. Where all that is known is that this replica has nothing left of
+    /// what it has borrowed, waits for what the shared allowance lends, a second at most.
+    ///
+    /// # Errors
+    /// The allowance is used up; says how long until the next request may come.
+    ///
+    /// # Cancel safety
+    /// Dropping the future takes nothing.
+    pub async fn take_once_borrowed(&self, owner: OwnerKey) -> Result<(), Duration> {
+        let until = Instant::now() + BORROW_WITHIN;
+        loop {
+            let Err(wait) = self.take(owner) else {
+                return Ok(());
+            };
+            let may_be_lent = self.shared.is_some() && wait <= ROUND_TRIP;
+            if !may_be_lent || Instant::now() >= until {
+                return Err(wait);
+            }
+            sleep(wait).await;
+        }
     }
 
     /// How many requests a full allowance and what comes to it within `wait` are enough for.
@@ -285,21 +310,20 @@ mod tests {
         assert!(limiter.governor.len() <= CHECKS_PER_SWEEP as usize);
     }
 
-    /// A shared store that lends nothing for a minute, or does not answer.
+    /// A shared store that lends `0` of what it is asked for and nothing for a minute then, or does not answer. It
+    /// takes 20 ms.
     #[derive(Debug)]
-    struct Lender {
-        is_there: bool,
-    }
+    struct Lender(Option<i64>);
 
     impl ScriptRunner for Lender {
         fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
-            let reply = |_| {
-                if self.is_there {
-                    return Ok(Value::Array(vec![Value::Int(0), Value::Int(60_000_000)]));
-                }
-                Err(RedisFailure::Silent)
-            };
-            Box::pin(std::future::ready(calls.into_iter().map(reply).collect()))
+            Box::pin(async move {
+                sleep(Duration::from_millis(20)).await;
+                let wait = |lent| if lent == 0 { 60_000_000 } else { 0 };
+                let lend = |lent| Value::Array(vec![Value::Int(lent), Value::Int(wait(lent))]);
+                let reply = |_| self.0.map(lend).ok_or(RedisFailure::Silent);
+                calls.into_iter().map(reply).collect()
+            })
         }
 
         fn is_reachable(&self) -> bool {
@@ -307,8 +331,8 @@ mod tests {
         }
     }
 
-    fn sharing(is_there: bool) -> RateLimiter {
-        let store = Arc::new(Lender { is_there });
+    fn sharing(lent: Option<i64>) -> RateLimiter {
+        let store = Arc::new(Lender(lent));
         let (keys, tasks) = (StoreKeys::new("test"), TaskSpawner::new());
         let shared = BorrowedRates::start(store, keys, shape_of(RATE), &tasks);
         RateLimiter::sharing(RATE, shared)
@@ -316,19 +340,30 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn shared_allowance_refuses_what_the_own_one_has() {
-        let limiter = sharing(true);
+        let limiter = sharing(Some(0));
         assert_eq!(limiter.check(owner("a")), Ok(()), "a slice ahead");
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(21)).await;
         let wait = limiter.check(owner("a")).expect_err("used up");
         assert!(wait > Duration::from_secs(50), "{wait:?}");
         assert!(!limiter.check_further(owner("a"), 2));
     }
 
     #[tokio::test(start_paused = true)]
+    async fn empty_slice_is_waited_for_and_a_used_up_allowance_is_not() {
+        for (lent, outcome) in [(1, true), (0, false)] {
+            let limiter = sharing(Some(lent));
+            assert_eq!(limiter.take(owner("a")), Ok(()), "a slice ahead");
+            assert!(limiter.take(owner("a")).is_err(), "the slice is empty");
+            let taken = limiter.take_once_borrowed(owner("a")).await;
+            assert_eq!(taken.is_ok(), outcome, "{taken:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn own_allowance_holds_without_a_shared_one() {
-        let limiter = sharing(false);
+        let limiter = sharing(None);
         assert_eq!(limiter.check(owner("a")), Ok(()));
-        tokio::time::sleep(Duration::from_millis(1)).await;
+        sleep(Duration::from_millis(21)).await;
         let taken = (0..100).take_while(|_| limiter.check(owner("a")).is_ok());
         assert_eq!(taken.count(), 20);
     }

@@ -28,7 +28,7 @@ static BORROW: LazyLock<Script> =
 /// Time of the rate that is borrowed at once.
 const SLICE: Duration = Duration::from_millis(100);
 /// When a request looks again whether what it waits for was borrowed.
-const ROUND_TRIP: Duration = Duration::from_millis(5);
+pub const ROUND_TRIP: Duration = Duration::from_millis(5);
 /// How often unused requests are given back.
 const LOOK: Duration = Duration::from_secs(1);
 

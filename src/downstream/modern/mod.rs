@@ -5,6 +5,7 @@
 mod answers;
 mod envelope;
 mod exchange;
+mod keeper;
 mod link;
 mod listen;
 mod parking;
@@ -23,9 +24,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 pub(super) use envelope::{is_modern, names_modern};
@@ -36,18 +36,15 @@ use self::exchange::{CallFuture, ModernExchange};
 use self::link::{ExchangeOutcome, ExchangePreferences, InputContext, ModernClientLink};
 use self::parsed_request::{EarlyEnd, ParsedRequest, shared_connection};
 use self::refusal::RequestRefusal;
-use self::request_state::RequestBinding;
 use self::response_queue::ResponseQueue;
 use self::retry::RetryContinuation;
 use super::access_log::AccessRecord;
 use super::admission::MessageDue;
 use super::call_telemetry::{ended, error_word, failure_word, log_fault, server_span};
-use super::listener::ConnectionPermit;
 use super::{McpService, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
-use crate::ownership::Ownership;
 use crate::protocol::{Message, MessageKind, Revision, json, methods};
 use crate::relay::{RelayFailure, modern_notification};
 use crate::session::Session;
@@ -95,12 +92,7 @@ impl McpService {
             && let Some(owner) = self.keeper(&principal, endpoint, &message)
             && forwarder.is_foreign(owner, &parts.extensions)
         {
-            let client = parts.extensions.get().and_then(ConnectionPermit::client);
-            let mut parts = parts.clone();
-            // A byte order mark was left out.
-            parts.headers.remove(CONTENT_LENGTH);
-            let request = Request::from_parts(parts, Body::from(message.bytes().clone()));
-            let forwarded = forwarder.forward((owner, None), (request, client), record);
+            let forwarded = keeper::forward((forwarder, owner), parts, (&message, due), record);
             return Box::pin(forwarded).await;
         }
         let id = message.id().unwrap_or("null").to_owned();
@@ -131,23 +123,6 @@ impl McpService {
             Err(EarlyEnd::Refused(refusal)) => refusal.response(Some(&id)),
             Err(EarlyEnd::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
         }
-    }
-
-    /// The replica that keeps what a request goes on with: a parked call, or the session of a task.
-    fn keeper(
-        &self,
-        principal: &Principal,
-        endpoint: &Endpoint,
-        message: &Message,
-    ) -> Option<Ownership> {
-        let method = message.method()?;
-        if envelope::is_task(method) {
-            let task = message.param_str("taskId")?;
-            return self.relay.owner_of_task(principal, endpoint, &task);
-        }
-        let binding = || RequestBinding::new(principal, endpoint, message);
-        let may_ask = methods::may_ask(method);
-        may_ask.then(|| retry::owner_of(&self.parking, binding, message))?
     }
 
     /// Waits for the rate limit of a request; the time is deducted from `patience`, the wait for a permit.

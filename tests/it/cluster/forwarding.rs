@@ -250,7 +250,7 @@ async fn lost_owner_is_503_within_a_lease_and_two_seconds() {
 }
 
 #[tokio::test]
-async fn forwarded_request_is_for_one_replica_only() {
+async fn client_cannot_pose_as_a_replica() {
     let Some(redis) = redis::server(&[]).await else {
         return;
     };
@@ -259,10 +259,20 @@ async fn forwarded_request_is_for_one_replica_only() {
     // What only replicas may say is nothing when a client says it.
     let there = here.at(two.anonymous());
     let mut headers = there.headers();
-    headers.push(("drawbridge-for", "1"));
+    let own = two.admin_text("/status").await.unwrap().1;
+    let own: Value = serde_json::from_str(&own).unwrap();
+    let own = u32::from_str_radix(own["cluster"]["node"].as_str().unwrap(), 16).unwrap();
+    let own = own.to_string();
+    headers.push(("drawbridge-for", &own));
+    headers.push(("drawbridge-paid", "1"));
+    let answer = there.actor.post(&there.path, &headers, &ping()).await;
+    assert_eq!(answer.status(), 200, "it is passed on to its owner");
+    assert!(answer.header("drawbridge-for").is_none());
+    assert!(forwards(&two, "ok").await > 0.5);
+    // The owner is not told what the client names in `Connection`.
     headers.push(("connection", "mcp-session-id"));
     let answer = there.actor.post(&there.path, &headers, &ping()).await;
-    assert!(answer.header("drawbridge-for").is_none());
+    assert_eq!(answer.status(), 400);
     let internal = two.anonymous().get("/drawbridge/replica", &[]).await;
     assert_eq!(internal.status(), 404);
     let method = Method::DELETE;

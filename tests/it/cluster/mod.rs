@@ -1,6 +1,8 @@
 //! Several gateways as one: the Redis that they share, their leases, and requests that are forwarded.
 
+mod entry;
 mod forwarding;
+mod internal;
 mod lost_owner;
 mod membership;
 mod redis_client;
