@@ -28,7 +28,7 @@ use crate::secret::Secret;
 use crate::telemetry::metrics::token_request_ended;
 use crate::telemetry::redact::shown;
 
-/// For the search and the token request together.
+/// Time limit for discovery and the token request together.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// Why an account cannot be set up.
@@ -40,10 +40,10 @@ pub enum AccountSetupError {
     /// `issuer` is no URL.
     #[error("the issuer is no URL")]
     Issuer,
-    /// There is no HTTP client for it.
+    /// The HTTP clients cannot be built.
     #[error(transparent)]
     Clients(#[from] ClientsError),
-    /// Nobody's identity can be asserted.
+    /// The kind of account needs an identity provider that asserts who a person is, and there is none.
     #[error("there is no login at an identity provider")]
     NoLogin,
 }
@@ -54,17 +54,17 @@ pub struct UpstreamAccount {
     pub(super) upstream: Arc<str>,
     pub(super) config: AccountConfig,
     pub(super) tasks: TaskSpawner,
-    /// Configured headers, which go with every token.
+    /// Configured headers, sent with every token.
     fixed: HeaderMap,
     clients: DocumentClients,
     proof: ClientProof,
     lookup: ServerLookup,
     log: AccountLog,
-    /// Whether the log has said that an exchanged token has another audience.
+    /// Whether the log has already reported an exchanged token with another audience.
     audience_is_told: AtomicBool,
 }
 
-/// A token, and the scopes that were asked for.
+/// A token, and the scopes that were requested.
 #[derive(Debug)]
 pub(super) struct Obtained {
     pub(super) issued: IssuedToken,
@@ -96,19 +96,19 @@ impl UpstreamAccount {
         }))
     }
 
-    /// How the gateway comes by a token.
+    /// How the gateway obtains tokens.
     #[must_use]
     pub fn kind(&self) -> AccountKind {
         self.config.kind
     }
 
-    /// Why the last token could not be had, or was refused; `None` once one was.
+    /// Why the last token request failed, or why the upstream refused the token; `None` after the next success.
     #[must_use]
     pub fn last_cause(&self) -> Option<ErrorCause> {
         self.log.last_cause()
     }
 
-    /// Asks for a token, and for where to ask if that is not known.
+    /// Requests a token; runs the discovery first unless it is cached.
     ///
     /// # Errors
     /// [`TokenFailure`], which was logged.
@@ -155,7 +155,7 @@ impl UpstreamAccount {
                 Ok(Obtained { issued, scopes })
             }
             Err(failure) => {
-                // The discovery may be out of date, but a refusal of one caller's token is no sign of that.
+                // The cached discovery may be stale; the refusal of one caller's token is no evidence of that.
                 if is_gateway || !failure.is_of_caller() {
                     self.forget();
                 }
@@ -222,12 +222,12 @@ impl UpstreamAccount {
         }
     }
 
-    /// Finds out again where to ask before the next token request.
+    /// Drops the cached discovery: the next token request looks the server up again.
     pub(super) fn forget(&self) {
         self.lookup.forget();
     }
 
-    /// [`forget`](Self::forget) what was not found just now.
+    /// [`forget`](Self::forget), except what was found less than a minute ago.
     pub(super) fn forget_old(&self) {
         self.lookup.forget_old();
     }
@@ -256,7 +256,7 @@ impl UpstreamAccount {
         );
     }
 
-    /// The configured headers, which go with every token.
+    /// The configured headers, sent with every token.
     #[must_use]
     pub fn fixed_headers(&self) -> &HeaderMap {
         &self.fixed
@@ -268,7 +268,7 @@ impl UpstreamAccount {
         carrying(&self.fixed, place, token)
     }
 
-    /// Notes that the upstream refuses a token that the authorization server gave.
+    /// Records that the upstream refused a token issued by the authorization server.
     pub(super) fn refused(&self, status: u16) {
         self.log.refused(status);
     }

@@ -1,4 +1,4 @@
-//! `AccountLog`: what operators are told of one upstream's accounts: the last cause, and lines a minute apart.
+//! `AccountLog`: the log lines about one upstream's accounts, at most one a minute of each kind, and the last cause.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::cause::{ErrorCause, LastCause};
 use crate::config::AccountKind;
 use crate::telemetry::line_limit::LineLimit;
 
-/// The last cause, and the lines that were logged.
+/// The last cause, and when each kind of line was last logged.
 #[derive(Debug)]
 pub(super) struct AccountLog {
     upstream: Arc<str>,
@@ -27,12 +27,12 @@ impl AccountLog {
         }
     }
 
-    /// Why the last token could not be had, or was refused; `None` once one was.
+    /// Why the last token request failed, or why the upstream refused the token; `None` after the next success.
     pub(super) fn last_cause(&self) -> Option<ErrorCause> {
         self.cause.snapshot()
     }
 
-    /// Notes a token for `asked`, of which the server says that it has `granted`.
+    /// Records a token for the scopes `asked`; `granted` are the scopes that the server reports, if it does.
     pub(super) fn succeeded(&self, asked: &[String], granted: Option<&Vec<String>>) {
         if self.cause.snapshot().is_some() {
             tracing::info!(upstream = %self.upstream, "the account of an upstream can be used again");
@@ -49,7 +49,7 @@ impl AccountLog {
         }
     }
 
-    /// Notes that there is no token, for `owner` where it would be a principal's own.
+    /// Records that there is no token; `owner` is the principal where the account is a principal's own.
     pub(super) fn failed(&self, failure: &TokenFailure, owner: Option<OwnerKey>) {
         let remedy = failure.remedy();
         self.cause.set(failure, Some(remedy.to_owned().into()));
@@ -63,7 +63,7 @@ impl AccountLog {
         }
     }
 
-    /// Notes that the upstream refuses a token that the authorization server gave.
+    /// Records that the upstream refused a token issued by the authorization server.
     pub(super) fn refused(&self, status: u16) {
         let remedy = match status {
             403 => {

@@ -1,15 +1,15 @@
-//! `Challenge`: what a refusal of an upstream says of the token that it wants. Spec: RFC 6750 §3, RFC 9728 §5.1.
+//! `Challenge`: what a 401 or 403 of an upstream says about the token that it needs. Spec: RFC 6750 §3, RFC 9728 §5.1.
 
 use http::header::WWW_AUTHENTICATE;
 use http::{HeaderMap, StatusCode};
 
-/// The longest header that is looked at, in bytes.
+/// The longest header that is parsed, in bytes.
 const MAX_HEADER: usize = 4 * 1024;
 
 /// The Bearer challenge of a 401 or 403.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Challenge {
-    /// Where the upstream's metadata stands.
+    /// URL of the upstream's metadata.
     pub resource_metadata: Option<String>,
     /// The scopes that the request needs.
     pub scopes: Vec<String>,

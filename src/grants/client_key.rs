@@ -1,4 +1,4 @@
-//! `ClientProof`: what proves to an authorization server that the gateway is the client it says. Spec: RFC 7523.
+//! `ClientProof`: how the gateway proves to an authorization server which client it is. Spec: RFC 7523.
 
 use aws_lc_rs::rand;
 use base64::Engine as _;
@@ -10,12 +10,12 @@ use crate::clock::{Clock as _, SystemClock};
 use crate::config::ClientKey;
 use crate::secret::Secret;
 
-/// For how long an assertion is good, in seconds.
+/// How long an assertion is valid, in seconds.
 const ASSERTION_SECS: u64 = 60;
 
-/// A secret, a key that signs, or nothing.
+/// The client's secret, its signing key, or no proof at all.
 pub(super) enum ClientProof {
-    /// A public client, which proves by PKCE alone that a code is its own.
+    /// A public client: PKCE alone proves that a code is its own.
     Public,
     Secret(Secret),
     Key(SigningKey),
@@ -54,7 +54,7 @@ impl ClientProof {
 }
 
 impl std::fmt::Debug for ClientProof {
-    /// Shows neither.
+    /// Shows neither the secret nor the key.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Public => "Public",
@@ -83,7 +83,7 @@ impl SigningKey {
             let key = EncodingKey::from_ed_pem(pem).map_err(|_| ClientKeyError)?;
             (key, &[Algorithm::EdDSA])
         };
-        // A curve has one algorithm, which the reader of the PEM does not tell.
+        // An elliptic-curve key fits one algorithm, which the PEM reader does not report: try each.
         let signs = |algorithm: &Algorithm| {
             jsonwebtoken::encode(&Header::new(*algorithm), &claims("", ""), &key).is_ok()
         };
@@ -94,8 +94,8 @@ impl SigningKey {
         Ok(Self { key, algorithms })
     }
 
-    /// An assertion that the gateway is `client_id`, for the server `issuer`, signed with an algorithm of `taken`.
-    /// `None` where none of these fits the key.
+    /// An assertion that the gateway is `client_id`, for the server `issuer`, signed with an algorithm of `taken`;
+    /// `None` where the key fits none of these.
     pub(super) fn assertion(
         &self,
         client_id: &str,
@@ -116,7 +116,7 @@ impl SigningKey {
 fn claims<'a>(client_id: &'a str, issuer: &'a str) -> AssertionClaims<'a> {
     let now = SystemClock.now().as_secs();
     let mut id = [0; 16];
-    // Without randomness the id is all zeros, and a server refuses the second one.
+    // Without randomness every `jti` is zero, and the server refuses the second assertion as a replay.
     let _ = rand::fill(&mut id);
     AssertionClaims {
         iss: client_id,

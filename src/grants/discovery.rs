@@ -1,5 +1,5 @@
-//! From an upstream to the place of its tokens: its metadata, and that of its authorization server. Spec: SPEC B-01…B-03,
-//! B-10, B-11.
+//! From an upstream to its token endpoint: the upstream's metadata, then that of its authorization server. Spec: SPEC
+//! B-01…B-03, B-10, B-11.
 
 use url::Url;
 
@@ -11,22 +11,22 @@ use super::resource_metadata::{self, ResourceMetadata};
 use super::server_metadata::{self, ServerMetadata};
 use crate::telemetry::redact::shown;
 
-/// What token requests for an upstream need to know.
+/// The result of a discovery: what token requests for an upstream need.
 #[derive(Debug)]
 pub(super) struct Discovered {
     pub(super) server: ServerMetadata,
-    /// `resource` of token requests.
+    /// The `resource` parameter of token requests.
     pub(super) resource: String,
-    /// Scopes to ask for.
+    /// Scopes to request.
     pub(super) scopes: Vec<String>,
 }
 
-/// What the configuration says already.
+/// Values of the configuration that discovery need not look up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DiscoveryHints<'a> {
-    /// `issuer`: as trusted as the operator who wrote it down.
+    /// `issuer`, as trusted as the operator who configured it.
     pub(super) issuer: Option<&'a str>,
-    /// That of the caller whose token is exchanged, which `[auth]` names.
+    /// The issuer of the caller whose token is exchanged, one of those in `[auth]`.
     pub(super) caller_issuer: Option<&'a str>,
     /// `resource`.
     pub(super) resource: Option<&'a str>,
@@ -35,15 +35,14 @@ pub(super) struct DiscoveryHints<'a> {
 }
 
 impl DiscoveryHints<'_> {
-    /// The issuer whose origin the operator trusts.
+    /// The issuer whose origin may be contacted without the egress rules.
     pub(super) fn trusted(&self) -> Option<Url> {
         let issuer = self.issuer.or(self.caller_issuer)?;
         Url::parse(issuer).ok()
     }
 }
 
-/// Finds out where tokens for `upstream` are to be had. `issuer` is the only server that may be asked, if one is known
-/// already.
+/// Finds the token endpoint for `upstream`. `issuer`, where it is known, is the only server that may be contacted.
 ///
 /// # Errors
 /// [`DiscoveryError`].
@@ -91,13 +90,13 @@ pub(super) async fn discover(
     })
 }
 
-/// The upstream's challenge and its metadata.
+/// Requests the upstream without a token, and fetches its metadata.
 async fn look(
     clients: &DocumentClients,
     upstream: &Url,
     hints: &DiscoveryHints<'_>,
 ) -> Result<(Challenge, Option<ResourceMetadata>), DiscoveryError> {
-    // Without an answer the well-known places say why.
+    // No answer here is not reported: the request for the metadata fails too, and its error says why.
     let challenge = match clients.knock().await {
         Ok((status, headers)) if matches!(status.as_u16(), 401 | 403) => Challenge::of(&headers),
         _ => Challenge::default(),
@@ -107,7 +106,7 @@ async fn look(
     Ok((challenge, metadata))
 }
 
-/// Whether both name one server: a slash at the end is often lost or added on the way into a list.
+/// Whether both name one server: a trailing slash is often lost or added when an issuer is copied into a list.
 fn is_same(named: &str, issuer: &str) -> bool {
     named.trim_end_matches('/') == issuer.trim_end_matches('/')
 }

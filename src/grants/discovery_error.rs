@@ -1,10 +1,10 @@
-//! Why it is not known where tokens are to be had.
+//! `DiscoveryError`: why the token endpoint of an upstream cannot be found.
 
 use url::Url;
 
 use super::documents::DocumentError;
 
-/// Why it is not known where tokens are to be had.
+/// Why the token endpoint of an upstream cannot be found.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DiscoveryError {
     #[error("its challenge names no URL of its metadata, but {named:?}")]

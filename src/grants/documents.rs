@@ -1,9 +1,9 @@
-//! `DocumentClients`: the only HTTP requests of accounts: metadata of upstreams and authorization servers, and token
+//! `DocumentClients`: all HTTP requests of accounts: metadata of upstreams and authorization servers, and token
 //! requests.
 //!
-//! The origins of the upstream's URL and of the configured issuer are as trusted as the operator who wrote them down;
-//! any other URL was learned from a document and goes through the egress rules. No redirects, no proxies of the
-//! environment; sizes and times are bounded. Spec: SPEC X-01.
+//! The origins of the upstream's URL and of the configured issuer are as trusted as the operator who configured them;
+//! any other URL was learned from a document and must pass the egress rules. Redirects and the proxies of the
+//! environment are off; sizes and times are bounded. Spec: SPEC X-01.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -18,39 +18,40 @@ use url::Url;
 use crate::config::{HttpCarrier, is_loopback};
 use crate::egress::{self, EgressRefusal, EgressRules};
 
-/// Bytes of a foreign value that an error shows.
+/// Bytes of a foreign value that an error message shows.
 pub(super) const MAX_SHOWN: usize = 256;
 
-/// The largest document that is read, in bytes.
+/// The largest document that is accepted, in bytes.
 const MAX_DOCUMENT: usize = 256 * 1024;
-/// The largest answer to a token request, in bytes.
+/// The largest token response that is accepted, in bytes.
 const MAX_TOKEN_ANSWER: usize = 64 * 1024;
-/// For one document, connecting included.
+/// Time limit for one document, connecting included.
 const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(5);
-/// For one token request, connecting included.
+/// Time limit for one token request, connecting included.
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the connection alone.
+/// Time limit for connecting alone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Why there is no answer. For the log alone: what a server inside answers must not reach a client (SPEC X-02).
+/// Why a request failed. For the log alone: the answers of servers inside the network must not reach a client (SPEC
+///
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DocumentError {
-    /// The rules for learned URLs forbid it.
+    /// The egress rules forbid the URL.
     #[error("the gateway does not ask there: {0}")]
     Refused(EgressRefusal),
-    /// No answer came, or not to its end.
+    /// The request failed, or the answer broke off.
     #[error("no answer")]
     Transport(#[source] reqwest::Error),
-    /// An answer without a document.
+    /// An answer with another status than 200.
     #[error("the answer was HTTP {0}")]
     Status(u16),
-    /// More than is read.
+    /// The answer exceeds its limit.
     #[error("the answer is larger than {0} bytes")]
     TooLarge(usize),
 }
 
 impl From<reqwest::Error> for DocumentError {
-    /// Without the URL, which the error around it names. What the resolver of learned names refused is a refusal.
+    /// Drops the URL, which the surrounding error names. A learned name that the resolver refused is `Refused`.
     fn from(error: reqwest::Error) -> Self {
         match refusal_in(&error) {
             Some(refusal) => Self::Refused(refusal),
@@ -59,7 +60,7 @@ impl From<reqwest::Error> for DocumentError {
     }
 }
 
-/// The refusal that the error comes from.
+/// The egress refusal among the sources of `error`.
 fn refusal_in(error: &(dyn Error + 'static)) -> Option<EgressRefusal> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -72,7 +73,7 @@ fn refusal_in(error: &(dyn Error + 'static)) -> Option<EgressRefusal> {
 }
 
 impl DocumentError {
-    /// Whether it may be different in a moment.
+    /// Whether a retry may succeed.
     pub(super) fn may_pass(&self) -> bool {
         match self {
             Self::Transport(_) => true,
@@ -81,18 +82,18 @@ impl DocumentError {
         }
     }
 
-    /// Whether there is no document at this place.
+    /// Whether the server has no document at this URL.
     pub(super) fn is_absent(&self) -> bool {
         matches!(self, Self::Status(status) if !is_passing(*status))
     }
 }
 
-/// Whether a status may be another one in a moment.
+/// Whether a retry may get another status.
 pub(super) fn is_passing(status: u16) -> bool {
     matches!(status, 408 | 425 | 429 | 500..)
 }
 
-/// Why the clients cannot be made.
+/// Why the clients cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientsError {
     /// Trust anchors or a proxy cannot be used.
@@ -103,7 +104,7 @@ pub enum ClientsError {
     TrustAnchors(PathBuf, #[source] std::io::Error),
 }
 
-/// The clients that are the same for all upstreams. Clones share connections.
+/// The HTTP clients common to all upstreams. Clones share connections.
 #[derive(Debug, Clone)]
 pub struct SharedClients {
     rules: EgressRules,
@@ -113,7 +114,7 @@ pub struct SharedClients {
 }
 
 impl SharedClients {
-    /// Clients that obey `rules` with learned URLs.
+    /// Builds clients that apply `rules` to learned URLs.
     ///
     /// # Errors
     /// This machine has no trust anchors.
@@ -131,7 +132,7 @@ impl SharedClients {
 #[derive(Debug)]
 pub struct DocumentClients {
     shared: SharedClients,
-    /// For the upstream's own origin: its `ca_file` and `proxy`.
+    /// The client for the upstream's own origin, with its `ca_file` and `proxy`.
     own: Client,
     /// The upstream, or the issuer.
     upstream: Url,
@@ -179,10 +180,10 @@ impl DocumentClients {
         }
     }
 
-    /// Fetches a document. `issuer` is the one of the configuration.
+    /// Fetches a document. `issuer` is the configured one, whose origin is trusted.
     ///
     /// # Errors
-    /// There is none, or it must not be fetched.
+    /// The egress rules forbid the URL, the request failed, or the status is not 200.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request.
@@ -200,10 +201,10 @@ impl DocumentClients {
         read_body(answer, MAX_DOCUMENT).await
     }
 
-    /// What the upstream answers to a request without a token: status and headers alone.
+    /// Requests the upstream without a token; returns status and headers, not the body.
     ///
     /// # Errors
-    /// It does not answer.
+    /// The upstream does not answer.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request.
@@ -214,10 +215,10 @@ impl DocumentClients {
         Ok((answer.status(), answer.headers().clone()))
     }
 
-    /// Posts a token request. No error holds anything of it, nor of the answer.
+    /// Posts a token request. Its errors hold nothing of the request or of the answer.
     ///
     /// # Errors
-    /// There is no answer, or the URL must not be contacted.
+    /// The request failed, or the egress rules forbid the URL.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request.
@@ -244,10 +245,10 @@ impl DocumentClients {
         })
     }
 
-    /// Whether `url` may be contacted.
+    /// Whether the egress rules allow `url`.
     ///
     /// # Errors
-    /// Why not.
+    /// The egress rule that forbids `url`.
     pub(super) fn check(&self, url: &Url, issuer: Option<&Url>) -> Result<(), EgressRefusal> {
         self.client(url, issuer).map(|_| ())
     }

@@ -1,4 +1,4 @@
-//! The exchange of a caller's token for one of the upstream. Spec: RFC 8693 §2; RFC 8707 §2.
+//! Token exchange: a caller's token for one of the upstream. Spec: RFC 8693 §2; RFC 8707 §2.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -15,12 +15,12 @@ pub(super) const TOKEN_EXCHANGE: &str = "urn:ietf:params:oauth:grant-type:token-
 pub(super) const ACCESS_TOKEN: &str = "urn:ietf:params:oauth:token-type:access_token";
 const JWT: &str = "urn:ietf:params:oauth:token-type:jwt";
 
-/// What a caller's token is exchanged for.
+/// A token to exchange, and the resource that the new token is for.
 #[derive(Debug)]
 pub(super) struct ExchangeRequest<'a> {
     pub(super) subject: &'a Secret,
     pub(super) resource: &'a str,
-    /// Sent only where it is configured.
+    /// Sent only where configured.
     pub(super) audience: Option<&'a str>,
     pub(super) scopes: &'a [String],
 }
@@ -55,7 +55,7 @@ pub(super) async fn request(
     issued(extension_grant::request(clients, client, &fields).await?)
 }
 
-/// The token, unless its type is none that upstreams take.
+/// The token, unless its type is one that upstreams do not accept.
 pub(super) fn issued(granted: GrantedToken) -> Result<IssuedToken, TokenError> {
     let is_access = |kind: &str| kind == ACCESS_TOKEN || kind == JWT;
     if let Some(kind) = granted
@@ -72,7 +72,7 @@ pub(super) fn issued(granted: GrantedToken) -> Result<IssuedToken, TokenError> {
     }
     Ok(IssuedToken {
         token: granted.token,
-        // Each exchange brings the caller's own token.
+        // No refresh token: each exchange presents the caller's current token.
         refresh: None,
         id_token: None,
         lasts: granted.lasts,
@@ -80,8 +80,7 @@ pub(super) fn issued(granted: GrantedToken) -> Result<IssuedToken, TokenError> {
     })
 }
 
-/// The audiences of a token that is a JWT; `None` for any other one. Nothing of it is verified: it is read for a line
-/// of the log.
+/// The `aud` of a token that is a JWT; `None` for other tokens. Nothing is verified: the result is only logged.
 pub(super) fn audiences(token: &Secret) -> Option<Vec<String>> {
     #[derive(Deserialize)]
     #[serde(untagged)]

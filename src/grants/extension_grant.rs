@@ -17,7 +17,7 @@ use super::server_metadata::ServerMetadata;
 use super::token_endpoint::{self, ASSERTION_TYPE, TokenError, client_auth, takes, takes_basic};
 use crate::secret::Secret;
 
-/// Who asks, and where.
+/// The client that requests, and the server.
 #[derive(Debug)]
 pub(super) struct RequestingClient<'a> {
     pub(super) server: &'a ServerMetadata,
@@ -27,7 +27,7 @@ pub(super) struct RequestingClient<'a> {
     pub(super) trusted: Option<&'a Url>,
 }
 
-/// An answer with a token of any type. No `Debug`: it holds the token.
+/// A token response with a token of any type. No `Debug`: it holds the token.
 #[derive(Deserialize)]
 struct Answer {
     access_token: String,
@@ -37,13 +37,13 @@ struct Answer {
     issued_token_type: Option<String>,
 }
 
-/// A token of any type, fresh from the server.
+/// A token of any type, as the server issued it.
 #[derive(Debug)]
 pub(super) struct GrantedToken {
     pub(super) token: Secret,
-    /// `Bearer`, in any case; `N_A` for a token that no resource takes.
+    /// `Bearer` in any case; `N_A` for a token that cannot be used at a resource.
     pub(super) token_type: String,
-    /// The URN of the type.
+    /// URN of the token type.
     pub(super) issued_type: Option<String>,
     /// `None` where the server does not say.
     pub(super) lasts: Option<Duration>,
@@ -51,7 +51,7 @@ pub(super) struct GrantedToken {
     pub(super) scopes: Option<Vec<String>>,
 }
 
-/// Posts the form of `fields` and of the client's proof.
+/// Posts a form of `fields` and the client's proof.
 ///
 /// # Errors
 /// [`TokenError`], which holds no secret.
@@ -90,7 +90,7 @@ fn read(body: &[u8]) -> Option<GrantedToken> {
     })
 }
 
-/// The request. Spec: RFC 6749 §2.3.1; RFC 7523 §2.2.
+/// Builds the request. Spec: RFC 6749 §2.3.1; RFC 7523 §2.2.
 fn form(
     client: &RequestingClient<'_>,
     fields: &[(&str, &str)],

@@ -12,23 +12,23 @@ use super::token_endpoint::TokenError;
 use crate::cause::chain;
 use crate::egress::EgressRefusal;
 
-/// Why there is no token. Cloning is cheap.
+/// Why a token cannot be had. Cloning is cheap.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{public}")]
 pub struct TokenFailure {
-    /// In words for every caller: without addresses and words of servers.
+    /// Text for every caller: no addresses, no words of servers.
     public: &'static str,
     /// The remedy for the operator.
     remedy: Cow<'static, str>,
     /// One word for metrics.
     pub(super) outcome: &'static str,
-    /// Whether it may be different in a moment.
+    /// Whether a retry may succeed.
     pub(super) may_pass: bool,
-    /// How long the server wants to be left alone.
+    /// `Retry-After` of the server.
     pub(super) retry_after: Option<Duration>,
     /// Whether the upstream itself does not answer.
     is_of_upstream: bool,
-    /// Whether the caller's user can help, on the connect page.
+    /// Whether the caller's user can solve it on the connect page.
     asks_user: bool,
     #[source]
     detail: FailureDetail,
@@ -39,11 +39,11 @@ pub struct TokenFailure {
 #[error("{}", .0.text)]
 struct FailureDetail(Arc<DetailParts>);
 
-/// Behind one pointer: failures are part of many results.
+/// Behind one pointer, since failures are part of many results.
 #[derive(Debug)]
 struct DetailParts {
     text: Box<str>,
-    /// Number of the connection that is good, and not enough for the request.
+    /// Connection number of the account that works but lacks scopes for this request.
     insufficient: Option<i64>,
 }
 
@@ -73,13 +73,13 @@ impl TokenFailure {
         &self.remedy
     }
 
-    /// Whether the upstream itself does not answer, so that nothing is known of the account.
+    /// Whether the upstream itself does not answer, which says nothing about the account.
     #[must_use]
     pub fn is_of_upstream(&self) -> bool {
         self.is_of_upstream
     }
 
-    /// Whether the next call may find it solved.
+    /// Whether the next call may succeed.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         self.may_pass
@@ -99,7 +99,7 @@ impl TokenFailure {
         failure
     }
 
-    /// The upstream refused what the caller connected.
+    /// The upstream refused the caller's key or token.
     #[must_use]
     pub fn refused() -> Self {
         let mut failure = Self::new(
@@ -113,7 +113,7 @@ impl TokenFailure {
         failure
     }
 
-    /// The caller's account is another one than that of the connection.
+    /// The caller's account was replaced after the connection was opened.
     #[must_use]
     pub fn replaced() -> Self {
         Self::new(
@@ -125,7 +125,7 @@ impl TokenFailure {
         )
     }
 
-    /// The authorization server, or the upstream, takes the caller's account no more.
+    /// The authorization server, or the upstream, no longer accepts the caller's account.
     #[must_use]
     pub(super) fn account_ended(detail: &str) -> Self {
         let mut failure = Self::new(
@@ -139,7 +139,7 @@ impl TokenFailure {
         failure
     }
 
-    /// The upstream wants more of the caller's account than its user has granted.
+    /// The request needs scopes that the caller's account does not have.
     #[must_use]
     pub(super) fn needs_scopes(scopes: &str, connection: i64) -> Self {
         let mut failure = Self::new(
@@ -155,19 +155,19 @@ impl TokenFailure {
         failure
     }
 
-    /// Whether the caller's user can help: nothing was sent with a good credential, and nothing has run.
+    /// Whether the caller's user can solve it: the request was not accepted with any credential, and has not run.
     #[must_use]
     pub fn asks_user(&self) -> bool {
         self.asks_user
     }
 
-    /// Number of the connection that is good, and not enough for this request: its user has to make another one.
+    /// Connection number of the account that works but lacks scopes for this request: its user has to connect again.
     #[must_use]
     pub fn insufficient(&self) -> Option<i64> {
         self.detail.0.insufficient
     }
 
-    /// It is not known whether the caller has an account, as the database fails.
+    /// The database fails, so that it is unknown whether the caller has an account.
     #[must_use]
     pub fn no_database(error: &(dyn std::error::Error + 'static)) -> Self {
         Self::new(
@@ -179,7 +179,7 @@ impl TokenFailure {
         )
     }
 
-    /// The gateway stops, and asks nobody any more.
+    /// The gateway is stopping and sends no more token requests.
     pub(super) fn stopping() -> Self {
         Self::new(
             "the gateway stops",
@@ -190,7 +190,7 @@ impl TokenFailure {
         )
     }
 
-    /// The request ended without an outcome.
+    /// The task of the token request ended without an outcome.
     pub(super) fn unfinished() -> Self {
         let detail = "the token request ended without an outcome";
         Self::new(
@@ -202,7 +202,7 @@ impl TokenFailure {
         )
     }
 
-    /// No caller stands behind the request, whose token could be exchanged.
+    /// The request has no caller whose token could be exchanged.
     #[must_use]
     pub fn no_caller() -> Self {
         Self::new(
@@ -214,7 +214,7 @@ impl TokenFailure {
         )
     }
 
-    /// The caller's token has ended, and no request has brought another one.
+    /// The caller's token has expired, and no later request has brought another.
     pub(super) fn caller_token_ended() -> Self {
         Self::new(
             "the caller's token has ended, and the next request has to bring another one",
@@ -225,7 +225,7 @@ impl TokenFailure {
         )
     }
 
-    /// The same of a request to the identity provider, whose client is that of the login.
+    /// Rewords a failure of a request to the identity provider, where the gateway is the client of the login.
     pub(super) fn at_provider(mut self) -> Self {
         self.public = match self.public {
             NO_ANSWER => "the identity provider does not answer",
@@ -252,7 +252,7 @@ impl TokenFailure {
         self
     }
 
-    /// The connection carries the token of the same caller with other scopes.
+    /// The connection carries a token of the same caller with other scopes.
     #[must_use]
     pub fn other_scopes() -> Self {
         Self::new(
@@ -265,7 +265,7 @@ impl TokenFailure {
         )
     }
 
-    /// Whether the exchange of another token of the caller may succeed.
+    /// Whether exchanging another token of the caller may succeed.
     pub(super) fn is_of_caller(&self) -> bool {
         matches!(
             self.outcome,
@@ -278,13 +278,13 @@ impl TokenFailure {
         )
     }
 
-    /// The whole search took too long.
+    /// Discovery and token request exceeded their time limit.
     pub(super) fn slow(limit: Duration) -> Self {
         let detail = format!("no token within {limit:?}");
         Self::new(NO_ANSWER, "timeout", LOOK_BETWEEN, true, &detail)
     }
 
-    /// The token holds what no header can carry.
+    /// The token has bytes that no header can carry.
     pub(super) fn unsendable() -> Self {
         let remedy = "look into the log of the authorization server";
         let detail = "the token has characters that no header can carry";
@@ -314,7 +314,7 @@ impl TokenFailure {
 const LOOK_BETWEEN: &str = "look whether the authorization server runs, and whether a firewall is between it and this machine";
 
 impl DiscoveryError {
-    /// As a failure of the account at `upstream`.
+    /// Converts the error to a failure of the account at `upstream`.
     pub(super) fn into_failure(self, upstream: &Url) -> TokenFailure {
         let detail = chain(&self);
         let failure = |public, remedy, may_pass| {
@@ -379,7 +379,7 @@ impl DiscoveryError {
     }
 }
 
-/// Names the key that opens the way, where one does.
+/// The remedy for a URL that the egress rules forbid; names the configuration key that allows the URL, if any.
 pub(super) fn remedy_of_refusal(refusal: EgressRefusal, url: &Url) -> Cow<'static, str> {
     let host = url.host_str().unwrap_or_default();
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -398,7 +398,7 @@ pub(super) fn remedy_of_refusal(refusal: EgressRefusal, url: &Url) -> Cow<'stati
 }
 
 impl TokenError {
-    /// One word for metrics.
+    /// The word for metrics.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Self::Request(DocumentError::Refused(_)) => "refused",
@@ -414,7 +414,7 @@ impl TokenError {
         }
     }
 
-    /// As a failure of an account.
+    /// Converts the error to a failure of the account.
     pub(super) fn into_failure(self, endpoint: &Url) -> TokenFailure {
         let detail = format!("{}, of {endpoint}", chain(&self));
         let outcome = self.word();

@@ -1,4 +1,4 @@
-//! `HeldToken`: a token in the headers that carry it, with the time of its refresh and of its end.
+//! `HeldToken`: a token in the headers that carry it, with the times of its refresh and of its end.
 
 use std::time::Duration;
 
@@ -8,27 +8,28 @@ use tokio::time::Instant;
 use crate::call::CallerToken;
 use crate::secret::Secret;
 
-/// The part of its life after which a token is refreshed, and how far chance moves that.
+/// Part of its life after which a token is refreshed, and the random spread around it.
 const REFRESH_AT: f64 = 0.8;
 const SPREAD: f64 = 0.1;
-/// A token is not used this long before its end, nor in the last tenth of a shorter life.
+/// A token is not used in the last ten seconds of its life, or the last tenth where that is shorter.
 const MARGIN: Duration = Duration::from_secs(10);
-/// A longer life is not believed.
+/// Longer lives are cut to this.
 const LONGEST_LIFE: Duration = Duration::from_hours(365 * 24);
 
-/// A token in the headers that carry it.
+/// One token, as the headers of a request carry it.
 #[derive(Debug)]
 pub struct HeldToken {
     headers: HeaderMap,
-    /// Scopes that were asked for.
+    /// Scopes that were requested.
     pub(super) scopes: Vec<String>,
     refresh_at: Option<Instant>,
     ends: Option<Instant>,
-    /// The number of the caller's token whose end is its end too: until a newer one, a refresh would gain nothing.
+    /// The number of the caller's token, where the end of that token ends this one: a refresh before a newer one
+    /// arrives would gain nothing.
     pub(super) ends_with: Option<u64>,
-    /// Whether it was refused before, and may be good again.
+    /// Whether the upstream refused it before and a retry is due; a success is reported.
     is_on_trial: bool,
-    /// Number of the connection that it belongs to; `0` where principals connect nothing.
+    /// Connection number of the account; `0` where principals connect nothing.
     connection: i64,
 }
 
@@ -39,7 +40,7 @@ impl HeldToken {
         &self.headers
     }
 
-    /// A credential without an end.
+    /// A credential that does not expire.
     #[must_use]
     pub fn lasting(headers: HeaderMap) -> Self {
         Self {
@@ -53,7 +54,7 @@ impl HeldToken {
         }
     }
 
-    /// The same after a refusal: whether it is taken now is to be told.
+    /// The same token on trial after a refusal: a success is reported to `Credentials::accepted`.
     #[must_use]
     pub fn on_trial(self) -> Self {
         Self {
@@ -62,18 +63,18 @@ impl HeldToken {
         }
     }
 
-    /// The same as part of a connection of a principal.
+    /// The same token with the connection number of its account.
     pub(super) fn of(self, connection: i64) -> Self {
         Self { connection, ..self }
     }
 
-    /// Number of the connection that it belongs to; `0` where principals connect nothing.
+    /// Connection number of the account; `0` where principals connect nothing.
     #[must_use]
     pub fn connection(&self) -> i64 {
         self.connection
     }
 
-    /// Whether `Credentials::accepted` has to hear of a success with this token.
+    /// Whether a success with this token must be reported to `Credentials::accepted`.
     #[must_use]
     pub fn is_on_trial(&self) -> bool {
         self.is_on_trial
@@ -83,12 +84,12 @@ impl HeldToken {
         self.ends.is_some_and(|ends| Instant::now() >= ends)
     }
 
-    /// Whether it is to be refreshed.
+    /// Whether a refresh is due.
     pub(super) fn is_due(&self) -> bool {
         self.refresh_at.is_some_and(|at| Instant::now() >= at)
     }
 
-    /// A token that lasts for `lasts`, and no longer than the caller's token `subject`.
+    /// A token that expires after `lasts`, and no later than the caller's token `subject`.
     pub(super) fn new(
         headers: HeaderMap,
         scopes: Vec<String>,

@@ -1,5 +1,5 @@
-//! Identity assertions: the ID token of a person is exchanged at the identity provider for an ID-JAG, and the upstream's
-//! authorization server takes that for an access token. Spec: MCP, enterprise-managed authorization; RFC 8693 §2; RFC
+//! Identity assertions: the identity provider exchanges a person's ID token for an ID-JAG, and the upstream's
+//! authorization server accepts that for an access token. Spec: MCP, enterprise-managed authorization; RFC 8693 §2; RFC
 //! 7523 §2.1.
 
 use std::sync::{Arc, Mutex};
@@ -26,15 +26,15 @@ use crate::telemetry::redact::shown;
 const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
 const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
-/// For how long the metadata of the identity provider is believed.
+/// How long the metadata of the identity provider is cached.
 const BELIEVED: Duration = Duration::from_hours(1);
 
 /// ID tokens of persons, from their login at the identity provider.
 pub trait IdTokens: std::fmt::Debug + Send + Sync {
-    /// An ID token of `owner`, issued to the client of the login and not over.
+    /// An unexpired ID token of `owner`, issued to the client of the login.
     ///
     /// # Errors
-    /// There is none, and why: the person has to log in, for example.
+    /// Why there is none: for example, the person has to log in.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -51,7 +51,7 @@ pub struct IdentityProvider {
     found: Mutex<Option<(Arc<ServerMetadata>, Instant)>>,
 }
 
-/// What is asked for, and the client at the upstream's server.
+/// The requested scopes, and the client at the upstream's server.
 #[derive(Debug)]
 pub(super) struct AssertedRequest<'a> {
     pub(super) client: RequestingClient<'a>,
@@ -139,7 +139,7 @@ impl IdentityProvider {
             fields.push(("scope", &scope));
         }
         let granted = extension_grant::request(clients, &client, &fields).await?;
-        // Its `token_type` is N_A: it is for no resource.
+        // `token_type` is N_A and not checked: an ID-JAG is not used at a resource.
         match granted.issued_type.as_deref() {
             Some(ID_JAG) => Ok(granted.token),
             other => Err(TokenError::OtherTokenType {

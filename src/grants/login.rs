@@ -1,7 +1,7 @@
 //! `LoginClient`: the gateway as the client of an issuer where people log in for the connect pages.
 //!
-//! It says where a browser is sent, and redeems the code that the browser brings back. Whose the tokens are is for
-//! `auth` to say; what ties an answer to its browser is the connect pages' part.
+//! `LoginClient` builds the URL that a browser is sent to, and redeems the code that the browser brings back. `auth`
+//! decides whose the tokens are; the connect pages tie an answer to its browser.
 //! Spec: RFC 6749 §4.1; RFC 7636; RFC 8707 §2; RFC 9207 §2.4; `OpenID` Connect Core §3.1.2.
 
 use std::sync::Arc;
@@ -24,11 +24,11 @@ use super::token_endpoint::{self, TokenGrant, TokenRequest};
 use crate::config::LoginConfig;
 use crate::secret::Secret;
 
-/// For how long metadata is believed.
+/// How long metadata is cached.
 const BELIEVED: Duration = Duration::from_hours(1);
-/// After metadata could not be had.
+/// How long a failure to fetch metadata is cached.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// For the search and the token request together.
+/// Time limit for discovery and the token request together.
 const LIMIT: Duration = Duration::from_secs(20);
 /// The scope of a login that ends with an ID token.
 pub const OPENID: &str = "openid";
@@ -40,15 +40,15 @@ pub struct LoginClient {
     client_id: String,
     proof: ClientProof,
     clients: DocumentClients,
-    /// What was found last, and when. Held during a search, so that there is one at a time.
+    /// The metadata fetched last, and when. The lock is held during a fetch, so that parallel logins share one.
     found: Mutex<Option<(FoundServer, Instant)>>,
 }
 
 type FoundServer = Result<Arc<ServerMetadata>, LoginFailure>;
 
-/// What a browser is sent with.
+/// The parameters of the URL that a browser is sent to.
 pub struct LoginRequest<'a> {
-    /// Where it has to come back.
+    /// Where the server sends the browser back.
     pub redirect_uri: &'a Url,
     /// Ties the answer to the browser.
     pub state: &'a str,
@@ -56,11 +56,11 @@ pub struct LoginRequest<'a> {
     pub nonce: &'a str,
     /// The PKCE verifier, whose digest is sent.
     pub verifier: &'a Secret,
-    /// Scopes to ask for; none are named where it is empty.
+    /// Scopes to request; an empty list sends no `scope`.
     pub scopes: &'a [String],
-    /// The resource that the access token is for, if it is for one.
+    /// The resource of the access token, where an access token is requested.
     pub resource: Option<&'a str>,
-    /// Whether the server has to ask who it is, although it knows the browser.
+    /// Whether the server must ask for credentials even if it knows the browser (`prompt=login`).
     pub asks_again: bool,
 }
 
@@ -74,7 +74,7 @@ impl std::fmt::Debug for LoginRequest<'_> {
     }
 }
 
-/// What a browser brings back.
+/// The answer that a browser brings back.
 #[derive(Debug)]
 pub struct LoginResponse<'a> {
     /// The code.
@@ -89,7 +89,7 @@ pub struct LoginResponse<'a> {
     pub resource: Option<&'a str>,
 }
 
-/// What a code was good for.
+/// The tokens that a code was redeemed for.
 #[derive(Debug)]
 pub struct LoginTokens {
     /// The access token.
@@ -99,7 +99,7 @@ pub struct LoginTokens {
 }
 
 impl LoginClient {
-    /// The client of `config`. Asks nobody.
+    /// The client of `config`. Sends no request.
     ///
     /// # Errors
     /// `private_key` cannot be used.
@@ -114,7 +114,7 @@ impl LoginClient {
         })
     }
 
-    /// Where a browser is sent to log in.
+    /// The URL that a browser is sent to.
     ///
     /// # Errors
     /// The issuer's metadata cannot be had or used.
@@ -152,13 +152,13 @@ impl LoginClient {
         Ok(url)
     }
 
-    /// Redeems a code, once the answer is known to be this issuer's.
+    /// Redeems a code. The caller has verified that the answer is this issuer's.
     ///
     /// # Errors
     /// [`LoginFailure`], which holds no secret.
     ///
     /// # Cancel safety
-    /// Dropping the future abandons the request under way; the code may be spent.
+    /// Dropping the future abandons the request under way; the code may be used up.
     pub async fn redeem(&self, answer: &LoginResponse<'_>) -> Result<LoginTokens, LoginFailure> {
         let redeemed = timeout(LIMIT, async {
             let server = self.server().await?;
@@ -187,7 +187,7 @@ impl LoginClient {
         })
     }
 
-    /// Whether the server tells each client another subject, and nothing else.
+    /// Whether the server gives each client another subject, and offers nothing else.
     ///
     /// # Errors
     /// The issuer's metadata cannot be had.
@@ -198,7 +198,7 @@ impl LoginClient {
         Ok(self.server().await?.consent.is_pairwise)
     }
 
-    /// The issuer's metadata, asked for at most once an hour, or once in five seconds while it fails.
+    /// The issuer's metadata, fetched at most once an hour, or once in five seconds while that fails.
     async fn server(&self) -> FoundServer {
         let mut found = self.found.lock().await;
         if let Some((known, at)) = &*found {
@@ -224,7 +224,8 @@ impl LoginClient {
         fetched
     }
 
-    /// Spec: SPEC X-01: a document names it, so that it may be `javascript:` or lead inside.
+    /// The authorization endpoint, which a document names and may thus be `javascript:` or an address inside. Spec:
+    /// SPEC X-01
     fn authorization_endpoint(
         &self,
         server: &ServerMetadata,
@@ -240,8 +241,8 @@ impl LoginClient {
                 source,
             }));
         }
-        // Servers that do not list methods may well know PKCE (Entra): it is sent, and the nonce ties the code as well.
-        // An access token has no nonce.
+        // Servers that list no methods may still support PKCE (Entra does): the challenge is sent anyway, and the nonce
+        // protects the code as well. An access token has no nonce.
         if !server.consent.lists_s256.unwrap_or(!is_for_access) {
             return Err(LoginFailure::no_pkce(&self.issuer));
         }
@@ -249,7 +250,7 @@ impl LoginClient {
         Ok(url)
     }
 
-    /// Spec: RFC 9207 §2.4
+    /// Checks `iss` of the answer. Spec: RFC 9207 §2.4
     fn check_issuer(
         &self,
         named: Option<&str>,

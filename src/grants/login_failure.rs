@@ -1,4 +1,4 @@
-//! Why a login for the connect pages cannot be had, for the log and its operator.
+//! `LoginFailure`: why a login for the connect pages failed, for the log.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -47,13 +47,13 @@ impl LoginFailure {
         }
     }
 
-    /// It took too long.
+    /// The issuer did not answer within `limit`.
     pub(super) fn slow(limit: Duration) -> Self {
         let detail = format!("no answer within {limit:?}");
         Self::new("timeout", &detail, LOOK_BETWEEN)
     }
 
-    /// The metadata names no place for browsers.
+    /// The metadata names no authorization endpoint.
     pub(super) fn no_endpoint(issuer: &str) -> Self {
         let detail = format!(
             "the metadata of {issuer} names no authorization_endpoint that a browser could open"
@@ -62,14 +62,14 @@ impl LoginFailure {
         Self::new("metadata", &detail, remedy)
     }
 
-    /// The server lists ways of PKCE without the one that we have.
+    /// The server lists PKCE methods, but not S256.
     pub(super) fn no_pkce(issuer: &str) -> Self {
         let detail = format!("{issuer} lists no code_challenge_method S256");
         let remedy = "let the issuer support PKCE with S256 (RFC 7636)";
         Self::new("metadata", &detail, remedy)
     }
 
-    /// The answer is not the issuer's, or does not say that it is.
+    /// The answer is another issuer's, or does not name its issuer.
     pub(super) fn other_issuer(issuer: &str, named: Option<&str>) -> Self {
         let detail = match named {
             Some(named) => format!(

@@ -1,8 +1,8 @@
-//! Accounts at upstreams: where a token is to be had, the token requests, and the tokens that are held.
+//! Accounts at upstreams: finding token endpoints, requesting tokens, and caching them.
 //!
-//! A [`TokenSource`] gives the tokens of one account. It finds out where to ask (`discovery`), asks (`token_endpoint`),
-//! keeps the token, and asks again before it ends. Nothing here is on the way of a call while its token is good.
-//! A [`LoginClient`] finds out for the connect pages who opens them.
+//! A [`TokenSource`] gives the tokens of one account. It finds the token endpoint (`discovery`), requests a token
+//! (`token_endpoint`), caches it, and requests the next one before it expires. A call with a cached token does none of
+//! this. A [`LoginClient`] finds out for the connect pages who opens them.
 //! Spec: SPEC §9, §10; RFC 6749, 7523, 7636, 8414, 8693, 8707, 9207, 9728.
 
 mod account;

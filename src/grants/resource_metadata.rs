@@ -1,4 +1,5 @@
-//! What an upstream publishes of itself: the resource that tokens are for, and who issues them. Spec: RFC 9728.
+//! `ResourceMetadata`: the document in which an upstream names its resource and its authorization servers. Spec: RFC
+//! 9728.
 
 use serde::Deserialize;
 use url::Url;
@@ -8,7 +9,7 @@ use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, MAX_SHOWN};
 use crate::telemetry::redact::shown;
 
-/// The document, as far as it is read.
+/// The members of the document that the gateway uses.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct ResourceMetadata {
     pub(super) resource: String,
@@ -18,11 +19,11 @@ pub(super) struct ResourceMetadata {
     pub(super) scopes_supported: Vec<String>,
 }
 
-/// Fetches the metadata of `upstream`: from where the challenge says, else from the well-known places. `None` where it
-/// publishes none. `checked`: whether its `resource` has to be the upstream.
+/// Fetches the metadata of `upstream` from the URL that the challenge names, else from the well-known URLs. `None`
+/// where the upstream has none. `checked`: whether the `resource` must be the upstream.
 ///
 /// # Errors
-/// It cannot be had, or is that of another resource.
+/// The request failed, or the document is that of another resource.
 ///
 /// # Cancel safety
 /// Dropping the future abandons the request.
@@ -72,7 +73,7 @@ async fn read(
     Ok(metadata)
 }
 
-/// With the path of the upstream, then without. Spec: RFC 9728 §3.1
+/// The well-known URLs: with the path of the upstream, then without. Spec: RFC 9728 §3.1
 fn places(upstream: &Url) -> Vec<Url> {
     const WELL_KNOWN: &str = "/.well-known/oauth-protected-resource";
     let path = upstream.path().trim_end_matches('/');

@@ -1,7 +1,7 @@
 //! Token revocation at authorization servers. Spec: RFC 7009 §2
 //!
-//! The account is gone here before: this runs in the background, and a server that does not answer is told again, with
-//! growing pauses, for a week.
+//! The account is already removed here: revocation runs in the background, and is retried with growing pauses for a
+//! week while the server does not answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,29 +20,29 @@ use super::user_account::UserAccount;
 use crate::cause::chain;
 use crate::vault::{RevocationRecord, Vault};
 
-/// Between two looks at the queue.
+/// Pause between two polls of the queue.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// Tokens revoked in one look.
+/// Tokens revoked per poll.
 const BATCH: i64 = 16;
 
-/// The accounts of each upstream that has such, by its name.
+/// The accounts of each upstream that has user accounts, by upstream name.
 pub type UserAccounts = BTreeMap<Arc<str>, Arc<UserAccount>>;
 
-/// How telling ended.
+/// Outcome of one revocation request.
 enum Told {
-    /// The server knows, or never will.
+    /// Nothing is left to do: the server was told, or never can be.
     Done,
-    /// It is told again later.
+    /// To be retried, and why.
     Later(String),
 }
 
-/// Tells servers of the tokens in the queue of `vault`, until it is dropped.
+/// Revokes the tokens in the queue of `vault`, until the future is dropped.
 ///
 /// # Cancel safety
-/// What is being told is told again later.
+/// A revocation under way is retried later.
 pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
     loop {
-        // A database that fails is in the log already, by those who keep the vault.
+        // A failing database is already logged by `Vault::keep`.
         for due in vault.due_revocations(BATCH).await.unwrap_or_default() {
             let Some(account) = accounts.get(&*due.record.upstream) else {
                 continue;
@@ -72,7 +72,7 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> Told {
     };
     let proof = match account.proof_of(&record.issuer, client_id, method).await {
         Ok(Some(proof)) => proof,
-        // The server does not know this client any more.
+        // The gateway is no longer this client: nothing can authenticate the revocation.
         Ok(None) => return Told::Done,
         Err(error) => return Told::Later(chain(&error)),
     };
@@ -85,13 +85,13 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> Told {
         Ok(answer) if is_passing(answer.status.as_u16()) => {
             Told::Later(format!("HTTP {}", answer.status.as_u16()))
         }
-        // Refused for good is told too: asking again changes nothing.
+        // A final refusal is done too: a retry would change nothing.
         Ok(_) => Told::Done,
         Err(error) => Told::Later(chain(&error)),
     }
 }
 
-/// The request that tells of the token; `None` where there is nothing to tell, or no way to.
+/// The revocation request; `None` where there is no token, or the client cannot authenticate.
 fn request_of(
     record: &RevocationRecord,
     client_id: &str,
@@ -132,7 +132,7 @@ fn request_of(
     Some(request)
 }
 
-/// Spec: RFC 6749 §2.3.1: both parts are encoded as in a form first.
+/// HTTP Basic with both parts form-encoded first. Spec: RFC 6749 §2.3.1
 fn basic_of(client_id: &str, secret: &str) -> Option<HeaderValue> {
     let encoded = |text: &str| form_urlencoded::byte_serialize(text.as_bytes()).collect::<String>();
     let pair = format!("{}:{}", encoded(client_id), encoded(secret));

@@ -1,4 +1,4 @@
-//! `ServerLookup`: where tokens for one upstream are to be had, looked up and believed for an hour.
+//! `ServerLookup`: the discovery of one upstream's token endpoint, cached for an hour.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -13,30 +13,30 @@ use super::failure::TokenFailure;
 use crate::lock::lock;
 use crate::sync::shared_failure::SharedFailure;
 
-/// For how long what was found out is believed.
+/// How long a discovery is cached.
 const BELIEVED: Duration = Duration::from_hours(1);
-/// What was found since is kept when the upstream refuses the token of a caller.
+/// Discoveries younger than this are kept when the upstream refuses a caller's token.
 const JUST_FOUND: Duration = Duration::from_mins(1);
 
-/// The place of an upstream's tokens, as found out last.
+/// The cached discoveries of one upstream.
 #[derive(Debug)]
 pub(super) struct ServerLookup {
     upstream: Arc<str>,
     url: Url,
-    /// Whether credentials of the configuration are meant for the first server that the upstream names.
+    /// Whether the configured credentials belong to the first server that the upstream named.
     is_pinned: bool,
-    /// What was found out of each server, by issuer; the one that the upstream names has the empty key.
+    /// The discovery of each server, by issuer; the one that the upstream names has the empty key.
     servers: Mutex<HashMap<String, Arc<KnownServer>>>,
     /// The first server that the upstream named. Spec: SPEC B-10
     pinned: Mutex<Option<String>>,
 }
 
-/// What was found out of one authorization server.
+/// The cached discovery of one authorization server.
 #[derive(Debug, Default)]
 struct KnownServer {
-    /// The last find, and when it was made.
+    /// The last discovery, and when it was made.
     found: Mutex<Option<(Arc<Discovered>, Instant)>>,
-    /// Requests that need it wait for the same search.
+    /// Serialises discoveries: callers that wait get the result or the error of the one under way.
     search: SharedFailure<TokenFailure>,
 }
 
@@ -49,7 +49,7 @@ impl KnownServer {
 }
 
 impl ServerLookup {
-    /// A lookup for the upstream whose MCP endpoint is `url`. `is_pinned`: the first server found is the only one.
+    /// A lookup for the upstream whose MCP endpoint is `url`. `is_pinned`: only the first server found is used.
     pub(super) fn new(upstream: Arc<str>, url: Url, is_pinned: bool) -> Self {
         Self {
             upstream,
@@ -65,13 +65,13 @@ impl ServerLookup {
         &self.url
     }
 
-    /// The server and resource, from the cache of an hour or looked up.
+    /// The server and resource, cached or looked up.
     ///
     /// # Errors
-    /// It cannot be found out, or is another server than the credentials are of.
+    /// The discovery failed, or led to another server than the one the credentials belong to.
     ///
     /// # Cancel safety
-    /// Dropping the future abandons the request under way; the next caller that waits makes it again.
+    /// Dropping the future abandons the request under way; the next waiting caller starts another.
     pub(super) async fn find(
         &self,
         clients: &DocumentClients,
@@ -115,15 +115,15 @@ impl ServerLookup {
         Ok(found)
     }
 
-    /// Looks it up again the next time.
+    /// Drops all cached discoveries.
     pub(super) fn forget(&self) {
         for server in lock(&self.servers).values() {
             *lock(&server.found) = None;
         }
     }
 
-    /// [`forget`](Self::forget) what was not found just now: callers whose tokens the upstream refuses, one after the
-    /// other, make for one search a minute.
+    /// [`forget`](Self::forget), except discoveries younger than a minute: callers whose tokens the upstream refuses,
+    /// one after the other, cause one lookup a minute.
     pub(super) fn forget_old(&self) {
         for server in lock(&self.servers).values() {
             let mut found = lock(&server.found);

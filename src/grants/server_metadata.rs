@@ -1,4 +1,4 @@
-//! What an authorization server publishes of itself. Spec: RFC 8414; SPEC B-02, B-03.
+//! `ServerMetadata`: what an authorization server publishes about itself. Spec: RFC 8414; SPEC B-02, B-03.
 
 use serde::Deserialize;
 use url::Url;
@@ -8,15 +8,15 @@ use super::documents::{DocumentClients, DocumentError, MAX_SHOWN};
 use crate::config::is_loopback;
 use crate::telemetry::redact::shown;
 
-/// An authorization server, as far as token requests need it.
+/// The metadata of an authorization server that token requests need.
 #[derive(Debug, Clone)]
 pub(super) struct ServerMetadata {
-    /// Its identifier.
+    /// The issuer identifier.
     pub(super) issuer: String,
     pub(super) token_endpoint: Url,
-    /// How clients prove who they are; `None` where it does not say.
+    /// How clients may authenticate; `None` where the server does not list methods.
     pub(super) client_auth: Option<Vec<String>>,
-    /// Algorithms of assertions.
+    /// Signing algorithms for client assertions.
     pub(super) assertion_algorithms: Option<Vec<String>>,
     /// Endpoints and features for authorizations by users.
     pub(super) consent: ConsentSupport,
@@ -29,28 +29,28 @@ pub(super) struct ServerMetadata {
     reason = "members of a document, which any server combines as it likes"
 )]
 pub(super) struct ConsentSupport {
-    /// Where a browser goes; `None` also for a URL that no browser should open. Spec: SPEC B-16
+    /// Where a browser is sent; `None` also for a URL that no browser should open. Spec: SPEC B-16
     pub(super) authorization_endpoint: Option<Url>,
     /// Spec: RFC 7591.
     pub(super) registration_endpoint: Option<Url>,
     /// Spec: RFC 7009.
     pub(super) revocation_endpoint: Option<Url>,
-    /// Whether `code_challenge_methods_supported` lists S256; `None` where it is not there. Spec: SPEC B-04
+    /// Whether `code_challenge_methods_supported` lists S256; `None` without that member. Spec: SPEC B-04
     pub(super) lists_s256: Option<bool>,
-    /// Whether a client can be the URL of its document (CIMD). Spec: SPEC B-07
+    /// Whether a client id may be the URL of a metadata document (CIMD). Spec: SPEC B-07
     pub(super) reads_client_documents: bool,
-    /// Whether its answers name it. Spec: RFC 9207
+    /// Whether its answers carry `iss`. Spec: RFC 9207
     pub(super) names_issuer: bool,
-    /// Scopes that it knows.
+    /// Scopes that the server lists.
     pub(super) scopes: Vec<String>,
-    /// Whether it is an `OpenID` provider.
+    /// Whether the server is an `OpenID` provider.
     pub(super) is_openid: bool,
-    /// Whether each client is told another subject, and nothing else. Spec: `OpenID` Connect Core §8
+    /// Whether every client gets another subject for the same user. Spec: `OpenID` Connect Core §8
     pub(super) is_pairwise: bool,
 }
 
 impl ServerMetadata {
-    /// A server as a grant remembers it: `endpoint` is sealed with the tokens, and so is how the client authenticates.
+    /// The server of a sealed grant: `endpoint` and the client's way to authenticate are sealed with the tokens.
     pub(super) fn remembered(issuer: &str, endpoint: Url, auth_method: Option<&str>) -> Self {
         Self {
             issuer: issuer.to_owned(),
@@ -101,10 +101,10 @@ impl Document {
     }
 }
 
-/// Fetches the metadata of `issuer`; `configured` is the issuer of the configuration.
+/// Fetches the metadata of `issuer`; `configured` is the configured issuer, whose origin is trusted.
 ///
 /// # Errors
-/// The most telling failure of the places that may hold it.
+/// The most informative error of the URLs tried.
 ///
 /// # Cancel safety
 /// Dropping the future abandons the request.
@@ -120,7 +120,7 @@ pub(super) async fn fetch(
     for url in places(&base) {
         match read(clients, issuer, configured, url).await {
             Ok(metadata) => return Ok(metadata),
-            // Another place on a host that does not answer, or that is not asked, will not do better.
+            // The other URLs are on the same host, which does not answer or is forbidden.
             Err(
                 error @ DiscoveryError::Fetch {
                     source: DocumentError::Transport(_) | DocumentError::Refused(_),
@@ -137,7 +137,7 @@ pub(super) async fn fetch(
             }
         }
     }
-    // There is no issuer without places.
+    // Every issuer has at least one URL.
     Err(failure.unwrap_or_else(|| DiscoveryError::Issuer {
         issuer: shown(issuer, MAX_SHOWN).into_owned(),
     }))
@@ -184,7 +184,7 @@ async fn read(
     })
 }
 
-/// How much the failure of one place says: a place without a document says least.
+/// Ranks the error of one URL by how informative it is: a missing document says least.
 fn weight(error: &DiscoveryError) -> u8 {
     match error {
         DiscoveryError::Fetch { source, .. } if source.is_absent() => 0,
@@ -194,8 +194,8 @@ fn weight(error: &DiscoveryError) -> u8 {
     }
 }
 
-/// Where the metadata of an issuer may be, in the order of asking. Spec: RFC 8414 §3, `OpenID` Connect Discovery 1.0 §4;
-/// SPEC B-02
+/// The URLs where the metadata of an issuer may be, in the order of trying. Spec: RFC 8414 §3, `OpenID` Connect
+/// Discovery 1.0 §4; SPEC B-02
 #[must_use]
 pub fn places(issuer: &Url) -> Vec<Url> {
     const OAUTH: &str = "/.well-known/oauth-authorization-server";

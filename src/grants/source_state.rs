@@ -1,4 +1,4 @@
-//! `SourceState`: what a token source knows of its requests: the one under way, the last failure, the scopes.
+//! `SourceState`: the state of a token source: the request under way, the last failure, the scopes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,62 +10,63 @@ use tokio::time::Instant;
 use super::failure::TokenFailure;
 use super::held_token::HeldToken;
 
-/// Pauses after failures that may pass: the first, and the longest.
+/// Pauses after failures that a retry may solve: the first, and the longest.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
 const PAUSE_LONGEST: Duration = Duration::from_secs(15);
-/// The pause after a failure that somebody has to solve.
+/// Pause after a failure that an operator or the server has to solve.
 const PAUSE_REFUSED: Duration = Duration::from_secs(15);
-/// How often a refusal of the upstream makes for another token.
+/// Least time between two token requests that refusals of the upstream cause.
 const FORCED_EVERY: Duration = Duration::from_mins(1);
-/// How often the same scopes are asked for. Spec: SPEC B-11
+/// How often the same set of scopes is requested. Spec: SPEC B-11
 const MOST_STEP_UPS: u32 = 3;
-/// Sets of scopes that an upstream can have asked for.
+/// Different sets of scopes that an upstream can cause requests for.
 const MOST_SCOPE_SETS: usize = 32;
 
 /// How a request ended.
 pub(super) type Outcome = Result<Arc<HeldToken>, TokenFailure>;
-/// A request, until it tells how it ended.
+/// The request under way; the channel holds its outcome at the end.
 pub(super) type Running = watch::Receiver<Option<Outcome>>;
 
 #[derive(Debug, Default)]
 pub(super) struct SourceState {
     /// The request under way.
     pub(super) running: Option<Running>,
-    /// The last failure, and until when it is the answer; with the number of the caller's token that was exchanged.
+    /// The last failure, until when it is returned instead of another request, and the number of the caller's token
+    /// that was exchanged.
     pub(super) failure: Option<(TokenFailure, Instant, Option<u64>)>,
     pub(super) failures: u32,
-    /// When the upstream last refused a token and another one was asked for.
+    /// When a refusal of the upstream last caused a token request.
     pub(super) forced: Option<Instant>,
-    /// Scopes that the upstream asked for beyond the first ones, and that the server has granted.
+    /// Scopes that challenges of the upstream added, and that the server has granted.
     pub(super) further: Vec<String>,
-    /// The same, that the server has not granted yet.
+    /// Scopes that challenges of the upstream added, and that the server has not granted yet.
     pub(super) adding: Vec<String>,
-    /// Scopes that the server does not know or grant. They are not asked for again.
+    /// Scopes that the server refused. They are not requested again.
     pub(super) refused: BTreeSet<String>,
-    /// How often each set of scopes was asked for.
+    /// How often each set of scopes was requested.
     step_ups: BTreeMap<BTreeSet<String>, u32>,
 }
 
 impl SourceState {
-    /// The request under way; one whose task ended without an outcome is none.
+    /// The request under way; `None` also where its task ended without an outcome.
     pub(super) fn running(&self) -> Option<Running> {
         let running = self.running.as_ref()?;
         running.has_changed().is_ok().then(|| running.clone())
     }
 
-    /// The failure that is still the answer, now that a caller's token has the number `subject`.
+    /// The cached failure, if it also applies to the caller's token with the number `subject`.
     pub(super) fn current_failure(&self, subject: Option<u64>) -> Option<&TokenFailure> {
         let (failure, until, of) = self.failure.as_ref()?;
         let is_answer = *of == subject || !failure.is_of_caller();
         (is_answer && Instant::now() < *until).then_some(failure)
     }
 
-    /// Whether the upstream refused a token a moment ago.
+    /// Whether a refusal of the upstream caused a token request less than a minute ago.
     pub(super) fn was_forced(&self) -> bool {
         self.forced.is_some_and(|at| at.elapsed() < FORCED_EVERY)
     }
 
-    /// Counts one more request for `wanted`; `None` where that is one too many.
+    /// Counts one more request for the scopes `wanted`; `None` where that exceeds a limit.
     pub(super) fn count_step_up(&mut self, wanted: &BTreeSet<String>) -> Option<()> {
         let is_known = self.step_ups.contains_key(wanted);
         if !is_known && self.step_ups.len() >= MOST_SCOPE_SETS {
@@ -76,13 +77,13 @@ impl SourceState {
         (*times <= MOST_STEP_UPS).then_some(())
     }
 
-    /// Notes that the server gave a token with these scopes.
+    /// Records that the server granted a token with these scopes.
     pub(super) fn granted(&mut self, scopes: &[String]) {
         self.adding.retain(|scope| !scopes.contains(scope));
         self.further.extend_from_slice(scopes);
     }
 
-    /// Notes that the server gives no token with these scopes.
+    /// Records that the server refused these scopes.
     pub(super) fn refuse(&mut self, scopes: Vec<String>) {
         self.adding.retain(|scope| !scopes.contains(scope));
         self.further.retain(|scope| !scopes.contains(scope));
@@ -90,7 +91,7 @@ impl SourceState {
     }
 }
 
-/// How long a failure is the answer, after `before` others in a row.
+/// How long a failure is cached, after `before` others in a row.
 pub(super) fn pause(failure: &TokenFailure, before: u32) -> Duration {
     if !failure.may_pass {
         return PAUSE_REFUSED;

@@ -1,5 +1,5 @@
-//! Token requests. The only file that names `oauth2`, whose part is the form, the credentials in it, and the grammar of
-//! answers. Spec: RFC 6749 §4.1.3, §4.4, §5, §6; RFC 7523 §2.2; RFC 7636 §4.5; RFC 8707 §2.
+//! Token requests. The only file that uses `oauth2`: for the form, the credentials in it, and parsing responses. Spec:
+//! RFC 6749 §4.1.3, §4.4, §5, §6; RFC 7523 §2.2; RFC 7636 §4.5; RFC 8707 §2.
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -29,59 +29,60 @@ use crate::telemetry::redact::shown;
 
 /// `client_assertion_type`. Spec: RFC 7523 §2.2
 pub(super) const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-/// A longer wait is not obeyed.
+/// The longest `Retry-After` that is honoured.
 const LONGEST_RETRY: Duration = Duration::from_mins(5);
 
-/// What is asked for.
+/// One token request.
 #[derive(Debug)]
 pub(super) struct TokenRequest<'a> {
     pub(super) server: &'a ServerMetadata,
     pub(super) client_id: &'a str,
     pub(super) proof: &'a ClientProof,
     pub(super) scopes: &'a [String],
-    /// `None` for tokens that are for the server itself.
+    /// `None` for tokens that the server itself accepts.
     pub(super) resource: Option<&'a str>,
     pub(super) grant: TokenGrant<'a>,
 }
 
-/// In whose name a token is asked for.
+/// The grant that a token is requested with.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TokenGrant<'a> {
-    /// The client's own.
+    /// `client_credentials`: the client's own access.
     Client,
-    /// That of the person who agreed to an authorization. `scopes` are those of the authorization, and left out.
+    /// `authorization_code`: the access of the person who agreed. `scopes` are not sent: the authorization named them.
     Code {
         code: &'a Secret,
         verifier: &'a Secret,
         redirect_uri: &'a str,
     },
-    /// That of the person whose grant it is. `scopes` are left out: the server gives those of the grant.
+    /// `refresh_token`: the access of the person who connected the account. `scopes` are not sent: the server keeps
+    /// those of the grant.
     Refresh(&'a Secret),
 }
 
-/// A token, fresh from the server.
+/// A token as the server issued it.
 #[derive(Debug)]
 pub(super) struct IssuedToken {
     pub(super) token: Secret,
-    /// What gets the next one; `None` where the server gives none, or the one before stays.
+    /// The next refresh token; `None` where the server issues none, or the previous one stays valid.
     pub(super) refresh: Option<Secret>,
-    /// `None` where the server does not say.
+    /// Life of the token; `None` where the server does not say.
     pub(super) lasts: Option<Duration>,
-    /// What was granted, where that is not what was asked for.
+    /// The granted scopes; `None` where they are those requested.
     pub(super) scopes: Option<Vec<String>>,
-    /// The ID token, which `OpenID` servers give for a code.
+    /// The ID token, which `OpenID` servers issue for a code.
     pub(super) id_token: Option<Secret>,
 }
 
 impl IssuedToken {
-    /// When it ends, milliseconds since the Unix epoch; `None` for one that lasts for ever, or beyond every calendar.
+    /// When the token expires, milliseconds since the Unix epoch; `None` for never, or a time beyond the range.
     pub(super) fn ends(&self, now: Duration) -> Option<u64> {
         let ends = now.checked_add(self.lasts?)?;
         u64::try_from(ends.as_millis()).ok()
     }
 }
 
-/// What an answer may hold beyond RFC 6749. The type of access tokens shows no secret.
+/// Members of a response beyond RFC 6749. `AccessToken` as a type, since its `Debug` shows no secret.
 #[derive(Debug, Serialize, Deserialize)]
 struct OpenIdFields {
     id_token: Option<AccessToken>,
@@ -91,7 +92,7 @@ impl ExtraTokenFields for OpenIdFields {}
 
 type TokenAnswer = StandardTokenResponse<OpenIdFields, BasicTokenType>;
 
-/// A client that has a token endpoint and no other one.
+/// An `oauth2` client with a token endpoint and no other endpoint.
 type TokenClient<HasTokenUrl = EndpointNotSet> = Client<
     BasicErrorResponse,
     TokenAnswer,
@@ -105,7 +106,7 @@ type TokenClient<HasTokenUrl = EndpointNotSet> = Client<
     HasTokenUrl,
 >;
 
-/// Why there is no token.
+/// Why a token request failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum TokenError {
     #[error("no answer to the token request")]
@@ -134,7 +135,7 @@ pub(super) enum TokenError {
     RedirectUri { url: String },
 }
 
-/// How a request failed below the grammar.
+/// Why a request failed before `oauth2` could parse a response.
 #[derive(Debug, thiserror::Error)]
 enum SendError {
     #[error(transparent)]
@@ -148,7 +149,7 @@ enum SendError {
     Answer,
 }
 
-/// Asks for a token. `issuer` is the one of the configuration.
+/// Requests a token. `issuer` is the configured one, whose origin is trusted.
 ///
 /// # Errors
 /// [`TokenError`], which holds no secret.
@@ -218,14 +219,14 @@ pub(super) async fn request(
     issued(&answer)
 }
 
-/// The client with its secret, or an assertion that goes into the form instead.
+/// The client with its secret; or with an assertion for the form, returned beside it.
 fn authenticated(
     asked: &TokenRequest<'_>,
 ) -> Result<(TokenClient<EndpointSet>, Option<Secret>), TokenError> {
     let client = TokenClient::new(ClientId::new(asked.client_id.to_owned()))
         .set_token_uri(TokenUrl::from_url(asked.server.token_endpoint.clone()));
     match asked.proof {
-        // The client id stands in the form.
+        // The client id is sent in the form.
         ClientProof::Public => Ok((client.set_auth_type(AuthType::RequestBody), None)),
         ClientProof::Secret(secret) => {
             let secret = ClientSecret::new(secret.expose().to_owned());
@@ -251,11 +252,11 @@ fn authenticated(
     }
 }
 
-/// Sends what `oauth2` makes, with our bounds.
+/// Sends the requests that `oauth2` builds, within the gateway's limits.
 struct FormSender<'a> {
     clients: &'a DocumentClients,
     issuer: Option<&'a Url>,
-    /// Of the answer, which errors of `oauth2` do not name.
+    /// Status of the response, which errors of `oauth2` do not carry.
     status: AtomicU16,
 }
 
@@ -273,7 +274,7 @@ impl<'c> AsyncHttpClient<'c> for FormSender<'_> {
     }
 }
 
-/// The answer, where `oauth2` can read it.
+/// The response, where `oauth2` can parse it.
 fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendError> {
     let ReadAnswer {
         status,
@@ -281,7 +282,7 @@ fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendError> {
         body,
     } = answer;
     let number = status.as_u16();
-    // Refusals of the grammar have these.
+    // The statuses that RFC 6749 gives tokens and errors.
     if !matches!(number, 200 | 400 | 401 | 403) {
         let seconds = headers
             .get(RETRY_AFTER)
@@ -301,10 +302,10 @@ fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendError> {
     Ok(answer)
 }
 
-/// The answer to a token request with `status` and the body of `answer`; one that is no success is an error.
+/// The body of a successful token response.
 ///
 /// # Errors
-/// As [`request`].
+/// As for [`request`]: any other status, or a body that cannot be parsed.
 pub(super) fn granted(answer: ReadAnswer) -> Result<Vec<u8>, TokenError> {
     let status = answer.status;
     let body = readable(answer).map_err(RequestTokenError::Request);
@@ -320,7 +321,7 @@ pub(super) fn granted(answer: ReadAnswer) -> Result<Vec<u8>, TokenError> {
     Err(error_of(refusal, status.as_u16()))
 }
 
-/// Without anything of the answer but its error code and, masked, what it says of it.
+/// Converts an error of `oauth2`. Keeps only the error code and the masked description of the response.
 fn error_of(error: RequestTokenError<SendError, BasicErrorResponse>, status: u16) -> TokenError {
     match error {
         RequestTokenError::ServerResponse(refusal) => {
@@ -352,7 +353,7 @@ fn error_of(error: RequestTokenError<SendError, BasicErrorResponse>, status: u16
     }
 }
 
-/// The codes that the RFCs name; another one is no answer of a token endpoint.
+/// The error codes that the RFCs define; any other code does not come from a token endpoint.
 fn known(code: &BasicErrorResponseType) -> Option<&'static str> {
     Some(match code {
         BasicErrorResponseType::InvalidClient => "invalid_client",
@@ -362,7 +363,7 @@ fn known(code: &BasicErrorResponseType) -> Option<&'static str> {
         BasicErrorResponseType::UnauthorizedClient => "unauthorized_client",
         BasicErrorResponseType::UnsupportedGrantType => "unsupported_grant_type",
         BasicErrorResponseType::Extension(code) if code == "invalid_target" => "invalid_target",
-        // Of some servers that refuse an exchange.
+        // Some servers refuse an exchange with one of these two codes.
         BasicErrorResponseType::Extension(code) if code == "access_denied" => "access_denied",
         BasicErrorResponseType::Extension(code) if code == "invalid_token" => "invalid_token",
         BasicErrorResponseType::Extension(_) => return None,
@@ -385,16 +386,17 @@ fn issued(answer: &TokenAnswer) -> Result<IssuedToken, TokenError> {
     })
 }
 
-/// Whether the server takes this proof. One that does not say so takes a secret as Basic. Spec: RFC 8414 §2
+/// Whether the server accepts this authentication method. Without a list every method counts as accepted. Spec: RFC
+/// 8414 §2
 pub(super) fn takes(server: &ServerMetadata, method: &str) -> bool {
     let listed = server.client_auth.as_ref();
     listed.is_none_or(|methods| methods.iter().any(|one| one == method))
 }
 
-/// Whether the secret goes as HTTP Basic; else it stands in the form.
+/// Whether the secret is sent as HTTP Basic; else in the form.
 ///
 /// # Errors
-/// The server takes no secret.
+/// The server accepts no secret.
 pub(super) fn takes_basic(server: &ServerMetadata) -> Result<bool, TokenError> {
     if takes(server, "client_secret_basic") {
         Ok(true)

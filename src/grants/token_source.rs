@@ -1,8 +1,9 @@
-//! `TokenSource`: the token of one account, or of one caller, held, refreshed ahead, and asked for once however many calls wait.
+//! `TokenSource`: the token of one account or caller: cached, refreshed ahead, and requested once however many calls
+//! wait.
 //!
-//! A call reads the token that is held. Only without one that is good it waits: for the one request under way, which
-//! goes on whatever becomes of the calls that wait for it. Failures are remembered for a moment, so that no call asks a
-//! server that has just failed.
+//! A call reads the cached token. Without a valid token it waits for the single request under way, which runs on even
+//! if the waiting calls end. Failures are cached for a few seconds, so that calls do not flood a server that has just
+//! failed.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -21,12 +22,12 @@ use super::token_subject::{TokenSubject, Wanted};
 use crate::call::{CallerAccess, CallerToken, OwnerKey};
 use crate::lock::lock;
 
-/// What the answer to a request means for its token.
+/// What the answer to a request means for the token that it carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// There is another token: the request, which has not run, is to be made again.
+    /// Another token is there: send the request again, which has not run.
     Renewed,
-    /// The answer stands.
+    /// The answer is final: pass it on.
     Stands,
 }
 
@@ -39,42 +40,42 @@ pub struct TokenSource {
     state: Mutex<SourceState>,
 }
 
-/// Whose tokens a source has.
+/// Whose tokens a source requests.
 #[derive(Debug)]
 enum SourceOwner {
     /// The gateway's own.
     Gateway,
-    /// A caller's, whose tokens are exchanged.
+    /// A caller's, by exchange of the caller's token.
     Caller(Arc<CallerAccess>),
-    /// A person's, whose identity provider asserts who that is.
+    /// A person's, by an assertion of the identity provider.
     Person(Arc<IdentityProvider>, OwnerKey),
 }
 
-/// What is to be done about a refused token.
+/// How to replace a refused token.
 #[derive(Debug)]
 enum Replacement {
-    /// Wait for the request.
+    /// Wait for the request under way.
     Wait(Running),
-    /// There is another token already.
+    /// Another token is already cached.
     Held,
-    /// The upstream refused one a moment ago.
+    /// Another token was refused less than a minute ago.
     TooSoon,
 }
 
 impl TokenSource {
-    /// A source that has asked for nothing yet.
+    /// A source for the gateway's own account. Sends no request yet.
     #[must_use]
     pub fn new(account: Arc<UpstreamAccount>) -> Arc<Self> {
         Self::of(account, SourceOwner::Gateway)
     }
 
-    /// A source that exchanges the tokens of `caller`, and has asked for nothing yet.
+    /// A source that exchanges the tokens of `caller`. Sends no request yet.
     #[must_use]
     pub fn of_caller(account: Arc<UpstreamAccount>, caller: Arc<CallerAccess>) -> Arc<Self> {
         Self::of(account, SourceOwner::Caller(caller))
     }
 
-    /// A source of tokens of `person`, whose identity `provider` asserts. It has asked for nothing yet.
+    /// A source of tokens of `person`, whose identity `provider` asserts. Sends no request yet.
     #[must_use]
     pub fn of_person(
         account: Arc<UpstreamAccount>,
@@ -93,7 +94,7 @@ impl TokenSource {
         })
     }
 
-    /// The token, if a good one is held. One that ends soon is refreshed in the background.
+    /// The cached token, unless it has expired. Starts a refresh in the background when one is due.
     #[must_use]
     pub fn held(self: &Arc<Self>) -> Option<Arc<HeldToken>> {
         let token = self.good()?;
@@ -103,10 +104,10 @@ impl TokenSource {
         Some(token)
     }
 
-    /// The token, asked for if none is held.
+    /// The token, requested if none is cached.
     ///
     /// # Errors
-    /// Why there is none. For a moment after a failure it is the answer, and nobody is asked.
+    /// Why there is none. A failure is cached for 0.5 to 15 s, longer where the server says so.
     ///
     /// # Cancel safety
     /// Dropping the future abandons nothing: the request goes on.
@@ -120,11 +121,11 @@ impl TokenSource {
         }
     }
 
-    /// What to do about an answer to a request that carried `used`. A 401 makes for another token once a minute at
-    /// most; a 403 that names scopes for one with these, three times for the same scopes.
+    /// Decides about an answer to a request that carried `used`. A 401 causes another token request, once a minute at
+    /// most; a 403 that names scopes causes a request with these, three times for the same scopes.
     ///
     /// # Errors
-    /// There is no other token.
+    /// No other token can be had.
     ///
     /// # Cancel safety
     /// Dropping the future abandons nothing: the request goes on.
@@ -156,7 +157,7 @@ impl TokenSource {
         Ok(renewal)
     }
 
-    /// Whether another token is to be asked for, which would be good for longer.
+    /// Whether a refresh is due and would give a token that lasts longer.
     fn is_due(&self, token: &HeldToken) -> bool {
         token.is_due() && (token.ends_with.is_none() || token.ends_with != self.subject_number())
     }
@@ -169,7 +170,7 @@ impl TokenSource {
         }
     }
 
-    /// The token that is held, if it has not ended.
+    /// The cached token, unless it has expired.
     fn good(&self) -> Option<Arc<HeldToken>> {
         self.snapshot().filter(|token| !token.has_ended())
     }
@@ -185,7 +186,7 @@ impl TokenSource {
         *self.held.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(token));
     }
 
-    /// Begins a refresh, unless one is under way, failed a moment ago, or has just ended.
+    /// Starts a refresh, unless one is under way, failed a moment ago, or has just ended.
     fn refresh(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         let is_due = self.snapshot().is_none_or(|token| self.is_due(&token));
@@ -194,7 +195,7 @@ impl TokenSource {
         }
     }
 
-    /// The request to wait for as `Err`, unless one has just ended with a token.
+    /// `Err` with the request to wait for; `Ok` where one has just ended with a token.
     fn begin(self: &Arc<Self>) -> Result<Result<Arc<HeldToken>, Running>, TokenFailure> {
         let mut state = lock(&self.state);
         if let Some(token) = self.good() {
@@ -206,7 +207,7 @@ impl TokenSource {
         }
     }
 
-    /// Asks for another token than `used`, which others use until it is there.
+    /// Requests another token than `used`. Other calls go on with `used` until the new token arrives.
     fn replace(self: &Arc<Self>, used: &Arc<HeldToken>) -> Result<Replacement, TokenFailure> {
         let mut state = lock(&self.state);
         if self.good().is_some_and(|held| !Arc::ptr_eq(&held, used)) {
@@ -222,7 +223,7 @@ impl TokenSource {
             return Ok(Replacement::TooSoon);
         }
         state.forced = Some(Instant::now());
-        // The upstream may have another authorization server by now.
+        // The upstream may have changed its authorization server.
         match &self.owner {
             SourceOwner::Gateway => self.account.forget(),
             SourceOwner::Caller(_) | SourceOwner::Person(..) => self.account.forget_old(),
@@ -230,16 +231,16 @@ impl TokenSource {
         Ok(Replacement::Wait(self.start(&mut state)))
     }
 
-    /// Asks for a token with the scopes of `challenge` too, unless it would be the same one.
+    /// Requests a token with the scopes of `challenge` added, unless that would bring the same one.
     async fn step_up(self: &Arc<Self>, used: &HeldToken, challenge: &Challenge) -> Renewal {
         let Some(wanted) = self.add_scopes(used, challenge) else {
             return Renewal::Stands;
         };
-        // The first request may be one that began without these scopes.
+        // Twice, since the request under way may have started without these scopes.
         for _ in 0..2 {
             let running = self.start(&mut lock(&self.state));
             let Ok(token) = self.wait(running).await else {
-                // The token that is held is still good for other calls.
+                // The cached token stays valid for other calls.
                 return Renewal::Stands;
             };
             if wanted.iter().all(|scope| token.scopes.contains(scope)) {
@@ -253,7 +254,7 @@ impl TokenSource {
         Renewal::Stands
     }
 
-    /// Notes the scopes of `challenge` that `used` lacks for the next request; `None` where there is nothing to ask for.
+    /// Adds the scopes of `challenge` that `used` lacks to the next request; `None` where there are none to request.
     fn add_scopes(&self, used: &HeldToken, challenge: &Challenge) -> Option<BTreeSet<String>> {
         let is_fixed = !self.account.config.scopes.is_empty();
         if is_fixed || !challenge.asks_for_scopes(StatusCode::FORBIDDEN) {
@@ -284,7 +285,8 @@ impl TokenSource {
         let (told, running) = watch::channel(None);
         state.running = Some(running.clone());
         let source = Arc::clone(self);
-        // A drain waits for the calls that need the token; one that no call waits for costs nothing when it is lost.
+        // A service, which a drain does not wait for: the calls that need the token keep the drain waiting, and a
+        // refresh ahead may be lost.
         self.account.tasks.spawn_service(async move {
             let outcome = source.ask().await;
             told.send_replace(Some(outcome));
@@ -292,7 +294,7 @@ impl TokenSource {
         running
     }
 
-    /// Asks for a token, and keeps it or why there is none.
+    /// Requests a token, and caches the token or the failure.
     async fn ask(&self) -> Outcome {
         let token = match &self.owner {
             SourceOwner::Gateway | SourceOwner::Person(..) => None,
@@ -323,7 +325,7 @@ impl TokenSource {
                 let pause = pause(failure, state.failures);
                 state.failures = state.failures.saturating_add(1);
                 state.failure = Some((failure.clone(), Instant::now() + pause, subject));
-                // The refused token is still held, and has to be replaced after the pause.
+                // The refused token is still cached: allow its replacement after the pause.
                 state.forced = None;
             }
         }
@@ -346,7 +348,7 @@ impl TokenSource {
                     lock(&self.state).granted(&adding);
                     return self.made(obtained, subject.token());
                 }
-                // Without the scopes that the server does not know or grant.
+                // Retry without the scopes that the server refused.
                 Err(failure) if failure.outcome == "invalid_scope" && !all.is_empty() => {
                     let is_step_up = !adding.is_empty();
                     let is_forced = {
@@ -366,7 +368,7 @@ impl TokenSource {
     }
 
     /// # Cancel safety
-    /// Dropping the future abandons nothing.
+    /// Dropping the future abandons nothing: the request goes on.
     async fn wait(&self, mut running: Running) -> Outcome {
         let told = running.wait_for(Option::is_some).await;
         let outcome = told.ok().and_then(|told| told.clone());

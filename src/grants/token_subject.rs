@@ -1,25 +1,25 @@
-//! `TokenSubject`: whose token an account asks for.
+//! `TokenSubject`: whose token is requested.
 
 use super::identity_assertion::IdentityProvider;
 use crate::call::{CallerAccess, CallerToken, OwnerKey};
 
-/// What is asked for.
+/// The scopes and the subject of one token request.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'a> {
-    /// Scopes beyond those that are asked for anyway.
+    /// Scopes beyond those that every request of the account names.
     pub(super) further: &'a [String],
-    /// Whose token it is.
+    /// Whose token is requested.
     pub(super) subject: TokenSubject<'a>,
 }
 
-/// Whose token is asked for, and what proves that.
+/// Whose token is requested, and with what proof.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TokenSubject<'a> {
     /// The gateway's own.
     Gateway,
-    /// A caller's, whose token is exchanged.
+    /// A caller's: its token is exchanged.
     Caller(&'a CallerAccess, &'a CallerToken),
-    /// A person's, whose identity provider asserts who that is.
+    /// A person's: the identity provider asserts the person's identity.
     Person(&'a IdentityProvider, OwnerKey),
 }
 
@@ -32,7 +32,7 @@ impl<'a> TokenSubject<'a> {
         }
     }
 
-    /// The caller's token, with which the new one ends.
+    /// The caller's token, whose end is the end of the new one.
     pub(super) fn token(self) -> Option<&'a CallerToken> {
         match self {
             Self::Caller(_, token) => Some(token),
@@ -40,7 +40,7 @@ impl<'a> TokenSubject<'a> {
         }
     }
 
-    /// The owner of what belongs to it.
+    /// The principal that the token belongs to; `None` for the gateway's own.
     pub(super) fn owner(self) -> Option<OwnerKey> {
         match self {
             Self::Gateway => None,

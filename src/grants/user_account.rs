@@ -1,4 +1,4 @@
-//! `UserAccount`: what the accounts of all principals at one upstream have in common.
+//! `UserAccount`: what all principals' accounts at one upstream have in common.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,13 +25,13 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::token_request_ended;
 use crate::vault::{GrantKind, GrantRecord, TokenPlacement, Vault};
 
-/// For what is looked up before an authorization.
+/// Time limit for the discovery before an authorization.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(20);
 
-/// For how long a failed search is the answer: pages begin one whenever they are opened.
+/// How long a failed discovery is cached: every visit of a connect page starts one.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// The accounts at one upstream.
+/// The settings and HTTP clients of the accounts at one upstream.
 #[derive(Debug)]
 pub struct UserAccount {
     pub(super) upstream: Arc<str>,
@@ -41,11 +41,11 @@ pub struct UserAccount {
     pub(super) tasks: TaskSpawner,
     pub(super) log: AccountLog,
     lookup: ServerLookup,
-    /// The last failed search, and when it ended.
+    /// The last failed discovery, and when it ended.
     failed: Mutex<Option<(TokenFailure, Instant)>>,
-    /// Configured headers, which go with every token.
+    /// Configured headers, sent with every token.
     fixed: HeaderMap,
-    /// The proof of the configured client.
+    /// Credentials of the configured client.
     proof: Option<Arc<ClientProof>>,
 }
 
@@ -88,13 +88,13 @@ impl UserAccount {
         &self.upstream
     }
 
-    /// Why the last token could not be had, or was refused; `None` once one was.
+    /// Why the last token request failed, or why the upstream refused the token; `None` after the next success.
     #[must_use]
     pub fn last_cause(&self) -> Option<ErrorCause> {
         self.log.last_cause()
     }
 
-    /// The authorization server, and what to ask it for.
+    /// The authorization server, and the scopes and resource to request.
     ///
     /// # Errors
     /// [`TokenFailure`], which was logged.
@@ -123,13 +123,13 @@ impl UserAccount {
         })
     }
 
-    /// Looks the authorization server up again the next time.
+    /// Drops the cached discovery.
     pub(super) fn forget(&self) {
         self.lookup.forget();
     }
 
-    /// Whether a token of `record` fits the present configuration: upstream URL or `resource`, header, `issuer` and
-    /// client.
+    /// Whether the present configuration still sends the token of `record` there: upstream URL or `resource`, header,
+    /// `issuer` and client are the same.
     pub(super) fn is_ours(&self, record: &GrantRecord) -> bool {
         let config = &self.config;
         let is_resource = match &config.resource {
@@ -146,7 +146,7 @@ impl UserAccount {
             && record.placement == self.placement()
     }
 
-    /// Where tokens go.
+    /// The header that carries tokens.
     pub(super) fn placement(&self) -> TokenPlacement {
         TokenPlacement::Header {
             name: self.config.header.to_string(),
@@ -154,7 +154,8 @@ impl UserAccount {
         }
     }
 
-    /// The headers of requests with the token of `record`; `None` where it must not be sent, or cannot.
+    /// The headers of requests with the token of `record`; `None` where the configuration has changed or no header can
+    /// carry it.
     pub(super) fn headers(&self, record: &GrantRecord) -> Option<HeaderMap> {
         let token = record
             .access_token
@@ -164,7 +165,7 @@ impl UserAccount {
         carrying(&self.fixed, place, token)
     }
 
-    /// What proves that the gateway is `client_id` at `issuer`; `None` for a client that it is not any more.
+    /// Credentials of the client `client_id` at `issuer`; `None` where the gateway is no longer that client.
     ///
     /// # Errors
     /// The database fails.
@@ -186,7 +187,7 @@ impl UserAccount {
         Ok(secret.map(|secret| Arc::new(ClientProof::Secret(secret))))
     }
 
-    /// Asks for a token. The outcome is counted, and a failure logged.
+    /// Requests a token; counts the outcome and logs a failure.
     ///
     /// # Errors
     /// [`TokenError`], which holds no secret.

@@ -1,10 +1,10 @@
-//! The answer that a browser brings back, held against the row that waits for it.
+//! The answer that a browser brings back, checked against its pending row.
 
 use super::super::failure::TokenFailure;
 use crate::secret::Secret;
 use crate::vault::PendingRecord;
 
-/// What the query of the callback says, besides its `state`.
+/// Parameters of the callback's query, except `state`.
 #[derive(Clone, Copy, Default)]
 pub struct CallbackAnswer<'a> {
     /// `code`.
@@ -25,13 +25,13 @@ impl std::fmt::Debug for CallbackAnswer<'_> {
     }
 }
 
-/// Why an answer leads to no grant.
+/// Why an answer is not turned into a grant.
 #[derive(Debug, thiserror::Error)]
 pub enum CallbackRefusal {
-    /// Another server answers than the one that was asked: nothing else of the answer is read.
+    /// The answer names another server than the one asked: nothing else in it is read.
     #[error("the answer names another issuer than the one that was asked")]
     OtherIssuer,
-    /// `iss` is missing, and the server announces it (RFC 9207).
+    /// `iss` is missing, although the server announces it (RFC 9207).
     #[error("the answer names no issuer, and the server says that its answers do")]
     NoIssuer,
     /// The server refuses, with an error code of RFC 6749 or one word for any other.
@@ -45,7 +45,7 @@ pub enum CallbackRefusal {
     Failed(TokenFailure),
 }
 
-/// The code of a good answer. `iss` is compared byte for byte, and first. Spec: SPEC B-06
+/// The code of a valid answer. `iss` is compared byte for byte, and first. Spec: SPEC B-06
 ///
 /// # Errors
 /// [`CallbackRefusal`].
@@ -65,7 +65,8 @@ pub(super) fn check(
     code.map(Secret::new).ok_or(CallbackRefusal::NoCode)
 }
 
-/// The codes of RFC 6749 §4.1.2.1 and `OpenID` Connect Core 1.0 §3.1.2.6 that a person can do something about.
+/// The error codes of RFC 6749 §4.1.2.1 and `OpenID` Connect Core 1.0 §3.1.2.6; any other is reported as "another
+/// error", since the text reaches a page.
 fn known(code: &str) -> &'static str {
     const KNOWN: [&str; 10] = [
         "access_denied",

@@ -1,4 +1,5 @@
-//! `ClientChoice`: as which client the gateway asks: the configured one, else its document, else a registration.
+//! `ClientChoice`: which client the gateway authorizes as: the configured one, else its metadata document, else a
+//! registration.
 //! Spec: SPEC B-07, B-10
 
 use std::sync::Arc;
@@ -20,9 +21,9 @@ use crate::config::{ClientKey, ClientRegistration};
 use crate::telemetry::redact;
 use crate::vault::{GrantKey, RegistrationRecord};
 
-/// Principals whose last attempt by document is remembered.
+/// Principals whose last attempt with the document is remembered.
 const MAX_ATTEMPTS: u64 = 10_000;
-/// For how long a failed registration is the answer: those that waited for it would make the next ones.
+/// How long a failed registration is cached, so that callers that waited for it do not retry at once.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 const NOT_FETCHED: &str = "The server did not fetch the document of this gateway last time, so the gateway has registered itself.";
 
@@ -33,21 +34,21 @@ pub(super) struct ChosenClient {
     pub(super) id: String,
     /// A method of RFC 7591 §2.
     pub(super) auth_method: String,
-    /// Where its answers go, and no other client's.
+    /// Where answers to this client go, and to no other client.
     pub(super) redirect_uri: String,
-    /// Why it is not the client that would come first.
+    /// Why the preferred client is not used.
     pub(super) note: Option<&'static str>,
 }
 
-/// Chooses, and remembers what did not work.
+/// Chooses the client of an authorization, and remembers failed attempts.
 #[derive(Debug)]
 pub(super) struct ClientChoice {
-    /// How often the document had been fetched when a principal was last sent to a server that reads it, and did not
-    /// come back.
+    /// For each principal that was sent to a server with the document as client and has not come back: how often the
+    /// document had been fetched by then.
     attempts: Cache<GrantKey, u64>,
     /// Serialises registrations: a waiter finds the registration that was just made, or the failure.
     registering: tokio::sync::Mutex<Option<FailedRegistration>>,
-    /// Whether a browser came back: the server knows the document.
+    /// Whether a browser has come back from a server that accepts the document.
     has_worked: AtomicBool,
 }
 
@@ -73,10 +74,10 @@ impl ClientChoice {
     /// The client for an authorization of `key` at `server`.
     ///
     /// # Errors
-    /// There is none.
+    /// The gateway is no client of the server, or the database fails.
     ///
     /// # Cancel safety
-    /// A registration that was made is kept or lost.
+    /// A registration that the server made may be stored or lost.
     pub(super) async fn choose(
         &self,
         account: &UserAccount,
@@ -134,8 +135,8 @@ impl ClientChoice {
         }
     }
 
-    /// Notes that the browser of a principal came back, which was sent with the client id `client`. Only with that of the
-    /// document it says that the server knows the document.
+    /// Records that a principal's browser came back; it was sent with the client id `client`. If that is the document,
+    /// servers can read the document.
     pub(super) fn came_back(&self, gateway: &GatewayClient, (key, client): (&GrantKey, &str)) {
         self.attempts.invalidate(key);
         if gateway.document_id() == Some(client) {
@@ -149,7 +150,7 @@ impl ClientChoice {
         !has_worked && self.attempts.get(key) == Some(gateway.fetches())
     }
 
-    /// The registration that the vault has, else a new one.
+    /// The stored registration, else a new one.
     async fn registered(
         &self,
         account: &UserAccount,
@@ -208,17 +209,17 @@ impl ClientChoice {
     }
 }
 
-/// Whether a registration is for our address, and its secret goes on for a while.
+/// Whether a registration has the present redirect URI, and a secret that outlasts the authorization.
 fn is_usable(record: &RegistrationRecord, redirect_uri: &str) -> bool {
-    /// A code may be redeemed ten minutes from now.
+    /// An authorization waits for ten minutes; five are spare.
     const MARGIN: u64 = 15 * 60 * 1000;
     let now = u64::try_from(SystemClock.now().as_millis()).unwrap_or(u64::MAX);
     let ends = record.secret_ends.unwrap_or(u64::MAX);
     record.redirect_uri.as_deref() == Some(redirect_uri) && ends > now.saturating_add(MARGIN)
 }
 
-/// Whether a server reads documents of clients, takes one without a secret, and names itself in its answers: the
-/// document is the same client everywhere, so that an answer without `iss` could be any server's.
+/// Whether a server accepts client documents, accepts a client without a secret, and names itself in its answers: the
+/// document is the same client everywhere, so an answer without `iss` could be any server's.
 fn reads_documents(server: &ServerMetadata) -> bool {
     let methods = server.client_auth.as_ref();
     server.consent.reads_client_documents
@@ -226,7 +227,7 @@ fn reads_documents(server: &ServerMetadata) -> bool {
         && methods.is_none_or(|methods| methods.iter().any(|one| one == "none"))
 }
 
-/// Where a secret goes. Spec: RFC 8414 §2, the default.
+/// How a secret is sent. Spec: RFC 8414 §2, the default.
 fn secret_method(taken: Option<&[String]>) -> &'static str {
     let has = |method: &str| taken.is_some_and(|taken| taken.iter().any(|one| one == method));
     if has("client_secret_post") && !has("client_secret_basic") {
@@ -355,7 +356,7 @@ pub(super) mod tests {
         let account = account(&dir, "dcr").await;
         let gateway = GatewayClient::new(&Url::parse("https://mcp.example.com").unwrap());
         let mut server = server(&["none"]);
-        // No document may lead there, so that no request is made.
+        // The egress rules forbid this address: no request is sent.
         server.consent.registration_endpoint = Url::parse("https://10.1.2.3/register").ok();
         let choice = ClientChoice::default();
         let source_after = async |ended: Instant| {

@@ -1,4 +1,4 @@
-//! Why a person cannot be asked, as a failure of the account.
+//! `AuthorizationError`: why an authorization cannot start, as a failure of the account.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::database::DatabaseError;
 use crate::egress::EgressRefusal;
 use crate::vault::PendingError;
 
-/// Why a person cannot be asked.
+/// Why an authorization cannot start.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AuthorizationError {
-    /// The server has no place for browsers.
+    /// The server names no authorization endpoint.
     #[error("the authorization server {issuer:?} names no usable `authorization_endpoint`")]
     NoEndpoint {
         /// The server.
         issuer: String,
     },
-    /// The place for browsers is none that may be gone to.
+    /// The egress rules forbid the authorization endpoint.
     #[error("the authorization endpoint of {issuer:?} may not be gone to")]
     Endpoint {
         /// The server.
@@ -28,7 +28,7 @@ pub(super) enum AuthorizationError {
         #[source]
         source: EgressRefusal,
     },
-    /// The server does not say that it checks PKCE.
+    /// The server does not announce PKCE with S256.
     #[error(
         "the authorization server {issuer:?} does not list S256 in `code_challenge_methods_supported`"
     )]
@@ -53,7 +53,7 @@ pub(super) enum AuthorizationError {
         #[source]
         source: Arc<RegistrationError>,
     },
-    /// The authorization cannot wait for its callback.
+    /// The pending authorization cannot be stored.
     #[error("the authorization cannot be kept")]
     Pending(#[source] PendingError),
     /// The database fails.

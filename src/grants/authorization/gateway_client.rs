@@ -1,7 +1,9 @@
-//! `GatewayClient`: the gateway as authorization servers see it: where answers go, and its document (CIMD).
+//! `GatewayClient`: the gateway as a client of authorization servers: its redirect URIs, and its metadata document
+//! (CIMD).
 //!
-//! Each client has a redirect URI of its own: the configured one of an upstream, the registration at an issuer, the document.
-//! An answer of another server than the one that was asked arrives at another of them (mix-up, RFC 9700 §4.4).
+//! Each client has a redirect URI of its own: that of the upstream with a configured client, of the issuer with a
+//! registration, of the document. An answer of another server than the one asked thus arrives at another URI (mix-up,
+//! RFC 9700 §4.4).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,11 +16,11 @@ use url::Url;
 use crate::config::is_loopback;
 use crate::egress;
 
-/// What servers call the gateway.
+/// The client name shown by servers.
 const NAME: &str = "Drawbridge";
-/// Where answers to the client that is the document go.
+/// Path of the redirect URI of the document's client.
 const OF_DOCUMENT: &str = "/connect/callback/document";
-/// Bytes of the digest of an issuer in the redirect URI of a registration.
+/// Bytes of an issuer's digest in the redirect URI of a registration.
 const ISSUER_LEN: usize = 16;
 
 /// The gateway as a client, the same for all upstreams.
@@ -27,13 +29,13 @@ pub struct GatewayClient {
     home: Url,
     /// `public_url` without a slash at its end.
     base: String,
-    /// The URL of the document, where servers can fetch it.
+    /// The URL of the document, if servers can fetch it.
     document: Option<Url>,
     fetches: AtomicU64,
 }
 
 impl GatewayClient {
-    /// The gateway at `public_url`. Its document is of use only where that is https and public.
+    /// The gateway at `public_url`. Servers can fetch its document only from a public https URL.
     #[must_use]
     pub fn new(public_url: &Url) -> Self {
         let base = public_url.as_str().trim_end_matches('/');
@@ -53,30 +55,29 @@ impl GatewayClient {
         format!("{}{path}", self.base)
     }
 
-    /// Where answers to the client go that is configured for `upstream`.
+    /// The redirect URI of the client configured for `upstream`.
     pub(super) fn redirect_of_upstream(&self, upstream: &str) -> String {
         self.url_of(&format!("/connect/{upstream}/callback"))
     }
 
-    /// Where answers to the client go that `issuer` has registered.
+    /// The redirect URI of the client that `issuer` registered.
     pub(super) fn redirect_of_registration(&self, issuer: &str) -> String {
         let digest = digest(&SHA256, issuer.as_bytes());
         let tag = BASE64_URL_SAFE_NO_PAD.encode(&digest.as_ref()[..ISSUER_LEN]);
         self.url_of(&format!("/connect/callback/{tag}"))
     }
 
-    /// Where answers to the client go that is the document. Any server takes that client: only `iss` says whose answer
-    /// it is.
+    /// The redirect URI of the document's client. Any server accepts that client: only `iss` says whose answer it is.
     pub(super) fn redirect_of_document(&self) -> String {
         self.url_of(OF_DOCUMENT)
     }
 
-    /// Whether only programs on this machine reach the gateway.
+    /// Whether only programs on this machine can reach the gateway.
     pub(super) fn is_loopback(&self) -> bool {
         is_loopback(&self.home)
     }
 
-    /// The client id that is the URL of the document; `None` where no server can fetch that.
+    /// The document's URL as client id; `None` where servers cannot fetch it.
     pub(super) fn document_id(&self) -> Option<&str> {
         self.document.as_ref().map(Url::as_str)
     }
@@ -97,7 +98,7 @@ impl GatewayClient {
         serde_json::to_string(&document).ok()
     }
 
-    /// What a server is told of the client, by document or registration.
+    /// The client metadata that servers get, as document or in a registration.
     pub(super) fn metadata(
         &self,
         auth_method: &str,

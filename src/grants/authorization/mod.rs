@@ -1,8 +1,8 @@
-//! Authorizations: a person agrees at the upstream's authorization server that the gateway acts for them.
+//! Authorizations: a person lets the gateway act for them at the upstream's authorization server.
 //!
-//! [`Authorizer::begin`] chooses the client that asks, keeps what the answer is checked against as a pending row, and
-//! gives the URL for the browser. [`Authorizer::finish`] checks the answer, redeems the code and keeps the grant. A row
-//! is taken once, by its `state`.
+//! [`Authorizer::begin`] chooses the client, stores what the answer is checked against in a pending row, and returns
+//! the URL for the browser. [`Authorizer::finish`] checks the answer, redeems the code and stores the grant. A row is
+//! found by its `state` and used once.
 //! Spec: RFC 6749 §4.1, RFC 7636, RFC 8707, RFC 9207; SPEC B-04…B-11, B-13.
 
 mod callback;
@@ -37,14 +37,14 @@ use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 use crate::vault::{GrantKey, GrantKind, GrantRecord, PendingRecord};
 
-/// For everything before the browser goes on: a person waits for the page.
+/// Time limit for everything before the browser is sent on: a person waits for the page.
 const BEGIN_LIMIT: Duration = Duration::from_secs(30);
-/// For redeeming a code and keeping the grant, whatever becomes of the browser that brought the code.
+/// Time limit for redeeming a code and storing the grant, even if the browser has gone.
 const FINISH_LIMIT: Duration = Duration::from_secs(20);
-/// Bytes of chance in a `state`.
+/// Random bytes in a `state`.
 const STATE_LEN: usize = 32;
 
-/// What a person is asked for, before anything is kept.
+/// What a person will be asked; shown before anything is stored.
 #[derive(Debug)]
 pub struct ConsentPreview {
     /// Host of the authorization server.
@@ -53,13 +53,13 @@ pub struct ConsentPreview {
     pub scopes: Vec<String>,
 }
 
-/// An authorization that waits for its callback.
+/// An authorization that is waiting for its callback.
 pub struct StartedAuthorization {
-    /// Where the browser goes on.
+    /// Where the browser is sent.
     pub url: Url,
     /// Host of the authorization server.
     pub host: String,
-    /// Why the gateway has registered itself though the server reads documents of clients.
+    /// Why the gateway has registered itself although the server accepts client documents.
     pub note: Option<&'static str>,
 }
 
@@ -72,25 +72,25 @@ impl std::fmt::Debug for StartedAuthorization {
     }
 }
 
-/// Who begins an authorization.
+/// The parameters of a new authorization.
 #[derive(Debug)]
 pub struct ConsentRequest<'a> {
-    /// Whose account, and where.
+    /// The principal and the upstream.
     pub key: &'a GrantKey,
     /// Digest of the cookie that the browser has to bring back.
     pub cookie_digest: String,
     /// The program that asked.
     pub program: Option<String>,
-    /// Scopes that a call was refused for.
+    /// Scopes that the upstream demanded for a refused call.
     pub wider: &'a [String],
 }
 
-/// A grant that was kept.
+/// A grant that was stored.
 #[derive(Debug)]
 pub struct FinishedAuthorization {
-    /// When the person will be asked again, from now; `None` where the gateway can go on without them.
+    /// Time until the person has to agree again; `None` where the gateway can refresh the token.
     pub asks_again_after: Option<Duration>,
-    /// Scopes as granted.
+    /// The granted scopes.
     pub scopes: Vec<String>,
 }
 
@@ -103,7 +103,7 @@ pub struct Authorizer {
 }
 
 impl Authorizer {
-    /// Authorizations for `account`, by the client that `gateway` is.
+    /// Authorizations for `account` with the clients of `gateway`.
     #[must_use]
     pub fn new(account: Arc<UserAccount>, gateway: Arc<GatewayClient>) -> Arc<Self> {
         Arc::new(Self {
@@ -113,10 +113,10 @@ impl Authorizer {
         })
     }
 
-    /// What a person is going to be asked. Nothing is kept, and no server told.
+    /// What a person will be asked. Stores nothing, and does not register the gateway.
     ///
     /// # Errors
-    /// It is not known where to ask; logged.
+    /// The discovery failed; logged.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request under way.
@@ -133,13 +133,13 @@ impl Authorizer {
         })
     }
 
-    /// Begins an authorization, which waits ten minutes for its callback.
+    /// Starts an authorization, which waits ten minutes for its callback.
     ///
     /// # Errors
-    /// The gateway cannot ask there, or cannot keep what the answer is checked against, or took 30 s; logged.
+    /// The server cannot be used, the row cannot be stored, or 30 s have passed; logged.
     ///
     /// # Cancel safety
-    /// A registration that was made is kept or lost; nothing else is.
+    /// A registration that the server made may be stored or lost; nothing else is stored.
     pub async fn begin(
         &self,
         request: ConsentRequest<'_>,
@@ -216,13 +216,13 @@ impl Authorizer {
         })
     }
 
-    /// Checks the answer to the authorization that `pending` is of, redeems its code, and keeps the grant of `key`.
+    /// Checks the answer to the authorization `pending`, redeems its code, and stores the grant of `key`.
     ///
     /// # Errors
-    /// [`CallbackRefusal`]: nothing was kept.
+    /// [`CallbackRefusal`]: no grant was stored.
     ///
     /// # Cancel safety
-    /// Dropping the future abandons nothing: the code is redeemed and the grant kept.
+    /// Dropping the future abandons nothing: the code is redeemed and the grant stored.
     // Spec: SPEC B-06, B-13
     pub async fn finish(
         self: &Arc<Self>,
@@ -237,7 +237,7 @@ impl Authorizer {
         let this = Arc::clone(self);
         let work = async move {
             let kept = this.redeem(&key, &pending, &code).await;
-            // The browser may be gone; the grant is kept all the same.
+            // The browser may have gone; the grant is stored all the same.
             drop(told.send(kept));
         };
         self.account.tasks.finish(FINISH_LIMIT, work).await;
@@ -322,13 +322,13 @@ impl Authorizer {
         }
     }
 
-    /// Where a browser goes at a server that can be trusted with a code.
+    /// The authorization endpoint of a server that supports PKCE.
     fn endpoint(&self, server: &ServerMetadata) -> Result<Url, TokenFailure> {
         let issuer = || shown(&server.issuer, MAX_SHOWN).into_owned();
         let Some(mut endpoint) = server.consent.authorization_endpoint.clone() else {
             return Err(self.failed(AuthorizationError::NoEndpoint { issuer: issuer() }));
         };
-        // Spec: SPEC X-01: a document names it.
+        // The egress rules apply, since a document names the endpoint. Spec: SPEC X-01
         let trusted = self.account.config.issuer.as_deref();
         let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
         if let Err(source) = self.account.clients.check(&endpoint, trusted.as_ref()) {
@@ -342,7 +342,7 @@ impl Authorizer {
         Ok(endpoint)
     }
 
-    /// Scopes to ask for, with those that the grant has already.
+    /// Scopes to request, those of the present grant included.
     async fn scopes(
         &self,
         key: &GrantKey,
@@ -375,14 +375,14 @@ impl Authorizer {
     }
 }
 
-/// Whether text has the form of a `state` of ours: 32 bytes in base64url.
+/// Whether `text` has the form of a `state` of this gateway: 32 bytes in base64url.
 #[must_use]
 pub fn is_state(text: &str) -> bool {
     let is_of_ours = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     text.len() == (STATE_LEN * 8).div_ceil(6) && text.bytes().all(is_of_ours)
 }
 
-/// What a pending row is found by.
+/// The key of a pending row.
 #[must_use]
 pub fn state_digest(state: &str) -> [u8; 32] {
     let mut found = [0; 32];

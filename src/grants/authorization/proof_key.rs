@@ -1,4 +1,4 @@
-//! `ProofKey`: PKCE with S256. A code is of no use without the verifier. Spec: RFC 7636 §4; SPEC B-04
+//! `ProofKey`: PKCE with S256. A stolen code is useless without the verifier. Spec: RFC 7636 §4; SPEC B-04
 
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
@@ -6,15 +6,15 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::secret::Secret;
 
-/// Bytes of chance in a verifier.
+/// Random bytes in a verifier.
 const VERIFIER_LEN: usize = 32;
 
-/// A verifier, and the challenge made from it.
+/// A PKCE verifier, from which the challenge is made.
 #[derive(Debug)]
 pub(super) struct ProofKey(Secret);
 
 impl ProofKey {
-    /// One from chance.
+    /// A random verifier.
     pub(super) fn new() -> Self {
         let chance: [u8; VERIFIER_LEN] = rand::random();
         Self(Secret::new(BASE64_URL_SAFE_NO_PAD.encode(chance)))

@@ -1,4 +1,4 @@
-//! Dynamic registration: a server is told of the gateway, and gives it a client id. Spec: RFC 7591 §3; SPEC B-09
+//! Dynamic registration: the gateway describes itself to a server and gets a client id. Spec: RFC 7591 §3; SPEC B-09
 
 use std::time::Duration;
 
@@ -13,23 +13,23 @@ use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 use crate::vault::RegistrationRecord;
 
-/// Why a server does not register the gateway.
+/// Why a registration failed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum RegistrationError {
-    /// No answer.
+    /// No answer, or the egress rules forbid the endpoint.
     #[error("no answer to the registration")]
     Request(#[source] DocumentError),
-    /// The server refuses.
+    /// The server refused.
     #[error("the registration was refused with HTTP {status}{said}")]
     Refused {
-        /// Of the answer.
+        /// Status of the answer.
         status: u16,
-        /// Error code and description, masked, after a colon; empty where there are none.
+        /// Error code and description after a colon, masked; empty without them.
         said: String,
-        /// Whether it may be different in a moment.
+        /// Whether a retry may succeed.
         may_pass: bool,
     },
-    /// The answer is no registration.
+    /// The answer is not a valid registration.
     #[error("the answer to the registration cannot be read")]
     Unreadable,
 }
@@ -50,8 +50,8 @@ struct RefusedRegistration {
     error_description: Option<String>,
 }
 
-/// Registers `gateway` at `endpoint`, which belongs to `issuer`. `taken`: how clients prove who they are there;
-/// `trusted`: the issuer of the configuration.
+/// Registers `gateway` at `endpoint` of `issuer`. `taken`: the client authentication methods that the server lists;
+/// `trusted`: the configured issuer.
 ///
 /// # Errors
 /// [`RegistrationError`].
@@ -73,7 +73,7 @@ pub(super) async fn register(
     )
     .await;
     let answer = match first {
-        // Servers refuse loopback addresses to `web` clients. Spec: OpenID Connect Registration 1.0 §2
+        // Servers refuse loopback addresses for `web` clients. Spec: OpenID Connect Registration 1.0 §2
         Err(RegistrationError::Refused {
             may_pass: false, ..
         }) if gateway.is_loopback() => {
@@ -90,7 +90,7 @@ pub(super) async fn register(
     read(&answer, issuer, gateway).ok_or(RegistrationError::Unreadable)
 }
 
-/// A secret where the server takes one: it cannot be used by another program that has learned the client id.
+/// The authentication method: a secret where the server accepts one, so that another program cannot use the client id.
 fn auth_method(taken: Option<&[String]>) -> &'static str {
     let is_taken =
         |method: &&&'static str| taken.is_none_or(|taken| taken.iter().any(|one| one == **method));
@@ -152,7 +152,7 @@ fn read(answer: &[u8], issuer: &str, gateway: &GatewayClient) -> Option<Registra
         default.to_owned()
     });
     let needs_secret = method != "none";
-    // The document is a client at every server: none of them may call its registration that.
+    // The document's URL is a client id at every server: a registration must not have it.
     let is_document = gateway.document_id() == Some(&*registered.client_id);
     if registered.client_id.is_empty() || is_document || needs_secret && secret.is_none() {
         return None;

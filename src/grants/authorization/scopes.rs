@@ -1,11 +1,11 @@
-//! Which scopes a person is asked for. Spec: SPEC B-11
+//! The scopes that a person is asked for. Spec: SPEC B-11
 
-/// Asks for a grant that outlives the person's session. Spec: `OpenID` Connect Core 1.0 §11
+/// Requests a grant that outlives the person's session. Spec: `OpenID` Connect Core 1.0 §11
 pub(super) const OFFLINE: &str = "offline_access";
 
-/// What is asked for: `found`, what the grant has already and what a call was refused for (`had_and_wider`), and a grant
-/// that can be refreshed where the server `supports` that. `is_fixed`: `found` is what the operator wrote, to which no
-/// upstream adds.
+/// The scopes of an authorization: `found`, those of the present grant and those a call was refused for
+/// (`had_and_wider`), and `offline_access` where the server `supports` it. `is_fixed`: `found` is configured, and the
+/// upstream adds none.
 pub(super) fn union(
     found: &[String],
     (had, wider): (&[String], &[String]),

@@ -1,4 +1,4 @@
-//! Where browsers are sent, and whose answers they bring back.
+//! The URLs that browsers are sent to, and which issuer's answers are accepted.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::grants::server_metadata::ConsentSupport;
 
 const ISSUER: &str = "https://as.test";
 
-/// A client that has found `consent` at its issuer.
+/// A client whose issuer has the metadata `consent`.
 fn client(consent: ConsentSupport) -> LoginClient {
     let config = LoginConfig {
         issuer: ISSUER.to_owned(),
@@ -143,7 +143,7 @@ async fn server_that_refuses_s256_is_not_used() {
     );
 }
 
-// Nothing but PKCE ties an access token to its login.
+// PKCE alone ties an access token to its login.
 #[rstest]
 #[case::listed(Some(true), true, true)]
 #[case::not_listed(Some(false), false, false)]

@@ -1,8 +1,8 @@
-//! `UserTokens`: the tokens of all principals at one upstream, from the vault.
+//! `UserTokens`: the tokens of all principals at one upstream, read from the vault.
 //!
-//! A call reads the vault's cache of grants, and the headers that were made from the grant there: no lock, no database.
-//! Only the first call of a principal reads the database, and only a call without a good token waits for the refresh,
-//! which is one for all calls here and, by the grant's lease, for all processes.
+//! A call reads the vault's cache of grants and the headers cached for that grant: no lock, no database. Only the first
+//! call of a principal reads the database. Only a call without a valid token waits for a refresh; all calls of this
+//! process share one, and the grant's lease lets one process refresh at a time.
 //! Spec: SPEC B-11, B-12, B-14
 
 mod refresh;
@@ -29,10 +29,10 @@ use crate::secret::Secret;
 use crate::sync::single_flight::{Follower, Joined, SingleFlight};
 use crate::vault::{GrantKey, StoredGrant, Vault};
 
-/// Principals whose headers are kept.
+/// Principals whose headers are cached.
 const MAX_HELD: u64 = 10_000;
 
-/// The tokens at one upstream.
+/// The tokens of all principals at one upstream.
 #[derive(Debug)]
 pub struct UserTokens {
     account: Arc<UserAccount>,
@@ -41,33 +41,33 @@ pub struct UserTokens {
     refreshing: SingleFlight<GrantKey, Outcome>,
 }
 
-/// What was made from one version of a grant.
+/// Headers built from one version of a grant.
 #[derive(Debug)]
 struct HeldGrant {
     version: i64,
-    /// `None` where the configuration does not let it be sent.
+    /// `None` where the configuration no longer allows to send it.
     token: Option<Arc<HeldToken>>,
     /// Whether the grant holds a refresh token.
     is_refreshable: bool,
 }
 
-/// What is known of a principal's token, without waiting.
+/// The state of a principal's token, known without waiting.
 #[derive(Debug)]
 pub enum UserToken {
-    /// It is good.
+    /// Valid.
     Good(Arc<HeldToken>),
-    /// There is none, and only its user can change that.
+    /// Missing; only the user can change that.
     Missing,
-    /// The upstream refused it a moment ago.
+    /// The upstream refused it less than a minute ago.
     Refused,
-    /// It has to be waited for: the database is asked, or the token refreshed.
+    /// Unknown without waiting: the database must be read, or the token refreshed.
     Awaited,
 }
 
-/// Why a refresh begins.
+/// Why a refresh starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RefreshCause {
-    /// The token has ended, or is about to.
+    /// The token has expired, or soon will.
     Age,
     /// The upstream refused it.
     Refusal,
@@ -85,13 +85,13 @@ impl UserTokens {
         })
     }
 
-    /// Whose tokens they are.
+    /// The settings of the accounts.
     #[must_use]
     pub fn account(&self) -> &Arc<UserAccount> {
         &self.account
     }
 
-    /// What is known of the token of `key`. One that ends soon is refreshed in the background.
+    /// The state of the token of `key`. Starts a refresh in the background when one is due.
     #[must_use]
     pub fn held(self: &Arc<Self>, key: &GrantKey) -> UserToken {
         match self.vault().cached_grant(key) {
@@ -101,12 +101,13 @@ impl UserTokens {
         }
     }
 
-    /// The number of the connection of `key`, as far as memory knows.
+    /// The connection number of `key`, if it is cached.
     #[must_use]
     pub fn connection(&self, key: &GrantKey) -> Option<i64> {
         match self.vault().cached_grant(key) {
             Some(grant) => grant.map(|grant| grant.state.connection),
-            // Changed a moment ago: most changes are refreshes of the same account, and a request finds out.
+            // The grant has just left the vault's cache: most changes are refreshes of the same account, and the next
+            // request checks.
             None => self
                 .held
                 .get(key)?
@@ -116,7 +117,7 @@ impl UserTokens {
         }
     }
 
-    /// The token of `key`, read or refreshed where that is needed.
+    /// The token of `key`: reads the database, or refreshes the token, where needed.
     ///
     /// # Errors
     /// Why there is none: where [`asks_user`](TokenFailure::asks_user), its user has to connect. Other failures are
@@ -143,18 +144,18 @@ impl UserTokens {
         }
     }
 
-    /// What is known of the token of `key` once it was read, or refreshed where that is needed: it is not to be
-    /// waited for any more.
+    /// The state of the token of `key` after reading the database or refreshing the token where needed; never
+    /// [`UserToken::Awaited`].
     ///
     /// # Errors
-    /// That cannot be known now.
+    /// The database or the refresh fails.
     ///
     /// # Cancel safety
     /// As for [`token`](Self::token).
     pub async fn look_up(self: Arc<Self>, key: GrantKey) -> Result<UserToken, TokenFailure> {
         match Arc::clone(&self).token(key.clone()).await {
             Ok(token) => Ok(UserToken::Good(token)),
-            // The account may be another one by now.
+            // The grant may have changed meanwhile: read the state again.
             Err(failure) if failure.asks_user() => Ok(match self.held(&key) {
                 UserToken::Awaited => UserToken::Missing,
                 known => known,
@@ -163,7 +164,7 @@ impl UserTokens {
         }
     }
 
-    /// What the database says of the token of `key`, and the number of its connection, without waiting for a refresh.
+    /// The state of the token of `key` in the database, and its connection number. Does not wait for a refresh.
     ///
     /// # Errors
     /// The database fails.
@@ -179,10 +180,10 @@ impl UserTokens {
         })
     }
 
-    /// Notes that the upstream took `used`, which is on trial.
+    /// Records that the upstream accepted `used`, which is on trial.
     ///
     /// # Cancel safety
-    /// Noted or not: the next request tells again.
+    /// Recorded or not: the next request reports it again.
     pub async fn accepted(&self, key: &GrantKey, used: &Arc<HeldToken>) {
         let held = self.held.get(key);
         let is_current = |held: &Arc<HeldGrant>| {
@@ -195,11 +196,11 @@ impl UserTokens {
         }
     }
 
-    /// What to do about an answer to a request of `key` that carried `used`. A 401 makes for one refresh a minute at
-    /// most; a 403 that names scopes is for the user, three times for the same scopes.
+    /// Decides about an answer to a request of `key` that carried `used`. A 401 causes a refresh, once a minute at
+    /// most; a 403 that names scopes asks the user, three times for the same scopes.
     ///
     /// # Errors
-    /// There is no other token, or its user has to act.
+    /// No other token can be had, or the user has to act.
     ///
     /// # Cancel safety
     /// As for [`token`](Self::token).
@@ -230,14 +231,14 @@ impl UserTokens {
             self.mark(&key, grant.version, true).await;
             return Err(TokenFailure::refused());
         }
-        // The upstream may have another authorization server by now.
+        // The upstream may have changed its authorization server.
         self.account.forget();
         let refreshed = self.refreshed(key.clone(), &grant, RefreshCause::Refusal);
         match refreshed.await {
             Ok(_) => Ok(Renewal::Renewed),
             Err(failure) => {
                 if failure.asks_user() {
-                    // The grant may be there still, with a token that only its upstream knows to be of no use.
+                    // The grant may still exist, with a token that the upstream alone refuses.
                     self.mark(&key, grant.version, true).await;
                 }
                 Err(failure)
@@ -245,14 +246,14 @@ impl UserTokens {
         }
     }
 
-    /// Scopes that the upstream has asked `key` for beyond those of its grant.
+    /// Scopes that challenges of the upstream named for `key` and that its grant lacks.
     #[must_use]
     pub fn wider(&self, key: &GrantKey) -> Vec<String> {
         let state = self.states.get(key);
         state.map_or_else(Vec::new, |state| lock(&state).source.further.clone())
     }
 
-    /// Forgets what [`wider`](Self::wider) tells, once the user was asked for it.
+    /// Clears [`wider`](Self::wider), once the user was asked for these scopes.
     pub fn forget_wider(&self, key: &GrantKey) {
         if let Some(state) = self.states.get(key) {
             lock(&state).source.further.clear();
@@ -353,7 +354,7 @@ impl UserTokens {
         }
     }
 
-    /// Waits for the refresh of the token of the grant `seen`, which is begun if none is under way.
+    /// Waits for the refresh of the grant `seen`; starts one if none is under way.
     async fn refreshed(
         self: &Arc<Self>,
         key: GrantKey,
@@ -376,7 +377,7 @@ impl UserTokens {
                 let follower = leader.follow();
                 let tokens = Arc::clone(self);
                 let seen = seen.record.access_token.clone();
-                // A drain waits for it: the answer may hold the only copy of a refresh token.
+                // A drain waits for this task: the response may hold the only copy of a refresh token.
                 self.account.tasks.spawn(async move {
                     let outcome = tokens.refresh(&key, (seen.as_ref(), cause)).await;
                     leader.complete(outcome);
@@ -409,7 +410,7 @@ impl UserTokens {
         outcome
     }
 
-    /// The token of the grant that a refresh has led to.
+    /// The token of the grant after a refresh.
     async fn read(&self, key: &GrantKey) -> Outcome {
         let grant = self.vault().grant(key).await;
         let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;

@@ -1,8 +1,8 @@
-//! One refresh of one grant, among all processes on one database.
+//! `refresh`: refreshes a grant once across all processes that share the database.
 //!
-//! The lease of the grant lets one process ask; the others wait and read the row again. The request runs outside any
-//! transaction, and its result is written before anything else is looked at: it may be the only copy of a rotated
-//! refresh token. Only `invalid_grant` ends a grant, and only one that has the refused version still.
+//! The grant's lease lets one process send the request; the others wait and read the row again. The request runs
+//! outside any transaction, and its result is written before it is checked: it may be the only copy of a rotated
+//! refresh token. Only `invalid_grant` ends a grant, and only if the grant still has the version that was refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,32 +21,32 @@ use crate::database::DatabaseError;
 use crate::secret::Secret;
 use crate::vault::{GrantKey, GrantLease, GrantRecord, LeaseOutcome, StoredGrant};
 
-/// For the whole of it, the wait for another process included.
+/// Time limit for the whole refresh, waiting for another process included.
 const LIMIT: Duration = Duration::from_secs(45);
-/// Between two looks at a grant that another process refreshes.
+/// Pause between two reads of a grant that another process refreshes.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// A token that another process has got is used if it lasts longer.
+/// A token that another process obtained is used if it lasts at least this long.
 const FRESH: Duration = Duration::from_secs(1);
-/// Pauses between attempts to write a result: the first, and how many double it.
+/// Pause before the first retry of a write, doubled by each further one; and the number of attempts.
 const WRITE_PAUSE: Duration = Duration::from_millis(200);
 const WRITE_ATTEMPTS: u32 = 8;
 
-/// How one request ended.
+/// Outcome of one token request.
 enum Refreshed {
-    /// There is a token, in the vault.
+    /// The vault has the new token.
     Written,
-    /// The grant is another one now: look again.
+    /// The grant was changed meanwhile: read it again.
     Changed,
 }
 
-/// Refreshes the grant of `key`, of which the caller has `seen` this access token. The version does not tell: it changes
-/// with marks too.
+/// Refreshes the grant of `key`, whose caller has seen the access token `seen`. Tokens are compared, not versions:
+/// marking a grant as refused changes its version too.
 ///
 /// # Errors
-/// There is no other token; a grant that its server has not ended is kept.
+/// No other token can be had. The grant is kept unless the server has ended it.
 ///
 /// # Cancel safety
-/// To be run to its end: dropped during the request, it loses a rotated refresh token.
+/// Not cancel safe: dropped during the request, it loses a rotated refresh token.
 pub(super) async fn refresh(
     account: &UserAccount,
     key: &GrantKey,
@@ -62,7 +62,7 @@ pub(super) async fn refresh(
         let current = grant.record.access_token.as_ref();
         let is_another = current.map(Secret::expose) != seen.map(Secret::expose);
         if is_another && is_fresh(&grant.record) {
-            // Another process has refreshed it: the cache here must not have the old one any more.
+            // Another process has refreshed it: drop the old grant from this process's cache.
             return account.vault.poll_changes().await.map_err(no_database);
         }
         if refused == Some(grant.version) {
@@ -87,7 +87,7 @@ pub(super) async fn refresh(
     Err(TokenFailure::slow(LIMIT))
 }
 
-/// Asks for the next token; `None` where the server says `invalid_grant`.
+/// Requests the next token; `None` where the server says `invalid_grant`.
 async fn ask(
     account: &UserAccount,
     grant: &StoredGrant,
@@ -125,10 +125,10 @@ async fn ask(
     Err(failure.into_failure(&server.token_endpoint))
 }
 
-/// What a request is made of.
+/// The server, client and token of a refresh request.
 ///
 /// # Errors
-/// The gateway is not the client any more that the grant was given to, or the database fails.
+/// The gateway is no longer the client that the grant was given to, or the database fails.
 async fn parts<'a>(
     account: &UserAccount,
     grant: &'a StoredGrant,
@@ -178,7 +178,7 @@ async fn write(
     Ok(Refreshed::Written)
 }
 
-/// The grant with the next token. What the server does not name stays. Spec: RFC 6749 §6
+/// The grant with the next token; what the response does not name is kept. Spec: RFC 6749 §6
 fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     GrantRecord {
         access_ends: issued.ends(SystemClock.now()),
@@ -189,7 +189,7 @@ fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     }
 }
 
-/// Ends a grant that its server has ended; `false` for one that was refreshed or replaced meanwhile.
+/// Removes a grant that its server has ended; `false` where it was refreshed or replaced meanwhile.
 async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<bool, TokenFailure> {
     let ended = account.vault.end_grant(&grant.key, grant.version).await;
     let has_ended = ended.map_err(no_database)?;
@@ -202,7 +202,7 @@ async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<bool, TokenFa
     Ok(has_ended)
 }
 
-/// Forgets a registration that its server does not know: the next authorization registers the gateway again.
+/// Removes a registration that its server no longer knows: the next authorization registers the gateway again.
 async fn unregister(account: &UserAccount, issuer: &str, client_id: &str) -> TokenFailure {
     tracing::warn!(
         upstream = %account.upstream, issuer, client_id,

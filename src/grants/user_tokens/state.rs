@@ -5,20 +5,20 @@ use tokio::time::Instant;
 use super::super::failure::TokenFailure;
 use super::super::source_state::SourceState;
 
-/// What is known of the requests for a principal's token.
+/// The token requests of one principal.
 #[derive(Debug, Default)]
 pub(super) struct PrincipalState {
     pub(super) source: SourceState,
-    /// The version that the upstream refused, and that a refresh replaces.
+    /// The version of the grant that the upstream refused, and that a refresh replaces.
     forced: i64,
 }
 
 impl PrincipalState {
-    /// Notes that the upstream refused the token of `version`. Says whether that one is fresh already: it came from a
-    /// refresh that such a refusal made for, less than a minute ago.
+    /// Records that the upstream refused the token of `version`. Returns whether that token is already the result of a
+    /// refresh that a refusal caused, less than a minute ago.
     ///
     /// # Errors
-    /// The refresh has failed a moment ago.
+    /// The refresh failed a moment ago.
     pub(super) fn force(&mut self, version: i64) -> Result<bool, TokenFailure> {
         if self.forced == version {
             let failure = self.source.current_failure(None);
