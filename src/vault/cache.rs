@@ -1,6 +1,6 @@
 //! The cache of grants: a call finds its grant here, without a lock and without the database.
 //!
-//! Grants are read when they are first asked for, not at the start. An owner without a grant is cached too.
+//! Grants are read at their first use, not at the start. That an owner has no grant is cached too.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,23 +10,25 @@ use super::{GrantKey, StoredGrant, Vault};
 use crate::database::DatabaseError;
 use crate::lock::lock;
 
-/// Grants in memory, absent ones included.
+/// Cached grants, absent ones included.
 const MAX_CACHED: u64 = 100_000;
-/// Between two stamps of one grant, milliseconds: `used` in the database is exact to this and a minute.
+/// Least time between two last-used stamps of one grant, milliseconds: `used` in the database is exact to this and a
+/// minute.
 const STAMP_EVERY: i64 = 10 * 60 * 1000;
-/// Stamps that wait to be written.
+/// Last-used stamps waiting to be written.
 const MAX_STAMPS: usize = 100_000;
 
 type CachedGrant = Option<Arc<StoredGrant>>;
 
-/// Grants as last read.
+/// Grants as last read from the database.
 #[derive(Debug)]
 pub(super) struct GrantCache {
     grants: moka::sync::Cache<GrantKey, CachedGrant>,
-    /// Counts drops. Read and changed under `write`, so that no grant is cached that was read before a drop.
+    /// Number of evictions so far. Read and changed under `write`, so that a grant read before an eviction is never
+    /// cached after it.
     epoch: AtomicU64,
     write: Mutex<()>,
-    /// Grants whose stamp in the database is old.
+    /// Grants with a last-used stamp waiting to be written.
     used: Mutex<HashSet<GrantKey>>,
 }
 
@@ -52,8 +54,7 @@ impl GrantCache {
         self.grants.invalidate_all();
     }
 
-    /// Caches what was read since `epoch`; not after a drop of any grant, which a busy cache makes up for at the next
-    /// call.
+    /// Caches what was read during `epoch`; skipped after any eviction since, in which case the next call reads again.
     fn insert(&self, key: &GrantKey, grant: CachedGrant, epoch: u64) {
         let _write = lock(&self.write);
         if self.epoch.load(Ordering::Relaxed) == epoch {
@@ -61,24 +62,25 @@ impl GrantCache {
         }
     }
 
-    /// Takes the grants that were used since the last time.
+    /// Takes the grants with a waiting last-used stamp.
     pub(super) fn take_used(&self) -> HashSet<GrantKey> {
         std::mem::take(&mut lock(&self.used))
     }
 }
 
 impl Vault {
-    /// The grant, if it is cached: `Some(None)` where it is known that there is none. No lock, no waiting.
+    /// The cached grant, without lock and without waiting: `None` where nothing is cached, `Some(None)` where the owner
+    /// has no grant.
     #[must_use]
     pub fn cached_grant(&self, key: &GrantKey) -> Option<Option<Arc<StoredGrant>>> {
         self.0.cache.grants.get(key)
     }
 
-    /// The grant, from the cache or else from the database. It is as new as the database's, but for changes of other
-    /// processes of the last [5 s](Vault::keep).
+    /// The grant, from the cache or else from the database. Changes by other processes show up within [5
+    /// s](Vault::keep).
     ///
     /// # Errors
-    /// It is not cached and the database fails.
+    /// The grant is not cached and the database fails.
     ///
     /// # Cancel safety
     /// Nothing is changed.
@@ -92,8 +94,8 @@ impl Vault {
         Ok(grant)
     }
 
-    /// Notes that a call uses the grant now. Takes a lock once in ten minutes per grant; the database is written by
-    /// [`keep`](Vault::keep).
+    /// Records that a call uses the grant now. Takes a lock once in ten minutes per grant; [`keep`](Vault::keep) writes
+    /// to the database.
     pub fn touch(&self, grant: &StoredGrant) {
         let now = self.now();
         if now.saturating_sub(grant.used.load(Ordering::Relaxed)) < STAMP_EVERY {

@@ -1,7 +1,7 @@
 //! The change counter: a disconnect, revocation or replacement in one process reaches all of them.
 //!
-//! Each change of a grant takes the next number in its own transaction and keeps the row of the counter locked until it
-//! commits, so that numbers become visible in their order and a reader misses none.
+//! Each change of a grant takes the next number in its own transaction and keeps the counter's row locked until it
+//! commits: numbers become visible in order and a reader misses none.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,32 +15,32 @@ use crate::database::{DatabaseError, SqlTransaction};
 use crate::lock::lock;
 use crate::telemetry::chain::chain;
 
-/// Between two looks at the counter: with a slow database an account ends everywhere within 5 s.
+/// Pause between two polls of the counter: even with a slow database an account ends everywhere within 5 s.
 const POLL: Duration = Duration::from_secs(2);
-/// Looks between two writes of last-used stamps: a minute.
+/// Polls between two writes of last-used stamps: a minute.
 const FLUSH: u64 = 30;
-/// Looks between two sweeps: five minutes.
+/// Polls between two sweeps: five minutes.
 const SWEEP: u64 = 150;
-/// Changes read at once; more empty the whole cache.
+/// Changes read by one poll; more empty the whole cache.
 const MAX_CHANGES: i64 = 10_000;
-/// Own changes that the next look passes over.
+/// Changes by this process that the next poll skips.
 const MAX_OWN: usize = 10_000;
 
 impl Vault {
-    /// Hears of grants that were connected, refreshed, replaced or removed, here or in another process. After
-    /// [`Lagged`](broadcast::error::RecvError::Lagged) any may have changed.
+    /// Receives the keys of grants that were connected, refreshed, replaced or removed, in this process or another.
+    /// After [`Lagged`](broadcast::error::RecvError::Lagged) any grant may have changed.
     #[must_use]
     pub fn changes(&self) -> broadcast::Receiver<GrantKey> {
         self.0.changes.subscribe()
     }
 
-    /// Looks at the counter once and drops what changed from the cache.
+    /// Polls the counter once and evicts changed grants from the cache.
     ///
     /// # Errors
-    /// The database fails: the cache stays as it is, and the next look sees the changes.
+    /// The database fails: the cache stays as it is, and the next poll sees the changes.
     ///
     /// # Cancel safety
-    /// The next look sees the changes again.
+    /// The next poll sees the changes again.
     pub async fn poll_changes(&self) -> Result<(), DatabaseError> {
         let rows = self
             .database()
@@ -58,7 +58,7 @@ impl Vault {
                 &[seen.into(), MAX_CHANGES.into()],
             )
             .await?;
-        // Numbers without a gap, or the rows in between were swept, or the database is another one.
+        // Numbers without a gap; a gap means that older rows were swept, or that the database is another one.
         let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
         let is_whole = seen >= 0 && number > seen && count >= number - seen && count < MAX_CHANGES;
         if !is_whole {
@@ -80,8 +80,8 @@ impl Vault {
         Ok(())
     }
 
-    /// Polls the counter, writes last-used stamps and sweeps, until it is dropped. `forget`: grants that are unused for
-    /// so long are removed.
+    /// Polls the counter, writes last-used stamps and sweeps, until the future is dropped. `forget`: grants unused for
+    /// this long are removed.
     ///
     /// # Cancel safety
     /// Nothing is lost but last-used stamps of up to a minute.
@@ -110,7 +110,8 @@ impl Vault {
         }
     }
 
-    /// Takes the next number for a change of `key` and locks the counter until the transaction ends: call this first.
+    /// Takes the next number for a change of `key` and locks the counter until the transaction ends. Must be its first
+    /// statement.
     pub(super) async fn begin_change(
         &self,
         tx: &mut SqlTransaction,
@@ -131,10 +132,10 @@ impl Vault {
         Ok(number)
     }
 
-    /// Announces a change that this process has committed; the next look at the counter passes over it.
+    /// Announces a change that this process has committed; the next poll of the counter skips the change.
     pub(super) fn changed(&self, key: &GrantKey, number: i64) {
         let mut own = lock(&self.0.own);
-        // Without looks nothing takes numbers out. One that is missing is announced twice.
+        // Bounded, since without polls nothing is removed. A change that is missing here is announced twice.
         if own.len() < MAX_OWN {
             own.insert(number);
         }
@@ -142,10 +143,10 @@ impl Vault {
         self.announce(key);
     }
 
-    /// Drops a changed grant from the cache and tells this process.
+    /// Evicts a changed grant from the cache and tells this process.
     fn announce(&self, key: &GrantKey) {
         self.0.cache.drop_one(key);
-        // Without a receiver nothing here depends on grants.
+        // Fails without receivers, when no part of this process depends on grants.
         drop(self.0.changes.send(key.clone()));
     }
 }

@@ -9,20 +9,23 @@ use super::{ConnectionState, GrantKey, GrantRecord, RevocationRecord, StoredGran
 use crate::call::OwnerKey;
 use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
 
-/// For how long a refused grant is not tried.
+/// How long a refused grant is not sent.
 pub const REFUSED_FOR: Duration = Duration::from_mins(1);
-/// The lease of a grant that is not being refreshed.
+/// The lease column of a grant that is not being refreshed.
 pub(super) const NO_LEASE: [u8; 0] = [];
 
 impl Vault {
-    /// Keeps a grant, in place of one that is there, whose tokens are queued for revocation where the new one is of
-    /// another issuer, registration or account and does not have them. Kept lists of another issuer or account go. A refresh of the old grant that is under way then finds that it is superseded. Returns the version.
+    /// Stores a grant and replaces the previous one; returns its version.
+    ///
+    /// Tokens of the previous grant are queued for revocation if it is of another issuer, registration or account and
+    /// the new grant does not have them. Stored lists of another issuer or account are removed. A refresh of the
+    /// previous grant that is under way finds its version superseded.
     ///
     /// # Errors
     /// The database fails.
     ///
     /// # Cancel safety
-    /// Kept whole or not at all.
+    /// Stored whole or not at all.
     pub async fn put_grant(
         &self,
         key: &GrantKey,
@@ -35,7 +38,7 @@ impl Vault {
             self.queue_revocation(&mut tx, key, (&old.record, Some(record)))
                 .await?;
         }
-        // Only a name says that an account is the one before; after the end of a grant nothing does.
+        // Only the account's name proves that the account is the same; without a previous grant nothing does.
         let is_the_same = |old: &StoredGrant| {
             let (old, account) = (&old.record, &record.account);
             account.is_some() && old.issuer == record.issuer && old.account == *account
@@ -70,7 +73,7 @@ impl Vault {
         Ok(version)
     }
 
-    /// The grant as the database has it now; `None` also for one that does not open.
+    /// The grant as the database has it now; `None` also where the record cannot be opened.
     ///
     /// # Errors
     /// The database fails.
@@ -82,8 +85,8 @@ impl Vault {
         self.opened(key, rows.first())
     }
 
-    /// Ends a grant here: the row and the lists kept with it go, and its tokens are queued for revocation. Says whether
-    /// there was anything.
+    /// Removes a grant and the lists stored with it, and queues its tokens for revocation. Returns `false`
+    /// where the database had neither.
     ///
     /// # Errors
     /// The database fails.
@@ -100,9 +103,9 @@ impl Vault {
         Ok(true)
     }
 
-    /// Ends a grant that has this version still, as after `invalid_grant`; one that was refreshed or replaced meanwhile
-    /// stays. Its tokens are not revoked: their server has ended them. Its lists stay until [`put_grant`](Self::put_grant),
-    /// for as long as unused grants do.
+    /// Removes a grant if it still has this version, as after `invalid_grant`; a grant refreshed or replaced meanwhile
+    /// stays. Its tokens are not revoked, since their server has ended them. Its lists stay until
+    /// [`put_grant`](Self::put_grant), for as long as unused grants do.
     ///
     /// # Errors
     /// The database fails.
@@ -127,19 +130,20 @@ impl Vault {
         Ok(true)
     }
 
-    /// Notes that the upstream refused the grant of this version, or with `false` that it took it again. Says whether
-    /// that was noted: not of a grant that is another one now, nor while its lease runs, since the refresh under way is
-    /// written by compare-and-set on the version and holds the only copy of a rotated refresh token.
+    /// Records that the upstream refused the grant of this version, or with `false` that the upstream accepted it
+    /// again. Returns whether the row was changed: not if the grant has another version by now, nor while its lease
+    /// runs, since the refresh under way is written by compare-and-set on the version and holds the only copy of a
+    /// rotated refresh token.
     ///
-    /// A refusal takes nothing away: one 401 may be that of a server that restarts or has lost its own database for a
-    /// moment, and its owner would have to make a deleted key once more. So the grant stays; for [`REFUSED_FOR`] it counts
-    /// as not connected, then one of the next calls tries it again.
+    /// A refusal removes nothing: a single 401 may come from a server that is restarting or has lost its own database
+    /// for a moment, and the owner would have to create a deleted key again. So the grant stays; for [`REFUSED_FOR`] it
+    /// counts as not connected, then the next call retries it.
     ///
     /// # Errors
     /// The database fails.
     ///
     /// # Cancel safety
-    /// Noted whole or not at all.
+    /// Recorded whole or not at all.
     pub async fn mark_refused(
         &self,
         key: &GrantKey,
@@ -179,7 +183,7 @@ impl Vault {
         Ok(true)
     }
 
-    /// Whether the upstream refused the grant within the last minute, so that it is not sent.
+    /// Whether the upstream refused the grant less than a minute ago, so that it is not sent.
     #[must_use]
     pub fn counts_as_refused(&self, grant: &StoredGrant) -> bool {
         let now = u64::try_from(self.now()).unwrap_or_default();
@@ -188,7 +192,7 @@ impl Vault {
         refused.is_some_and(|at| now < at.saturating_add(pause))
     }
 
-    /// The upstreams where `owner` has a grant, whether it opens or not, in order of their names.
+    /// The upstreams where `owner` has a grant, readable or not, ordered by name.
     ///
     /// # Errors
     /// The database fails.
@@ -198,7 +202,8 @@ impl Vault {
         rows.iter().map(|row| row.text(0)).collect()
     }
 
-    /// Removes a grant inside a transaction; the number of the change, or `None` where there is nothing to commit.
+    /// Removes a grant inside a transaction; returns the number of the change, or `None` where there is nothing to
+    /// commit.
     async fn remove_in(
         &self,
         tx: &mut SqlTransaction,
@@ -209,7 +214,8 @@ impl Vault {
         Ok(removed.then_some(number))
     }
 
-    /// Removes a grant and its lists after [`begin_change`](Self::begin_change). Says whether there was anything.
+    /// Removes a grant and its lists after [`begin_change`](Self::begin_change). Returns `false` where the
+    /// database had neither.
     pub(super) async fn remove_rows(
         &self,
         tx: &mut SqlTransaction,
@@ -224,7 +230,7 @@ impl Vault {
         Ok(grants + lists > 0)
     }
 
-    /// The record of a row; `None` for one that does not open.
+    /// The record of a row; `None` where it cannot be opened.
     pub(super) fn open_grant(
         &self,
         key: &GrantKey,
@@ -236,7 +242,7 @@ impl Vault {
         self.open(RecordKind::Grant, &place, sealed)
     }
 
-    /// The sealed record, tied to its row and to the change that writes it.
+    /// The sealed record, bound to its row and to the number of the change that writes it.
     pub(super) fn seal_grant(
         &self,
         key: &GrantKey,
@@ -277,8 +283,8 @@ impl Vault {
         }))
     }
 
-    /// Queues the tokens of `old` that `new` does not have; none where both are of the same registration and account,
-    /// since there are servers that end all grants of these with one token.
+    /// Queues the tokens of `old` that `new` does not have; none where both have the same registration and account,
+    /// since some servers end all grants of a registration and account with one token.
     pub(super) async fn queue_revocation(
         &self,
         tx: &mut SqlTransaction,
@@ -296,7 +302,8 @@ impl Vault {
             let mut tokens = tokens.into_iter().flatten().flatten();
             tokens.any(|kept| kept.expose() == token)
         };
-        // A server that forgets a refresh token forgets its access tokens (RFC 7009, section 2.1), or may: both are sent.
+        // Both are sent: a server that forgets a refresh token may forget its access tokens (RFC 7009, section 2.1), or
+        // may not.
         for (token, hint) in [
             (&old.refresh_token, "refresh_token"),
             (&old.access_token, "access_token"),
@@ -323,7 +330,7 @@ impl Vault {
 const SELECT: &str =
     "SELECT version, key_id, sealed, used, made FROM grants WHERE owner = $1 AND upstream = $2";
 
-/// The values that find a grant.
+/// The values that select a grant.
 pub(super) fn find(key: &GrantKey) -> [SqlValue; 2] {
     [key.owner.bytes().into(), (&*key.upstream).into()]
 }

@@ -1,4 +1,4 @@
-//! The key file of a gateway that has no `keys.vault`: made once, readable by its user alone.
+//! The key file of a gateway without `keys.vault`: created once, readable by its user alone.
 
 use std::fs::{File, Permissions};
 use std::io::{self, ErrorKind, Write as _};
@@ -11,17 +11,17 @@ use base64::prelude::BASE64_STANDARD;
 use crate::config::SealKey;
 use crate::secret::Secret;
 
-/// Readable and writable by us alone.
+/// Read and write for the owner of the file alone.
 const PRIVATE: u32 = 0o600;
 /// Bytes of a new key.
 const KEY_LEN: usize = 32;
 /// Name of the key.
 const NAME: &str = "default";
 
-/// Reads the key in `path`, and makes it before where there is none: two processes that do so end with the same key.
+/// Reads the key in `path`, and creates it first if it is missing: two processes that do so get the same key.
 ///
 /// # Errors
-/// The file cannot be read or made, or holds fewer than 32 bytes.
+/// The file cannot be read or created, or holds fewer than 32 bytes.
 pub fn key_file(path: &Path) -> io::Result<SealKey> {
     let text = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -44,7 +44,7 @@ pub fn key_file(path: &Path) -> io::Result<SealKey> {
     })
 }
 
-/// Writes a new key beside `path` and links it there: the file appears whole, and never in place of another.
+/// Writes a new key to a temporary file and links it to `path`: the file appears whole, and never replaces another.
 fn make(path: &Path) -> io::Result<()> {
     let material: [u8; KEY_LEN] = rand::random();
     let mut beside = path.as_os_str().to_owned();
@@ -62,7 +62,7 @@ fn make(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // The name must survive a power cut as well: what is sealed under the key does.
+    // The directory entry must survive a power cut too, as the records sealed under the key do.
     let folder = path.parent().unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }

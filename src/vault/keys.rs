@@ -1,8 +1,8 @@
 //! The key ring of the vault: AES-256-GCM under a key derived per kind of record.
 //!
-//! A sealed record is: version, nonce, cipher text, tag. The name of its key stands beside it in the row and is
-//! authenticated with kind and place of the record. Nonces are random: one key seals 2^32 records before two nonces are
-//! as likely as 2^-33 to be equal, which at a hundred a second takes 490 days; rotate before.
+//! A sealed record is: version, nonce, cipher text, tag. The name of its key is stored beside it in the row and
+//! authenticated together with the record's kind and place. Nonces are random: after 2^32 records under one key two
+//! nonces are equal with a probability of 2^-33, which at a hundred records a second takes 490 days; rotate before.
 
 use std::fmt;
 
@@ -14,15 +14,15 @@ use crate::config::SealKey;
 
 /// Bytes of a derived key.
 const KEY_LEN: usize = 32;
-/// Bytes of the fingerprint that names a key in the database: its name in the configuration may change, and two
-/// different keys of one name are told apart.
+/// Bytes of the fingerprint that names a key in the database: a key may be renamed in the configuration, and two keys
+/// of the same name must differ.
 const FINGERPRINT_LEN: usize = 8;
-/// Separates our use of the operator's keys from any other.
+/// Separates this use of the operator's keys from any other use.
 const SALT: &[u8] = b"drawbridge vault 1";
-/// Format of sealed records.
+/// Version of the format of sealed records.
 const VERSION: u8 = 1;
 
-/// What a sealed record is. A record of one kind never opens as another.
+/// The kind of a sealed record. A record of one kind never opens as another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RecordKind {
     Grant,
@@ -56,7 +56,7 @@ impl RecordKind {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VaultKeyError {
-    /// There is no key.
+    /// The configuration has no key.
     #[error("the vault has no key")]
     Empty,
     /// The cryptography library refused the key.
@@ -64,12 +64,12 @@ pub enum VaultKeyError {
     Unusable(String),
 }
 
-/// Why a record does not open.
+/// Why a record cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OpenError {
-    /// No key of the ring has this name.
+    /// The key ring has no key of this name.
     UnknownKey,
-    /// The record is not what was sealed here.
+    /// The record is not what the gateway sealed.
     Damaged,
 }
 
@@ -85,11 +85,11 @@ struct VaultKey {
     name: String,
     /// Fingerprint of the key.
     id: String,
-    /// By position in [`RecordKind::ALL`].
+    /// Derived keys, indexed by the position in [`RecordKind::ALL`].
     derived: Vec<LessSafeKey>,
 }
 
-/// Seals with the first key of the ring and opens with any.
+/// Seals with the first key of the ring and opens with any key.
 pub struct VaultKeys(Vec<VaultKey>);
 
 impl fmt::Debug for VaultKeys {
@@ -99,10 +99,10 @@ impl fmt::Debug for VaultKeys {
 }
 
 impl VaultKeys {
-    /// Derives every key once.
+    /// Derives the key of every kind once.
     ///
     /// # Errors
-    /// There is none, or one cannot be used.
+    /// There is no key, or one cannot be used.
     pub fn new(keys: &[SealKey]) -> Result<Self, VaultKeyError> {
         if keys.is_empty() {
             return Err(VaultKeyError::Empty);
@@ -142,7 +142,7 @@ impl VaultKeys {
         &self.0[0]
     }
 
-    /// Seals `plain` for its place: the columns that find the row.
+    /// Seals `plain` for its place: the columns that select the row.
     #[expect(clippy::expect_used, reason = "AES-GCM refuses only more than 64 GiB")]
     pub(super) fn seal(&self, kind: RecordKind, place: &[&[u8]], plain: Vec<u8>) -> Sealed {
         let key = self.sealing();
@@ -165,7 +165,7 @@ impl VaultKeys {
         }
     }
 
-    /// Opens a record that was sealed for the same kind and place under the named key.
+    /// Opens a record that was sealed for the same kind and place under the key `key_id`.
     pub(super) fn open(
         &self,
         kind: RecordKind,
@@ -195,7 +195,7 @@ impl VaultKeys {
 /// An opened record; zeroed when dropped.
 pub(super) struct PlainRecord {
     plain: SecretSlice<u8>,
-    /// Without the tag.
+    /// Length of the plain text, without the tag.
     length: usize,
 }
 
@@ -241,7 +241,7 @@ fn expand<const N: usize>(secret: &Prk, label: &str) -> Option<[u8; N]> {
     Some(out)
 }
 
-/// The length of a derived key, as HKDF wants it told.
+/// The length of a derived key, in the form that HKDF requires.
 struct DerivedLen(usize);
 
 impl KeyType for DerivedLen {
@@ -250,7 +250,7 @@ impl KeyType for DerivedLen {
     }
 }
 
-/// Version, kind, key and place, each with its length.
+/// The associated data: version, kind, key and place, each preceded by its length.
 fn associated(kind: RecordKind, place: &[&[u8]], key_id: &str) -> Aad<Vec<u8>> {
     let mut all = vec![VERSION];
     let fields = [kind.label().as_bytes(), key_id.as_bytes()];

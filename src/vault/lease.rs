@@ -2,7 +2,7 @@
 //!
 //! The lease is taken by compare-and-set on the version and ends by itself. The result is written by compare-and-set on
 //! the version alone: a holder whose lease has ended still writes the only copy of a rotated refresh token, unless
-//! another one has written meanwhile. Clocks of gateways on one database may differ by less than [`LEASE`].
+//! another process has written meanwhile. The clocks of gateways on one database must differ by less than [`LEASE`].
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::database::DatabaseError;
 /// How long a lease lasts. A token request must have ended before, or count as failed.
 pub const LEASE: Duration = Duration::from_secs(30);
 
-/// The right to refresh a grant. Dropped, it ends by itself after 30 s.
+/// The right to refresh a grant. After a drop it ends by itself within 30 s.
 #[derive(Debug)]
 pub struct GrantLease {
     key: GrantKey,
@@ -20,21 +20,22 @@ pub struct GrantLease {
     holder: [u8; 16],
 }
 
-/// What an attempt to take the lease led to.
+/// Outcome of an attempt to take the lease.
 #[derive(Debug)]
 pub enum LeaseOutcome {
-    /// Refresh it.
+    /// Taken: refresh the grant.
     Held(GrantLease),
-    /// Another one refreshes it; its lease ends at this time since the Unix epoch. Read the grant again before.
+    /// Another process refreshes the grant; its lease ends at this time since the Unix epoch. Read the grant again
+    /// until then.
     Busy(Duration),
-    /// The grant is not the one that was to be refreshed: use this one.
+    /// The grant has another version than the caller's: use this one.
     Newer(Box<StoredGrant>),
-    /// There is no grant any more, or it does not open.
+    /// The grant is gone, or cannot be opened.
     Gone,
 }
 
 impl Vault {
-    /// Takes the lease on the grant of this version.
+    /// Takes the lease on the grant with this version.
     ///
     /// # Errors
     /// The database fails.
@@ -75,7 +76,7 @@ impl Vault {
         }
     }
 
-    /// A lease that ends later was written by a clock that was wrong, and is none. Milliseconds since the Unix epoch.
+    /// A lease that ends later than this is ignored: a wrong clock wrote it. Milliseconds since the Unix epoch.
     pub(super) fn no_lease_after(&self) -> i64 {
         self.now().saturating_add(millis(2 * LEASE))
     }
@@ -90,9 +91,9 @@ impl Vault {
         Ok(LeaseOutcome::Busy(time_of(ends)))
     }
 
-    /// Writes the result of a refresh and ends the lease. `None` where the grant was replaced or removed meanwhile: then
-    /// the result is void, its tokens are queued for revocation as those of a replaced grant are, and the grant has to be
-    /// read again. Returns the new version.
+    /// Writes the result of a refresh and ends the lease; returns the new version. `None` where the grant was replaced
+    /// or removed meanwhile: the result is void, its tokens are queued for revocation as for a replaced grant, and the
+    /// caller has to read the grant again.
     ///
     /// # Errors
     /// The database fails: try again, since this is the only copy of a rotated refresh token.
@@ -138,7 +139,7 @@ impl Vault {
         Ok((written > 0).then_some(version))
     }
 
-    /// Gives the lease back without a result, after a failure that keeps the grant.
+    /// Releases the lease without a result, after a failure that keeps the grant.
     ///
     /// # Errors
     /// The database fails: the lease ends by itself.

@@ -1,4 +1,4 @@
-//! What operators see of grants: nothing secret.
+//! The operator's view of grants, without secrets.
 
 use std::time::Duration;
 
@@ -9,39 +9,39 @@ use crate::database::{Database, DatabaseError};
 /// Rows read at once.
 const PAGE: i64 = 500;
 
-/// One grant, for operators.
+/// One grant, as operators see it.
 #[derive(Debug)]
 pub struct GrantListing {
-    /// Whose, and where.
+    /// The principal and the upstream.
     pub key: GrantKey,
-    /// Name in the configuration of the key that it is sealed under; its fingerprint where the key is missing.
+    /// Configured name of the key that seals the record; its fingerprint where that key is missing.
     pub sealed_by: String,
-    /// When it was connected, since the Unix epoch.
+    /// When the account was connected, since the Unix epoch.
     pub made: Duration,
-    /// When it was used last, since the Unix epoch.
+    /// When a call last used the grant, since the Unix epoch.
     pub used: Duration,
-    /// What the record says.
+    /// The contents of the record.
     pub state: GrantState,
 }
 
-/// Whether a grant can be used, as far as the vault knows.
+/// Whether the vault can open a grant's record.
 #[derive(Debug)]
 pub enum GrantState {
-    /// It opens.
+    /// The record opens.
     Readable {
         /// The authorization server.
         issuer: String,
         /// The scopes.
         scopes: Vec<String>,
-        /// Name of the account, where known.
+        /// Name of the account, if known.
         account: Option<String>,
     },
-    /// Its key is missing, or it was edited.
+    /// The record's key is missing, or the row was edited.
     Unreadable,
 }
 
 impl Vault {
-    /// A page of grants after `after`, in the order of owner and upstream; empty at the end.
+    /// A page of grants after `after`, ordered by owner and upstream; empty at the end.
     ///
     /// # Errors
     /// The database fails.
@@ -80,7 +80,7 @@ impl Vault {
         Ok(page)
     }
 
-    /// Whether `database` has grants, which open under the key alone that they were sealed with.
+    /// Whether `database` has grants, which open only under the keys that sealed them.
     ///
     /// # Errors
     /// The database fails.
@@ -89,7 +89,7 @@ impl Vault {
         Ok(!rows.is_empty())
     }
 
-    /// Says in one ERROR each which keys of grants are missing. The grants count as not connected.
+    /// Logs one ERROR per missing key of a grant. These grants count as not connected.
     ///
     /// # Errors
     /// The database fails.

@@ -1,15 +1,15 @@
-//! The last lists of a principal at an upstream, listed while there is no token. They outlive a grant that
-//! its server has ended.
+//! The last lists of a principal at an upstream, served while there is no token. They outlive a grant that its server
+//! has ended.
 
 use super::keys::RecordKind;
 use super::{GrantKey, Vault};
 use crate::database::{DatabaseError, SqlTransaction};
 
-/// The longest list that is kept, bytes.
+/// The longest list that is stored, bytes.
 pub const MAX_LIST: usize = 1024 * 1024;
 
 impl Vault {
-    /// Keeps the text of a list, in place of the one before. Says whether it is kept: not without the grant of
+    /// Stores the text of a list and replaces the previous one. Returns whether it was stored: not without the grant of
     /// this version, and not where it is longer than 1 MiB.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl Vault {
         Ok(kept > 0)
     }
 
-    /// The list that was kept last.
+    /// The list stored last.
     ///
     /// # Errors
     /// The database fails.

@@ -1,18 +1,18 @@
-//! A cache of public documents: metadata of resources and authorization servers. Not sealed, and never trusted for where
-//! a secret goes: that is read from the sealed grant, or checked again.
+//! A cache of public documents: metadata of resources and authorization servers. Not sealed, and never trusted for
+//! where a secret is sent: that is read from the sealed grant, or verified again.
 
 use std::time::Duration;
 
 use super::{Vault, millis};
 use crate::database::DatabaseError;
 
-/// The longest document, bytes.
+/// The longest document that is cached, bytes.
 const MAX_DOCUMENT: usize = 1024 * 1024;
-/// Documents; the oldest are evicted.
+/// Cached documents; the oldest are evicted.
 const MAX_DOCUMENTS: i64 = 1000;
 
 impl Vault {
-    /// Caches a document for `ttl`. Says whether it is kept: not where it is longer than 1 MiB.
+    /// Caches a document for `ttl`. Returns whether it was cached: not where it is longer than 1 MiB.
     ///
     /// # Errors
     /// The database fails.
@@ -50,7 +50,7 @@ impl Vault {
         Ok(true)
     }
 
-    /// The cached document, unless it has ended.
+    /// The cached document, unless it has expired.
     ///
     /// # Errors
     /// The database fails.

@@ -1,8 +1,8 @@
-//! The vault: what the gateway may do in the name of principals at upstreams, sealed in the database.
+//! The vault: the credentials of principals at upstreams, sealed in the database.
 //!
-//! Columns beside a sealed record only find it. Everything that decides where a secret is sent is inside the seal or
-//! authenticated with it: a moved, swapped or edited row does not open, which is the same as no row. A call reads the
-//! cache of grants in memory; the database is asked once per grant, and for changes of other processes every 2 s.
+//! Columns beside a sealed record only select it. Everything that decides where a secret is sent is inside the seal or
+//! authenticated with it: a moved, swapped or edited row does not open, and counts as missing. A call reads the cache
+//! of grants in memory; the database is read once per grant, and polled for changes of other processes every 2 s.
 
 mod cache;
 mod changes;
@@ -51,9 +51,9 @@ use crate::telemetry::metrics::COUNTERS;
 use cache::GrantCache;
 use keys::{OpenError, RecordKind, Sealed};
 
-/// Keys whose loss is logged; further ones are counted only.
+/// Missing keys that are logged; further ones are only counted.
 const MAX_TOLD: usize = 16;
-/// Changes that a slow reader of [`Vault::changes`] may be behind.
+/// Changes that a slow reader of [`Vault::changes`] may lag behind.
 const CHANGES_BEHIND: usize = 1024;
 
 /// The vault. Cloning shares it.
@@ -66,17 +66,17 @@ struct VaultParts {
     keys: VaultKeys,
     clock: SharedClock,
     cache: GrantCache,
-    /// Number of the last change that the cache has seen; negative before the first look.
+    /// Number of the last change applied to the cache; negative before the first poll.
     seen: AtomicI64,
     changes: broadcast::Sender<GrantKey>,
-    /// Numbers of changes of this process that it has announced before the counter was looked at.
+    /// Changes of this process that it has announced and the poll has not reached yet.
     own: Mutex<BTreeSet<i64>>,
     /// Keys and tables about which an ERROR was logged.
     told: Mutex<BTreeSet<String>>,
 }
 
 impl Vault {
-    /// A vault in `database` under `keys`. Asks nothing of the database.
+    /// A vault in `database` under `keys`. Sends nothing to the database.
     #[must_use]
     pub fn new(database: Database, keys: VaultKeys, clock: SharedClock) -> Self {
         Self(Arc::new(VaultParts {
@@ -97,7 +97,7 @@ impl Vault {
         &self.0.keys
     }
 
-    /// Ends the connections to the database.
+    /// Closes the connections to the database.
     pub async fn close(&self) {
         self.database().close().await;
     }
@@ -120,7 +120,7 @@ impl Vault {
         self.0.keys.seal(kind, place, plain)
     }
 
-    /// The record; `None` for one that cannot be opened, which is counted, and logged once per key.
+    /// The record; `None` where it cannot be opened, which is counted, and logged once per key.
     fn open<T: DeserializeOwned>(
         &self,
         kind: RecordKind,
@@ -160,7 +160,7 @@ impl Vault {
         }
     }
 
-    /// Whether `what` was not logged before; `false` after too many.
+    /// Whether `what` was not logged before; `false` after too many lines.
     fn is_first(&self, what: String) -> bool {
         let mut told = lock(&self.0.told);
         told.len() < MAX_TOLD && told.insert(what)
@@ -172,12 +172,12 @@ fn millis(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// What [`millis`] made.
+/// The inverse of [`millis`].
 fn time_of(millis: i64) -> Duration {
     Duration::from_millis(u64::try_from(millis).unwrap_or_default())
 }
 
-/// The digest in a row.
+/// A digest from a column.
 fn digest_of<const N: usize>(bytes: Vec<u8>) -> Result<[u8; N], DatabaseError> {
     <[u8; N]>::try_from(bytes).map_err(|_| DatabaseError::Malformed)
 }

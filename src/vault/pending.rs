@@ -1,4 +1,5 @@
-//! Authorizations that wait for their callback: found by the digest of their `state`, single-use, ten minutes.
+//! Authorizations waiting for their callback: selected by the digest of their `state`, single-use, kept for ten
+//! minutes.
 
 use std::time::Duration;
 
@@ -8,18 +9,18 @@ use crate::call::OwnerKey;
 use crate::database::DatabaseError;
 use crate::telemetry::metrics::COUNTERS;
 
-/// How long one waits.
+/// How long an authorization waits.
 pub(super) const ENDS: Duration = Duration::from_mins(10);
-/// Pending authorizations of one principal; the oldest makes room for one more.
+/// Pending authorizations of one principal; the oldest is evicted for a new one.
 pub const MAX_PENDING_PER_OWNER: i64 = 16;
-/// Pending authorizations in all; one more is refused, since no principal may evict another's.
+/// Pending authorizations in all; further ones are refused, since no principal may evict another's.
 pub const MAX_PENDING: i64 = 10_000;
 
-/// Why an authorization cannot wait.
+/// Why an authorization cannot be stored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PendingError {
-    /// [`MAX_PENDING`] wait.
+    /// [`MAX_PENDING`] authorizations wait already.
     #[error("too many authorizations wait for their callback")]
     Full,
     /// The database fails.
@@ -28,13 +29,13 @@ pub enum PendingError {
 }
 
 impl Vault {
-    /// Keeps an authorization of `owner` for ten minutes. `state` is the SHA-256 of the `state` that was sent.
+    /// Stores an authorization of `owner` for ten minutes. `state` is the SHA-256 of the `state` that was sent.
     ///
     /// # Errors
-    /// Too many wait, or the database fails.
+    /// Too many authorizations wait, or the database fails.
     ///
     /// # Cancel safety
-    /// Kept whole or not at all.
+    /// Stored whole or not at all.
     pub async fn put_pending(
         &self,
         owner: OwnerKey,
@@ -44,7 +45,7 @@ impl Vault {
         let now = self.now();
         let sealed = self.seal(RecordKind::Pending, &[state, owner.bytes()], record);
         let mut tx = self.database().begin().await?;
-        // PostgreSQL: counts below hold until the commit.
+        // Serialises transactions on PostgreSQL: the counts below hold until the commit.
         tx.execute(
             "UPDATE change_counter SET number = number WHERE id = 1",
             &[],
@@ -85,8 +86,8 @@ impl Vault {
         Ok(())
     }
 
-    /// Takes the authorization of a `state`, which works once, and its owner; `None` for one that is unknown, was taken
-    /// or evicted, has ended, or does not open.
+    /// Takes the authorization of a `state`, which works once, and its owner; `None` where the state is unknown, used,
+    /// evicted or expired, or the record cannot be opened.
     ///
     /// # Errors
     /// The database fails; the authorization may be gone.

@@ -1,4 +1,4 @@
-//! The records that are sealed. A later release may add members, which this one ignores.
+//! The contents of sealed records. A later release may add members; this release ignores them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -11,7 +11,7 @@ use crate::call::OwnerKey;
 use crate::config::UserKeyConfig;
 use crate::secret::Secret;
 
-/// Whose account, and where.
+/// The principal and the upstream of an account.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct GrantKey {
     /// Issuer and subject of the principal.
@@ -31,39 +31,39 @@ impl GrantKey {
     }
 }
 
-/// How a grant came to be.
+/// Origin of a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum GrantKind {
-    /// OAuth of a principal at the upstream's authorization server.
+    /// A principal's authorization at the upstream's authorization server.
     User,
     /// A key that a principal pasted.
     UserKey,
-    /// The login of a principal at its own issuer, for `id_jag`.
+    /// A principal's login at its own issuer, for `id_jag`.
     Login,
 }
 
-/// Where the token goes.
+/// Where the token is sent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum TokenPlacement {
-    /// A header of requests to the upstream.
+    /// In a header of requests to the upstream.
     Header {
-        /// Its name.
+        /// Name of the header.
         name: String,
-        /// Put before the token.
+        /// Text before the token.
         prefix: String,
     },
-    /// A variable in the environment of a child.
+    /// In an environment variable of a child.
     Variable(String),
-    /// Nowhere: it only gets other tokens.
+    /// Not sent: the token only obtains other tokens.
     None,
 }
 
 impl TokenPlacement {
-    /// Where a pasted key goes.
+    /// The header that a pasted key is sent in.
     #[must_use]
     pub fn of_key(config: &UserKeyConfig) -> Self {
         Self::Header {
@@ -76,46 +76,46 @@ impl TokenPlacement {
 /// What a principal has granted: tokens, and everything that decides where they are sent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantRecord {
-    /// How it came to be.
+    /// Origin of the grant.
     pub kind: GrantKind,
     /// The authorization server; empty for a pasted key.
     pub issuer: String,
-    /// Where it is refreshed.
+    /// The token endpoint, for refreshes.
     #[serde(default)]
     pub token_endpoint: Option<String>,
-    /// Where it is revoked.
+    /// The revocation endpoint.
     #[serde(default)]
     pub revocation_endpoint: Option<String>,
     /// The resource that the token is for.
     pub resource: String,
-    /// The registration that it was made with.
+    /// Client id of the registration that obtained the grant.
     #[serde(default)]
     pub client_id: Option<String>,
     /// How that registration authenticates at the token endpoint.
     #[serde(default)]
     pub auth_method: Option<String>,
-    /// Where the token goes.
+    /// Where the token is sent.
     pub placement: TokenPlacement,
-    /// Scopes as granted.
+    /// The granted scopes.
     #[serde(default)]
     pub scopes: Vec<String>,
-    /// Name of the account at the upstream, where known.
+    /// Name of the account at the upstream, if known.
     #[serde(default)]
     pub account: Option<String>,
-    /// What is sent to the upstream.
+    /// The token that is sent to the upstream.
     #[serde(default, with = "secret_text")]
     pub access_token: Option<Secret>,
-    /// When it ends, milliseconds since the Unix epoch.
+    /// When the access token expires, milliseconds since the Unix epoch.
     #[serde(default)]
     pub access_ends: Option<u64>,
-    /// What gets the next one.
+    /// The token that obtains the next access token.
     #[serde(default, with = "secret_text")]
     pub refresh_token: Option<Secret>,
 }
 
 impl GrantRecord {
-    /// Whether the server may take both for one grant: they have the same registration, and are not known to be of two
-    /// accounts.
+    /// Whether revoking a token of one may end the other: both have the same registration, and are not known to be of
+    /// two accounts.
     pub(super) fn may_share_its_end_with(&self, other: &Self) -> bool {
         let are_two =
             matches!((&self.account, &other.account), (Some(one), Some(two)) if one != two);
@@ -123,7 +123,7 @@ impl GrantRecord {
     }
 }
 
-/// What is sealed of a grant: the record, and what the vault itself knows.
+/// The sealed contents of a grant: the record, and the vault's own state.
 #[derive(Debug, Serialize)]
 pub(super) struct SealedGrant<'a> {
     #[serde(flatten)]
@@ -132,7 +132,7 @@ pub(super) struct SealedGrant<'a> {
     pub(super) state: ConnectionState,
 }
 
-/// A [`SealedGrant`] that was opened.
+/// An opened [`SealedGrant`].
 #[derive(Debug, Deserialize)]
 pub(super) struct OpenedGrant {
     #[serde(flatten)]
@@ -141,36 +141,38 @@ pub(super) struct OpenedGrant {
     pub(super) state: ConnectionState,
 }
 
-/// What the vault knows of a grant besides its record.
+/// The vault's own state of a grant, beside its record.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionState {
-    /// Number of the change by which a person connected the account. A refresh keeps it: it changes with the account.
+    /// Connection number: the number of the change by which a person connected the account. Refreshes keep it;
+    /// connecting another account changes it.
     #[serde(default)]
     pub connection: i64,
-    /// When the upstream last refused what is sent, milliseconds since the Unix epoch; `None` once it took it again.
+    /// When the upstream last refused the credential, milliseconds since the Unix epoch; `None` once it was accepted
+    /// again.
     #[serde(default)]
     pub refused: Option<u64>,
 }
 
-/// A grant as the database has it.
+/// A grant as stored in the database.
 #[derive(Debug)]
 pub struct StoredGrant {
-    /// Whose, and where.
+    /// The principal and the upstream.
     pub key: GrantKey,
     /// The opened record.
     pub record: GrantRecord,
-    /// Number of the change that wrote it: never the same for two contents.
+    /// Number of the change that wrote the row: two contents never have the same version.
     pub version: i64,
-    /// The connection that it belongs to, and whether it was refused.
+    /// Connection number, and whether the upstream refused the credential.
     pub state: ConnectionState,
-    /// When a person connected it, milliseconds since the Unix epoch.
+    /// When a person connected the account, milliseconds since the Unix epoch.
     pub(super) made: i64,
-    /// When it was used last as far as this process knows, milliseconds since the Unix epoch.
+    /// When this process last saw a call use the grant, milliseconds since the Unix epoch.
     pub(super) used: AtomicI64,
 }
 
 impl StoredGrant {
-    /// When a person connected it, and when a call used it last as far as this process knows, since the Unix epoch.
+    /// When a person connected the account, and when this process last saw a call use it; since the Unix epoch.
     #[must_use]
     pub fn times(&self) -> (Duration, Duration) {
         (
@@ -183,48 +185,48 @@ impl StoredGrant {
 /// A client registration at an authorization server.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RegistrationRecord {
-    /// The authorization server that knows it, and no other (SPEC B-10).
+    /// The authorization server where the registration is valid, and nowhere else (SPEC B-10).
     pub issuer: String,
     /// The client id.
     pub client_id: String,
-    /// The secret, if it has one.
+    /// The client secret, if any.
     #[serde(default, with = "secret_text")]
     pub client_secret: Option<Secret>,
-    /// How it authenticates at the token endpoint.
+    /// The client's method of authentication at the token endpoint.
     pub auth_method: String,
-    /// Where its answers go. A registration is of no use for another place.
+    /// The redirect URI. A registration cannot be used with another.
     #[serde(default)]
     pub redirect_uri: Option<String>,
-    /// When the secret ends, milliseconds since the Unix epoch.
+    /// When the secret expires, milliseconds since the Unix epoch.
     #[serde(default)]
     pub secret_ends: Option<u64>,
 }
 
-/// An authorization that waits for its callback.
+/// An authorization waiting for its callback.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PendingRecord {
-    /// The upstream that it is for.
+    /// The upstream of the account.
     pub upstream: String,
-    /// The authorization server that has to answer.
+    /// The authorization server that must answer.
     pub issuer: String,
-    /// Where the code is redeemed.
+    /// The endpoint where the code is redeemed.
     pub token_endpoint: String,
-    /// Where the grant can be revoked.
+    /// The endpoint where the grant can be revoked.
     #[serde(default)]
     pub revocation_endpoint: Option<String>,
-    /// The resource asked for.
+    /// The requested resource.
     pub resource: String,
-    /// The registration that asks.
+    /// Client id of the registration.
     pub client_id: String,
     /// How that registration authenticates at the token endpoint.
     #[serde(default)]
     pub auth_method: Option<String>,
-    /// Whether the answer has to name its issuer (RFC 9207).
+    /// Whether the answer must carry `iss` (RFC 9207).
     #[serde(default)]
     pub names_issuer: bool,
-    /// Where the answer must arrive.
+    /// The redirect URI where the answer must arrive.
     pub redirect_uri: String,
-    /// Scopes asked for.
+    /// The requested scopes.
     #[serde(default)]
     pub scopes: Vec<String>,
     /// The PKCE verifier.
@@ -233,14 +235,14 @@ pub struct PendingRecord {
     /// The nonce of an ID token.
     #[serde(default, with = "secret_text")]
     pub nonce: Option<Secret>,
-    /// Digest of the cookie that the browser must bring back.
+    /// Digest of the cookie that the browser must send with the callback.
     pub cookie_digest: String,
-    /// The program that asked, for the page.
+    /// The program whose call asked, shown on the page.
     #[serde(default)]
     pub program: Option<String>,
 }
 
-/// A token that its server has still to forget (RFC 7009).
+/// A token to be revoked at its server (RFC 7009).
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct RevocationRecord {
     /// The upstream that the token was for.
@@ -248,9 +250,9 @@ pub struct RevocationRecord {
     pub upstream: String,
     /// The authorization server.
     pub issuer: String,
-    /// Where to say it.
+    /// The revocation endpoint.
     pub endpoint: String,
-    /// The registration that the token was given to.
+    /// Client id of the registration that the token was issued to.
     #[serde(default)]
     pub client_id: Option<String>,
     /// How that registration authenticates.
@@ -263,7 +265,7 @@ pub struct RevocationRecord {
     pub hint: String,
 }
 
-/// A secret as text, inside records that are sealed.
+/// Serialises a secret as text, inside records that are sealed.
 mod secret_text {
     use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
 

@@ -1,23 +1,23 @@
-//! Client registrations, keyed by their issuer: credentials of one authorization server never reach another (SPEC B-10).
+//! Client registrations, keyed by issuer: credentials of one authorization server never reach another (SPEC B-10).
 
 use super::keys::RecordKind;
 use super::{RegistrationRecord, Vault};
 use crate::database::{DatabaseError, SqlRow};
 
-/// Registrations kept per issuer: grants go on with the one they were made with.
+/// Registrations kept per issuer: a grant keeps using its registration.
 const MAX_PER_ISSUER: i64 = 8;
-/// Registrations kept in all: upstreams name the issuers.
+/// Registrations kept in all; bounded, since upstreams name the issuers.
 const MAX_REGISTRATIONS: i64 = 1000;
 
 impl Vault {
-    /// Keeps a registration; new grants of its issuer use it from now on. Of older ones the last seven stay,
+    /// Stores a registration, which new grants of its issuer use from now on. Of the older ones the last seven stay,
     /// and of all issuers together the newest 1000.
     ///
     /// # Errors
     /// The database fails.
     ///
     /// # Cancel safety
-    /// Kept whole or not at all.
+    /// Stored whole or not at all.
     pub async fn put_registration(&self, record: &RegistrationRecord) -> Result<(), DatabaseError> {
         let (issuer, client_id) = (&*record.issuer, &*record.client_id);
         let place = [issuer.as_bytes(), client_id.as_bytes()];
@@ -65,7 +65,7 @@ impl Vault {
         self.opened_registration(issuer, rows.first())
     }
 
-    /// The registration at `issuer` that a grant was made with.
+    /// The registration at `issuer` that a grant was obtained with.
     ///
     /// # Errors
     /// The database fails.
@@ -80,7 +80,7 @@ impl Vault {
         self.opened_registration(issuer, rows.first())
     }
 
-    /// Removes a registration that its server does not know any more.
+    /// Removes a registration that its server no longer knows.
     ///
     /// # Errors
     /// The database fails.

@@ -1,5 +1,5 @@
-//! Tokens that their server has still to forget (RFC 7009). A grant is gone here at once; its server is told when it
-//! answers, with growing pauses, for up to a week.
+//! Tokens to be revoked at their servers (RFC 7009). The grant is removed here at once; its server is told in the
+//! background, with growing pauses, for up to a week.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use super::{RevocationRecord, Vault, digest_of, millis};
 use crate::database::{DatabaseError, SqlTransaction};
 use crate::telemetry::metrics::COUNTERS;
 
-/// Tokens that wait; the oldest are given up.
+/// Queued tokens; the oldest are dropped.
 pub(super) const MAX_QUEUED: i64 = 10_000;
-/// When a token is given up.
+/// Age at which a token is dropped from the queue.
 pub(super) const GIVE_UP: Duration = Duration::from_hours(7 * 24);
-/// After the first attempt; doubled by each further one, 2^10 times at most.
+/// Pause after the first attempt; doubled by each further one, up to 2^10 times.
 const PAUSE: Duration = Duration::from_mins(1);
 const MAX_DOUBLINGS: i64 = 10;
 
-/// A token to be told of now.
+/// A token to be revoked now.
 #[derive(Debug)]
 pub struct DueRevocation {
     id: [u8; 16],
-    /// What to say, and where.
+    /// The token, its endpoint and its client.
     pub record: RevocationRecord,
     /// Attempts before this one.
     pub tries: i64,
@@ -48,8 +48,8 @@ impl Vault {
         .map(drop)
     }
 
-    /// Takes up to `most` tokens that are due. Each is due again after a pause, unless it is [finished]; no other process
-    /// gets it before.
+    /// Takes up to `most` tokens that are due. Each becomes due again after a pause, unless [finished]; no
+    /// other process gets it before.
     ///
     /// [finished]: Vault::finish_revocation
     ///
@@ -57,7 +57,7 @@ impl Vault {
     /// The database fails.
     ///
     /// # Cancel safety
-    /// What was taken is due again after its pause.
+    /// A taken token becomes due again after its pause.
     pub async fn due_revocations(&self, most: i64) -> Result<Vec<DueRevocation>, DatabaseError> {
         let now = self.now();
         let text = "SELECT id, key_id, sealed, tries FROM revocations WHERE due <= $1 ORDER BY due LIMIT $2";
@@ -85,17 +85,17 @@ impl Vault {
         Ok(due)
     }
 
-    /// Removes a token of which its server was told, or never will be.
+    /// Removes a token from the queue: its server was told, or never can be.
     ///
     /// # Errors
-    /// The database fails: it is due again after its pause.
+    /// The database fails: the token becomes due again after its pause.
     pub async fn finish_revocation(&self, done: &DueRevocation) -> Result<(), DatabaseError> {
         let text = "DELETE FROM revocations WHERE id = $1";
         let values = [(&done.id).into()];
         self.database().execute(text, &values).await.map(drop)
     }
 
-    /// Gives up what waits for a week, and the oldest of too many.
+    /// Drops tokens that have waited for a week, and the oldest beyond [`MAX_QUEUED`].
     pub(super) async fn give_up_revocations(&self) -> Result<u64, DatabaseError> {
         let old = self.now().saturating_sub(millis(GIVE_UP));
         let aged = self

@@ -1,4 +1,4 @@
-//! Rotation: every record is sealed again under the first key of the ring, so that older keys may go.
+//! Rotation: seals every record again under the first key of the ring, so that older keys can be removed.
 
 use super::Vault;
 use super::keys::RecordKind;
@@ -7,24 +7,24 @@ use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
 /// Records per transaction.
 const BATCH: i64 = 100;
 
-/// What a rotation did.
+/// Result of a rotation.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RotationResult {
     /// Records that were sealed again.
     pub resealed: u64,
-    /// Records under another key that do not open, or were changed meanwhile.
+    /// Records under another key that cannot be opened, or were changed meanwhile.
     pub left: u64,
 }
 
 impl RotationResult {
-    /// Whether the older keys may go: no record needs them.
+    /// Whether the older keys can be removed: no record needs them.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.left == 0
     }
 }
 
-/// A column that finds a row.
+/// Type of a column that selects a row.
 #[derive(Debug, Clone, Copy)]
 enum PlaceColumn {
     Bytes,
@@ -34,8 +34,8 @@ enum PlaceColumn {
 
 use PlaceColumn::{Bytes, Number, Text};
 
-/// A table of sealed records. `select` gives key, sealed record and then the columns of `place`; `update` binds the new
-/// key and record, the old key, and these columns.
+/// A table of sealed records. `select` returns key, sealed record and then the columns of `place`; `update` binds the
+/// new key and record, the old key, and these columns.
 struct SealedTable {
     kind: RecordKind,
     select: &'static str,
@@ -91,15 +91,14 @@ const TABLES: [SealedTable; 5] = [
 ];
 
 impl Vault {
-    /// Seals every record again that is under another key than the first, a hundred per transaction, beside running
-    /// gateways: a record that one of them writes meanwhile is left to it. Every gateway needs the first key in its ring
-    /// before.
+    /// Seals every record again whose key is not the first, a hundred per transaction, while gateways run: a record
+    /// that a gateway writes meanwhile is left as written. Every gateway must have the first key in its ring before.
     ///
     /// # Errors
-    /// The database fails; the next rotation goes on.
+    /// The database fails; the next rotation continues.
     ///
     /// # Cancel safety
-    /// The next rotation goes on.
+    /// The next rotation continues.
     pub async fn rotate(&self) -> Result<RotationResult, DatabaseError> {
         let mut result = RotationResult::default();
         let key_id = self.0.keys.sealing_id();
@@ -107,7 +106,7 @@ impl Vault {
             let mut passed = 0;
             loop {
                 let mut tx = self.database().begin().await?;
-                // Resealed rows leave the selection, so that the others stand at its start.
+                // Resealed rows leave the selection, so that the offset counts only rows that were left.
                 let values = [key_id.into(), BATCH.into(), SqlValue::Int(passed)];
                 let rows = tx.fetch(table.select, &values).await?;
                 if rows.is_empty() {

@@ -1,4 +1,4 @@
-//! What runs beside calls: last-used stamps, the removal of what has ended, the size of the tables.
+//! Maintenance beside calls: last-used stamps, removal of expired rows, the size of the tables.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,32 +9,32 @@ use crate::call::OwnerKey;
 use crate::database::DatabaseError;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
-/// How long changes stay, for processes that are behind.
+/// How long changes are kept, for processes that lag behind.
 const CHANGES_KEPT: Duration = Duration::from_hours(1);
-/// Forgotten grants removed in one sweep.
+/// Unused grants removed per sweep.
 const MAX_FORGOTTEN: i64 = 1000;
-/// Last-used stamps in one transaction.
+/// Last-used stamps per transaction.
 const STAMPS: usize = 100;
 
-/// What a sweep removed.
+/// Result of a sweep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SweepResult {
-    /// Grants that were unused for too long.
+    /// Grants removed because they were unused for too long.
     pub forgotten: u64,
     /// Authorizations whose callback did not arrive in time.
     pub pending: u64,
-    /// Tokens whose server could not be told.
+    /// Tokens dropped because their server could not be told.
     pub revocations: u64,
 }
 
 impl Vault {
-    /// Writes when grants were used, for those that [`touch`](Vault::touch) has noted.
+    /// Writes the last-used stamps that [`touch`](Vault::touch) has recorded.
     ///
     /// # Errors
-    /// The database fails; stamps are lost.
+    /// The database fails; the stamps are lost.
     pub async fn flush_used(&self) -> Result<(), DatabaseError> {
         let mut used: Vec<GrantKey> = self.0.cache.take_used().into_iter().collect();
-        // In the same order in every process, so that none waits for another that waits for it.
+        // Sorted, so that every process locks rows in the same order and none deadlocks.
         used.sort_unstable_by(|one, other| {
             let place = |key: &GrantKey| (*key.owner.bytes(), Arc::clone(&key.upstream));
             place(one).cmp(&place(other))
@@ -53,13 +53,13 @@ impl Vault {
         Ok(())
     }
 
-    /// Removes what has ended, and grants that nothing used for `forget`; their tokens are queued for revocation.
+    /// Removes expired rows, and grants unused for `forget`, whose tokens are queued for revocation.
     ///
     /// # Errors
-    /// The database fails; the next sweep goes on.
+    /// The database fails; the next sweep continues.
     ///
     /// # Cancel safety
-    /// The next sweep goes on.
+    /// The next sweep continues.
     pub async fn sweep(&self, forget: Duration) -> Result<SweepResult, DatabaseError> {
         let now = self.now();
         let database = self.database();
@@ -97,10 +97,11 @@ impl Vault {
         })
     }
 
-    /// Removes a grant unless it was used since `unused`.
+    /// Removes a grant unless a call has used it since `unused`.
     async fn forget(&self, key: &GrantKey, unused: i64) -> Result<bool, DatabaseError> {
         let mut tx = self.database().begin().await?;
-        // First, as every change does: nobody uses or replaces it between the look and the removal.
+        // First, as in every change: the lock keeps other processes from using or replacing the grant between the check
+        // and the removal.
         let number = self.begin_change(&mut tx, key).await?;
         let [owner, upstream] = super::grants::find(key);
         let text = "SELECT COUNT(*) FROM grants WHERE owner = $1 AND upstream = $2 AND used < $3";
