@@ -1,4 +1,4 @@
-//! Links to the connect pages, which say for whom they were made: the page refuses somebody else's.
+//! Links to the connect pages. A link names its principal; the page refuses the links of another principal.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use crate::call::OwnerKey;
 use crate::clock::SharedClock;
 use crate::seal::{SealPurpose, Sealer};
 
-/// For how long a link says for whom it was made.
+/// How long a link is valid.
 const LIFE: Duration = Duration::from_hours(1);
 /// Characters of a program's name that a page shows.
 const MAX_PROGRAM: usize = 80;
-/// Bytes of an owner.
+/// Bytes of the owner in a link.
 const OWNER_LEN: usize = 32;
 
-/// What a link says.
+/// Contents of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsentLink {
-    /// Whose call asked.
+    /// The principal whose call asked.
     pub owner: OwnerKey,
-    /// The program that called, as it names itself.
+    /// The calling program, by the name that it gives itself.
     pub program: String,
 }
 
-/// What is behind the text of a link.
+/// Result of opening a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenedLink {
-    /// It is good.
+    /// A valid link.
     Good(ConsentLink),
-    /// It was made longer than an hour ago, by another process, or by nobody.
+    /// Older than an hour, sealed by another process, or forged.
     Unknown,
 }
 

@@ -1,5 +1,5 @@
-//! Kind `user`: a person agrees at the upstream's authorization server. The form begins an authorization, the callback
-//! ends it.
+//! Kind `user`: a person authorizes the gateway at the upstream's authorization server. The form starts the
+//! authorization, the callback finishes it.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use crate::grants::authorization::{
 };
 use crate::vault::{GrantKey, PendingRecord};
 
-/// What the page says before a person goes on.
+/// The text of the page before a person goes on.
 const PROMISE: &str = "The gateway keeps what that server gives it encrypted, and sends it to this upstream alone, with the calls of \
      this gateway account. Go on only if you began this yourself.";
 
-/// Authorizations at one upstream, as the pages begin and end them.
+/// Authorizations at one upstream, as started and finished by the pages.
 #[derive(Debug)]
 pub(super) struct AuthorizeForm {
     tokens: Arc<UserTokens>,
@@ -26,7 +26,7 @@ pub(super) struct AuthorizeForm {
 }
 
 impl AuthorizeForm {
-    /// For the accounts of `tokens`, by the client that `gateway` is.
+    /// The form for the accounts of `tokens`, with the clients of `gateway`.
     pub(super) fn new(tokens: &Arc<UserTokens>, gateway: &Arc<GatewayClient>) -> Self {
         let account = Arc::clone(tokens.account());
         Self {
@@ -35,7 +35,7 @@ impl AuthorizeForm {
         }
     }
 
-    /// What a person is going to be asked, and where.
+    /// What the person will be asked, and by which server.
     pub(super) async fn parts(&self, key: &GrantKey) -> FormParts {
         let wider = self.tokens.wider(key);
         match self.authorizer.preview(key, &wider).await {
@@ -50,7 +50,7 @@ impl AuthorizeForm {
         }
     }
 
-    /// Begins an authorization.
+    /// Starts an authorization.
     pub(super) async fn submitted(
         &self,
         key: &GrantKey,
@@ -68,13 +68,13 @@ impl AuthorizeForm {
         }
     }
 
-    /// Ends the authorization that `pending` waited for.
+    /// Finishes the authorization `pending`.
     ///
     /// # Errors
-    /// Nothing was kept.
+    /// No grant was stored.
     ///
     /// # Cancel safety
-    /// The code is redeemed all the same.
+    /// The code is redeemed even if the future is dropped.
     pub(super) async fn finish(
         &self,
         key: GrantKey,

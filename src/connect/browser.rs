@@ -1,4 +1,4 @@
-//! `Browser`: the cookie that ties a form to the browser that was shown it, and where a form may come from.
+//! `Browser`: the cookie that binds a form to the browser that was shown it, and the origins that a form may come from.
 //! Spec: RFC 6265bis §4.1.3 (`__Host-`); Fetch §3.1 (`Origin`), Fetch Metadata (`Sec-Fetch-Site`).
 
 use std::time::Duration;
@@ -14,25 +14,25 @@ use super::cookies;
 use crate::clock::SharedClock;
 use crate::seal::{SealPurpose, Sealer};
 
-/// With the prefix, browsers take it over TLS or from loopback alone, for this host and no other.
+/// Browsers accept the prefix only over TLS or from loopback, and for this host alone.
 const COOKIE_NAME: &str = "__Host-drawbridge";
-/// For how long a form can be sent.
+/// How long a form can be submitted.
 const FORM_LIFE: Duration = Duration::from_mins(10);
-/// For how long a browser keeps the cookie.
+/// How long a browser keeps the cookie.
 const COOKIE_LIFE: Duration = Duration::from_hours(1);
-/// From a form to the callback: the ten minutes of an authorization, and some.
+/// Time from a form to the callback: the ten minutes of an authorization, and a reserve.
 const WALK: Duration = Duration::from_mins(15);
-/// Bytes of chance in a cookie.
+/// Random bytes in a cookie.
 const CHANCE: usize = 16;
 
 /// Why a form is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FormRefusal {
-    /// Another page sent it.
+    /// Another site's page sent the form.
     Origin,
-    /// The browser did not bring the cookie.
+    /// The request carries no valid cookie.
     Cookie,
-    /// The token is not that of a form that this browser was shown in the last ten minutes.
+    /// The token does not belong to a form that this browser was shown in the last ten minutes.
     Token,
 }
 
@@ -47,17 +47,17 @@ impl FormRefusal {
     }
 }
 
-/// A browser, by its cookie. No `Debug`: it holds the cookie.
+/// A browser, identified by its cookie. No `Debug`: it holds the cookie.
 pub(super) struct Browser<'a> {
     sealer: &'a Sealer,
     clock: &'a SharedClock,
     cookie: String,
-    /// Whether the browser brought it.
+    /// Whether the request carried the cookie.
     is_known: bool,
 }
 
 impl<'a> Browser<'a> {
-    /// The browser of a request; one that brings no good cookie gets another.
+    /// The browser of a request; without a valid cookie it gets a new one.
     pub(super) fn of(headers: &HeaderMap, (sealer, clock): (&'a Sealer, &'a SharedClock)) -> Self {
         let brought = cookies::find(headers, COOKIE_NAME);
         let opens = |text: &&str| {
@@ -76,7 +76,7 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// A browser that is given a cookie.
+    /// A browser with a new cookie.
     fn fresh(sealer: &'a Sealer, clock: &'a SharedClock) -> Self {
         let ends = (clock.now() + COOKIE_LIFE).as_secs().to_be_bytes();
         let chance: [u8; CHANCE] = rand::random();
@@ -89,7 +89,8 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// The same browser for a walk that ends with a callback: with another cookie, where its own may end before.
+    /// The same browser for an authorization, which ends with a callback: with a new cookie if the present one would
+    /// expire before.
     pub(super) fn for_walk(&self) -> Self {
         let plain = self
             .sealer
@@ -107,7 +108,7 @@ impl<'a> Browser<'a> {
         }
     }
 
-    /// The response, with the cookie where the browser does not have it.
+    /// The response, with `Set-Cookie` where the browser does not have the cookie.
     pub(super) fn keep(&self, mut response: Response<Bytes>) -> Response<Bytes> {
         if !self.is_known
             && let Some(value) = cookies::set(COOKIE_NAME, &self.cookie, COOKIE_LIFE)
@@ -117,29 +118,29 @@ impl<'a> Browser<'a> {
         response
     }
 
-    /// Whether it brought a good cookie.
+    /// Whether the request carried a valid cookie.
     pub(super) fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// Digest of the cookie, by which the browser is known when it comes back.
+    /// Digest of the cookie, by which the browser is recognised at the callback.
     pub(super) fn digest(&self) -> String {
         BASE64_URL_SAFE_NO_PAD.encode(digest(&SHA256, self.cookie.as_bytes()))
     }
 
-    /// Whether it is the browser of this [`digest`](Self::digest), and brought its cookie.
+    /// Whether the request carried the cookie with this [`digest`](Self::digest).
     pub(super) fn is(&self, digest: &str) -> bool {
         self.is_known && self.digest() == digest
     }
 
-    /// The token of a form about `what`, good for this browser and ten minutes.
+    /// The token of a form about `what`, valid for this browser and ten minutes.
     pub(super) fn form_token(&self, what: &str) -> String {
         let ends = (self.clock.now() + FORM_LIFE).as_secs().to_be_bytes();
         let about = self.about(what);
         self.sealer.seal(SealPurpose::ConnectForm, &about, &ends)
     }
 
-    /// Lets a form about `what` in: sent by a page of `origin`, by the browser that was shown it.
+    /// Accepts a form about `what` if a page of `origin` sent it from the browser that was shown it.
     ///
     /// # Errors
     /// The check that failed.
@@ -169,8 +170,8 @@ impl<'a> Browser<'a> {
     }
 }
 
-/// Whether a page of ours sent the form. With `Referrer-Policy: no-referrer` browsers say `Origin: null`, and tell
-/// where it comes from by `Sec-Fetch-Site`, which no page can set.
+/// Whether a page of the gateway sent the form. With `Referrer-Policy: no-referrer` browsers send `Origin: null`, and
+/// name the sender's relation in `Sec-Fetch-Site`, which pages cannot set.
 fn is_own(headers: &HeaderMap, own: &str) -> bool {
     let mut origins = headers.get_all(ORIGIN).iter();
     let site = headers.get("sec-fetch-site");

@@ -1,4 +1,4 @@
-//! `/connect/callback/…`: where authorization servers send browsers back, and `/connect/client.json`, which they fetch.
+//! `/connect/callback/…`, where authorization servers send browsers back, and `/connect/client.json`, which they fetch.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -16,14 +16,14 @@ use crate::database::DatabaseError;
 use crate::grants::authorization::{CallbackAnswer, CallbackRefusal, is_state, state_digest};
 use crate::vault::{GrantKey, PendingRecord};
 
-/// For how long a server may believe what it has read of the gateway.
+/// `Cache-Control` of the metadata document.
 const DOCUMENT_AGE: &str = "public, max-age=3600";
 
 impl ConnectPages {
-    /// Answers the callback of an authorization server, which a GET alone can be.
+    /// Answers the callback of an authorization server. Only GET is allowed.
     ///
     /// # Cancel safety
-    /// What the callback was about counts as ended; a code that was brought is redeemed.
+    /// The authorization counts as ended; the code is redeemed.
     pub async fn callback(
         &self,
         method: &Method,
@@ -34,7 +34,7 @@ impl ConnectPages {
             return response::not_allowed();
         }
         let browser = Browser::of(headers, (&self.parts.sealer, &self.parts.clock));
-        // Before the `state` is used up: the person can log in, and have the browser load this again.
+        // Checked before the `state` is used up: the person can log in and reload this page.
         let Some(person) = self.person(headers) else {
             return refuse(CallbackFault::Login, None, None);
         };
@@ -76,7 +76,7 @@ impl ConnectPages {
         let Some(state) = query.single("state").filter(|state| is_state(state)) else {
             return Ok(refuse(CallbackFault::State, None, Some(person)));
         };
-        // Else anybody who has seen a `state` could use it up, and any request make the database work.
+        // Otherwise anyone who has seen a `state` could use it up, and any request would query the database.
         if !browser.is_known() {
             return Ok(refuse(CallbackFault::Browser, None, Some(person)));
         }
@@ -98,7 +98,7 @@ impl ConnectPages {
                 Some(person),
             ));
         }
-        // Spec: RFC 9700 §4.4.2.2: another server answers than the one that was asked.
+        // A mismatch means that another server answers than the one asked. Spec: RFC 9700 §4.4.2.2
         if self.gateway.url_of(uri.path()) != pending.redirect_uri {
             return Ok(refuse(
                 CallbackFault::Address,
@@ -166,7 +166,7 @@ fn refuse_answer(upstream: &str, owner: OwnerKey, refusal: &CallbackRefusal) -> 
     response::page(status, &views::not_authorized(upstream, refusal))
 }
 
-/// A query. Values of parameters that stand there twice are no values. Spec: RFC 6749 §3.1
+/// A query. A parameter that occurs twice has no value. Spec: RFC 6749 §3.1
 struct Query(Vec<(String, String)>);
 
 impl Query {

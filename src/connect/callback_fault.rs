@@ -3,15 +3,15 @@
 /// Why a callback is refused before its answer is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CallbackFault {
-    /// Its `state` is missing, unknown, used, or older than ten minutes.
+    /// `state` is missing, unknown, used, or older than ten minutes.
     State,
-    /// The browser's cookie is missing, or is not the one that began.
+    /// The browser's cookie is missing, or another browser started the authorization.
     Browser,
-    /// Nobody is logged in, or not any more.
+    /// The person's login is missing or has expired.
     Login,
-    /// Another person is logged in than the one who began.
+    /// Another person started the authorization.
     Person,
-    /// It arrives at another redirect URI than that of the client that asked.
+    /// The redirect URI is not that of the client that asked.
     Address,
 }
 

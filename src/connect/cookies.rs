@@ -1,5 +1,5 @@
-//! Cookies of the pages. The prefix `__Host-` lets browsers take them over TLS or from loopback alone, for this host and
-//! no other. Spec: RFC 6265bis §4.1.3.2
+//! Cookies of the connect pages. Browsers accept the prefix `__Host-` only over TLS or from loopback, and for this host
+//! alone. Spec: RFC 6265bis §4.1.3.2
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 
-/// The value of the cookie `name`, which is a handle; `None` where there is none, or several.
+/// The value of the cookie `name`, which is a handle; `None` where the cookie is missing or occurs twice.
 pub(super) fn find<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let lines = headers.get_all(COOKIE).iter();
     let pairs = lines.flat_map(|line| line.to_str().unwrap_or_default().split(';'));
@@ -22,8 +22,8 @@ pub(super) fn find<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     }
 }
 
-/// Sets the cookie `name` for this long. `Lax`: it comes along where another site leads the whole page here, as an
-/// issuer does after a login.
+/// Sets the cookie `name` for `lasts`. `Lax`: sent when another site navigates the whole page here, as an issuer does
+/// after a login.
 pub(super) fn set(name: &str, value: &str, lasts: Duration) -> Option<HeaderValue> {
     let seconds = lasts.as_secs();
     let text = format!("{name}={value}; Path=/; Secure; HttpOnly; SameSite=Lax; Max-Age={seconds}");

@@ -1,4 +1,4 @@
-//! The way in, with `auth.mode = "oauth"`: what a browser without a login is shown, the forms that begin and end
+//! Access to the pages with `auth.mode = "oauth"`: the page for a browser without a login, the forms that start and end
 //! logins, and the callback.
 
 use std::error::Error;
@@ -16,13 +16,13 @@ use super::person::Person;
 use super::{ConnectPages, PageRequest, response, views};
 use crate::telemetry::metrics::LABELED;
 
-/// What the tokens of login forms are about. No upstream has this name, nor a person.
+/// The subject of login form tokens. No upstream or person can have this name.
 const LOGIN_FORM: &str = "/login";
 
-/// What a person does with their login.
+/// A person's action on the login form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LoginAction {
-    /// Logs in; `true`: as somebody else than the issuer knows.
+    /// Logs in; `true`: the issuer must ask for the account even if it knows the browser.
     In(bool),
     /// Logs out.
     Out,
@@ -40,7 +40,7 @@ impl LoginAction {
 }
 
 impl ConnectPages {
-    /// Who opens a page; `None`: they have to log in first.
+    /// The person who opens a page; `None` without a login.
     pub(super) fn person(&self, headers: &HeaderMap) -> Option<Person> {
         match &self.logins {
             Some(logins) => logins.person(headers),
@@ -64,7 +64,7 @@ impl ConnectPages {
                 if let Some(answer) = self.login_form(None, browser, request).await {
                     return answer;
                 }
-                // The login was over when the form was sent.
+                // The login expired before the form was sent.
                 let page = self.login_page(logins, browser, request, true);
                 browser.keep(response::page(StatusCode::FORBIDDEN, &page))
             }
@@ -72,7 +72,7 @@ impl ConnectPages {
         }
     }
 
-    /// Answers a form about a login; `None` for another form, or where nobody logs in.
+    /// Answers a login form; `None` for any other form, or without logins in the configuration.
     pub(super) async fn login_form(
         &self,
         person: Option<&Person>,
@@ -98,16 +98,16 @@ impl ConnectPages {
         })
     }
 
-    /// The token of forms about logins in this browser.
+    /// The token of this browser's login forms.
     pub(super) fn login_token(browser: &Browser<'_>) -> String {
         browser.form_token(LOGIN_FORM)
     }
 
-    /// Answers the callback of a login, which a GET alone can be. It has a path of its own, so that no answer of an
-    /// upstream's authorization server is one of a login.
+    /// Answers the callback of a login. Only GET is allowed. The path differs from that of authorizations, so that an
+    /// answer of an upstream's authorization server never counts as a login.
     ///
     /// # Cancel safety
-    /// The login counts as ended; the person can begin another one.
+    /// The login counts as ended; the person can start another.
     pub async fn login_callback(
         &self,
         method: &Method,
@@ -144,12 +144,12 @@ impl ConnectPages {
         })
     }
 
-    /// The page of a request, to come back to.
+    /// The requested page, to return to after the login.
     fn next_page(&self, request: &PageRequest<'_>) -> NextPage {
         let upstream = request.upstream.and_then(|name| self.find(name));
         NextPage {
             upstream: upstream.map(|upstream| upstream.name.to_string()),
-            // A link that does not open is not carried along.
+            // An invalid link is dropped.
             link: upstream
                 .filter(|upstream| self.link(upstream, request.query).is_some())
                 .and_then(|_| value(request, "for")),
@@ -202,7 +202,7 @@ fn refuse_form(refusal: FormRefusal) -> Response<Bytes> {
     response::page(StatusCode::FORBIDDEN, &views::form_refused(None, refusal))
 }
 
-/// Whether this browser has just logged in, and brings no cookie of it.
+/// Whether this browser has just logged in and yet sends no login cookie.
 fn came_from_login(request: &PageRequest<'_>) -> bool {
     value(request, "login").is_some()
 }

@@ -6,7 +6,7 @@ use url::form_urlencoded;
 use crate::grants::authorization::StartedAuthorization;
 use crate::vault::GrantRecord;
 
-/// The members of a form.
+/// The fields of a submitted form.
 pub(super) struct Form(Vec<(String, String)>);
 
 impl Form {
@@ -14,31 +14,31 @@ impl Form {
         Self(form_urlencoded::parse(body).into_owned().collect())
     }
 
-    /// Empty where it is not there.
+    /// The value of a field; empty where the field is missing.
     pub(super) fn value(&self, name: &str) -> &str {
         let found = self.0.iter().find(|(found, _)| found == name);
         found.map_or("", |(_, value)| value)
     }
 }
 
-/// What a page shows of the form.
+/// The form's part of a page.
 #[derive(Debug)]
 pub(super) struct FormParts {
-    /// What is done with what is connected; where there are no fields, why not.
+    /// How the credential is handled; without `fields`, why there is no form.
     pub(super) promise: &'static str,
-    /// What stands above the button; `None` where nothing can be connected now.
+    /// The fields above the button; `None` where no account can be connected now.
     pub(super) fields: Option<Markup>,
 }
 
-/// What a sent form leads to.
+/// Outcome of a submitted form.
 #[derive(Debug)]
 pub(super) enum Submitted {
-    /// The record is kept, in place of an older one.
+    /// Store the record, replacing an older one.
     Keep(Box<GrantRecord>),
-    /// The browser goes on to an authorization server.
+    /// Send the browser to an authorization server.
     GoOn(Box<StartedAuthorization>),
-    /// Nothing: why, in words for the person.
+    /// Not connected, for a reason that the person can solve; in words for the person.
     Refused(&'static str),
-    /// Nothing, by no fault of the person: the part of a sentence that says why.
+    /// Not connected, for another reason: part of a sentence for the person.
     Failed(&'static str),
 }

@@ -1,8 +1,8 @@
-//! What all pages have in common: the frame around their text, and the one style.
+//! The frame that all pages share, and the style sheet.
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-/// The one style, which the policy of the pages admits by its digest.
+/// The only style sheet, which the content security policy allows by its digest.
 pub(super) const STYLE: &str = "\
 :root{color-scheme:light dark}\
 body{font:1rem/1.5 system-ui,sans-serif;max-width:38rem;margin:0 auto;padding:1rem}\
@@ -15,7 +15,7 @@ input{width:100%}\
 button{margin:.75rem .75rem 0 0;min-height:2.75rem}\
 a,code{overflow-wrap:anywhere}";
 
-/// A page; `goes_on` says after how many seconds it goes on by itself, and where.
+/// A page; `goes_on` is the `refresh` that redirects the browser after some seconds.
 pub(super) fn layout(title: &str, goes_on: Option<&str>, body: &Markup) -> Markup {
     html! {
         (DOCTYPE)

@@ -1,8 +1,8 @@
 //! The connect pages: where a person gives the gateway an account at an upstream, and takes it back.
 //!
-//! `/connect` shows the accounts of the one who opens it, `/connect/<upstream>` connects one. Opening a page changes
-//! nothing; a form does, with a token that is tied to a cookie, from our own origin. There is no script.
-//! How an upstream is connected is up to its [`upstream::ConnectMethod`].
+//! `/connect` lists the visitor's accounts, `/connect/<upstream>` connects one. Opening a page changes nothing; only a
+//! form does, which must come from the gateway's own origin with a token bound to a cookie. There are no scripts. How
+//! an account is connected depends on the upstream's [`upstream::ConnectMethod`].
 
 mod authorize;
 mod browser;
@@ -44,20 +44,20 @@ use crate::grants::{AccountSetupError, UserTokens};
 use crate::seal::Sealer;
 use crate::vault::{GrantKey, StoredGrant, Vault};
 
-/// What the pages are made of.
+/// The parts that the pages need.
 #[derive(Debug)]
 pub struct ConnectParts {
     /// The whole configuration.
     pub settings: Arc<Config>,
-    /// Where accounts are kept.
+    /// Stores the accounts.
     pub vault: Vault,
-    /// Seals cookies and tokens of forms, and opens links.
+    /// Seals cookies and form tokens, and opens links.
     pub sealer: Arc<Sealer>,
     /// The time of day.
     pub clock: SharedClock,
-    /// The tokens of each upstream where persons agree at an authorization server.
+    /// The tokens of each upstream where persons authorize the gateway.
     pub tokens: Vec<Arc<UserTokens>>,
-    /// Says whose the tokens of logins are.
+    /// Identifies persons by the tokens of their logins.
     pub auth: Arc<Authenticator>,
     /// All endpoints.
     pub endpoints: Vec<Arc<Endpoint>>,
@@ -73,12 +73,12 @@ pub struct PageRequest<'a> {
     pub headers: &'a HeaderMap,
     /// The body: `application/x-www-form-urlencoded`.
     pub form: &'a [u8],
-    /// Whose page; `None` for the page of all.
+    /// The upstream of the page; `None` for the list of accounts.
     pub upstream: Option<&'a Arc<str>>,
 }
 
 impl std::fmt::Debug for PageRequest<'_> {
-    /// Shows neither cookies nor what a form holds.
+    /// Shows neither cookies nor form fields.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PageRequest")
             .field("method", &self.method)
@@ -87,28 +87,28 @@ impl std::fmt::Debug for PageRequest<'_> {
     }
 }
 
-/// The pages.
+/// The connect pages.
 #[derive(Debug)]
 pub struct ConnectPages {
     parts: ConnectParts,
-    /// Names, in configured order.
+    /// Names of the upstreams, in configured order.
     names: Vec<Arc<str>>,
     upstreams: Vec<ConnectedUpstream>,
     origin: String,
-    /// The gateway, as authorization servers know it.
+    /// The gateway as a client of authorization servers.
     gateway: Arc<GatewayClient>,
-    /// Where people log in; `None` with `auth.mode = "none"`.
+    /// The logins of persons; `None` with `auth.mode = "none"`.
     logins: Option<Logins>,
 }
 
-/// One account on the page of all.
+/// One row of the list of accounts.
 struct ShownAccount<'a> {
     upstream: &'a ConnectedUpstream,
     grant: Option<Arc<StoredGrant>>,
 }
 
 impl ConnectPages {
-    /// The pages of a checked configuration. Asks nobody.
+    /// The pages of a checked configuration. Sends no request.
     ///
     /// # Errors
     /// The private key of a login cannot be used, or this machine has no trust anchors.
@@ -144,10 +144,10 @@ impl ConnectPages {
         &self.names
     }
 
-    /// Answers one request. Only a POST changes something.
+    /// Answers one request. Only POST changes data.
     ///
     /// # Cancel safety
-    /// What a form asks for is done whole or not at all.
+    /// The action of a form is done whole or not at all.
     pub async fn answer(&self, request: &PageRequest<'_>) -> Response<Bytes> {
         let browser = Browser::of(request.headers, (&self.parts.sealer, &self.parts.clock));
         let person = match (self.person(request.headers), &self.logins) {
@@ -279,7 +279,7 @@ impl ConnectPages {
         }
     }
 
-    /// Somebody else's link changes nothing, and says so. Spec: SPEC C-84
+    /// Refuses a link made for another person, and says so; nothing is changed. Spec: SPEC C-84
     fn refuse_foreign(
         &self,
         upstream: &ConnectedUpstream,
@@ -305,7 +305,7 @@ impl ConnectPages {
         self.upstreams.iter().find(|one| &*one.name == name)
     }
 
-    /// The account as the database has it.
+    /// The person's grant, cached or from the database.
     async fn grant(
         &self,
         person: &Person,
@@ -315,7 +315,7 @@ impl ConnectPages {
         self.parts.vault.grant(&key).await
     }
 
-    /// What the query says of the call that asked; `None` where nothing, or nothing any more.
+    /// The link in the query: the call that asked. `None` without a link, or where it has expired.
     fn link(&self, upstream: &ConnectedUpstream, query: Option<&str>) -> Option<ConsentLink> {
         let mut query = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
         let (_, sealed) = query.find(|(name, _)| name == "for")?;
@@ -334,7 +334,7 @@ fn origin(public_url: &Url) -> String {
     public_url.origin().ascii_serialization()
 }
 
-/// What the token of a form is about: an upstream, and who was shown the form.
+/// The subject of a form's token: the upstream, and the person who was shown the form.
 fn about(person: &Person, upstream: &ConnectedUpstream) -> String {
     let owner = person.owner();
     let owner = BASE64_URL_SAFE_NO_PAD.encode(owner.bytes());

@@ -1,19 +1,19 @@
-//! `Person`: whose accounts the pages are about.
+//! `Person`: the visitor of the pages, whose accounts they show.
 
 use crate::call::{OwnerKey, Principal};
 
-/// The one who opened a page.
+/// The visitor of a page.
 #[derive(Debug, Clone)]
 pub(super) struct Person {
     owner: OwnerKey,
-    /// The gateway account in words.
+    /// The gateway account, as shown on pages.
     name: String,
-    /// Where they logged in; `None` where nobody logs in.
+    /// The issuer where the person logged in; `None` without logins.
     issuer: Option<String>,
 }
 
 impl Person {
-    /// Everybody on this machine, with `auth.mode = "none"`: the principal of all calls.
+    /// Every user of this machine, with `auth.mode = "none"`: the principal of all calls.
     pub(super) fn local() -> Self {
         Self {
             owner: Principal::anonymous().owner(),
@@ -22,7 +22,7 @@ impl Person {
         }
     }
 
-    /// The one whom `principal` names; `name` is a further name, for people.
+    /// The person whom `principal` identifies; `name` is a readable name for the pages.
     pub(super) fn logged_in(principal: &Principal, name: Option<&str>) -> Self {
         let (subject, issuer) = (principal.subject(), principal.issuer());
         let name = match name.filter(|name| *name != subject) {
@@ -40,12 +40,12 @@ impl Person {
         self.owner
     }
 
-    /// The gateway account in words.
+    /// The gateway account, as shown on pages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where they logged in; `None` where nobody logs in.
+    /// The issuer where the person logged in; `None` without logins.
     pub(super) fn issuer(&self) -> Option<&str> {
         self.issuer.as_deref()
     }

@@ -1,4 +1,4 @@
-//! The responses: pages with the headers that keep them ours, whatever is on them.
+//! Responses with headers that protect the pages from other sites, whatever their content.
 
 use std::sync::LazyLock;
 
@@ -15,18 +15,18 @@ use maud::Markup;
 
 use super::layout::STYLE;
 
-/// No script, no frame, nothing from anywhere; our one style by its digest.
+/// The content security policy: no scripts, no frames, no external resources; the style sheet by its digest.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let digest = BASE64_STANDARD.encode(digest(&SHA256, STYLE.as_bytes()).as_ref());
     let policy = format!(
         "default-src 'none'; style-src 'sha256-{digest}'; form-action 'self'; frame-ancestors 'none'; \
          base-uri 'none'"
     );
-    // Base64 and the text above are what a header may carry.
+    // Base64 and the text above are valid in a header.
     HeaderValue::try_from(policy).unwrap_or_else(|_| HeaderValue::from_static("default-src 'none'"))
 });
 
-/// A page.
+/// A response with a page.
 pub(super) fn page(status: StatusCode, page: &Markup) -> Response<Bytes> {
     let mut response = Response::new(Bytes::copy_from_slice(page.0.as_bytes()));
     *response.status_mut() = status;
@@ -45,7 +45,7 @@ pub(super) fn page(status: StatusCode, page: &Markup) -> Response<Bytes> {
     response
 }
 
-/// 405.
+/// 405 Method Not Allowed.
 pub(super) fn not_allowed() -> Response<Bytes> {
     let mut response = page(StatusCode::METHOD_NOT_ALLOWED, &super::views::unknown());
     let methods = HeaderValue::from_static("GET, HEAD, POST");

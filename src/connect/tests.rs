@@ -35,7 +35,7 @@ async fn pages(dir: &tempfile::TempDir) -> Arc<ConnectPages> {
     pages.unwrap()
 }
 
-/// Sends a request with this query; status and text.
+/// Sends a request with this query; returns status, headers and text.
 async fn send(
     pages: &ConnectPages,
     method: &Method,
@@ -94,7 +94,7 @@ async fn aimed_link_changes_nothing_and_is_told_so() {
         "{text}"
     );
 
-    // A good form of one's own, sent to the aimed link.
+    // A valid form of the person's own, sent to the link of another.
     let (status, headers, text) = send(&pages, &Method::GET, "", nothing).await;
     assert_eq!(status, StatusCode::OK);
     let cookie = headers[SET_COOKIE].to_str().unwrap();
@@ -113,7 +113,7 @@ async fn aimed_link_changes_nothing_and_is_told_so() {
     for key in [&mine, &theirs] {
         assert!(pages.parts.vault.grant(key).await.unwrap().is_none());
     }
-    // The same form is good for the page itself.
+    // The same form is accepted at the page itself.
     let (status, _, text) = send(&pages, &Method::POST, "", sent).await;
     assert_eq!(status, StatusCode::OK, "{text}");
     assert!(pages.parts.vault.grant(&mine).await.unwrap().is_some());

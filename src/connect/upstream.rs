@@ -1,4 +1,4 @@
-//! `ConnectedUpstream`: an upstream that persons connect accounts at, and how.
+//! `ConnectedUpstream`: an upstream where persons connect accounts, and its method.
 
 use std::sync::Arc;
 
@@ -13,26 +13,26 @@ use crate::grants::UserTokens;
 use crate::grants::authorization::GatewayClient;
 use crate::vault::GrantKey;
 
-/// An upstream with a page.
+/// An upstream with a connect page.
 #[derive(Debug)]
 pub(super) struct ConnectedUpstream {
     pub(super) name: Arc<str>,
-    /// Where what is kept is sent.
+    /// The URL that the credential is sent to.
     url: Url,
     pub(super) method: ConnectMethod,
 }
 
-/// How an account is connected. Each has its own fields in the form, and makes its own use of a sent one.
+/// How an account is connected. Each method has its own form fields.
 #[derive(Debug)]
 pub(super) enum ConnectMethod {
-    /// A key is pasted.
+    /// The person pastes a key.
     Key(KeyForm),
-    /// The person agrees at an authorization server.
+    /// The person authorizes the gateway at an authorization server.
     Authorize(AuthorizeForm),
 }
 
 impl ConnectedUpstream {
-    /// `None` for an upstream without accounts of persons. `tokens` are those of all upstreams where persons agree.
+    /// `None` for an upstream without accounts of persons. `tokens` are those of all upstreams of kind `user`.
     pub(super) fn of(
         upstream: &UpstreamConfig,
         (tokens, gateway): (&[Arc<UserTokens>], &Arc<GatewayClient>),
@@ -56,12 +56,12 @@ impl ConnectedUpstream {
         })
     }
 
-    /// The host of its server.
+    /// Host of the upstream.
     pub(super) fn host(&self) -> &str {
         self.url.host_str().unwrap_or_default()
     }
 
-    /// What the page of `key` shows of the form.
+    /// The form's part of the page of `key`.
     pub(super) async fn parts(&self, key: &GrantKey) -> FormParts {
         match &self.method {
             ConnectMethod::Key(form) => form.parts(),
@@ -69,7 +69,7 @@ impl ConnectedUpstream {
         }
     }
 
-    /// What a sent form, whose token is good, leads to.
+    /// The outcome of a submitted form whose token is valid.
     pub(super) async fn submitted(
         &self,
         form: &Form,

@@ -1,4 +1,4 @@
-//! Kind `user_key`: a person pastes a key, which is kept sealed with the URL and the header that it is for.
+//! Kind `user_key`: a person pastes a key, which is stored sealed with the URL and the header that it is for.
 
 use http::HeaderValue;
 use maud::{Markup, html};
@@ -12,7 +12,7 @@ use crate::vault::{GrantKind, GrantRecord, TokenPlacement};
 /// The longest key, in bytes.
 const MAX_KEY: usize = 8 * 1024;
 
-/// What the page says of a key before it is pasted.
+/// The text of the page before a key is pasted.
 const PROMISE: &str = "The key is kept encrypted, and sent to this server alone, with the calls of this \
      gateway account. Go on only if you began this yourself.";
 
@@ -20,7 +20,7 @@ const PROMISE: &str = "The key is kept encrypted, and sent to this server alone,
 #[derive(Debug)]
 pub(super) struct KeyForm {
     config: UserKeyConfig,
-    /// Where the key is sent.
+    /// The URL that the key is sent to.
     resource: String,
 }
 
@@ -32,7 +32,7 @@ impl KeyForm {
         }
     }
 
-    /// The form.
+    /// The form's part of the page.
     pub(super) fn parts(&self) -> FormParts {
         FormParts {
             promise: PROMISE,
@@ -50,7 +50,7 @@ impl KeyForm {
         }
     }
 
-    /// What is kept of a pasted key. Blanks around it are not part of it.
+    /// The record of a pasted key, without surrounding white space.
     pub(super) fn submitted(&self, form: &Form) -> Submitted {
         let key = form.value("key").trim();
         if key.is_empty() {

@@ -1,4 +1,4 @@
-//! What the pages say. Names of upstreams and programs, labels and keys are escaped by `maud`.
+//! Contents of the pages. `maud` escapes names of upstreams and programs, labels and keys.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use super::upstream::ConnectedUpstream;
 use crate::grants::authorization::{CallbackRefusal, FinishedAuthorization, StartedAuthorization};
 use crate::vault::StoredGrant;
 
-/// After how many seconds a page goes on by itself, and where.
+/// Redirects a page after five seconds.
 const GOES_ON: &str = "5;url=../connect";
 
-/// All accounts of a person.
+/// The list of a person's accounts.
 pub(super) fn all(person: &Person, accounts: &[ShownAccount<'_>], token: &str) -> Markup {
     let body = html! {
         p { "Gateway account: " (person.name()) }
@@ -38,7 +38,7 @@ pub(super) fn all(person: &Person, accounts: &[ShownAccount<'_>], token: &str) -
     layout("Accounts", None, &body)
 }
 
-/// One or two words for an account.
+/// The state of an account, in one or two words.
 fn state_of(grant: Option<&StoredGrant>) -> &'static str {
     match grant {
         None => "not connected",
@@ -47,7 +47,7 @@ fn state_of(grant: Option<&StoredGrant>) -> &'static str {
     }
 }
 
-/// The day of a time since the Unix epoch, in UTC. The hour would say more of a person than the page needs.
+/// The day of a time since the Unix epoch, in UTC. The hour would reveal more about a person than the page needs.
 fn day(time: Duration) -> String {
     let second = i64::try_from(time.as_secs()).unwrap_or_default();
     let time = jiff::Timestamp::from_second(second).unwrap_or_default();
@@ -104,7 +104,7 @@ pub(super) fn one(
     layout(&format!("Connect {}", upstream.name), None, &body)
 }
 
-/// A key was kept.
+/// The page after a key was stored.
 pub(super) fn connected(upstream: &ConnectedUpstream) -> Markup {
     done(
         "Connected",
@@ -115,7 +115,7 @@ pub(super) fn connected(upstream: &ConnectedUpstream) -> Markup {
     )
 }
 
-/// A key was removed.
+/// The page after an account was removed.
 pub(super) fn disconnected(upstream: &ConnectedUpstream) -> Markup {
     done(
         "Disconnected",
@@ -134,7 +134,7 @@ fn done(title: &str, text: &str) -> Markup {
     layout(title, Some(GOES_ON), &body)
 }
 
-/// The browser goes on to an authorization server: by a link and by itself, since policies of browsers apply
+/// The page that sends the browser to an authorization server: by a link and by a refresh, since browsers apply
 /// `form-action` to redirects.
 pub(super) fn go_on(upstream: &str, started: &StartedAuthorization) -> Markup {
     let url = started.url.as_str();
@@ -148,7 +148,7 @@ pub(super) fn go_on(upstream: &str, started: &StartedAuthorization) -> Markup {
     layout("One moment", Some(&format!("1;url={url}")), &body)
 }
 
-/// A person has agreed, and the grant was kept.
+/// The page after a person agreed and the grant was stored.
 pub(super) fn authorized(upstream: &str, finished: &FinishedAuthorization) -> Markup {
     let ends = finished
         .asks_again_after
@@ -172,7 +172,7 @@ pub(super) fn authorized(upstream: &str, finished: &FinishedAuthorization) -> Ma
     layout("Connected", None, &body)
 }
 
-/// A callback that is nobody's, or another one's.
+/// The page for a callback that is refused before its answer is read.
 pub(super) fn callback_refused(fault: CallbackFault) -> Markup {
     let text = match fault {
         CallbackFault::State => {
@@ -204,7 +204,7 @@ pub(super) fn callback_refused(fault: CallbackFault) -> Markup {
     layout("Not connected", None, &body)
 }
 
-/// The answer of an authorization server leads to no grant.
+/// The page for an answer that is not turned into a grant.
 pub(super) fn not_authorized(upstream: &str, refusal: &CallbackRefusal) -> Markup {
     let text = match refusal {
         CallbackRefusal::OtherIssuer | CallbackRefusal::NoIssuer => {
@@ -230,7 +230,7 @@ pub(super) fn not_authorized(upstream: &str, refusal: &CallbackRefusal) -> Marku
     )
 }
 
-/// Nothing can be connected now.
+/// The page where no account can be connected now.
 pub(super) fn failed(upstream: &str, why: &str) -> Markup {
     let text = format!("No account can be connected now: {why}. The log of the gateway says more.");
     again(
@@ -240,7 +240,7 @@ pub(super) fn failed(upstream: &str, why: &str) -> Markup {
     )
 }
 
-/// What the form holds cannot be kept.
+/// The page after a form whose fields cannot be stored.
 pub(super) fn refused(upstream: &str, why: &str) -> Markup {
     again(
         "Not connected",
@@ -249,7 +249,7 @@ pub(super) fn refused(upstream: &str, why: &str) -> Markup {
     )
 }
 
-/// A form was refused.
+/// The page after a refused form.
 pub(super) fn form_refused(upstream: Option<&str>, refusal: FormRefusal) -> Markup {
     let text = match refusal {
         FormRefusal::Origin => {
@@ -266,7 +266,7 @@ pub(super) fn form_refused(upstream: Option<&str>, refusal: FormRefusal) -> Mark
     again("Not accepted", text, page.as_deref())
 }
 
-/// Leads back to `page`, or to the one that was open where it is `None`.
+/// A page with a link to `page`; with `None`, to the page that was open.
 fn again(title: &str, text: &str, page: Option<&str>) -> Markup {
     let body = html! {
         p role="alert" { (text) }
@@ -277,7 +277,7 @@ fn again(title: &str, text: &str, page: Option<&str>) -> Markup {
     layout(title, None, &body)
 }
 
-/// A link that was made for another person. `login`: issuers and the token of the form that logs in as another one.
+/// The page for another person's link. `login`: the issuers, and the token of the form that logs in as another person.
 pub(super) fn foreign(person: &Person, login: Option<(&[&str], &str)>) -> Markup {
     let body = html! {
         p role="alert" {
@@ -293,7 +293,7 @@ pub(super) fn foreign(person: &Person, login: Option<(&[&str], &str)>) -> Markup
     layout("This link is somebody else's", None, &body)
 }
 
-/// Nothing is there.
+/// The page of a path where there is nothing.
 pub(super) fn unknown() -> Markup {
     layout(
         "Nothing is here",
@@ -302,7 +302,7 @@ pub(super) fn unknown() -> Markup {
     )
 }
 
-/// The database fails.
+/// The page while the database fails.
 pub(super) fn no_database() -> Markup {
     let body =
         html! { p role="alert" { "Accounts cannot be read or kept now. Try again in a moment." } };

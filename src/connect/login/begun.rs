@@ -1,4 +1,4 @@
-//! `BegunLogin`: a login under way, all of which is in a cookie that opens with its own `state` alone.
+//! `BegunLogin`: a login under way, stored in a sealed cookie that opens only with the login's own `state`.
 
 use std::time::Duration;
 
@@ -10,43 +10,43 @@ use crate::clock::SharedClock;
 use crate::connect::cookies;
 use crate::seal::{SealPurpose, Sealer};
 
-/// For how long a login can end.
+/// How long a started login stays valid.
 pub(super) const LIFE: Duration = Duration::from_mins(10);
-/// Begins the names of cookies. Each login has its own, so that two pages can log in at a time.
+/// Prefix of the cookies' names. Each login has its own cookie, so that two pages can log in at the same time.
 const PREFIX: &str = "__Host-drawbridge-login-";
-/// Characters of the state in the name.
+/// Characters of the `state` in the cookie's name.
 const NAMED: usize = 8;
-/// Characters of a state: 256 bits in base64url.
+/// Characters of a `state`: 256 bits in base64url.
 const STATE_LEN: usize = 43;
 
 /// A login under way. No `Debug`: it holds the verifier.
 #[derive(Serialize, Deserialize)]
 pub(super) struct BegunLogin {
-    /// Where it is.
+    /// The issuer where the person logs in.
     pub(super) issuer: String,
-    /// Ties the ID token to it.
+    /// Binds the ID token to this login.
     pub(super) nonce: String,
-    /// Of PKCE.
+    /// The PKCE verifier.
     pub(super) verifier: String,
-    /// The resource that an access token was asked for, if one was.
+    /// The resource of the access token, where one was requested.
     pub(super) resource: Option<String>,
-    /// The page to go on with.
+    /// The page to return to.
     pub(super) next: NextPage,
-    /// Seconds since the Unix epoch.
+    /// When the login expires, seconds since the Unix epoch.
     pub(super) ends: u64,
 }
 
-/// The page that a login was begun on. Only pages of ours: names, not URLs.
+/// The page where a login started. Holds names, not URLs, so that only pages of the gateway are possible.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NextPage {
-    /// Whose page; `None` for that of all.
+    /// The upstream of the page; `None` for the list of accounts.
     pub(crate) upstream: Option<String>,
-    /// The sealed part of the link that was opened.
+    /// The sealed query of the link, if the page was opened with one.
     pub(crate) link: Option<String>,
 }
 
 impl NextPage {
-    /// Its URL, as seen from the callback of logins.
+    /// Relative URL of the page, as seen from the callback of logins.
     pub(crate) fn url(&self) -> String {
         let Some(upstream) = &self.upstream else {
             return "../../connect".to_owned();
@@ -59,7 +59,7 @@ impl NextPage {
         url
     }
 
-    /// The same for a browser that has just logged in, so that a lost cookie is noticed.
+    /// The same URL with a mark that the browser has just logged in, by which a lost cookie is noticed.
     pub(crate) fn url_after_login(&self) -> String {
         let url = self.url();
         let mark = if url.contains('?') { '&' } else { '?' };
@@ -68,14 +68,14 @@ impl NextPage {
 }
 
 impl BegunLogin {
-    /// The cookie of the login that `state` is sent with.
+    /// The cookie of the login that sends `state`.
     pub(super) fn cookie(&self, sealer: &Sealer, state: &str) -> Option<HeaderValue> {
         let plain = serde_json::to_vec(self).ok()?;
         let value = sealer.seal(SealPurpose::ConnectLogin, state.as_bytes(), &plain);
         cookies::set(&cookie_name(state)?, &value, LIFE)
     }
 
-    /// The login of `state` that this browser began in the last ten minutes.
+    /// The login with this `state`, if this browser started it in the last ten minutes.
     pub(super) fn find(
         headers: &HeaderMap,
         (sealer, clock): (&Sealer, &SharedClock),
@@ -88,12 +88,12 @@ impl BegunLogin {
     }
 }
 
-/// Removes the cookie of the login that `state` was sent with.
+/// Removes the cookie of the login that sent `state`.
 pub(super) fn removed(state: &str) -> Option<HeaderValue> {
     cookies::removed(&cookie_name(state)?)
 }
 
-/// `None` for what is no state of ours.
+/// The cookie's name; `None` where `state` does not have the gateway's form.
 fn cookie_name(state: &str) -> Option<String> {
     let is_ours = state.len() == STATE_LEN
         && (state.bytes()).all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
@@ -145,7 +145,7 @@ mod tests {
         };
         let own = brought(&pair);
         assert_eq!(find(&own, &state('a')).as_deref(), Some("https://as.test"));
-        // Under the name of another state too.
+        // Also under the name that belongs to another state.
         let moved = brought(&pair.replacen("login-a", "login-b", 1));
         assert_eq!(find(&moved, &state('b')), None);
         assert_eq!(find(&own, &state('b')), None);

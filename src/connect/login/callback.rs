@@ -15,9 +15,9 @@ use crate::config::LoginToken;
 use crate::grants::{LoginFailure, LoginResponse, LoginTokens};
 use crate::secret::Secret;
 
-/// How long a code waits to be redeemed. Codes last a minute or two.
+/// How long a code waits for a permit to be redeemed. Codes are valid for a minute or two.
 const EXCHANGE_WAIT: Duration = Duration::from_secs(20);
-/// Errors of an authorization endpoint that RFCs name.
+/// Error codes of authorization endpoints that the RFCs define.
 const KNOWN: [&str; 14] = [
     "invalid_request",
     "unauthorized_client",
@@ -35,11 +35,11 @@ const KNOWN: [&str; 14] = [
     "request_not_supported",
 ];
 
-/// The query of an answer. Values of parameters that stand there twice are no values. Spec: RFC 6749 §3.1
+/// The query of an answer. A parameter that occurs twice has no value. Spec: RFC 6749 §3.1
 /// No `Debug`: it holds the `state`.
 #[derive(Default)]
 pub(crate) struct CallbackQuery {
-    /// `state`: it says whose answer it is.
+    /// `state`, which identifies the login.
     pub(crate) state: Option<String>,
     /// `code`.
     pub(crate) code: Option<Secret>,
@@ -49,7 +49,7 @@ pub(crate) struct CallbackQuery {
     pub(crate) error: Option<String>,
 }
 
-/// Why the tokens of a login name nobody.
+/// Why the tokens of a login do not identify a person.
 #[derive(Debug, thiserror::Error)]
 enum ExchangeError {
     #[error(transparent)]
@@ -110,10 +110,10 @@ impl CallbackQuery {
 }
 
 impl Logins {
-    /// Ends the login that `answer` belongs to, if this browser began it; what is wrong is logged.
+    /// Finishes the login of `answer`, if this browser started it; logs failures.
     ///
     /// # Cancel safety
-    /// The login counts as ended; the person can begin another one.
+    /// The login counts as ended; the person can start another.
     pub(crate) async fn end(&self, headers: &HeaderMap, answer: &CallbackQuery) -> LoginEnd {
         let state = answer.state.as_deref().unwrap_or_default();
         let found = BegunLogin::find(headers, (&self.sealer, &self.clock), state);
@@ -167,7 +167,7 @@ impl Logins {
         LoginEnd { outcome, cookies }
     }
 
-    /// Redeems the code, and reads who it was.
+    /// Redeems the code, and identifies the person.
     async fn exchange(
         &self,
         login: &Login,
@@ -175,7 +175,7 @@ impl Logins {
         answer: &CallbackQuery,
         code: &Secret,
     ) -> Result<PersonLogin, ExchangeError> {
-        // Never closed.
+        // The semaphore is never closed: the only error is the timeout.
         let permit = timeout(EXCHANGE_WAIT, self.exchanges.acquire()).await;
         let _permit = permit.map_err(|_| ExchangeError::Crowded)?;
         let answer = LoginResponse {

@@ -1,8 +1,9 @@
-//! Logins: who opens the connect pages, with `auth.mode = "oauth"`.
+//! Logins with `auth.mode = "oauth"`: which person opens the connect pages.
 //!
-//! A form of ours begins a login and sets a cookie that holds all of it, sealed. The callback is taken from the browser
-//! alone that brings this cookie back with the `state` that it was sealed for. The database has no part in this: callers
-//! without a login fill no table. Who logged in is in a second cookie, for fifteen minutes and these pages.
+//! A form of the gateway starts a login and sets a sealed cookie that holds its whole state. The callback is accepted
+//! only from the browser that sends this cookie back together with the `state` that it was sealed for. The database is
+//! not involved: visitors without a login cannot fill a table. A second cookie identifies the person who logged in, for
+//! fifteen minutes and these pages.
 //! Spec: RFC 6749 §4.1, §10.12; RFC 9700 §4.7; `OpenID` Connect Core §3.1.
 
 mod begun;
@@ -40,12 +41,12 @@ use crate::telemetry::line_limit::LineLimit;
 
 /// States that are remembered as used, for as long as they could be good.
 const MAX_USED: u64 = 10_000;
-/// The claim that names the subject where nothing is said.
+/// The claim that holds the subject by default.
 const SUB: &str = "sub";
-/// The remedy for a server that is pairwise alone.
+/// The remedy for an issuer that gives each client another subject.
 const PAIRWISE: &str = "write token = \"access\" into `connect.login`, or a `subject_claim` that is the same for \
     all clients, there and in [[auth.issuers]]";
-/// Codes that are redeemed at a time; more wait.
+/// Codes that are redeemed at the same time; further ones wait.
 const MAX_EXCHANGES: usize = 32;
 
 /// The logins of the configuration.
@@ -58,7 +59,7 @@ pub(super) struct Logins {
     clock: SharedClock,
     used: Cache<String, ()>,
     exchanges: Semaphore,
-    /// Lines that were written, by what went wrong.
+    /// Limits log lines, by kind of failure.
     lines: LineLimit<&'static str>,
 }
 
@@ -67,20 +68,20 @@ pub(super) struct Logins {
 struct Login {
     config: LoginConfig,
     client: LoginClient,
-    /// Those that take the issuer's tokens.
+    /// The endpoints that accept the issuer's tokens.
     endpoints: Vec<Arc<Endpoint>>,
 }
 
-/// A login that has begun. No `Debug`: it holds the `state`.
+/// A started login. No `Debug`: it holds the `state`.
 pub(super) struct Departure {
-    /// Where the browser goes.
+    /// The URL that the browser is sent to.
     pub(super) url: Url,
-    /// What it has to bring back.
+    /// The cookie that the browser must send back.
     pub(super) cookie: HeaderValue,
 }
 
 impl Logins {
-    /// The logins of `config`. Asks nobody.
+    /// The logins of `config`. Sends no request.
     ///
     /// # Errors
     /// A private key cannot be used, or this machine has no trust anchors.
@@ -120,21 +121,21 @@ impl Logins {
         self.all.iter().map(|login| &*login.config.issuer)
     }
 
-    /// Who this browser has logged in as, in the last fifteen minutes.
+    /// The person logged in at this browser, for fifteen minutes after the login.
     pub(super) fn person(&self, headers: &HeaderMap) -> Option<Person> {
         let person = person_cookie::find(headers, (&self.sealer, &self.clock))?;
         self.find(person.issuer()?)?;
         Some(person)
     }
 
-    /// Begins a login at `issuer`, to go on with the page `next`; `None` where there is no login at `issuer`.
-    /// `asks_again`: also people whom the issuer knows by a cookie of its own have to say who they are.
+    /// Starts a login at `issuer` that returns to the page `next`; `None` without a configured login at `issuer`.
+    /// `asks_again`: the issuer must ask for credentials even if it knows the browser.
     ///
     /// # Errors
     /// The issuer's metadata cannot be had or used.
     ///
     /// # Cancel safety
-    /// Nothing is kept of a login whose cookie was not sent.
+    /// No state remains of a login whose cookie was not sent.
     pub(super) async fn begin(
         &self,
         issuer: &str,
@@ -179,7 +180,7 @@ impl Logins {
         Some(Ok(Departure { url, cookie }))
     }
 
-    /// The claims that hold the subject: in tokens of logins at `issuer`, and in tokens of callers.
+    /// The claims that hold the subject: in tokens of logins at `issuer`, and in callers' tokens.
     pub(super) fn claims(&self, issuer: &str) -> Option<(&str, &str)> {
         let login = self.find(issuer)?;
         let of_callers = self.auth.subject_claim(issuer)?;
@@ -208,7 +209,7 @@ impl Logins {
         }
     }
 
-    /// Lines about logins, one a minute of a kind.
+    /// Limits log lines about logins to one a minute per kind.
     pub(super) fn lines(&self) -> &LineLimit<&'static str> {
         &self.lines
     }
@@ -219,7 +220,7 @@ impl Logins {
 }
 
 impl Login {
-    /// The endpoint whose callers log in: one that shows the upstream of the page, else the first.
+    /// The endpoint that the person logs in for: one that shows the upstream of the page, else the first.
     fn endpoint(&self, next: &NextPage) -> Option<&Arc<Endpoint>> {
         let upstream = next.upstream.as_deref();
         let shows = |endpoint: &&Arc<Endpoint>| {
@@ -232,8 +233,8 @@ impl Login {
     }
 }
 
-/// Asks each issuer whether its ID tokens can name the subjects that callers have; one that does not answer is not doubted,
-/// since its keys have a cause of their own.
+/// Asks each issuer whether its ID tokens can hold the subjects that callers have. An issuer that does not answer
+/// raises no doubt here, since its keys report the cause.
 ///
 /// # Cancel safety
 /// Dropping the future abandons the requests under way.
@@ -277,12 +278,12 @@ fn scopes_of(claim: &str) -> Vec<String> {
         .collect()
 }
 
-/// 256 bits of chance, in base64url.
+/// 256 random bits, in base64url.
 fn chance() -> String {
     BASE64_URL_SAFE_NO_PAD.encode(rand::random::<[u8; 32]>())
 }
 
-/// Where issuers send browsers back.
+/// The URL where issuers send browsers back.
 fn callback_url(public_url: &Url) -> Url {
     let mut url = public_url.clone();
     let base = url.path().trim_end_matches('/').to_owned();

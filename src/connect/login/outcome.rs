@@ -1,4 +1,4 @@
-//! How a login ends.
+//! The outcome of a login.
 
 use http::HeaderValue;
 
@@ -6,29 +6,30 @@ use super::begun::NextPage;
 use super::person_cookie;
 use crate::connect::person::Person;
 
-/// The end of a login: what became of it, and what the browser has to know. No `Debug`: it holds cookies.
+/// The outcome of a login, and the cookies for the browser. No `Debug`: it holds cookies.
 pub(crate) struct LoginEnd {
-    /// What became of it.
+    /// The outcome.
     pub(crate) outcome: LoginOutcome,
-    /// Cookies that are set or removed.
+    /// Cookies to set or remove.
     pub(crate) cookies: Vec<HeaderValue>,
 }
 
-/// What became of a login.
+/// The outcome of a login.
 #[derive(Debug)]
 pub(crate) enum LoginOutcome {
-    /// This is who it was; the page to go on with.
+    /// Logged in; the page to return to.
     Done(NextPage),
-    /// The browser does not have the cookie of the login: it is another one, it is too late, or it was answered already.
+    /// The browser does not send the login's cookie: another browser started the login, it has expired, or it was
+    /// answered already.
     NoCookie,
-    /// The issuer, or the person there, said no.
+    /// The issuer refused, or the person declined there.
     Refused {
-        /// The error of the answer, if it is one that RFCs name.
+        /// The error of the answer, if the RFCs define it.
         error: Option<&'static str>,
-        /// The page to go on with.
+        /// The page to return to.
         next: NextPage,
     },
-    /// It did not work; the log says why.
+    /// Failed; the log says why.
     Failed(NextPage),
 }
 
@@ -44,7 +45,7 @@ impl LoginOutcome {
     }
 }
 
-/// Takes the login from the browser.
+/// The cookie that ends the login.
 pub(crate) fn log_out(person: &Person) -> Option<HeaderValue> {
     person.issuer()?;
     person_cookie::removed()

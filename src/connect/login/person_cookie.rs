@@ -1,4 +1,4 @@
-//! The cookie that says who logged in: sealed, for fifteen minutes and these pages.
+//! The cookie that identifies the person who logged in: sealed, for fifteen minutes and these pages.
 
 use std::time::Duration;
 
@@ -13,22 +13,22 @@ use crate::connect::person::Person;
 use crate::seal::{SealPurpose, Sealer};
 
 const NAME: &str = "__Host-drawbridge-person";
-/// For how long a login lasts.
+/// How long a login lasts.
 const LIFE: Duration = Duration::from_mins(15);
-/// Characters of a name that are kept.
+/// Characters of a name that the cookie keeps.
 const MAX_NAME: usize = 80;
 
-/// What the cookie says.
+/// Contents of the cookie.
 #[derive(Debug, Serialize, Deserialize)]
 struct PersonRecord {
     issuer: String,
     subject: String,
     name: Option<String>,
-    /// Seconds since the Unix epoch.
+    /// When the login expires, seconds since the Unix epoch.
     ends: u64,
 }
 
-/// The cookie of a login that has just ended well; `None` for a subject that fits no cookie.
+/// The cookie of a successful login; `None` where the subject is too long for a cookie.
 pub(super) fn make(
     login: &PersonLogin,
     (sealer, clock): (&Sealer, &SharedClock),
@@ -46,7 +46,7 @@ pub(super) fn make(
     cookies::set(NAME, &value, LIFE).filter(|_| fits)
 }
 
-/// Who is logged in.
+/// The person who is logged in.
 pub(super) fn find(
     headers: &HeaderMap,
     (sealer, clock): (&Sealer, &SharedClock),
@@ -62,7 +62,7 @@ pub(super) fn find(
         .then(|| Person::logged_in(&principal, record.name.as_deref()))
 }
 
-/// Removes it.
+/// The cookie that removes the login.
 pub(crate) fn removed() -> Option<HeaderValue> {
     cookies::removed(NAME)
 }

@@ -1,29 +1,29 @@
-//! What the pages of logins say. Names, links and errors are escaped by `maud`.
+//! Contents of the login pages. `maud` escapes names, links and errors.
 
 use maud::{Markup, html};
 
 use super::{LoginOutcome, NextPage};
 use crate::connect::layout::layout;
 
-/// What a person without a login is shown.
+/// The page for a person without a login.
 pub(crate) struct LoginForm<'a> {
     /// Issuers where people log in.
     pub(crate) issuers: Vec<&'a str>,
     /// The token of the form.
     pub(crate) token: &'a str,
-    /// The upstream whose page it is.
+    /// The upstream of the page.
     pub(crate) upstream: Option<&'a str>,
-    /// Its server and the program that asked, for who has a link of a program.
+    /// Host of the upstream and the program that asked, if the page was opened with a link.
     pub(crate) link: Option<(&'a str, &'a str)>,
     /// Whether this browser has just logged in.
     pub(crate) lost_cookie: bool,
 }
 
-/// Browsers that lose cookies, in words.
+/// Which browsers lose cookies, for the pages.
 const LOSES: &str = "Browsers keep it over https, and most on this machine's own address; Safari does not without https, \
     and windows inside other programs often do not.";
 
-/// Asks to log in.
+/// The page that asks the person to log in.
 pub(crate) fn log_in(form: &LoginForm<'_>) -> Markup {
     let body = html! {
         @if form.lost_cookie {
@@ -51,7 +51,7 @@ pub(crate) fn log_in(form: &LoginForm<'_>) -> Markup {
     layout("Log in", None, &body)
 }
 
-/// The buttons that begin a login.
+/// The buttons that start a login.
 pub(crate) fn forms(issuers: &[&str], token: &str) -> Markup {
     html! {
         @for issuer in issuers {
@@ -76,7 +76,7 @@ pub(crate) fn log_out(token: &str) -> Markup {
     }
 }
 
-/// Leads to the issuer.
+/// The page that sends the browser to the issuer.
 pub(crate) fn departs(url: &str, issuer: &str) -> Markup {
     let body = html! {
         p { "You go on to " code { (issuer) } " to log in." }
@@ -85,7 +85,7 @@ pub(crate) fn departs(url: &str, issuer: &str) -> Markup {
     layout("Logging in", Some(&format!("0;url={url}")), &body)
 }
 
-/// No login could be begun.
+/// The page where no login could be started.
 pub(crate) fn cannot_begin() -> Markup {
     let body = html! {
         p role="alert" {
@@ -96,7 +96,7 @@ pub(crate) fn cannot_begin() -> Markup {
     layout("Not now", None, &body)
 }
 
-/// What became of a login.
+/// The page after a login.
 pub(crate) fn ended(outcome: &LoginOutcome) -> Markup {
     match outcome {
         LoginOutcome::Done(next) => {
@@ -141,7 +141,7 @@ fn not_logged_in(text: &Markup, next: &NextPage) -> Markup {
     layout("Not logged in", None, &body)
 }
 
-/// The login was taken back.
+/// The page after logging out.
 pub(crate) fn logged_out() -> Markup {
     let body = html! {
         p role="status" {
