@@ -1,5 +1,5 @@
-//! What a running gateway says of itself on `/status`: as JSON, and as text that people read. It holds no
-//! secret, no URL of an upstream and nothing of callers; its size is bounded by the configuration.
+//! `/status`: the state of a running gateway, as JSON and as text for people. It holds no secret, no URL of an upstream
+//! and no data of callers; its size is bounded by the configuration.
 
 mod asked;
 mod text;
@@ -13,16 +13,16 @@ use serde::{Deserialize, Serialize};
 pub use self::asked::{AskedOnce, AskedUpstream};
 use crate::cause::ErrorCause;
 
-/// A gateway at one moment. Texts are single lines.
+/// The state of a gateway at one moment. Texts are single lines.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GatewayStatus {
     /// The version of the program.
     pub version: String,
-    /// When this was true, RFC 3339 in UTC.
+    /// When this snapshot was taken, RFC 3339 in UTC.
     pub time: String,
     /// Seconds since the start.
     pub uptime_s: u64,
-    /// Whether it is about to stop and takes no new work.
+    /// Whether the gateway is draining and accepts no new work.
     pub draining: bool,
     /// Whether children of stdio upstreams can read each other's environment and memory: `isolated` (they cannot),
     /// `trusted` (`stdio.trust_children`) or `unsupported` (the kernel has no Landlock); absent without such upstreams.
@@ -37,46 +37,46 @@ pub struct GatewayStatus {
     pub issuers: Vec<IssuerStatus>,
 }
 
-/// The cluster as one replica knows it.
+/// The view that this replica has of the cluster.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ClusterStatus {
-    /// The number of this replica, hexadecimal: another one at each start.
+    /// The number of this replica, hexadecimal; each start has a new one.
     pub node: String,
-    /// Milliseconds left of its lease; 0 where it has none.
+    /// Milliseconds left of this replica's lease; 0 without a lease.
     pub lease_ms: u64,
     /// Whether Redis is connected.
     pub redis: bool,
-    /// Every replica with a lease, this one first.
+    /// All replicas with a lease; this replica comes first.
     pub replicas: Vec<ReplicaStatus>,
 }
 
 /// One replica.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReplicaStatus {
-    /// Its number, hexadecimal.
+    /// Number of the replica, hexadecimal.
     pub node: String,
-    /// Where the others reach it.
+    /// Address of its internal listener.
     pub address: String,
-    /// Its release.
+    /// Release of the replica.
     pub version: String,
-    /// Whether it is the one that says this.
+    /// Whether this entry is the answering replica.
     #[serde(rename = "self")]
     pub is_self: bool,
-    /// Whether its configuration is that of this replica, but for what may differ.
+    /// Whether its configuration equals this replica's, except for keys that may differ.
     pub same_configuration: bool,
 }
 
-/// How an upstream does.
+/// Health of an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpstreamState {
-    /// No attempt to reach it has ended yet.
+    /// No attempt to reach the upstream has ended yet.
     Connecting,
-    /// It was reached at the last attempt.
+    /// The last attempt reached the upstream.
     Up,
     /// The last attempt failed.
     Degraded,
-    /// The last attempts failed.
+    /// Several attempts in a row failed.
     Down,
 }
 
@@ -87,26 +87,26 @@ pub struct UpstreamStatus {
     pub name: String,
     /// `stdio`, `auto`, `streamable`, `sse` or `websocket`.
     pub transport: String,
-    /// How it does.
+    /// Health.
     pub state: UpstreamState,
-    /// Since when, RFC 3339 in UTC.
+    /// Since when it has this state, RFC 3339 in UTC.
     pub since: String,
-    /// For how many seconds.
+    /// Seconds in this state.
     pub since_s: u64,
-    /// Why it is not reached; while it is, why a call of the last 70 s failed.
+    /// Why the upstream is not reached; while it is reached, why a call of the last 70 s failed.
     pub cause: Option<CauseStatus>,
-    /// The account, or the accounts of callers, that its requests use.
+    /// The account of its requests, or the accounts of callers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub account: Option<AccountStatus>,
-    /// `legacy` or `modern`; absent while that is unknown.
+    /// `legacy` or `modern`; absent while unknown.
     pub era: Option<String>,
-    /// Protocol revision spoken most recently.
+    /// Protocol revision used most recently.
     pub revision: Option<String>,
-    /// Open sessions with it.
+    /// Open sessions at the upstream.
     pub sessions: u64,
-    /// Running children of it.
+    /// Running children of the upstream.
     pub children: u64,
-    /// Calls without an answer yet.
+    /// Calls waiting for an answer.
     pub calls_in_flight: u64,
     /// Calls per minute, over the last 60 to 70 s.
     pub calls_per_minute: f64,
@@ -123,31 +123,31 @@ pub struct UpstreamStatus {
 pub struct AccountStatus {
     /// `client_credentials`, `token_exchange` or `user_key`.
     pub kind: String,
-    /// Why the last token could not be had, or was refused; absent once one was had.
+    /// Why the last token request failed, or why the upstream refused the token; absent after the next success.
     pub cause: Option<CauseStatus>,
 }
 
 /// One issuer of tokens.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct IssuerStatus {
-    /// Its identifier, without a query.
+    /// Issuer identifier, without a query.
     pub issuer: String,
-    /// Keys that verify signatures; absent before the first were loaded.
+    /// Number of signature keys; absent before the first load.
     pub keys: Option<u64>,
-    /// Seconds since they were loaded.
+    /// Seconds since the keys were loaded.
     pub keys_age_s: Option<u64>,
-    /// Why they, or its answers about tokens, could not be had last; absent once they can.
+    /// Why the keys, or the issuer's answers about tokens, last failed; absent after the next success.
     pub cause: Option<CauseStatus>,
 }
 
-/// Why something fails.
+/// Why a part of the gateway fails.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CauseStatus {
-    /// What is wrong.
+    /// The error.
     pub text: String,
-    /// What an operator can do.
+    /// The remedy for an operator, if one is known.
     pub remedy: Option<String>,
-    /// When it was last seen, RFC 3339 in UTC.
+    /// When the error last occurred, RFC 3339 in UTC.
     pub at: String,
 }
 
@@ -162,8 +162,8 @@ impl From<ErrorCause> for CauseStatus {
 }
 
 impl GatewayStatus {
-    /// Whether no upstream is down or degraded, no issuer is without usable keys or answers, and in a cluster Redis is
-    /// connected and there is a lease.
+    /// Whether no upstream is down or degraded, every issuer has keys or answers, and in a cluster Redis is connected
+    /// and this replica has a lease.
     #[must_use]
     pub fn is_well(&self) -> bool {
         let is_up = |one: &UpstreamStatus| {
@@ -177,7 +177,7 @@ impl GatewayStatus {
 }
 
 impl UpstreamState {
-    /// The word for it, as in JSON.
+    /// The state as in JSON.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -197,13 +197,13 @@ pub fn time_text(at: Duration) -> String {
     at.unwrap_or_default().to_string()
 }
 
-/// Milliseconds to one place behind the point.
+/// Milliseconds, rounded to one decimal place.
 #[must_use]
 pub fn millis(took: Duration) -> f64 {
     tenth(took.as_secs_f64() * 1000.0)
 }
 
-/// A number to one place behind the point.
+/// A number rounded to one decimal place.
 #[must_use]
 pub fn tenth(number: f64) -> f64 {
     (number * 10.0).round() / 10.0

@@ -1,4 +1,4 @@
-//! The findings of `check --online`: the entries of `/status` after everything was asked once.
+//! The findings of `check --online`: the entries of `/status` after each issuer and upstream was asked once.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ pub struct AskedOnce {
     pub issuers: Vec<IssuerStatus>,
     /// Every upstream, by name.
     pub upstreams: Vec<AskedUpstream>,
-    /// What the answers make doubtful about the configuration.
+    /// Doubts about the configuration that the answers raise.
     #[serde(skip)]
     pub doubts: Vec<ConfigDoubt>,
 }
@@ -22,11 +22,11 @@ pub struct AskedOnce {
 /// One upstream, and the lengths of its lists.
 #[derive(Debug, Clone, Serialize)]
 pub struct AskedUpstream {
-    /// The entry as `/status` has it: `up` where all went well, `degraded` where it was opened and then failed,
-    /// `down` where it could not be opened.
+    /// The entry as in `/status`: `up` where all requests succeeded, `degraded` where the upstream was opened and then
+    /// failed, `down` where it could not be opened.
     #[serde(flatten)]
     pub status: UpstreamStatus,
-    /// Entries of each list that it has, by the list's name in MCP (`tools`, `resourceTemplates`).
+    /// Number of entries of each list, by the list's name in MCP (`tools`, `resourceTemplates`).
     pub lists: BTreeMap<String, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! The text form: tables whose columns stand below each other, with causes below their rows.
+//! The text form: aligned tables, with causes below their rows.
 
 use std::fmt::{self, Display, Write as _};
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::protocol::methods::ListKind;
 
-/// Stands where nothing is known.
+/// Shown in place of an unknown value.
 const NOTHING: &str = "-";
 
 impl Display for GatewayStatus {
@@ -70,7 +70,7 @@ impl Display for AskedOnce {
     }
 }
 
-/// Writes the replicas behind an empty line.
+/// Writes the replicas, after an empty line.
 fn write_cluster(f: &mut fmt::Formatter<'_>, cluster: &ClusterStatus) -> fmt::Result {
     let redis = if cluster.redis {
         "connected"
@@ -100,7 +100,7 @@ fn write_cluster(f: &mut fmt::Formatter<'_>, cluster: &ClusterStatus) -> fmt::Re
     write!(f, "{table}")
 }
 
-/// Writes the table of issuers behind an empty line; nothing where there are none.
+/// Writes the table of issuers after an empty line; nothing without issuers.
 fn write_issuers(f: &mut fmt::Formatter<'_>, issuers: &[IssuerStatus]) -> fmt::Result {
     if issuers.is_empty() {
         return Ok(());
@@ -175,7 +175,7 @@ fn issuer_cells(issuer: &IssuerStatus) -> [String; 3] {
     [issuer.issuer.clone(), keys, age]
 }
 
-/// Seconds in the largest two units.
+/// Seconds, in the largest two units.
 fn span(seconds: u64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {
@@ -196,7 +196,7 @@ fn duration(millis: f64) -> String {
     }
 }
 
-/// Rows of `N` cells below a head; columns are as wide as their longest cell.
+/// Rows of `N` cells below a head; a column is as wide as its longest cell.
 #[derive(Debug)]
 pub struct TextTable<const N: usize> {
     rows: Vec<([String; N], Option<String>)>,
@@ -211,7 +211,7 @@ impl<const N: usize> TextTable<N> {
         }
     }
 
-    /// Adds a row, and why it is as it is below.
+    /// Adds a row, and its cause below.
     pub fn row(&mut self, cells: [String; N], cause: Option<&CauseStatus>) {
         let below = cause.map(|cause| {
             let mut text = format!("  cause:  {} ({})\n", cause.text, cause.at);
