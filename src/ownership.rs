@@ -1,21 +1,21 @@
-//! Which replica keeps a session, a parked call or a task, as its handle says.
+//! `Ownership`: which replica keeps a session, a parked call or a task, as recorded in its handle.
 
-/// A replica, and the epoch in which the replica owns a session. Sealed into the handles of sessions, parked calls
-/// and tasks of a session; a handle of another ownership is refused here.
+/// A replica, and the epoch in which it owns a session. Sealed into the handles of sessions, parked calls and tasks; a
+/// handle with another ownership is refused by this replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ownership {
-    /// The replica.
+    /// Number of the replica.
     pub node: u32,
-    /// Higher with every replica that takes over.
+    /// Increases each time another replica takes the session over.
     pub epoch: u16,
 }
 
 impl Ownership {
-    /// The owner of everything where there is one process.
+    /// The owner of everything in a gateway of one process.
     pub const ALONE: Self = Self { node: 0, epoch: 0 };
     /// Bytes inside a handle.
     pub const LEN: usize = 4 + 2;
-    /// Numbers of one epoch, as a power of two: those of all epochs stay below 2^53, which every JSON parser keeps.
+    /// Ids per epoch, as a power of two: ids of all epochs stay below 2^53, which every JSON parser represents exactly.
     const NUMBERS: u32 = 53 - u16::BITS;
 
     /// The bytes inside a handle.
@@ -26,7 +26,7 @@ impl Ownership {
         bytes
     }
 
-    /// The ownership at the start of `bytes`, and the rest; `None` for fewer than [`LEN`](Self::LEN) bytes.
+    /// The ownership at the start of `bytes`, and the remaining bytes; `None` for fewer than [`LEN`](Self::LEN) bytes.
     #[must_use]
     pub fn split_from(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (node, rest) = bytes.split_first_chunk()?;
@@ -38,19 +38,19 @@ impl Ownership {
         Some((ownership, rest))
     }
 
-    /// Where numbers of this epoch begin, for ids that no two epochs of a session may give out.
+    /// The base of this epoch's numbers, for ids that must differ between the epochs of a session.
     #[must_use]
     pub fn first_number(self) -> u64 {
         u64::from(self.epoch) << Self::NUMBERS
     }
 
-    /// Where numbers of the next epoch begin.
+    /// The base of the next epoch's numbers.
     #[must_use]
     pub fn end_of_numbers(self) -> u64 {
         (u64::from(self.epoch) + 1) << Self::NUMBERS
     }
 
-    /// Whether `number` is the first one given out in its epoch: it need not follow the one before.
+    /// Whether `number` is the first of its epoch, which need not follow the previous number.
     #[must_use]
     pub fn begins_epoch(number: u64) -> bool {
         number & ((1 << Self::NUMBERS) - 1) == 1

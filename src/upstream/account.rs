@@ -13,20 +13,20 @@ const PRINCIPALS: u64 = 4096;
 /// Lifetime of a principal's value after its last use.
 const IDLE: Duration = Duration::from_hours(24);
 
-/// Part of the key of every cached fact about an upstream.
+/// The account, which is part of the key of every cached fact about an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Account {
     /// The same for all principals.
     Common,
     /// One principal's, shown to no other.
     Principal(OwnerKey),
-    /// What one principal connected there, by the number of that change; `0` for nothing, or while it is not
-    /// known. Another account of the same principal has another number.
+    /// The account that a principal connected, by its connection number; `0` without an account, or while the number is
+    /// unknown. Connecting another account changes the number.
     Connected(OwnerKey, i64),
 }
 
 impl Account {
-    /// What an account of `owner` alone is known by, where `self` may be common to all.
+    /// The key for facts of `owner` alone, where `self` may be common to all.
     #[must_use]
     pub fn private_to(self, owner: OwnerKey) -> Self {
         match self {
@@ -35,7 +35,7 @@ impl Account {
         }
     }
 
-    /// The number of the connection; `0` where principals connect nothing.
+    /// The connection number; `0` where principals connect nothing.
     #[must_use]
     pub fn connection(self) -> i64 {
         match self {
@@ -45,7 +45,7 @@ impl Account {
     }
 }
 
-/// A value for [`Account::Common`], and one for each principal that has its own.
+/// A value for [`Account::Common`], and one for each principal's account.
 #[derive(Debug)]
 pub(super) struct PerAccount<T: Send + Sync + 'static> {
     common: Arc<T>,
@@ -53,7 +53,7 @@ pub(super) struct PerAccount<T: Send + Sync + 'static> {
 }
 
 impl<T: Send + Sync + 'static> PerAccount<T> {
-    /// `common`, and nothing of principals.
+    /// `common`, and no values of principals yet.
     pub(super) fn new(common: T) -> Self {
         let own = Cache::builder().max_capacity(PRINCIPALS).time_to_idle(IDLE);
         Self {
