@@ -1,4 +1,5 @@
-//! What does not go together with the way callers are let in.
+//! Checks of `[auth]` against the listeners and scopes: settings that contradict each other, or admit more callers than
+//! intended.
 
 use url::Url;
 
@@ -7,7 +8,7 @@ use super::types::{Config, IssuerConfig};
 use super::units;
 use super::upstream_types::Isolation;
 
-/// Who reaches the admin port needs no token.
+/// Warns about an admin port that other machines can reach: it requires no token.
 fn check_admin(config: &Config, report: &ReadReport<'_>) {
     if config.admin.listen.ip().is_unspecified() && !report.has("admin.allowed_hosts") {
         let what = "the admin port, which asks for no token, listens on every address";
@@ -17,7 +18,7 @@ fn check_admin(config: &Config, report: &ReadReport<'_>) {
     }
 }
 
-/// Reports what an `[auth]` that asks for tokens lacks, and what lets in more than is meant.
+/// Reports what an `[auth]` that requires tokens lacks, and settings that admit more callers than intended.
 pub(super) fn check_oauth(config: &Config, report: &ReadReport<'_>) {
     check_admin(config, report);
     let auth = &config.auth;
@@ -57,7 +58,7 @@ pub(super) fn check_oauth(config: &Config, report: &ReadReport<'_>) {
             report.warning(&key, what, Some(hint));
         }
     }
-    // A file with mistakes may name one after all.
+    // Not in a file with errors: a rejected table may publish a scope.
     if !publishes_scope(config) && !report.has_errors() {
         let hint = "with none published, some clients ask for no scope and some for all; `login_scopes` publishes \
             scopes that no request needs";
@@ -69,7 +70,7 @@ pub(super) fn check_oauth(config: &Config, report: &ReadReport<'_>) {
     }
 }
 
-/// What is wrong with an issuer identifier. Spec: RFC 8414 §2.
+/// The fault of an issuer identifier. Spec: RFC 8414 §2.
 fn issuer_fault(issuer: &str) -> Option<&'static str> {
     let Ok(url) = Url::parse(issuer) else {
         return Some("is not a URL");
@@ -85,7 +86,7 @@ fn issuer_fault(issuer: &str) -> Option<&'static str> {
     (!url.username().is_empty() || url.password().is_some()).then_some("may not hold credentials")
 }
 
-/// Whether clients of any endpoint are told of a scope, needed or only to be asked for at login.
+/// Whether any endpoint publishes a scope, required or only for the login.
 fn publishes_scope(config: &Config) -> bool {
     let (auth, mcp) = (&config.auth, &config.mcp);
     let endpoints = config.endpoints.values();

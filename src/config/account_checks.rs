@@ -1,4 +1,4 @@
-//! What in `[upstreams.<name>.auth]` does not fit the rest of the file.
+//! Checks of `[upstreams.<name>.auth]` against the rest of the file.
 
 use super::account_types::{
     AccountConfig, AccountKind, ClientRegistration, UpstreamAuth, UserAccountConfig,
@@ -8,7 +8,7 @@ use super::types::{AuthMode, Config};
 use super::units;
 use super::upstream_types::{CarrierConfig, Isolation, UpstreamConfig};
 
-/// Paths below `/connect` that are no upstream's.
+/// Path segments below `/connect` that the gateway uses itself.
 const RESERVED: [&str; 3] = ["callback", "login", "logout"];
 
 /// Whether an upstream exchanges callers' tokens.
@@ -18,7 +18,7 @@ pub(super) fn exchanges_tokens(config: &Config) -> bool {
     accounts.any(exchanges)
 }
 
-/// An exchange needs callers with tokens, and an upstream that sees callers apart.
+/// Token exchange needs callers with tokens, and an `isolation` that keeps callers apart.
 fn check_exchange(
     config: &Config,
     upstream: &UpstreamConfig,
@@ -53,7 +53,7 @@ fn check_exchange(
     }
 }
 
-/// An account is of one caller: who calls must be known, and the upstream must see callers apart.
+/// Accounts of users need known callers, and an `isolation` that keeps callers apart.
 fn check_user(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_>) {
     let table = join("upstreams", &upstream.name);
     let kind = upstream.auth.as_ref().map(|auth| auth.kind().as_str());
@@ -80,7 +80,7 @@ fn check_user(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_
     }
 }
 
-/// What a server has to reach, or send a browser to.
+/// Checks `registration` against `public_url`: servers fetch the document there, or send browsers back.
 fn check_registration(
     config: &Config,
     (upstream, account): (&UpstreamConfig, &UserAccountConfig),
@@ -109,7 +109,7 @@ fn check_registration(
     }
 }
 
-/// A secret goes to the server that the upstream names first.
+/// Warns that without `issuer` the secret is sent to the first server that the upstream names.
 fn warn_of_issuer(table: &str, report: &ReadReport<'_>) {
     let hint = "write the `issuer` that these credentials are of: they then go to no other one, whatever the \
         upstream names";
@@ -117,7 +117,7 @@ fn warn_of_issuer(table: &str, report: &ReadReport<'_>) {
     report.warning(&format!("{table}.auth.issuer"), what, Some(hint));
 }
 
-/// What does not fit the rest of the file.
+/// Reports tables that contradict the rest of the file.
 pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     for upstream in &config.upstreams {
         let Some(account) = &upstream.auth else {

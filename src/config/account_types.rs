@@ -7,14 +7,14 @@ use url::Url;
 
 use crate::secret::Secret;
 
-/// `[upstreams.<name>.auth]`: whose account requests use.
+/// `[upstreams.<name>.auth]`: the account whose credentials requests carry.
 #[derive(Debug, Clone)]
 pub enum UpstreamAuth {
-    /// One of the gateway, the same for all callers.
+    /// An account of the gateway, common to all callers.
     Gateway(AccountConfig),
-    /// An account of each caller, who agrees to it once.
+    /// An account of each caller, connected once by agreeing at the authorization server.
     User(UserAccountConfig),
-    /// A key of each caller, who pastes it once.
+    /// A key of each caller, pasted once.
     UserKey(UserKeyConfig),
 }
 
@@ -29,7 +29,7 @@ impl UpstreamAuth {
         }
     }
 
-    /// What callers without an account are listed.
+    /// The lists shown to callers without an account.
     #[must_use]
     pub fn lists(&self) -> AccountLists {
         match self {
@@ -62,84 +62,84 @@ impl UpstreamAuth {
 /// `kind = "user_key"`.
 #[derive(Debug, Clone)]
 pub struct UserKeyConfig {
-    /// What the connect page asks for.
+    /// Label of the field on the connect page.
     pub label: String,
-    /// Where one gets such a key.
+    /// Where users create such a key.
     pub help: Option<Url>,
     /// The header that carries the key.
     pub header: HeaderName,
-    /// What stands before the key.
+    /// Text before the key.
     pub prefix: String,
-    /// What callers without a key are listed.
+    /// The lists shown to callers without a key.
     pub lists: AccountLists,
 }
 
 /// `upstreams.*.auth.lists`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccountLists {
-    /// Their own last lists, or what the upstream calls public.
+    /// The caller's own last lists, or lists that the upstream marks as public.
     Own,
-    /// Else the last tools of anybody.
+    /// As [`Own`](Self::Own), else the tools that any caller was listed last.
     Common,
 }
 
 /// An account of the gateway itself.
 #[derive(Debug, Clone)]
 pub struct AccountConfig {
-    /// How the gateway comes by a token.
+    /// How the gateway obtains tokens.
     pub kind: AccountKind,
     /// The authorization server; absent: what the upstream's metadata names, or for an exchange the caller's issuer.
     pub issuer: Option<String>,
-    /// The gateway at that server.
+    /// The gateway's client id at that server.
     pub client_id: String,
-    /// What proves that it is that client.
+    /// Secret or key of this client.
     pub client_key: ClientKey,
-    /// Scopes to ask for; empty: the challenge's, else those of the metadata.
+    /// Scopes to request; empty: those of the challenge, else those of the metadata.
     pub scopes: Vec<String>,
-    /// The resource that tokens are for; absent: what the metadata says, else the upstream's URL.
+    /// Resource of the tokens; absent: the one in the metadata, else the upstream's URL.
     pub resource: Option<String>,
     /// `audience` of a token exchange.
     pub audience: Option<String>,
     /// The header that carries the token.
     pub header: HeaderName,
-    /// What stands before the token.
+    /// Text before the token.
     pub prefix: String,
 }
 
-/// `kind = "user"`: an account of each caller, who agrees to it at the upstream's authorization server.
+/// `kind = "user"`: an account of each caller, connected by agreeing at the upstream's authorization server.
 #[derive(Debug, Clone)]
 pub struct UserAccountConfig {
     /// The authorization server; absent: what the upstream's metadata names.
     pub issuer: Option<String>,
-    /// The gateway at that server, where an operator has registered it.
+    /// The gateway's client at that server, if an operator has registered one.
     pub client: Option<ConfiguredClient>,
-    /// How the gateway becomes a client of a server where nobody has registered it.
+    /// How the gateway becomes a client of a server where it is not registered.
     pub registration: ClientRegistration,
-    /// Scopes to ask for; empty: the challenge's, else those of the metadata.
+    /// Scopes to request; empty: those of the challenge, else those of the metadata.
     pub scopes: Vec<String>,
-    /// The resource that tokens are for; absent: what the metadata says, else the upstream's URL.
+    /// Resource of the tokens; absent: the one in the metadata, else the upstream's URL.
     pub resource: Option<String>,
     /// The header that carries the token.
     pub header: HeaderName,
-    /// What stands before the token.
+    /// Text before the token.
     pub prefix: String,
-    /// What is listed without an account.
+    /// The lists shown to callers without an account.
     pub lists: AccountLists,
 }
 
-/// A client that an operator has registered.
+/// A client that an operator has registered at the server.
 #[derive(Debug, Clone)]
 pub struct ConfiguredClient {
     /// `client_id`.
     pub id: String,
-    /// What proves that it is that client; absent: PKCE alone.
+    /// Secret or key of this client; absent: a public client with PKCE.
     pub key: Option<ClientKey>,
 }
 
 /// `upstreams.*.auth.registration`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientRegistration {
-    /// By document where the server reads these, else dynamically.
+    /// By metadata document where the server accepts these, else dynamically.
     Auto,
     /// By the URL of a document that the gateway serves (CIMD).
     Document,
@@ -154,12 +154,12 @@ pub enum AccountKind {
     ClientCredentials,
     /// The caller's token, exchanged for one of the upstream. Spec: RFC 8693.
     TokenExchange,
-    /// An assertion of the caller's identity provider, for a token of the upstream's server. Spec: MCP,
+    /// An assertion of the caller's identity provider, exchanged for a token at the upstream's server. Spec: MCP,
     /// enterprise-managed authorization.
     IdJag,
-    /// A key of each caller.
+    /// A key of each caller, pasted on the connect page.
     UserKey,
-    /// An account of each caller.
+    /// An account of each caller, at the upstream's authorization server.
     User,
 }
 
@@ -173,7 +173,7 @@ impl AccountKind {
         }
     }
 
-    /// The word for it, as in the file.
+    /// The kind as written in the file.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -186,7 +186,7 @@ impl AccountKind {
     }
 }
 
-/// What proves to an authorization server who asks.
+/// How the gateway authenticates as a client of an authorization server.
 #[derive(Debug, Clone)]
 pub enum ClientKey {
     /// `client_secret`.
@@ -198,7 +198,7 @@ pub enum ClientKey {
 /// `[egress]`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EgressConfig {
-    /// Where a URL that a document names may lead, besides public addresses.
+    /// Destinations allowed for URLs that documents name, besides public addresses.
     pub allow: Vec<EgressAllow>,
 }
 
@@ -207,6 +207,6 @@ pub struct EgressConfig {
 pub enum EgressAllow {
     /// Addresses with these leading bits.
     Block(IpAddr, u8),
-    /// A host name, in lower case, whatever it resolves to.
+    /// A host name in lower case, with any address that it resolves to.
     Host(String),
 }

@@ -13,11 +13,11 @@ use super::report::join;
 use super::units;
 use crate::secret::Secret;
 
-/// The meaning of the table, for the reference.
+/// The description of the table in the reference.
 pub(super) const ABOUT: &str = "The account that its requests use. Without this table they carry `headers` alone. For \
     upstreams that are reached by `url`. docs/operations/accounts.md";
 
-/// Reads `[upstreams.<name>.auth]`; `None` where it cannot be used.
+/// Reads `[upstreams.<name>.auth]`; `None` where the table cannot be used.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
     let kinds = [
         AccountKind::ClientCredentials,
@@ -98,7 +98,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
     })
 }
 
-/// What `user_key` alone has: the label, and where one gets a key.
+/// Reads the keys that only `user_key` has: the label, and the URL where users create a key.
 fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>) {
     let label = s
         .key("label", "With \"user_key\": what the page asks for.")
@@ -112,7 +112,7 @@ fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>) {
     (label, help)
 }
 
-/// What is listed without an account.
+/// Reads `lists`.
 fn lists(s: &mut ConfigSection<'_>) -> AccountLists {
     s.key(
         "lists",
@@ -124,7 +124,7 @@ fn lists(s: &mut ConfigSection<'_>) -> AccountLists {
     .unwrap_or(AccountLists::Own)
 }
 
-/// What is known of the authorization server, and of the gateway there.
+/// Keys about the authorization server and the gateway's client there.
 struct ServerKeys {
     issuer: Option<String>,
     client_id: Option<String>,
@@ -144,7 +144,7 @@ fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> ServerKeys {
         )
         .optional("drawbridge");
     let is_user = kind == Some(AccountKind::User);
-    // A client of persons may be a public one.
+    // For kind `user` the client may be a public one, without secret or key.
     let client_key = client_key(s, !is_user);
     let is_wrong = s.report.is_wrong(&join(&s.path, "client_id"));
     if client_id.is_none() && !is_wrong && !s.is_recording() {
@@ -203,7 +203,7 @@ fn registration(s: &mut ConfigSection<'_>) -> ClientRegistration {
     .unwrap_or(ClientRegistration::Auto)
 }
 
-/// Where the token or key goes: the header, and what stands before it there.
+/// Reads `header` and `prefix`: the header of the token or key, and the text before it.
 fn placement(s: &mut ConfigSection<'_>) -> (Option<HeaderName>, String) {
     let header = header(s);
     let prefix = s
@@ -252,7 +252,7 @@ fn audience(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> Option<Stri
     audience
 }
 
-/// `client_secret` or `private_key`, one of which has to be there where `is_needed`.
+/// Reads `client_secret` or `private_key`; `is_needed`: one of the two is required.
 pub(super) fn client_key(s: &mut ConfigSection<'_>, is_needed: bool) -> Option<ClientKey> {
     let secret = s
         .key("client_secret", "Its secret there; or `private_key`.")

@@ -45,7 +45,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> AuthConfig {
     }
     AuthConfig {
         keeps_tokens: false,
-        // Whatever stands in for a wrong mode is never used: the file is refused.
+        // The substitute for a wrong mode is never used: a file with errors is refused.
         mode: mode.unwrap_or(AuthMode::OAuth),
         required_scopes: s
             .key(
@@ -136,7 +136,7 @@ fn issuer(s: &mut ConfigSection<'_>) -> IssuerConfig {
     }
 }
 
-/// An answer counts no longer than a verified token does.
+/// An introspection answer is valid no longer than a verified token.
 const MAX_INTROSPECTION_AGE: Duration = Duration::from_mins(5);
 
 fn introspection(s: &mut ConfigSection<'_>) -> Option<IntrospectionConfig> {

@@ -1,11 +1,11 @@
-//! Whether the bounds of memory fit together.
+//! Checks that the byte budgets leave room for the largest message.
 
 use super::report::ReadReport;
 use super::types::Config;
 
-/// A byte budget as it is configured.
+/// One byte budget, as configured.
 struct ConfiguredBudget<'a> {
-    /// The keys of its share and its total, and those of what has to fit in.
+    /// Paths of the keys: the share, the total, and those whose messages must fit in.
     share: &'a str,
     total: &'a str,
     messages: &'a [&'a str],
@@ -16,7 +16,7 @@ struct ConfiguredBudget<'a> {
     largest: usize,
 }
 
-/// Reports byte budgets in which the largest message has no room.
+/// Reports byte budgets that are too small for the largest message.
 pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     let limits = &config.limits;
     let of_clients = ConfiguredBudget {
@@ -54,7 +54,7 @@ fn check_one(budget: &ConfiguredBudget<'_>, report: &ReadReport<'_>) {
         let what = format!("must be at least twice {messages}");
         report.error(share, what, hint);
     }
-    // Beside the share there is a message in the reserve.
+    // Beside one full share the reserve must hold one message.
     if budget.all < budget.per_holder.saturating_add(largest) {
         let what = format!("must be at least {share} and twice {messages}");
         report.error(total, what, hint);

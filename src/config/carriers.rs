@@ -14,13 +14,13 @@ use super::upstream_types::{HttpCarrier, StdioCarrier, TransportKind};
 use crate::protocol::headers::MCP_PARAM_PREFIX;
 use crate::secret::Secret;
 
-/// The resource limits a child can be given.
+/// Resource limits that a child can have.
 const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
 
 /// Error text for an invalid name of an environment variable.
 const NO_VARIABLE: &str = "not the name of a variable: it may not be empty, nor have `=` in it";
 
-/// Headers that a configuration cannot set, as the transport does.
+/// Headers that the transport sets, and that a configuration cannot set.
 const OWN_HEADERS: [&str; 17] = [
     "accept",
     "connection",
@@ -49,7 +49,7 @@ fn stop_waits(t: &mut ConfigSection<'_>) -> (Duration, Duration) {
     (eof, term.duration_or_zero("3s"))
 }
 
-/// Reads how a child is started; nothing without a command.
+/// Reads how a child is started; `None` without `command`.
 pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
     let command = s
         .key(
@@ -106,7 +106,7 @@ pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
         s.report
             .warning(&path, "the name of the program has spaces", hint);
     }
-    // A path is meant from the file, not from wherever the child will stand.
+    // A command with a slash is relative to the file, not to the child's working directory.
     let command = if command.contains('/') {
         s.report
             .source
@@ -134,7 +134,7 @@ fn is_variable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 
-/// Reads how an upstream is reached over HTTP; nothing without a URL.
+/// Reads how an upstream is reached over HTTP; `None` without `url`.
 pub(super) fn http(s: &mut ConfigSection<'_>) -> Option<HttpCarrier> {
     let url = s
         .key(
@@ -203,7 +203,7 @@ fn pool_idle(s: &mut ConfigSection<'_>) -> Duration {
     .duration_or_zero("4s")
 }
 
-/// WebSocket URLs as the HTTP URLs that are upgraded, and the transport they mean.
+/// Converts a WebSocket URL to the HTTP URL of the upgrade, and returns the transport.
 fn socket_url(
     s: &ConfigSection<'_>,
     url: Option<Url>,
@@ -221,13 +221,13 @@ fn socket_url(
         let hint = "leave it out, or write an http:// or https:// URL";
         s.error("transport", "does not fit a WebSocket URL", Some(hint));
     }
-    // A scheme of this kind cannot be changed in place.
+    // `Url` cannot change a `ws` scheme to `http` in place.
     let rest = given.as_str().split_once(':').map_or("", |(_, rest)| rest);
     let url = Url::parse(&format!("{scheme}:{rest}")).ok();
     (url, TransportKind::WebSocket)
 }
 
-/// A header that may be sent, in the form it is sent.
+/// Name and value of a configured header; `None` where it cannot be sent.
 fn header(s: &ConfigSection<'_>, name: String, value: Secret) -> Option<(String, Secret)> {
     let path = join("headers", &name);
     let known = HeaderName::try_from(name.as_str());
@@ -250,7 +250,7 @@ fn header(s: &ConfigSection<'_>, name: String, value: Secret) -> Option<(String,
     None
 }
 
-/// Whether the transport sets a header itself.
+/// Whether the transport sets this header itself.
 pub(super) fn is_own(name: &str) -> bool {
     OWN_HEADERS.contains(&name) || name.starts_with(MCP_PARAM_PREFIX)
 }

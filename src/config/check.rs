@@ -14,10 +14,10 @@ use super::types::{AuthMode, Config};
 use super::units;
 use super::upstream_types::{CarrierConfig, EraPin, TransportKind};
 
-/// Path segments below `/mcp` that are not free, and `mcp`, which is the merged endpoint.
+/// Reserved path segments below `/mcp`, and `mcp`, which names the merged endpoint.
 const RESERVED: [&str; 5] = ["mcp", "server-card", "sse", "messages", "ws"];
 
-/// Reports what does not fit together, and drops what has no effect.
+/// Reports contradictions between sections, and drops settings without effect.
 pub(super) fn check(config: &mut Config, report: &ReadReport<'_>) {
     check_names(config, report);
     check_references(config, report);
@@ -72,7 +72,7 @@ fn check_references(config: &Config, report: &ReadReport<'_>) {
         .map(|upstream| &*upstream.name)
         .collect();
     let refer = |key: &str, name: &str| {
-        // An upstream rejected for its own mistakes is reported there, not as missing here.
+        // An upstream rejected for its own errors is reported there, not as missing here.
         if !names.contains(&name) && !report.has(&join("upstreams", name)) {
             let hint = nearest(name, &names).map(|near| format!("did you mean \"{near}\"?"));
             report.error(
@@ -167,7 +167,7 @@ fn check_addresses(config: &Config, report: &ReadReport<'_>) {
     }
 }
 
-/// A gateway without an endpoint answers everything with 404.
+/// Reports a gateway without an endpoint, which would answer every request with 404.
 fn check_served(config: &Config, report: &ReadReport<'_>) {
     let merged = config.mcp.enabled && !config.mcp.upstreams.is_empty();
     let direct = config.upstreams.iter().any(|upstream| upstream.direct);
@@ -179,7 +179,7 @@ fn check_served(config: &Config, report: &ReadReport<'_>) {
     }
 }
 
-/// Further transports have paths of their own, and room below them for the names of endpoints.
+/// Checks the paths of the further transports against each other and those of endpoints.
 fn check_paths(config: &Config, report: &ReadReport<'_>) {
     let server = &config.server;
     let mut taken = vec![("/mcp", "the MCP endpoints"), ("/.well-known", "metadata")];
@@ -239,7 +239,7 @@ fn check_upstreams(config: &Config, report: &ReadReport<'_>) {
     }
 }
 
-/// A session of an endpoint needs a child of each stdio upstream that it shows.
+/// Checks the caps on children: a session of an endpoint needs one for each stdio upstream that it shows.
 fn check_children(config: &Config, report: &ReadReport<'_>) {
     let stdio = &config.stdio;
     let (key, most) = if stdio.max_children_per_principal <= stdio.max_children {

@@ -14,7 +14,7 @@ use super::report::{ReadReport, join};
 use super::types::Config;
 use super::units;
 
-/// The meaning of the table, for the reference.
+/// The description of the table in the reference.
 pub(super) const ABOUT: &str = "Several gateways as one: each takes any request, and passes those of another's sessions on \
     to it. All have the same file but for `listen` and `advertise`. Needs Redis 6.2 or newer, and `[keys] seal`. Without \
     this table there is one gateway.";
@@ -24,10 +24,10 @@ const MIN_SECRET_BYTES: usize = 32;
 /// Bounds of `cluster.lease`.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 const LONGEST_LEASE: Duration = Duration::from_mins(5);
-/// The longest prefix of keys.
+/// The longest `cluster.prefix`.
 const MAX_PREFIX: usize = 64;
 
-/// Reads `[cluster]`; `None` where it cannot be used.
+/// Reads `[cluster]`; `None` where the table cannot be used.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<ClusterConfig> {
     let redis = redis(s);
     let listen = s
@@ -152,7 +152,7 @@ fn redis_table(t: &mut ConfigSection<'_>) -> Option<RedisConfig> {
     Some(config)
 }
 
-/// Reports a file that `read` cannot use.
+/// Reports a file that `read` rejects.
 fn usable<T>(
     t: &ConfigSection<'_>,
     name: &str,
@@ -249,7 +249,7 @@ fn tls(t: &mut ConfigSection<'_>) -> ReplicaTls {
     ReplicaTls { ca, cert, key }
 }
 
-/// Reports what several replicas need and the file does not have.
+/// Reports settings that several replicas need and that are missing.
 pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     let Some(cluster) = &config.cluster else {
         return;

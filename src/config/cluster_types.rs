@@ -11,19 +11,19 @@ use crate::secret::Secret;
 pub struct ClusterConfig {
     /// The Redis that all replicas share.
     pub redis: RedisConfig,
-    /// Where other replicas reach this one.
+    /// The internal listener for other replicas.
     pub listen: SocketAddr,
     /// Host and port of this replica for its peers; absent: derived from `listen`.
     pub advertise: Option<String>,
-    /// How replicas know each other.
+    /// How replicas authenticate each other.
     pub trust: ReplicaTrust,
-    /// What every key in Redis begins with.
+    /// Prefix of every key in Redis.
     pub prefix: String,
     /// How long a replica counts as alive after its last heartbeat.
     pub lease: Duration,
 }
 
-/// The proof by which replicas recognise each other.
+/// How replicas authenticate each other.
 #[derive(Debug, Clone)]
 pub enum ReplicaTrust {
     /// `cluster.secret`: at least 32 bytes, the same for all replicas.
@@ -35,32 +35,32 @@ pub enum ReplicaTrust {
 /// `cluster.tls`: PEM files.
 #[derive(Debug, Clone)]
 pub struct ReplicaTls {
-    /// The authorities that sign the certificates of replicas.
+    /// Authorities that sign the replicas' certificates.
     pub ca: PathBuf,
-    /// The chain of this replica.
+    /// Certificate chain of this replica.
     pub cert: PathBuf,
-    /// Its private key.
+    /// Private key of this replica.
     pub key: PathBuf,
 }
 
 /// `cluster.redis`.
 #[derive(Debug, Clone)]
 pub struct RedisConfig {
-    /// What kind of Redis is at the nodes.
+    /// The kind of Redis deployment.
     pub topology: RedisTopology,
-    /// Host and port of each, one at least.
+    /// Host and port of each node; at least one.
     pub nodes: Vec<(String, u16)>,
     /// Database number; 0 in a Cluster.
     pub database: i64,
     /// The ACL user; absent: `default`.
     pub user: Option<String>,
-    /// Its password.
+    /// Password of the ACL user.
     pub password: Option<Secret>,
     /// Whether connections use TLS, those to sentinels included.
     pub tls: bool,
-    /// PEM file with the authorities of the servers; absent: those of the system.
+    /// PEM file with authorities for the servers' certificates; absent: those of the system.
     pub ca: Option<PathBuf>,
-    /// PEM files with a certificate of ours and its key.
+    /// PEM files with a client certificate and its key.
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
@@ -69,9 +69,9 @@ pub struct RedisConfig {
 pub enum RedisTopology {
     /// One server.
     Single,
-    /// Sentinels, which name the server.
+    /// Sentinels, which name the current master.
     Sentinel {
-        /// The name of the server at the sentinels.
+        /// Name of the master at the sentinels.
         master: String,
         /// The password of the sentinels.
         password: Option<Secret>,

@@ -1,4 +1,4 @@
-//! Keys that hold lists and tables: the other half of [`DeclaredKey`].
+//! Keys with lists and tables as values: more methods of [`DeclaredKey`].
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::report::join;
 use super::units;
 use crate::secret::Secret;
 
-/// The chapter of tables in one line: the reference shows them as a whole.
+/// Chapter number of tables in one line, which the reference shows as a single value.
 const INLINE: usize = usize::MAX;
 
 impl<'r> DeclaredKey<'r> {
@@ -31,7 +31,7 @@ impl<'r> DeclaredKey<'r> {
         self.items(parse)
     }
 
-    /// A list of text that may be missing.
+    /// An optional list of text.
     pub(super) fn optional_list<T>(
         self,
         example: &str,
@@ -45,7 +45,7 @@ impl<'r> DeclaredKey<'r> {
         Some(self.items(parse))
     }
 
-    /// A list of text that must not be empty.
+    /// A required list of text, not empty.
     pub(super) fn required_list<T>(
         self,
         example: &str,
@@ -80,7 +80,7 @@ impl<'r> DeclaredKey<'r> {
         out
     }
 
-    /// Whole numbers or sizes by name.
+    /// Whole numbers or sizes, by name.
     pub(super) fn numbers(self, known: &[&str]) -> BTreeMap<String, u64> {
         let kind = format!("table of numbers or sizes: {}", known.join(", "));
         self.document(&kind, ShownKey::Default("{}".to_owned()));
@@ -107,7 +107,7 @@ impl<'r> DeclaredKey<'r> {
         out
     }
 
-    /// A table written in one line, `None` when it is missing; `shown` in the reference.
+    /// An optional table written in one line; `shown` is its entry in the reference.
     pub(super) fn inline<T>(
         self,
         shown: ShownKey,
@@ -117,7 +117,7 @@ impl<'r> DeclaredKey<'r> {
         self.table(body)
     }
 
-    /// The same without an entry in the reference.
+    /// As [`inline`](Self::inline), without an entry in the reference.
     pub(super) fn table<T>(self, body: impl FnOnce(&mut ConfigSection<'r>) -> T) -> Option<T> {
         let table = self.one_table()?;
         Some(ConfigSection::read(
@@ -129,12 +129,12 @@ impl<'r> DeclaredKey<'r> {
         ))
     }
 
-    /// Whether text stands in the file.
+    /// Whether the file has text as the value.
     pub(super) fn is_text(&self) -> bool {
         self.value.is_some_and(|value| value.get_ref().is_str())
     }
 
-    /// A table, or a list of tables, that may be missing; `shown` in the reference.
+    /// An optional table or list of tables; `shown` is the entry in the reference.
     pub(super) fn inline_or_list<T>(
         self,
         shown: ShownKey,

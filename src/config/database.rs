@@ -31,7 +31,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> DatabaseConfig {
     DatabaseConfig { url }
 }
 
-/// Messages do not quote the URL: it may hold a password.
+/// Messages must not quote the URL, which may hold a password.
 fn parse(s: &ConfigSection<'_>, url: &Secret) -> DatabaseUrl {
     let text = url.expose();
     if let Some(path) = text.strip_prefix("sqlite:") {
@@ -65,7 +65,7 @@ pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
             "Accounts that nothing has used for so long are revoked and removed: 1h or more.",
         )
         .duration("180d");
-    // When an account was used is written a while later.
+    // Shorter times make no sense: last-used stamps are written with a delay.
     if forget < SHORTEST_FORGET && !s.report.is_wrong("connect.forget") {
         let hint = Some("for example \"180d\"");
         s.error("forget", "must be 1h or more", hint);
@@ -77,7 +77,7 @@ pub(super) fn connect(s: &mut ConfigSection<'_>) -> ConnectConfig {
     }
 }
 
-/// Reports a server whose vault would have a key in the state directory of one gateway alone.
+/// Reports a shared database whose vault key would be in one gateway's state directory.
 pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     let is_shared = matches!(config.database.url, DatabaseUrl::Postgres(_));
     let is_said = !report.is_wrong("database.url") && !report.has("keys.vault[0]");

@@ -9,7 +9,7 @@ use crate::secret::Secret;
 /// `[database]`.
 #[derive(Debug, Clone)]
 pub struct DatabaseConfig {
-    /// Which database.
+    /// The kind of database and its location.
     pub url: DatabaseUrl,
 }
 
@@ -18,19 +18,19 @@ pub struct DatabaseConfig {
 pub enum DatabaseUrl {
     /// `drawbridge.db` in the state directory.
     Default,
-    /// A file of `SQLite`.
+    /// An `SQLite` file.
     Sqlite(PathBuf),
-    /// A URL of `PostgreSQL`, which may hold a password.
+    /// A `PostgreSQL` URL, which may hold a password.
     Postgres(Secret),
 }
 
 /// `[connect]`.
 #[derive(Debug, Clone)]
 pub struct ConnectConfig {
-    /// Where people log in to open the connect pages.
+    /// The issuers where people log in to open the connect pages.
     pub logins: Vec<LoginConfig>,
     /// How long a call waits for its user to connect an account.
     pub wait: Duration,
-    /// Grants that are unused for so long are revoked and removed.
+    /// Grants unused for this long are revoked and removed.
     pub forget: Duration,
 }

@@ -1,4 +1,4 @@
-//! What is legal, and most likely not meant: warnings, each with its remedy.
+//! Warnings about settings that are valid but probably a mistake, each with its remedy.
 
 use std::path::{Component, Path};
 
@@ -11,10 +11,10 @@ use super::upstream_types::{CarrierConfig, StdioCarrier, UpstreamConfig};
 
 /// The port of OTLP over gRPC.
 const OTLP_GRPC: u16 = 4317;
-/// Where issuers and resources keep documents about themselves. Spec: RFC 8615.
+/// Prefix of the documents that issuers and resources publish. Spec: RFC 8615.
 const WELL_KNOWN: &str = "/.well-known/";
 
-/// Notes every doubt.
+/// Records all warnings.
 pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     check_addresses(config, report);
     check_times(config, report);
@@ -54,7 +54,7 @@ fn check_addresses(config: &Config, report: &ReadReport<'_>) {
     }
 }
 
-/// An upstream that is this gateway: each call would make another one.
+/// Warns about an upstream URL of this gateway: each call would cause another call.
 fn check_loop(config: &Config, upstream: &UpstreamConfig, url: &Url, report: &ReadReport<'_>) {
     let listen = config.server.listen;
     let is_here =
@@ -68,7 +68,7 @@ fn check_loop(config: &Config, upstream: &UpstreamConfig, url: &Url, report: &Re
     }
 }
 
-/// Whether `url` is that of an endpoint below our `public_url`.
+/// Whether `url` is an endpoint below `public_url`.
 fn is_endpoint(public_url: &Url, url: &Url) -> bool {
     let base = public_url.path().trim_end_matches('/');
     let below = url.path().strip_prefix(base);
@@ -76,7 +76,7 @@ fn is_endpoint(public_url: &Url, url: &Url) -> bool {
     url.origin() == public_url.origin() && below.is_some_and(is_path)
 }
 
-/// Times that can never be reached, because another one ends the same thing earlier.
+/// Warns about times that are never reached because another one ends the same thing earlier.
 fn check_times(config: &Config, report: &ReadReport<'_>) {
     let (server, sessions) = (&config.server, &config.sessions);
     let mut pairs = vec![
@@ -109,7 +109,7 @@ fn check_times(config: &Config, report: &ReadReport<'_>) {
     }
 }
 
-/// Paths as a shell would read them.
+/// Warns about paths that only a shell would expand.
 fn check_paths(upstream: &UpstreamConfig, stdio: &StdioCarrier, report: &ReadReport<'_>) {
     let table = join("upstreams", &upstream.name);
     let has_home = |path: &Path| {

@@ -1,4 +1,4 @@
-//! What `[mcp]` and `[endpoints.<name>]` become.
+//! `[mcp]` and `[endpoints.<name>]` as typed values.
 
 use std::time::Duration;
 
@@ -7,34 +7,34 @@ use std::time::Duration;
 pub struct MergedConfig {
     /// Whether `/mcp` is served.
     pub enabled: bool,
-    /// Upstreams shown, in order.
+    /// Upstreams shown, in this order.
     pub upstreams: Vec<String>,
     /// When names get a prefix.
     pub prefix: PrefixRule,
     /// How long a merged list waits for one upstream.
     pub connect_wait: Duration,
-    /// How long after the beginning of an upstream's first start a merged list waits for it.
+    /// How long a merged list waits for an upstream, counted from the upstream's first start.
     pub first_wait: Duration,
-    /// Upstreams that are started and listed at start.
+    /// Upstreams that are started, and whose lists are fetched, at the start.
     pub warm: Vec<String>,
-    /// Whether clients are told of changed lists.
+    /// Whether clients are notified of changed lists.
     pub list_changed: bool,
-    /// What clients show as the name of merged endpoints.
+    /// The name of merged endpoints that clients display.
     pub title: String,
-    /// What the operator has to say before the upstreams do.
+    /// The operator's instructions, put before those of the upstreams.
     pub instructions: Option<String>,
-    /// Scopes needed; empty means `auth.required_scopes`.
+    /// Required scopes; empty means `auth.required_scopes`.
     pub required_scopes: Vec<String>,
-    /// Scopes to ask for at login; empty means `auth.login_scopes`.
+    /// Scopes to request at login; empty means `auth.login_scopes`.
     pub login_scopes: Vec<String>,
-    /// Audiences accepted besides the resource identifier.
+    /// Accepted audiences besides the resource identifier.
     pub audiences: Vec<String>,
 }
 
 /// `mcp.prefix`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixRule {
-    /// None for a single upstream.
+    /// No prefix for a single upstream.
     Auto,
     /// Always.
     Always,
@@ -43,16 +43,16 @@ pub enum PrefixRule {
 /// `[endpoints.<name>]`.
 #[derive(Debug, Clone)]
 pub struct NamedEndpoint {
-    /// Upstreams shown, in order.
+    /// Upstreams shown, in this order.
     pub upstreams: Vec<String>,
     /// Tools shown, as `upstream:pattern`; empty means all.
     pub tools: Vec<String>,
-    /// Scopes needed; empty means `auth.required_scopes`.
+    /// Required scopes; empty means `auth.required_scopes`.
     pub required_scopes: Vec<String>,
-    /// Scopes to ask for at login; empty means `auth.login_scopes`.
+    /// Scopes to request at login; empty means `auth.login_scopes`.
     pub login_scopes: Vec<String>,
-    /// Audiences accepted besides the resource identifier.
+    /// Accepted audiences besides the resource identifier.
     pub audiences: Vec<String>,
-    /// Issuers accepted; empty means all.
+    /// Accepted issuers; empty means all.
     pub issuers: Vec<String>,
 }

@@ -7,7 +7,7 @@ use super::reader::ConfigSection;
 use super::units;
 use super::upstream_types::UpstreamConfig;
 
-/// Reads `[mcp]`; what it returns completes the list of upstreams when the file has none.
+/// Reads `[mcp]`; the returned function fills in the list of upstreams if the file has none.
 pub(super) fn merged(
     s: &mut ConfigSection<'_>,
 ) -> impl FnOnce(&[UpstreamConfig]) -> MergedConfig + use<> {
@@ -71,7 +71,7 @@ pub(super) fn merged(
     }
 }
 
-/// Waits of lists for upstreams (`connect_wait`, first start), and the upstreams started in advance (`warm`).
+/// How long lists wait for upstreams (`connect_wait`, first start), and the upstreams started in advance (`warm`).
 struct ListWaits {
     connect: Duration,
     first: Duration,

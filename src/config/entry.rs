@@ -1,7 +1,6 @@
-//! One key being read: its type and its default, in one call.
+//! One key while it is read: one call gives its type and its default.
 //!
-//! A wrong value is reported and answered by the default, so that the walk goes on and finds
-//! the other mistakes too.
+//! A wrong value is reported and replaced by the default, so that reading continues and finds all errors.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,10 +19,10 @@ use super::types::RateConfig;
 use super::units;
 use crate::secret::Secret;
 
-/// Largest number accepted in the file; larger ones are typing errors, and exceed some counters.
+/// The largest number accepted in the file; larger ones are typing errors, and exceed some counters.
 const MOST: usize = 100_000_000;
 
-/// A declared key and what the file says about it.
+/// A declared key and its value in the file.
 pub(super) struct DeclaredKey<'r> {
     pub(super) report: &'r ReadReport<'r>,
     pub(super) path: String,
@@ -35,19 +34,19 @@ pub(super) struct DeclaredKey<'r> {
 }
 
 impl DeclaredKey<'_> {
-    /// Shows the example in the reference as if it were set.
+    /// Shows the example in the reference uncommented, as if it were set.
     pub(super) fn chosen(mut self) -> Self {
         self.chosen = true;
         self
     }
 
-    /// A length of time above zero.
+    /// A duration above zero.
     pub(super) fn duration(self, default: &str) -> Duration {
         self.coded(default, "duration", units::duration)
             .unwrap_or_default()
     }
 
-    /// A length of time; zero means at once.
+    /// A duration; zero means at once.
     pub(super) fn duration_or_zero(self, default: &str) -> Duration {
         self.coded(default, "duration, may be zero", units::duration_or_zero)
             .unwrap_or_default()
@@ -86,7 +85,7 @@ impl DeclaredKey<'_> {
             .unwrap_or_default()
     }
 
-    /// Plain text that must be there.
+    /// Required text.
     pub(super) fn required(self, example: &str) -> String {
         self.document("text, required", ShownKey::Example(quote(example)));
         if self.value.is_none() {
@@ -99,14 +98,14 @@ impl DeclaredKey<'_> {
             .unwrap_or_default()
     }
 
-    /// Plain text that may be missing; empty text is missing too.
+    /// Optional text; empty text counts as missing.
     pub(super) fn optional(self, example: &str) -> Option<String> {
         self.document("text, no default", self.example(example));
         self.parsed("text", |text| Ok(text.to_owned()))
             .filter(|text| !text.is_empty())
     }
 
-    /// A URL that may be missing; empty text is missing too.
+    /// An optional URL; empty text counts as missing.
     pub(super) fn url(self, example: &str) -> Option<Url> {
         self.document("URL, no default", self.example(example));
         let present = |text: &str| match text {
@@ -116,7 +115,7 @@ impl DeclaredKey<'_> {
         self.parsed("a URL", present).flatten()
     }
 
-    /// The URL of an upstream, http or WebSocket, that may be missing; empty text is missing too.
+    /// An optional URL of an upstream, http or WebSocket; empty text counts as missing.
     pub(super) fn endpoint_url(self, example: &str) -> Option<Url> {
         self.document("URL, no default", self.example(example));
         let present = |text: &str| match text {
@@ -126,7 +125,7 @@ impl DeclaredKey<'_> {
         self.parsed("a URL", present).flatten()
     }
 
-    /// A file or directory that may be missing; empty text is missing too.
+    /// An optional file or directory; empty text counts as missing.
     pub(super) fn path(self, example: &str) -> Option<PathBuf> {
         self.document("path, no default", self.example(example));
         let report = self.report;
@@ -135,7 +134,7 @@ impl DeclaredKey<'_> {
             .map(|text| report.source.path(&text))
     }
 
-    /// One word of a list.
+    /// One of the given words.
     pub(super) fn choice<T: Copy>(self, default: &str, words: &[(&'static str, T)]) -> Option<T> {
         let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
         let kind = known.join(" | ");
@@ -146,7 +145,7 @@ impl DeclaredKey<'_> {
         })
     }
 
-    /// One word of a list, without a default: the caller reports a missing one.
+    /// One of the given words, without a default: the caller reports a missing value.
     pub(super) fn required_choice<T: Copy>(
         self,
         example: &str,
@@ -176,7 +175,7 @@ impl DeclaredKey<'_> {
         self.counted(most).unwrap_or(default)
     }
 
-    /// A whole number from 1 to `most` that may be missing.
+    /// An optional whole number from 1 to `most`.
     pub(super) fn optional_count_to(self, example: usize, most: usize) -> Option<usize> {
         self.document("count, no default", ShownKey::Unset(example.to_string()));
         self.counted(most)
@@ -230,18 +229,18 @@ impl DeclaredKey<'_> {
             })
     }
 
-    /// One secret that may be missing, as text or as `{ file = "…" }`.
+    /// An optional secret, as text or as `{ file = "…" }`.
     pub(super) fn optional_secret(self, example: &str) -> Option<Secret> {
         self.document("secret", ShownKey::Unset(example.to_owned()));
         self.secret()
     }
 
-    /// One secret, as text or as `{ file = "…" }`.
+    /// A secret, as text or as `{ file = "…" }`.
     pub(super) fn secret(self) -> Option<Secret> {
         read_secret(self.report, &self.path, self.value?)
     }
 
-    /// The content of the file that is named.
+    /// The content of the file that the value names.
     pub(super) fn secret_file(self) -> Option<Secret> {
         let value = self.value?;
         let read = match value.get_ref().as_str() {
@@ -261,7 +260,7 @@ impl DeclaredKey<'_> {
         self.parsed(kind, &parse).or_else(|| parse(default).ok())
     }
 
-    /// The parsed value, if present and valid.
+    /// The parsed value, if it is present and valid.
     fn parsed<T>(self, kind: &str, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
         read_text(self.report, &self.path, self.value?, kind, parse)
     }
@@ -288,11 +287,11 @@ impl DeclaredKey<'_> {
     }
 }
 
-/// Hint for an undefined variable, or a `$` that is not meant as one.
+/// Hint for an undefined variable, or for a literal `$`.
 const VARIABLES: &str = "`${NAME}` is a variable of the environment that drawbridge is started with; \
     `$$` stands for a plain `$`";
 
-/// Text with its variables put in, as `parse` understands it.
+/// The text with its variables expanded, parsed by `parse`.
 pub(super) fn read_text<T>(
     report: &ReadReport<'_>,
     path: &str,
@@ -325,8 +324,7 @@ pub(super) fn read_text<T>(
     };
     match parse(&text) {
         Ok(value) => Some(value),
-        // The text of the file is quoted, not what its variables hold; a URL with credentials
-        // is not quoted either.
+        // Quotes the text of the file, not the values of its variables; and no URL with credentials.
         Err(what) if raw.contains('@') => {
             report.error(path, what, None);
             None
@@ -338,7 +336,7 @@ pub(super) fn read_text<T>(
     }
 }
 
-/// A secret; its content stands in no message.
+/// A secret; no message shows its content.
 pub(super) fn read_secret(
     report: &ReadReport<'_>,
     path: &str,

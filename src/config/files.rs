@@ -1,7 +1,7 @@
 //! Validates files named in the configuration (certificates, keys, key sets).
 //!
-//! Users of a file read it again later. Validation here finds errors that would prevent the start, so that
-//! `check` reports them and `serve` names the key.
+//! The parts that use a file read it again later. Validation here finds errors that would prevent the start: `check`
+//! reports them, and `serve` names the key.
 
 use std::io;
 use std::path::Path;
@@ -12,10 +12,10 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-/// Reads the certificates of a PEM file, one at least.
+/// Reads the certificates of a PEM file; at least one.
 ///
 /// # Errors
-/// Says why the file cannot be used.
+/// Why the file cannot be used.
 pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |error| not_pem(error, "a certificate");
     let all = CertificateDer::pem_file_iter(path).map_err(wrong)?;
@@ -29,15 +29,15 @@ pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
 /// Reads the private key of a PEM file.
 ///
 /// # Errors
-/// Says why the file cannot be used.
+/// Why the file cannot be used.
 pub(super) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
     PrivateKeyDer::from_pem_file(path).map_err(|error| not_pem(error, "a private key"))
 }
 
-/// Whether a server can show this chain.
+/// Whether a server can use this chain with this key.
 ///
 /// # Errors
-/// Says why it cannot.
+/// Why it cannot.
 pub(super) fn fit(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -53,7 +53,7 @@ pub(super) fn fit(
 /// Whether all certificates of a PEM file can be trusted.
 ///
 /// # Errors
-/// Says why they cannot.
+/// Why they cannot.
 pub(super) fn anchors(path: &Path) -> Result<(), String> {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in certificates(path)? {
@@ -63,10 +63,10 @@ pub(super) fn anchors(path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file holds a JWK set with something in it; what its keys are for is seen later.
+/// Whether a file holds a JWK set with at least one key. The use of its keys is checked later.
 ///
 /// # Errors
-/// Says why it does not.
+/// Why it does not.
 pub(super) fn key_set(path: &Path) -> Result<(), String> {
     #[derive(Deserialize)]
     struct ConfigDocument {
@@ -100,8 +100,8 @@ mod tests {
 
     use crate::config::load;
 
-    /// The errors of a file with these lines, beside `cert.pem`, `key.pem`, `other.pem`, `keys.json`,
-    /// `no-keys.json`, `empty.json` and the folder `folder`.
+    /// Validates a file with these lines, in a folder with `cert.pem`, `key.pem`, `other.pem`, `keys.json`,
+    /// `no-keys.json`, `empty.json` and the folder `folder`; returns the errors.
     fn errors(lines: &str) -> String {
         let dir = tempfile::tempdir().unwrap();
         let made = || generate_simple_self_signed(["localhost".to_owned()]).unwrap();

@@ -1,4 +1,4 @@
-//! `telemetry.log_level`: from which level on lines are written, for the whole gateway or for parts of it.
+//! `telemetry.log_level`: the minimum level of log lines, for the whole gateway or for parts of it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use tracing::level_filters::LevelFilter;
 
 use super::nearest::nearest;
 
-/// Most parts (`target=level`) in one text.
+/// Most parts (`target=level`) in one value.
 const MOST_PARTS: usize = 32;
 /// The longest name of a part, in bytes.
 const LONGEST_PART: usize = 128;
 
-/// Levels in the order of how much they show.
+/// The levels, from the fewest lines to the most.
 const LEVELS: [(&str, LevelFilter); 6] = [
     ("off", LevelFilter::OFF),
     ("error", LevelFilter::ERROR),
@@ -22,18 +22,18 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("trace", LevelFilter::TRACE),
 ];
 
-/// The name of our own lines; those of a part are `drawbridge::<part>`.
+/// Target of the gateway's own lines; a part's target is `drawbridge::<part>`.
 const OURS: &str = "drawbridge";
 
-/// Where the parts of the gateway stand, a line `pub mod <part>;` for each.
+/// The source that lists the gateway's parts, each as a line `pub mod <part>;`.
 const PARTS: &str = include_str!("../lib.rs");
 
-/// From which level on lines are written. Lines of requests (`access`, `audit`) have no level to set.
+/// Minimum levels of log lines. Lines of requests (`access`, `audit`) have no level to set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLevels {
-    /// For the gateway's own lines.
+    /// Minimum level of the gateway's own lines.
     ours: LevelFilter,
-    /// For parts of the gateway and for libraries, by their names; the longest one that fits decides.
+    /// Minimum levels of parts of the gateway and of libraries, by target; the longest matching one applies.
     parts: Vec<(String, LevelFilter)>,
 }
 
@@ -136,7 +136,7 @@ fn part(name: &str) -> Result<String, String> {
         .lines()
         .filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'))
         .collect();
-    // Without its crate it would name a library.
+    // Without the crate name the target would name a library.
     let hint = |module: &str| format!("; did you mean `{OURS}::{module}`?");
     match module {
         Some(module) if !parts.contains(&module) => {

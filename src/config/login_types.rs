@@ -7,13 +7,13 @@ use super::account_types::ClientKey;
 pub struct LoginConfig {
     /// The issuer, byte for byte one of `auth.issuers`.
     pub issuer: String,
-    /// The gateway there.
+    /// The gateway's client id at the issuer.
     pub client_id: String,
-    /// What proves that it is that client.
+    /// Secret or key of this client.
     pub client_key: ClientKey,
-    /// The claim of its ID tokens that names the subject; absent: that of the issuer's access tokens.
+    /// The claim of ID tokens that holds the subject; absent: that of the issuer's access tokens.
     pub subject_claim: Option<String>,
-    /// Which token says who logged in.
+    /// The token that identifies the person.
     pub token: LoginToken,
 }
 
@@ -22,6 +22,6 @@ pub struct LoginConfig {
 pub enum LoginToken {
     /// The ID token.
     Id,
-    /// An access token for an endpoint of ours, as callers have it.
+    /// An access token for an endpoint of this gateway, as callers use it.
     Access,
 }

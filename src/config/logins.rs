@@ -1,4 +1,4 @@
-//! `connect.login`: where people log in to open the connect pages.
+//! `connect.login`: the issuers where people log in to open the connect pages.
 
 use super::accounts;
 use super::login_types::{LoginConfig, LoginToken};
@@ -25,7 +25,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Vec<LoginConfig> {
     read.into_iter().flatten().collect()
 }
 
-/// `None` where it cannot be used.
+/// Reads one login; `None` where the table cannot be used.
 fn one(t: &mut ConfigSection<'_>) -> Option<LoginConfig> {
     let issuer = t
         .key("issuer", "One of [[auth.issuers]].")
@@ -57,7 +57,7 @@ fn one(t: &mut ConfigSection<'_>) -> Option<LoginConfig> {
     })
 }
 
-/// What does not fit the rest of the file.
+/// Reports logins that contradict the rest of the file.
 pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     let logins = &config.connect.logins;
     if config.auth.mode == AuthMode::None {
@@ -94,7 +94,8 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     }
 }
 
-/// People have to be known on the page of an upstream by the same issuers that its callers have tokens of.
+/// Checks that people can log in at every issuer whose tokens reach `upstream`: otherwise some callers cannot open its
+/// page.
 fn check_upstream(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_>) {
     let auth = upstream.auth.as_ref().filter(|auth| auth.is_of_users());
     let Some(kind) = auth.map(|auth| auth.kind().as_str()) else {
@@ -106,7 +107,7 @@ fn check_upstream(config: &Config, upstream: &UpstreamConfig, report: &ReadRepor
     let missing: Vec<_> = (issuers_of(config, &upstream.name).into_iter())
         .filter(is_missing)
         .collect();
-    // What a wrong login is meant for is not known.
+    // A wrong login may be the missing one.
     let (Some(first), false) = (missing.first(), report.has_wrong_below("connect.login")) else {
         return;
     };

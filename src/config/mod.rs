@@ -1,7 +1,7 @@
-//! One TOML file: its types, its reading and checking, its generated reference.
+//! The configuration: one TOML file, its types, its reading and checking, its generated reference.
 //!
-//! `reader` walks the file once, section by section, and collects every mistake with its position;
-//! `check` then validates across sections. Other modules get a complete and validated [`Config`].
+//! `reader` walks the file once, section by section, and collects every error with its position; `check` then validates
+//! across sections. Other modules get a complete and validated [`Config`].
 
 mod access;
 mod account_checks;
@@ -70,7 +70,7 @@ use reader::{ConfigSection, SampleEntry};
 use report::ReadReport;
 use source::ConfigSource;
 
-/// For who brings the file of an MCP client. TOML never begins with a brace.
+/// Hint for the configuration file of an MCP client. TOML never begins with a brace.
 const NOT_JSON: &str = "this looks like JSON, and TOML is read; \
     a server of \"mcpServers\" is written like this:\n\
     [upstreams.files]\n\
@@ -78,11 +78,11 @@ const NOT_JSON: &str = "this looks like JSON, and TOML is read; \
     args = [\"-y\", \"some-server\"]\n\
     env = { KEY = \"${KEY}\" }";
 
-/// For who brings the file of another program.
+/// Hint for a YAML file of another program.
 const NOT_YAML: &str = "this looks like YAML, and TOML is read: tables are written [upstreams.files], \
     and their keys command = \"npx\"";
 
-/// Whether the first line that says something is a key of YAML.
+/// Whether the first line with content is a YAML key.
 fn looks_like_yaml(text: &str) -> bool {
     let lines = text.lines().map(str::trim_end);
     let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -102,17 +102,16 @@ fn looks_like_yaml(text: &str) -> bool {
 ///
 /// # Errors
 ///
-/// Every mistake in the file at once; the operator has to correct them.
+/// Every error in the file at once; the operator has to correct them.
 pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
     load_with(path, &process_environment, &|_| Vec::new())
 }
 
-/// The same with the variables of `env`, and with what `look` finds to be doubtful about a correct
-/// configuration, as further warnings.
+/// As [`load`], with the variables of `env`. `look` returns further warnings about a valid configuration.
 ///
 /// # Errors
 ///
-/// As those of [`load`].
+/// As for [`load`].
 pub fn load_with(
     path: &Path,
     env: VariableSource<'_>,
@@ -123,11 +122,11 @@ pub fn load_with(
     parse_with(&text, &file, env, look)
 }
 
-/// Reads `[admin]` alone: the rest may be wrong, or need variables that are not set here.
+/// Reads `[admin]` alone: other sections may have errors, or need variables that are not set.
 ///
 /// # Errors
 ///
-/// Every mistake in `[admin]`, and every syntax error of the file.
+/// Every error in `[admin]`, and every syntax error of the file.
 pub fn load_admin(path: &Path) -> Result<AdminConfig, ConfigErrors> {
     let file = path.to_string_lossy();
     let text = read_file(path)?;
@@ -155,7 +154,7 @@ pub fn load_admin(path: &Path) -> Result<AdminConfig, ConfigErrors> {
     }
 }
 
-/// What `[admin]` is for.
+/// The description of `[admin]` in the reference.
 const ADMIN: &str = "The operators' side.";
 
 fn read_file(path: &Path) -> Result<String, ConfigErrors> {
@@ -176,11 +175,11 @@ fn read_file(path: &Path) -> Result<String, ConfigErrors> {
     })
 }
 
-/// Reads and checks `text`, which came from `file`: relative paths start at its directory.
+/// Reads and checks `text`, the content of `file`: relative paths start at the file's directory.
 ///
 /// # Errors
 ///
-/// Every mistake at once; only when the text is no TOML at all, just the mistakes of its syntax.
+/// Every error at once; for text that is not TOML only the syntax errors.
 pub fn parse(text: &str, file: &str, env: VariableSource<'_>) -> Result<Config, ConfigErrors> {
     parse_with(text, file, env, &|_| Vec::new())
 }
@@ -234,7 +233,7 @@ fn refusal(report: ReadReport<'_>) -> ConfigErrors {
     ConfigErrors { errors, warnings }
 }
 
-/// The whole file, in the order of the reference.
+/// Reads the whole file, in the order of the reference.
 fn read_all(root: &mut ConfigSection<'_>) -> Config {
     let server = root.table("server", "The public side.", server::read);
     let admin = root.table("admin", ADMIN, server::admin);

@@ -1,6 +1,6 @@
-//! The word that was probably meant.
+//! Suggestions for misspelt words.
 
-/// The known word that `word` was probably meant to be.
+/// The known word that `word` probably stands for.
 pub(super) fn nearest<'k>(word: &str, known: &[&'k str]) -> Option<&'k str> {
     let reach = (word.chars().count() / 3).max(2);
     let scored = known

@@ -1,11 +1,11 @@
-//! What is wrong with a configuration file, as an operator reads it.
+//! Errors and warnings about a configuration file, as an operator reads them.
 
 use std::fmt;
 
-/// A mistake or doubt, with its position in the file.
+/// An error or warning, with its position in the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigProblem {
-    /// The file as it was named on the command line.
+    /// The file, as named on the command line.
     pub file: String,
     /// Line, counted from 1.
     pub line: usize,
@@ -13,20 +13,20 @@ pub struct ConfigProblem {
     pub column: usize,
     /// The offending key, such as `upstreams.files.args[2]`; empty for the file itself.
     pub key: String,
-    /// What is wrong. Never holds the content of a secret.
+    /// The error. Never holds the content of a secret.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
 }
 
-/// Something doubtful about a correct configuration that its text alone does not show.
+/// A warning about a valid configuration that needs more than its text, such as the answer of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigDoubt {
-    /// The key it is about.
+    /// The key that the warning is about.
     pub key: String,
-    /// What is doubtful.
+    /// The warning.
     pub what: String,
-    /// What to do about it.
+    /// The remedy.
     pub hint: String,
 }
 
@@ -44,12 +44,12 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
-/// Everything that keeps a file from being used, in file order, and the doubts beside it.
+/// The errors that make a file unusable, in file order, and the warnings beside them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
-    /// The mistakes; at least one.
+    /// The errors; at least one.
     pub errors: Vec<ConfigProblem>,
-    /// What is legal, but probably not meant.
+    /// Settings that are valid, but probably a mistake.
     pub warnings: Vec<ConfigProblem>,
 }
 

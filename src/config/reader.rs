@@ -1,9 +1,9 @@
-//! Walks a parsed file table by table, collecting mistakes and, when asked to, the reference.
+//! Reads a parsed file table by table; collects errors, or records the reference.
 //!
-//! A key is declared where it is read: [`ConfigSection::key`] gives its name and meaning, the method
-//! called on the [`DeclaredKey`] its type and default. Whatever stands in a table
-//! and was never asked for is an unknown key. Run without a file, the same walk records every
-//! declaration, and `reference` writes them down: code and documentation cannot disagree.
+//! A key is declared where it is read: [`ConfigSection::key`] gives its name and meaning, the method called on the
+//! [`DeclaredKey`] its type and default. A key of the file that was never declared is reported as unknown. Without a
+//! file the same code records every declaration, and `reference` writes them down: code and documentation cannot
+//! disagree.
 
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
@@ -13,7 +13,7 @@ use super::nearest::nearest;
 use super::reference::{TableHeader, tables_with};
 use super::report::{ReadReport, join};
 
-/// One sample in the reference of tables that carry names of the operator's choice.
+/// The sample in the reference of tables whose names the operator chooses.
 pub(super) struct SampleEntry {
     pub(super) name: &'static str,
     pub(super) doc: &'static str,
@@ -26,12 +26,12 @@ pub(super) struct ConfigSection<'r> {
     table: Option<&'r DeTable<'r>>,
     asked: Vec<&'static str>,
     group_start: usize,
-    /// Which table of the reference the keys belong to.
+    /// The table of the reference that the keys belong to.
     chapter: usize,
 }
 
 impl<'r> ConfigSection<'r> {
-    /// The whole file; `None` only records.
+    /// Reads the whole file; without a `table` only records the declarations.
     pub(super) fn read_root<T>(
         report: &'r ReadReport<'r>,
         table: Option<&'r DeTable<'r>>,
@@ -40,7 +40,7 @@ impl<'r> ConfigSection<'r> {
         Self::read(report, String::new(), table, 0, body)
     }
 
-    /// Runs `body` over one table, then reports every key that `body` did not request as unknown.
+    /// Runs `body` over one table, then reports every key that `body` did not declare as unknown.
     pub(super) fn read<T>(
         report: &'r ReadReport<'r>,
         path: String,
@@ -75,12 +75,12 @@ impl<'r> ConfigSection<'r> {
         }
     }
 
-    /// Whether a key stands in this table.
+    /// Whether the table has this key.
     pub(super) fn has(&self, name: &str) -> bool {
         self.value(name).is_some()
     }
 
-    /// The keys asked for since the last time.
+    /// Takes the keys declared since the last call.
     pub(super) fn take_group(&mut self) -> Vec<&'static str> {
         let group = self
             .asked
@@ -96,14 +96,14 @@ impl<'r> ConfigSection<'r> {
         self.report.reference.is_some()
     }
 
-    /// Notes a mistake at a path below this table, or at the table itself when it is empty.
+    /// Reports an error at a path below this table, or at the table itself for an empty path.
     pub(super) fn error(&self, below: &str, what: impl Into<String>, hint: Option<&str>) {
         let dot = if below.is_empty() { "" } else { "." };
         self.report
             .error(&format!("{}{dot}{below}", self.path), what, hint);
     }
 
-    /// Reads the table `[name]`; a missing one is read as empty.
+    /// Reads the table `[name]`; a missing table is read as empty.
     pub(super) fn table<T>(
         &mut self,
         name: &'static str,
@@ -113,7 +113,7 @@ impl<'r> ConfigSection<'r> {
         self.below(name, (TableHeader::Table, doc), body)
     }
 
-    /// Reads the table `[name]`, `None` where there is none.
+    /// Reads the table `[name]`; `None` where it is missing.
     pub(super) fn optional_table<T>(
         &mut self,
         name: &'static str,
@@ -177,7 +177,7 @@ impl<'r> ConfigSection<'r> {
         out
     }
 
-    /// Reads every `[name.<chosen>]`, in file order; `samples` stand in the reference.
+    /// Reads every `[name.<chosen>]`, in file order; `samples` are shown in the reference.
     pub(super) fn named<T>(
         &mut self,
         name: &'static str,
@@ -269,7 +269,7 @@ impl<'r> ConfigSection<'r> {
         }
     }
 
-    /// What an unknown key was probably meant to be.
+    /// The hint for an unknown key: the known key with the most similar name.
     fn hint(&self, name: &str) -> String {
         let meant = MEANT.iter().find(|(said, _)| *said == name);
         let meant = meant.map(|(_, meant)| *meant);
@@ -282,7 +282,7 @@ impl<'r> ConfigSection<'r> {
         if tables.is_empty() {
             here
         } else if self.path.is_empty() {
-            // Below no table yet: a word that is right in one is no slip of the pen.
+            // Without an open table: a key that is valid in a table is not a spelling error.
             format!("did you mean `{name}` in {tables}?")
         } else {
             format!("{here} (`{name}` is a key of {tables})")
@@ -308,7 +308,7 @@ const MEANT: [(&str, &str); 14] = [
     ("timeout", "total_timeout"),
 ];
 
-/// What a value is, for people.
+/// The type of a value, in words.
 pub(super) fn found(value: &Spanned<DeValue<'_>>) -> &'static str {
     match value.get_ref() {
         DeValue::String(_) => "text",

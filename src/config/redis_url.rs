@@ -3,17 +3,18 @@
 use super::cluster_types::{RedisConfig, RedisTopology};
 use crate::secret::Secret;
 
-/// The port of a server without one.
+/// Default port of a server.
 const SERVER_PORT: u16 = 6379;
-/// The port of a sentinel without one.
+/// Default port of a sentinel.
 const SENTINEL_PORT: u16 = 26379;
 /// Most hosts of one URL.
 const MAX_HOSTS: usize = 64;
 
-/// Reads a URL such as `rediss://user:password@host:6379/0`. Certificates and the password of sentinels stand beside it.
+/// Parses a URL such as `rediss://user:password@host:6379/0`. Certificates and the password of sentinels are separate
+/// keys.
 ///
 /// # Errors
-/// Says what is wrong without quoting the URL, which may hold a password.
+/// The error, without quoting the URL, which may hold a password.
 pub(super) fn parse(url: &str) -> Result<RedisConfig, String> {
     let wanted = "expected redis://host:6379, rediss:// for TLS, redis+sentinel://host:26379/name or \
         redis+cluster://host:6379";
@@ -112,7 +113,7 @@ fn node(text: &str, default: u16) -> Result<(String, u16), String> {
     Ok((host.to_owned(), port))
 }
 
-/// Text with its `%41` replaced. Spec: RFC 3986 §2.1.
+/// Decodes percent escapes such as `%41`. Spec: RFC 3986 §2.1.
 fn decode(text: &str) -> Result<String, String> {
     let wrong = || "holds a % that begins no escape: write %25".to_owned();
     let mut bytes = Vec::with_capacity(text.len());

@@ -7,23 +7,23 @@ use super::reader::ConfigSection;
 use super::report::ReadReport;
 use super::source::ConfigSource;
 
-/// How a key stands in the reference.
+/// How the reference shows a key.
 #[derive(Debug, Clone)]
 pub(super) enum ShownKey {
-    /// A TOML literal that holds when the key is missing.
+    /// A TOML literal: the default.
     Default(String),
-    /// A TOML literal that has to be written, or replaces another.
+    /// A TOML literal: an example for a required value, or an alternative to another.
     Example(String),
-    /// A TOML literal that could be written; commented out.
+    /// A TOML literal: an example for an optional value; commented out.
     Unset(String),
 }
 
-/// The line that opens a table.
+/// The header line of a table.
 #[derive(Debug)]
 pub(super) enum TableHeader {
     /// `[path]`
     Table(String),
-    /// `[path]`, commented out with its keys: it may be missing.
+    /// `[path]`, commented out with its keys, since the table is optional.
     OptionalTable(String),
     /// `[[path]]`
     Tables(String),
@@ -44,14 +44,14 @@ struct ReferenceKey {
     shown: ShownKey,
 }
 
-/// Everything that was declared, in reading order.
+/// All declarations, in reading order.
 #[derive(Debug, Default)]
 pub(super) struct ConfigReference {
     chapters: Vec<ReferenceChapter>,
 }
 
 impl ConfigReference {
-    /// Starts a table; the answer names it for [`Self::add`].
+    /// Starts a table; returns its number for [`Self::add`].
     pub(super) fn open(&mut self, header: TableHeader, doc: &'static str) -> usize {
         self.chapters.push(ReferenceChapter {
             header,
@@ -142,7 +142,7 @@ pub fn reference() -> String {
     record().write()
 }
 
-/// The top-level tables that have a key of this name, as they are written.
+/// The top-level tables that have a key of this name, formatted for a message.
 pub(super) fn tables_with(name: &str) -> Vec<String> {
     let recorded = record();
     let tables = recorded.chapters.iter().filter_map(|chapter| {

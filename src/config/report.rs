@@ -1,4 +1,4 @@
-//! What one reading found out, and where everything stands in the file.
+//! `ReadReport`: the errors and warnings of one reading, and the position of every value in the file.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,18 +10,18 @@ use super::problem::ConfigProblem;
 use super::reference::ConfigReference;
 use super::source::ConfigSource;
 
-/// What one reading found out; shared by all its sections.
+/// Errors and warnings of one reading; shared by all its sections.
 pub(super) struct ReadReport<'r> {
     pub(super) source: &'r ConfigSource<'r>,
     places: BTreeMap<String, usize>,
     errors: RefCell<Vec<ConfigProblem>>,
     warnings: RefCell<Vec<ConfigProblem>>,
-    /// Filled instead of values when there is no file.
+    /// The recorded reference, in a run without a file.
     pub(super) reference: Option<RefCell<ConfigReference>>,
 }
 
 impl<'r> ReadReport<'r> {
-    /// For reading `root`.
+    /// A report for reading `root`.
     pub(super) fn new(source: &'r ConfigSource<'r>, root: &DeTable<'_>) -> Self {
         let mut places = BTreeMap::new();
         index_table(root, "", &mut places);
@@ -34,7 +34,7 @@ impl<'r> ReadReport<'r> {
         }
     }
 
-    /// For recording what could be read.
+    /// A report for recording the reference.
     pub(super) fn recording(source: &'r ConfigSource<'r>) -> Self {
         Self {
             source,
@@ -45,30 +45,30 @@ impl<'r> ReadReport<'r> {
         }
     }
 
-    /// Notes a mistake at `key`, or at the nearest thing around it that stands in the file.
+    /// Records an error at `key`, or at the nearest enclosing key that the file has.
     pub(super) fn error(&self, key: &str, what: impl Into<String>, hint: Option<&str>) {
         let problem = self.problem(key, self.offset(key), what.into(), hint);
         self.errors.borrow_mut().push(problem);
     }
 
-    /// Notes a doubt at `key`.
+    /// Records a warning at `key`.
     pub(super) fn warning(&self, key: &str, what: impl Into<String>, hint: Option<&str>) {
         let problem = self.problem(key, self.offset(key), what.into(), hint);
         self.warnings.borrow_mut().push(problem);
     }
 
-    /// Notes a mistake at a byte offset.
+    /// Records an error at a byte offset.
     pub(super) fn error_at(&self, offset: usize, key: &str, what: String, hint: Option<&str>) {
         let problem = self.problem(key, offset, what, hint);
         self.errors.borrow_mut().push(problem);
     }
 
-    /// Whether `key` stands in the file.
+    /// Whether the file has `key`.
     pub(super) fn has(&self, key: &str) -> bool {
         self.places.contains_key(key)
     }
 
-    /// Whether a mistake was noted at `key` itself.
+    /// Whether an error was recorded at `key` itself.
     pub(super) fn is_wrong(&self, key: &str) -> bool {
         self.errors
             .borrow()
@@ -76,18 +76,18 @@ impl<'r> ReadReport<'r> {
             .any(|problem| problem.key == key)
     }
 
-    /// Whether a mistake was noted at `key` or below it.
+    /// Whether an error was recorded at `key` or below it.
     pub(super) fn has_wrong_below(&self, key: &str) -> bool {
         let errors = self.errors.borrow();
         errors.iter().any(|problem| problem.key.starts_with(key))
     }
 
-    /// Whether any mistake was noted.
+    /// Whether any error was recorded.
     pub(super) fn has_errors(&self) -> bool {
         !self.errors.borrow().is_empty()
     }
 
-    /// Mistakes and doubts, each in file order.
+    /// Errors and warnings, each in file order.
     pub(super) fn into_problems(self) -> (Vec<ConfigProblem>, Vec<ConfigProblem>) {
         let sorted = |problems: RefCell<Vec<ConfigProblem>>| {
             let mut problems = problems.into_inner();
@@ -123,7 +123,7 @@ impl<'r> ReadReport<'r> {
     }
 }
 
-/// Remembers where every value stands. Tables and their keys are indexed at the key.
+/// Records the position of every value. Tables and their keys are indexed at the key.
 fn index_table(table: &DeTable<'_>, path: &str, places: &mut BTreeMap<String, usize>) {
     for (key, value) in table {
         index_value(value, join(path, key.get_ref()), key.span().start, places);
@@ -152,7 +152,7 @@ fn index_value(
     places.insert(path, start);
 }
 
-/// `a` and `b` make `a.b`; keys that are not bare are quoted.
+/// Joins `a` and `b` to `a.b`; keys that are not bare are quoted.
 pub(super) fn join(path: &str, key: &str) -> String {
     let bare = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
     let plain = !key.is_empty() && key.chars().all(bare);

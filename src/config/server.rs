@@ -16,7 +16,7 @@ use crate::secret::Secret;
 
 /// Most worker threads; no machine gains from more.
 const MAX_THREADS: usize = 1024;
-/// No machine has more connections.
+/// Above any number of connections that a machine can have.
 const MAX_SHARE: usize = 1 << 30;
 
 /// Reads `[server]`.
@@ -133,7 +133,7 @@ fn connections_per_address(s: &mut ConfigSection<'_>) -> Option<usize> {
 }
 
 impl HttpServerConfig {
-    /// Open exchanges and streams of one principal: a quarter of `max_connections` where not configured.
+    /// Limit of open exchanges and streams per principal: by default a quarter of `max_connections`.
     #[must_use]
     pub fn exchange_share(&self) -> usize {
         let quarter = self.max_connections.div_ceil(4).max(1);
@@ -177,7 +177,7 @@ fn stall_timeout(s: &mut ConfigSection<'_>) -> Duration {
     .duration("10m")
 }
 
-/// The URL that clients use, given or derived.
+/// The URL that clients use, configured or derived.
 fn public_url(s: &mut ConfigSection<'_>, listen: SocketAddr, tls: bool) -> Url {
     let given = s
         .key(
@@ -242,7 +242,7 @@ pub(super) fn health(s: &mut ConfigSection<'_>) -> HealthConfig {
     }
 }
 
-/// The least length of the operators' token, in bytes.
+/// The least length of `admin.token`, in bytes.
 const MIN_TOKEN_BYTES: usize = 16;
 
 fn admin_token(s: &mut ConfigSection<'_>) -> Option<Secret> {
@@ -283,7 +283,7 @@ fn tls(s: &mut ConfigSection<'_>) -> Option<TlsConfig> {
     })
 }
 
-/// Path of a required PEM file, and its content as parsed by `read`.
+/// Path of a required PEM file, and its content parsed by `read`.
 fn pem_file<T>(
     t: &mut ConfigSection<'_>,
     name: &'static str,
@@ -300,7 +300,7 @@ fn pem_file<T>(
     (path, content.ok())
 }
 
-/// Reads `[server.sse]`: the paths when it is on.
+/// Reads `[server.sse]`: the paths, if enabled.
 fn sse(s: &mut ConfigSection<'_>) -> Option<EventPaths> {
     s.table(
         "sse",
@@ -326,7 +326,7 @@ fn sse(s: &mut ConfigSection<'_>) -> Option<EventPaths> {
     )
 }
 
-/// Reads `[server.websocket]`: the path when it is on.
+/// Reads `[server.websocket]`: the path, if enabled.
 fn websocket(s: &mut ConfigSection<'_>) -> Option<String> {
     s.table("websocket", "WebSocket towards clients.", |t| {
         let enabled = t.key("enabled", "Whether it is served.").flag(false);

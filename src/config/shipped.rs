@@ -12,7 +12,7 @@ fn folder(name: &str) -> PathBuf {
 
 fn read(path: &Path) -> Config {
     let text = std::fs::read_to_string(path).unwrap();
-    // Every variable is set, and long enough to be a key.
+    // Sets every variable, to text long enough for a key.
     let env = |name: &str| Some(format!("the-value-of-{name}-which-is-long-enough"));
     match parse(&text, &path.to_string_lossy(), &env) {
         Ok(config) => config,

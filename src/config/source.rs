@@ -1,4 +1,4 @@
-//! The text of a configuration file: positions of lines, values of `${NAME}`, and named files.
+//! The text of a configuration file: line positions, values of `${NAME}`, and named files.
 //!
 //! The only reader of the environment.
 
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use crate::secret::Secret;
 
-/// Looks a variable up.
+/// Looks up an environment variable.
 pub type VariableSource<'e> = &'e dyn Fn(&str) -> Option<String>;
 
 /// The largest secret file, in bytes.
 const MAX_SECRET_BYTES: u64 = 64 * 1024;
 
-/// The variable that stands for our own program, unless the environment sets it.
+/// The variable that stands for the gateway's own program, unless the environment sets it.
 pub const OWN_PROGRAM: &str = "DRAWBRIDGE_EXE";
 
 /// The variables of this process, and [`OWN_PROGRAM`].
@@ -32,7 +32,7 @@ pub fn process_environment(name: &str) -> Option<String> {
 
 /// A file being read.
 pub(super) struct ConfigSource<'s> {
-    /// As the operator named it.
+    /// Path of the file, as the operator named it.
     pub(super) file: &'s str,
     text: &'s str,
     env: VariableSource<'s>,
@@ -43,7 +43,7 @@ impl<'s> ConfigSource<'s> {
         Self { file, text, env }
     }
 
-    /// Line and column, both from 1, of a byte offset.
+    /// Line and column of a byte offset, both counted from 1.
     pub(super) fn place(&self, offset: usize) -> (usize, usize) {
         let before = self.text.get(..offset).unwrap_or(self.text);
         let line = before.matches('\n').count() + 1;
@@ -57,11 +57,11 @@ impl<'s> ConfigSource<'s> {
         (line, column)
     }
 
-    /// Replaces `${NAME}` by the variable and `$$` by one `$`.
+    /// Replaces `${NAME}` by the variable's value and `$$` by `$`.
     ///
     /// # Errors
     ///
-    /// Names the missing variable, never the value of another one.
+    /// The name of the missing variable, never the value of another one.
     pub(super) fn expand<'t>(&self, text: &'t str) -> Result<Cow<'t, str>, String> {
         let Some((start, mut rest)) = text.split_once('$') else {
             return Ok(Cow::Borrowed(text));
@@ -90,7 +90,7 @@ impl<'s> ConfigSource<'s> {
         Ok(Cow::Owned(out))
     }
 
-    /// A path as the file means it: relative ones start at the file's own directory.
+    /// Resolves a path: relative ones start at the directory of the configuration file.
     pub(super) fn path(&self, path: &str) -> PathBuf {
         Path::new(self.file)
             .parent()
@@ -98,13 +98,12 @@ impl<'s> ConfigSource<'s> {
             .join(path)
     }
 
-    /// The content of a secret's file, without white space at its ends; `text` as it stands in the
-    /// configuration.
+    /// The content of a secret's file, without surrounding white space; `text` as written in the configuration.
     ///
     /// # Errors
     ///
-    /// Says why the file cannot be used, never what it holds, and not what variables hold either: who
-    /// takes a secret for the name of its file must not find it in a log.
+    /// Why the file cannot be used. Shows neither the file's content nor the values of variables: an operator who
+    /// writes the secret in place of the file name must not find it in a log.
     pub(super) fn secret_file(&self, text: &str) -> Result<Secret, String> {
         let name = self.expand(text)?;
         let path = self.path(&name);

@@ -1,4 +1,4 @@
-//! Hints for syntax errors, since the TOML parser names only the expected token.
+//! Hints for syntax errors: the TOML parser only names the expected token.
 
 /// Hint for a Windows path.
 const BACKSLASH: &str = "in double quotes a backslash begins an escape: write '…' in single quotes, or \\\\ \
@@ -8,13 +8,13 @@ const BACKSLASH: &str = "in double quotes a backslash begins an escape: write '�
 const TWICE: &str = "each table and each key stands once: put the keys of both into one table; only \
     [[…]] in double brackets may be repeated";
 
-/// For who writes text without quotes, or with those of a word processor.
+/// Hint for text without quotes, or with typographic quotes.
 const UNQUOTED: &str = "text stands in straight double quotes, as in mode = \"none\"";
 
-/// For who joins a key and its value in another way.
+/// Hint for a key and value without `=`.
 const NO_EQUALS: &str = "a key and its value have `=` between them, as in mode = \"none\"";
 
-/// For who forgets the end of a text.
+/// Hint for text without a closing quote.
 const OPEN_QUOTE: &str =
     "close the quote on the same line; text of several lines stands between \"\"\" and \"\"\"";
 

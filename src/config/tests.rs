@@ -1,4 +1,4 @@
-//! Whole files through the reader.
+//! Reads whole files.
 
 mod mistakes;
 
@@ -18,7 +18,7 @@ fn read(text: &str) -> Result<Config, ConfigErrors> {
     parse(text, "etc/g.toml", &env)
 }
 
-/// The errors of `text` below a file that is otherwise right, as lines.
+/// The errors of a valid file with the lines `text` added.
 fn errors(text: &str) -> Vec<String> {
     let errors = read(text).expect_err("a refused file").errors;
     errors.iter().map(ToString::to_string).collect()
@@ -309,7 +309,7 @@ fn check_warns_of_upstreams_over_the_cap() {
             .warnings
             .is_empty()
     );
-    // Everybody is one principal there.
+    // With `mode = "none"` all callers are one principal.
     let stdio = read("max_children = 100", open).stdio;
     assert_eq!(stdio.max_children_per_principal, 100);
 }

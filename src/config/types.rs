@@ -1,7 +1,7 @@
-//! The configuration as typed values: what every other module is given.
+//! The configuration as typed values, which all other modules use.
 //!
-//! Owns the shape only; reading, checking and documenting a file belong to the sibling modules.
-//! Field names are the TOML keys of DESIGN §11. Durations are [`Duration`], sizes are bytes.
+//! Defines the types only; sibling modules read, check and document a file. Field names are the TOML keys of DESIGN
+//! §11. Durations are [`Duration`], sizes are bytes.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -30,13 +30,13 @@ pub struct Config {
     pub admin: AdminConfig,
     /// Health checks of idle upstreams.
     pub health: HealthConfig,
-    /// Who may call.
+    /// Authentication of callers.
     pub auth: AuthConfig,
     /// The merged endpoint.
     pub mcp: MergedConfig,
     /// Further named endpoints, by name.
     pub endpoints: BTreeMap<String, NamedEndpoint>,
-    /// MCP servers behind us, by name, in file order of their names.
+    /// MCP servers behind the gateway, in file order.
     pub upstreams: Vec<UpstreamConfig>,
     /// Session lifetimes and caps.
     pub sessions: SessionsConfig,
@@ -44,23 +44,23 @@ pub struct Config {
     pub events: EventsConfig,
     /// Caps over all stdio children.
     pub stdio: StdioConfig,
-    /// How long lists of upstreams are kept.
+    /// How long lists of upstreams are cached.
     pub lists: ListsConfig,
     /// Sizes, counts and rates.
     pub limits: LimitsConfig,
     /// Sealing keys.
     pub keys: KeysConfig,
-    /// Where learned URLs may lead.
+    /// Destinations of URLs that documents name.
     pub egress: EgressConfig,
-    /// Where durable data is.
+    /// Location of durable data.
     pub database: DatabaseConfig,
     /// Accounts of principals at upstreams.
     pub connect: ConnectConfig,
     /// Several replicas as one gateway.
     pub cluster: Option<ClusterConfig>,
-    /// What we tell the operator's systems.
+    /// Logs, metrics and traces.
     pub telemetry: TelemetryConfig,
-    /// What is legal, but probably not meant.
+    /// Settings that are valid, but probably a mistake.
     pub warnings: Vec<ConfigProblem>,
 }
 
@@ -86,7 +86,7 @@ impl Config {
 pub struct HttpServerConfig {
     /// Where to listen for MCP traffic.
     pub listen: SocketAddr,
-    /// The URL clients know us by; no trailing slash, may have a path.
+    /// The URL that clients use; no trailing slash, may have a path.
     pub public_url: Url,
     /// Origins allowed besides that of `public_url`.
     pub allowed_origins: Vec<String>,
@@ -94,7 +94,7 @@ pub struct HttpServerConfig {
     pub allowed_hosts: Vec<String>,
     /// Threads that serve connections.
     pub threads: usize,
-    /// CIDR blocks whose `X-Forwarded-*` we believe.
+    /// CIDR blocks whose `X-Forwarded-*` headers are trusted.
     pub trusted_proxies: Vec<String>,
     /// Certificate and key, both PEM files.
     pub tls: Option<TlsConfig>,
@@ -104,40 +104,39 @@ pub struct HttpServerConfig {
     pub handshake_timeout: Duration,
     /// How long a request body may take.
     pub body_timeout: Duration,
-    /// How long a connection may stay without a request.
+    /// How long a connection may be open without a request.
     pub idle_timeout: Duration,
     /// Longest time without progress of a write to a peer.
     pub stall_timeout: Duration,
-    /// How long a connection may stay after a refused token, when it has brought no good one.
+    /// How long a connection stays open after a refused token, unless a valid one follows.
     pub refused_idle_timeout: Duration,
     /// Open connections at once.
     pub max_connections: usize,
-    /// Connections of one address without a good token, while permits are short; `None` means a quarter of
+    /// Connections of one address without a valid token, while permits are short; `None` means a quarter of
     /// `max_connections`.
     pub connections_per_address: Option<usize>,
-    /// Open exchanges and streams of one principal; as many as a quarter of all connections where nothing
-    /// is said.
+    /// Open exchanges and streams of one principal; `None` means a quarter of `max_connections`.
     pub exchanges_per_principal: Option<usize>,
-    /// When a silent call on a 2025-11-25 session turns into an event stream.
+    /// When a call without output turns into an event stream, on a 2025-11-25 session.
     pub sse_after: Duration,
-    /// Between keep-alive comments on a quiet stream.
+    /// Interval of keep-alive comments on a quiet stream.
     pub keep_alive: Duration,
     /// Grace period of a drain.
     pub drain: Duration,
-    /// From the start of a drain, how long quiet connections are still served.
+    /// How long quiet connections are still served, counted from the start of a drain.
     pub drain_linger: Duration,
-    /// The transport of 2024-11-05, when it is served.
+    /// Paths of the 2024-11-05 transport; `None` when disabled.
     pub sse: Option<EventPaths>,
-    /// Path of the WebSocket, when it is served.
+    /// Path of the WebSocket transport; `None` when disabled.
     pub websocket: Option<String>,
 }
 
 /// `[server.sse]`. Paths start with a slash and do not end with one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventPaths {
-    /// Where event streams are opened.
+    /// Path of event streams.
     pub stream: String,
-    /// Where messages are posted.
+    /// Path of posted messages.
     pub messages: String,
 }
 
@@ -148,7 +147,7 @@ pub struct TlsConfig {
     pub cert: PathBuf,
     /// PEM file with the private key.
     pub key: PathBuf,
-    /// How often the files are looked at for a change.
+    /// Interval between checks of the files for a change.
     pub reload: Duration,
 }
 
@@ -173,19 +172,19 @@ pub struct HealthConfig {
 /// `[auth]`.
 #[derive(Debug, Clone)]
 pub struct AuthConfig {
-    /// Who is asked for a token.
+    /// Whether callers need a token.
     pub mode: AuthMode,
     /// Scopes of every endpoint that names none.
     pub required_scopes: Vec<String>,
-    /// Scopes that clients are told to ask for at login, on every endpoint that names none.
+    /// Scopes that clients request at login, on every endpoint that names none.
     pub login_scopes: Vec<String>,
     /// Trusted issuers.
     pub issuers: Vec<IssuerConfig>,
-    /// Scopes that single tools need.
+    /// Scopes that individual tools require.
     pub tool_scopes: Vec<ToolScope>,
     /// Scopes that imply further scopes.
     pub scope_implies: Vec<ScopeImplies>,
-    /// Whether callers' tokens are kept, since an upstream exchanges them.
+    /// Whether callers' tokens are kept in memory, since an upstream exchanges them.
     pub keeps_tokens: bool,
 }
 
@@ -203,7 +202,7 @@ pub struct ScopeImplies {
 pub enum AuthMode {
     /// Every request carries a bearer token.
     OAuth,
-    /// Everybody is the principal `anonymous`; loopback only.
+    /// All callers are the principal `anonymous`; loopback only.
     None,
 }
 
@@ -212,37 +211,37 @@ pub enum AuthMode {
 pub struct IssuerConfig {
     /// The issuer identifier, compared byte for byte.
     pub issuer: String,
-    /// Fixed keys instead of discovery.
+    /// File with fixed keys, instead of discovery.
     pub jwks_file: Option<PathBuf>,
     /// Audiences accepted on every endpoint.
     pub audiences: Vec<String>,
     /// The claim that identifies the subject; `sub` by default.
     pub subject_claim: Option<String>,
-    /// How the issuer is asked about tokens, if it is.
+    /// Introspection of tokens at the issuer, if enabled.
     pub introspection: Option<IntrospectionConfig>,
 }
 
 /// `introspection` of `[[auth.issuers]]`.
 #[derive(Debug, Clone)]
 pub struct IntrospectionConfig {
-    /// Where to ask; found by discovery when absent.
+    /// The introspection endpoint; found by discovery when absent.
     pub endpoint: Option<Url>,
-    /// The gateway as the issuer knows it.
+    /// The gateway's client id at the issuer.
     pub client_id: String,
-    /// Its secret.
+    /// Its client secret.
     pub client_secret: Secret,
-    /// Which tokens are asked about.
+    /// Which tokens are introspected.
     pub tokens: IntrospectedTokens,
-    /// How long an answer counts.
+    /// How long an answer is cached.
     pub max_age: Duration,
 }
 
 /// `introspection.tokens`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IntrospectedTokens {
-    /// Only those that are no JWTs.
+    /// Only tokens that are not JWTs.
     Opaque,
-    /// JWTs too, after their signature was found good.
+    /// JWTs too, after their signature was verified.
     All,
 }
 
@@ -251,26 +250,26 @@ pub enum IntrospectedTokens {
 pub struct ToolScope {
     /// Tool name patterns (`*` matches any run), as the upstream spells them.
     pub tools: Vec<String>,
-    /// Only on these upstreams; empty means all.
+    /// The upstreams that the rule applies to; empty means all.
     pub upstreams: Vec<String>,
-    /// All of these are needed.
+    /// Required scopes; all of them.
     pub scopes: Vec<String>,
 }
 
 /// `[sessions]`.
 #[derive(Debug, Clone)]
 pub struct SessionsConfig {
-    /// Without a request or open stream.
+    /// Lifetime without a request or open stream.
     pub idle: Duration,
-    /// Whatever happens, but for the running calls of an implicit session.
+    /// Lifetime in any case, except for running calls of an implicit session.
     pub absolute: Duration,
     /// Live sessions of one principal.
     pub max_per_principal: usize,
     /// Live sessions.
     pub max_total: usize,
-    /// Calls that outlive their exchange, at once.
+    /// Calls that run on after their connection broke, at once.
     pub max_detached: usize,
-    /// How long a question that belongs to no call waits for a stream to its client.
+    /// How long a question that belongs to no call waits for a stream of its client.
     pub hold_question: Duration,
     /// Lifetime of a GET stream after its token expired.
     pub token_grace: Duration,
@@ -294,9 +293,9 @@ pub struct StdioConfig {
     pub max_children: usize,
     /// Children of one principal at once.
     pub max_children_per_principal: usize,
-    /// An unused child is stopped after this.
+    /// How long an unused child keeps running.
     pub idle: Duration,
-    /// How long a caller waits for a place under the caps.
+    /// How long a caller waits for a permit under these caps.
     pub spawn_wait: Duration,
     /// Whether children may read each other's environment and memory.
     pub trust_children: bool,
@@ -305,12 +304,11 @@ pub struct StdioConfig {
 /// `[lists]`.
 #[derive(Debug, Clone)]
 pub struct ListsConfig {
-    /// How long a list of a legacy upstream is believed; three times as long while its changes are
-    /// announced.
+    /// How long a list of a legacy upstream is fresh; three times as long while its change notices arrive.
     pub fresh: Duration,
     /// All lists together, bytes.
     pub total: usize,
-    /// The lifetime promised to 2026-07-28 clients for lists of upstreams that promise none.
+    /// Cache lifetime announced to 2026-07-28 clients for lists of upstreams that announce none.
     pub ttl: Duration,
 }
 
@@ -319,13 +317,13 @@ pub struct ListsConfig {
 pub struct LimitsConfig {
     /// Request body, bytes.
     pub body: usize,
-    /// Weight of the messages of one caller that are received or kept, bytes.
+    /// Weight of the messages of one caller that are received or stored, bytes.
     pub bytes_per_principal: usize,
-    /// The same of all callers.
+    /// Weight of the messages of all callers, bytes.
     pub bytes_total: usize,
     /// Weight of the replies for one caller that are received or not yet written, bytes.
     pub replies_per_principal: usize,
-    /// The same for all callers.
+    /// Weight of the replies for all callers, bytes.
     pub replies_total: usize,
     /// Request head, bytes.
     pub headers: usize,
@@ -335,7 +333,7 @@ pub struct LimitsConfig {
     pub sse_event: usize,
     /// Nesting of a JSON message.
     pub json_depth: usize,
-    /// Values of a JSON message of a client that are not read.
+    /// Values in the parts of a client's JSON message that the gateway does not read.
     pub json_values: usize,
     /// Elements of a JSON-RPC array.
     pub batch: usize,
@@ -347,7 +345,7 @@ pub struct LimitsConfig {
     pub calls_per_session: usize,
     /// Running calls of a principal.
     pub calls_per_principal: usize,
-    /// How long a request above them, or above the rate, waits.
+    /// How long a request beyond these limits, or beyond the rate, waits.
     pub call_wait: Duration,
     /// Parked calls of a principal; further questions wait for `ask_wait`.
     pub parked_per_principal: usize,
@@ -355,9 +353,9 @@ pub struct LimitsConfig {
     pub parked_per_upstream: usize,
     /// Parked calls.
     pub parked_total: usize,
-    /// Tasks of 2025-11-25 that a session knows.
+    /// Tasks of 2025-11-25 per session.
     pub tasks_per_session: usize,
-    /// Of tasks of 2025-11-25 that are run here.
+    /// Limits of tasks of 2025-11-25 that the gateway runs.
     pub hosted_tasks: HostedTaskLimits,
     /// Tasks that one subscription follows.
     pub tasks_per_subscription: usize,
@@ -368,7 +366,7 @@ pub struct LimitsConfig {
 }
 
 impl LimitsConfig {
-    /// How large a message of a client may be in other things than bytes.
+    /// Limits of a client's message other than its bytes.
     #[must_use]
     pub fn of_messages(&self) -> MessageBounds {
         MessageBounds {
@@ -378,14 +376,14 @@ impl LimitsConfig {
     }
 }
 
-/// `[limits]` of tasks of 2025-11-25 that are run here.
+/// `[limits]` of tasks of 2025-11-25 that the gateway runs.
 #[derive(Debug, Clone, Copy)]
 pub struct HostedTaskLimits {
-    /// How long one is known.
+    /// How long a task is kept.
     pub ttl: Duration,
-    /// Results that are kept for a principal, bytes.
+    /// Stored results of one principal, bytes.
     pub results_per_principal: usize,
-    /// Results that are kept, bytes.
+    /// Stored results in all, bytes.
     pub results_total: usize,
 }
 
@@ -410,7 +408,7 @@ pub struct KeysConfig {
 /// One of `keys.seal` or `keys.vault`.
 #[derive(Debug, Clone)]
 pub struct SealKey {
-    /// Short name written into every handle.
+    /// Short name, written into every handle.
     pub id: String,
     /// At least 32 bytes of key material.
     pub key: Secret,
@@ -421,13 +419,13 @@ pub struct SealKey {
 pub struct TelemetryConfig {
     /// OTLP over HTTP; off when absent.
     pub otlp_endpoint: Option<Url>,
-    /// Whether lines of requests that went well are exported, too.
+    /// Whether lines of successful requests are exported too.
     pub otlp_every_request: bool,
     /// Share of root traces that are recorded, 0 to 1.
     pub sample_ratio: f64,
     /// Rate of traces recorded beyond `sample_ratio` at the request of callers; a burst of one period's count.
     pub caller_traces: RateConfig,
-    /// Shape of log lines.
+    /// Format of log lines.
     pub log_format: LogFormat,
     /// Minimum levels of log lines, per target.
     pub log_level: LogLevels,
@@ -440,6 +438,6 @@ pub struct TelemetryConfig {
 pub enum LogFormat {
     /// One JSON object per line.
     Json,
-    /// For people.
+    /// Text for people.
     Text,
 }

@@ -1,6 +1,6 @@
-//! Values that are written as text: durations, sizes, rates, addresses.
+//! Parsers of values written as text: durations, sizes, rates, addresses.
 //!
-//! Every parser answers with what would have been right, without repeating the input.
+//! Each parser's error says which form is expected, without repeating the input.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use url::{Host, ParseError, Url};
 
 use super::types::RateConfig;
 
-/// The longest duration a file may name: a year. Longer ones are typing errors.
+/// The longest accepted duration: a year. Longer ones are typing errors.
 const LONGEST: Duration = Duration::from_hours(366 * 24);
 
 /// Splits `"250ms"` into 250 and `ms`.
@@ -21,7 +21,7 @@ fn number_and_unit(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().ok()?, unit.trim_start()))
 }
 
-/// A length of time, `0s` included.
+/// A duration, `0s` included.
 pub(super) fn duration_or_zero(text: &str) -> Result<Duration, String> {
     let wanted = || "expected a number with ms, s, m, h or d, such as \"10s\"".to_owned();
     let (number, unit) = number_and_unit(text).ok_or_else(wanted)?;
@@ -40,7 +40,7 @@ pub(super) fn duration_or_zero(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "longer than a year, which is the longest time".to_owned())
 }
 
-/// A length of time that is not zero.
+/// A duration above zero.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     match duration_or_zero(text) {
         Ok(Duration::ZERO) => Err("must be longer than zero".to_owned()),
@@ -93,7 +93,7 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// An address block; a bare address is a block of one.
+/// An address block; a bare address is a block of one address.
 pub(super) fn cidr(text: &str) -> Result<String, String> {
     let wanted = || "expected an address block, such as \"10.0.0.0/8\"".to_owned();
     let (address, length) = text
@@ -117,7 +117,7 @@ pub(super) fn web_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// The same, or a WebSocket URL.
+/// An `http`, `https` or WebSocket URL without credentials or fragment.
 pub(super) fn endpoint_url(text: &str) -> Result<Url, String> {
     let wanted = || "expected a URL that starts with https:// or http://".to_owned();
     let url = Url::parse(text).map_err(|error| match error {
@@ -138,7 +138,7 @@ pub(super) fn endpoint_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// The path of a URL that we serve: plain segments, no trailing slash.
+/// A URL path that the gateway can serve: plain segments, no trailing slash.
 pub(super) fn url_path(text: &str) -> Result<(), String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
     let mut segments = text.split('/');
@@ -153,7 +153,7 @@ pub(super) fn url_path(text: &str) -> Result<(), String> {
     }
 }
 
-/// A web origin: scheme, host and perhaps a port, in the form browsers send.
+/// A web origin as browsers send it: scheme, host, optional port.
 pub(super) fn origin(text: &str) -> Result<String, String> {
     let wanted = "expected an origin, such as \"https://claude.ai\": scheme and host, no path";
     if text == "*" || text == "null" {
@@ -168,7 +168,7 @@ pub(super) fn origin(text: &str) -> Result<String, String> {
     }
 }
 
-/// A host as it stands in a `Host` header, perhaps with a port.
+/// A host as in a `Host` header, with an optional port.
 pub(super) fn host(text: &str) -> Result<String, String> {
     let wanted = || "expected a host name, perhaps with a port: no scheme, no path".to_owned();
     let url = Url::parse(&format!("http://{text}/")).map_err(|_| wanted())?;
@@ -190,7 +190,7 @@ pub(super) fn scope(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// A name that becomes a path segment and a prefix.
+/// A name that is used as path segment and prefix.
 pub(super) fn name(text: &str) -> Result<(), String> {
     let starts = text.starts_with(|c: char| c.is_ascii_lowercase());
     let goes_on = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -204,7 +204,7 @@ pub(super) fn name(text: &str) -> Result<(), String> {
     }
 }
 
-/// Whether two listeners cannot have both addresses.
+/// Whether two listeners cannot use both addresses.
 pub(super) fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
     let meets = one.ip() == other.ip() || one.is_ipv4() == other.is_ipv4() && is_any;

@@ -18,36 +18,36 @@ use crate::secret::Secret;
 pub struct UpstreamConfig {
     /// `[a-z][a-z0-9-]{0,19}`.
     pub name: String,
-    /// How it is reached.
+    /// How the upstream is reached.
     pub carrier: CarrierConfig,
-    /// The account that its requests use.
+    /// The account of its requests.
     pub auth: Option<UpstreamAuth>,
-    /// Whose traffic may share a session or child.
+    /// Which callers may share a session or child.
     pub isolation: Isolation,
-    /// Which protocol era it speaks.
+    /// Protocol era of the upstream.
     pub era: EraPin,
-    /// Lifetime of the verdict "legacy" when `era` is not configured.
+    /// How long the verdict "legacy" is cached when `era` is not configured.
     pub era_recheck: Duration,
-    /// Shown on `/mcp`.
+    /// Whether `/mcp` shows it.
     pub merged: bool,
-    /// Serves `/mcp/<name>`.
+    /// Whether it has an endpoint of its own, `/mcp/<name>`.
     pub direct: bool,
     /// Scopes of `/mcp/<name>`; empty means `auth.required_scopes`.
     pub required_scopes: Vec<String>,
-    /// Scopes to ask for at a login to `/mcp/<name>`; empty means `auth.login_scopes`.
+    /// Scopes to request at a login for `/mcp/<name>`; empty means `auth.login_scopes`.
     pub login_scopes: Vec<String>,
-    /// Audiences accepted on `/mcp/<name>` besides the resource identifier.
+    /// Accepted audiences on `/mcp/<name>` besides the resource identifier.
     pub audiences: Vec<String>,
-    /// For opening a session, handshake included.
+    /// Time limit for opening a session, handshake included.
     pub connect_timeout: Duration,
-    /// Without any frame of the call.
+    /// Time limit between two frames of a call.
     pub idle_timeout: Duration,
-    /// For a whole call.
+    /// Time limit of a whole call.
     pub total_timeout: Duration,
-    /// For one question to the client.
+    /// Time limit of one question to the client.
     pub ask_timeout: Duration,
-    /// For a call that may be asked, behind another one on its connection; and for a question to a modern client,
-    /// behind its parked calls.
+    /// How long a call that may ask questions waits behind another one on its connection, and a question to a modern
+    /// client behind its parked calls.
     pub ask_wait: Duration,
     /// Most open questions of this upstream per session.
     pub open_questions: usize,
@@ -55,15 +55,15 @@ pub struct UpstreamConfig {
     pub restartable: bool,
     /// Tools that may be called again after a lost reply.
     pub retry_safe: Vec<String>,
-    /// Whether tasks are run for clients that know none.
+    /// Whether the gateway runs tasks to completion for clients without task support.
     pub run_tasks: bool,
-    /// Whether clients are told that its lists may change, and when they do.
+    /// Whether clients are told that its lists may change, and are notified of changes.
     pub list_changed: bool,
 }
 
 #[cfg(test)]
 impl UpstreamConfig {
-    /// An HTTP upstream with these keys.
+    /// An HTTP upstream with these additional keys.
     pub(crate) fn sample(keys: &str) -> Self {
         let start = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
         let config = super::parse(&format!("{start}{keys}"), "test.toml", &|_| None).unwrap();
@@ -81,7 +81,7 @@ pub enum CarrierConfig {
 }
 
 impl CarrierConfig {
-    /// Whether it is a child process.
+    /// Whether the upstream is a child process.
     #[must_use]
     pub fn is_stdio(&self) -> bool {
         matches!(self, Self::Stdio(_))
@@ -95,19 +95,19 @@ pub struct StdioCarrier {
     pub command: String,
     /// Arguments.
     pub args: Vec<String>,
-    /// Working directory; empty means the private HOME.
+    /// Working directory; `None` means the private HOME.
     pub cwd: Option<PathBuf>,
     /// Variables set for the child.
     pub env: BTreeMap<String, Secret>,
-    /// Names of our own variables that the child inherits.
+    /// Names of the gateway's own variables that the child inherits.
     pub inherit: Vec<String>,
     /// Resource limits by name (`nofile`, `as`, `cpu`, `nproc`, `core`, `fsize`).
     pub rlimits: BTreeMap<String, u64>,
-    /// From closed stdin to SIGTERM.
+    /// Time from closed stdin to SIGTERM.
     pub stop_eof: Duration,
-    /// From SIGTERM to SIGKILL.
+    /// Time from SIGTERM to SIGKILL.
     pub stop_term: Duration,
-    /// Children of this upstream at once.
+    /// Simultaneous children of this upstream.
     pub max_children: usize,
 }
 
@@ -116,7 +116,7 @@ pub struct StdioCarrier {
 pub struct HttpCarrier {
     /// The MCP endpoint.
     pub url: Url,
-    /// Which HTTP transport.
+    /// The HTTP transport.
     pub transport: TransportKind,
     /// Fixed request headers.
     pub headers: Vec<(String, Secret)>,
@@ -124,14 +124,14 @@ pub struct HttpCarrier {
     pub ca_file: Option<PathBuf>,
     /// Forward proxy.
     pub proxy: Option<Url>,
-    /// How long an idle HTTP/1.1 connection is used again where the upstream names no time.
+    /// How long an idle HTTP/1.1 connection is reused if the upstream names no time.
     pub pool_idle: Duration,
 }
 
 /// `upstreams.*.transport`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransportKind {
-    /// Find out.
+    /// Detected by probing.
     Auto,
     /// Streamable HTTP.
     Streamable,
@@ -146,21 +146,21 @@ pub enum TransportKind {
 pub enum Isolation {
     /// One upstream session per downstream session.
     Session,
-    /// One per principal.
+    /// One upstream session per principal.
     Principal,
-    /// One for all.
+    /// One upstream session for all.
     Shared,
 }
 
 /// `upstreams.*.era`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EraPin {
-    /// Probe.
+    /// Detected by probing.
     Auto,
-    /// `initialize` handshake.
+    /// Legacy: `initialize` handshake.
     Legacy,
-    /// Self-contained requests.
+    /// Modern: self-contained requests.
     Modern,
-    /// Exactly this revision.
+    /// The era of this revision, and no other revision.
     Revision(&'static str),
 }

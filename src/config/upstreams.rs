@@ -10,9 +10,9 @@ use super::reader::ConfigSection;
 use super::report::join;
 use super::upstream_types::{CarrierConfig, EraPin, Isolation, UpstreamConfig};
 
-/// The samples of the reference: a stdio child, an HTTP service.
+/// Name of the sample of a stdio child in the reference.
 pub(super) const STDIO_SAMPLE: &str = "files";
-/// See [`STDIO_SAMPLE`].
+/// Name of the sample of an HTTP service in the reference.
 pub(super) const HTTP_SAMPLE: &str = "tracker";
 
 /// Reads one `[upstreams.<name>]`; `None` unless exactly one of `command` and `url` is given.

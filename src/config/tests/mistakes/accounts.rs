@@ -5,7 +5,7 @@ use rstest::rstest;
 use super::{OPEN, read};
 use crate::config::{EgressAllow, UpstreamAuth};
 
-/// An upstream with an account that has these keys.
+/// An upstream with an account that has these additional keys.
 fn account(keys: &str) -> String {
     format!("{OPEN}[upstreams.t]\nurl = \"https://t.example/mcp\"\n[upstreams.t.auth]\n{keys}\n")
 }
@@ -94,7 +94,7 @@ fn credentials_without_an_issuer_are_warned_of() {
 
 const EXCHANGE: &str = "kind = \"token_exchange\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"";
 
-/// Callers with tokens, and an upstream that exchanges them, whose tables have these keys too.
+/// A configuration whose upstream exchanges callers' tokens, with these additional keys in both tables.
 fn exchange(upstream: &str, keys: &str) -> String {
     format!(
         "[server]\npublic_url = \"https://mcp.example\"\n[auth]\nmode = \"oauth\"\n[[auth.issuers]]\n\
@@ -201,7 +201,7 @@ fn addresses_blocks_and_hosts_are_read() {
 
 const USER_KEY: &str = "kind = \"user_key\"";
 
-// Columns: what stands before the table, its further keys, the key, the cause.
+// Columns: lines before the table, its additional keys, the key, the cause.
 #[rstest]
 #[case::shared(
     "isolation = \"shared\"",
@@ -234,7 +234,7 @@ fn mistake_beside_a_user_key_is_refused(
     assert!(said.iter().any(has_all), "{said:#?}");
 }
 
-// The page that takes keys has no login.
+// The page where keys are pasted has no login.
 #[test]
 fn user_key_of_a_machine_is_warned_of() {
     let table = account(USER_KEY);
@@ -249,7 +249,7 @@ fn user_key_of_a_machine_is_warned_of() {
 
 const USER: &str = "kind = \"user\"";
 
-// Columns: what stands before the table, its further keys, the key, the cause.
+// Columns: lines before the table, its additional keys, the key, the cause.
 #[rstest]
 #[case::shared(
     "isolation = \"shared\"",

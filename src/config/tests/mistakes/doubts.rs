@@ -1,4 +1,4 @@
-//! What the gateway warns of, and starts with.
+//! Warnings: settings that the gateway starts with.
 
 use rstest::rstest;
 
@@ -44,7 +44,7 @@ fn a_doubt_is_a_warning(
     assert_said(&[warnings[0].to_string()], place, doubt, remedy);
 }
 
-// Entra ID: tokens hold a scope without the URI that clients have to ask for.
+// Entra ID: its tokens hold a scope without the URI that clients have to request.
 #[rstest]
 #[case::of_all("login_scopes = [\"api://x/mcp.tools\"]\n", "")]
 #[case::of_the_merged_endpoint("", "[mcp]\nlogin_scopes = [\"api://x/mcp.tools\"]\n")]

@@ -104,7 +104,7 @@ fn keys_of_users_need_a_login_for_each_issuer_of_their_endpoints() {
             "{said}"
         );
     }
-    // An endpoint that takes one issuer alone needs one login.
+    // An endpoint that accepts a single issuer needs a login at this issuer only.
     let named = "[mcp]\nenabled = false\n[endpoints.e]\nupstreams = [\"t\"]\nissuers = [\"https://one.example\"]\n";
     let hidden = KEY.replace("/mcp\"\n", "/mcp\"\ndirect = false\n");
     read(&with(&format!("{hidden}{named}{one}"))).unwrap();

@@ -1,6 +1,6 @@
-//! What a file says wrong: refused or warned of, each mistake with its place, what is wrong, and what to write instead.
+//! Errors and warnings of a file: each with its place, the cause, and what to write instead.
 //!
-//! One file for each part of the configuration; here what concerns a file as a whole.
+//! One file for each section of the configuration; errors of the file as a whole are here.
 
 mod accounts;
 mod auth;
@@ -18,7 +18,7 @@ use rstest::rstest;
 
 use super::{OAUTH, OPEN, errors, read};
 
-/// Asserts that one message stands at `place`, and has both the cause and the remedy; none shows a secret.
+/// Asserts that one message has the place, the cause and the remedy, and that none shows a secret.
 fn assert_said(messages: &[String], place: &str, cause: &str, remedy: &str) {
     let place = format!("etc/g.toml:{place}");
     let has_all = |message: &String| {
@@ -28,7 +28,7 @@ fn assert_said(messages: &[String], place: &str, cause: &str, remedy: &str) {
     assert!(!messages.concat().contains("hunter2"), "{messages:#?}");
 }
 
-/// Asserts that `text` is refused, with a message as `assert_said` wants it.
+/// Asserts that `text` is refused with the message that `assert_said` checks.
 fn assert_refused(text: &str, place: &str, cause: &str, remedy: &str) {
     assert_said(&errors(text), place, cause, remedy);
 }

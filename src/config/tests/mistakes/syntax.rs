@@ -1,4 +1,4 @@
-//! What is no TOML.
+//! Files that are not valid TOML.
 
 use rstest::rstest;
 
@@ -64,7 +64,7 @@ fn text_that_is_no_toml_is_refused(
     assert_refused(text, place, cause, remedy);
 }
 
-// Columns: lines of the file below a right one, the place, the cause, the remedy.
+// Columns: lines added to a valid file, the place, the cause, the remedy.
 #[rstest]
 #[case::windows_path(
     "[upstreams.b]\ncommand = \"C:\\Users\\b.exe\"",

@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::{OPEN, assert_refused};
 
-// Columns: lines of the file below a right one, the place, the cause, the remedy.
+// Columns: lines added to a valid file, the place, the cause, the remedy.
 #[rstest]
 #[case::log_level(
     "[telemetry]\nlog_level = \"loud\"",

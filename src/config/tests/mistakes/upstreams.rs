@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::{OPEN, assert_refused};
 
-// Columns: lines of the file below a right one, the place, the cause, the remedy.
+// Columns: lines added to a valid file, the place, the cause, the remedy.
 #[rstest]
 #[case::reserved(
     "[upstreams.ws]\ncommand = \"x\"",
@@ -12,7 +12,7 @@ use super::{OPEN, assert_refused};
     "reserved",
     "reserved"
 )]
-// Spec: SPEC N-08: documents about servers may lie below the endpoint one day.
+// Reserved: documents about servers may be served below the endpoint later. Spec: SPEC N-08
 #[case::server_card(
     "[upstreams.server-card]\ncommand = \"x\"",
     "5:12: upstreams.server-card: ",
