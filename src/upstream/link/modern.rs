@@ -1,6 +1,6 @@
-//! `ModernServerLink`: a link to an upstream of the modern era. Every request is self-contained, with our own id and
-//! all the metadata that the upstream needs, and opens its connection on demand; legacy requests without a modern
-//! counterpart (levels, subscriptions) are answered here. Spec: MCP 2026-07-28; SPEC §2b…2f, §3, §4; BRIDGING
+//! `ModernServerLink`: a link to an upstream of the modern era. Every request is self-contained: it has an id of the
+//! gateway and all the metadata that the upstream needs, and opens its connection on demand. Legacy requests without a
+//! modern counterpart (levels, subscriptions) are answered here. Spec: MCP 2026-07-28; SPEC §2b…2f, §3, §4; BRIDGING
 //! §3.2…§3.5, §3.7.
 
 pub(super) mod discover;
@@ -49,22 +49,22 @@ use crate::upstream::lock;
 pub(super) struct ModernServerLink {
     settings: Arc<LinkSettings>,
     schemas: Arc<ToolSchemas>,
-    /// The tools of `schemas` that this link saw last.
+    /// The tools of `schemas` that this link used last.
     tools: schemas::SeenTools,
     wire: ModernWire,
-    /// The upstream's declaration; that of another link until `is_asked`.
+    /// The upstream's declaration; until `is_asked`, the declaration received by another link.
     declared: Mutex<Option<Arc<ServerDeclaration>>>,
-    /// Whether `declared` is the reply to this link.
+    /// Whether this link has received `declared` itself.
     is_asked: AtomicBool,
     asking: SharedFailure<LinkError>,
     next_id: AtomicU64,
-    /// What a link of the other era would have to be told.
+    /// Subscriptions and log level, kept for a link of the other era that may replace this one.
     state: SessionState,
     listening: LinkListening,
     closed: CancellationToken,
 }
 
-/// The way to the upstream.
+/// The connection to the upstream.
 #[derive(Debug)]
 enum ModernWire {
     Http(Box<HttpSession>),
@@ -72,8 +72,8 @@ enum ModernWire {
 }
 
 impl ModernServerLink {
-    /// A link that keeps `state`; `known` is what the upstream declared to whoever asked last, `started`
-    /// a child that was started to ask.
+    /// A link that keeps `state`; `known` is the declaration that another link received, `started` a child that was
+    /// started for the probe.
     pub(super) fn new(
         settings: Arc<LinkSettings>,
         schemas: Arc<ToolSchemas>,
@@ -111,7 +111,7 @@ impl ModernServerLink {
         lock(&self.declared).clone()
     }
 
-    /// Notes the declaration that the era probe has just received.
+    /// Records the declaration that the era probe has just received.
     pub(super) fn told(&self, declared: &Arc<ServerDeclaration>) {
         self.note_declared(declared);
         self.settings.intake.opened(&self.settings.name, declared);
@@ -215,7 +215,7 @@ impl ModernServerLink {
             return Err(LinkError::Cancelled);
         }
         match request.method() {
-            // Every request names its level, and a connection needs no proof of life.
+            // Modern requests carry their level, and connections need no ping.
             Some("ping") => return Ok(empty()),
             Some("logging/setLevel") => {
                 let level = request.param_str("level");
@@ -238,7 +238,7 @@ impl ModernServerLink {
         // Pinned outside `select!`: `abort` sets the reason before the running request is dropped.
         let mut work = std::pin::pin!(self.rounds(&trip));
         tokio::select! {
-            // A reply that is ready wins over a deadline or a cancellation.
+            // A reply that is ready takes precedence over a deadline or a cancellation.
             biased;
             reply = &mut work => reply,
             () = trip.activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
@@ -281,10 +281,10 @@ impl ModernServerLink {
         }
     }
 
-    /// Closes the link and its child, for good.
+    /// Closes the link and its child permanently.
     ///
     /// # Cancel safety
-    /// Closes it in any case, in a task of its own.
+    /// Closes both in any case, in a task of its own.
     pub(super) fn close(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
         self.closed.cancel();
         let link = Arc::clone(self);
@@ -299,7 +299,7 @@ impl ModernServerLink {
         OptionFuture::from(closing).map(drop)
     }
 
-    /// Whether upstream and client both declare an extension that is unknown to the gateway.
+    /// Whether upstream and client both declare an extension that the gateway does not know.
     fn shares_extension(&self, client: &ClientCapabilities) -> bool {
         let Some(declared) = self.declared() else {
             return false;
@@ -308,12 +308,12 @@ impl ModernServerLink {
         extensions::share_foreign(client.text(), declared)
     }
 
-    /// The id of the next request of ours, which is its progress token too.
+    /// The id of the gateway's next request, also used as its progress token.
     fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether one of our requests had this id, which is its progress token too.
+    /// Whether a request of this link had the id, which is also its progress token.
     fn has_used(&self, id: u64) -> bool {
         id < self.next_id.load(Ordering::Relaxed)
     }
@@ -333,8 +333,8 @@ impl ModernServerLink {
         self.pipe()?.only_call(self.settings.exclusive)
     }
 
-    /// Delivers a reply read from a pipe to its request. Late replies are ignored (SPEC C-10), except for the tasks
-    /// that they begin.
+    /// Delivers a reply read from a pipe to its request. Late replies are ignored (SPEC C-10); if one begins a task,
+    /// the task is cancelled.
     fn deliver(&self, id: u64, message: Message) {
         let Some(pipe) = self.pipe() else { return };
         match pipe.deliver(id, Ok(message)) {
@@ -351,7 +351,7 @@ fn empty() -> Reply {
     Reply::Result(Bytes::from_static(b"{}"))
 }
 
-/// One of our own requests as a message.
+/// Parses a request of the gateway's own.
 fn own(text: String) -> Result<Message, LinkError> {
     Message::parse(text.into(), json::MAX_DEPTH)
         .map_err(|error| LinkError::Invalid(error.to_string()))

@@ -1,5 +1,5 @@
-//! Which eras an upstream speaks: found out once for all sessions, believed for a while, and asked
-//! again on evidence. Spec: SPEC U-05…U-09, D-07, D-08; BRIDGING §3.10; `docs/adr/0008`.
+//! `EraCell`: the eras that an upstream speaks, determined once for all sessions, cached, and probed again on evidence.
+//! Spec: SPEC U-05…U-09, D-07, D-08; BRIDGING §3.10; `docs/adr/0008`.
 
 mod era_link;
 mod probe;
@@ -21,45 +21,44 @@ use crate::telemetry::metrics::LABELED;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
-/// What is known of one upstream.
+/// The cached findings about one upstream.
 #[derive(Debug)]
 pub(in crate::upstream) struct EraCell {
     name: Arc<str>,
     pin: Option<EraSetting>,
-    /// How long "legacy" is believed: an upgrade would never show by itself (SPEC U-07).
+    /// How long the verdict "legacy" is cached: an upgrade of the upstream would cause no error (SPEC U-07).
     recheck: Duration,
     known: Mutex<Option<EraKnowledge>>,
-    /// Whether it keeps legacy sessions besides speaking the modern era, once a client wanted one.
+    /// Whether a modern upstream keeps legacy sessions too; unknown before the first legacy client.
     sessions: Mutex<Option<SessionSupport>>,
-    /// Owners whose children have died of the handshake for one.
+    /// Owners whose children died of the handshake for a legacy session.
     bereft: Cache<OwnerKey, ()>,
-    /// Owners whose children have answered neither question nor handshake; their next one is asked for
-    /// a session alone.
+    /// Owners whose children answered neither `server/discover` nor `initialize`; their next child gets `initialize`
+    /// alone.
     mute: Cache<OwnerKey, ()>,
-    /// When a client that offers a revision older than `server/discover` last got a session while nothing else was
-    /// known of the upstream.
+    /// When a client that offers a revision older than `server/discover` last got a session of an upstream without a
+    /// verdict.
     elderly: Mutex<Option<Instant>>,
-    /// Probes, one at a time.
+    /// Serialises probes.
     probing: SharedFailure<FruitlessProbe>,
-    /// When evidence last made us ask again.
+    /// When evidence last caused a probe.
     reconsidered: Mutex<Option<Instant>>,
-    /// Told when what is believed has changed.
+    /// Notified when the verdict changes.
     learnt: watch::Sender<()>,
 }
 
-/// Minimum time between two probes caused by evidence: an upstream that refuses every call is not probed at every
-/// call.
+/// Least time between two probes caused by evidence: an upstream that refuses every call is not probed at every call.
 const RECONSIDER: Duration = Duration::from_secs(5);
 
-/// Upper bound on remembered owners, per upstream, whose children die of handshakes.
+/// Most owners in `bereft` and in `mute`, per upstream.
 const BEREFT: u64 = 1024;
-/// Upper bound on their lifetime: the cache needs a finite one.
+/// Longest lifetime of their entries: the cache needs a finite one.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
 
-/// What the configuration says.
+/// The configured era.
 #[derive(Debug, Clone, Copy)]
 enum EraSetting {
-    /// Legacy; a handshake offers this revision, if one is pinned.
+    /// Legacy; the handshake offers this revision, if one is configured.
     Legacy(Option<Revision>),
     Modern,
 }
@@ -70,7 +69,7 @@ struct EraKnowledge {
     since: Instant,
 }
 
-/// What an upstream speaks.
+/// The era that an upstream speaks.
 #[derive(Debug, Clone)]
 enum EraVerdict {
     Legacy,
@@ -87,31 +86,32 @@ impl EraVerdict {
     }
 }
 
-/// A probe after which nothing is known for certain.
+/// A probe without a certain verdict.
 #[derive(Debug, Clone)]
 enum FruitlessProbe {
     Failed(LinkError),
-    /// Presumed legacy; for this owner only if one is given (its child died of the probe).
+    /// Presumed legacy; for this owner only if one is given (its child died on the probe).
     Presumed(Option<OwnerKey>),
-    /// The legacy era, for the sessions that waited; later ones ask again.
+    /// Legacy for the sessions that waited; later sessions probe again.
     ForNow,
 }
 
-/// What legacy clients get of an upstream of the modern era.
+/// Which era legacy clients get at a modern upstream.
 #[derive(Debug, Clone, Copy)]
 enum SessionSupport {
     Kept,
-    /// No session; found at this time.
+    /// The upstream keeps no legacy session; found at this time.
     Refused(Instant),
-    /// `initialize` was answered without a session id at this time: the modern era is used, and the
-    /// legacy one stands by.
+    /// `initialize` was answered without a session id at this time: legacy clients get the modern era, with the
+    /// stateless legacy side as fallback.
     Stateless(Instant),
-    /// The same, but legacy clients lose something in the modern era: it declares less, or refused the
-    /// form of a call.
+    /// As [`Stateless`](Self::Stateless), but legacy clients get the legacy side: the modern side declares less, or
+    /// refused the form of a call.
     Preferred(Instant),
 }
 
-/// The first revision whose servers may know `server/discover`: an older `InitializeResult` decides alone.
+/// The first revision whose servers may know `server/discover`: an `InitializeResult` with an older revision proves the
+/// legacy era.
 // Spec: SPEC U-05
 pub(in crate::upstream) const FIRST_TO_DISCOVER: Revision = Revision::V2025_06_18;
 
@@ -147,7 +147,7 @@ impl EraCell {
         }
     }
 
-    /// The legacy revision to offer to it, for a client that speaks `wanted`.
+    /// The legacy revision that a handshake offers to the upstream, for a client that speaks `wanted`.
     pub(in crate::upstream) fn offer(&self, wanted: Revision) -> Revision {
         match self.pin {
             Some(EraSetting::Legacy(Some(pinned))) => pinned,
@@ -155,7 +155,7 @@ impl EraCell {
         }
     }
 
-    /// What is believed now.
+    /// The cached verdict, unless it has expired.
     fn believed(&self) -> Option<EraVerdict> {
         let known = lock(&self.known);
         let known = known.as_ref()?;
@@ -164,8 +164,8 @@ impl EraCell {
         (!is_stale).then(|| known.verdict.clone())
     }
 
-    /// What it is spoken to in: by what is believed, else by what is pinned. A modern revision is named where it
-    /// is known.
+    /// The era in which the upstream is addressed: the verdict, else the configured era. Includes the modern revision,
+    /// if known.
     pub(in crate::upstream) fn spoken(&self) -> Option<(Era, Option<Revision>)> {
         match (self.believed(), &self.pin) {
             (Some(EraVerdict::Modern(declared)), _) => Some((Era::Modern, Some(declared.revision))),
@@ -177,13 +177,13 @@ impl EraCell {
         }
     }
 
-    /// Whether the upstream is believed to speak the modern era; `false` for a pinned upstream.
+    /// Whether the verdict is "modern"; `false` for a configured era.
     pub(in crate::upstream) fn speaks_modern(&self) -> bool {
         matches!(self.believed(), Some(EraVerdict::Modern(_)))
     }
 
-    /// Whether it is believed to keep legacy sessions as well, for this owner. That it keeps none is
-    /// believed as long as "legacy" is: a change would never show by itself.
+    /// Whether the upstream keeps legacy sessions for this owner. "No" is cached as long as the verdict "legacy": a
+    /// change would cause no error.
     fn keeps_sessions(&self, owner: OwnerKey) -> Option<bool> {
         if self.bereft.contains_key(&owner) {
             return Some(false);
@@ -197,17 +197,17 @@ impl EraCell {
         }
     }
 
-    /// Whether a legacy client that gets the modern era could be served without a session in its own.
+    /// Whether the stateless legacy side is the fallback for legacy clients.
     fn stands_by(&self) -> bool {
         matches!(*lock(&self.sessions), Some(SessionSupport::Stateless(_)))
     }
 
-    /// Remembers that `initialize` is answered without a session id.
+    /// Records that `initialize` is answered without a session id.
     fn learn_stateless(&self) {
         self.note_sessions(SessionSupport::Stateless(Instant::now()));
     }
 
-    /// Remembers for `era_recheck` that legacy clients get the legacy era though it keeps no session.
+    /// Records for `era_recheck` that legacy clients get the legacy era although it has no sessions.
     fn prefer_legacy(&self, why: &'static str) {
         *lock(&self.sessions) = Some(SessionSupport::Preferred(Instant::now()));
         tracing::info!(
@@ -216,19 +216,19 @@ impl EraCell {
         );
     }
 
-    /// Remembers for `era_recheck` that a client which offers a revision before `server/discover` gets a
-    /// legacy session. It is no evidence for other clients: the upstream may speak newer revisions.
+    /// Records for `era_recheck` that a client which offers a revision before `server/discover` gets a legacy session.
+    /// Other clients draw no conclusion: the upstream may speak newer revisions.
     fn learn_elderly(&self) {
         *lock(&self.elderly) = Some(Instant::now());
     }
 
-    /// Whether a client with this offer gets a legacy session though nothing else is known.
+    /// Whether a client with this offer gets a legacy session without a verdict.
     fn serves_elderly(&self, offer: Revision) -> bool {
         offer < FIRST_TO_DISCOVER
             && lock(&self.elderly).is_some_and(|at| at.elapsed() < self.recheck)
     }
 
-    /// Drops the verdict "modern", which was contradicted without evidence that lasts.
+    /// Drops the verdict "modern", contradicted by evidence that may be temporary.
     fn withdraw_modern(&self) {
         let mut known = lock(&self.known);
         if known
@@ -248,14 +248,13 @@ impl EraCell {
         self.mute.contains_key(&owner)
     }
 
-    /// Remembers that a child of this owner answered nothing at all: some servers stop reading after an unknown request
+    /// Records a child of this owner without any answer: some servers stop reading after an unknown request
     /// (SPEC D-08).
     fn learn_mute(&self, owner: OwnerKey) {
         self.mute.insert(owner, ());
     }
 
-    /// Remembers that what this owner got of an upstream of the modern era has died of the handshake
-    /// for a legacy session.
+    /// Records that a child of this owner died of the handshake for a legacy session, at a modern upstream.
     fn learn_loss(&self, owner: OwnerKey) {
         self.bereft.insert(owner, ());
         tracing::info!(
@@ -264,8 +263,8 @@ impl EraCell {
         );
     }
 
-    /// Remembers that connections to an upstream of the modern era broke of the handshake for a legacy
-    /// session. One that is known to keep sessions is out of order just now: that passes.
+    /// Records that connections to a modern upstream broke off at the handshake for a legacy session. Ignored for an
+    /// upstream that is known to keep sessions, where the failure is temporary.
     fn learn_break(&self) {
         let is_kept = matches!(*lock(&self.sessions), Some(SessionSupport::Kept));
         if !is_kept {
@@ -273,7 +272,7 @@ impl EraCell {
         }
     }
 
-    /// Remembers whether a legacy client got a session of an upstream of the modern era.
+    /// Records whether a legacy client got a session of a modern upstream.
     fn learn_sessions(&self, kept: bool) {
         self.note_sessions(if kept {
             SessionSupport::Kept
@@ -303,11 +302,11 @@ impl EraCell {
         }
     }
 
-    /// Whether another link has found out meanwhile that a client of era `client`, of this owner, needs another era than
-    /// `was`.
+    /// Whether another link has found out meanwhile that a client of this owner and of era `client` needs another era
+    /// than `was`.
     fn has_moved_on(&self, was: Era, client: Era, owner: OwnerKey) -> bool {
         match self.believed() {
-            // "Modern" was withdrawn without a verdict in its place, or "legacy" has expired since.
+            // The verdict "modern" was withdrawn without a new one, or "legacy" has expired since.
             Some(EraVerdict::Legacy) | None => was == Era::Modern,
             Some(EraVerdict::Modern(_)) => {
                 let keeps_sessions = || self.keeps_sessions(owner) == Some(true);
@@ -316,7 +315,7 @@ impl EraCell {
         }
     }
 
-    /// Whether evidence may make us ask again now. What was found out just now stands.
+    /// Whether evidence may cause a probe now. A verdict of the last few seconds stands.
     fn may_reconsider(&self) -> bool {
         let recent = |at: &Instant| at.elapsed() < RECONSIDER;
         if lock(&self.known)
@@ -333,7 +332,7 @@ impl EraCell {
         may
     }
 
-    /// Remembers what was found out.
+    /// Caches a verdict.
     fn learn(&self, verdict: &EraVerdict) {
         let since = Instant::now();
         self.mute.invalidate_all();
@@ -466,7 +465,7 @@ mod tests {
         assert_eq!(moved(&cell), [[false, true], [false; 2]]);
     }
 
-    // A handshake never offers a modern revision, and offers a pinned one to everybody (SPEC L-01).
+    // A handshake never offers a modern revision, and offers a pinned revision to every client (SPEC L-01).
     #[test]
     fn what_a_handshake_offers_is_legacy() {
         let offer = |era: &str, wanted| cell(era).offer(wanted);

@@ -19,20 +19,20 @@ use crate::upstream::error::LinkError;
 
 const METHOD: &str = "server/discover";
 
-/// The era of an upstream, as told by its answer.
+/// The era of an upstream, according to its answer.
 #[derive(Debug)]
 pub(in crate::upstream) enum DiscoverVerdict {
-    /// The upstream speaks our modern revision.
+    /// The upstream supports the gateway's modern revision.
     Modern(Arc<ServerDeclaration>),
     /// The upstream is modern, and a second request may succeed (SPEC U-09).
     Again,
-    /// The upstream knows no modern revision that we know, or does not know `server/discover`.
+    /// The upstream supports no modern revision that the gateway knows, or does not know `server/discover`.
     Legacy,
-    /// The upstream speaks modern revisions only, and none of ours.
+    /// The upstream supports only modern revisions unknown to the gateway; their names.
     Foreign(String),
 }
 
-/// The request, under id `id`.
+/// The request `server/discover` with this id.
 pub(in crate::upstream) fn request(id: u64, settings: &LinkSettings) -> Bytes {
     own_request(id, METHOD, "", settings)
 }
@@ -42,7 +42,7 @@ pub(in crate::upstream) fn headers() -> MessageHeaders {
     own_headers(METHOD)
 }
 
-/// A request of our own; `params` is JSON text of its members besides `_meta`.
+/// A request of the gateway's own; `params` is JSON text of its members besides `_meta`.
 pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &LinkSettings) -> Bytes {
     let comma = if params.is_empty() { "" } else { "," };
     let mut out = format!(
@@ -59,7 +59,7 @@ pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &LinkSe
     out.into()
 }
 
-/// The headers of a request of our own.
+/// The headers of a request of the gateway's own.
 pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
     let version = HeaderValue::from_static(Revision::V2026_07_28.as_str());
     MessageHeaders::default()
@@ -67,8 +67,8 @@ pub(super) fn own_headers(method: &'static str) -> MessageHeaders {
         .with(MCP_METHOD, Some(HeaderValue::from_static(method)))
 }
 
-/// The verdict on an answer. Over a pipe only one error is a sign of the modern era (SPEC D-07), over HTTP three are
-/// (SPEC U-05).
+/// Judges an answer. Over a pipe one error code is evidence of the modern era (SPEC D-07), over HTTP three are (SPEC
+/// U-05).
 pub(in crate::upstream) fn judge(
     reply: &Message,
     piped: bool,
@@ -93,19 +93,19 @@ pub(in crate::upstream) fn judge(
     }
 }
 
-/// The error of a server that speaks only `revisions`.
+/// The error about a server that supports only `revisions`.
 pub(in crate::upstream) fn foreign(revisions: &str) -> LinkError {
     LinkError::Handshake(format!(
         "it speaks only revisions that we do not: {revisions}"
     ))
 }
 
-/// The error of a server that refuses a revision offered by itself.
+/// The error about a server that refuses a revision which it offers itself.
 pub(in crate::upstream) fn refuses() -> LinkError {
     LinkError::Handshake("it refuses the revision that it offers".to_owned())
 }
 
-/// The verdict on a list of revisions in place of an answer.
+/// The verdict on an error that lists the supported revisions.
 fn unsupported(reply: &Message) -> DiscoverVerdict {
     let Some(supported) = reply
         .error_member("data")
@@ -126,10 +126,10 @@ fn unsupported(reply: &Message) -> DiscoverVerdict {
     }
 }
 
-/// Stands in for a missing server name: optional here, but required in an `initialize` result (SPEC L-02).
+/// The server name if there is none: optional here, but required in an `initialize` result (SPEC L-02).
 const UNNAMED: &str = r#"{"name":"unnamed","version":""}"#;
 
-/// The declaration in a `DiscoverResult`; `None` when it offers no revision of ours.
+/// The declaration in a `DiscoverResult`; `None` where it offers no revision that the gateway knows.
 fn declared(reply: &Message) -> Option<ServerDeclaration> {
     let supported = list(reply.result()?, "supportedVersions")?;
     let ours = Revision::V2026_07_28;
@@ -144,7 +144,7 @@ fn declared(reply: &Message) -> Option<ServerDeclaration> {
     let members = json::members(meta).unwrap_or_default();
     let info = members.iter().find(|(name, _)| name == meta::SERVER_INFO);
     let info = info.map(|(_, text)| *text);
-    // Spec: SPEC M-41, M-50; `serverInfo` once was a member of the result.
+    // Older servers have `serverInfo` in the result itself. Spec: SPEC M-41, M-50
     let info = info.or_else(|| reply.result_member("serverInfo"));
     let info = info.filter(|text| json::member(text, "name").is_some());
     let kept = reply.result_member("ttlMs").and_then(|ms| ms.parse().ok());
@@ -157,7 +157,7 @@ fn declared(reply: &Message) -> Option<ServerDeclaration> {
             .and_then(json::string)
             .map(std::borrow::Cow::into_owned),
     );
-    // Absent or absurd counts as none (SPEC M-85).
+    // A missing or absurd time counts as zero (SPEC M-85).
     Some(declared.kept_for(kept.unwrap_or(0)))
 }
 

@@ -1,4 +1,4 @@
-//! Headers and `_meta` of outgoing modern requests: made on this hop from the outgoing body, never copied from the
+//! Headers and `_meta` of outgoing modern requests: built for this hop from the outgoing body, never copied from the
 //! client's. Spec: SPEC U-08, M-05…M-09, M-32, M-34, M-38; BRIDGING §3.9.
 
 use std::sync::LazyLock;
@@ -19,12 +19,12 @@ use crate::telemetry::trace::{TraceContext, TraceParent};
 use crate::upstream::OWN_INFO_TEXT;
 use crate::upstream::carrier::http::message_headers::MessageHeaders;
 
-/// Unknown headers of the client that are passed on, at most.
+/// Most unknown headers of the client that are passed on.
 const MAX_UNKNOWN: usize = 64;
 
-/// Bytes of an outgoing `_meta` besides client info and capabilities, about.
+/// Approximate bytes of an outgoing `_meta` besides client info and capabilities.
 const OWN_META: usize = 512;
-/// Keys of `_meta` that each hop sets itself or ends, besides the reserved ones.
+/// Keys of `_meta` that each hop sets or removes itself, besides the reserved keys.
 const OF_ONE_HOP: [&str; 5] = [
     meta::BAGGAGE,
     meta::GATEWAY,
@@ -33,7 +33,7 @@ const OF_ONE_HOP: [&str; 5] = [
     meta::TRACESTATE,
 ];
 
-/// Constant parts of every outgoing `_meta`: before, between and after the client's info and capabilities.
+/// Constant parts of every outgoing `_meta`: before, between and after client info and capabilities.
 static LASTING: LazyLock<[String; 3]> = LazyLock::new(|| {
     let mut parts = [
         format!(
@@ -51,7 +51,7 @@ static LASTING: LazyLock<[String; 3]> = LazyLock::new(|| {
     parts
 });
 
-/// Answers of the client and state of the upstream, both for a retry.
+/// The client's answers and the upstream's state, for a retry.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RetryInputs {
     /// JSON text of `inputResponses`.
@@ -77,7 +77,7 @@ impl<'a> OutgoingTrace<'a> {
     }
 }
 
-/// The outgoing bytes of `request` under our `id`.
+/// The outgoing bytes of `request`, with the gateway's `id`.
 pub(super) fn body(
     id: u64,
     request: &Message,
@@ -96,7 +96,7 @@ pub(super) fn body(
         ("inputResponses", inputs.responses.as_deref()),
         ("requestState", inputs.state.as_deref()),
     ];
-    // Most requests have a `_meta` and neither of `brought`: one pass rewrites them.
+    // The common case, a request with `_meta` and without inputs for a retry: rewritten in one pass.
     let is_first = brought
         .iter()
         .all(|(name, value)| value.is_none() && request.param(name).is_none());
@@ -116,8 +116,8 @@ pub(super) fn body(
     edit.finish()
 }
 
-/// Appends the JSON text of the outgoing `_meta`: this hop's own members, then the client's that are not bound to its
-/// hop.
+/// Appends the JSON text of the outgoing `_meta`: the members of this hop, then those of the client
+/// that are valid beyond one hop.
 fn put_own_meta(
     out: &mut String,
     id: &str,
@@ -137,9 +137,9 @@ fn put_own_meta(
     if meta::progress_token(request).is_some() {
         put(out, meta::PROGRESS_TOKEN, id);
     }
-    // Spec: SPEC C-98; the client's own value must not stay the parent.
+    // Replaces the client's own value, which must not stay the parent. Spec: SPEC C-98
     if let Some(parent) = place.parent {
-        // Hexadecimal digits and dashes.
+        // No escapes: hexadecimal digits and dashes.
         put(out, meta::TRACEPARENT, "\"");
         out.push_str(parent);
         out.push('"');
@@ -147,7 +147,7 @@ fn put_own_meta(
     if let Some(state) = place.state {
         put_text(out, meta::TRACESTATE, state);
     }
-    // Reserved keys belong to one hop, and are not passed on.
+    // Reserved keys are valid for one hop only.
     let goes_on = |key: &str| !(key.starts_with(meta::RESERVED) || OF_ONE_HOP.contains(&key));
     for (key, value) in request.metas(goes_on) {
         out.push(',');
@@ -158,7 +158,7 @@ fn put_own_meta(
     out.push('}');
 }
 
-/// Appends a member whose key needs no escapes; `value` is JSON text.
+/// Appends a member whose key needs no escaping; `value` is JSON text.
 fn put(out: &mut String, key: &str, value: &str) {
     out.push_str(",\"");
     out.push_str(key);
@@ -166,13 +166,13 @@ fn put(out: &mut String, key: &str, value: &str) {
     out.push_str(value);
 }
 
-/// [`put`] with a string as the value.
+/// [`put`] with a string value.
 fn put_text(out: &mut String, key: &str, text: &str) {
     put(out, key, "");
     json::quote_into(out, text);
 }
 
-/// The headers of a request. `params` are the headers that its tool asks for, if known.
+/// The headers of a request. `params` are the headers that its tool declares, if known.
 ///
 /// # Errors
 /// [`JsonError`] when the mirrored arguments are ambiguous.
@@ -196,7 +196,7 @@ pub(super) fn headers(
         .with(MCP_METHOD, method_value)
         .with(MCP_NAME, name)
         .called_by(outgoing.call.principal.access());
-    // Spec: SPEC M-34. Headers that a tool asks for are recomputed, and our own requests have none.
+    // Headers that a tool declares are computed again; the gateway's own requests have none. Spec: SPEC M-34
     let known = |name| params.is_some_and(|params| params.recognizes(name));
     let is_clients = outgoing.call.message.method() == Some(method);
     let given = outgoing

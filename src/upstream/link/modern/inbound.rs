@@ -1,4 +1,4 @@
-//! Messages of a modern upstream besides replies, and the receivers of each.
+//! Messages of a modern upstream other than replies, and their receivers.
 //! Spec: SPEC M-42, M-45, U-14, C-01…C-03, C-20, D-09, D-11.
 
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::upstream::error::LinkError;
 use crate::upstream::salvage::salvage;
 
 impl ModernServerLink {
-    /// Takes one message of `flight`'s own stream, or of the shared pipe. Returns the reply to `flight`, if the message
-    /// is one.
+    /// Takes one message of the stream of `flight`, or of the shared pipe. Returns the message if it is the reply to
+    /// `flight`.
     pub(super) fn on_message(
         &self,
         message: Message,
@@ -26,7 +26,7 @@ impl ModernServerLink {
             flight.activity.touch();
         }
         match (message.method(), message.id()) {
-            // Spec: SPEC D-09, M-42. On a pipe it is answered; an HTTP stream has no way back.
+            // A pipe gets an error answer; an HTTP stream has no way back. Spec: SPEC D-09, M-42
             (Some(method), Some(id)) => {
                 self.suspect("a modern server sends no requests");
                 if flight.is_none() {
@@ -37,7 +37,7 @@ impl ModernServerLink {
             (None, _) => match (message.number(), flight) {
                 (Some(id), Some(flight)) if id == flight.id => return Some(message),
                 (Some(id), None) => self.deliver(id, message),
-                // An error that names no request, in place of a reply. Spec: JSON-RPC 2.0 §5.
+                // An error without an id counts as the reply. Spec: JSON-RPC 2.0 §5
                 (None, Some(_)) if message.id().is_none() => return Some(message),
                 _ => self.suspect("it answered a request that we did not make"),
             },
@@ -51,7 +51,7 @@ impl ModernServerLink {
             "notifications/message" => self.on_log(message, flight),
             "notifications/cancelled" => self.on_listen_ended(message),
             // The gateway requests no task notices, and the task id is the upstream's, not the client's. Spec: SPEC
-            // K-16.
+            // K-16
             "notifications/tasks" => self.suspect("it told of a task that nobody follows"),
             _ => match (self.subscription(message, flight), kind(method, message)) {
                 (Some(flight), kind) => {
@@ -66,7 +66,7 @@ impl ModernServerLink {
         }
     }
 
-    /// Passed where an extension that both sides declare may define it. Spec: SPEC N-01.
+    /// Passes an unknown notification on, if an extension that both sides declare may define it. Spec: SPEC N-01
     fn on_unknown(&self, method: &str, message: &Message, flight: Option<&Arc<RunningRequest>>) {
         if let Some(ReplyOwner::Call { link, .. }) = flight.map(|flight| &flight.whose)
             && methods::lookup(method).is_none()
@@ -82,7 +82,7 @@ impl ModernServerLink {
         tracing::debug!(upstream = %self.settings.name, %method, "dropped a notification");
     }
 
-    /// The listen that a notice belongs to. Spec: SPEC M-72, D-11.
+    /// The running `subscriptions/listen` that a notice belongs to. Spec: SPEC M-72, D-11
     fn subscription(
         &self,
         message: &Message,
@@ -96,7 +96,7 @@ impl ModernServerLink {
         found.filter(|flight| matches!(flight.whose, ReplyOwner::Listen(_)))
     }
 
-    /// Routed by token: it is the id of the request.
+    /// Passes progress on to the request whose id is the token.
     fn on_progress(&self, message: &Message, flight: Option<&Arc<RunningRequest>>) {
         let token = message.param_number(meta::PROGRESS_TOKEN);
         let found = match (token, flight) {
@@ -105,7 +105,7 @@ impl ModernServerLink {
             _ => None,
         };
         let Some(flight) = found else {
-            // On a pipe it may hear late that its call is over.
+            // Over a pipe the upstream may not know yet that the call is over.
             let is_late = flight.is_none() && token.is_some_and(|id| self.has_used(id));
             let counter = if is_late {
                 &LABELED.notices_late
@@ -138,9 +138,9 @@ impl ModernServerLink {
         });
     }
 
-    /// Delivered only at the level that the request asked for. Spec: SPEC C-20.
+    /// Passes a log message on if it reaches the level of the request. Spec: SPEC C-20
     fn on_log(&self, message: &Message, flight: Option<&Arc<RunningRequest>>) {
-        // On a pipe of several owners the message may be another owner's. Spec: BRIDGING §3.5.
+        // A pipe shared by several owners: the message may be about another owner. Spec: BRIDGING §3.5
         if flight.is_none() && self.settings.intake.serves_several_owners() {
             return COUNTERS.notices_unread.add(1);
         }
@@ -165,7 +165,7 @@ impl ModernServerLink {
         }
     }
 
-    /// Ends a listen, the only request that a server may cancel. Spec: SPEC M-45.
+    /// Ends a `subscriptions/listen`, the only request that a server may cancel. Spec: SPEC M-45
     fn on_listen_ended(&self, message: &Message) {
         let id = message.param_number("requestId");
         let flight = id.and_then(|id| self.flight(id));
@@ -175,8 +175,8 @@ impl ModernServerLink {
         }
     }
 
-    /// Notes a line that is no message. If it was meant as a reply, its request fails at once, as no other reply will
-    /// come.
+    /// Records a line that is not a message. If the line names an awaited id, that request fails at once, as no other
+    /// reply will follow.
     pub(super) fn not_read(&self, line: &Bytes, error: &DecodeError) {
         let is_awaited = |id| self.flight(id).is_some();
         let depth = self.settings.message_depth;
@@ -193,7 +193,7 @@ impl ModernServerLink {
         }
     }
 
-    /// Notes a breach of the protocol that ends nothing (SPEC U-14).
+    /// Records a breach of the protocol that has no further consequences (SPEC U-14).
     pub(super) fn suspect(&self, what: &str) {
         LABELED.upstream_garbage.add(&self.settings.name, 1);
         tracing::warn!(upstream = %self.settings.name, what, "upstream breaks the protocol");
@@ -212,7 +212,7 @@ fn kind(method: &str, message: &Message) -> NoticeKind {
     }
 }
 
-/// The message without the mark of our subscription: it belongs to this hop.
+/// The message without the subscription id, which is valid for this hop only.
 pub(super) fn unmarked(message: &Message) -> Bytes {
     let marks = message
         .param("_meta")

@@ -1,6 +1,6 @@
-//! Change notices of a modern upstream: one `subscriptions/listen` per link, whose filter is what
-//! the sessions at the link want. A filter never changes: a new stream is opened before the old
-//! one is closed. Spec: SPEC M-70…M-75, D-06; BRIDGING §3.4.
+//! Change notices of a modern upstream: one `subscriptions/listen` per link, whose filter unites what the sessions of
+//! the link want. The filter of a stream is fixed: for another filter a new stream is opened before the old one is
+//! closed. Spec: SPEC M-70…M-75, D-06; BRIDGING §3.4.
 
 mod eras;
 mod filter;
@@ -36,12 +36,12 @@ use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
 const METHOD: &str = "subscriptions/listen";
-/// URIs in the filter of a session's own link at most.
+/// Most URIs in the filter of a link that one session uses.
 const MAX_URIS: usize = 1024;
-/// The same of a shared link, where each session and each principal has a bound of its own.
+/// Most URIs in the filter of a shared link, where each session and principal has its own limit.
 const MAX_SHARED_URIS: usize = 64 * MAX_URIS;
 
-/// An acknowledged stream. Dropping it closes it.
+/// An acknowledged stream, closed on drop.
 struct ListenStream {
     since: Instant,
     filter: ListenFilter,
@@ -51,7 +51,7 @@ struct ListenStream {
 }
 
 impl ListenStream {
-    /// Whether every change of the lists that it asked for is announced on it.
+    /// Whether the upstream announces every requested list change on this stream.
     fn hears(&self) -> bool {
         let lists = &self.filter.lists;
         let honours = |what| self.honoured.lists.contains(what);
@@ -59,16 +59,16 @@ impl ListenStream {
     }
 }
 
-/// How a stream ended.
+/// How a stream of change notices ended.
 enum ListenEnd {
-    /// With a result: the upstream will be back.
+    /// With a result: the upstream stopped the stream properly.
     Graceful,
-    /// It broke off, or was refused.
+    /// The stream broke off, or was refused.
     Broken(LinkError),
 }
 
 impl ModernServerLink {
-    /// Whether list changes are wanted.
+    /// Sets whether list changes are wanted.
     pub(super) fn want_lists(self: &Arc<Self>, wanted: bool) {
         if self.listening.wants_lists() != wanted {
             self.listening.wish(|all| all.lists = wanted);
@@ -76,13 +76,13 @@ impl ModernServerLink {
         }
     }
 
-    /// `resources/subscribe`: the URI joins the filter; `{}` only if the upstream honours it.
+    /// `resources/subscribe`: adds the URI to the filter; answers `{}` only if the upstream accepts it.
     ///
     /// # Errors
-    /// [`LinkError`] when the upstream was not asked or has not answered.
+    /// [`LinkError`] when the upstream was not reached or did not answer.
     ///
     /// # Cancel safety
-    /// When the future is dropped, the URI leaves the filter again.
+    /// Dropping the future removes the URI from the filter again.
     pub(super) async fn subscribe(self: &Arc<Self>, request: &Message) -> Result<Reply, LinkError> {
         let Some(uri) = request.param_str("uri") else {
             return Ok(invalid("params.uri must be a string"));
@@ -98,10 +98,10 @@ impl ModernServerLink {
         let number = self.listening.wish(|wanted| {
             is_new = wanted.uris.insert(uri.clone().into_owned());
         });
-        // What was wanted before is not dropped because it is refused to one more.
+        // Removed again on failure, unless another subscriber had added the URI before.
         let pending = is_new.then(|| OnDrop::new(|| self.unsubscribe(&uri)));
         self.keep_listening();
-        // The wait for a place is none of connecting. Who follows the wishes waits for the same one.
+        // `connect_timeout` does not include the wait for a child's permit, which the listening task waits for too.
         let late = async {
             self.start().await?;
             let limit = self.settings.upstream.connect_timeout + spacing::LONGEST;
@@ -134,7 +134,7 @@ impl ModernServerLink {
         }
     }
 
-    /// `resources/unsubscribe`: the URI leaves the filter. Shared links count who needs it.
+    /// `resources/unsubscribe`: removes the URI from the filter. Shared links count subscribers elsewhere.
     pub(in crate::upstream) fn unsubscribe(self: &Arc<Self>, uri: &str) {
         self.state.followed.remove(uri);
         let known = lock(&self.listening.wanted).uris.contains(uri);
@@ -155,7 +155,7 @@ impl ModernServerLink {
         }
     }
 
-    /// Sees to it that somebody follows the wishes.
+    /// Starts the listening task, unless it runs.
     fn keep_listening(self: &Arc<Self>) {
         if self.closed.is_cancelled() || self.listening.running.swap(true, Ordering::AcqRel) {
             return;
@@ -179,7 +179,7 @@ impl ModernServerLink {
             let number = *wishes.borrow_and_update();
             let opened = self.follow(&mut current, number, &mut spacing).await;
             if let Err(error) = &opened {
-                // Before `hear_none`: a waiter that it wakes reads the reason.
+                // Set before `hear_none` wakes the waiters, which read this error.
                 let failed = Some(error.clone());
                 self.listening.settle(number, Arc::default(), failed);
             }
@@ -237,7 +237,7 @@ impl ModernServerLink {
                         _ = spacing.next(&mut wishes, number) => {}
                         () = tokio::time::sleep(wait) => {}
                     }
-                    // A child that nobody listens to is not started for its notices.
+                    // A stdio child is not started for resource updates alone: wait for the next change of the filter.
                     if self.pipe().is_some() && !self.listening.wants_lists() {
                         drop(spacing.next(&mut wishes, number).await);
                     }
@@ -246,7 +246,7 @@ impl ModernServerLink {
         }
     }
 
-    /// Makes `current` what is wanted now. `true` when a stream was opened.
+    /// Makes the stream `current` match the filter that is wanted now. Returns `true` if a stream was opened.
     async fn follow(
         self: &Arc<Self>,
         current: &mut Option<ListenStream>,
@@ -269,7 +269,7 @@ impl ModernServerLink {
         let stream = self.open_stream(filter).await?;
         self.listening
             .settle(number, Arc::clone(&stream.honoured), None);
-        // The old one is closed only now: nothing between is lost (SPEC M-75).
+        // Closes the old stream only now, so that no notice in between is lost (SPEC M-75).
         *current = Some(stream);
         Ok(true)
     }
@@ -326,7 +326,7 @@ impl ModernServerLink {
         let limit = self.settings.upstream.connect_timeout;
         tokio::select! {
             biased;
-            // A stream that is over acknowledges nothing any more: how it ended says why.
+            // A stream after its end sends no acknowledgement; the end holds the error.
             Ok(honoured) = acknowledged => Ok(ListenStream {
                 since: Instant::now(),
                 filter,
@@ -342,7 +342,7 @@ impl ModernServerLink {
         }
     }
 
-    /// Something may have been missed: every list and resource may have changed.
+    /// Announces every list and resource of the filter as changed, since notices may have been missed.
     fn announce(&self, filter: &ListenFilter) {
         let intake = &self.settings.intake;
         if filter.lists.contains(&"tools") {

@@ -1,4 +1,4 @@
-//! `OutgoingCall`: one call on its way, through all its rounds.
+//! `OutgoingCall`: one call on its way to the upstream, through all its rounds.
 
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -11,17 +11,17 @@ use crate::protocol::{Message, methods};
 use crate::upstream::deadlines::CallActivity;
 use crate::upstream::lock;
 
-/// One call on its way, through all its rounds.
+/// One call on its way to the upstream, through all its rounds.
 #[derive(Debug)]
 pub(super) struct OutgoingCall<'a> {
     pub(super) request: &'a Message,
-    /// The subject of the request: a tool, a prompt, a resource or a task.
+    /// The name of the requested tool or prompt, the URI of the resource, or the id of the task.
     pub(super) name: Option<Cow<'a, str>>,
     pub(super) call: &'a Call,
     pub(super) activity: Arc<CallActivity>,
-    /// The running request, to be told why it is dropped.
+    /// The running request, which records why the call is dropped.
     pub(super) flight: Mutex<Option<Arc<RunningRequest>>>,
-    /// Progress reported by all requests of the call, if any.
+    /// Highest progress of all requests of the call, once a client wants progress.
     pub(super) told: OnceLock<Arc<HighestProgress>>,
 }
 

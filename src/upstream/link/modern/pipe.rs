@@ -1,4 +1,4 @@
-//! `ChildPipe`: the child of a modern link. All requests share its lines, and replies are matched by our ids.
+//! `ChildPipe`: the child of a modern link. All requests share its lines; replies are matched by the gateway's ids.
 //! Spec: SPEC D-06, D-10, D-11, D-12.
 
 mod exchange;
@@ -20,11 +20,11 @@ use crate::upstream::error::LinkError;
 use crate::upstream::link::abandoned_calls::GivenUp;
 use crate::upstream::lock;
 
-/// The connection to a child, started on demand and restarted once it is gone.
+/// The connection to a child, which is started on demand and restarted after its end.
 #[derive(Debug)]
 pub(super) struct ChildPipe {
     source: DuplexSource,
-    /// The child started by the era probe, until first used.
+    /// The child that the era probe started, until the first use.
     started: Mutex<Option<StartedConnection>>,
     current: Mutex<Option<Arc<OpenPipe>>>,
     opening: tokio::sync::Mutex<()>,
@@ -39,25 +39,25 @@ pub(super) struct ChildPipe {
 struct OpenPipe {
     child: DuplexSender,
     serial: u64,
-    /// Whether it has answered anything.
+    /// Whether the child has answered any request.
     answered: AtomicBool,
     /// The idle clocks of its requests.
     clocks: Arc<PipeClocks>,
-    /// Permits for answers being written to the child.
+    /// Permits for answers that are being written to the child.
     answers: Arc<Semaphore>,
     _counted: UpstreamSession,
 }
 
-/// A request without its reply.
+/// A request waiting for its reply.
 #[derive(Debug)]
 struct PipeWaiter {
     flight: Arc<RunningRequest>,
-    /// The `serial` of the child that got the request.
+    /// `serial` of the child that received the request.
     serial: u64,
     reply: Option<PipeReply>,
 }
 
-/// The sender that resolves a request.
+/// Sends the reply to the waiting request.
 pub(super) type PipeReply = oneshot::Sender<Result<Message, LinkError>>;
 
 impl ChildPipe {
@@ -80,7 +80,7 @@ impl ChildPipe {
             .map(Arc::clone)
     }
 
-    /// Keeps a line that failed to parse for the error of a call that times out.
+    /// Keeps a line that failed to parse, for the error of a call that times out.
     pub(super) fn keep_stray(&self, line: &[u8]) {
         if let Some(open) = self.open() {
             open.child.keep_stray(line);
@@ -95,13 +95,13 @@ impl ChildPipe {
         })
     }
 
-    /// The request under `id`.
+    /// The running request with this id.
     pub(super) fn flight(&self, id: u64) -> Option<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
         Some(Arc::clone(&waiting.get(&id)?.flight))
     }
 
-    /// The one call that runs, or the newest where all calls are one client's.
+    /// The only running call; of several calls the newest, if all are of one client.
     pub(super) fn only_call(&self, exclusive: bool) -> Option<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
         let mut calls: Vec<_> = waiting
@@ -116,7 +116,7 @@ impl ChildPipe {
         calls.last().map(|flight| Arc::clone(flight))
     }
 
-    /// Resolves the request `id`; returns the message if no request waits for it.
+    /// Delivers the reply to the request `id`; returns the message if no request waits for it.
     pub(super) fn deliver(
         &self,
         id: u64,
@@ -133,8 +133,8 @@ impl ChildPipe {
         }
     }
 
-    /// Cancels the task that the late reply to the call `id` begins, under another id. The reply to `tasks/cancel` is
-    /// ignored.
+    /// Cancels the task that the late reply to the call `id` begins, with a new request id. The reply to `tasks/cancel`
+    /// is ignored.
     pub(super) fn cancel_begun(&self, id: u64, reply: &Message, next_id: impl FnOnce() -> u64) {
         let Some((cancel, open)) = self.given_up.take(id).zip(self.open()) else {
             return;
@@ -146,19 +146,20 @@ impl ChildPipe {
                 .edit()
                 .id(next_id().to_string())
                 .param("taskId", task);
-            // `false` means that the child is ending anyway.
+            // `false` means that the child is ending, and its tasks with it.
             let _ = open.child.try_send(cancel.finish());
         }
     }
 
-    /// The requests that wait for replies.
+    /// The requests waiting for replies.
     pub(super) fn flights(&self) -> Vec<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
         let flights = waiting.values().map(|waiting| Arc::clone(&waiting.flight));
         flights.collect()
     }
 
-    /// Stops the idle clocks of the running child's requests while it is not read; `None` where none runs.
+    /// Stops the idle clocks of the running child's requests while the child's output is not read; `None` without a
+    /// running child.
     pub(super) fn stop_clocks(&self) -> Option<StoppedClocks> {
         let open = self.open()?;
         Some(open.clocks.stop(|| {
@@ -169,14 +170,14 @@ impl ChildPipe {
         }))
     }
 
-    /// Resolves once the child that runs now has ended; at once where none runs.
+    /// Resolves once the present child has ended; at once without a running child.
     pub(super) async fn ended(&self) {
         if let Some(open) = self.open() {
             open.child.closed().cancelled().await;
         }
     }
 
-    /// Takes the sender of the request `id`, with its flight.
+    /// Takes the reply sender of the request `id`.
     pub(super) fn take_reply(&self, id: u64) -> Option<(Arc<RunningRequest>, PipeReply)> {
         let mut waiting = lock(&self.waiting);
         let waiting = waiting.get_mut(&id)?;
@@ -184,14 +185,14 @@ impl ChildPipe {
         Some((Arc::clone(&waiting.flight), reply))
     }
 
-    /// Puts the sender back, if the request still waits.
+    /// Puts the reply sender back, if the request still waits.
     pub(super) fn give_back(&self, id: u64, reply: PipeReply) {
         if let Some(waiting) = lock(&self.waiting).get_mut(&id) {
             waiting.reply = Some(reply);
         }
     }
 
-    /// Fails the requests sent to a child that is gone.
+    /// Fails the requests that were sent to a child that has ended.
     fn fail(&self, serial: u64) {
         for waiting in lock(&self.waiting).values_mut() {
             if waiting.serial == serial {

@@ -7,7 +7,7 @@ use crate::protocol::input_request_rules;
 use crate::protocol::{Message, Revision, json};
 use crate::translate::input_responses::PutQuestion;
 
-/// Entries of one round at most.
+/// Most entries of one round.
 const MAX_ENTRIES: usize = 64;
 
 /// One question of an `input_required` result.
@@ -70,10 +70,10 @@ impl QuestionEntry {
         self.method == "elicitation/create"
     }
 
-    /// The question in words, for a sentence.
+    /// The question in words, as part of a sentence.
     pub(super) fn what(&self) -> String {
         match self.method.as_str() {
-            // The site, and not the link: the user has not agreed to it (BRIDGING §3.6).
+            // Only the site, not the URL, since the user has not agreed to it (BRIDGING §3.6).
             "elicitation/create" if self.is_url() => {
                 let url = self.param("url").and_then(json::string);
                 let site = url.as_deref().and_then(site).unwrap_or("a URL");
@@ -86,12 +86,12 @@ impl QuestionEntry {
         }
     }
 
-    /// Why the question can be put to no client.
+    /// Why no client can be asked this question; `None` if it is valid.
     pub(super) fn flaw(&self) -> Option<&'static str> {
         input_request_rules::flaw(&self.method, self.params.as_deref().unwrap_or("{}"))
     }
 
-    /// The question as one that was put to a client.
+    /// The question in the form in which a client receives it.
     pub(super) fn put(&self) -> PutQuestion<'_> {
         PutQuestion {
             key: &self.key,
@@ -100,14 +100,14 @@ impl QuestionEntry {
         }
     }
 
-    /// Whether the client offered to answer the question. Spec: SPEC M-62.
+    /// Whether the client's capabilities include the question. Spec: SPEC M-62
     pub(super) fn is_allowed(&self, capabilities: &ClientCapabilities) -> bool {
         let params = self.params.as_deref().unwrap_or("{}");
         capabilities.missing(&self.method, params).is_none()
     }
 
-    /// The question as a client of `revision` understands it: before 2025-11-25 there was one
-    /// mode without a name, and in 2025-11-25 a URL elicitation has an id (SPEC C-80, C-82).
+    /// The question in the form of a client's `revision`: before 2025-11-25 elicitation had one mode without a name,
+    /// and in 2025-11-25 a URL elicitation has an id (SPEC C-80, C-82).
     pub(super) fn question_for(&self, revision: Revision) -> InputRequest {
         let params = match revision {
             Revision::V2025_11_25 if self.is_url() && self.param("elicitationId").is_none() => {
@@ -128,14 +128,14 @@ impl QuestionEntry {
         self.is_elicitation() && self.param("mode") == Some("\"url\"")
     }
 
-    /// JSON text of a parameter.
+    /// A parameter, as JSON text.
     pub(super) fn param(&self, name: &str) -> Option<&str> {
         let members = json::members(self.params.as_deref()?).ok()?;
         let mut members = members.into_iter();
         members.find(|(known, _)| known == name).map(|(_, v)| v)
     }
 
-    /// The parameters with one more member, or without one.
+    /// The parameters with the member `name` set to `value`, or removed.
     pub(super) fn with(&self, name: &str, value: Option<&str>) -> Option<String> {
         let text = self.params.as_deref()?;
         let Ok(members) = json::members(text) else {
@@ -147,9 +147,9 @@ impl QuestionEntry {
     }
 }
 
-/// Host and port of a URL; `None` where these are not certain.
+/// Host and port of a URL; `None` where they cannot be read for certain.
 fn site(url: &str) -> Option<&str> {
-    /// Bytes of the longest name that there is, and of a port.
+    /// Bytes of the longest host name and of a port.
     const LONGEST: usize = 253 + 6;
     let (_, rest) = url.split_once("://")?;
     let authority = rest.split(['/', '?', '#', '\\']).next()?;

@@ -1,4 +1,5 @@
-//! Room for large replies of a child, whose lines name their call only once complete.
+//! Leases for large replies of a child. A line names its call only once it is complete, so the lease moves to the call
+//! then.
 
 use std::sync::Weak;
 
@@ -28,8 +29,8 @@ impl PipeCalls for Weak<ModernServerLink> {
 }
 
 impl ModernServerLink {
-    /// Makes room for a message of the child that is a reply to a call, as a legacy connection does; `false` where the
-    /// call has failed for lack of room.
+    /// Reserves budget for a reply of the child, as a legacy connection does. `false` where the call has failed because
+    /// its budget stayed full.
     pub(super) async fn has_room(&self, message: &Message, lease: Option<ReplyLease>) -> bool {
         let id = message.number().filter(|_| message.method().is_none());
         let Some((pipe, id)) = self.pipe().zip(id) else {
@@ -44,7 +45,7 @@ impl ModernServerLink {
         };
         let (mut lease, arrived) = room.lease_of(lease, self.settings.exclusive);
         let len = message.bytes().len();
-        // Messages behind this one are not read meanwhile.
+        // The child's output is not read during the wait, so the idle clocks of its other requests stop.
         let waits = !lease.try_grow_to(len);
         let _stopped = waits.then(|| pipe.stop_clocks()).flatten();
         drop(arrived);
@@ -57,7 +58,7 @@ impl ModernServerLink {
             () = too_late(self.settings.exclusive) => false,
         };
         if !has_room {
-            // The caller may have gone just now.
+            // Fails if the caller has gone meanwhile.
             drop(reply.send(Err(LinkError::no_room())));
             return false;
         }

@@ -1,5 +1,5 @@
-//! Calls that need answers: the questions of `input_required` are put to the client, and the call is sent again with
-//! the answers. Spec: SPEC M-40, M-60…M-66; BRIDGING §3.2, §3.3.
+//! Calls that need answers: the client is asked the questions of an `input_required` result, and the call is sent again
+//! with the answers. Spec: SPEC M-40, M-60…M-66; BRIDGING §3.2, §3.3.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::protocol::{Era, Message, methods};
 use crate::translate::input_responses::input_responses;
 use crate::upstream::error::LinkError;
 
-/// How often one call may be sent again with answers or for its state alone.
+/// How often one call is sent again, with answers or only with its state.
 const MAX_ROUNDS: u32 = 10;
-/// Before a call is sent again for its state alone: the first wait, and the longest.
+/// Pause before a call is sent again only with its state: the first, and the longest.
 const PACE_FIRST: Duration = Duration::from_millis(50);
 const PACE_LONGEST: Duration = Duration::from_millis(250);
 
@@ -31,16 +31,16 @@ enum ResultKind {
     InputRequired,
 }
 
-/// The outcome of a round of questions to the client.
+/// The outcome of one round of questions.
 enum RoundOutcome {
-    /// The call is sent again with these inputs.
+    /// Send the call again with these inputs.
     Again(RetryInputs),
-    /// The call is over.
+    /// The call has its reply.
     Over(Reply),
 }
 
 impl ModernServerLink {
-    /// Sends a call until it is complete.
+    /// Sends a call repeatedly until its result is complete.
     pub(super) async fn rounds(
         self: &Arc<Self>,
         outgoing: &OutgoingCall<'_>,
@@ -79,7 +79,7 @@ impl ModernServerLink {
                     return Ok(reply);
                 }
             }
-            // Checked before asking: answers after the last round could not be sent.
+            // Checked before the client is asked: answers after the last round could not be sent.
             if round == MAX_ROUNDS {
                 break;
             }
@@ -100,7 +100,7 @@ impl ModernServerLink {
         Err(LinkError::Unanswered("it keeps asking for more".to_owned()))
     }
 
-    /// Puts one round to the client.
+    /// Asks the client the questions of one round.
     async fn ask(
         &self,
         outgoing: &OutgoingCall<'_>,
@@ -109,7 +109,7 @@ impl ModernServerLink {
         url_elicitations: &mut CallUrlElicitations,
     ) -> Result<RoundOutcome, LinkError> {
         let link = &outgoing.call.link;
-        // The whole round is checked before any question is put (BRIDGING §3.2).
+        // All questions of the round are checked before the client is asked any (BRIDGING §3.2).
         if let Some(entry) = entries.iter().find(|e| !e.is_allowed(link.capabilities())) {
             let why = format!(
                 "it asks for {}, which this client did not offer",
@@ -156,7 +156,7 @@ impl ModernServerLink {
         }
     }
 
-    /// A complete reply; from a list of tools, invalid tools are removed.
+    /// A complete reply; tools with invalid annotations are removed from a list of tools.
     fn completed(&self, outgoing: &OutgoingCall<'_>, reply: Message) -> Result<Reply, LinkError> {
         if outgoing.method() != "tools/list" {
             return Ok(Reply::Relayed(reply));
@@ -191,7 +191,7 @@ fn kind(
     match reply.result_member("resultType") {
         None | Some("\"complete\"") => Ok(ResultKind::Complete),
         Some("\"input_required\"") => Ok(ResultKind::InputRequired),
-        // Spec: SPEC K-10, K-19. An unrequested task is run for its caller (BRIDGING §3.8).
+        // An unrequested task is run to completion for its caller (BRIDGING §3.8). Spec: SPEC K-10, K-19
         Some("\"task\"") if matches!(method, "tools/call" | "tasks/get") => {
             if is_task(reply) {
                 return Ok(ResultKind::Complete);
@@ -199,7 +199,7 @@ fn kind(
             let what = "a task needs an id and a status that exists (SPEC K-11)";
             Err(LinkError::Invalid(what.to_owned()))
         }
-        // An extension may have more (MCP 2026-07-28, basic, "ResultType").
+        // Extensions may define further result types (MCP 2026-07-28, basic, "ResultType").
         Some(_) if extended() => Ok(ResultKind::Complete),
         Some(other) => {
             let other: String = other.chars().take(64).collect();
@@ -221,12 +221,12 @@ fn is_task(reply: &Message) -> bool {
     member("taskId").is_some() && status.is_some_and(|status| statuses.contains(&&*status))
 }
 
-/// Answers of a modern client without a question of this call, or to a question of a task: passed on, as only the
-/// upstream can judge them.
+/// Answers of a modern client that belong to no question of this call, or to a question of a task: passed on, as only
+/// the upstream can judge them.
 fn unprompted(outgoing: &OutgoingCall<'_>) -> RetryInputs {
     let of_call = || outgoing.call.message.param("inputResponses");
     let given = match outgoing.method() {
-        // The task is run by the client or the relay: the answers are the content of the request.
+        // The client or the relay runs the task: the answers are the content of this request.
         "tasks/update" => outgoing.request.param("inputResponses").or_else(of_call),
         method if outgoing.call.revision.era() == Era::Modern && methods::may_ask(method) => {
             of_call()
@@ -241,7 +241,7 @@ fn unprompted(outgoing: &OutgoingCall<'_>) -> RetryInputs {
     }
 }
 
-/// Inputs of a client's retry for the first send. State and answers are the upstream's own.
+/// Inputs of a client's retry, for the first request. State and answers are the upstream's own.
 fn resumed(resumption: &ResumedInput) -> RetryInputs {
     let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
     let answers = &resumption.answers;
@@ -252,7 +252,7 @@ fn resumed(resumption: &ResumedInput) -> RetryInputs {
     }
 }
 
-/// Digest of the method and its subject, each with its length (DESIGN §2).
+/// Digest of the method and its subject, each preceded by its length (DESIGN §2).
 fn digest(request: &Message) -> [u8; 32] {
     let mut context = Context::new(&SHA256);
     let parts = ["name", "uri", "arguments"].map(|name| request.param(name).unwrap_or_default());
@@ -265,7 +265,7 @@ fn digest(request: &Message) -> [u8; 32] {
     digest
 }
 
-/// Spec: SPEC C-71.
+/// The error for roots that are not `file:` URIs. Spec: SPEC C-71
 fn no_files() -> Reply {
     let text = r#"{"code":-32602,"message":"params.inputResponses: roots must be file: URIs"}"#;
     Reply::Error(Bytes::from_static(text.as_bytes()))
@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    // SPEC M-40, K-10, K-11: a task that no client could follow is invalid.
+    // A task that no client could follow is invalid. SPEC M-40, K-10, K-11
     #[rstest]
     #[case("tools/call", r#"{"taskId":"a","status":"working"}"#, true)]
     #[case("tasks/get", r#"{"taskId":"a","status":"completed"}"#, true)]

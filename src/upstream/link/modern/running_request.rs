@@ -1,4 +1,4 @@
-//! `RunningRequest`: one of our requests without a reply yet, and the reason for its early end.
+//! `RunningRequest`: a request of the gateway without a reply yet, and the reason if it ends early.
 
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -10,16 +10,16 @@ use crate::upstream::lock;
 
 use super::listen::ListenSink;
 
-/// Receiver of the messages that come with a reply.
+/// The receiver of a reply and of the messages before it.
 #[derive(Debug)]
 pub(super) enum ReplyOwner {
     /// A client's call.
     Call {
         link: Arc<dyn DownstreamLink>,
         progress: Option<ProgressSink>,
-        /// The level of log messages that the client wants.
+        /// The minimum level of log messages for the client.
         level: Option<LogLevel>,
-        /// Whether the reply may go to other callers as well.
+        /// Whether the reply may be shared with other callers.
         is_list: bool,
     },
     /// A stream of change notices.
@@ -28,7 +28,7 @@ pub(super) enum ReplyOwner {
     Nobody,
 }
 
-/// The client's progress, as one request of its call counts it.
+/// The client's progress, seen from one request of its call.
 #[derive(Debug)]
 pub(super) struct ProgressSink {
     /// JSON text of the client's progress token.
@@ -47,8 +47,8 @@ impl ProgressSink {
         }
     }
 
-    /// Whether the client is told of this progress, JSON text of a number. A call that is sent again counts from zero,
-    /// while the progress under a client's token must only grow (SPEC C-01).
+    /// Whether progress is passed on to the client; `progress` is JSON text of a number. A repeated request counts from
+    /// zero again, but the progress under a client's token must only grow (SPEC C-01).
     pub(super) fn is_further(&self, progress: Option<&str>) -> bool {
         let Some(progress) = progress.and_then(|text| text.parse().ok()) else {
             return true;
@@ -81,7 +81,7 @@ pub(super) struct RunningRequest {
     pub(super) id: u64,
     pub(super) whose: ReplyOwner,
     pub(super) activity: Arc<CallActivity>,
-    /// The reason for an end before the reply.
+    /// Why the request ended before its reply.
     reason: OnceLock<String>,
 }
 
@@ -95,7 +95,7 @@ impl RunningRequest {
         })
     }
 
-    /// The receiver for a call; `told` holds the progress of its earlier requests.
+    /// The receiver of a call; `told` holds the progress of the call's earlier requests.
     pub(super) fn of_call(
         request: &Message,
         call: &Call,
@@ -110,7 +110,7 @@ impl RunningRequest {
         }
     }
 
-    /// The share in which the reply takes room; `None` for a list, which other callers may wait for too.
+    /// The share that the reply is charged to; `None` for a list, which other callers may share.
     pub(super) fn reply_room(&self) -> Option<ReplyRoom<'_>> {
         match &self.whose {
             ReplyOwner::Call { is_list: true, .. } | ReplyOwner::Listen(_) | ReplyOwner::Nobody => {
@@ -120,19 +120,19 @@ impl RunningRequest {
         }
     }
 
-    /// Keeps the room of the reply until its call is answered.
+    /// Keeps the reply's lease until the call is answered.
     pub(super) fn keep(&self, lease: ReplyLease) {
         if let Some(room) = self.reply_room() {
             room.kept.keep(lease);
         }
     }
 
-    /// Sets the reason for which the request is about to be dropped.
+    /// Sets the reason why the request is about to be dropped.
     pub(super) fn abort(&self, reason: &str) {
         self.reason.get_or_init(|| reason.to_owned());
     }
 
-    /// Whether the request counts as use of a child, rather than only holding off the idle stop.
+    /// Whether the request counts as use of the child, so that the child is not evicted for another.
     pub(super) fn keeps_busy(&self) -> bool {
         match &self.whose {
             ReplyOwner::Listen(sink) => sink.keeps_busy,

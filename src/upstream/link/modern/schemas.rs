@@ -1,4 +1,4 @@
-//! Headers that the tools of an upstream ask for, learned from its lists. Spec: SPEC M-30, M-31, M-36.
+//! Headers that an upstream's tools declare, learned from its lists. Spec: SPEC M-30, M-31, M-36.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,24 +14,24 @@ use crate::protocol::json;
 use crate::protocol::param_headers::ParamHeaders;
 use crate::upstream::lock;
 
-/// Principals whose tools are remembered at most.
+/// Most principals with cached tools.
 const OWNERS: u64 = 4096;
 /// How long the headers of a tool are cached.
 const BELIEVED: Duration = Duration::from_hours(1);
-/// Tools remembered per principal at most.
+/// Most cached tools per principal.
 const TOOLS: usize = 10_000;
-/// Between two walks for a tool that no list has.
+/// Least time between two walks through all pages for a tool that no list has.
 const WALK_AGAIN: Duration = Duration::from_mins(1);
 
 /// The tools of one upstream.
 #[derive(Debug)]
 pub(in crate::upstream) struct ToolSchemas {
     owners: Cache<OwnerKey, Arc<KnownTools>>,
-    /// The number of calls of `forget`.
+    /// Number of calls of `forget`.
     changes: AtomicU64,
 }
 
-/// The tools that a link saw last, which spares most calls the lookup in the cache.
+/// The tools that a link used last, which saves most calls the cache lookup.
 #[derive(Debug, Default)]
 pub(super) struct SeenTools(Mutex<Option<(u64, Arc<KnownTools>)>>);
 
@@ -41,16 +41,16 @@ pub(super) struct KnownTools {
     since: Instant,
     known: Mutex<BTreeMap<String, ListedHeaders>>,
     walked: Mutex<Option<Instant>>,
-    /// One walk at a time.
+    /// Serialises walks.
     pub(super) walking: tokio::sync::Mutex<()>,
 }
 
 /// Headers of one tool, as listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum ListedHeaders {
-    /// The headers that the tool asks for.
+    /// The headers that the tool declares.
     Asks(Arc<ParamHeaders>),
-    /// The annotations are invalid: the tool is neither shown nor called (SPEC M-31).
+    /// The annotations are invalid: the tool is neither listed nor called (SPEC M-31).
     Invalid,
 }
 
@@ -65,7 +65,7 @@ impl Default for ToolSchemas {
 }
 
 impl ToolSchemas {
-    /// The tools known for `owner` at `now`; a current `seen` spares the lookup in the cache.
+    /// The tools cached for `owner` at `now`; a current `seen` saves the cache lookup.
     pub(super) fn of(&self, owner: OwnerKey, seen: &SeenTools, now: Instant) -> Arc<KnownTools> {
         let changes = self.changes.load(Ordering::Acquire);
         let mut seen = lock(&seen.0);
@@ -80,7 +80,7 @@ impl ToolSchemas {
         tools
     }
 
-    /// Drops the tools of `owner`, which have changed.
+    /// Evicts the tools of `owner`, which have changed.
     pub(super) fn forget(&self, owner: OwnerKey) {
         self.owners.invalidate(&owner);
         self.changes.fetch_add(1, Ordering::Release);
@@ -104,18 +104,18 @@ impl KnownTools {
         lock(&self.known).get(tool).cloned()
     }
 
-    /// Whether it is too early to look for unlisted tools again.
+    /// Whether all pages were read less than a minute ago.
     pub(super) fn walked_lately(&self) -> bool {
         lock(&self.walked).is_some_and(|walked| walked.elapsed() < WALK_AGAIN)
     }
 
-    /// Notes that all pages were just read.
+    /// Records that all pages were just read.
     pub(super) fn walked(&self) {
         *lock(&self.walked) = Some(Instant::now());
     }
 
-    /// Learns a page of tools (JSON text of the array). Returns the array without the tools whose annotations are
-    /// invalid, if there are any: one bad tool does not hide the others (SPEC M-31).
+    /// Caches the headers of a page of tools (JSON text of the array). Returns the array without the tools whose
+    /// annotations are invalid, if there are any: one invalid tool does not hide the others (SPEC M-31).
     pub(super) fn learn(&self, upstream: &str, tools: &str) -> Option<String> {
         let elements = json::elements(tools).ok()?;
         let mut kept = Vec::with_capacity(elements.len());

@@ -1,4 +1,4 @@
-//! Sending one request: with the headers that its tool asks for, and again where a retry is safe. Spec: SPEC M-35,
+//! Sending one request: with the headers that its tool declares, and with a retry where that is safe. Spec: SPEC M-35,
 //! M-36, M-44, U-09.
 
 use std::sync::Arc;
@@ -25,14 +25,14 @@ use crate::upstream::link::observe::{client_span, outcome};
 use crate::upstream::lock;
 use crate::upstream::room::GrowingReply;
 
-/// Pages of tools read in search of one tool.
+/// Most pages of tools read in search of one tool.
 const MAX_PAGES: usize = 50;
-/// Time limit of that search.
+/// Time limit of such a search.
 const WALK: Duration = Duration::from_secs(5);
 
 impl ModernServerLink {
-    /// Sends a call, and retries if the upstream has refused its form or not read it, or if the reply was lost and a
-    /// second run does no harm.
+    /// Sends a call. Retries if the upstream refused the request's form or did not read it, or if the reply was lost
+    /// and a second run is safe.
     pub(super) async fn send(
         self: &Arc<Self>,
         outgoing: &OutgoingCall<'_>,
@@ -47,12 +47,12 @@ impl ModernServerLink {
             };
             let reply = self.send_once(outgoing, inputs, known.as_deref()).await;
             match &reply {
-                // Nothing has run.
+                // The upstream did not read the request: nothing has run.
                 Err(LinkError::Unread { .. }) if !unread => {
                     LABELED.calls_repeated.add(&self.settings.name, 1);
                     (unread, params) = (true, Some(known));
                 }
-                // Spec: SPEC M-44.
+                // A lost reply is retried once where a second run is safe. Spec: SPEC M-44
                 Err(LinkError::Lost { .. })
                     if !(lost || refused)
                         && inputs.responses.is_none()
@@ -61,12 +61,12 @@ impl ModernServerLink {
                     (lost, params) = (true, Some(known));
                 }
                 Ok(refusal) if !refused => match refusal.error_code() {
-                    // Nothing has run: the tool may have learned to ask for headers (SPEC M-35).
+                    // Refused before it ran: the tool may declare other headers now (SPEC M-35).
                     Some(HEADER_MISMATCH) if outgoing.method() == "tools/call" => {
                         self.schemas.forget(self.settings.owner);
                         refused = true;
                     }
-                    // Spec: SPEC U-09.
+                    // Refused before it ran, although the upstream supports the revision. Spec: SPEC U-09
                     Some(UNSUPPORTED_VERSION) if offers_ours(refusal) => {
                         (refused, params) = (true, Some(known));
                     }
@@ -84,7 +84,7 @@ impl ModernServerLink {
         params: Option<&ParamHeaders>,
     ) -> Result<Message, LinkError> {
         let (request, call) = (outgoing.request, outgoing.call);
-        // Checked here: `call_inner` polls this future before it looks at the cancellation.
+        // Checked here, since `call_inner` polls this future before the cancellation.
         if call.cancel.is_cancelled() {
             return Err(LinkError::Cancelled);
         }
@@ -109,7 +109,7 @@ impl ModernServerLink {
         reply
     }
 
-    /// A reply that has an outcome. Spec: SPEC U-14; BRIDGING §3.10.
+    /// The reply, if it has an outcome. Spec: SPEC U-14; BRIDGING §3.10
     fn with_outcome(&self, reply: Message) -> Result<Message, LinkError> {
         if reply.has_outcome() {
             return Ok(reply);
@@ -119,14 +119,14 @@ impl ModernServerLink {
         Err(error)
     }
 
-    /// The caller's description of itself: of this request, else of its session.
+    /// The client info of this request, else that of its session.
     fn client_info<'a>(&'a self, request: &'a Message) -> &'a str {
         let own = || std::str::from_utf8(&self.settings.client_info).unwrap_or("{}");
         meta::client_info(request).unwrap_or_else(own)
     }
 
-    /// One exchange with the upstream, over either wire. The headers are made where needed, as each step in between
-    /// would move their large list.
+    /// One exchange with the upstream over HTTP or the pipe. The headers are built only where they are used, since
+    /// moving their large list is expensive.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         bytes: Bytes,
@@ -138,7 +138,7 @@ impl ModernServerLink {
             ModernWire::Http(http) => {
                 let mut take = ModernPostStream(self, flight);
                 let unsendable = |error: JsonError| LinkError::Unsendable(error.to_string());
-                // Two steps rather than one future around both, which would be moved as a whole.
+                // Two awaits: one future around both would be moved as a whole.
                 let reply = match http.post(bytes, headers().map_err(unsendable)?).await {
                     Ok(response) => http.read(response, &mut take).await,
                     Err(error) => Err(error.into()),
@@ -151,7 +151,8 @@ impl ModernServerLink {
         }
     }
 
-    /// [`exchange`](Self::exchange) for our own requests: retried once if the upstream has not read the request.
+    /// [`exchange`](Self::exchange) for the gateway's own requests: retried once if the upstream has not read the
+    /// request.
     pub(super) async fn exchange_again(
         self: &Arc<Self>,
         bytes: Bytes,
@@ -166,7 +167,7 @@ impl ModernServerLink {
         reply.map_err(LinkError::of_last_try)
     }
 
-    /// Whether a second run of the call does no harm: the method only reads, or the operator says so. A tool's own
+    /// Whether a second run of the call is safe: the method only reads, or the operator says so. A tool's own
     /// annotations are not trusted (SPEC C-95).
     fn is_safe(&self, outgoing: &OutgoingCall<'_>) -> bool {
         match outgoing.method() {
@@ -180,8 +181,8 @@ impl ModernServerLink {
         }
     }
 
-    /// The headers that a call's tool asks for. Unknown tools are looked for once; when that
-    /// fails, the call goes without, and the upstream has the last word (SPEC M-36).
+    /// The headers that the called tool declares. An unknown tool is searched for once; if that fails, the call is sent
+    /// without such headers, and the upstream decides (SPEC M-36).
     ///
     /// # Errors
     /// [`LinkError::Unsendable`] when its annotations are invalid (SPEC M-31).
@@ -219,7 +220,7 @@ impl ModernServerLink {
         }
     }
 
-    /// Reads all pages of the tools, as the caller.
+    /// Reads all pages of the tools, with the caller's credentials.
     async fn walk(
         self: &Arc<Self>,
         tools: &KnownTools,
@@ -264,7 +265,7 @@ impl ModernServerLink {
     }
 }
 
-/// Takes the messages of the stream that answers a request.
+/// Receives the messages of the stream that answers a request.
 struct ModernPostStream<'a>(&'a ModernServerLink, &'a Arc<RunningRequest>);
 
 impl MessageSink for ModernPostStream<'_> {
@@ -279,7 +280,7 @@ impl MessageSink for ModernPostStream<'_> {
     fn growing(&self) -> Option<GrowingReply> {
         let Some(room) = self.1.reply_room() else {
             let settings = &self.0.settings;
-            // Lists do not wait for the caller's share: a list whose copy finds no room is refused.
+            // Lists do not wait for the caller's share: a list whose copy exceeds the budget is refused.
             let share = match self.1.whose {
                 ReplyOwner::Listen(_) => settings.arriving_share(),
                 _ => settings.replies.clone(),
@@ -293,13 +294,13 @@ impl MessageSink for ModernPostStream<'_> {
         self.1.keep(lease);
     }
 
-    /// Comments count too: each shows that the upstream is alive.
+    /// Comments count as activity too: each shows that the upstream is alive.
     fn taken(&mut self) {
         self.1.activity.touch();
     }
 }
 
-/// Whether a refusal of our revision offers that very revision.
+/// Whether an error that refuses the gateway's revision lists that same revision as supported.
 fn offers_ours(reply: &Message) -> bool {
     let data = reply.error_member("data").unwrap_or_default();
     data.contains(&json::quote(Revision::V2026_07_28.as_str()))

@@ -1,6 +1,5 @@
-//! Visits to URLs that a legacy client has agreed to in the course of one call. Agreeing begins a URL elicitation; the
-//! URL elicitation is over once the upstream no longer asks for it, and the client is told. Spec: BRIDGING §3.6; SPEC
-//! C-82, C-83.
+//! URL elicitations of one call by a legacy client. One opens when the client agrees to it, and is over once the
+//! upstream no longer asks for it; then the client is notified. Spec: BRIDGING §3.6; SPEC C-82, C-83.
 
 use super::question::QuestionEntry;
 use crate::call::{InputRequest, InputResponse, Notice, NoticeKind, Reply};
@@ -15,12 +14,12 @@ pub(super) struct CallUrlElicitations(Vec<OpenedUrl>);
 struct OpenedUrl {
     /// JSON text of the URL.
     url: String,
-    /// JSON text of the id under which the client knows it.
+    /// JSON text of the id that the client has for it.
     id: String,
 }
 
 impl CallUrlElicitations {
-    /// Notes the URL elicitations of a round that the client agreed to.
+    /// Records the URL elicitations of a round that the client agreed to.
     pub(super) fn note(
         &mut self,
         round: &[(String, InputRequest)],
@@ -45,8 +44,8 @@ impl CallUrlElicitations {
         }
     }
 
-    /// Notices to the client of URL elicitations that are over: the upstream goes on and no longer asks for them among
-    /// `entries`.
+    /// Notices to the client about URL elicitations that are over: `entries`, the upstream's next questions, no longer
+    /// include them.
     pub(super) fn over(&mut self, entries: &[QuestionEntry]) -> Vec<Notice> {
         let asked = |url_elicitation: &OpenedUrl| {
             let mut urls = entries.iter().filter_map(|entry| entry.param("url"));
@@ -66,8 +65,8 @@ impl CallUrlElicitations {
         .collect()
     }
 
-    /// The answer to the call when the upstream still asks for URL elicitations that the client has agreed to: these
-    /// are not over, and the client is not asked twice.
+    /// The answer to the call if the upstream asks again for URL elicitations that the client has agreed to: they are
+    /// not over, and the client is not asked twice.
     pub(super) fn unfinished(&self, entries: &[QuestionEntry]) -> Option<Reply> {
         let mut open = Vec::new();
         for entry in entries.iter().filter(|entry| entry.is_url()) {

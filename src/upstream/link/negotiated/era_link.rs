@@ -1,4 +1,4 @@
-//! A link that finds out on first use which era to speak to its upstream.
+//! `EraLink`: a link that determines at its first use which era its upstream speaks.
 
 mod contradiction;
 mod negotiation;
@@ -38,7 +38,7 @@ use crate::upstream::not_reached::NotReached;
 /// A link of either era.
 #[derive(Debug)]
 pub(in crate::upstream) struct EraLink {
-    /// Itself, for what goes on when its caller has gone.
+    /// This link, for tasks that run on after their caller has gone.
     own: Weak<Self>,
     settings: Arc<LinkSettings>,
     cell: Arc<EraCell>,
@@ -46,16 +46,17 @@ pub(in crate::upstream) struct EraLink {
     current: Mutex<Option<NegotiatedState>>,
     resolving: SharedFailure<LinkError>,
     listening: Desired<bool>,
-    /// What outlives a change of the era.
+    /// Subscriptions and log level, kept at a change of the era.
     state: SessionState,
-    /// Whether a modern link stands in for a stateless legacy side, and no call has worked yet.
+    /// Whether a modern link serves a legacy client in place of the stateless legacy side, and no call has succeeded
+    /// yet.
     stands_by: AtomicBool,
-    /// Reports that the era may have changed, since the last look that settled it.
+    /// Reports that the era may have changed, since the last check that settled them.
     doubts: AtomicU32,
-    /// When a look last found that the upstream speaks the modern era, though it refuses to be listened to.
+    /// When a check last found that the upstream is modern although it refuses `subscriptions/listen`.
     confirmed: Mutex<Option<Instant>>,
     first_start: FirstStartWitness,
-    /// Whoever had this link is gone.
+    /// Whether the session has ended: the link is not used again.
     ended: AtomicBool,
 }
 
@@ -86,12 +87,12 @@ impl EraLink {
         lock(&self.current).clone()
     }
 
-    /// Notes how a use of the link ended, before anything is concluded from it.
+    /// Records the outcome of a use of the link, before anything is concluded from it.
     async fn settle<T>(&self, inner: &NegotiatedState, outcome: &Result<T, LinkError>) {
         let NegotiatedState::Legacy { link, presumed } = inner else {
             return;
         };
-        // That a call was cancelled meanwhile says nothing, and others may wait for the same link.
+        // A cancellation proves nothing, and other callers may be waiting for the same link.
         let is_cancelled = matches!(outcome, Err(LinkError::Cancelled));
         if !presumed.load(Ordering::Relaxed) || is_cancelled && link.declared().is_none() {
             return;
@@ -100,7 +101,8 @@ impl EraLink {
             presumed.store(false, Ordering::Relaxed);
             self.cell.learn(&EraVerdict::Legacy);
         } else {
-            // Nothing is known after all: the next use asks again. Somebody else may have by now.
+            // The presumption was wrong: the next use probes again, unless another caller has already replaced the
+            // link.
             self.cell.mute.invalidate(&self.settings.owner);
             {
                 let mut current = lock(&self.current);
@@ -114,8 +116,8 @@ impl EraLink {
         }
     }
 
-    /// When a use of the upstream begins. While it is stuck, one over the network that no open session
-    /// carries is refused at once; children have a backoff of their own, each owner for itself.
+    /// The start of a use of the upstream. While the upstream is stuck, a use over the network without an open session
+    /// is refused at once; children have a backoff of their own for each owner.
     fn begin(&self) -> Result<Instant, LinkError> {
         if self.settings.health.is_stuck() && self.is_remote() && !self.has_session() {
             let reason = self.settings.health.public_reason();
@@ -125,7 +127,7 @@ impl EraLink {
         Ok(Instant::now())
     }
 
-    /// Notes what a use of the upstream, begun at `since`, says of its health.
+    /// Records what a use of the upstream, begun at `since`, says about its health.
     fn note<T>(&self, since: Instant, outcome: &Result<T, LinkError>) {
         self.first_start.ended(&self.settings, outcome);
         match outcome {
@@ -145,7 +147,7 @@ impl EraLink {
         }
     }
 
-    /// Finds out in the background which issuer's token the upstream wants, once an hour at most.
+    /// Determines in the background which issuer's tokens the upstream accepts, once an hour at most.
     fn look_for_issuer(&self, login: &Arc<UpstreamLogin>) {
         if !login.is_due() {
             return;
@@ -169,13 +171,13 @@ impl EraLink {
         matches!(self.current(), Some(NegotiatedState::Legacy { link, .. }) if link.declared().is_some())
     }
 
-    /// Whether a failure is one of reaching the upstream, and not of a call on its way.
+    /// Whether a failure is about reaching the upstream, rather than about one call.
     fn speaks_of_health(&self, error: &LinkError) -> bool {
         match error {
             LinkError::Unreachable(_) | LinkError::Unopened { .. } | LinkError::Handshake(_) => {
                 true
             }
-            // They say something of the account, not of the upstream.
+            // About the account, not about the upstream.
             LinkError::Status(401 | 403) if self.settings.upstream.auth.is_some() => false,
             LinkError::Cancelled
             | LinkError::Account(_)
@@ -204,8 +206,8 @@ impl EraLink {
         outcome
     }
 
-    /// Notes whose call it is, where callers' tokens are exchanged. A connection for whole messages in both directions
-    /// has one token for all of them: calls with other scopes need another session.
+    /// Records the caller of a call, where callers' tokens are exchanged. A duplex connection has one token for all its
+    /// messages: calls with other scopes need another session.
     fn admit_caller(&self, call: &Call) -> Result<(), LinkError> {
         let carrier = &self.settings.carrier;
         let (Some(link), Some(caller)) = (carrier.caller(), call.principal.access()) else {
@@ -239,7 +241,7 @@ impl EraLink {
             Box::pin(self.reconsider(&inner)).await
         };
         match other {
-            // What contradicts an era was refused before anything ran (SPEC E-04).
+            // Safe to send again: a request that contradicts an era is refused before it runs (SPEC E-04).
             Some(other) => {
                 Box::pin(self.raise_level(&other, request, call)).await;
                 other.call(request, call).await
@@ -263,7 +265,7 @@ impl EraLink {
             if let Some(other) = Box::pin(self.reconsider(&inner)).await {
                 return other.open().await;
             }
-            // It may be too soon to ask again, and who only listens makes no call that would.
+            // `reconsider` may have been too early, and a client that only listens makes no call that would repeat it.
             self.state.doubt.raise(error);
         }
         opened
@@ -278,7 +280,7 @@ impl EraLink {
         }
     }
 
-    /// Tells a legacy upstream what to log; a modern one hears of it with every call.
+    /// Sets the log level at a legacy upstream; a modern upstream gets the level with every call.
     pub(in crate::upstream) async fn set_level(&self, level: LogLevel) {
         match self.current() {
             Some(NegotiatedState::Legacy { link, .. }) => link.set_level(level).await,
@@ -286,16 +288,16 @@ impl EraLink {
         }
     }
 
-    /// Asks an idle child whether it is alive; `None` where none runs that can be asked.
+    /// Pings an idle child; `None` where no child runs, or its era has no ping.
     pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
         match self.current()? {
             NegotiatedState::Legacy { link, .. } => link.ping(limit).await,
-            // The modern era has no ping: its calls tell.
+            // The modern era has no ping: its calls show whether the child is alive.
             NegotiatedState::Modern(_) => None,
         }
     }
 
-    /// Closes the current link, whether or not the future is polled.
+    /// Closes the current link, even if the returned future is never polled.
     fn close_inner(&self) -> BoxFuture<'static, ()> {
         let inner = lock(&self.current).take();
         inner.map_or_else(|| Box::pin(ready(())) as _, |inner| inner.close())
@@ -321,7 +323,7 @@ impl UpstreamLink for EraLink {
 
     fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            // The modern era knows no notifications of clients but those of its own.
+            // A modern upstream accepts none of the notifications that legacy clients send.
             if let Some(NegotiatedState::Legacy { link, .. }) = self.current() {
                 link.notify(message).await;
             }

@@ -1,4 +1,4 @@
-//! Asking an upstream what it speaks. Spec: SPEC U-05, U-06, U-09, D-07, D-08.
+//! `probe`: asks an upstream behind a pipe which era it speaks. Spec: SPEC U-05, U-06, U-09, D-07, D-08.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,58 +16,57 @@ use crate::upstream::link::legacy::handshake;
 use crate::upstream::link::modern::discover::{self, DiscoverVerdict};
 use crate::upstream::room::ArrivingMessage;
 
-/// How long a child may think about a request that it may not know, before it is spoken to in
-/// another way.
+/// How long a child may take to answer `server/discover`, which it may not know, before it also gets `initialize`.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Between two looks whether a child that is starting has read what it was asked.
+/// Pause between two checks whether a starting child has read the request.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// How long the answer to the first question may come behind that to the handshake, from a child
-/// that found both when it was ready to read.
+/// How long the answer to `server/discover` may follow the one to `initialize`, for a child that found both requests
+/// when it began to read.
 const BEHIND: Duration = Duration::from_millis(250);
 
-/// What a probe found.
+/// Outcome of a probe.
 #[derive(Debug)]
 pub(super) enum ProbeFinding {
-    /// The modern era; over a pipe with the child that said so.
+    /// The modern era, and the child that answered, if it can be used.
     Modern(Arc<ServerDeclaration>, Option<StartedConnection>),
-    /// The legacy era, for certain.
+    /// The legacy era, proven.
     Legacy(Option<StartedConnection>),
-    /// Most likely the legacy era: it said nothing to the contrary. Believed once it shakes hands.
+    /// Probably the legacy era: nothing contradicts it. Cached once the handshake succeeds.
     Presumed(LegacySign),
-    /// Nothing: a child has read the question and the handshake, and answers neither.
+    /// No verdict: a child has read `server/discover` and `initialize`, and answers neither.
     Mute(LinkError),
 }
 
-/// Why an upstream is most likely legacy.
+/// Why an upstream is presumed legacy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LegacySign {
-    /// It is there, and says nothing.
+    /// The upstream is connected, and does not answer.
     Silence,
-    /// The connection ended, because of the unknown request or for another reason.
+    /// The connection ended, perhaps because of the unknown request.
     End,
 }
 
-/// Probes an upstream behind a pipe within its `connect_timeout`: the child that is `started`, if it is. A child is
-/// waited for as long as it lives: `connect_timeout` counts from its start.
+/// Probes an upstream behind a pipe, over the connection `started` if there is one. A child's `connect_timeout` counts
+/// from its start.
 ///
 /// # Errors
-/// [`LinkError`] when there is no evidence either way, or it speaks nothing that we do.
+/// [`LinkError`] when there is no evidence for either era, or the upstream supports no revision that the gateway knows.
 pub(super) async fn probe(
     settings: &LinkSettings,
     started: Option<StartedConnection>,
 ) -> Result<ProbeFinding, LinkError> {
     let limit = settings.upstream.connect_timeout;
     match &settings.carrier {
-        // HTTP is negotiated with (`link/negotiation.rs`); over HTTP+SSE there was no modern era.
+        // HTTP upstreams are probed by `era_link/negotiation.rs`; HTTP+SSE exists only in the legacy era.
         Carrier::Http(..) | Carrier::Duplex(DuplexSource::Events(..)) => {
             Ok(ProbeFinding::Legacy(None))
         }
         Carrier::Duplex(source) => {
             let started = match started {
                 Some(started) => started,
-                // Others wait for their turn to ask meanwhile, and not for this one's place as well.
+                // Does not wait for a child's permit: other sessions wait for this probe.
                 None => tokio::time::timeout(
                     limit,
                     StartedConnection::new(source, settings, WaitPolicy::None),
@@ -86,7 +85,7 @@ async fn over_pipe(
     limit: Duration,
 ) -> Result<ProbeFinding, LinkError> {
     let is_child = started.child.is_child();
-    // A socket is ready once it is open; a child may take long to start.
+    // A socket is ready once it is open; a child may start slowly.
     let mut end = if is_child {
         started.until(limit)
     } else {
@@ -107,11 +106,11 @@ async fn over_pipe(
         };
         let line = match tokio::time::timeout_at(wait, started.lines.next_in(&mut room)).await {
             Ok(Some(line)) => line,
-            // The child died of the unknown request: its successor is not probed.
+            // The child died of the unknown request: its successor gets `initialize` alone.
             Ok(None) => return Ok(ProbeFinding::Presumed(LegacySign::End)),
             Err(_) if !started.greeted && Instant::now() < end => {
                 if read_since.is_none() {
-                    // A slow start is no silence: the wait for the answer begins when it has read.
+                    // A slow start is not silence: the wait for the answer begins once the child has read the request.
                     read_since = started.child.is_read().then(Instant::now);
                     continue;
                 }
@@ -122,7 +121,7 @@ async fn over_pipe(
                 return Ok(ProbeFinding::Presumed(LegacySign::End));
             }
             Err(_) if started.answer.is_some() => return Ok(ProbeFinding::Legacy(Some(started))),
-            // It sulks: it refused the handshake beside the question, and leaves that unanswered.
+            // The upstream refused `initialize`, and leaves `server/discover` unanswered.
             Err(_) if started.refused || !is_child => {
                 return Ok(ProbeFinding::Presumed(LegacySign::Silence));
             }
@@ -140,8 +139,8 @@ async fn over_pipe(
         match message.number() {
             Some(0) => match discover::judge(&message, true, &settings.upstream) {
                 DiscoverVerdict::Modern(declared) => {
-                    // One that was slow was told both, and may take itself for the session that it
-                    // was offered: who wants none has a fresh one (SPEC D-08).
+                    // A slow child got both requests, and may consider the connection a legacy session: modern clients
+                    // get a fresh child (SPEC D-08).
                     let fits = !started.greeted || settings.client == Era::Legacy;
                     return Ok(ProbeFinding::Modern(declared, fits.then_some(started)));
                 }
@@ -155,8 +154,8 @@ async fn over_pipe(
                 }
                 DiscoverVerdict::Again => return Err(discover::refuses()),
             },
-            // It skipped what it does not know, and shakes hands, or answers in another order. An
-            // error there is no handshake: the answer to what it was asked first may still come.
+            // The child skipped the unknown request and answered the handshake, or answers in another order. An error
+            // here is no handshake: the answer to `server/discover` may still follow.
             Some(1) if message.result().is_some() && started.answer.is_none() => {
                 started.answer = Some(message);
                 end = end.min(Instant::now() + BEHIND);
@@ -170,12 +169,12 @@ async fn over_pipe(
     }
 }
 
-/// Shakes hands on the connection of a probe that was answered in the modern era, unless the probe
-/// has; the connection, with the answer.
+/// Sends `initialize` on the connection of a probe that was answered in the modern era, unless the probe has done so.
+/// Returns the connection with the answer.
 ///
 /// # Errors
 /// The connection, if the upstream refuses the handshake and still serves the modern era; `None` if the connection is
-/// gone or silent.
+/// closed or silent.
 pub(super) async fn greet(
     mut started: StartedConnection,
     settings: &LinkSettings,

@@ -1,5 +1,5 @@
-//! What a change of the upstream's era needs of its change notices: subscriptions that are taken over, and
-//! evidence that the era is another one. Spec: SPEC U-07, D-06.
+//! Change notices at a change of the upstream's era: subscriptions that are taken over, and refusals as evidence of the
+//! other era. Spec: SPEC U-07, D-06.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,8 +8,8 @@ use super::super::ModernServerLink;
 use crate::upstream::error::LinkError;
 
 impl ModernServerLink {
-    /// Follows what a link of the other era followed before this one, and announces it as changed once it is
-    /// followed: changes in between were missed.
+    /// Takes over the subscriptions of the preceding link of the other era. Announces their resources as changed once
+    /// the stream is open, since changes in between were missed.
     // Spec: SPEC U-07
     pub(in crate::upstream) fn take_over(self: &Arc<Self>) {
         let mut uris = self.state.followed.all();
@@ -22,17 +22,17 @@ impl ModernServerLink {
         self.keep_listening();
     }
 
-    /// Whether the upstream has refused the latest stream with an error that `is_meant`.
+    /// Whether the upstream refused the latest stream with an error that satisfies `is_meant`.
     pub(in crate::upstream) fn is_refused(&self, is_meant: impl Fn(&LinkError) -> bool) -> bool {
         let settled = self.listening.settled.borrow();
         settled.failed.as_ref().is_some_and(is_meant)
     }
 
-    /// Resolves when the upstream has refused the latest stream with an error that `is_meant`; never while
-    /// none is refused so.
+    /// Resolves when the upstream refuses the latest stream with an error that satisfies `is_meant`; never without such
+    /// an error.
     ///
     /// # Cancel safety
-    /// Nothing is taken.
+    /// Reads only: nothing is lost.
     pub(in crate::upstream) async fn until_refused(&self, is_meant: impl Fn(&LinkError) -> bool) {
         let mut settled = self.listening.settled.subscribe();
         let refused = settled.wait_for(|settled| settled.failed.as_ref().is_some_and(&is_meant));

@@ -1,4 +1,4 @@
-//! What a `subscriptions/listen` asks for, and what its acknowledgement grants.
+//! The filter that a `subscriptions/listen` requests, and the part that its acknowledgement grants.
 //! Spec: MCP 2026-07-28, subscriptions; SPEC M-70, M-71.
 
 use std::collections::BTreeSet;
@@ -6,14 +6,14 @@ use std::collections::BTreeSet;
 use crate::protocol::Message;
 use crate::protocol::json::{self, ObjectWriter};
 
-/// The kinds of lists, and how a filter names them.
+/// The kinds of lists, and their names in a filter.
 const LISTS: [(&str, &str); 3] = [
     ("tools", "toolsListChanged"),
     ("prompts", "promptsListChanged"),
     ("resources", "resourcesListChanged"),
 ];
 
-/// What one stream asks for, or what of that is granted.
+/// The lists and URIs that a stream requests, or that the upstream grants.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ListenFilter {
     pub(super) lists: Vec<&'static str>,
@@ -21,13 +21,13 @@ pub(super) struct ListenFilter {
 }
 
 impl ListenFilter {
-    /// About the bytes that it takes in a request: three of each URI stand around it.
+    /// Approximate bytes in a request: each URI has three more bytes around it.
     pub(super) fn bytes(&self) -> usize {
         self.uris.iter().map(|uri| uri.len() + 3).sum()
     }
 }
 
-/// JSON text of the members of `params`.
+/// The members of `params`, as JSON text.
 pub(super) fn params(filter: &ListenFilter) -> String {
     let mut notifications = ObjectWriter::default();
     for (what, flag) in LISTS {
@@ -41,7 +41,7 @@ pub(super) fn params(filter: &ListenFilter) -> String {
     format!(r#""notifications":{}"#, notifications.finish())
 }
 
-/// What an acknowledgement grants.
+/// The filter that an acknowledgement grants.
 pub(super) fn honoured(message: &Message) -> ListenFilter {
     let filter = message.param("notifications").unwrap_or("{}");
     let members = json::members(filter).unwrap_or_default();

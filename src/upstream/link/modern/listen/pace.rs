@@ -1,17 +1,17 @@
-//! How long to wait before a stream of change notices is opened again.
+//! `ListenBackoff`: the pause before a stream of change notices is opened again.
 
 use std::time::Duration;
 
-/// The first wait, and the longest.
+/// The first pause, and the longest.
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_mins(1);
-/// Before a stream that ended properly is opened again.
+/// Pause before a stream that ended properly is opened again.
 const GRACEFUL: Duration = Duration::from_secs(1);
-/// A stream that lasted as long was no failure.
+/// A stream that lasted this long resets the backoff.
 const LASTING: Duration = Duration::from_secs(5);
 
-/// The wait after the next failure: twice as long each time that a stream was refused, or broke off at
-/// once. Whoever listens is told after each that all may have changed, and looks at it again.
+/// The pause after the next failure, doubled each time that a stream is refused or breaks off at once: after each
+/// broken stream every list counts as changed, and clients fetch it again.
 #[derive(Debug)]
 pub(super) struct ListenBackoff(Duration);
 
@@ -22,14 +22,14 @@ impl Default for ListenBackoff {
 }
 
 impl ListenBackoff {
-    /// No stream could be opened.
+    /// The pause after a refused stream.
     pub(super) fn refused(&mut self) -> Duration {
         let wait = self.0;
         self.0 = (wait * 2).min(LONGEST);
         wait
     }
 
-    /// A stream broke off that was open for so long.
+    /// The pause after a stream that broke off after `lasted`.
     pub(super) fn broke(&mut self, lasted: Duration) -> Duration {
         if lasted >= LASTING {
             self.0 = FIRST;
@@ -37,7 +37,7 @@ impl ListenBackoff {
         self.refused()
     }
 
-    /// A stream ended properly.
+    /// The pause after a stream that ended properly.
     pub(super) fn ended(&mut self) -> Duration {
         self.0 = FIRST;
         GRACEFUL

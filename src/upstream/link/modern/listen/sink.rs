@@ -1,4 +1,4 @@
-//! Where the messages of one `subscriptions/listen` go. Spec: SPEC M-70 to M-72.
+//! `ListenSink`: receives the messages of one `subscriptions/listen`. Spec: SPEC M-70 to M-72.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,21 +11,21 @@ use crate::call::{Notice, NoticeIntake, NoticeKind};
 use crate::protocol::Message;
 use crate::upstream::lock;
 
-/// Takes the messages of one stream.
+/// Receives the messages of one stream.
 #[derive(Debug)]
 pub(in super::super) struct ListenSink {
     pub(super) upstream: Arc<str>,
     pub(super) intake: Arc<dyn NoticeIntake>,
     pub(super) acknowledged: Mutex<Option<oneshot::Sender<ListenFilter>>>,
     pub(super) ended: CancellationToken,
-    /// Told when the tools changed.
+    /// Evicts the cached tools when the list of tools changes.
     pub(super) forget_tools: ForgetTools,
-    /// Whether a child counts as used by it. Where resources alone are followed it does not: it is
-    /// not stopped for being idle, but gives its place up.
+    /// Whether the stream counts as use of a child. A stream for resources alone does not: it prevents the idle stop,
+    /// but the child can be evicted for another.
     pub(in super::super) keeps_busy: bool,
 }
 
-/// What is done when the tools changed.
+/// Evicts the cached tools.
 pub(super) struct ForgetTools(pub(super) Box<dyn Fn() + Send + Sync>);
 
 impl std::fmt::Debug for ForgetTools {
@@ -35,7 +35,7 @@ impl std::fmt::Debug for ForgetTools {
 }
 
 impl ListenSink {
-    /// Takes a notification that carries our subscription.
+    /// Takes a notification with this stream's subscription id.
     pub(in super::super) fn take(&self, method: &str, kind: NoticeKind, message: &Message) {
         if method == "notifications/subscriptions/acknowledged" {
             if let Some(acknowledged) = lock(&self.acknowledged).take() {
@@ -46,7 +46,7 @@ impl ListenSink {
         match kind {
             NoticeKind::ListChanged { what: "tools" } => (self.forget_tools.0)(),
             NoticeKind::ListChanged { .. } | NoticeKind::ResourceUpdated { .. } => {}
-            // Nothing else was asked for (SPEC M-71).
+            // Other notifications were not requested (SPEC M-71).
             _ => return,
         }
         let bytes = unmarked(message);
@@ -54,7 +54,7 @@ impl ListenSink {
         self.intake.notice(&self.upstream, notice, None);
     }
 
-    /// The upstream ends the stream.
+    /// The upstream has cancelled the stream.
     pub(in super::super) fn end(&self) {
         self.ended.cancel();
     }

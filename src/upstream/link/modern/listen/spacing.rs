@@ -1,4 +1,4 @@
-//! How soon a stream of change notices may be opened again because its filter has changed.
+//! `OpeningInterval`: the least time between two streams of change notices, when the filter changes.
 
 use std::time::Duration;
 
@@ -7,15 +7,15 @@ use tokio::time::Instant;
 
 use super::filter::ListenFilter;
 
-/// What opening a stream costs beside its filter, bytes.
+/// Bytes of opening a stream besides its filter.
 const OPENING: usize = 1024;
-/// The wait for each byte that was sent, so that filters take 500 kB in a second at most.
+/// Pause per byte of a filter, so that filters take at most 500 kB a second.
 const FOR_A_BYTE: Duration = Duration::from_micros(2);
-/// The longest wait: `resources/subscribe` waits as long for its answer.
+/// The longest pause, which `resources/subscribe` adds to its time limit.
 pub(super) const LONGEST: Duration = Duration::from_secs(2);
 
-/// The wait between two openings. A filter names every URI, so opening a stream for each URI that is added would
-/// send the square of them; what is wanted during the wait joins one filter.
+/// The pause between two openings. A filter names every URI, so that opening a stream for each added URI would send a
+/// number of bytes that grows with the square of their number; changes during the pause join one filter.
 #[derive(Debug)]
 pub(super) struct OpeningInterval {
     over: Instant,
@@ -30,18 +30,18 @@ impl Default for OpeningInterval {
 }
 
 impl OpeningInterval {
-    /// Begins the wait: a stream is opened with `filter`.
+    /// Starts the pause: a stream with `filter` is being opened.
     pub(super) fn begin(&mut self, filter: &ListenFilter) {
         let bytes = u32::try_from(filter.bytes() + OPENING).unwrap_or(u32::MAX);
         let wait = FOR_A_BYTE.saturating_mul(bytes).min(LONGEST);
         self.over = Instant::now() + wait;
     }
 
-    /// Resolves when the latest of `wishes` is not wish `number` and the wait is over; never `Err` while the link
-    /// lives.
+    /// Resolves when the number of the latest wish differs from `number` and the pause is over; never `Err` while the
+    /// link lives.
     ///
     /// # Cancel safety
-    /// A wish that came is found again by the next call with the same number.
+    /// A wish that arrived is found again by the next call with the same number.
     pub(super) async fn next(
         &self,
         wishes: &mut watch::Receiver<u64>,
@@ -60,7 +60,7 @@ impl OpeningInterval {
 mod tests {
     use super::*;
 
-    /// The filter with so many URIs of 40 bytes.
+    /// A filter with this number of URIs of 40 bytes.
     fn filter(uris: u64) -> ListenFilter {
         ListenFilter {
             lists: Vec::new(),
@@ -70,7 +70,7 @@ mod tests {
         }
     }
 
-    /// Openings and their bytes, where a URI is added every 10 ms, as `limits.rate` lets one caller.
+    /// Counts openings and their bytes while a URI is added every 10 ms, which `limits.rate` allows one caller.
     // Spec: SPEC O-01.
     #[tokio::test(start_paused = true)]
     async fn uris_added_in_a_row_share_openings() {

@@ -1,4 +1,4 @@
-//! Who waits for what a link hears. Nothing is sent: what the upstream declares is known.
+//! Waiters for the notice feed of a link. Nothing is sent: the upstream's declaration is given.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::upstream::first_start::FirstStarts;
 use crate::upstream::health::UpstreamHealth;
 use crate::upstream::link::session_state::SessionState;
 
-/// A link to an upstream that declares these capabilities and is never reached.
+/// A link to an upstream that declares these capabilities and is never contacted.
 fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
     let config = config::parse(text, "test.toml", &|_| None).unwrap();
@@ -65,14 +65,14 @@ fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
     link
 }
 
-// Spec: SPEC M-75: an acknowledgement waits only for what is to be opened.
+// An acknowledgement waits only for streams that will be opened. Spec: SPEC M-75
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_changes_of_lists_where_none_are_announced() {
     let link = link(r#"{"tools":{},"resources":{"subscribe":true}}"#);
     link.want_lists(true);
     let heard = tokio::time::timeout(Duration::from_mins(1), link.wait_until_live());
     assert_eq!(heard.await, Ok(false));
-    // Nor does whoever comes later, or again.
+    // The same for later waiters, and after another wish.
     link.want_lists(false);
     link.want_lists(true);
     let heard = tokio::time::timeout(Duration::from_mins(1), link.wait_until_live());

@@ -1,4 +1,4 @@
-//! What the sessions at a link want to hear of, and what became of it.
+//! `LinkListening`: the change notices that the sessions of a link want, and the outcome of the latest wish.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
@@ -12,14 +12,14 @@ use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 use crate::upstream::notice_feed::NoticeFeed;
 
-/// What the sessions at the link want.
+/// The change notices that the sessions of the link want.
 #[derive(Debug, Default)]
 pub(super) struct WantedNotices {
     pub(super) lists: bool,
     pub(super) uris: BTreeSet<String>,
 }
 
-/// What became of the latest wish.
+/// The outcome of the latest wish.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SettledWish {
     pub(super) generation: u64,
@@ -27,17 +27,17 @@ pub(super) struct SettledWish {
     pub(super) failed: Option<LinkError>,
 }
 
-/// The listening of one link.
+/// The state of one link's change notices.
 #[derive(Debug)]
 pub(in super::super) struct LinkListening {
     pub(super) wanted: Mutex<WantedNotices>,
-    /// Counts wishes.
+    /// Number of the latest wish.
     pub(super) generation: watch::Sender<u64>,
     pub(super) settled: watch::Sender<SettledWish>,
     pub(super) running: AtomicBool,
-    /// Whether changes may have been missed before the stream that is opened next.
+    /// Whether change notices may have been missed before the next stream opens.
     pub(super) missed: AtomicBool,
-    /// Whether changes of lists are announced to us.
+    /// Whether the upstream announces list changes now.
     notice_feed: NoticeFeed,
 }
 
@@ -55,7 +55,7 @@ impl Default for LinkListening {
 }
 
 impl LinkListening {
-    /// Changes what is wanted; the number of the wish.
+    /// Changes what is wanted; returns the number of the wish.
     pub(super) fn wish(&self, change: impl FnOnce(&mut WantedNotices)) -> u64 {
         let mut wanted = lock(&self.wanted);
         let had_lists = wanted.lists;
@@ -87,8 +87,8 @@ impl LinkListening {
         lock(&self.wanted).lists
     }
 
-    /// Whether no announced change of a list can be missed from now on; `true` when that is new. A
-    /// stream that takes over from another goes on with its epoch.
+    /// Sets whether every announced list change is received from now on; returns `true` if a new epoch begins. A stream
+    /// that replaces another continues its epoch.
     pub(super) fn set_live(&self, hears: bool) -> bool {
         if hears {
             return self.notice_feed.begin();
@@ -97,10 +97,10 @@ impl LinkListening {
         false
     }
 
-    /// No change of a list will be announced, as far as wish `number` goes: none is, or the upstream
-    /// refuses to, which is remembered. Whoever waits for it waits no longer (SPEC M-75).
+    /// Records that wish `number` brings no announcements of list changes: none is requested, or the upstream refuses
+    /// them, which is remembered. Waiters for the notice feed are released (SPEC M-75).
     pub(super) fn hear_none(&self, number: u64, is_refused: bool) {
-        // No wish comes in between.
+        // The lock keeps other wishes out.
         let _wanted = lock(&self.wanted);
         self.notice_feed.end();
         let is_latest = *self.generation.borrow() == number;

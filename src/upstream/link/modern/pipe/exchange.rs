@@ -22,7 +22,7 @@ use crate::upstream::lock;
 use crate::upstream::room::ArrivingMessage;
 
 impl ModernServerLink {
-    /// Starts the child of a stdio upstream unless it runs already: the wait for a place does not count as connecting.
+    /// Starts the child of a stdio upstream unless it runs. The wait for a permit does not count as connecting.
     pub(in super::super) async fn start(self: &Arc<Self>) -> Result<(), LinkError> {
         match self.pipe().filter(|pipe| pipe.source.is_of_children()) {
             Some(pipe) => self.child(pipe).await.map(drop),
@@ -34,13 +34,13 @@ impl ModernServerLink {
     async fn child(self: &Arc<Self>, pipe: &ChildPipe) -> Result<Arc<OpenPipe>, LinkError> {
         match pipe.open() {
             Some(open) => Ok(open),
-            // Boxed: rare, and larger than the rest of the future.
+            // Boxed, since it is rare and larger than the rest of the future.
             None => Box::pin(self.start_child(pipe)).await,
         }
     }
 
-    /// Answers a request of the child. Servers of this era send no requests, yet some check that their client is alive
-    /// and exit when a request stays unanswered. Spec: SPEC D-09, L-07.
+    /// Answers a request of the child. Modern servers send no requests, yet some check that their client is alive and
+    /// exit when a request stays unanswered. Spec: SPEC D-09, L-07.
     pub(in super::super) fn answer_request(&self, method: &str, id: &str) {
         let Some(open) = self.pipe().and_then(ChildPipe::open) else {
             return;
@@ -63,7 +63,7 @@ impl ModernServerLink {
         });
     }
 
-    /// Starts the child, unless another caller did so first.
+    /// Starts the child, unless another caller has just done so.
     async fn start_child(self: &Arc<Self>, pipe: &ChildPipe) -> Result<Arc<OpenPipe>, LinkError> {
         let _opening = pipe.opening.lock().await;
         if let Some(open) = pipe.open() {
@@ -90,7 +90,7 @@ impl ModernServerLink {
         });
         let previous = lock(&pipe.current).replace(Arc::clone(&open));
         drop(previous);
-        // `close` ran in between and did not see this child: close it here.
+        // `close` ran during the start and did not see this child.
         if self.closed.is_cancelled() {
             pipe.close().await;
             return Err(LinkError::Cancelled);
@@ -101,8 +101,8 @@ impl ModernServerLink {
         Ok(open)
     }
 
-    /// Sends a request as a line and waits for its reply. A request that did not leave, as the connection was over, is
-    /// sent on a new connection.
+    /// Sends a request as a line and waits for its reply. A request that could not be written because the connection
+    /// was closed is sent on a new connection.
     ///
     /// # Cancel safety
     /// Dropping the future tells the upstream that the request is cancelled (SPEC D-10).
@@ -187,7 +187,8 @@ impl Drop for PipeCancellation<'_> {
     }
 }
 
-/// The request that cancels the task of `request`, still without `taskId`; `None` where the request can begin no task.
+/// The request that cancels the task of `request`, still without `taskId`; `None` where the request cannot begin a
+/// task.
 fn cancelling(request: &Bytes) -> Option<Message> {
     let request = Message::parse(request.clone(), json::MAX_DEPTH).ok()?;
     let capabilities = request.meta(meta::CLIENT_CAPABILITIES)?;
@@ -203,7 +204,7 @@ fn cancelling(request: &Bytes) -> Option<Message> {
     Message::parse(told, json::MAX_DEPTH).ok()
 }
 
-/// Reads a child until its output ends. Does not keep the link alive.
+/// Reads a child's output until it ends. Does not keep the link alive.
 async fn read_lines(link: Weak<ModernServerLink>, serial: u64, mut lines: DuplexReceiver) {
     let mut room = ArrivingMessage::new(Weak::clone(&link));
     while let Some(line) = lines.next_in(&mut room).await {

@@ -1,6 +1,6 @@
-//! Evidence that an upstream no longer speaks the era that it is spoken to in: refusals of the form of
-//! a request, before anything has run. Evidence only makes the link ask again, at most every few
-//! seconds (`EraCell::may_reconsider`), so that a false alarm costs a probe and nothing else.
+//! Evidence that an upstream does not speak the era in which it is addressed: errors about the form of a request,
+//! before anything has run. Evidence only causes a probe, once in a few seconds at most (`EraCell::may_reconsider`), so
+//! that a false alarm costs a probe and nothing else.
 //! Spec: SPEC U-07, U-09, E-04.
 
 use crate::call::Reply;
@@ -10,27 +10,27 @@ use crate::protocol::error_codes::{
 use crate::protocol::{Era, Message};
 use crate::upstream::error::LinkError;
 
-/// Codes of errors whose words are looked at: those of the SDKs' transports (-32000 to -32002) and of
-/// invalid requests.
+/// Codes of errors whose messages are searched: those of the SDKs' transports (-32000 to -32002) and of invalid
+/// requests.
 const CODES: [i64; 5] = [-32000, -32001, -32002, INVALID_REQUEST, INVALID_PARAMS];
-/// What a legacy server says of a modern request: it lacks the handshake. The last one is all that the
-/// Python SDK says before `initialize`.
+/// Words of legacy servers about a modern request, which lacks the handshake. The last text is all that the Python SDK
+/// says before `initialize`.
 const BEFORE_HANDSHAKE: [&str; 3] = ["initializ", "session id", "invalid request parameters"];
-/// Words of modern servers about a legacy request: members that every modern request has.
+/// Words of modern servers about a legacy request, which lacks members that every modern request has.
 const WITHOUT_META: [&str; 4] = [
     "_meta",
     "protocolversion",
     "protocol version",
     "io.modelcontextprotocol/",
 ];
-/// How much of an error is looked at, bytes.
+/// How much of an error is searched, bytes.
 const LOOKED_AT: usize = 1024;
 
 /// Whether an outcome contradicts the era `was`.
 pub(super) fn is_in(was: Era, is_piped: bool, outcome: &Result<Reply, LinkError>) -> bool {
     match outcome {
         Err(LinkError::Handshake(_)) => true,
-        // No JSON-RPC answer to this request. A session that is gone is another error.
+        // No JSON-RPC answer. A lost session has an error of its own, `SessionGone`.
         Err(LinkError::Status(status)) => {
             !is_piped && matches!(status, 400 | 404..=406 | 410 | 415 | 422)
         }
@@ -38,14 +38,14 @@ pub(super) fn is_in(was: Era, is_piped: bool, outcome: &Result<Reply, LinkError>
         Ok(Reply::Relayed(reply)) => reply.error_code().is_some_and(|code| match code {
             UNSUPPORTED_VERSION => true,
             HEADER_MISMATCH => was == Era::Legacy,
-            // An HTTP server that refused the request before it read its id.
+            // An HTTP server refused the request before it read the id.
             _ if !is_piped && reply.id().is_none() => true,
             _ => CODES.contains(&code) && names_other_era(was, reply),
         }),
     }
 }
 
-/// Whether an outcome refuses the form of a modern request.
+/// Whether an outcome says that the form of a modern request was refused.
 // Spec: SPEC U-09, M-35
 pub(super) fn is_of_form(outcome: &Result<Reply, LinkError>) -> bool {
     match outcome {
@@ -80,7 +80,7 @@ mod tests {
         Reply::Relayed(Message::parse(text.into(), 128).unwrap())
     }
 
-    // What SDKs answer to a request of the other era.
+    // Answers of SDKs to a request of the other era.
     #[rstest]
     #[case::typescript_1_template(
         r#""id":null,"error":{"code":-32000,"message":"Bad Request: No valid session ID provided"}"#,

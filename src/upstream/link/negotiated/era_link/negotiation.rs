@@ -1,5 +1,5 @@
 //! Negotiation with an HTTP upstream of unknown era: `initialize` first, then `server/discover`. Servers before
-//! 2025-06-18 may break if their first request is unknown to them, and a legacy client needs the session that
+//! 2025-06-18 may fail if their first request is unknown to them, and a legacy client needs the session that
 //! `initialize` opens anyway.
 //! Spec: SPEC U-05, U-06; the table of `docs/adr/0008`.
 
@@ -24,27 +24,27 @@ use crate::upstream::link::negotiated::{EraVerdict, FIRST_TO_DISCOVER, Fruitless
 /// How long `server/discover` may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A link, and the outcome to share with the sessions that waited.
+/// A link, and the outcome to share with waiting sessions.
 type NegotiationOutcome = Result<(NegotiatedState, Option<FruitlessProbe>), LinkError>;
 
-/// What the answer to `server/discover` says.
+/// Meaning of the answer to `server/discover`.
 #[derive(Debug)]
 enum DiscoverAnswer {
-    /// Our modern revision is spoken.
+    /// The upstream supports the gateway's modern revision.
     Modern(Arc<ServerDeclaration>),
-    /// The method is not known.
+    /// The upstream does not know the method.
     Absent,
     /// No answer in time.
     Silent,
-    /// A status that says nothing of the server (3xx, 401, 403, 429, 5xx), or no response.
+    /// A status that proves nothing (3xx, 401, 403, 429, 5xx), or no response.
     Unsure,
-    /// The server is modern, and speaks no revision of ours.
+    /// The upstream is modern, and supports no revision that the gateway knows.
     Unusable(LinkError),
 }
 
 impl EraLink {
-    /// Opens a link of the era that the upstream and the client have in common. `believed` is the
-    /// verdict so far: with "modern", only whether legacy sessions are kept is not known.
+    /// Opens a link of the era that upstream and client have in common. `believed` is the cached verdict: with
+    /// "modern", only whether legacy sessions are kept is unknown.
     pub(super) async fn negotiate(&self, believed: Option<EraVerdict>) -> NegotiationOutcome {
         let known = match believed {
             Some(EraVerdict::Modern(declared)) => Some(declared),
@@ -62,8 +62,8 @@ impl EraLink {
         outcome.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))
     }
 
-    /// Sends `initialize`. Silence decides nothing alone: towards the end of `connect_timeout`,
-    /// `server/discover` is asked beside it.
+    /// Sends `initialize`. Silence alone proves nothing: towards the end of `connect_timeout`, `server/discover` is
+    /// sent too.
     async fn greet(
         &self,
         link: &LegacyLink,
@@ -92,7 +92,7 @@ impl EraLink {
         PATIENCE.min(self.settings.upstream.connect_timeout / 2)
     }
 
-    /// `initialize` was answered with a result.
+    /// Decides after a result of `initialize`.
     async fn after_offer(
         &self,
         link: Arc<LegacyLink>,
@@ -101,7 +101,7 @@ impl EraLink {
         found: Option<DiscoverAnswer>,
     ) -> NegotiationOutcome {
         let has_old_revision = offer.declared().revision < FIRST_TO_DISCOVER;
-        // A modern upstream that is asked again answers an old client in an old revision.
+        // A modern upstream that is probed again answers an old client with an old revision.
         let is_established = self.cell.speaks_modern();
         if known.is_none() && (offer.is_older() || has_old_revision && !is_established) {
             if offer.is_older() || self.settings.offer >= FIRST_TO_DISCOVER {
@@ -158,7 +158,7 @@ impl EraLink {
         Ok((self.declared_modern(modern, is_told), None))
     }
 
-    /// `initialize` was refused, or not answered.
+    /// Decides after an error of `initialize`, or no answer.
     async fn after_refusal(
         &self,
         link: Arc<LegacyLink>,
@@ -207,7 +207,7 @@ impl EraLink {
         Ok((NegotiatedState::Legacy { link, presumed }, shared))
     }
 
-    /// A modern link; `is_told` where the upstream has just declared `declared` to this very link.
+    /// A modern link; `is_told`: the upstream has just sent `declared` to this link.
     fn declared_modern(&self, declared: Arc<ServerDeclaration>, is_told: bool) -> NegotiatedState {
         if !is_told {
             return self.modern(Some(declared), None);
@@ -236,7 +236,7 @@ impl EraLink {
                 return DiscoverAnswer::Unsure;
             };
             let reply = match (status.as_u16(), reply) {
-                // Spec: SPEC U-06
+                // The status is no evidence for either era. Spec: SPEC U-06
                 (300..=399 | 401 | 403 | 429 | 500.., _) => return DiscoverAnswer::Unsure,
                 (_, Ok(reply)) => reply,
                 (_, Err(_)) => return DiscoverAnswer::Absent,
@@ -256,8 +256,8 @@ impl EraLink {
     }
 }
 
-/// Whether a failed `initialize` leaves open what the upstream speaks. A status about the caller and a
-/// broken connection say nothing of it, and are the error to tell.
+/// Whether a failed `initialize` leaves the era open. A status about the caller or a broken connection proves nothing,
+/// and is returned as the error.
 // Spec: SPEC U-06
 fn decides_nothing_alone(error: &LinkError) -> bool {
     let is_answer = matches!(

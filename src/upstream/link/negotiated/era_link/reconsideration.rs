@@ -1,4 +1,4 @@
-//! The change of a link to the other era, after evidence against the one it speaks. Spec: SPEC U-07.
+//! Moves a link to the other era, after evidence against the present one. Spec: SPEC U-07.
 
 use tokio::time::Instant;
 
@@ -10,9 +10,8 @@ use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
 impl EraLink {
-    /// Asks again what the upstream speaks, after evidence against the era of `was`; not where another
-    /// link has just found it out. Returns the link that stands in the place of `was`, `None` where nothing has
-    /// changed.
+    /// Probes the upstream again, after evidence against the era of `was`; not if another link has just done so.
+    /// Returns the link that replaces `was`, `None` where nothing has changed.
     pub(super) async fn reconsider(&self, was: &NegotiatedState) -> Option<NegotiatedState> {
         if self.cell.pin.is_some() {
             return None;
@@ -24,13 +23,13 @@ impl EraLink {
         }
         let _resolving = self.resolving.attempt().await;
         let current = self.current()?;
-        // Another link stands in its place by now, of whichever era.
+        // Another link, of either era, has already replaced `was`.
         if !current.is(was) {
             return Some(current);
         }
         let fresh = self.find(!is_known).await.ok()?;
         if fresh.era() == was.era() {
-            // As before: the link that knows its sessions goes on.
+            // Unchanged: the existing link stays, since it has the sessions.
             if was.era() == Era::Modern {
                 *lock(&self.confirmed) = Some(Instant::now());
             }
@@ -38,15 +37,15 @@ impl EraLink {
             return None;
         }
         let put = self.put(&fresh);
-        // Also where the session has ended meanwhile: nothing else would close it.
+        // Closed even if the session has ended meanwhile: nothing else would close it.
         was.close().await;
         put.ok()?;
         Some(fresh)
     }
 
-    /// Waits until no change notice can be missed; `false` as soon as none will be told. A link of the other
-    /// era that takes over meanwhile is waited for, and silence makes the link look whether one has to: a
-    /// client that only listens makes no call which would tell.
+    /// Waits until every change notice is received; `false` as soon as none will be sent. Waits for a replacing link of
+    /// the other era too, and checks the era when there are no notices: a client that only listens makes no call that
+    /// would reveal a change.
     pub(super) async fn until_heard_in_its_era(&self) -> bool {
         loop {
             let Some(inner) = self.current() else {
@@ -63,7 +62,7 @@ impl EraLink {
             if heard == Some(true) {
                 return true;
             }
-            // A link of the other era may stand in its place by now.
+            // A link of the other era may have replaced it.
             if self.current().is_some_and(|now| !now.is(&inner)) {
                 continue;
             }
@@ -71,8 +70,8 @@ impl EraLink {
                 continue;
             }
             return match (&inner, heard) {
-                // The stream is tried again, and may be refused for now only. The look at the refusal may replace the
-                // link, which ends the wait.
+                // The stream is retried, as the refusal may be temporary. The check of the refusal may replace the
+                // link, which ends this wait.
                 (NegotiatedState::Modern(link), None) if !link.wait_until_live().await => {
                     if self.current().is_some_and(|now| !now.is(&inner)) {
                         continue;
@@ -85,7 +84,7 @@ impl EraLink {
         }
     }
 
-    /// Whether another link takes the place of one that hears nothing, since the upstream changed its era.
+    /// Whether another link replaces one that receives no notices, since the upstream changed its era.
     async fn replaces_deaf(&self, inner: &NegotiatedState) -> bool {
         if self.cell.pin.is_some() {
             return false;
@@ -93,10 +92,10 @@ impl EraLink {
         self.fits(inner).await == Some(false) && self.reconsider(inner).await.is_some()
     }
 
-    /// Whether a link that hears nothing is of the era of its upstream; `None` where the upstream cannot say.
+    /// Whether a link without notices has the era of its upstream; `None` where the upstream's answer proves nothing.
     pub(super) async fn fits(&self, inner: &NegotiatedState) -> Option<bool> {
         match inner {
-            // Many servers have no GET stream: its refusal is no evidence.
+            // Many servers have no GET stream: that it is refused proves nothing.
             NegotiatedState::Legacy { link, .. } if !self.is_piped() => {
                 let answer = link.knock().await;
                 let is_contradicted = contradiction::is_in(Era::Legacy, false, &answer);
@@ -117,8 +116,7 @@ impl EraLink {
         contradiction::is_in(era, self.is_piped(), &Err(error.clone()))
     }
 
-    /// Whether a modern link refused a subscription because the upstream refuses to be listened to in the
-    /// modern era.
+    /// Whether a modern link refused a subscription because the upstream refuses `subscriptions/listen`.
     pub(super) fn contradicts_listening(
         &self,
         inner: &NegotiatedState,
@@ -133,8 +131,8 @@ impl EraLink {
             && link.is_refused(|error| self.contradicts_modern(error))
     }
 
-    /// Sends the log level of a modern call to the legacy upstream before the call is sent again. A legacy client has its
-    /// own level; among other clients the most verbose level counts.
+    /// Sends the log level of a modern call to the legacy upstream, before the call is sent again. A legacy client has
+    /// its own level; among other clients the most verbose level applies.
     // Spec: SPEC C-21
     pub(super) async fn raise_level(
         &self,
@@ -160,7 +158,7 @@ impl EraLink {
         }
     }
 
-    /// Uses the stateless legacy side, since the modern one refused the form of the first call.
+    /// Changes to the stateless legacy side, since the modern side refused the form of the first call.
     // Spec: `docs/adr/0008`
     pub(super) async fn fall_back(&self, was: &NegotiatedState) -> Option<NegotiatedState> {
         let _resolving = self.resolving.attempt().await;
@@ -184,7 +182,7 @@ mod tests {
 
     use crate::upstream::registry::tests::era_link;
 
-    // The use of a link may end in evidence when another link stands in its place already.
+    // A use of the link may end with evidence after another link has replaced it.
     #[tokio::test]
     async fn link_that_was_replaced_is_not_put_back() {
         let link = era_link();
@@ -195,7 +193,7 @@ mod tests {
         assert!(link.current().is_some_and(|now| now.is(&new)));
     }
 
-    // The link that goes on in its place may be modern as well, and not stand for anything.
+    // The replacing link may be modern too, without being a stand-in.
     #[tokio::test]
     async fn only_the_link_in_use_stands_in_for_a_stateless_legacy_side() {
         let link = era_link();

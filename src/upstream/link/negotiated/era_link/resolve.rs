@@ -1,5 +1,5 @@
-//! Which era a link is of: the one that its upstream speaks, and where it speaks both the client's
-//! own. Spec: SPEC U-05…U-09; `docs/adr/0008`.
+//! Chooses the era of a link: the one that the upstream speaks; if it speaks both, the client's own. Spec: SPEC
+//! U-05…U-09; `docs/adr/0008`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +20,15 @@ use crate::upstream::link::negotiated::{EraSetting, EraVerdict, FruitlessProbe};
 use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
 
-/// How long the probe of another session's child is waited for, before an own child is asked.
+/// How long a session waits for the probe of another session's child, before it probes its own child.
 const HELD_UP: Duration = Duration::from_secs(5);
 
 impl EraLink {
-    /// The link of the era to speak.
+    /// The current link, created at the first use.
     pub(super) async fn inner(&self) -> Result<NegotiatedState, LinkError> {
         match self.current() {
             Some(inner) => Ok(inner),
-            // Done once, and large: what only looks need not have room for it.
+            // Boxed, since it runs once and is large.
             None => Box::pin(self.first()).await,
         }
     }
@@ -55,7 +55,7 @@ impl EraLink {
         Ok(inner)
     }
 
-    /// Makes a link, which is not the current one yet; `afresh` when what is believed was just contradicted.
+    /// Creates a link without making it current; `afresh`: the cached verdict was just contradicted.
     pub(super) async fn find(&self, afresh: bool) -> Result<NegotiatedState, LinkError> {
         if self.ended.load(Ordering::Acquire) {
             return Err(LinkError::Cancelled);
@@ -63,15 +63,15 @@ impl EraLink {
         match self.cell.pin {
             Some(EraSetting::Legacy(_)) => Ok(self.legacy(None, false)),
             Some(EraSetting::Modern) => Ok(self.modern(None, None)),
-            // Large, and once for each link.
+            // Boxed, since it runs once per link and is large.
             None => Box::pin(self.detect(afresh)).await,
         }
     }
 
-    /// Makes a link the current one.
+    /// Makes `inner` the current link.
     ///
     /// # Errors
-    /// [`LinkError::Cancelled`] when the session has ended; the link is being closed then.
+    /// [`LinkError::Cancelled`] if the session has ended; the link is being closed then.
     pub(super) fn put(&self, inner: &NegotiatedState) -> Result<(), LinkError> {
         let stands_by = matches!(inner, NegotiatedState::Modern(_))
             && self.settings.client == Era::Legacy
@@ -81,12 +81,12 @@ impl EraLink {
             self.stands_by.store(stands_by, Ordering::Relaxed);
             current.replace(inner.clone())
         };
-        // The session ended meanwhile: nothing else would ever close it.
+        // The session has ended meanwhile: nothing else would close the link.
         if self.ended.load(Ordering::Acquire) {
             drop(self.close_inner());
             return Err(LinkError::Cancelled);
         }
-        // Before it listens: the first stream is that on which changes may have been missed.
+        // Before the link listens: changes may have been missed until its first stream opens.
         if let (NegotiatedState::Modern(link), Some(NegotiatedState::Legacy { .. }) | None) =
             (inner, &before)
         {
@@ -102,17 +102,17 @@ impl EraLink {
             return Ok(inner);
         }
         let before = self.cell.probing.shared();
-        // Others, whose children have places, are not held up by the wait for this one's.
+        // Before the turn to probe: sessions whose children have permits do not wait for this session's permit.
         let child = StartedConnection::child(&self.settings, WaitPolicy::SpawnWait).await;
         let mut started =
             child.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
-        // Busy: the child must not be evicted for another of its owner before it is probed.
+        // Busy: the child must not be evicted for another child of its owner before it is probed.
         let busy = started.as_ref().and_then(|started| started.child.busy());
         let turn = self.cell.probing.attempt_since(before);
         let turn = if self.is_remote() {
             Some(turn.await)
         } else {
-            // The child of another session may be slow or hang: wait for its probe only briefly.
+            // The child of another session may be slow or hang: wait only briefly for its probe.
             tokio::time::timeout(HELD_UP, turn).await.ok()
         };
         if let Some(inner) = decided(&mut started) {
@@ -136,8 +136,8 @@ impl EraLink {
                 Ok(inner)
             }
             Err(error) => {
-                // What becomes of a child concerns its owner alone.
-                // What one caller's credentials were refused is asked again for the next caller.
+                // Failures of a child concern its owner alone; and a refusal of one caller's credentials does not apply
+                // to the next caller.
                 let is_own = matches!(error, LinkError::Cancelled) || error.is_wall();
                 if self.is_remote()
                     && !is_own
@@ -150,8 +150,8 @@ impl EraLink {
         }
     }
 
-    /// Probes the upstream, over the child `started` if any, and makes the link. For a presumed legacy upstream also
-    /// returns the outcome to share with the waiting callers.
+    /// Probes the upstream, over the child `started` if any, and creates the link. For a presumed legacy upstream also
+    /// returns the outcome to share with waiting callers.
     async fn find_out(
         &self,
         afresh: bool,
@@ -166,7 +166,7 @@ impl EraLink {
             return self.negotiate(believed).await;
         }
         let (declared, is_told) = match believed {
-            // Only whether it keeps sessions as well is not known.
+            // Only whether the upstream keeps legacy sessions is unknown.
             Some(EraVerdict::Modern(declared)) => (declared, false),
             _ => match self.probe(started.take()).await? {
                 ProbeFinding::Modern(declared, child) => {
@@ -175,14 +175,14 @@ impl EraLink {
                 }
                 ProbeFinding::Legacy(started) => return Ok((self.legacy(started, false), None)),
                 ProbeFinding::Presumed(sign) => {
-                    // What becomes of a child concerns its owner alone.
+                    // Failures of a child concern its owner alone.
                     let of_all = sign == LegacySign::Silence || self.is_remote();
                     let owner = (!of_all).then_some(self.settings.owner);
                     let presumed = FruitlessProbe::Presumed(owner);
                     return Ok((self.legacy(None, true), Some(presumed)));
                 }
                 ProbeFinding::Mute(error) => {
-                    // No second start now; the next one is asked for a session alone.
+                    // No second start now; the owner's next child gets `initialize` alone.
                     self.cell.learn_mute(self.settings.owner);
                     LABELED.upstream_failed.add(&self.settings.name, 1);
                     return Err(error);
@@ -205,7 +205,7 @@ impl EraLink {
         Ok((inner, None))
     }
 
-    /// The link that follows from the believed era, over the child `started` if any; `None` if a probe is needed.
+    /// The link that follows from the cached verdict, over the child `started` if any; `None` if a probe is needed.
     fn decided(&self, started: &mut Option<StartedConnection>) -> Option<NegotiatedState> {
         let Some(believed) = self.cell.believed() else {
             let is_known = self.cell.serves_elderly(self.settings.offer);
@@ -224,7 +224,7 @@ impl EraLink {
 
     async fn probe(&self, started: Option<StartedConnection>) -> Result<ProbeFinding, LinkError> {
         LABELED.upstream_probed.add(&self.settings.name, 1);
-        // A child that has ended meanwhile was not probed.
+        // A child that has already ended is not probed.
         let started = started.filter(|started| !started.child.closed().is_cancelled());
         let found = probe::probe(&self.settings, started).await;
         let found = found.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
@@ -238,13 +238,13 @@ impl EraLink {
         Ok(found)
     }
 
-    /// A legacy session of an upstream that speaks the modern era; `None` if the upstream keeps none. `started` is the
-    /// connection of the probe, left in place unless it carries the session, or a connection that was not probed.
+    /// A legacy session of a modern upstream; `None` if the upstream keeps none. `started` is the connection of the
+    /// probe, or a connection that was not probed; the caller keeps it unless it carries the session.
     async fn session(
         &self,
         started: &mut Option<StartedConnection>,
     ) -> Result<Option<NegotiatedState>, LinkError> {
-        // Some servers shake hands on the connection of the probe, others on a fresh one only.
+        // Some servers accept the handshake on the connection of the probe, others only on a fresh one.
         let mut greeted = None;
         if let Some(found) = started.take() {
             if found.asked {
@@ -258,7 +258,7 @@ impl EraLink {
         }
         let link = self.legacy_link(greeted);
         let mut opened = link.open_session().await;
-        // A single socket may break for any reason: a second one tells why.
+        // A single socket may break for any reason: a second one decides.
         if let Err(LinkError::Lost { .. }) = opened
             && self.is_piped()
             && self.is_remote()
@@ -267,9 +267,9 @@ impl EraLink {
         }
         let is_kept = match opened {
             Ok(is_kept) => is_kept,
-            // An upstream that does not answer a handshake keeps no sessions.
+            // An upstream that does not answer the handshake keeps no sessions.
             Err(LinkError::Timeout | LinkError::Garbled { .. }) if self.is_piped() => false,
-            // Nor does an upstream that ends at the handshake. The end of a child concerns its owner alone.
+            // Nor does an upstream that disconnects at the handshake. The end of a child concerns its owner alone.
             Err(LinkError::Lost { .. }) if self.is_piped() => {
                 if self.is_remote() {
                     self.cell.learn_break();
@@ -278,8 +278,8 @@ impl EraLink {
                 }
                 return Ok(None);
             }
-            // An outage of one era, or no place for another child: the other era serves, and the next
-            // session tries again.
+            // An outage of one era, or no permit for another child: the other era serves, and the next session tries
+            // again.
             Err(LinkError::Status(500..) | LinkError::AtCapacity { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -317,15 +317,15 @@ impl EraLink {
         ))
     }
 
-    /// A legacy link that restores the session state of its predecessor. Beside another legacy link it has its own state:
-    /// one of the two will be dropped.
+    /// A legacy link with the session state of its predecessor. Beside another legacy link it has a state of its own,
+    /// since one of the two will be dropped.
     pub(super) fn legacy_link(&self, started: Option<StartedConnection>) -> Arc<LegacyLink> {
         let state = match self.current() {
             Some(NegotiatedState::Legacy { .. }) => SessionState::default(),
             Some(NegotiatedState::Modern(_)) | None => self.state.clone(),
         };
         let link = LegacyLink::new(Arc::clone(&self.settings), state, started);
-        // Before the link is opened, so that notices right after its subscriptions are received.
+        // Before the link opens, so that notices right after its subscriptions are received.
         self.listening.apply(|wanted| link.listen(*wanted));
         link
     }

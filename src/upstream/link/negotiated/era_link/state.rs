@@ -1,4 +1,4 @@
-//! `NegotiatedState`: the link of the era that was found, and what every use of it passes on.
+//! `NegotiatedState`: the link of the negotiated era, and the methods that both eras share.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,10 +11,10 @@ use crate::upstream::error::LinkError;
 use crate::upstream::link::legacy::LegacyLink;
 use crate::upstream::link::modern::ModernServerLink;
 
-/// The link of the era that was found.
+/// The link of the negotiated era.
 #[derive(Debug, Clone)]
 pub(super) enum NegotiatedState {
-    /// `presumed` until it has shaken hands.
+    /// `presumed` until the handshake succeeds.
     Legacy {
         link: Arc<LegacyLink>,
         presumed: Arc<AtomicBool>,
@@ -40,7 +40,7 @@ impl NegotiatedState {
         }
     }
 
-    /// Each era needs room of its own size.
+    /// Boxed per era, since the futures differ in size.
     pub(super) fn call<'a>(
         &'a self,
         request: &'a Message,
@@ -66,7 +66,7 @@ impl NegotiatedState {
         }
     }
 
-    /// Closes the link, whether or not the future is polled, which resolves when that is done.
+    /// Closes the link, even if the returned future is never polled; it resolves when the link is closed.
     pub(super) fn close(&self) -> BoxFuture<'static, ()> {
         match self {
             Self::Legacy { link, .. } => Box::pin(link.close()),

@@ -1,5 +1,5 @@
-//! Looks after an upstream whose stream is refused: a client that only keeps a stream open makes no call that would
-//! find the other era. Spec: SPEC U-07; BRIDGING §3.4.
+//! Checks the era of an upstream whose stream of notices is refused: a client that only keeps a stream open makes no
+//! call that would reveal the other era. Spec: SPEC U-07; BRIDGING §3.4.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -13,15 +13,15 @@ use crate::upstream::link::negotiated::RECONSIDER;
 use crate::upstream::link::session_state::Doubt;
 use crate::upstream::lock;
 
-/// The longest pause between two looks; the first is [`RECONSIDER`], and each is twice as long as the one before.
+/// The longest pause between two checks; the first is [`RECONSIDER`], and each is twice as long as the one before.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
-/// For so long the era counts as settled once a look has found the modern one at an upstream that refuses to be listened
-/// to: each look asks the upstream, and starts a child where it is one.
+/// How long the era counts as settled once a check has found a modern upstream that refuses `subscriptions/listen`:
+/// each check sends a request, and may start a child.
 const CONFIRMED: Duration = Duration::from_mins(10);
-/// Within this time all links look that wait when another one has learnt of the change.
+/// Time within which all waiting links check, once another link has learnt of a change.
 const LEARNT_WITHIN: Duration = Duration::from_secs(1);
 
-/// Starts a look for each report of a link of `own`; keeps `own` not alive.
+/// Starts a check for each report of a link of `own`; does not keep `own` alive.
 pub(super) fn doubt(own: &Weak<EraLink>) -> Doubt {
     let own = Weak::clone(own);
     Doubt::new(move |error| {
@@ -32,7 +32,7 @@ pub(super) fn doubt(own: &Weak<EraLink>) -> Doubt {
 }
 
 impl EraLink {
-    /// Starts to look, unless a look is under way already or the error says nothing of the era.
+    /// Starts a check, unless one is under way or the error says nothing about the era.
     fn doubted(self: &Arc<Self>, error: &LinkError) {
         let is_pinned = self.cell.pin.is_some();
         let Some(inner) = self.current().filter(|_| !is_pinned && self.is_heard()) else {
@@ -47,18 +47,18 @@ impl EraLink {
         }
     }
 
-    /// Whether a look has found the modern era a while ago, so that a refusal says nothing.
+    /// Whether a recent check has confirmed the modern era, so that a refusal is no evidence.
     fn is_confirmed(&self) -> bool {
         lock(&self.confirmed).is_some_and(|at| at.elapsed() < CONFIRMED)
     }
 
-    /// Whether a client listens, or follows a resource.
+    /// Whether a client listens, or has subscribed to a resource.
     fn is_heard(&self) -> bool {
         let is_wanted = self.listening.get() || !self.state.followed.is_empty();
         is_wanted && !self.ended.load(Ordering::Acquire)
     }
 
-    /// Whether nothing is left to look for: the link is of the upstream's era, or is not listened to.
+    /// Whether no check is needed: the link has the upstream's era, or nothing listens to it.
     async fn is_settled(&self) -> bool {
         while self.is_heard() {
             let Some(inner) = self.current() else {
@@ -66,7 +66,7 @@ impl EraLink {
             };
             match self.fits(&inner).await {
                 Some(true) => return true,
-                // A fresh link of the other era is opened by the look at it.
+                // The next round checks the fresh link of the other era, which opens it.
                 Some(false) if self.reconsider(&inner).await.is_some() => {}
                 Some(false) | None => return self.is_confirmed(),
             }
@@ -75,17 +75,17 @@ impl EraLink {
     }
 }
 
-/// Looks until what is doubted is settled. Keeps the link alive during a look only.
+/// Checks until the reports are settled. Keeps the link alive only during a check.
 async fn look(link: Weak<EraLink>) {
     let mut pause = RECONSIDER;
     loop {
         let Some(this) = link.upgrade() else { return };
-        // Subscribed before the look, so that news during the look are not missed.
+        // Subscribed before the check, so that changes during the check are not missed.
         let mut learnt = this.cell.learnt.subscribe();
         let doubts = this.doubts.load(Ordering::Acquire);
         if Box::pin(this.is_settled()).await {
             let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
-            // A report that came during the look is looked at too.
+            // A report that arrived during the check needs another check.
             if this
                 .doubts
                 .compare_exchange(doubts, 0, order, failed)
@@ -95,7 +95,7 @@ async fn look(link: Weak<EraLink>) {
             }
         }
         drop(this);
-        // Random, as all sessions of an upstream lose their streams at the same time.
+        // Random, since all sessions of an upstream lose their streams at the same time.
         tokio::select! {
             () = sleep(pause.mul_f64(rand::random_range(1.0..1.25))) => {}
             Ok(()) = learnt.changed() => sleep(LEARNT_WITHIN.mul_f64(rand::random_range(0.0..1.0))).await,
