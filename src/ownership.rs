@@ -1,7 +1,7 @@
-//! `Ownership`: which replica keeps a session, a parked call or a task, as recorded in its handle.
+//! Which replica keeps a session, a parked call or a task, as its handle says.
 
-/// A replica, and the epoch in which it owns a session. Sealed into the handles of sessions, parked calls and tasks; a
-/// handle with another ownership is refused by this replica.
+/// A replica, and the epoch in which the replica owns a session. Sealed into the handles of sessions, parked calls
+/// and tasks of a session; a handle of another ownership is refused here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ownership {
     /// Number of the replica.
