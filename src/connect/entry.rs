@@ -175,7 +175,7 @@ async fn begin(logins: &Logins, issuer: &str, next: NextPage, again: bool) -> Re
                     error,
                     remedy,
                     muted,
-                    "no login for the connect pages can be begun"
+                    "cannot start a login for the connect pages"
                 );
             }
             response::page(

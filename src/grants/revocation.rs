@@ -52,12 +52,12 @@ pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
                     let finished = vault.finish_revocation(&due).await;
                     tracing::debug!(
                         upstream = %due.record.upstream, hint = %due.record.hint, kept = finished.is_err(),
-                        "told an authorization server to forget a token"
+                        "asked an authorization server to revoke a token"
                     );
                 }
                 Told::Later(cause) => tracing::info!(
                     upstream = %due.record.upstream, issuer = %due.record.issuer, cause, tries = due.tries + 1,
-                    "authorization server was not told to forget a token: trying again later"
+                    "cannot revoke a token at its authorization server: retrying later"
                 ),
             }
         }

@@ -105,7 +105,7 @@ impl ServerLookup {
         let issuer = found.server.issuer.clone();
         tracing::info!(
             upstream = %self.upstream, %issuer, resource = %found.resource,
-            "found where tokens for an upstream are to be had"
+            "found the token endpoint of an upstream"
         );
         if self.is_pinned && hints.caller_issuer.is_none() {
             // Spec: SPEC B-10

@@ -102,7 +102,7 @@ impl Vault {
                 Ok(()) if failing => tracing::info!("database answers again"),
                 Err(error) if !failing => tracing::error!(
                     error = chain(error),
-                    "database cannot be asked: accounts that are in use go on, others are not connected"
+                    "database does not answer: cached accounts stay usable, others count as not connected"
                 ),
                 _ => {}
             }

@@ -122,7 +122,7 @@ impl Logins {
             if let Some(muted) = self.lines.admit("no_cookie") {
                 tracing::warn!(
                     muted,
-                    "login was answered to a browser that did not begin it, too late or twice: nobody was logged in"
+                    "login callback was refused: another browser started the login, or it arrived too late or twice"
                 );
             }
             return LoginEnd {

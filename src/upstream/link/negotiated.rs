@@ -259,7 +259,7 @@ impl EraCell {
         self.bereft.insert(owner, ());
         tracing::info!(
             upstream = %self.name, principal = %owner,
-            "upstream ends of the handshake for a legacy session: its owner's clients get the modern era"
+            "upstream ends at the handshake for a legacy session: clients of this owner get the modern era"
         );
     }
 

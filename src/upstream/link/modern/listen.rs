@@ -204,7 +204,7 @@ impl ModernServerLink {
                     }
                 }
                 Err(error) => {
-                    tracing::warn!(upstream = %self.settings.name, error = chain(&error), "no change notices");
+                    tracing::warn!(upstream = %self.settings.name, error = chain(&error), "cannot open the stream of change notices");
                     self.state.doubt.raise(&error);
                     tokio::select! {
                         _ = spacing.next(&mut wishes, number) => {}
