@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::time::Instant;
+use url::Url;
 
 use self::shared_stores::SharedStores;
 use crate::audit;
@@ -100,15 +101,7 @@ async fn serve(
     }
     let listener = Listener::bind(&config.server, config.limits.headers)?;
     let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?.for_operators();
-    // With port 0 the system chose: clients must be told the real one.
-    if config.server.public_url.port() == Some(0) {
-        let port = listener.local_addr().port();
-        config
-            .server
-            .public_url
-            .set_port(Some(port))
-            .map_err(|()| anyhow::anyhow!("public_url cannot have a port"))?;
-    }
+    name_chosen_port(&mut config.server.public_url, listener.local_addr().port())?;
     let joined = replica::join(&config, &tasks).await.context("cluster")?;
     let (cluster, internal) = joined.unzip();
     let config = Arc::new(config);
@@ -178,6 +171,15 @@ async fn serve(
     Ok(())
 }
 
+/// With port 0 the system chose: clients must be told the real one.
+fn name_chosen_port(public_url: &mut Url, port: u16) -> anyhow::Result<()> {
+    if public_url.port() == Some(0) {
+        let named = public_url.set_port(Some(port));
+        named.map_err(|()| anyhow::anyhow!("public_url cannot have a port"))?;
+    }
+    Ok(())
+}
+
 /// The operators' port is served like the public one, but in the clear and without proxies.
 fn admin_listener(config: &Config) -> config::HttpServerConfig {
     config::HttpServerConfig {
@@ -210,6 +212,23 @@ fn tell_of_revocations(vault: &Vault, upstreams: &Upstreams, tasks: &TaskSpawner
     }
 }
 
+fn session_registry(
+    config: &Config,
+    ids: SessionIds,
+    events: Arc<dyn EventStore>,
+    clock: &SharedClock,
+    tasks: &TaskSpawner,
+) -> Arc<SessionRegistry> {
+    let settings = SessionSettings {
+        idle: config.sessions.idle,
+        absolute: config.sessions.absolute,
+        max_per_principal: config.sessions.max_per_principal,
+        max_total: config.sessions.max_total,
+        hold_question: config.sessions.hold_question,
+    };
+    SessionRegistry::new(ids, settings, events, Arc::clone(clock), tasks.clone())
+}
+
 fn assemble(
     config: &Arc<Config>,
     (host, cluster, vault): (HostEnvironment, Option<Arc<Cluster>>, Option<&Vault>),
@@ -234,19 +253,8 @@ fn assemble(
         Some(shared) => shared.rate_limiter(config),
         None => RateLimiter::new(config.limits.rate),
     };
-    let sessions = SessionRegistry::new(
-        SessionIds::new(Arc::clone(&sealer), own),
-        SessionSettings {
-            idle: config.sessions.idle,
-            absolute: config.sessions.absolute,
-            max_per_principal: config.sessions.max_per_principal,
-            max_total: config.sessions.max_total,
-            hold_question: config.sessions.hold_question,
-        },
-        events,
-        Arc::clone(&clock),
-        tasks.clone(),
-    );
+    let ids = SessionIds::new(Arc::clone(&sealer), own);
+    let sessions = session_registry(config, ids, events, &clock, tasks);
     if let Some(shared) = shared {
         shared.serve(&sessions, tasks);
     }
@@ -266,30 +274,29 @@ fn assemble(
     });
     let auth = Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone());
     let auth = auth.context("auth")?;
-    let pages = vault.filter(|_| config.has_user_accounts()).map(|vault| {
-        ConnectPages::new(ConnectParts {
-            settings: Arc::clone(config),
-            vault: vault.clone(),
-            sealer: Arc::clone(&sealer),
-            clock: Arc::clone(&clock),
-            tokens: upstreams.user_tokens().cloned().collect(),
-            auth: Arc::clone(&auth),
-            endpoints: endpoints.to_vec(),
-        })
-    });
-    let pages = pages.transpose().context("connect.login")?;
+    let mut pages = None;
     if let Some(vault) = vault {
+        if config.has_user_accounts() {
+            let parts = ConnectParts {
+                settings: Arc::clone(config),
+                vault: vault.clone(),
+                sealer: Arc::clone(&sealer),
+                clock: Arc::clone(&clock),
+                tokens: upstreams.user_tokens().cloned().collect(),
+                auth: Arc::clone(&auth),
+                endpoints: endpoints.to_vec(),
+            };
+            pages = Some(ConnectPages::new(parts).context("connect.login")?);
+        }
         tasks.spawn_service(Arc::clone(&relay).follow_accounts(vault.changes()));
         tell_of_revocations(vault, &upstreams, tasks);
     }
+    let limits = &config.limits;
+    let (in_sum, share) = (limits.bytes_total, limits.bytes_per_principal);
     let service = McpServiceParts {
         auth,
         rate,
-        budget: ByteBudget::new(
-            config.limits.bytes_total,
-            config.limits.bytes_per_principal,
-            config.limits.body,
-        ),
+        budget: ByteBudget::new(in_sum, share, limits.body),
         replies: Arc::clone(upstreams.replies()),
         settings: Arc::clone(config),
         endpoints: endpoints.to_vec(),

@@ -206,7 +206,11 @@ mod tests {
             let response = browser.keep(Response::new(Bytes::new()));
             response.headers().contains_key(SET_COOKIE)
         };
-        clock.advance(COOKIE_LIFE - WALK - Duration::from_secs(1));
+        clock.advance(
+            COOKIE_LIFE
+                .checked_sub(WALK + Duration::from_secs(1))
+                .unwrap(),
+        );
         let walking = Browser::of(&headers, sealing).for_walk();
         assert!(walking.is(&first.digest()) && !sets(&walking));
         clock.advance(Duration::from_secs(1));

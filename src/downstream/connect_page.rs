@@ -1,70 +1,131 @@
-//! The connect pages over HTTP: the body of a form, read within its own small bounds, and the answer.
+//! The connect pages over HTTP: their paths, the body of a form, read within its own small bounds, and the answer.
 
 use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::Request;
+use bytes::Bytes;
+use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 
 use super::{McpService, reply};
-use crate::connect::PageRequest;
+use crate::connect::{ConnectPages, PageRequest};
+
+/// Authorization servers send browsers back below it: each client of the gateway has its own redirect URI.
+const CALLBACKS: &str = "/connect/callback/";
+/// Issuers send browsers back here after a login.
+const LOGIN_CALLBACK: &str = "/connect/callback/login";
+/// Authorization servers read the gateway's client metadata here.
+const CLIENT_DOCUMENT: &str = "/connect/client.json";
 
 /// The longest form, in bytes: a key of 8 KiB, each byte in three characters, and a token.
 const MAX_FORM: usize = 32 * 1024;
 
-/// Answers a request for the page of `upstream`, or of all where it is `None`.
+/// What a path below `/connect` leads to.
+#[derive(Debug, Clone)]
+pub(super) enum ConnectPage {
+    /// All accounts of the person, or with a name that of one upstream.
+    Accounts(Option<Arc<str>>),
+    /// The redirect URI of an authorization.
+    Callback,
+    /// The redirect URI of a login.
+    LoginCallback,
+    /// The client metadata document (CIMD).
+    ClientDocument,
+}
+
+impl ConnectPage {
+    /// Every path that is known at the start, with its page.
+    pub(super) fn paths(pages: &ConnectPages) -> Vec<(String, Self)> {
+        let mut paths = vec![
+            ("/connect".to_owned(), Self::Accounts(None)),
+            (LOGIN_CALLBACK.to_owned(), Self::LoginCallback),
+            (CLIENT_DOCUMENT.to_owned(), Self::ClientDocument),
+        ];
+        for upstream in pages.upstreams() {
+            let accounts = Self::Accounts(Some(Arc::clone(upstream)));
+            paths.push((format!("/connect/{upstream}"), accounts));
+            paths.push((format!("/connect/{upstream}/callback"), Self::Callback));
+        }
+        paths
+    }
+
+    /// The page of any other path: the redirect URI of a registration has a digest of its issuer in it.
+    pub(super) fn of_path(path: &str) -> Option<Self> {
+        path.starts_with(CALLBACKS).then_some(Self::Callback)
+    }
+
+    /// The pattern of the path, for the access line.
+    pub(super) fn pattern(&self) -> &'static str {
+        match self {
+            Self::Accounts(None) => "/connect",
+            Self::Accounts(Some(_)) => "/connect/{upstream}",
+            Self::Callback => "/connect/callback",
+            Self::LoginCallback => LOGIN_CALLBACK,
+            Self::ClientDocument => CLIENT_DOCUMENT,
+        }
+    }
+}
+
+/// Answers a request for `page`.
 pub(super) async fn answer(
     service: &McpService,
     request: Request,
-    upstream: Option<Arc<str>>,
+    page: ConnectPage,
 ) -> Response<Body> {
     let Some(pages) = &service.pages else {
         return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
     };
     let (parts, body) = request.into_parts();
-    let read = Limited::new(body, MAX_FORM).collect();
-    let form = match tokio::time::timeout(service.settings.server.body_timeout, read).await {
-        Ok(Ok(form)) => form.to_bytes(),
-        Ok(Err(_)) => {
-            return reply::plain(StatusCode::PAYLOAD_TOO_LARGE, "the form is too large");
+    let answer = match page {
+        ConnectPage::Accounts(upstream) => match read_form(service, body).await {
+            Ok(form) => {
+                pages
+                    .answer(&page_request(&parts, &form, upstream.as_ref()))
+                    .await
+            }
+            Err(refusal) => return *refusal,
+        },
+        ConnectPage::Callback => {
+            pages
+                .callback(&parts.method, &parts.uri, &parts.headers)
+                .await
         }
-        Err(_) => return reply::plain(StatusCode::REQUEST_TIMEOUT, "the form is slow"),
+        ConnectPage::LoginCallback => {
+            let query = parts.uri.query();
+            pages
+                .login_callback(&parts.method, query, &parts.headers)
+                .await
+        }
+        ConnectPage::ClientDocument => pages.client_document(&parts.method),
     };
-    let asked = PageRequest {
+    answer.map(Body::from)
+}
+
+fn page_request<'a>(
+    parts: &'a Parts,
+    form: &'a Bytes,
+    upstream: Option<&'a Arc<str>>,
+) -> PageRequest<'a> {
+    PageRequest {
         method: &parts.method,
         query: parts.uri.query(),
         headers: &parts.headers,
-        form: &form,
-        upstream: upstream.as_ref(),
-    };
-    pages.answer(&asked).await.map(Body::from)
+        form,
+        upstream,
+    }
 }
 
-/// Answers the callback of an upstream's authorization server.
-pub(super) async fn callback(service: &McpService, request: Request) -> Response<Body> {
-    let Some(pages) = &service.pages else {
-        return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
-    };
-    let (parts, _) = request.into_parts();
-    let answer = pages.callback(&parts.method, &parts.uri, &parts.headers);
-    answer.await.map(Body::from)
-}
-
-/// Answers the callback of a login.
-pub(super) async fn login_callback(service: &McpService, request: Request) -> Response<Body> {
-    let Some(pages) = &service.pages else {
-        return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
-    };
-    let (parts, _) = request.into_parts();
-    let answer = pages.login_callback(&parts.method, parts.uri.query(), &parts.headers);
-    answer.await.map(Body::from)
-}
-
-/// Answers a server that reads the gateway's document.
-pub(super) fn client_document(service: &McpService, request: &Request) -> Response<Body> {
-    let Some(pages) = &service.pages else {
-        return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
-    };
-    pages.client_document(request.method()).map(Body::from)
+/// # Errors
+/// The answer to a form that is too large or too slow.
+async fn read_form(service: &McpService, body: Body) -> Result<Bytes, Box<Response<Body>>> {
+    let read = Limited::new(body, MAX_FORM).collect();
+    let (status, text) =
+        match tokio::time::timeout(service.settings.server.body_timeout, read).await {
+            Ok(Ok(form)) => return Ok(form.to_bytes()),
+            Ok(Err(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "the form is too large"),
+            Err(_) => (StatusCode::REQUEST_TIMEOUT, "the form is slow"),
+        };
+    Err(Box::new(reply::plain(status, text)))
 }

@@ -11,15 +11,16 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use http::header::{CACHE_CONTROL, ORIGIN};
-use http::{HeaderValue, Method, Response, StatusCode};
+use http::{Extensions, HeaderMap, HeaderValue, Method, Response, StatusCode, Uri};
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
+use super::connect_page::{self, ConnectPage};
 use super::forwarding::{self, ForwardedResponse, RequestForwarder};
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
-use super::{McpService, PathTarget, ServedTransport, connect_page, cors, http_sse, modern, reply};
+use super::{McpService, PathTarget, ServedTransport, cors, http_sse, modern, reply};
 use crate::auth;
 use crate::call::{OwnerKey, Principal};
 use crate::config::{AuthMode, Config};
@@ -28,13 +29,6 @@ use crate::endpoint::Endpoint;
 use crate::session::SessionId;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
-
-/// Below it authorization servers send browsers back: to the client's own place.
-const CALLBACKS: &str = "/connect/callback/";
-/// Where issuers send browsers back after a login.
-const LOGIN_CALLBACK: &str = "/connect/callback/login";
-/// What they read of the gateway.
-const CLIENT_DOCUMENT: &str = "/connect/client.json";
 
 /// Every path and its target; a trailing slash is routed too (CLIENTS.md).
 pub(super) fn paths(
@@ -50,15 +44,8 @@ pub(super) fn paths(
         .to_owned();
     let mut paths = HashMap::new();
     if let Some(pages) = pages {
-        paths.insert("/connect".to_owned(), PathTarget::Connect(None));
-        paths.insert(LOGIN_CALLBACK.to_owned(), PathTarget::LoginCallback);
-        paths.insert(CLIENT_DOCUMENT.to_owned(), PathTarget::ClientDocument);
-        for upstream in pages.upstreams() {
-            let target = PathTarget::Connect(Some(Arc::clone(upstream)));
-            paths.insert(format!("/connect/{upstream}"), target);
-            let callback = PathTarget::ConnectCallback;
-            paths.insert(format!("/connect/{upstream}/callback"), callback);
-        }
+        let pages = ConnectPage::paths(pages).into_iter();
+        paths.extend(pages.map(|(path, page)| (path, PathTarget::Connect(page))));
     }
     for (endpoint, way) in endpoints.iter().flat_map(|one| ways(settings, one)) {
         let place = match (way, &settings.server.sse) {
@@ -109,9 +96,8 @@ impl McpService {
     fn target(&self, path: &str) -> Option<PathTarget> {
         let known = self.paths.get(path).cloned();
         known.or_else(|| {
-            // The place of a registration has its issuer in it.
-            let is_callback = self.pages.is_some() && path.starts_with(CALLBACKS);
-            is_callback.then_some(PathTarget::ConnectCallback)
+            let page = self.pages.as_ref().and(ConnectPage::of_path(path));
+            page.map(PathTarget::Connect)
         })
     }
 
@@ -127,12 +113,7 @@ impl McpService {
         let line = AccessLine::begin(request.method(), pattern, client, &self.stop);
         let kind = match &target {
             Some(PathTarget::Metadata(_)) => RequestKind::Metadata,
-            Some(
-                PathTarget::Connect(_)
-                | PathTarget::ConnectCallback
-                | PathTarget::LoginCallback
-                | PathTarget::ClientDocument,
-            ) => RequestKind::Page,
+            Some(PathTarget::Connect(_)) => RequestKind::Page,
             _ if cors::is_preflight(request.method(), request.headers()) => RequestKind::Preflight,
             _ => RequestKind::Mcp,
         };
@@ -168,19 +149,10 @@ impl McpService {
                     cors::preflight(&self.guard, kind, request.headers())
                 });
             }
-            Some(PathTarget::Connect(upstream)) => {
-                return connect_page::answer(self, request, upstream).await;
-            }
-            Some(PathTarget::ConnectCallback) => {
-                return connect_page::callback(self, request).await;
-            }
-            Some(PathTarget::LoginCallback) => {
-                return connect_page::login_callback(self, request).await;
-            }
-            Some(PathTarget::ClientDocument) => {
-                return connect_page::client_document(self, &request);
-            }
             Some(PathTarget::Endpoint(endpoint, way)) => (endpoint, way),
+            Some(PathTarget::Connect(page)) => {
+                return Box::pin(connect_page::answer(self, request, page)).await;
+            }
         };
         if kind == RequestKind::Preflight {
             return cors::preflight(&self.guard, kind, request.headers());
@@ -189,27 +161,19 @@ impl McpService {
         if let [upstream] = endpoint.upstreams.as_slice() {
             record.upstream(upstream);
         }
-        let query = request.uri().query();
-        let from = request
-            .extensions()
-            .get()
-            .and_then(ConnectionPermit::client);
-        let from = from.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+        let from = client_address(&request);
         let principal = match self
-            .auth
-            .authenticate(request.headers(), query, from, &endpoint)
+            .authenticate(
+                request.uri(),
+                (request.headers(), request.extensions()),
+                from,
+                &endpoint,
+                record,
+            )
             .await
         {
             Ok(principal) => principal,
-            Err(denied) => {
-                record.outcome(denied.reason);
-                if denied.status == StatusCode::UNAUTHORIZED
-                    && let Some(place) = request.extensions().get::<ConnectionPermit>()
-                {
-                    place.refused();
-                }
-                return reply::denied(&denied);
-            }
+            Err(refusal) => return *refusal,
         };
         record.principal(principal.owner());
         let method = request.method().clone();
@@ -244,6 +208,29 @@ impl McpService {
         let (target, caller) = ((&endpoint, way), (principal, due));
         let response = self.hand_over(target, caller, request, record).await;
         hold(response, open)
+    }
+
+    /// # Errors
+    /// The answer to a request without a good token, which its connection notes.
+    async fn authenticate(
+        &self,
+        uri: &Uri,
+        (headers, extensions): (&HeaderMap, &Extensions),
+        from: IpAddr,
+        endpoint: &Endpoint,
+        record: &AccessRecord,
+    ) -> Result<Arc<Principal>, Box<Response<Body>>> {
+        let query = uri.query();
+        let checked = self.auth.authenticate(headers, query, from, endpoint).await;
+        checked.map_err(|denied| {
+            record.outcome(denied.reason);
+            if denied.status == StatusCode::UNAUTHORIZED
+                && let Some(place) = extensions.get::<ConnectionPermit>()
+            {
+                place.refused();
+            }
+            Box::new(reply::denied(&denied))
+        })
     }
 
     /// Counts the exchange, and takes the request out of the allowance. What is posted may wait, or be
@@ -374,11 +361,18 @@ enum GateRefusal {
     Crowded,
 }
 
+/// The client's address, where its connection has one.
+fn client_address(request: &Request) -> IpAddr {
+    let client = request
+        .extensions()
+        .get()
+        .and_then(ConnectionPermit::client);
+    client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
 /// Whom the rate counts a page for: nobody is known yet but by the address.
 fn page_visitor(request: &Request) -> OwnerKey {
-    let client = request.extensions().get();
-    let client: Option<IpAddr> = client.and_then(ConnectionPermit::client);
-    let address = client.map(|client| client.to_string()).unwrap_or_default();
+    let address = client_address(request).to_string();
     Principal::new("connect pages", &address, "", Vec::new(), None).owner()
 }
 
@@ -387,11 +381,7 @@ fn pattern(target: Option<&PathTarget>) -> &'static str {
     match target {
         None => "other",
         Some(PathTarget::Metadata(_)) => "/.well-known/oauth-protected-resource",
-        Some(PathTarget::Connect(None)) => "/connect",
-        Some(PathTarget::ConnectCallback) => "/connect/callback",
-        Some(PathTarget::LoginCallback) => LOGIN_CALLBACK,
-        Some(PathTarget::ClientDocument) => CLIENT_DOCUMENT,
-        Some(PathTarget::Connect(Some(_))) => "/connect/{upstream}",
+        Some(PathTarget::Connect(page)) => page.pattern(),
         Some(PathTarget::Endpoint(endpoint, way)) => match (way, &*endpoint.name == "mcp") {
             (ServedTransport::Streamable, true) => "/mcp",
             (ServedTransport::Streamable, false) => "/mcp/{endpoint}",

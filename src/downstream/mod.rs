@@ -53,6 +53,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use self::channels::ChannelRegistry;
+use self::connect_page::ConnectPage;
 use self::detachable_call::BackgroundCalls;
 use self::forwarding::RequestForwarder;
 use self::guard::OriginGuard;
@@ -77,14 +78,8 @@ use crate::session::SessionRegistry;
 enum PathTarget {
     Endpoint(Arc<Endpoint>, ServedTransport),
     Metadata(Bytes),
-    /// A connect page: that of one upstream, or of all.
-    Connect(Option<Arc<str>>),
-    /// Where authorization servers send browsers back.
-    ConnectCallback,
-    /// Where issuers send browsers back after a login.
-    LoginCallback,
-    /// What authorization servers read of the gateway.
-    ClientDocument,
+    /// A page for people, or what authorization servers read of the gateway.
+    Connect(ConnectPage),
 }
 
 /// Over which transport a path is served.

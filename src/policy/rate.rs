@@ -327,7 +327,7 @@ mod tests {
         }
 
         fn is_reachable(&self) -> bool {
-            self.is_there
+            self.0.is_some()
         }
     }
 

@@ -63,7 +63,8 @@ impl GatewayClient {
     /// The redirect URI of the client that `issuer` registered.
     pub(super) fn redirect_of_registration(&self, issuer: &str) -> String {
         let digest = digest(&SHA256, issuer.as_bytes());
-        let tag = BASE64_URL_SAFE_NO_PAD.encode(&digest.as_ref()[..ISSUER_LEN]);
+        let start = digest.as_ref().get(..ISSUER_LEN).unwrap_or_default();
+        let tag = BASE64_URL_SAFE_NO_PAD.encode(start);
         self.url_of(&format!("/connect/callback/{tag}"))
     }
 

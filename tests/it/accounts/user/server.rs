@@ -205,7 +205,7 @@ async fn handle(request: Request, state: &Mutex<State>) -> Response {
             match mood {
                 Mood::Slow(millis) => tokio::time::sleep(Duration::from_millis(millis)).await,
                 Mood::HoldsRefreshes if form["grant_type"] == "refresh_token" => {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
                 _ => {}
             }
