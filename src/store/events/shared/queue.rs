@@ -304,7 +304,7 @@ mod tests {
         queue.acknowledge(own, &[(own, 20)], now);
         queue.take_over(&kept, now);
         assert_eq!(queue.kept_bytes, 60, "each entry counts once");
-        assert_eq!(queue.evict(50, BOUNDS, now), Some(own));
+        assert_eq!(queue.evict(70, BOUNDS, now), Some(own));
     }
 
     #[test]
