@@ -123,7 +123,10 @@ impl Consent<'_> {
     /// # Cancel safety
     /// The question is withdrawn; what the user does on the page goes on.
     pub(super) async fn ask(&self) -> Result<Option<Reply>, RelayFailure> {
-        // Before it is looked: no change in between is missed.
+        if !self.lacks_account().await? {
+            return Ok(None);
+        }
+        // Looked at once more behind the subscription, which most calls do without: no change in between is missed.
         let vault = self.parts.consents.vault.as_ref();
         let mut changes = vault.map(Vault::changes);
         if !self.lacks_account().await? {
