@@ -158,13 +158,14 @@ impl Session {
         self.touch();
     }
 
-    /// A new stream for a call's messages.
-    pub(super) fn new_stream(&self) -> Arc<EventStream> {
+    /// A new stream for the messages of the call `id`.
+    pub(super) fn new_stream(&self, id: &RequestId) -> Arc<EventStream> {
         let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
         let key = StreamKey {
             session: self.key,
             stream: number,
         };
+        self.events.note_call(key, id);
         let stream = EventStream::awaited(key, Arc::clone(&self.events));
         let mut streams = lock(&self.streams);
         forget_finished(&mut streams);

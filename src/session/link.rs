@@ -96,7 +96,7 @@ impl LegacyClientLink {
         let stream = self
             .response_stream
             .stream
-            .get_or_init(|| self.session.new_stream());
+            .get_or_init(|| self.session.new_stream(&self.id));
         let waker = {
             let mut opened = lock(&self.response_stream.opened);
             // Under the lock, which `abandon` takes too: either this sees `awaited` cleared, or `abandon` sees the

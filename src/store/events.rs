@@ -13,9 +13,11 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
+use crate::protocol::RequestId;
+
 pub use live::LiveEvents;
 pub use memory::{LogBounds, MemoryEvents, RestoredStream};
-pub use shared::{SharedEvents, SharedLogParts};
+pub use shared::{FetchedLog, RestoredLog, SharedEvents, SharedLogParts};
 
 /// A session inside the log.
 pub type SessionKey = [u8; 16];
@@ -98,6 +100,10 @@ pub trait EventStore: Send + Sync + std::fmt::Debug {
     fn append_read(&self, at: StreamKey, events: &mut [LoggedEvent]) {
         self.append(at, events);
     }
+
+    /// Notes the call whose stream this is, for a process that has to end the stream without its reply. Before the first
+    /// event of the stream. A store in this process needs no such note.
+    fn note_call(&self, _at: StreamKey, _id: &RequestId) {}
 
     /// Ready once the events of a stream up to `seq` are durable, or cannot be made so in time. Until then they
     /// are not written to a client. A store in this process is always ready.

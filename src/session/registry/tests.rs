@@ -12,7 +12,7 @@ use crate::call::{Call, Notice, Reply, ServerDeclaration, UpstreamLink};
 use crate::clock::TestClock;
 use crate::fault::Fault;
 use crate::lock::lock;
-use crate::protocol::Message;
+use crate::protocol::{Message, RequestId};
 use crate::seal::Sealer;
 use crate::session::{ListenerRegistration, NoticeListener};
 use crate::store::events::{LogBounds, MemoryEvents};
@@ -261,11 +261,13 @@ async fn a_running_id_cannot_be_used_again() {
 async fn a_call_that_goes_on_keeps_no_finished_streams_after_it() {
     let f = fixture(1, 1);
     let session = f.open("alice").unwrap();
-    let long = session.new_stream();
+    let long = session.new_stream(&RequestId::from(1));
     for _ in 0..1100 {
-        session.new_stream().finish(Some(Bytes::from_static(b"{}")));
+        session
+            .new_stream(&RequestId::from(1))
+            .finish(Some(Bytes::from_static(b"{}")));
     }
-    let newest = session.new_stream();
+    let newest = session.new_stream(&RequestId::from(1));
     assert!(session.stream(long.number()).is_some());
     assert!(session.stream(long.number() + 1).is_none(), "the oldest");
     assert!(session.stream(newest.number() - 1).is_some());

@@ -9,6 +9,7 @@ mod entry;
 mod queue;
 mod writer;
 
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -22,6 +23,7 @@ use self::writer::EventWriter;
 use super::memory::{LogBounds, RestoredStream};
 use super::{Durability, EventStore, LoggedEvent, ReplayResult, SessionKey, StreamKey};
 use crate::ownership::Ownership;
+use crate::protocol::RequestId;
 use crate::redis_client::RedisFailure;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
@@ -32,6 +34,8 @@ use crate::store::scripts::{
 
 static REPLAY: LazyLock<Script> =
     LazyLock::new(|| Script::new("events_replay", include_str!("shared/replay.lua")));
+/// Bytes of the ids that each entry of a stream repeats at most.
+const LONGEST_CALLS: usize = 1024;
 /// Entries read at once.
 const PAGE: usize = 256;
 
@@ -52,6 +56,25 @@ pub struct SharedLogParts {
     pub fenced: Arc<FencedSessions>,
 }
 
+/// The log of a session as the shared store has it.
+#[derive(Debug, Clone, Default)]
+pub struct FetchedLog {
+    /// Stream and events of each entry, oldest first.
+    batches: Vec<(u32, Vec<LoggedEvent>)>,
+    /// Number and bytes of each entry.
+    kept: Vec<(u64, usize)>,
+    calls: HashMap<u32, Bytes>,
+}
+
+/// What was logged of a session by its former owner.
+#[derive(Debug, Clone, Default)]
+pub struct RestoredLog {
+    /// The streams that are known.
+    pub streams: Vec<RestoredStream>,
+    /// JSON array of the ids of the calls of a stream, by its number; not known for each.
+    pub calls: HashMap<u32, Bytes>,
+}
+
 /// Events in this process and in a store that all replicas share.
 #[derive(Debug)]
 pub struct SharedEvents {
@@ -68,8 +91,8 @@ impl SharedEvents {
         Arc::new(Self { writer })
     }
 
-    /// Reads the log of a session that `ownership` owns from now on, so that its streams can be resumed here. New
-    /// events get positions of the ownership's epoch. The streams that are known, by number.
+    /// Reads the log of a session that `ownership` owns from now on, so that its streams can be resumed here: as
+    /// [`fetch`](Self::fetch) and [`take_over`](Self::take_over) do.
     ///
     /// # Errors
     /// The store cannot be read; the log is to be loaded again.
@@ -81,26 +104,56 @@ impl SharedEvents {
         session: SessionKey,
         ownership: Ownership,
     ) -> Result<Vec<RestoredStream>, RedisFailure> {
+        let log = self.fetch(session).await?;
+        Ok(self.take_over(session, ownership, log).streams)
+    }
+
+    /// Writes the log of a session from now on, as `ownership`, and keeps what another process has written of it: its
+    /// streams can be resumed here. New events get positions of the ownership's epoch.
+    #[must_use]
+    pub fn take_over(
+        &self,
+        session: SessionKey,
+        ownership: Ownership,
+        log: FetchedLog,
+    ) -> RestoredLog {
+        self.writer.adopt(session, ownership, &log.kept);
+        let floor = ownership.first_number();
+        RestoredLog {
+            streams: self.writer.local.restore(session, floor, &log.batches),
+            calls: log.calls,
+        }
+    }
+
+    /// Reads the log of a session as it stands in the shared store.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn fetch(&self, session: SessionKey) -> Result<FetchedLog, RedisFailure> {
         let writer = &self.writer;
-        let (mut batches, mut kept) = (Vec::new(), Vec::new());
+        let mut log = FetchedLog::default();
         let mut newest = 0;
         loop {
             let page = self.page(session, newest).await?;
             let is_last = page.len() < PAGE;
             for (number, sealed) in page {
                 newest = number;
-                kept.push((number, sealed.len()));
+                log.kept.push((number, sealed.len()));
                 // Unread entries, of a key that left the ring, count as evicted.
-                let entry = LogEntry::open(&writer.sealer, session, number, &sealed);
-                batches.extend(entry.map(|entry| (entry.stream, entry.events)));
+                if let Some(entry) = LogEntry::open(&writer.sealer, session, number, &sealed) {
+                    if !entry.calls.is_empty() {
+                        log.calls.insert(entry.stream, entry.calls);
+                    }
+                    log.batches.push((entry.stream, entry.events));
+                }
             }
             if is_last {
-                break;
+                return Ok(log);
             }
         }
-        writer.adopt(session, ownership, &kept);
-        let floor = ownership.first_number();
-        Ok(writer.local.restore(session, floor, &batches))
     }
 
     /// Entries after the number `after`, oldest first, with their numbers.
@@ -143,6 +196,14 @@ impl EventStore for SharedEvents {
         self.writer.local.append(at, events);
         if let (Some(first), Some(newest)) = (events.first(), events.last()) {
             self.writer.enqueue(at, first.seq, newest.seq);
+        }
+    }
+
+    fn note_call(&self, at: StreamKey, id: &RequestId) {
+        let calls = format!("[{id}]");
+        // A longer id is most likely no id: its stream ends without an error.
+        if calls.len() <= LONGEST_CALLS {
+            self.writer.note_calls(at, calls.into());
         }
     }
 

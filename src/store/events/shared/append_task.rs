@@ -142,7 +142,7 @@ impl<'a> AppendTask<'a> {
             queue.is_failing = false;
             return None;
         };
-        let (entries, mut contents) = self.sealed(session, &waiting);
+        let (entries, mut contents) = self.sealed(session, &waiting, &mut queue);
         if entries.is_empty() {
             queue.acknowledge(settles, &[], Instant::now());
             writer.list(session, &mut queue);
@@ -179,6 +179,7 @@ impl<'a> AppendTask<'a> {
         &self,
         session: SessionKey,
         waiting: &[WaitingEntry],
+        queue: &mut SessionQueue,
     ) -> (Vec<(u64, usize)>, Vec<Vec<u8>>) {
         let mut entries = Vec::with_capacity(waiting.len());
         let mut contents = Vec::with_capacity(2 * waiting.len());
@@ -191,9 +192,11 @@ impl<'a> AppendTask<'a> {
             let all = wait.newest + 1 - wait.first;
             // Evicted meanwhile.
             COUNTERS.events_unlogged.add(all - events.len() as u64);
+            let ends_stream = events.last().is_some_and(|event| event.last);
             let entry = LogEntry {
                 stream: wait.stream,
                 events,
+                calls: queue.calls_of(wait.stream, ends_stream),
             };
             if let Some(sealed) = entry.seal(&self.writer.sealer, session, wait.number) {
                 entries.push((wait.number, sealed.len()));

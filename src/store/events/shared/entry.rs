@@ -5,10 +5,13 @@ use bytes::Bytes;
 use super::super::{LoggedEvent, SessionKey};
 use crate::seal::{SealPurpose, Sealer};
 
-/// Bytes before the lengths: stream, position of the first event, flags, number of events.
+/// Bytes before the lengths: stream, position of the first event, flags, number of events. Behind the payloads the calls
+/// of the stream follow, where a flag says so.
 const HEAD: usize = 4 + 8 + 1 + 2;
 /// The flag of an entry whose last event ends the stream.
 const ENDS_STREAM: u8 = 1;
+/// The flag of an entry that names the calls of its stream.
+const NAMES_CALLS: u8 = 2;
 
 /// Events of one stream with consecutive positions; never empty.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +20,8 @@ pub(super) struct LogEntry {
     pub(super) stream: u32,
     /// The events, oldest first.
     pub(super) events: Vec<LoggedEvent>,
+    /// JSON array of the ids of the calls whose stream it is; empty where they are not known, or need not be.
+    pub(super) calls: Bytes,
 }
 
 impl LogEntry {
@@ -56,7 +61,8 @@ impl LogEntry {
         let mut plain = Vec::with_capacity(HEAD + 4 * self.events.len() + payloads);
         plain.extend_from_slice(&self.stream.to_be_bytes());
         plain.extend_from_slice(&first.to_be_bytes());
-        plain.push(if ends_stream { ENDS_STREAM } else { 0 });
+        let names_calls = !self.calls.is_empty();
+        plain.push(u8::from(ends_stream) * ENDS_STREAM + u8::from(names_calls) * NAMES_CALLS);
         plain.extend_from_slice(&count.to_be_bytes());
         for event in &self.events {
             let length = u32::try_from(event.payload.len()).ok()?;
@@ -65,6 +71,7 @@ impl LogEntry {
         for event in &self.events {
             plain.extend_from_slice(&event.payload);
         }
+        plain.extend_from_slice(&self.calls);
         Some(plain)
     }
 
@@ -93,9 +100,11 @@ impl LogEntry {
         }
         let last = events.last_mut()?;
         last.last = flags & ENDS_STREAM != 0;
-        (at == plain.len()).then_some(Self {
+        let calls = plain.slice(at..);
+        (calls.is_empty() != (flags & NAMES_CALLS != 0)).then_some(Self {
             stream: u32::from_be_bytes(*stream),
             events,
+            calls,
         })
     }
 }
@@ -129,7 +138,11 @@ mod tests {
         if let Some(last) = events.last_mut() {
             last.last = ends;
         }
-        LogEntry { stream, events }
+        LogEntry {
+            stream,
+            events,
+            calls: Bytes::new(),
+        }
     }
 
     #[test]
@@ -153,6 +166,18 @@ mod tests {
         let expected = b"\0\0\0\x02\0\0\0\0\0\0\0\x05\x01\0\x02\0\0\0\x02\0\0\0\x01abc";
         assert_eq!(plain, expected);
         assert_eq!(LogEntry::decode(&Bytes::from_static(expected)), Some(entry));
+    }
+
+    #[test]
+    fn calls_of_a_stream_read_back() {
+        let entry = LogEntry {
+            calls: Bytes::from_static(br#"[7,"x"]"#),
+            ..entry(2, 5, &["ab"], false)
+        };
+        let plain = Bytes::from(entry.encode().unwrap());
+        assert_eq!(LogEntry::decode(&plain), Some(entry));
+        let without = plain.slice(..plain.len() - br#"[7,"x"]"#.len());
+        assert_eq!(LogEntry::decode(&without), None);
     }
 
     #[test]

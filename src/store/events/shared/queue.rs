@@ -1,9 +1,10 @@
 //! `SessionQueue`: entries of one session that the shared log has, and entries that wait for it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::ownership::Ownership;
@@ -50,6 +51,8 @@ pub(super) struct SessionQueue {
     pub(super) ownership: Ownership,
     /// The highest stream with an event.
     pub(super) highest_stream: u32,
+    /// Calls of the streams that have not ended, as [`LogEntry`](super::entry::LogEntry) has them.
+    calls: BTreeMap<u32, Bytes>,
     /// Number of the newest entry.
     numbered: u64,
     waiting: VecDeque<WaitingEntry>,
@@ -75,6 +78,7 @@ impl SessionQueue {
         Self {
             ownership,
             highest_stream: 0,
+            calls: BTreeMap::new(),
             numbered: ownership.first_number(),
             waiting: VecDeque::new(),
             sent: 0,
@@ -116,6 +120,19 @@ impl SessionQueue {
             newest,
         });
         lost
+    }
+
+    /// Notes the calls of a stream, for its entries.
+    pub(super) fn note_calls(&mut self, stream: u32, calls: Bytes) {
+        self.calls.insert(stream, calls);
+    }
+
+    /// The calls for an entry of a stream. The last entry of a stream needs none, nor does any later one.
+    pub(super) fn calls_of(&mut self, stream: u32, ends_stream: bool) -> Bytes {
+        if ends_stream {
+            self.calls.remove(&stream);
+        }
+        self.calls.get(&stream).cloned().unwrap_or_default()
     }
 
     /// Whether an event of a stream up to `seq` waits.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use dashmap::DashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -97,6 +98,12 @@ impl EventWriter {
         self.list(at.session, &mut queue);
         drop(queue);
         COUNTERS.events_unlogged.add(lost);
+    }
+
+    /// Notes the calls of a stream, for its entries.
+    pub(super) fn note_calls(&self, at: StreamKey, calls: Bytes) {
+        let queue = self.queue_or_new(at.session);
+        lock(&queue).note_calls(at.stream, calls);
     }
 
     /// Enqueues all that the local log has of a session.
