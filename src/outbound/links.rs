@@ -97,6 +97,10 @@ impl SessionLinks {
             )
         })?;
         session.tell_links();
+        // A shared link may be open already, and then reports no further change.
+        if link.declared().is_some() {
+            session.record_changed();
+        }
         Ok(link)
     }
 

@@ -152,6 +152,12 @@ impl GatewayTask {
         self.ttl
     }
 
+    /// When the task was created, since the Unix epoch.
+    #[must_use]
+    pub(super) fn created(&self) -> Duration {
+        self.created
+    }
+
     /// The task's `status`, as the protocol spells it.
     #[must_use]
     pub fn status(&self) -> &'static str {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Session;
 use crate::ownership::Ownership;
+use crate::protocol::Era;
 use crate::store::events::SessionKey;
 use crate::store::records::{RecordSource, RecordWriter, RecordedCapabilities, SessionRecord};
 
@@ -78,6 +79,12 @@ impl RecordSource for RecordedSession {
     fn record(&self) -> Option<SessionRecord> {
         let session = self.session.upgrade()?;
         let links = session.links();
+        let unshared = links.iter().filter(|link| {
+            let declared = link.declared();
+            declared.is_some_and(|declared| declared.revision.era() == Era::Legacy)
+                && link.continuation().is_none()
+        });
+        let unshared = unshared.map(|link| link.upstream().to_string()).collect();
         Some(SessionRecord {
             binding: session.principal.binding(),
             owner: session.owner(),
@@ -95,6 +102,8 @@ impl RecordSource for RecordedSession {
                 .iter()
                 .filter_map(|link| link.continuation())
                 .collect(),
+            unshared,
+            tasks: session.tasks.recorded(),
         })
     }
 }

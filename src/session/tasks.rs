@@ -1,6 +1,8 @@
 //! Tasks of 2025-11-25 that a session began, and their handles for the client.
 //! Spec: SPEC K-02 to K-05, A-30; BRIDGING §3.8.
 
+mod adopted;
+
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

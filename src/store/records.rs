@@ -47,6 +47,35 @@ pub struct SessionRecord {
     pub subscriptions: Vec<String>,
     /// Sessions at upstreams that another replica can continue.
     pub upstreams: Vec<UpstreamContinuation>,
+    /// Upstreams with an open connection that no other replica can continue.
+    pub unshared: Vec<String>,
+    /// Tasks of the client, the oldest first.
+    pub tasks: Vec<RecordedTask>,
+}
+
+/// A task of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecordedTask {
+    /// The `taskId` shown to the client.
+    pub handle: String,
+    /// The upstream whose tool the task runs.
+    pub upstream: String,
+    /// Where it is run.
+    pub site: RecordedSite,
+}
+
+/// Where a task is run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordedSite {
+    /// By its upstream, under this `taskId`.
+    Upstream(String),
+    /// By the owner of the session, whose memory has its outcome.
+    Gateway {
+        /// Since the Unix epoch.
+        created: Duration,
+        /// The lifetime of the task, from its creation.
+        ttl: Duration,
+    },
 }
 
 /// What [`ClientCapabilities`] are made of.
@@ -87,9 +116,20 @@ impl From<&RecordedCapabilities> for ClientCapabilities {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
-    use crate::call::Principal;
+    use crate::call::{Principal, ServerDeclaration};
     use crate::secret::Secret;
+
+    /// A declaration with a value in each field that is recorded.
+    pub(super) fn declaration() -> ServerDeclaration {
+        let object = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let (capabilities, info) = (r#"{"tools":{"listChanged":true}}"#, r#"{"name":"files"}"#);
+        let instructions = Some("Read before you write.".to_owned());
+        let revision = Revision::V2025_03_26;
+        ServerDeclaration::new(revision, object(capabilities), object(info), instructions)
+    }
 
     /// A record with a value in each field.
     pub(super) fn record() -> SessionRecord {
@@ -116,9 +156,26 @@ mod tests {
             subscriptions: vec!["files/file:///a".to_owned(), "files/file:///b".to_owned()],
             upstreams: vec![UpstreamContinuation {
                 upstream: "files".to_owned(),
-                revision: Revision::V2025_03_26,
+                declared: Arc::new(declaration()),
                 id: Secret::new("upstream-session"),
+                connection: 3,
             }],
+            unshared: vec!["shell".to_owned()],
+            tasks: vec![
+                RecordedTask {
+                    handle: "t-1".to_owned(),
+                    upstream: "files".to_owned(),
+                    site: RecordedSite::Upstream("17".to_owned()),
+                },
+                RecordedTask {
+                    handle: "t-2".to_owned(),
+                    upstream: "files".to_owned(),
+                    site: RecordedSite::Gateway {
+                        created: Duration::from_millis(1_700_000_000_001),
+                        ttl: Duration::from_mins(1),
+                    },
+                },
+            ],
         }
     }
 

@@ -71,6 +71,7 @@ impl GatewayTasks {
         let known = session.tasks().host(&target.upstream, &task, most);
         let begun = task.shown(&known.handle);
         note_forgotten(known.forgotten.as_slice());
+        session.record_changed();
         let client = TaskClientLink {
             capabilities: session.capabilities.with_extension(extensions::TASKS),
             session: Arc::clone(session),

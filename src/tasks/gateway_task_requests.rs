@@ -19,6 +19,7 @@ const CANCELLED: Bytes =
 /// A task that a request is about, and that is run here.
 #[derive(Debug)]
 pub(crate) struct OwnTask {
+    session: Arc<Session>,
     upstream: Arc<str>,
     /// As its client calls it.
     handle: Arc<str>,
@@ -39,7 +40,11 @@ impl GatewayTasks {
         call.link.routed(&own.upstream);
         let audited = self.policy.audit_part(call, &own.upstream);
         let reply = match method {
-            "tasks/result" => own.result(call).await,
+            "tasks/result" => {
+                let result = own.result(call).await;
+                own.session.record_changed();
+                result
+            }
             "tasks/cancel" if !own.task.end(TaskOutcome::Cancelled) => {
                 Err(invalid("the task is over already"))
             }
@@ -52,7 +57,7 @@ impl GatewayTasks {
 
 impl OwnTask {
     /// The task that a request of the session is about, where it is run here.
-    pub(super) fn find(call: &Call, session: &Session) -> Option<Self> {
+    pub(super) fn find(call: &Call, session: &Arc<Session>) -> Option<Self> {
         let method = call.message.method();
         if !matches!(method, Some("tasks/get" | "tasks/result" | "tasks/cancel")) {
             return None;
@@ -61,6 +66,7 @@ impl OwnTask {
         let known = session.tasks().find(&given)?;
         match known.run {
             TaskSite::Here(task) => Some(Self {
+                session: Arc::clone(session),
                 upstream: known.upstream,
                 handle: known.handle,
                 task,

@@ -170,6 +170,7 @@ impl LegacyTasks {
         let tasks = session.tasks();
         let known = tasks.add(&target.upstream, &state.id, handle, max);
         note_forgotten(known.forgotten.as_slice());
+        session.record_changed();
         let status = stand(tasks, &known.handle, &state);
         let Some(task) = named(text, &known.handle, Some(status)) else {
             return Ok(reply);

@@ -117,6 +117,8 @@ pub(super) struct LinkSettings {
     pub(super) health: Arc<UpstreamHealth>,
     /// Load of the upstream, over all its links.
     pub(super) load: Arc<UpstreamLoad>,
+    /// The number of the connected account that the link is made for; `0` where callers have none.
+    pub(super) connection: i64,
 }
 
 /// How long the end of a child may take, or a leave beside its request: more than the stop ladder of a child.

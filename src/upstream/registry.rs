@@ -476,6 +476,7 @@ impl Upstreams {
             replies: entry.replies.clone(),
             health: Arc::clone(&entry.health),
             load: Arc::clone(&entry.load),
+            connection: account.connection(),
         };
         let schemas = entry.schemas.of(account, ToolSchemas::default);
         let link = EraLink::new(Arc::new(settings), era, schemas);

@@ -1,23 +1,28 @@
 //! The bytes of a session record: fields in a fixed order, lengths before texts.
 //!
-//! Version 1. What a later release adds makes a new version, which the release before need not read; each release
-//! reads the version before its own.
+//! Version 2. What a later release adds makes a new version, which the release before need not read; each release
+//! reads the version before its own. Version 1 has no declarations of upstreams: their sessions are not continued.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use bytes::Bytes;
 
-use super::{RecordedCapabilities, SessionRecord};
-use crate::call::{BindingKey, LogLevel, OwnerKey, UpstreamContinuation};
+use super::{RecordedCapabilities, RecordedSite, RecordedTask, SessionRecord};
+use crate::call::{BindingKey, LogLevel, OwnerKey, ServerDeclaration, UpstreamContinuation};
 use crate::protocol::Revision;
 use crate::secret::Secret;
 
 /// Version of the format.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
+/// The version before.
+const BEFORE: u8 = 1;
 /// Longer texts of a client are kept once for all sessions, under their digest.
 pub(super) const LONGEST_INLINE: usize = 4 * 1024;
+/// The same for texts of an upstream, which all of its sessions have.
+const LONGEST_DECLARED: usize = 256;
 /// A text that stands in the record.
 const INLINE: u8 = 0;
 /// A text that stands in the record by its digest.
@@ -59,9 +64,25 @@ impl SessionRecord {
         }
         out.count(self.upstreams.len());
         for session in &self.upstreams {
+            let declared = &session.declared;
             out.text(&session.upstream);
-            out.text(session.revision.as_str());
+            out.text(declared.revision.as_str());
+            out.shared_text(&declared.capabilities, LONGEST_DECLARED);
+            out.shared_text(declared.server_info.as_bytes(), LONGEST_DECLARED);
+            let instructions = declared.instructions.as_deref();
+            out.flag(instructions.is_some());
+            out.shared_text(instructions.unwrap_or_default(), LONGEST_DECLARED);
             out.text(session.id.expose());
+            out.bytes
+                .extend_from_slice(&session.connection.to_be_bytes());
+        }
+        out.count(self.unshared.len());
+        for upstream in &self.unshared {
+            out.text(upstream);
+        }
+        out.count(self.tasks.len());
+        for task in &self.tasks {
+            out.task(task);
         }
         (out.bytes, out.long)
     }
@@ -115,9 +136,28 @@ impl RecordWriter {
         self.bytes.extend_from_slice(text.as_bytes());
     }
 
+    fn task(&mut self, task: &RecordedTask) {
+        self.text(&task.handle);
+        self.text(&task.upstream);
+        self.flag(matches!(task.site, RecordedSite::Gateway { .. }));
+        match &task.site {
+            RecordedSite::Gateway { created, ttl } => {
+                self.time(*created);
+                self.time(*ttl);
+            }
+            RecordedSite::Upstream(id) => self.text(id),
+        }
+    }
+
     /// A text that a client chose, and that many of its sessions have.
     fn client_text(&mut self, text: &Bytes) {
-        if text.len() <= LONGEST_INLINE {
+        self.shared_text(text, LONGEST_INLINE);
+    }
+
+    /// A text that many sessions have; one of more than `longest` bytes is kept apart.
+    fn shared_text(&mut self, text: impl AsRef<[u8]>, longest: usize) {
+        let text = text.as_ref();
+        if text.len() <= longest {
             self.bytes.push(INLINE);
             self.count(text.len());
             self.bytes.extend_from_slice(text);
@@ -129,7 +169,7 @@ impl RecordWriter {
         }
         self.bytes.push(DIGEST);
         self.bytes.extend_from_slice(&key);
-        self.long.insert(key, text.clone());
+        self.long.insert(key, Bytes::copy_from_slice(text));
     }
 }
 
@@ -143,10 +183,10 @@ struct RecordReader<'a> {
 impl RecordReader<'_> {
     fn record(&mut self) -> Option<SessionRecord> {
         let [version] = self.chunk()?;
-        if version != VERSION {
+        if ![BEFORE, VERSION].contains(&version) {
             return None;
         }
-        let record = SessionRecord {
+        let mut record = SessionRecord {
             binding: BindingKey::from_bytes(self.chunk()?),
             owner: OwnerKey::from_bytes(self.chunk()?),
             tag: u64::from_be_bytes(self.chunk()?),
@@ -160,20 +200,29 @@ impl RecordReader<'_> {
                 word => Some(LogLevel::parse(word)?),
             },
             capabilities: self.capabilities()?,
-            client_info: self.client_text()?,
+            client_info: self.shared_text()?,
             subscriptions: self.list(Self::text)?,
-            upstreams: self.list(Self::upstream)?,
+            upstreams: Vec::new(),
+            unshared: Vec::new(),
+            tasks: Vec::new(),
         };
+        if version == BEFORE {
+            self.list(Self::undeclared)?;
+        } else {
+            record.upstreams = self.list(Self::upstream)?;
+            record.unshared = self.list(Self::text)?;
+            record.tasks = self.list(Self::task)?;
+        }
         self.left.is_empty().then_some(record)
     }
 
     fn capabilities(&mut self) -> Option<RecordedCapabilities> {
-        let own = self.client_text()?;
+        let own = self.shared_text()?;
         let revision = self.text()?;
         let beyond = if revision.is_empty() {
             None
         } else {
-            Some((Revision::parse(&revision)?, self.client_text()?))
+            Some((Revision::parse(&revision)?, self.shared_text()?))
         };
         let with_context = self.flag()?;
         Some(RecordedCapabilities {
@@ -184,11 +233,39 @@ impl RecordReader<'_> {
     }
 
     fn upstream(&mut self) -> Option<UpstreamContinuation> {
+        let upstream = self.text()?;
+        let revision = Revision::parse(&self.text()?)?;
+        let (capabilities, info) = (self.shared_text()?, self.shared_text()?);
+        let has_instructions = self.flag()?;
+        let instructions = String::from_utf8(self.shared_text()?.into()).ok()?;
+        let instructions = has_instructions.then_some(instructions);
+        let declared = ServerDeclaration::new(revision, capabilities, info, instructions);
         Some(UpstreamContinuation {
-            upstream: self.text()?,
-            revision: Revision::parse(&self.text()?)?,
+            upstream,
+            declared: Arc::new(declared),
             id: Secret::new(self.text()?),
+            connection: i64::from_be_bytes(self.chunk()?),
         })
+    }
+
+    fn task(&mut self) -> Option<RecordedTask> {
+        Some(RecordedTask {
+            handle: self.text()?,
+            upstream: self.text()?,
+            site: if self.flag()? {
+                RecordedSite::Gateway {
+                    created: self.time()?,
+                    ttl: self.time()?,
+                }
+            } else {
+                RecordedSite::Upstream(self.text()?)
+            },
+        })
+    }
+
+    /// A session at an upstream as version 1 has it: name, revision and id.
+    fn undeclared(&mut self) -> Option<[String; 3]> {
+        Some([self.text()?, self.text()?, self.text()?])
     }
 
     fn list<T>(&mut self, one: impl Fn(&mut Self) -> Option<T>) -> Option<Vec<T>> {
@@ -228,7 +305,7 @@ impl RecordReader<'_> {
         String::from_utf8(self.bytes()?.into()).ok()
     }
 
-    fn client_text(&mut self) -> Option<Bytes> {
+    fn shared_text(&mut self) -> Option<Bytes> {
         match self.chunk()? {
             [INLINE] => self.bytes(),
             [DIGEST] => {
@@ -270,6 +347,8 @@ mod tests {
         record.capabilities.beyond = None;
         record.subscriptions.clear();
         record.upstreams.clear();
+        record.unshared.clear();
+        record.tasks.clear();
         let (bytes, long) = record.encode();
         assert_eq!(read(bytes, &long), Some(record));
     }
@@ -310,11 +389,36 @@ mod tests {
 
     // What a release wrote is read by the next one: a change of these bytes needs a new version.
     #[test]
-    fn bytes_of_version_1_stay_as_they_are() {
+    fn bytes_of_version_2_stay_as_they_are() {
         let (bytes, _) = record().encode();
         let sum = digest(&SHA256, &bytes);
-        let beginning = [0x8a, 0xbb, 0xaf, 0xf1, 0xe6, 0x78, 0xfa, 0x4c];
+        let beginning = [0x21, 0x00, 0x00, 0x83, 0xd7, 0xd2, 0xdc, 0xee];
         assert_eq!(sum.as_ref()[..8], beginning);
+    }
+
+    #[test]
+    fn version_1_reads_back_without_sessions_at_upstreams() {
+        let record = record();
+        let (mut bytes, long) = record.encode();
+        let before = SessionRecord {
+            upstreams: Vec::new(),
+            unshared: Vec::new(),
+            tasks: Vec::new(),
+            ..record
+        };
+        // The three lists are empty, and the last two are of version 2.
+        let (ending, _) = before.encode();
+        bytes.truncate(ending.len() - 12);
+        bytes[0] = BEFORE;
+        bytes.extend_from_slice(&1_u32.to_be_bytes());
+        for text in ["files", "2025-03-26", "upstream-session"] {
+            bytes.extend_from_slice(&u32::try_from(text.len()).unwrap().to_be_bytes());
+            bytes.extend_from_slice(text.as_bytes());
+        }
+        let sum = digest(&SHA256, &bytes);
+        let beginning = [0x8a, 0xbb, 0xaf, 0xf1, 0xe6, 0x78, 0xfa, 0x4c];
+        assert_eq!(sum.as_ref()[..8], beginning, "as version 1 was written");
+        assert_eq!(read(bytes, &long), Some(before));
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
-use drawbridge::call::{LogLevel, Principal, UpstreamContinuation};
+use drawbridge::call::{LogLevel, Principal, ServerDeclaration, UpstreamContinuation};
 use drawbridge::config::SealKey;
 use drawbridge::ownership::Ownership;
 use drawbridge::protocol::Revision;
@@ -15,8 +15,8 @@ use drawbridge::secret::Secret;
 use drawbridge::store::events::SessionKey;
 use drawbridge::store::fenced::FencedSessions;
 use drawbridge::store::records::{
-    Adoption, RecordSource, RecordState, RecordWriter, RecordedCapabilities, SessionRecord,
-    SharedRecords,
+    Adoption, RecordSource, RecordState, RecordWriter, RecordedCapabilities, RecordedSite,
+    RecordedTask, SessionRecord, SharedRecords,
 };
 use drawbridge::store::scripts::StoreKeys;
 
@@ -52,8 +52,20 @@ pub(super) fn record() -> SessionRecord {
         subscriptions: vec!["files/file:///MARKED".to_owned()],
         upstreams: vec![UpstreamContinuation {
             upstream: "files".to_owned(),
-            revision: Revision::V2025_06_18,
+            declared: Arc::new(ServerDeclaration::new(
+                Revision::V2025_06_18,
+                Bytes::from_static(br#"{"MARKED":{}}"#),
+                Bytes::from_static(br#"{"name":"MARKED"}"#),
+                Some("MARKED".to_owned()),
+            )),
             id: Secret::new("MARKED-upstream-session"),
+            connection: 3,
+        }],
+        unshared: vec!["MARKED".to_owned()],
+        tasks: vec![RecordedTask {
+            handle: "MARKED-task".to_owned(),
+            upstream: "files".to_owned(),
+            site: RecordedSite::Upstream("MARKED-remote-task".to_owned()),
         }],
     }
 }

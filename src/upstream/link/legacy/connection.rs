@@ -111,8 +111,9 @@ impl LegacyConnection {
         };
         Some(UpstreamContinuation {
             upstream: self.settings.name.to_string(),
-            revision: self.declared.revision,
+            declared: Arc::clone(&self.declared),
             id: http.id()?,
+            connection: self.settings.connection,
         })
     }
 

@@ -53,6 +53,7 @@ fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
         replies: ReplyShare::new(&budget, BudgetHolder::Upstream(0)),
         load: UpstreamLoad::of(&name),
         health: Arc::new(UpstreamHealth::new(name, FirstStarts::new(false))),
+        connection: 0,
     };
     let (schemas, state) = (Arc::<ToolSchemas>::default(), SessionState::default());
     let link = ModernServerLink::new(Arc::new(settings), schemas, state, None, None);
