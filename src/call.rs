@@ -32,7 +32,7 @@ pub use null_intake::NullIntake;
 pub use principal::Principal;
 pub use progress_batch::ProgressBatch;
 pub use reply::Reply;
-pub use upstream_continuation::UpstreamContinuation;
+pub use upstream_continuation::{AdoptedLink, UpstreamContinuation};
 
 use crate::budget::{ReplyRoom, ReplyShare};
 use crate::endpoint::Endpoint;

@@ -116,6 +116,15 @@ impl Fault {
         Self::new(kind, FaultSide::Upstream, public)
     }
 
+    /// The replica that ran `what`, a call or a task, was lost.
+    #[must_use]
+    pub fn outcome_unknown(what: &str) -> Self {
+        let text = format!(
+            "the replica that ran this {what} was lost: its outcome is unknown, and it may have had an effect"
+        );
+        Self::new(FaultKind::UpstreamLost, FaultSide::Gateway, text)
+    }
+
     /// We failed; `source` goes to the log only.
     pub fn internal(source: impl Into<BoxError>) -> Self {
         let mut fault = Self::new(FaultKind::Internal, FaultSide::Gateway, "internal error");

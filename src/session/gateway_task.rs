@@ -19,6 +19,8 @@ pub use result_quota::{QuotaReservation, ResultQuota};
 use self::questions::UnansweredRound;
 use super::{NoRoom, Session};
 use crate::clock::SharedClock;
+use crate::fault::Fault;
+use crate::fault::told::error_object;
 use crate::protocol::json;
 use crate::telemetry::metrics::{self, GAUGES};
 
@@ -128,6 +130,19 @@ impl GatewayTask {
     #[must_use]
     pub fn begin(clock: SharedClock, ttl: Duration) -> Arc<Self> {
         let created = clock.now();
+        Self::begun(clock, created, ttl)
+    }
+
+    /// A task that ran in a replica that is lost: it has failed, and whether it had an effect is not known.
+    #[must_use]
+    pub(super) fn lost(clock: SharedClock, created: Duration, ttl: Duration) -> Arc<Self> {
+        let task = Self::begun(clock, created, ttl);
+        let error = error_object(&Fault::outcome_unknown("task"));
+        task.end(TaskOutcome::Error(error, None));
+        task
+    }
+
+    fn begun(clock: SharedClock, created: Duration, ttl: Duration) -> Arc<Self> {
         let gone = CancellationToken::new();
         let state = TaskState {
             ended: None,
@@ -201,8 +216,8 @@ impl GatewayTask {
             r#"{{"taskId":{},"status":"{}","createdAt":"{}","lastUpdatedAt":"{}","ttl":{},"pollInterval":{POLL_INTERVAL_MS}"#,
             json::quote(handle),
             state.status(),
-            time(self.created),
-            time(state.updated),
+            task_time(self.created),
+            task_time(state.updated),
             self.ttl.as_millis(),
         );
         if let Some(message) = &state.message {
@@ -323,7 +338,7 @@ impl Drop for RunningTask {
 }
 
 /// RFC 3339, in UTC, to the millisecond: such texts have the order of their times.
-fn time(since_epoch: Duration) -> String {
+pub(super) fn task_time(since_epoch: Duration) -> String {
     let ms = i64::try_from(since_epoch.as_millis()).unwrap_or(i64::MAX);
     let time = jiff::Timestamp::from_millisecond(ms).unwrap_or_default();
     format!("{time:.3}")

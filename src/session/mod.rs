@@ -58,14 +58,14 @@ pub use list_validity::ListValidity;
 pub use notifications::HeldNotifications;
 pub use opening::OpeningSession;
 pub use questions::{SentRequests, reply_of};
-pub use registry::{NewSession, SessionRefused, SessionRegistry, SessionSettings};
+pub use registry::{AdoptedSession, NewSession, SessionRefused, SessionRegistry, SessionSettings};
 pub use stream::{EventStream, NotKept, ReaderStep, StreamReader};
 pub use subscriptions::{PendingSubscription, SessionSubscriptions, is_below};
 pub use tasks::{SessionTask, SessionTasks, TaskHandle, TaskSite, TaskStage, TrackedTask};
 pub use url_elicitations::UrlElicitationIds;
 
 use crate::budget::ReplyShare;
-use crate::call::{ClientCapabilities, LogLevel, OwnerKey, Principal, UpstreamLink};
+use crate::call::{AdoptedLink, ClientCapabilities, LogLevel, OwnerKey, Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
@@ -254,6 +254,12 @@ impl Session {
         if let Some(recorder) = &self.recorder {
             recorder.change(self.key);
         }
+    }
+
+    /// What the link to an upstream begins with, where the session was adopted.
+    #[must_use]
+    pub fn adopted_link(&self, upstream: &str) -> Option<AdoptedLink> {
+        self.recorder.as_ref()?.adopted_link(self, upstream)
     }
 
     /// Sets the client's log level.

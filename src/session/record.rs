@@ -2,10 +2,11 @@
 //! connection, nor for an implicit session, which no other replica could find.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use super::Session;
+use super::{Session, lock};
+use crate::call::{AdoptedLink, UpstreamContinuation, UpstreamLink};
 use crate::ownership::Ownership;
 use crate::protocol::Era;
 use crate::store::events::SessionKey;
@@ -16,6 +17,10 @@ use crate::store::records::{RecordSource, RecordWriter, RecordedCapabilities, Se
 pub(super) struct SessionRecorder {
     writer: Arc<RecordWriter>,
     by: Ownership,
+    /// The owner that the session's id names: the one that opened it.
+    named: Ownership,
+    /// Sessions at upstreams that a former owner had, and that have no link here yet.
+    inherited: Mutex<Vec<UpstreamContinuation>>,
     /// When the session was opened, since the Unix epoch.
     opened: Duration,
 }
@@ -34,8 +39,57 @@ impl SessionRecorder {
         Self {
             writer: Arc::clone(writer),
             by,
+            named: by,
+            inherited: Mutex::default(),
             opened,
         }
+    }
+
+    /// The same for a session that `named` has opened, and that is adopted with these sessions at upstreams.
+    pub(super) fn adopted(self, named: Ownership, inherited: Vec<UpstreamContinuation>) -> Self {
+        Self {
+            named,
+            inherited: Mutex::new(inherited),
+            ..self
+        }
+    }
+
+    /// Whether the id of the session names `owner`.
+    pub(super) fn is_named_by(&self, owner: Ownership) -> bool {
+        self.named == owner
+    }
+
+    /// See [`Session::adopted_link`].
+    pub(super) fn adopted_link(&self, session: &Session, upstream: &str) -> Option<AdoptedLink> {
+        if self.is_named_by(self.by) {
+            return None;
+        }
+        Some(AdoptedLink {
+            continuation: self.inherited(upstream),
+            first_id: self.by.first_number(),
+            followed: session.subscriptions.granted_at(upstream),
+            level: session.levels.wanted(),
+        })
+    }
+
+    /// The session that a former owner had at an upstream.
+    fn inherited(&self, upstream: &str) -> Option<UpstreamContinuation> {
+        let inherited = lock(&self.inherited);
+        inherited
+            .iter()
+            .find(|one| one.upstream == upstream)
+            .cloned()
+    }
+
+    /// Inherited sessions at upstreams whose link is not open yet. An open link has continued the session, or has begun
+    /// another.
+    fn still_inherited(&self, links: &[Arc<dyn UpstreamLink>]) -> Vec<UpstreamContinuation> {
+        let mut inherited = lock(&self.inherited);
+        let is_open = |link: &Arc<dyn UpstreamLink>, upstream: &str| {
+            **link.upstream() == *upstream && link.declared().is_some()
+        };
+        inherited.retain(|one| !links.iter().any(|link| is_open(link, &one.upstream)));
+        inherited.clone()
     }
 
     /// Begins to keep the record.
@@ -79,12 +133,17 @@ impl RecordSource for RecordedSession {
     fn record(&self) -> Option<SessionRecord> {
         let session = self.session.upgrade()?;
         let links = session.links();
+        let open = links.iter().filter_map(|link| link.continuation());
+        let mut upstreams: Vec<UpstreamContinuation> = open.collect();
         let unshared = links.iter().filter(|link| {
             let declared = link.declared();
             declared.is_some_and(|declared| declared.revision.era() == Era::Legacy)
                 && link.continuation().is_none()
         });
         let unshared = unshared.map(|link| link.upstream().to_string()).collect();
+        if let Some(recorder) = &session.recorder {
+            upstreams.extend(recorder.still_inherited(&links));
+        }
         Some(SessionRecord {
             binding: session.principal.binding(),
             owner: session.owner(),
@@ -98,10 +157,7 @@ impl RecordSource for RecordedSession {
             capabilities: RecordedCapabilities::from(&session.capabilities),
             client_info: session.client_info.clone(),
             subscriptions: session.subscriptions.granted(),
-            upstreams: links
-                .iter()
-                .filter_map(|link| link.continuation())
-                .collect(),
+            upstreams,
             unshared,
             tasks: session.tasks.recorded(),
         })

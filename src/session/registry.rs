@@ -3,30 +3,29 @@
 //! The concurrent map stays private here and only clones leave it, so that no guard is ever held
 //! across an await (DEPENDENCIES, "Things that bite" 6).
 
+mod adopted;
 mod connections;
 mod counted;
 mod ending;
 mod known;
+mod made;
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use dashmap::DashMap;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use self::counted::counted;
 use self::known::KnownIds;
+use self::made::SessionIdentity;
 use super::implicit_session::{ImplicitSession, ImplicitSessionKey};
-use super::record::SessionRecorder;
 use super::{
-    CallCaps, CallPermits, DeliveryMode, EventStream, GatewayTask, OpeningSession, QueueError,
-    QueuedRequest, RequestedService, ResultQuota, Session, SessionId, SessionIds, lock,
+    CallCaps, CallPermits, DeliveryMode, GatewayTask, OpeningSession, QueueError, QueuedRequest,
+    RequestedService, Session, SessionId, SessionIds, lock,
 };
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
@@ -34,9 +33,8 @@ use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
-use crate::store::records::{RecordState, RecordWriter};
-use crate::sync::desired::Desired;
+use crate::store::events::{EventStore, RestoredLog, SessionKey};
+use crate::store::records::{RecordState, RecordWriter, SessionRecord};
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +66,27 @@ pub struct NewSession {
     pub client_info: Bytes,
     /// How its messages reach the client.
     pub delivery: DeliveryMode,
+}
+
+/// A session that this replica owns from now on.
+#[derive(Debug)]
+pub struct AdoptedSession {
+    /// The id that the client sends.
+    pub id: String,
+    /// What the id says.
+    pub handle: SessionId,
+    /// The ownership of this replica.
+    pub by: Ownership,
+    /// The client that uses it.
+    pub principal: Arc<Principal>,
+    /// The endpoint that it belongs to.
+    pub endpoint: Arc<Endpoint>,
+    /// The record of the former owner.
+    pub record: SessionRecord,
+    /// The highest stream with an event that was shown to the client.
+    pub highest_stream: u32,
+    /// Its event log, which this replica writes by now.
+    pub log: RestoredLog,
 }
 
 /// Why no session can be opened.
@@ -263,128 +282,58 @@ impl SessionRegistry {
         let owner = self.owner(new.principal.owner());
         let (spare, session) = {
             let mut sessions = lock(&owner.sessions);
-            let full = sessions.len() >= self.settings.max_per_principal;
-            let crowded = self.count.load(Ordering::Relaxed) >= self.settings.max_total;
-            let mut spare = None;
-            if full || crowded {
-                spare = sessions
-                    .values()
-                    .filter(|session| !session.is_busy())
-                    .max_by_key(|session| session.idle_for())
-                    .map(Arc::clone);
-                if spare.is_none() {
-                    return Err(if full {
-                        SessionRefused::Principal
-                    } else {
-                        SessionRefused::Total
-                    });
-                }
-            }
-            let session = self.make(new, &owner, implicit_session);
-            sessions.insert(session.key(), Arc::clone(&session));
-            self.live.insert(session.key(), Arc::clone(&session));
-            self.count.fetch_add(1, Ordering::Relaxed);
+            let spare = self.spare(&sessions)?;
+            let identity = SessionIdentity::opened(&new, implicit_session, self);
+            let session = identity.make(new, &owner, self);
+            self.enter(&mut sessions, &session);
             (spare, session)
         };
-        if let Some(recorder) = &session.recorder {
-            recorder.track(&session);
+        self.entered(&session, spare);
+        Ok(session)
+    }
+
+    /// The session that makes room for another one of the same principal, where room has to be made.
+    fn spare(
+        &self,
+        sessions: &HashMap<SessionKey, Arc<Session>>,
+    ) -> Result<Option<Arc<Session>>, SessionRefused> {
+        let full = sessions.len() >= self.settings.max_per_principal;
+        let crowded = self.count.load(Ordering::Relaxed) >= self.settings.max_total;
+        if !full && !crowded {
+            return Ok(None);
         }
-        counted(&session).open.add(1);
+        let spare = { sessions.values() }
+            .filter(|session| !session.is_busy())
+            .max_by_key(|session| session.idle_for());
+        match spare {
+            Some(spare) => Ok(Some(Arc::clone(spare))),
+            None if full => Err(SessionRefused::Principal),
+            None => Err(SessionRefused::Total),
+        }
+    }
+
+    /// Puts a session beside those of its principal, whose lock the caller has.
+    fn enter(&self, sessions: &mut HashMap<SessionKey, Arc<Session>>, session: &Arc<Session>) {
+        sessions.insert(session.key(), Arc::clone(session));
+        self.live.insert(session.key(), Arc::clone(session));
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts and records a session that is in its place, and ends the one that made room.
+    fn entered(&self, session: &Arc<Session>, spare: Option<Arc<Session>>) {
+        if let Some(recorder) = &session.recorder {
+            recorder.track(session);
+        }
+        counted(session).open.add(1);
         if let Some(spare) = spare {
             counted(&spare).evicted.add(1);
             self.close(&spare);
         }
-        Ok(session)
     }
 
     /// The sessions of a principal. While the caller keeps them, the reaper does too ([`OwnerSessions::is_unused`]).
     fn owner(&self, key: OwnerKey) -> Arc<OwnerSessions> {
         Arc::clone(&self.owners.entry(key).or_default())
-    }
-
-    fn make(
-        &self,
-        new: NewSession,
-        owner: &OwnerSessions,
-        implicit_session: Option<ImplicitSession>,
-    ) -> Arc<Session> {
-        let binding = new.principal.binding();
-        let is_opening = implicit_session.is_none();
-        let (key, id) = match implicit_session {
-            // Nothing that a client could send names an implicit session.
-            Some(_) => (rand::random(), String::new()),
-            None => self
-                .ids
-                .mint(&binding, &new.endpoint.name, self.clock.now()),
-        };
-        let standalone = StreamKey {
-            session: key,
-            stream: 0,
-        };
-        let undelivered = super::delivery::PendingDelivery::new(&new.delivery, &self.tasks);
-        let recorder = self.recorder(&new.delivery).filter(|_| is_opening);
-        let kept: Arc<dyn EventStore> = match new.delivery {
-            DeliveryMode::Streams => Arc::clone(&self.events),
-            DeliveryMode::Connection {
-                unread, overflow, ..
-            } => Arc::new(LiveEvents::new(unread, overflow)),
-        };
-        Arc::new(Session {
-            key,
-            id,
-            tag: rand::random(),
-            principal: new.principal,
-            endpoint: new.endpoint,
-            revision: new.revision,
-            capabilities: new.capabilities,
-            client_info: new.client_info,
-            standalone: EventStream::new(standalone, kept),
-            events: Arc::clone(&self.events),
-            streams: Mutex::default(),
-            next_stream: std::sync::atomic::AtomicU32::new(1),
-            calls: Mutex::default(),
-            questions: super::SentRequests::of(self.ownership()),
-            undelivered,
-            links: Mutex::default(),
-            notifications: super::notifications::NotificationQueues::default(),
-            absences: super::AbsentLists::default(),
-            places: Arc::clone(&owner.places),
-            calls_running: AtomicUsize::new(0),
-            initialized: std::sync::atomic::AtomicBool::new(false),
-            opening: std::sync::atomic::AtomicBool::new(is_opening),
-            watched: std::sync::atomic::AtomicBool::new(false),
-            listening: Desired::default(),
-            changed: tokio::sync::Notify::new(),
-            levels: super::SessionLevels::default(),
-            implicit: implicit_session.map(Box::new),
-            subscriptions: super::SessionSubscriptions::new(&owner.uris),
-            list_validity: super::ListValidity::default(),
-            completions: super::UrlElicitationIds::default(),
-            tasks: super::SessionTasks::default(),
-            reply_share: OnceLock::new(),
-            recorder,
-            results: ResultQuota {
-                own: Arc::clone(&owner.results),
-                all: Arc::clone(&self.results),
-            },
-            open_streams: AtomicUsize::new(0),
-            open_standalones: AtomicUsize::new(0),
-            hold_question: self.settings.hold_question,
-            started: Instant::now(),
-            used_us: AtomicU64::new(0),
-            closed: CancellationToken::new(),
-            last_words: TaskTracker::new(),
-        })
-    }
-
-    /// What keeps the record of a new session that has an id; `None` without a shared store, and where the session
-    /// ends with its connection.
-    fn recorder(&self, delivery: &DeliveryMode) -> Option<Box<SessionRecorder>> {
-        let writer = self.records.get()?;
-        matches!(delivery, DeliveryMode::Streams).then(|| {
-            let (by, opened) = (self.ownership(), self.clock.now());
-            Box::new(SessionRecorder::new(writer, by, opened))
-        })
     }
 
     /// A task that is run here, and begins now.
@@ -448,6 +397,21 @@ impl SessionRegistry {
         records.read(session).await.ok()
     }
 
+    /// Whether the session of a handle lives here.
+    #[must_use]
+    pub fn is_live(&self, handle: SessionId) -> bool {
+        self.live(handle)
+            .is_some_and(|session| self.is_named(&session, handle.owner))
+    }
+
+    /// Whether the id of a session that lives here names `owner`: this replica, or the one from which it was adopted.
+    fn is_named(&self, session: &Session, owner: Ownership) -> bool {
+        match &session.recorder {
+            Some(recorder) => recorder.is_named_by(owner),
+            None => owner == self.ownership(),
+        }
+    }
+
     /// The live session that was given exactly this id, where it was opened before and both session
     /// and id are the caller's own.
     fn known(&self, id: &str, principal: &Principal, endpoint: &Endpoint) -> Option<Arc<Session>> {
@@ -467,10 +431,10 @@ impl SessionRegistry {
         endpoint: &Endpoint,
     ) -> Option<Arc<Session>> {
         let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
-        if handle.owner != self.ownership() {
+        let session = self.live(handle)?;
+        if !self.is_named(&session, handle.owner) {
             return None;
         }
-        let session = self.live(handle)?;
         if session.id() == id {
             self.known.keep(&session, handle);
             // The session may have ended before `keep`, when `forget` had no entry to remove.

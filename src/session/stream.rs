@@ -22,7 +22,7 @@ use self::superseded_readers::SupersededReaders;
 use super::StreamPermit;
 use crate::call::{Notice, NoticeKind};
 use crate::lock::lock;
-use crate::store::events::{EventStore, LoggedEvent, ReplayResult, StreamKey};
+use crate::store::events::{EventStore, LoggedEvent, ReplayResult, RestoredStream, StreamKey};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Unread notifications of one stream before they are merged or dropped.
@@ -139,6 +139,26 @@ impl EventStream {
         state.holds_replies = true;
         drop(state);
         stream
+    }
+
+    /// A stream of a session that another process owned, whose events are in `store`. Nothing of it counts as unread: a
+    /// client that has missed events resumes.
+    #[must_use]
+    pub(super) fn restored(
+        key: StreamKey,
+        store: Arc<dyn EventStore>,
+        restored: RestoredStream,
+    ) -> Arc<Self> {
+        let stream = Self::new(key, store);
+        stream.restore(restored);
+        stream
+    }
+
+    /// The same for a stream that is there already and has no event yet.
+    pub(super) fn restore(&self, restored: RestoredStream) {
+        let mut state = self.lock();
+        (state.logged, state.read) = (restored.newest, restored.newest);
+        (state.finished, state.ended) = (restored.is_finished, restored.is_finished);
     }
 
     /// Stops waiting for the first reader and logs `fresh`; a client may still resume.

@@ -129,6 +129,22 @@ impl SessionSubscriptions {
         granted.map(|(key, _)| key.clone()).collect()
     }
 
+    /// The granted subscriptions at one upstream, as the upstream spells them.
+    pub(super) fn granted_at(&self, upstream: &str) -> Vec<String> {
+        let of = |key: &str| Some(key.strip_prefix(upstream)?.strip_prefix('/')?.to_owned());
+        self.granted().iter().filter_map(|key| of(key)).collect()
+    }
+
+    /// Takes over subscriptions of a former owner, in the form of [`granted`](Self::granted), while there is room.
+    pub(super) fn take_over(&self, granted: &[String]) {
+        let split = granted.iter().filter_map(|key| key.split_once('/'));
+        for (upstream, uri) in split {
+            if let Some(pending) = self.begin(upstream, uri, usize::MAX) {
+                pending.granted();
+            }
+        }
+    }
+
     /// Whether a change of `uri` at `upstream` concerns the session: it may be below what was asked for
     /// (SPEC C-50).
     #[must_use]
@@ -172,6 +188,21 @@ mod tests {
         assert!(!subscriptions.covers("up", "file:///ab"));
         subscriptions.remove("up", "file:///a");
         assert!(!subscriptions.covers("up", "file:///a"));
+    }
+
+    #[test]
+    fn subscriptions_are_taken_over_as_they_were_granted() {
+        let former = SessionSubscriptions::new(&Arc::default());
+        for (upstream, uri) in [("up", "file:///a"), ("up-2", "file:///b")] {
+            former.begin(upstream, uri, 10).unwrap().granted();
+        }
+        let pending = former.begin("up", "file:///c", 10);
+        let next = SessionSubscriptions::new(&Arc::default());
+        next.take_over(&former.granted());
+        drop(pending);
+        assert_eq!(next.granted(), former.granted());
+        assert_eq!(next.granted_at("up"), ["file:///a"]);
+        assert!(next.covers("up-2", "file:///b") && !next.covers("up", "file:///c"));
     }
 
     #[test]

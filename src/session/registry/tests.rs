@@ -1,3 +1,4 @@
+mod adopted;
 mod owners;
 mod places;
 mod records;
@@ -6,6 +7,8 @@ use std::sync::{Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 
 use futures_util::future::{BoxFuture, ready};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::call::{Call, Notice, Reply, ServerDeclaration, UpstreamLink};
@@ -15,7 +18,7 @@ use crate::lock::lock;
 use crate::protocol::{Message, RequestId};
 use crate::seal::Sealer;
 use crate::session::{ListenerRegistration, NoticeListener};
-use crate::store::events::{LogBounds, MemoryEvents};
+use crate::store::events::{LogBounds, MemoryEvents, ReplayResult, StreamKey};
 
 pub(in crate::session) struct Fixture {
     pub(in crate::session) sessions: Arc<SessionRegistry>,

@@ -13,11 +13,11 @@ use crate::store::scripts::{ScriptCall, ScriptResult, ScriptRunner, StoreKeys};
 
 /// A store that agrees to everything, and knows what it was asked.
 #[derive(Debug, Default)]
-struct Agreeing(Mutex<Vec<&'static str>>);
+pub(super) struct Agreeing(Mutex<Vec<&'static str>>);
 
 impl Agreeing {
     /// The names of the scripts run since the last look.
-    async fn ran(&self) -> Vec<&'static str> {
+    pub(super) async fn ran(&self) -> Vec<&'static str> {
         tokio::time::sleep(Duration::from_millis(1)).await;
         std::mem::take(&mut *lock(&self.0))
     }
@@ -35,7 +35,7 @@ impl ScriptRunner for Agreeing {
     }
 }
 
-fn with_records() -> (Fixture, Arc<Agreeing>) {
+pub(super) fn with_records() -> (Fixture, Arc<Agreeing>) {
     let f = fixture(10, 10);
     let store = Arc::new(Agreeing::default());
     let records = SharedRecords::new(

@@ -1,0 +1,139 @@
+//! Sessions taken over from a replica that is lost. Spec: DESIGN §8; `docs/adr/0027`.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::made::SessionIdentity;
+use super::{AdoptedSession, NewSession, SessionRegistry};
+use crate::call::ClientCapabilities;
+use crate::fault::Fault;
+use crate::fault::told::error_object;
+use crate::protocol::{Message, RequestId, json, rpc};
+use crate::session::record::SessionRecorder;
+use crate::session::{DeliveryMode, EventStream, Session, lock};
+use crate::store::events::{ReplayResult, RestoredLog, RestoredStream, StreamKey};
+
+impl AdoptedSession {
+    /// Puts the session into the registry of this replica. Calls that ran get an error that says that their outcome is
+    /// unknown, on their streams, and tasks that the former owner ran have failed with that error. Caps make room as for a
+    /// new session, but refuse nothing: in all replicas together the session is not new.
+    pub fn rebuild(self, registry: &SessionRegistry) -> Arc<Session> {
+        let Self {
+            by,
+            handle,
+            record,
+            log,
+            ..
+        } = self;
+        let owner = registry.owner(self.principal.owner());
+        let new = NewSession {
+            principal: self.principal,
+            endpoint: self.endpoint,
+            revision: record.revision,
+            capabilities: ClientCapabilities::from(&record.capabilities),
+            client_info: record.client_info,
+            delivery: DeliveryMode::Streams,
+        };
+        let highest = log.streams.iter().map(|one| one.stream).max();
+        let highest = highest.unwrap_or(0).max(self.highest_stream);
+        let age = registry.clock.now().saturating_sub(record.opened);
+        let recorder = registry.records.get().map(|writer| {
+            let recorder = SessionRecorder::new(writer, by, record.opened);
+            Box::new(recorder.adopted(handle.owner, record.upstreams))
+        });
+        let identity = SessionIdentity {
+            key: handle.key,
+            id: self.id,
+            tag: record.tag,
+            by,
+            recorder,
+            implicit_session: None,
+            is_opening: false,
+            next_stream: highest + 1,
+            started: Instant::now().checked_sub(age).unwrap_or_else(Instant::now),
+        };
+        let session = identity.make(new, &owner, registry);
+        session.touch();
+        session
+            .initialized
+            .store(record.is_initialized, Ordering::Release);
+        session.subscriptions.take_over(&record.subscriptions);
+        if let Some(level) = record.level {
+            session.levels.want(level);
+        }
+        for lost in session.tasks.take_over(&record.tasks, &registry.clock) {
+            registry
+                .tasks
+                .spawn_service(lost.expire(Arc::clone(&session)));
+        }
+        restore_streams(&session, &log);
+        let spare = {
+            let mut sessions = lock(&owner.sessions);
+            let spare = registry.spare(&sessions).ok().flatten();
+            registry.enter(&mut sessions, &session);
+            spare
+        };
+        registry.entered(&session, spare);
+        session
+    }
+}
+
+/// Puts the streams of the log in place. An unfinished stream belongs to calls that were running: it ends here.
+fn restore_streams(session: &Session, log: &RestoredLog) {
+    for restored in &log.streams {
+        if restored.stream == 0 {
+            session.standalone.restore(*restored);
+            continue;
+        }
+        let key = StreamKey {
+            session: session.key,
+            stream: restored.stream,
+        };
+        let stream = EventStream::restored(key, Arc::clone(&session.events), *restored);
+        if !restored.is_finished {
+            let calls = log.calls.get(&restored.stream).map(Bytes::as_ref);
+            end_calls(session, &stream, *restored, calls.unwrap_or_default());
+        }
+        lock(&session.streams).insert(restored.stream, stream);
+    }
+}
+
+/// Ends a stream with an error for each of its `calls`, a JSON array of ids, that has no reply on it.
+fn end_calls(session: &Session, stream: &EventStream, restored: RestoredStream, calls: &[u8]) {
+    let text = std::str::from_utf8(calls).unwrap_or_default();
+    let mut open: Vec<RequestId> = json::elements(text)
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(RequestId::parse)
+        .collect();
+    let at = StreamKey {
+        session: session.key,
+        stream: restored.stream,
+    };
+    let (ReplayResult::Events(events) | ReplayResult::Evicted(events)) =
+        session.events.after(at, 0, usize::MAX)
+    else {
+        return stream.finish(None);
+    };
+    for event in events {
+        let message = Message::parse(event.payload, json::MAX_DEPTH);
+        let reply = message.ok().filter(|message| message.method().is_none());
+        let answered = reply.and_then(|reply| reply.id().and_then(RequestId::parse));
+        open.retain(|id| Some(id) != answered.as_ref());
+    }
+    let error = error_object(&Fault::outcome_unknown("call"));
+    let error = std::str::from_utf8(&error).unwrap_or_default();
+    let errors: Vec<Bytes> = { open.iter() }
+        .map(|id| rpc::response(id, "error", error).into())
+        .collect();
+    let Some((last, before)) = errors.split_last() else {
+        return stream.finish(None);
+    };
+    for error in before {
+        stream.put(error.clone());
+    }
+    stream.finish(Some(last.clone()));
+}

@@ -1,0 +1,117 @@
+//! Sessions taken over from a replica that is lost.
+
+use super::records::with_records;
+use super::*;
+use crate::call::LogLevel;
+use crate::store::events::{LoggedEvent, RestoredLog, RestoredStream};
+use crate::store::records::{RecordedCapabilities, SessionRecord};
+
+const FORMER: Ownership = Ownership { node: 9, epoch: 0 };
+const NEXT: Ownership = Ownership { node: 0, epoch: 1 };
+
+fn record() -> SessionRecord {
+    SessionRecord {
+        binding: principal("alice").binding(),
+        owner: principal("alice").owner(),
+        tag: 7,
+        opened: Duration::from_mins(16_665),
+        used: Duration::from_secs(999_950),
+        is_initialized: true,
+        endpoint: "files".to_owned(),
+        revision: Revision::V2025_11_25,
+        level: Some(LogLevel::Error),
+        capabilities: RecordedCapabilities::from(&ClientCapabilities::none()),
+        client_info: Bytes::from_static(b"{}"),
+        subscriptions: vec!["up/file:///a".to_owned()],
+        upstreams: Vec::new(),
+        unshared: Vec::new(),
+        tasks: Vec::new(),
+    }
+}
+
+/// A session that another replica has opened. The event store has a priming event of each stream of the log.
+fn adopted(f: &Fixture, log: RestoredLog) -> (String, Arc<Session>) {
+    let (alice, files) = (principal("alice"), endpoint("files"));
+    let ids = &f.sessions.ids;
+    let (_, own) = ids.mint(&alice.binding(), "files", Duration::from_mins(16_665));
+    let id = ids.with_owner(FORMER, &own, "files");
+    let handle = f.sessions.read_id(&id, &alice, &files).unwrap();
+    assert!(!f.sessions.is_live(handle));
+    assert!(f.sessions.bind(&id, &alice, &files).is_none());
+    for restored in &log.streams {
+        let at = StreamKey {
+            session: handle.key,
+            stream: restored.stream,
+        };
+        let mut priming = [LoggedEvent::of(Bytes::new())];
+        f.sessions.events.append(at, &mut priming);
+    }
+    let adopted = AdoptedSession {
+        id: id.clone(),
+        handle,
+        by: NEXT,
+        principal: alice,
+        endpoint: files,
+        record: record(),
+        highest_stream: 4,
+        log,
+    };
+    let session = adopted.rebuild(&f.sessions);
+    (id, session)
+}
+
+#[tokio::test(start_paused = true)]
+async fn adopted_session_goes_on_under_its_id() {
+    let (f, store) = with_records();
+    let (id, session) = adopted(&f, RestoredLog::default());
+    let bound = f
+        .sessions
+        .bind(&id, &principal("alice"), &endpoint("files"));
+    assert!(Arc::ptr_eq(&bound.unwrap(), &session));
+    let stranger = f
+        .sessions
+        .bind(&id, &principal("mallory"), &endpoint("files"));
+    assert!(stranger.is_none());
+    assert_eq!((session.tag(), session.age().as_secs()), (7, 100));
+    assert_eq!(session.levels().wanted(), Some(LogLevel::Error));
+    assert!(session.subscriptions().covers("up", "file:///a"));
+    assert_eq!(session.new_stream(&RequestId::from(1)).number(), 5);
+    let link = session.adopted_link("up").unwrap();
+    assert_eq!(link.followed, ["file:///a"]);
+    assert_eq!(link.first_id, NEXT.first_number());
+    assert_eq!(store.ran().await, ["record_put"]);
+    assert!(f.open("alice").unwrap().adopted_link("up").is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_without_a_reply_end_with_an_unknown_outcome() {
+    let (f, _store) = with_records();
+    let log = RestoredLog {
+        streams: vec![RestoredStream {
+            stream: 3,
+            newest: 1,
+            is_finished: false,
+        }],
+        calls: [(3, Bytes::from_static(br#"["a",7]"#))].into(),
+    };
+    let (_, session) = adopted(&f, log);
+    let at = StreamKey {
+        session: session.key(),
+        stream: 3,
+    };
+    let ReplayResult::Events(events) = f.sessions.events.after(at, 1, 9) else {
+        panic!("the stream is unknown");
+    };
+    let texts: Vec<_> = events
+        .iter()
+        .map(|LoggedEvent { payload, .. }| String::from_utf8(payload.to_vec()).unwrap())
+        .collect();
+    assert_eq!(texts.len(), 2, "{texts:?}");
+    for (text, id) in texts.iter().zip([r#""id":"a""#, r#""id":7"#]) {
+        assert!(
+            text.contains(id) && text.contains("outcome is unknown"),
+            "{text}"
+        );
+    }
+    assert!(events[1].last && session.stream(3).unwrap().is_finished());
+}
