@@ -23,6 +23,9 @@ use crate::upstream::{ClientContext, Upstreams};
 /// Capabilities presumed for an upstream that has not declared any yet.
 const PRESUMED: &str = r#"{"resources":{"subscribe":true},"completions":{},"logging":{}}"#;
 
+/// Links of adopted sessions are opened within this time.
+const REOPENED_WITHIN: Duration = Duration::from_secs(1);
+
 /// Makes what takes the messages that an upstream sends a session outside any call.
 pub(crate) trait IntakeFactory: std::fmt::Debug + Send + Sync {
     /// The intake of `session` for `upstream`.
@@ -79,7 +82,10 @@ impl SessionLinks {
         if let Some(link) = session.link(upstream) {
             return Ok(link);
         }
-        let client = self.client(session, upstream);
+        let client = ClientContext {
+            adopted: session.adopted_link(upstream),
+            ..self.client(session, upstream)
+        };
         let made = self.upstreams.link(upstream, client).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
         })?;
@@ -119,6 +125,7 @@ impl SessionLinks {
             client_info: session.client_info.clone(),
             offer: session.revision,
             intake,
+            adopted: None,
         }
     }
 
@@ -132,6 +139,23 @@ impl SessionLinks {
                 drop(link.open().await);
             });
         }
+    }
+
+    /// Opens the link of an adopted session in the background, after up to a second: sessions are adopted together.
+    pub(crate) fn reopen(self: &Arc<Self>, session: &Arc<Session>, upstream: &Arc<str>) {
+        let (links, session, upstream) =
+            (Arc::clone(self), Arc::clone(session), Arc::clone(upstream));
+        let pause = REOPENED_WITHIN.mul_f64(rand::random_range(0.0..1.0));
+        self.spawner.spawn_service(async move {
+            tokio::time::sleep(pause).await;
+            // Has the account looked up that the link is made for.
+            if links.lacks_account(&session, &upstream).await {
+                return;
+            }
+            if let Ok(link) = links.link(&session, &upstream) {
+                drop(link.open().await);
+            }
+        });
     }
 
     /// Opens a link in a background task, so that the handshake continues if the caller is dropped.

@@ -189,6 +189,19 @@ impl Relay {
         Ok(answer)
     }
 
+    /// Whether what a session has open at an upstream ends with the replica that owns the session.
+    #[must_use]
+    pub fn ends_with_replica(&self, upstream: &str) -> bool {
+        self.opener.links.upstreams.ends_with_replica(upstream)
+    }
+
+    /// Opens in the background what an adopted session had open at `upstreams`, so that it hears of changes again.
+    pub fn reopen(&self, session: &Arc<Session>, upstreams: &[Arc<str>]) {
+        for upstream in upstreams {
+            self.opener.links.reopen(session, upstream);
+        }
+    }
+
     /// The replica that keeps the session of a task of a modern client; `None` for a task that lives in none, and for a
     /// handle not issued to this client.
     #[must_use]

@@ -5,8 +5,8 @@
 pub(super) mod duplex;
 pub mod http;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,10 +20,13 @@ use super::account::Account;
 use super::error::LinkError;
 use super::health::UpstreamHealth;
 use super::link_caller::LinkCaller;
+use super::lock;
 use super::not_reached::NotReached;
 use super::salvage::salvage;
 use crate::budget::ReplyShare;
-use crate::call::{CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey};
+use crate::call::{
+    AdoptedLink, CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamContinuation,
+};
 use crate::config;
 use crate::process::holders::SessionHolders;
 use crate::process::{OpenError, WaitPolicy};
@@ -119,6 +122,8 @@ pub(super) struct LinkSettings {
     pub(super) load: Arc<UpstreamLoad>,
     /// The number of the connected account that the link is made for; `0` where callers have none.
     pub(super) connection: i64,
+    /// What another replica had before, until a connection goes on with it.
+    pub(super) adopted: Mutex<Option<AdoptedLink>>,
 }
 
 /// How long the end of a child may take, or a leave beside its request: more than the stop ladder of a child.
@@ -128,6 +133,21 @@ impl LinkSettings {
     /// Upper bound on closing one connection.
     pub(super) fn closing_limit(&self) -> Duration {
         self.upstream.connect_timeout.saturating_add(LEAVING)
+    }
+
+    /// Whether the link begins with a session that another replica had at the upstream.
+    pub(super) fn continues_session(&self) -> bool {
+        let adopted = lock(&self.adopted);
+        adopted
+            .as_ref()
+            .is_some_and(|adopted| adopted.continuation.is_some())
+    }
+
+    /// Takes out the session that another replica had at the upstream, and where ids of requests begin.
+    pub(super) fn take_continuation(&self) -> Option<(UpstreamContinuation, u64)> {
+        let mut adopted = lock(&self.adopted);
+        let adopted = adopted.as_mut()?;
+        Some((adopted.continuation.take()?, adopted.first_id))
     }
 
     /// The share in which messages outside calls count while they come: of the link's one session, else of the upstream.

@@ -8,7 +8,7 @@ mod status;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -28,7 +28,9 @@ use super::link::negotiated::{EraCell, EraLink};
 use super::link::shared::{PoolKey, SharedLinks};
 use super::user_accounts::{AccountState, UserAccounts};
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
-use crate::call::{CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
+use crate::call::{
+    AdoptedLink, CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink,
+};
 use crate::cause::ErrorCause;
 use crate::config::{self, AccountKind, Isolation, TransportKind};
 use crate::grants::{AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
@@ -60,6 +62,8 @@ pub struct ClientContext {
     pub offer: Revision,
     /// Receiver of messages outside calls.
     pub intake: Arc<dyn NoticeIntake>,
+    /// What a session of its own begins with, where another replica had it before.
+    pub adopted: Option<AdoptedLink>,
 }
 
 /// Why upstreams cannot be made ready.
@@ -347,6 +351,21 @@ impl Upstreams {
         entry.map_or(Account::Principal(owner), |entry| entry.account(owner))
     }
 
+    /// Whether what a session has open at an upstream ends with this process and is not to be rebuilt: over a connection
+    /// for whole messages that is not shared by all, where the upstream is not `restartable`.
+    #[must_use]
+    pub fn ends_with_replica(&self, upstream: &str) -> bool {
+        let Some(entry) = self.entries.get(upstream) else {
+            return false;
+        };
+        let is_piped = match &entry.carrier {
+            Carrier::Duplex(_) => true,
+            Carrier::Http(_, _, older) => older.as_ref().is_some_and(LegacySseOnly::is_spoken),
+        };
+        let settings = &entry.settings;
+        is_piped && settings.isolation != Isolation::Shared && !settings.restartable
+    }
+
     /// Whether an upstream speaks the modern era, alone or besides the legacy one.
     #[must_use]
     pub fn speaks_modern(&self, upstream: &str) -> bool {
@@ -433,6 +452,8 @@ impl Upstreams {
             let client = ClientContext {
                 client_info,
                 intake,
+                // Other sessions are at the link too.
+                adopted: None,
                 ..client
             };
             self.make(name, entry, client, (holders, false))
@@ -477,6 +498,11 @@ impl Upstreams {
             health: Arc::clone(&entry.health),
             load: Arc::clone(&entry.load),
             connection: account.connection(),
+            adopted: Mutex::new(
+                client
+                    .adopted
+                    .map(|link| link.for_account(account.connection())),
+            ),
         };
         let schemas = entry.schemas.of(account, ToolSchemas::default);
         let link = EraLink::new(Arc::new(settings), era, schemas);

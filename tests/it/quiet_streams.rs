@@ -74,6 +74,7 @@ fn link(url: &str, tasks: &TaskSpawner) -> Arc<dyn UpstreamLink> {
         client_info: Bytes::from_static(b"{}"),
         offer: Revision::LATEST_LEGACY,
         intake: Arc::new(NullIntake),
+        adopted: None,
     };
     upstreams.link("up", seat).unwrap()
 }

@@ -205,6 +205,9 @@ impl LegacyLink {
     /// Opens a connection, with the child that was started already, if any. A child that the era probe has upset is
     /// replaced (SPEC D-08).
     async fn fresh(&self, patience: WaitPolicy) -> Result<Arc<LegacyConnection>, LinkError> {
+        if let Some(continued) = LegacyConnection::continued(&self.settings) {
+            return Ok(continued);
+        }
         let limit = self.settings.upstream.connect_timeout;
         let mut started = lock(&self.started).take();
         if started.as_ref().is_some_and(|started| started.asked) {

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
-use crate::call::LogLevel;
+use crate::call::{AdoptedLink, LogLevel};
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
@@ -20,12 +20,17 @@ pub(super) struct SessionState {
 }
 
 impl SessionState {
-    /// State of a session whose links report to `doubt`.
-    pub(super) fn with(doubt: Doubt) -> Self {
-        Self {
+    /// State of a session whose links report to `doubt`; what was told before, where another replica had the session.
+    pub(super) fn with(doubt: Doubt, adopted: Option<&AdoptedLink>) -> Self {
+        let state = Self {
             doubt,
             ..Self::default()
+        };
+        if let Some(adopted) = adopted {
+            *lock(&state.level) = adopted.level;
+            lock(&state.followed.0).extend(adopted.followed.iter().cloned());
         }
+        state
     }
 
     /// The log level that was set last, if one was.

@@ -28,6 +28,7 @@ fn client(intake: Arc<dyn NoticeIntake>) -> ClientContext {
         client_info: Bytes::from_static(b"{}"),
         offer: Revision::LATEST_LEGACY,
         intake,
+        adopted: None,
     }
 }
 

@@ -83,6 +83,11 @@ impl HttpSession {
         }
     }
 
+    /// Goes on with a session that the upstream has given to another process.
+    pub(crate) fn continue_as(&self, id: HeaderValue) {
+        self.session.get_or_init(|| id);
+    }
+
     /// Whether the upstream gave us a session id.
     #[must_use]
     pub fn has_session(&self) -> bool {

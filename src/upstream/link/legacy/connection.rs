@@ -76,11 +76,22 @@ impl LegacyConnection {
         wire: LegacyWire,
         declared: Arc<ServerDeclaration>,
     ) -> Arc<Self> {
+        Self::with_ids_from(0, settings, wire, declared)
+    }
+
+    /// The same, with ids of requests after `first`: none is given out twice in the upstream's session.
+    pub(super) fn with_ids_from(
+        first: u64,
+        settings: &Arc<LinkSettings>,
+        wire: LegacyWire,
+        declared: Arc<ServerDeclaration>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             settings: Arc::clone(settings),
             wire,
             declared,
-            next_id: AtomicU64::new(2),
+            // The handshake had the id 1.
+            next_id: AtomicU64::new(first + 2),
             pending: Mutex::default(),
             clocks: Arc::default(),
             task_progress: TaskProgress::default(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::HeaderValue;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -12,6 +13,7 @@ use super::connection::LegacyConnection;
 use super::reading::read_lines;
 use super::wire::LegacyWire;
 use super::{LinkSettings, handshake};
+use crate::call::ServerDeclaration;
 use crate::process::WaitPolicy;
 use crate::protocol::Message;
 use crate::protocol::salvage;
@@ -94,6 +96,27 @@ impl LegacyConnection {
         post_initialized(settings, &wire).await?;
         unused.keep();
         Ok(Self::new(settings, LegacyWire::Http(wire), declared))
+    }
+
+    /// The session that another replica had at the upstream, the first time it is asked for. There is no handshake: the
+    /// upstream would begin another session.
+    pub(super) fn continued(settings: &Arc<LinkSettings>) -> Option<Arc<Self>> {
+        let Carrier::Http(client, bounds, _) = &settings.carrier else {
+            return None;
+        };
+        let (continuation, first_id) = settings.take_continuation()?;
+        let id = HeaderValue::from_str(continuation.id.expose()).ok()?;
+        let wire = HttpSession::new(settings.name.clone(), (**client).clone(), *bounds);
+        wire.set_version(continuation.declared.revision.as_str());
+        wire.continue_as(id);
+        let declared = if settings.upstream.list_changed {
+            continuation.declared
+        } else {
+            let declared = ServerDeclaration::clone(&continuation.declared);
+            Arc::new(declared.without_list_changed())
+        };
+        let wire = LegacyWire::Http(Arc::new(wire));
+        Some(Self::with_ids_from(first_id, settings, wire, declared))
     }
 
     /// Streamable HTTP, or HTTP+SSE where Streamable HTTP is refused; the transport that worked is

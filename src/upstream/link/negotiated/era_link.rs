@@ -66,15 +66,16 @@ impl EraLink {
         cell: Arc<EraCell>,
         schemas: Arc<ToolSchemas>,
     ) -> Arc<Self> {
+        let adopted = lock(&settings.adopted).clone();
         Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
+            state: SessionState::with(watch::doubt(own), adopted.as_ref()),
             settings,
             cell,
             schemas,
             current: Mutex::default(),
             resolving: SharedFailure::default(),
             listening: Desired::default(),
-            state: SessionState::with(watch::doubt(own)),
             stands_by: AtomicBool::new(false),
             doubts: AtomicU32::new(0),
             confirmed: Mutex::default(),

@@ -1,5 +1,6 @@
 //! Waiters for the notice feed of a link. Nothing is sent: the upstream's declaration is given.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use super::super::ToolSchemas;
@@ -54,6 +55,7 @@ fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
         load: UpstreamLoad::of(&name),
         health: Arc::new(UpstreamHealth::new(name, FirstStarts::new(false))),
         connection: 0,
+        adopted: Mutex::default(),
     };
     let (schemas, state) = (Arc::<ToolSchemas>::default(), SessionState::default());
     let link = ModernServerLink::new(Arc::new(settings), schemas, state, None, None);

@@ -61,6 +61,8 @@ impl EraLink {
             return Err(LinkError::Cancelled);
         }
         match self.cell.pin {
+            // Another replica has found out.
+            _ if self.settings.continues_session() => Ok(self.legacy(None, false)),
             Some(EraSetting::Legacy(_)) => Ok(self.legacy(None, false)),
             Some(EraSetting::Modern) => Ok(self.modern(None, None)),
             // Boxed, since it runs once per link and is large.
