@@ -5,7 +5,7 @@
 
 use std::error::Error;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -83,9 +83,14 @@ impl PeerConnections {
         lock(&self.idle).clear();
     }
 
+    /// Whether the replica counts as gone.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.gone.is_cancelled()
+    }
+
     /// Sends a request and waits for the head of its answer, however long that takes; the body follows by itself. The
-    /// request is given back where it was not sent. `on_way` is told when it may be read by the other replica, and when
-    /// it was not after all.
+    /// request is given back where it was not sent, as where `lapsed` is ready before there is a connection. `on_way` is
+    /// told when it may be read by the other replica, and when it was not after all.
     ///
     /// # Errors
     /// See [`ForwardFailure`].
@@ -97,14 +102,24 @@ impl PeerConnections {
         mut request: Request<ForwardedBody>,
         tasks: &TaskSpawner,
         on_way: &OnWay<'_>,
+        lapsed: impl Future<Output = ()>,
     ) -> Result<Response<ForwardedAnswer>, (ForwardFailure, Option<Request<ForwardedBody>>)> {
+        let mut lapsed = pin!(lapsed);
         loop {
-            let (mut connection, is_reused) = match self.idle().await {
-                Some(connection) => (connection, true),
-                None => match self.connect(tasks).await {
+            if self.is_given_up() {
+                return Err((ForwardFailure::Gone, Some(request)));
+            }
+            let (mut connection, is_reused) = if let Some(connection) = self.idle().await {
+                (connection, true)
+            } else {
+                let connected = tokio::select! {
+                    connected = self.connect(tasks) => connected,
+                    () = &mut lapsed => Err(ForwardFailure::Silent),
+                };
+                match connected {
                     Ok(connection) => (connection, false),
                     Err(failure) => return Err((failure, Some(request))),
-                },
+                }
             };
             on_way(true);
             let answer = tokio::select! {

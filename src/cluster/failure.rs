@@ -2,6 +2,17 @@
 
 use std::io;
 
+use super::connections::ForwardedBody;
+
+/// A request that another replica has not answered.
+#[derive(Debug)]
+pub struct Unforwarded {
+    /// Why.
+    pub failure: ForwardFailure,
+    /// The body of the request, if no byte of the body was sent.
+    pub unsent: Option<ForwardedBody>,
+}
+
 /// Why a request could not be forwarded, or its answer breaks off.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -1,5 +1,6 @@
 //! A request on its way to the replica that owns its session, and what it carries there.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use tokio::time::{Instant, sleep};
 
 use super::connections::{ForwardedAnswer, ForwardedBody, OnWay};
-use super::failure::ForwardFailure;
+use super::failure::{ForwardFailure, Unforwarded};
 use super::membership::Membership;
 use super::peers::Peer;
 use crate::runtime::lifecycle::TaskSpawner;
@@ -22,8 +23,6 @@ const FOR_NODE: HeaderName = HeaderName::from_static("drawbridge-for");
 /// Hop-by-hop headers that have no constant. Spec: RFC 9110 §7.6.1.
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
-/// Beyond a lease, for the replica that takes over.
-const TAKE_OVER: Duration = Duration::from_secs(2);
 /// Between two attempts to reach a replica.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -51,12 +50,19 @@ impl Forwarder {
         &self,
         node: u32,
         request: Request<ForwardedBody>,
+        until: Instant,
         on_way: &OnWay<'_>,
-    ) -> Result<Response<ForwardedAnswer>, ForwardFailure> {
+    ) -> Result<Response<ForwardedAnswer>, Unforwarded> {
         let started = Instant::now();
-        let result = self.forwarded(node, request, on_way).await;
-        let outcome = result.as_ref().err().map_or("ok", ForwardFailure::word);
-        forward_ended(outcome, started.elapsed());
+        let result = self.forwarded(node, request, until, on_way).await;
+        let failure = result
+            .as_ref()
+            .err()
+            .map(|unforwarded| &unforwarded.failure);
+        forward_ended(
+            failure.map_or("ok", ForwardFailure::word),
+            started.elapsed(),
+        );
         result
     }
 
@@ -64,28 +70,59 @@ impl Forwarder {
         &self,
         node: u32,
         request: Request<ForwardedBody>,
+        until: Instant,
         on_way: &OnWay<'_>,
-    ) -> Result<Response<ForwardedAnswer>, ForwardFailure> {
-        let until = Instant::now() + self.membership.length() + TAKE_OVER;
+    ) -> Result<Response<ForwardedAnswer>, Unforwarded> {
         let mut request = prepared(node, request);
+        let mut failed = None;
         loop {
-            let (peer, is_lapsed) = self.peer(node).await.ok_or(ForwardFailure::NoReplica)?;
-            let failure = match peer.connections.send(request, &self.tasks, on_way).await {
-                Ok(answer) if answer.status() == StatusCode::MISDIRECTED_REQUEST => {
-                    return another_or(answer);
+            let known = self.peer(node).await;
+            let is_over = known.as_ref().is_none_or(|(_, is_lapsed)| *is_lapsed);
+            // The address of a replica without a lease is tried once: after an outage of Redis it may live.
+            if let Some(failure) = failed.take_if(|_| is_over || Instant::now() >= until) {
+                let unsent = Some(request.into_body());
+                return Err(Unforwarded { failure, unsent });
+            }
+            let Some((peer, is_lapsed)) = known else {
+                let unsent = Some(request.into_body());
+                let failure = ForwardFailure::NoReplica;
+                return Err(Unforwarded { failure, unsent });
+            };
+            let lapsed = self.lapsed(node, is_lapsed);
+            let sent = peer.connections.send(request, &self.tasks, on_way, lapsed);
+            let failure = match sent.await {
+                Ok(answer) if is_of_another(&answer) => {
+                    let failure = ForwardFailure::AnotherReplica;
+                    let unsent = None;
+                    return Err(Unforwarded { failure, unsent });
                 }
                 Ok(answer) => return Ok(answer),
-                Err((failure, None)) => return Err(failure),
+                Err((failure, None)) => {
+                    let unsent = None;
+                    return Err(Unforwarded { failure, unsent });
+                }
                 Err((failure, Some(unsent))) => {
                     request = unsent;
                     failure
                 }
             };
-            if is_lapsed || Instant::now() >= until {
-                return Err(failure);
+            failed = Some(failure);
+            if !is_lapsed {
+                // The end of its lease is seen at the next heartbeat.
+                self.membership.refresh().await;
+                sleep(PAUSE).await;
             }
-            sleep(PAUSE).await;
         }
+    }
+
+    /// Waits until the lease of a replica ends that does not answer; for ever where it is over already.
+    async fn lapsed(&self, node: u32, is_lapsed: bool) {
+        if is_lapsed {
+            return pending().await;
+        }
+        // A living replica answers sooner.
+        sleep(PAUSE).await;
+        self.membership.lapsed(node).await;
     }
 
     /// The replica with this number, looked up where it is not known, and whether its lease is over.
@@ -103,17 +140,13 @@ impl Forwarder {
     }
 }
 
-/// The answer, unless another replica has given it: 421 is also what a replica says of a `Host` that it does not serve.
-fn another_or(
-    answer: Response<ForwardedAnswer>,
-) -> Result<Response<ForwardedAnswer>, ForwardFailure> {
-    if answer.headers().contains_key(FOR_NODE) {
-        return Err(ForwardFailure::AnotherReplica);
-    }
-    Ok(answer)
+/// Whether a replica says that the request is for another one: 421 is also what a replica says of a `Host` that it does
+/// not serve.
+fn is_of_another(answer: &Response<ForwardedAnswer>) -> bool {
+    answer.status() == StatusCode::MISDIRECTED_REQUEST && answer.headers().contains_key(FOR_NODE)
 }
 
-/// The answer to a request for another replica.
+/// The answer to a request for another replica, and to one of a session that another replica owns.
 #[must_use]
 pub fn misdirected<B: Default>() -> Response<B> {
     let mut response = Response::new(B::default());

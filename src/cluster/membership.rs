@@ -1,9 +1,9 @@
 //! Leases in Redis: this replica renews its own, and hears of the others with each heartbeat.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::beats::BeatCounter;
@@ -13,7 +13,6 @@ use super::peers::{Peer, PeerClock, PeerList};
 use super::record::{RecordSealer, ReplicaRecord};
 use crate::cause::chain;
 use crate::clock::boot_time;
-use crate::lock::lock;
 use crate::redis_client::{RedisClient, RedisFailure, RedisScript, RedisServer};
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
@@ -35,7 +34,7 @@ pub(super) struct Membership {
     sealed: String,
     length: Duration,
     pub(super) lease: ReplicaLease,
-    peers: Mutex<Arc<PeerList>>,
+    peers: watch::Sender<Arc<PeerList>>,
     beats: BeatCounter,
     /// Woken when a caller wants the list of peers to be up to date.
     wanted: Notify,
@@ -74,7 +73,7 @@ impl Membership {
             own,
             length,
             lease: ReplicaLease::default(),
-            peers: Mutex::default(),
+            peers: watch::Sender::default(),
             beats: BeatCounter::default(),
             wanted: Notify::new(),
             heartbeat: RedisScript::new(include_str!("heartbeat.lua")),
@@ -89,7 +88,27 @@ impl Membership {
 
     /// The other replicas with a lease, and those whose lease ended less than a lease ago.
     pub(super) fn peers(&self) -> Arc<PeerList> {
-        Arc::clone(&lock(&self.peers))
+        Arc::clone(&self.peers.borrow())
+    }
+
+    /// The same from now on.
+    pub(super) fn peer_lists(&self) -> watch::Receiver<Arc<PeerList>> {
+        self.peers.subscribe()
+    }
+
+    /// Waits until the lease of the replica `node` is over, or the replica is not known any more. Heartbeats come every
+    /// 100 ms meanwhile.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub(super) async fn lapsed(&self, node: u32) {
+        while self
+            .peers()
+            .get(node)
+            .is_some_and(|(_, is_lapsed)| !is_lapsed)
+        {
+            self.refresh().await;
+        }
     }
 
     /// Whether Redis has had what it has for two leases: in the first one each replica sees that Redis has lost data, and
@@ -226,7 +245,7 @@ impl Membership {
         next.report_changes(&before, &self.own);
         let replicas = i64::try_from(next.living().count() + 1).unwrap_or(i64::MAX);
         GAUGES.cluster_replicas.set(replicas);
-        *lock(&self.peers) = Arc::clone(&next);
+        self.peers.send_replace(Arc::clone(&next));
         next.give_up_others(&before);
     }
 }

@@ -11,6 +11,7 @@ mod forward;
 mod greeting;
 mod identity;
 mod lease;
+mod lost_owner;
 mod membership;
 mod peers;
 mod record;
@@ -21,15 +22,17 @@ use std::time::Duration;
 
 use http::{Request, Response};
 use rustls::pki_types::CertificateDer;
+use tokio::time::Instant;
 
 pub use self::connections::{ForwardedAnswer, ForwardedBody, OnWay};
-pub use self::failure::ForwardFailure;
+pub use self::failure::{ForwardFailure, Unforwarded};
 use self::forward::Forwarder;
 pub use self::forward::{is_for, misdirected, remove_hop_by_hop};
 pub use self::greeting::{REPLICA_PATH, ReplicaGreeting};
 pub use self::identity::IdentityError;
 use self::identity::{ReplicaIdentity, fingerprint};
 pub use self::lease::ReplicaLease;
+use self::lost_owner::LostOwners;
 use self::membership::{LeaseState, Membership};
 use self::record::{RecordSealer, ReplicaRecord};
 use crate::cause::chain;
@@ -44,10 +47,14 @@ const JOIN_WITHIN: Duration = Duration::from_secs(5);
 /// Between two attempts.
 const JOIN_PAUSE: Duration = Duration::from_millis(50);
 
+/// Beyond a lease, for the replica that adopts a session.
+const ADOPT_WITHIN: Duration = Duration::from_secs(2);
+
 /// This replica among the others.
 #[derive(Debug)]
 pub struct Cluster {
     membership: Arc<Membership>,
+    lost_owners: Arc<LostOwners>,
     identity: Arc<ReplicaIdentity>,
     redis: RedisClient,
     forwarder: Forwarder,
@@ -127,6 +134,7 @@ impl Cluster {
         tasks.spawn_service(Arc::clone(&membership).keep());
         Ok(Arc::new(Self {
             forwarder: Forwarder::new(Arc::clone(&membership), tasks.clone()),
+            lost_owners: LostOwners::watch(&membership, &identity, &redis, tasks),
             membership,
             identity,
             redis,
@@ -177,8 +185,30 @@ impl Cluster {
         self.membership.peers().has_certificate(&shown)
     }
 
+    /// How long a request waits for the owner of its session, or for the session to be adopted: a lease and two seconds.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.membership.length() + ADOPT_WITHIN
+    }
+
+    /// Whether the replica `node` is known to have a lease.
+    #[must_use]
+    pub fn is_living(&self, node: u32) -> bool {
+        let peers = self.membership.peers();
+        peers.get(node).is_some_and(|(_, is_lapsed)| !is_lapsed)
+    }
+
+    /// Whether the sessions of the replica `node` may be adopted: Redis has no lease of the replica, and the replica does
+    /// not answer at its internal address that it has a lease. Takes a second if the address is silent.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn is_lost(&self, node: u32) -> bool {
+        self.lost_owners.is_lost(node).await
+    }
+
     /// Passes a request on to `node` as it is, and returns the answer as it comes. While the replica has a lease and
-    /// cannot be reached, waits for the one or the other to end, a lease and two seconds at most. `on_way` is told when
+    /// cannot be reached, waits until the one or the other ends, or the time `until` has come. `on_way` is told when
     /// the other replica may have the request, and when it has not after all.
     ///
     /// # Errors
@@ -190,9 +220,10 @@ impl Cluster {
         &self,
         node: u32,
         request: Request<ForwardedBody>,
+        until: Instant,
         on_way: &OnWay<'_>,
-    ) -> Result<Response<ForwardedAnswer>, ForwardFailure> {
-        self.forwarder.forward(node, request, on_way).await
+    ) -> Result<Response<ForwardedAnswer>, Unforwarded> {
+        self.forwarder.forward(node, request, until, on_way).await
     }
 
     /// Whether Redis has had its data for two leases, so that what is absent there has not been lost with a former run.

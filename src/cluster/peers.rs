@@ -70,6 +70,15 @@ impl PeerList {
         Some((&known.peer, known.lapsed.is_some()))
     }
 
+    /// Numbers of those whose lease is over.
+    pub(super) fn lapsed(&self) -> impl Iterator<Item = u32> {
+        let lapsed = self
+            .peers
+            .iter()
+            .filter(|(_, known)| known.lapsed.is_some());
+        lapsed.map(|(node, _)| *node)
+    }
+
     /// Those with a lease.
     pub(super) fn living(&self) -> impl Iterator<Item = &ReplicaRecord> {
         let living = self.peers.values().filter(|known| known.lapsed.is_none());
@@ -101,7 +110,9 @@ impl PeerList {
         let mut next: BTreeMap<u32, KnownPeer> = lapsed.collect();
         for record in records {
             let known = self.peers.get(&record.node).map(|known| &known.peer);
-            let known = known.filter(|peer| peer.record == record).map(Arc::clone);
+            let is_same =
+                |peer: &&Arc<Peer>| peer.record == record && !peer.connections.is_given_up();
+            let known = known.filter(is_same).map(Arc::clone);
             let node = record.node;
             let connect = || make(record).map(Arc::new);
             let peer = match known.map_or_else(connect, Ok) {
@@ -219,6 +230,19 @@ mod tests {
         };
         let list = list.next(Vec::new(), other, make);
         assert!(list.get(1).is_some(), "another server");
+    }
+
+    #[test]
+    fn peer_that_was_given_up_is_another_one_with_its_next_lease() {
+        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
+        let make = |record| Peer::new(record, &identity);
+        let start = Instant::now();
+        let list = PeerList::default().next(vec![record(1)], at(start, 0, 1), make);
+        let list = list.next(Vec::new(), at(start, 2, 1), make);
+        assert_eq!(list.lapsed().collect::<Vec<_>>(), [1]);
+        list.get(1).unwrap().0.connections.give_up();
+        let list = list.next(vec![record(1)], at(start, 3, 1), make);
+        assert!(!list.get(1).unwrap().0.connections.is_given_up());
     }
 
     #[test]

@@ -3,14 +3,10 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::header::HOST;
-use http::{HeaderValue, Request, Uri};
-use http_body_util::{BodyExt as _, Empty, Limited};
 use tokio::time::{sleep, timeout};
 
 use super::failure::ForwardFailure;
-use super::greeting::{REPLICA_PATH, ReplicaGreeting};
+use super::greeting;
 use super::identity::ReplicaIdentity;
 use super::peers::Peer;
 use super::record::ReplicaRecord;
@@ -23,8 +19,6 @@ const ATTEMPTS: usize = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 /// For the answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// The longest answer, in bytes.
-const MAX_ANSWER: usize = 4096;
 
 /// What was met.
 #[derive(Debug)]
@@ -74,24 +68,10 @@ async fn meet(own: &ReplicaRecord, identity: &ReplicaIdentity, tasks: &TaskSpawn
         Ok(peer) => peer,
         Err(error) => return Met::Nothing(chain(&error)),
     };
-    match timeout(ANSWER_WITHIN, greet(&peer, tasks)).await {
+    match timeout(ANSWER_WITHIN, greeting::ask(&peer, tasks)).await {
         Ok(Ok(greeting)) if greeting.node == own.node => Met::Itself,
         Ok(Ok(greeting)) => Met::Other(greeting.node),
-        Ok(Err(error)) => Met::Nothing(error),
+        Ok(Err(error)) => Met::Nothing(chain(&error)),
         Err(_) => Met::Nothing(chain(&ForwardFailure::Silent)),
     }
-}
-
-async fn greet(peer: &Peer, tasks: &TaskSpawner) -> Result<ReplicaGreeting, String> {
-    let body = Empty::<Bytes>::new().map_err(|never| match never {});
-    let mut request = Request::new(body.boxed_unsync());
-    *request.uri_mut() = Uri::from_static(REPLICA_PATH);
-    if let Ok(host) = HeaderValue::try_from(&peer.record.address) {
-        request.headers_mut().insert(HOST, host);
-    }
-    let sent = peer.connections.send(request, tasks, &|_| {}).await;
-    let answer = sent.map_err(|(failure, _)| chain(&failure))?;
-    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-    let body = body.map_err(|error| error.to_string())?.to_bytes();
-    serde_json::from_slice(&body).map_err(|_| "what answers is no replica".to_owned())
 }

@@ -13,12 +13,13 @@ use axum::extract::Request;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Extensions, HeaderName, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
+use tokio::time::Instant;
 
 use super::access_log::AccessRecord;
 use super::reply;
 use crate::call::Principal;
 use crate::cause::chain;
-use crate::cluster::{self, Cluster, ForwardFailure, REPLICA_PATH};
+use crate::cluster::{self, Cluster, ForwardFailure, REPLICA_PATH, Unforwarded};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::{headers, json};
@@ -105,14 +106,16 @@ impl RequestForwarder {
         let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
         // The owner writes the line of what it was sent, also where the client leaves.
         let on_way = |is_on_way| record.forwarded(is_on_way);
-        match self.cluster.forward(owner.node, request, &on_way).await {
+        let until = Instant::now() + self.cluster.patience();
+        let sent = self.cluster.forward(owner.node, request, until, &on_way);
+        match sent.await {
             Ok(answer) => {
                 let mut answer = answer.map(Body::new);
                 cluster::remove_hop_by_hop(answer.headers_mut());
                 answer.extensions_mut().insert(ForwardedResponse);
                 answer
             }
-            Err(failure) => {
+            Err(Unforwarded { failure, .. }) => {
                 record.forwarded(false);
                 if let Some(session) = session
                     && !failure.is_uncertain()

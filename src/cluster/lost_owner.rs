@@ -1,0 +1,136 @@
+//! `LostOwners`: decides whether a replica is lost and its sessions may be adopted.
+//!
+//! Redis alone does not decide: it may have lost the lease of a replica that lives. The replica is asked at its internal
+//! address too, and its word counts. Reasons: `docs/adr/0027`.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout};
+
+use super::greeting;
+use super::identity::ReplicaIdentity;
+use super::membership::Membership;
+use super::peers::Peer;
+use super::record::ReplicaRecord;
+use crate::lock::lock;
+use crate::redis_client::{RedisClient, cmd};
+use crate::runtime::lifecycle::TaskSpawner;
+
+/// For the word of a replica without a lease: a living one answers sooner.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// Decides on replicas without a lease.
+#[derive(Debug)]
+pub(super) struct LostOwners {
+    membership: Arc<Membership>,
+    identity: Arc<ReplicaIdentity>,
+    redis: RedisClient,
+    tasks: TaskSpawner,
+    /// Since when Redis is the same process without a break; `None` while it is away.
+    steady: Arc<Mutex<Option<Instant>>>,
+}
+
+impl LostOwners {
+    /// Watches `redis` from now on, and the replicas whose leases end.
+    pub(super) fn watch(
+        membership: &Arc<Membership>,
+        identity: &Arc<ReplicaIdentity>,
+        redis: &RedisClient,
+        tasks: &TaskSpawner,
+    ) -> Arc<Self> {
+        let steady = Arc::<Mutex<Option<Instant>>>::default();
+        let (mut server, since) = (redis.server(), Arc::clone(&steady));
+        tasks.spawn_service(async move {
+            loop {
+                let is_connected = server.borrow_and_update().is_connected;
+                // Redis may have lost data between two connections.
+                *lock(&since) = is_connected.then(Instant::now);
+                if server.changed().await.is_err() {
+                    return;
+                }
+            }
+        });
+        let watching = Arc::new(Self {
+            membership: Arc::clone(membership),
+            identity: Arc::clone(identity),
+            redis: redis.clone(),
+            tasks: tasks.clone(),
+            steady,
+        });
+        tasks.spawn_service(Arc::clone(&watching).give_up_lost());
+        watching
+    }
+
+    /// Ends what is under way at replicas that are lost, for as long as it is polled: a replica that was stopped closes
+    /// no connection.
+    async fn give_up_lost(self: Arc<Self>) {
+        let mut lists = self.membership.peer_lists();
+        let mut before = BTreeSet::new();
+        loop {
+            let lapsed: BTreeSet<u32> = lists.borrow_and_update().lapsed().collect();
+            let news = lapsed.difference(&before).map(|node| self.is_lost(*node));
+            join_all(news).await;
+            before = lapsed;
+            if lists.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Whether Redis has been there for a lease, in which living owners have renewed theirs, and this replica has a
+    /// lease itself. Before, what Redis does not know is no proof.
+    fn may_be_known(&self) -> bool {
+        let length = self.membership.length();
+        let is_steady = |since: Instant| since.elapsed() >= length;
+        lock(&self.steady).is_some_and(is_steady) && self.membership.lease.is_held()
+    }
+
+    /// Whether the replica `node` has no lease, and does not say at its internal address that it has one: the address
+    /// refuses, is silent for a second, or belongs to another replica by now. What is under way at a lost replica breaks
+    /// off.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed before the answer is known.
+    pub(super) async fn is_lost(&self, node: u32) -> bool {
+        let known = {
+            let peers = self.membership.peers();
+            let known = peers.get(node);
+            known.map(|(peer, is_lapsed)| (Arc::clone(peer), is_lapsed))
+        };
+        if known.as_ref().is_some_and(|(_, is_lapsed)| !is_lapsed) || self.has_lease(node).await {
+            return false;
+        }
+        // Its lease was over before this replica began, or longer ago than addresses are kept.
+        let Some((peer, _)) = known else {
+            return true;
+        };
+        let is_lost = !self.says_that_it_lives(&peer.record).await;
+        if is_lost {
+            peer.connections.give_up();
+        }
+        is_lost
+    }
+
+    /// Whether Redis has the lease of a replica, whatever its record says, or cannot tell.
+    async fn has_lease(&self, node: u32) -> bool {
+        if !self.may_be_known() {
+            return true;
+        }
+        let mut exists = cmd("EXISTS");
+        exists.arg(self.redis.key(&format!("{{replicas}}:lease:{node}")));
+        let found: Result<bool, _> = self.redis.command("lease_exists", &exists).await;
+        found.unwrap_or(true)
+    }
+
+    async fn says_that_it_lives(&self, record: &ReplicaRecord) -> bool {
+        // A connection of its own: those of the replica are given up with it.
+        let Ok(peer) = Peer::new(record.clone(), &self.identity) else {
+            return false;
+        };
+        let said = timeout(ANSWER_WITHIN, greeting::ask(&peer, &self.tasks)).await;
+        matches!(said, Ok(Ok(greeting)) if greeting.node == record.node && greeting.lease_ms > 0)
+    }
+}
