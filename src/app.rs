@@ -243,7 +243,7 @@ fn assemble(
     });
     let settings = config.cluster.as_ref().zip(cluster.as_ref());
     let shared = settings.map(|(settings, cluster)| {
-        SharedStores::start((config, settings), cluster.redis(), &sealer, own, tasks)
+        SharedStores::start((config, settings), cluster, &sealer, own, tasks)
     });
     let events: Arc<dyn EventStore> = match &shared {
         Some(shared) => Arc::clone(&shared.events) as _,
@@ -255,11 +255,12 @@ fn assemble(
     };
     let ids = SessionIds::new(Arc::clone(&sealer), own);
     let sessions = session_registry(config, ids, events, &clock, tasks);
+    let fence = shared.as_ref().map(|shared| shared.fence().clone());
     if let Some(shared) = shared {
         shared.serve(&sessions, tasks);
     }
-    let upstreams =
-        Arc::new(Upstreams::new(config, host, vault, tasks.clone()).context("upstreams")?);
+    let upstreams = Upstreams::new(config, host, vault, tasks.clone()).context("upstreams")?;
+    let upstreams = Arc::new(upstreams.behind(&fence.unwrap_or_default()));
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
     let relay = Relay::new(relay::RelayParts {
         settings: Arc::clone(config),

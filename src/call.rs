@@ -291,6 +291,10 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
         Box::pin(std::future::ready(false))
     }
 
+    /// Another replica owns the session, and goes on with what the upstream keeps for it: nothing more is sent there, also
+    /// not when the link is closed. To be called before that.
+    fn disown(&self) {}
+
     /// Closes the link for good, telling the upstream; the session that owned the link is gone.
     fn close(&self) -> BoxFuture<'_, ()>;
 }

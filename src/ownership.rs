@@ -1,4 +1,8 @@
-//! Which replica keeps a session, a parked call or a task, as its handle says.
+//! Which replica keeps a session, a parked call or a task, as its handle says; and whether that replica may still write.
+
+mod fence;
+
+pub use fence::Fence;
 
 /// A replica, and the epoch in which the replica owns a session. Sealed into the handles of sessions, parked calls
 /// and tasks of a session; a handle of another ownership is refused here.

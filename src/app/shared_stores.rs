@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+
+use crate::cluster::{Cluster, SessionCheck};
 use crate::config::{ClusterConfig, Config};
-use crate::ownership::Ownership;
+use crate::ownership::{Fence, Ownership};
 use crate::policy::rate::{RateLimiter, shape_of};
-use crate::redis_client::RedisClient;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::SessionRegistry;
@@ -22,23 +24,46 @@ const BEYOND_IDLE: Duration = Duration::from_mins(1);
 /// The stores that all replicas share.
 pub(super) struct SharedStores {
     pub(super) events: Arc<SharedEvents>,
-    records: Arc<RecordWriter>,
+    writer: Arc<RecordWriter>,
     rates: Arc<BorrowedRates>,
     fenced: Arc<FencedSessions>,
-    redis: RedisClient,
+    fence: Fence,
+    cluster: Arc<Cluster>,
     lease: Duration,
+}
+
+/// The sessions of this replica, and their records.
+#[derive(Debug)]
+struct OwnSessions {
+    sessions: Arc<SessionRegistry>,
+    records: Arc<RecordWriter>,
+}
+
+impl SessionCheck for OwnSessions {
+    fn give_up_adopted(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            let Some(lost) = self.records.lost().await else {
+                return false;
+            };
+            for session in lost {
+                self.sessions.give_up(session);
+            }
+            true
+        })
+    }
 }
 
 impl SharedStores {
     /// Starts the tasks that write behind.
     pub(super) fn start(
-        (config, cluster): (&Config, &ClusterConfig),
-        redis: &RedisClient,
+        (config, settings): (&Config, &ClusterConfig),
+        cluster: &Arc<Cluster>,
         sealer: &Arc<Sealer>,
         own: Ownership,
         tasks: &TaskSpawner,
     ) -> Self {
-        let keys = StoreKeys::new(&cluster.prefix);
+        let (redis, fence) = (cluster.redis(), Fence::closed());
+        let keys = StoreKeys::new(&settings.prefix);
         let fenced = Arc::new(FencedSessions::default());
         let events = SharedLogParts {
             bounds: log_bounds(config),
@@ -47,6 +72,7 @@ impl SharedStores {
             sealer: Arc::clone(sealer),
             own,
             fenced: Arc::clone(&fenced),
+            fence: fence.clone(),
         };
         let records = Arc::new(SharedRecords::new(
             Arc::new(redis.clone()),
@@ -57,12 +83,18 @@ impl SharedStores {
         let shape = shape_of(config.limits.rate);
         Self {
             events: SharedEvents::start(events, tasks),
-            records: RecordWriter::start(records, Arc::clone(&fenced), tasks),
+            writer: RecordWriter::start(records, Arc::clone(&fenced), tasks),
             rates: BorrowedRates::start(Arc::new(redis.clone()), keys, shape, tasks),
             fenced,
-            redis: redis.clone(),
-            lease: cluster.lease,
+            fence,
+            cluster: Arc::clone(cluster),
+            lease: settings.lease,
         }
+    }
+
+    /// Closed while another replica may own sessions of this one.
+    pub(super) fn fence(&self) -> &Fence {
+        &self.fence
     }
 
     /// The rates of callers, which hold in sum.
@@ -73,15 +105,20 @@ impl SharedStores {
     /// Keeps the records of `sessions`, gives up those that another replica owns, and writes again what Redis may have
     /// lost.
     pub(super) fn serve(self, sessions: &Arc<SessionRegistry>, tasks: &TaskSpawner) {
-        sessions.keep_records(Arc::clone(&self.records));
+        let own = OwnSessions {
+            sessions: Arc::clone(sessions),
+            records: Arc::clone(&self.writer),
+        };
+        self.cluster.keep_fence(&self.fence, Arc::new(own));
+        sessions.keep_records(Arc::clone(&self.writer));
         let (fenced, given_up) = (self.fenced, Arc::clone(sessions));
         tasks.spawn_service(async move {
             loop {
                 given_up.give_up(fenced.next().await);
             }
         });
-        let (records, events, lease) = (self.records, self.events, self.lease);
-        let mut server = self.redis.server();
+        let (records, events, lease) = (self.writer, self.events, self.lease);
+        let mut server = self.cluster.redis().server();
         tasks.spawn_service(async move {
             let mut known = server.borrow().run_id.clone();
             while server.changed().await.is_ok() {

@@ -50,6 +50,11 @@ impl ForwardFailure {
         }
     }
 
+    /// Whether nothing listens at the address, on a machine that answers.
+    pub(super) fn is_refused(&self) -> bool {
+        matches!(self, Self::Unreachable(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    }
+
     /// Whether the request may have reached the replica.
     #[must_use]
     pub fn is_uncertain(&self) -> bool {

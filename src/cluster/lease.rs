@@ -33,6 +33,11 @@ impl ReplicaLease {
         self.left_at(boot_time())
     }
 
+    /// When it ends, on `CLOCK_BOOTTIME`; zero where there is none.
+    pub(super) fn until(&self) -> Duration {
+        Duration::from_millis(self.until.load(Ordering::Acquire))
+    }
+
     /// Whether no other replica may take over yet.
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -40,8 +45,7 @@ impl ReplicaLease {
     }
 
     fn left_at(&self, now: Duration) -> Duration {
-        let until = Duration::from_millis(self.until.load(Ordering::Acquire));
-        until.saturating_sub(now)
+        self.until().saturating_sub(now)
     }
 }
 

@@ -7,6 +7,7 @@
 mod beats;
 mod connections;
 mod failure;
+mod fence_keeper;
 mod forward;
 mod greeting;
 mod identity;
@@ -26,6 +27,8 @@ use tokio::time::Instant;
 
 pub use self::connections::{ForwardedAnswer, ForwardedBody, OnWay};
 pub use self::failure::{ForwardFailure, Unforwarded};
+use self::fence_keeper::FenceKeeper;
+pub use self::fence_keeper::SessionCheck;
 use self::forward::Forwarder;
 pub use self::forward::{is_for, misdirected, remove_hop_by_hop};
 pub use self::greeting::{REPLICA_PATH, ReplicaGreeting};
@@ -36,8 +39,9 @@ use self::lost_owner::LostOwners;
 use self::membership::{LeaseState, Membership};
 use self::record::{RecordSealer, ReplicaRecord};
 use crate::cause::chain;
-use crate::clock::Clock;
+use crate::clock::{Clock, boot_time};
 use crate::config::{ClusterConfig, ReplicaTrust};
+use crate::ownership::Fence;
 use crate::redis_client::{RedisClient, RedisFailure};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::status::{ClusterStatus, ReplicaStatus};
@@ -247,6 +251,20 @@ impl Cluster {
     /// listener runs.
     pub async fn check_own_address(self: Arc<Self>) {
         self_check::check(self.membership.own(), &self.identity, &self.tasks).await;
+    }
+
+    /// Has `fence` be open while this replica owns its sessions for certain. After a lapse `check` finds out which
+    /// sessions were adopted by other replicas. To be called before there is a session.
+    pub fn keep_fence(&self, fence: &Fence, check: Arc<dyn SessionCheck>) {
+        fence.open_until(boot_time() + self.membership.length());
+        let keeper = FenceKeeper {
+            membership: Arc::clone(&self.membership),
+            identity: Arc::clone(&self.identity),
+            tasks: self.tasks.clone(),
+            fence: fence.clone(),
+            check,
+        };
+        self.tasks.spawn_service(keeper.keep());
     }
 
     /// Gives the lease up; the others know at their next heartbeat.

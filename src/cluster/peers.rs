@@ -79,6 +79,11 @@ impl PeerList {
         lapsed.map(|(node, _)| *node)
     }
 
+    /// Records of all replicas that are known, also of those without a lease.
+    pub(super) fn known(&self) -> impl Iterator<Item = &ReplicaRecord> {
+        self.peers.values().map(|known| &known.peer.record)
+    }
+
     /// Those with a lease.
     pub(super) fn living(&self) -> impl Iterator<Item = &ReplicaRecord> {
         let living = self.peers.values().filter(|known| known.lapsed.is_none());

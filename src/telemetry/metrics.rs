@@ -180,6 +180,8 @@ table! {
             "Attempts to connect to Redis that failed.";
         cluster_leases_lost = "drawbridge.cluster.leases_lost" "{lease}"
             "Leases of this replica that ended before they were renewed.";
+        cluster_fenced = "drawbridge.cluster.fenced" "{lapse}"
+            "Lapses of the lease in which this replica did not serve its sessions.";
         cluster_records_refused = "drawbridge.cluster.records_refused" "{record}"
             "Records of replicas in Redis that do not open: forged, of another secret, or of a later release.";
         cluster_strangers_refused = "drawbridge.cluster.strangers_refused" "{connection}"

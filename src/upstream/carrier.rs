@@ -28,6 +28,7 @@ use crate::call::{
     AdoptedLink, CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamContinuation,
 };
 use crate::config;
+use crate::ownership::Fence;
 use crate::process::holders::SessionHolders;
 use crate::process::{OpenError, WaitPolicy};
 use crate::protocol::{Era, Message, Revision};
@@ -120,6 +121,8 @@ pub(super) struct LinkSettings {
     pub(super) health: Arc<UpstreamHealth>,
     /// Load of the upstream, over all its links.
     pub(super) load: Arc<UpstreamLoad>,
+    /// Closed while another replica may own the sessions at the link.
+    pub(super) fence: Fence,
     /// The number of the connected account that the link is made for; `0` where callers have none.
     pub(super) connection: i64,
     /// What another replica had before, until a connection goes on with it.

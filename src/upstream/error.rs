@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::carrier::http::exchange_error::ExchangeError;
 use super::not_reached::NotReached;
 use crate::cause::ConnectionFault;
-use crate::fault::{Fault, FaultKind, RetryHint};
+use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::grants::TokenFailure;
 use crate::process::NoChildSlot;
 use crate::telemetry::metrics::COUNTERS;
@@ -95,6 +95,9 @@ pub enum LinkError {
     /// The call ran, and its reply found no room among those that its caller has not read.
     #[error("its reply found no room in memory")]
     NoRoom,
+    /// Another replica owns the session, or may own it; nothing was sent.
+    #[error("the session may belong to another replica")]
+    Fenced,
     /// The caller no longer wants the answer.
     #[error("cancelled")]
     Cancelled,
@@ -194,9 +197,11 @@ impl LinkError {
             | Self::Account(_)
             | Self::Handshake(_) => error_type::UNAVAILABLE,
             Self::Lost { .. } | Self::Unread { .. } | Self::SessionGone => error_type::LOST,
-            Self::Busy { .. } | Self::AtCapacity { .. } | Self::AwaitsAnswer | Self::NoRoom => {
-                error_type::BUSY
-            }
+            Self::Busy { .. }
+            | Self::AtCapacity { .. }
+            | Self::AwaitsAnswer
+            | Self::NoRoom
+            | Self::Fenced => error_type::BUSY,
             Self::TooLarge { .. }
             | Self::Invalid(_)
             | Self::Unanswered(_)
@@ -346,6 +351,7 @@ impl LinkError {
                 RetryHint::Never,
             ),
             Self::NoRoom => (FaultKind::ReplyDropped, no_room(upstream), RetryHint::Never),
+            Self::Fenced => return fenced(),
             Self::Cancelled => (
                 FaultKind::Cancelled,
                 "the request was cancelled".to_owned(),
@@ -354,6 +360,13 @@ impl LinkError {
         };
         Fault::upstream(kind, text).retry(retry).caused_by(self)
     }
+}
+
+/// The fault of a message that was not sent as the lease of this replica is over.
+fn fenced() -> Fault {
+    let text = "the replica has lost its lease: nothing was sent";
+    let fault = Fault::new(FaultKind::GatewayBusy, FaultSide::Gateway, text);
+    fault.retry(RetryHint::After(Duration::from_secs(2)))
 }
 
 #[cfg(test)]

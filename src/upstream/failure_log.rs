@@ -68,6 +68,7 @@ pub(super) fn is_ours(error: &LinkError) -> bool {
             | LinkError::AtCapacity { .. }
             | LinkError::AwaitsAnswer
             | LinkError::NoRoom
+            | LinkError::Fenced
             | LinkError::Unsendable(_)
             | LinkError::Unanswered(_)
     )

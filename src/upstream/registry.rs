@@ -34,6 +34,7 @@ use crate::call::{
 use crate::cause::ErrorCause;
 use crate::config::{self, AccountKind, Isolation, TransportKind};
 use crate::grants::{AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
+use crate::ownership::Fence;
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
@@ -102,6 +103,7 @@ pub struct Upstreams {
     /// Whether callers have accounts of their own anywhere.
     any_accounts: bool,
     tasks: TaskSpawner,
+    fence: Fence,
     left_out: LineLimit<(Arc<str>, &'static str)>,
 }
 
@@ -210,8 +212,16 @@ impl Upstreams {
             stdio_idle: config.stdio.idle,
             any_accounts: config.has_user_accounts(),
             tasks,
+            fence: Fence::default(),
             left_out: LineLimit::default(),
         })
+    }
+
+    /// The same upstreams behind `fence`: no message goes to legacy upstreams while the fence is closed.
+    #[must_use]
+    pub fn behind(self, fence: &Fence) -> Self {
+        let fence = fence.clone();
+        Self { fence, ..self }
     }
 
     /// The budget of what upstreams send.
@@ -497,6 +507,7 @@ impl Upstreams {
             replies: entry.replies.clone(),
             health: Arc::clone(&entry.health),
             load: Arc::clone(&entry.load),
+            fence: self.fence.clone(),
             connection: account.connection(),
             adopted: Mutex::new(
                 client

@@ -41,6 +41,9 @@ impl SessionRegistry {
             if let Some(recorder) = &session.recorder {
                 recorder.leave(session.key());
             }
+            for link in session.links() {
+                link.disown();
+            }
             self.close(&session);
         }
     }

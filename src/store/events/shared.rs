@@ -22,7 +22,7 @@ use self::entry::LogEntry;
 use self::writer::EventWriter;
 use super::memory::{LogBounds, RestoredStream};
 use super::{Durability, EventStore, LoggedEvent, ReplayResult, SessionKey, StreamKey};
-use crate::ownership::Ownership;
+use crate::ownership::{Fence, Ownership};
 use crate::protocol::RequestId;
 use crate::redis_client::RedisFailure;
 use crate::runtime::lifecycle::TaskSpawner;
@@ -54,6 +54,8 @@ pub struct SharedLogParts {
     pub own: Ownership,
     /// Told of sessions whose log another replica writes.
     pub fenced: Arc<FencedSessions>,
+    /// Closed while another replica may write any of the logs: nothing of them is shown then.
+    pub fence: Fence,
 }
 
 /// The log of a session as the shared store has it.

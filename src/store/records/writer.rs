@@ -19,10 +19,12 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::calls::{CallsUnderWay, WorkStage};
 use crate::store::events::SessionKey;
 use crate::store::fenced::FencedSessions;
-use crate::store::scripts::{ScriptCall, ScriptRunner};
+use crate::store::scripts::{ScriptCall, ScriptRunner, integer};
 
 /// Ended sessions that wait to be told at most; the records of the others expire.
 const ENDED: usize = 64 * 1024;
+/// Sessions that the store is asked about at once.
+const ASKED_AT_ONCE: usize = 256;
 /// A record is renewed when this part of its life is over.
 const RENEWAL: u32 = 4;
 
@@ -137,6 +139,34 @@ impl RecordWriter {
                 leaves_record,
             });
         }
+    }
+
+    /// The tracked sessions that another replica owns by now, or that are over, which are not tracked any more; `None`
+    /// where the store cannot be asked about each.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn lost(&self) -> Option<Vec<SessionKey>> {
+        let tracked = self.tracked.iter();
+        let all: Vec<_> = tracked
+            .map(|entry| (*entry.key(), entry.source.ownership()))
+            .collect();
+        let mut lost = Vec::new();
+        for some in all.chunks(ASKED_AT_ONCE) {
+            let calls = some
+                .iter()
+                .flat_map(|(session, by)| self.records.renew(*session, *by, &[]));
+            let results = self.store().run(calls.collect()).await;
+            for (at, (session, _)) in some.iter().enumerate() {
+                if integer(results.get(at)?.as_ref().ok()?)? == -1 {
+                    lost.push(*session);
+                }
+            }
+        }
+        for session in &lost {
+            self.leave(*session);
+        }
+        Some(lost)
     }
 
     /// Stops keeping the record of a session that another replica owns, and leaves it as it is.

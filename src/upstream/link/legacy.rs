@@ -345,6 +345,13 @@ impl LegacyLink {
         self.open_connection()?.continuation()
     }
 
+    /// See [`crate::call::UpstreamLink::disown`].
+    pub(super) fn disown(&self) {
+        if let Some(connection) = self.open_connection() {
+            connection.disown();
+        }
+    }
+
     pub(super) fn listen(&self, wanted: bool) {
         let listen = |wanted: &bool| {
             if let Some(connection) = self.open_connection() {

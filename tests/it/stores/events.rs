@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use drawbridge::ownership::Ownership;
+use drawbridge::ownership::{Fence, Ownership};
 use drawbridge::redis_client::RedisClient;
 use drawbridge::runtime::lifecycle::TaskSpawner;
 use drawbridge::seal::Sealer;
@@ -75,6 +75,7 @@ pub(super) fn replica(node: u32, client: &RedisClient, sealer: &Arc<Sealer>) -> 
         sealer: Arc::clone(sealer),
         own: owner(node, 0),
         fenced: Arc::clone(&fenced),
+        fence: Fence::default(),
     };
     Replica {
         events: SharedEvents::start(parts, &TaskSpawner::new()),

@@ -14,7 +14,7 @@ use super::super::{Durability, SessionKey, StreamKey};
 use super::SharedLogParts;
 use super::queue::{KeptBounds, SessionQueue};
 use crate::lock::lock;
-use crate::ownership::Ownership;
+use crate::ownership::{Fence, Ownership};
 use crate::seal::Sealer;
 use crate::store::calls::WorkStage;
 use crate::store::fenced::FencedSessions;
@@ -35,6 +35,7 @@ pub(super) struct EventWriter {
     pub(super) sealer: Arc<Sealer>,
     pub(super) own: Ownership,
     pub(super) bounds: KeptBounds,
+    fence: Fence,
     queues: DashMap<SessionKey, Arc<Mutex<SessionQueue>>>,
     pub(super) lists: Mutex<WorkLists>,
     pub(super) work: Notify,
@@ -63,6 +64,7 @@ impl EventWriter {
             keys: parts.keys,
             sealer: parts.sealer,
             own: parts.own,
+            fence: parts.fence,
             queues: DashMap::new(),
             lists: Mutex::default(),
             work: Notify::new(),
@@ -204,7 +206,7 @@ impl EventWriter {
             return Poll::Ready(Durability::Unlogged);
         };
         let mut queue = lock(&queue);
-        if queue.is_fenced {
+        if queue.is_fenced || !self.fence.is_open() {
             return Poll::Ready(Durability::Fenced);
         }
         if !queue.has_waiting(at.stream, seq) {

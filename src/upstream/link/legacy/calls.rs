@@ -301,6 +301,9 @@ impl LegacyConnection {
         trace: Option<&TraceContext>,
         reply: ReplySlot,
     ) -> Result<Message, LinkError> {
+        if !self.settings.fence.is_open() {
+            return Err(LinkError::Fenced);
+        }
         match &self.wire {
             LegacyWire::Duplex(duplex) => {
                 let _busy = duplex.busy();

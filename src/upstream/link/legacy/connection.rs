@@ -192,6 +192,25 @@ impl LegacyConnection {
         self.listen(false);
     }
 
+    /// Sends nothing more in an HTTP session, which another replica goes on with. Children end as always.
+    pub(super) fn disown(self: &Arc<Self>) {
+        if !self.is_pipe() {
+            self.forget();
+        }
+    }
+
+    /// Whether a message may be sent now.
+    ///
+    /// # Errors
+    /// Another replica owns the session, or may own it.
+    pub(super) fn check_ownership(&self) -> Result<(), LinkError> {
+        let is_left = !self.is_pipe() && self.forgotten.load(Ordering::Relaxed);
+        if is_left || !self.settings.fence.is_open() {
+            return Err(LinkError::Fenced);
+        }
+        Ok(())
+    }
+
     /// Notes a breach of the protocol that does not end the connection (SPEC U-14).
     pub(super) fn suspect(&self, what: &str) {
         LABELED.upstream_garbage.add(&self.settings.name, 1);
@@ -214,6 +233,7 @@ impl LegacyConnection {
     }
 
     async fn deliver_message(&self, message: Bytes) -> Result<(), LinkError> {
+        self.check_ownership()?;
         let sent = self.wire.send(message, &self.settings.upstream).await;
         sent.inspect_err(|error| {
             tracing::debug!(upstream = %self.settings.name, error = chain(&error), "message not delivered");

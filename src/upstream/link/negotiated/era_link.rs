@@ -185,6 +185,7 @@ impl EraLink {
             | LinkError::AtCapacity { .. }
             | LinkError::AwaitsAnswer
             | LinkError::NoRoom
+            | LinkError::Fenced
             | LinkError::Unsendable(_) => false,
             LinkError::Lost { .. }
             | LinkError::Unread { .. }
@@ -378,6 +379,12 @@ impl UpstreamLink for EraLink {
             }
         };
         self.listening.set_and_apply(|wish| *wish = wanted, listen);
+    }
+
+    fn disown(&self) {
+        if let Some(NegotiatedState::Legacy { link, .. }) = self.current() {
+            link.disown();
+        }
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {

@@ -8,6 +8,7 @@ use super::*;
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::{ClientCapabilities, NullIntake, Principal, ServerDeclaration};
 use crate::config;
+use crate::ownership::Fence;
 use crate::process::holders::SessionHolders;
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
@@ -54,6 +55,7 @@ fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
         replies: ReplyShare::new(&budget, BudgetHolder::Upstream(0)),
         load: UpstreamLoad::of(&name),
         health: Arc::new(UpstreamHealth::new(name, FirstStarts::new(false))),
+        fence: Fence::default(),
         connection: 0,
         adopted: Mutex::default(),
     };
