@@ -256,9 +256,7 @@ fn assemble(
     let ids = SessionIds::new(Arc::clone(&sealer), own);
     let sessions = session_registry(config, ids, events, &clock, tasks);
     let fence = shared.as_ref().map(|shared| shared.fence().clone());
-    if let Some(shared) = shared {
-        shared.serve(&sessions, tasks);
-    }
+    let stores = shared.map(|shared| shared.serve(&sessions, tasks));
     let upstreams = Upstreams::new(config, host, vault, tasks.clone()).context("upstreams")?;
     let upstreams = Arc::new(upstreams.behind(&fence.unwrap_or_default()));
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
@@ -303,7 +301,7 @@ fn assemble(
         endpoints: endpoints.to_vec(),
         sessions: Arc::clone(&sessions),
         relay,
-        cluster,
+        cluster: cluster.zip(stores),
         pages,
         sealer,
         clock: Arc::clone(&clock),

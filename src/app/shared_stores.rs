@@ -7,6 +7,7 @@ use futures_util::future::BoxFuture;
 
 use crate::cluster::{Cluster, SessionCheck};
 use crate::config::{ClusterConfig, Config};
+use crate::downstream::AdoptionStores;
 use crate::ownership::{Fence, Ownership};
 use crate::policy::rate::{RateLimiter, shape_of};
 use crate::runtime::lifecycle::TaskSpawner;
@@ -24,6 +25,7 @@ const BEYOND_IDLE: Duration = Duration::from_mins(1);
 /// The stores that all replicas share.
 pub(super) struct SharedStores {
     pub(super) events: Arc<SharedEvents>,
+    records: Arc<SharedRecords>,
     writer: Arc<RecordWriter>,
     rates: Arc<BorrowedRates>,
     fenced: Arc<FencedSessions>,
@@ -83,7 +85,8 @@ impl SharedStores {
         let shape = shape_of(config.limits.rate);
         Self {
             events: SharedEvents::start(events, tasks),
-            writer: RecordWriter::start(records, Arc::clone(&fenced), tasks),
+            writer: RecordWriter::start(Arc::clone(&records), Arc::clone(&fenced), tasks),
+            records,
             rates: BorrowedRates::start(Arc::new(redis.clone()), keys, shape, tasks),
             fenced,
             fence,
@@ -103,8 +106,18 @@ impl SharedStores {
     }
 
     /// Keeps the records of `sessions`, gives up those that another replica owns, and writes again what Redis may have
-    /// lost.
-    pub(super) fn serve(self, sessions: &Arc<SessionRegistry>, tasks: &TaskSpawner) {
+    /// lost. What adoptions need is returned.
+    pub(super) fn serve(
+        self,
+        sessions: &Arc<SessionRegistry>,
+        tasks: &TaskSpawner,
+    ) -> AdoptionStores {
+        let stores = AdoptionStores {
+            records: self.records,
+            writer: Arc::clone(&self.writer),
+            events: Arc::clone(&self.events),
+            fence: self.fence.clone(),
+        };
         let own = OwnSessions {
             sessions: Arc::clone(sessions),
             records: Arc::clone(&self.writer),
@@ -133,6 +146,7 @@ impl SharedStores {
                 }
             }
         });
+        stores
     }
 }
 

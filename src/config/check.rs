@@ -211,9 +211,9 @@ fn check_paths(config: &Config, report: &ReadReport<'_>) {
 
 fn check_upstreams(config: &Config, report: &ReadReport<'_>) {
     for upstream in &config.upstreams {
-        if upstream.restartable {
+        if upstream.restartable && config.cluster.is_none() {
             let key = format!("{}.restartable", join("upstreams", &upstream.name));
-            let what = "has no effect in this version, which has one replica";
+            let what = "has no effect without [cluster]";
             report.warning(&key, what, Some("leave it out"));
         }
         if let CarrierConfig::Http(http) = &upstream.carrier

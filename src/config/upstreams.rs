@@ -115,8 +115,8 @@ fn common(
     let restartable = s
         .key(
             "restartable",
-            "Whether a child that is lost with its replica may be started anew on another. Not used in \
-             this version, which has one replica.",
+            "Whether sessions go on that had a child, an HTTP+SSE stream or a socket at it when their \
+             replica was lost: with a new one, which knows nothing of before. Without, they end.",
         )
         .flag(false);
     let retry_safe = s

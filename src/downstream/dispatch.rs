@@ -15,8 +15,9 @@ use http::{Extensions, HeaderMap, HeaderValue, Method, Response, StatusCode, Uri
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
+use super::adoption::NamedSession;
 use super::connect_page::{self, ConnectPage};
-use super::forwarding::{self, ForwardedResponse, RequestForwarder};
+use super::forwarding::{self, ForwardedResponse, PassedOn, RequestForwarder};
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
@@ -26,7 +27,8 @@ use crate::call::{OwnerKey, Principal};
 use crate::config::{AuthMode, Config};
 use crate::connect::ConnectPages;
 use crate::endpoint::Endpoint;
-use crate::session::SessionId;
+use crate::ownership::Ownership;
+use crate::protocol::headers::MCP_SESSION_ID;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
@@ -187,13 +189,26 @@ impl McpService {
             return reply::method_not_allowed(way.methods());
         }
         if let Some(forwarder) = &self.forwarder
-            && let Some(session) =
-                foreign_session(forwarder, &request, &principal, (&endpoint, way))
+            && let Some(other) = self.elsewhere(forwarder, &request, &principal, (&endpoint, way))
         {
-            let to = (session.owner, Some(session.key));
-            let forwarded = forwarder.forward(to, (request, Some(from)), false, record);
-            return Box::pin(forwarded).await;
+            let sent = (request, Some(from));
+            match Box::pin(other.pass_on(forwarder, sent, record)).await {
+                PassedOn::Answered(response) => return response,
+                PassedOn::Here(own) => request = own,
+            }
         }
+        self.serve_here((&endpoint, way), principal, request, record)
+            .await
+    }
+
+    /// Admits a request that no other replica answers, and serves it.
+    async fn serve_here(
+        self: &Arc<Self>,
+        (endpoint, way): (&Arc<Endpoint>, ServedTransport),
+        principal: Arc<Principal>,
+        mut request: Request,
+        record: &AccessRecord,
+    ) -> Response<Body> {
         let (open, due) = match self.admit(&mut request, &principal, way).await {
             Ok(admitted) => admitted,
             Err(GateRefusal::Rate(wait)) => {
@@ -205,9 +220,44 @@ impl McpService {
                 return reply::fault_response(&crowded(), None);
             }
         };
-        let (target, caller) = ((&endpoint, way), (principal, due));
+        let (target, caller) = ((endpoint, way), (principal, due));
+        let is_of_session = request.headers().contains_key(MCP_SESSION_ID);
         let response = self.hand_over(target, caller, request, record).await;
+        if is_of_session
+            && let Some(forwarder) = &self.forwarder
+            && let Some(lost) = forwarder.lost_meanwhile(record)
+        {
+            return lost;
+        }
         hold(response, open)
+    }
+
+    /// What keeps a request from being served here, if anything does.
+    fn elsewhere(
+        &self,
+        forwarder: &RequestForwarder,
+        request: &Request,
+        principal: &Arc<Principal>,
+        (endpoint, way): (&Arc<Endpoint>, ServedTransport),
+    ) -> Option<Elsewhere> {
+        match way {
+            ServedTransport::Streamable => {
+                let (id, handle) = forwarder.absent_session(request, principal, endpoint)?;
+                Some(Elsewhere::Session(NamedSession {
+                    id,
+                    handle,
+                    principal: Arc::clone(principal),
+                    endpoint: Arc::clone(endpoint),
+                    holder: self.holder(principal, request.extensions()),
+                }))
+            }
+            ServedTransport::Messages => {
+                let handle = request.uri().query().and_then(http_sse::handle)?;
+                let owner = forwarder.owner_of_events(request, handle, principal, endpoint)?;
+                Some(Elsewhere::Stream(owner))
+            }
+            ServedTransport::Events | ServedTransport::Socket => None,
+        }
     }
 
     /// # Errors
@@ -336,20 +386,25 @@ impl McpService {
     }
 }
 
-/// The session that a request names, where another replica owns it.
-fn foreign_session(
-    forwarder: &RequestForwarder,
-    request: &Request,
-    principal: &Principal,
-    (endpoint, way): (&Endpoint, ServedTransport),
-) -> Option<SessionId> {
-    match way {
-        ServedTransport::Streamable => forwarder.owner_of_session(request, principal, endpoint),
-        ServedTransport::Messages => {
-            let handle = request.uri().query().and_then(http_sse::handle)?;
-            forwarder.owner_of_events(request, handle, principal, endpoint)
+/// What another replica may have to answer for.
+enum Elsewhere {
+    /// A session that does not live here.
+    Session(NamedSession),
+    /// An HTTP+SSE stream of this owner.
+    Stream(Ownership),
+}
+
+impl Elsewhere {
+    async fn pass_on(
+        self,
+        forwarder: &RequestForwarder,
+        sent: (Request, Option<IpAddr>),
+        record: &AccessRecord,
+    ) -> PassedOn {
+        match self {
+            Self::Session(named) => forwarder.pass_on(&named, sent, record).await,
+            Self::Stream(owner) => forwarder.pass_to_keeper(owner, sent, false, record).await,
         }
-        ServedTransport::Events | ServedTransport::Socket => None,
     }
 }
 

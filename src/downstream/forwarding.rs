@@ -5,28 +5,31 @@
 //! caller's rate by then, and says so. A request that was forwarded is never forwarded again.
 //! Spec: DESIGN §8.
 
+mod repeatable_body;
+
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{Extensions, HeaderName, Method, Response, StatusCode};
+use http::{Extensions, HeaderMap, HeaderName, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
-use tokio::time::Instant;
+use moka::sync::Cache;
+use tokio::time::{Instant, sleep};
 
+use self::repeatable_body::RepeatableBody;
 use super::access_log::AccessRecord;
-use super::reply;
+use super::adoption::{NamedSession, SessionAdopter, SessionPlace};
 use crate::call::Principal;
 use crate::cause::chain;
-use crate::cluster::{self, Cluster, ForwardFailure, REPLICA_PATH, Unforwarded};
+use crate::cluster::{self, Cluster, ForwardFailure, ForwardedBody, REPLICA_PATH, Unforwarded};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::{headers, json};
 use crate::session::{SessionId, SessionRegistry};
 use crate::store::events::SessionKey;
-use crate::store::records::RecordState;
-use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 
 /// The client's address, for the owner.
@@ -35,6 +38,13 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const PAID: HeaderName = HeaderName::from_static("drawbridge-paid");
 /// After a lost owner: for its lease to end, and for another replica to take over.
 const COME_BACK: HeaderValue = HeaderValue::from_static("2");
+
+/// Sessions whose owner is remembered at most.
+const OWNERS: u64 = 64 * 1024;
+/// How long an owner is remembered.
+const REMEMBERED: Duration = Duration::from_hours(1);
+/// Between two looks for a session that is not to be found now.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Marks a request that another replica has passed on, which has authenticated itself.
 #[derive(Debug, Clone, Copy)]
@@ -52,98 +62,221 @@ pub(super) struct ForwardedResponse;
 pub(super) struct RequestForwarder {
     cluster: Arc<Cluster>,
     sessions: Arc<SessionRegistry>,
+    adopter: Arc<SessionAdopter>,
+    /// Owners of adopted sessions, as they have answered: ids of sessions name the first owner.
+    owners: Cache<SessionKey, Ownership>,
+}
+
+/// What became of a request that may be for another replica.
+pub(super) enum PassedOn {
+    /// The other replica has answered, or cannot be reached now.
+    Answered(Response<Body>),
+    /// The request is to be served here: its session lives here by now, or is over.
+    Here(Request),
 }
 
 impl RequestForwarder {
-    pub(super) fn new(cluster: Arc<Cluster>, sessions: &Arc<SessionRegistry>) -> Self {
-        let sessions = Arc::clone(sessions);
-        Self { cluster, sessions }
+    pub(super) fn new(adopter: SessionAdopter) -> Self {
+        let adopter = Arc::new(adopter);
+        Self {
+            cluster: Arc::clone(&adopter.cluster),
+            sessions: Arc::clone(&adopter.sessions),
+            adopter,
+            owners: Cache::builder()
+                .max_capacity(OWNERS)
+                .time_to_live(REMEMBERED)
+                .build(),
+        }
     }
 
-    /// The session that a request names, where another replica owns it. Handles that are forged, foreign or
-    /// over age have none: they are refused here, as any other unknown handle.
-    pub(super) fn owner_of_session(
+    /// Whether sessions that live here may be another replica's by now.
+    pub(super) fn is_fenced(&self) -> bool {
+        !self.adopter.stores.fence.is_open()
+    }
+
+    /// What the session id of a request says, where its session does not live here, or may not any more. A handle that is
+    /// forged, foreign or over age says nothing: it is refused here, as any other unknown handle.
+    pub(super) fn absent_session(
         &self,
         request: &Request,
         principal: &Principal,
         endpoint: &Endpoint,
-    ) -> Option<SessionId> {
+    ) -> Option<(String, SessionId)> {
         let id = headers::session_id(request.headers()).ok()??;
-        let session = self.sessions.read_id(id, principal, endpoint)?;
-        self.is_foreign(session.owner, request.extensions())
-            .then_some(session)
+        let is_fenced = self.is_fenced();
+        if !is_fenced && self.sessions.is_known(id) {
+            return None;
+        }
+        let handle = self.sessions.read_id(id, principal, endpoint)?;
+        (is_fenced || !self.sessions.is_live(handle)).then(|| (id.to_owned(), handle))
     }
 
-    /// The same for the `handle` of an HTTP+SSE stream.
+    /// The owner of the HTTP+SSE stream with this `handle`, where that is another replica.
     pub(super) fn owner_of_events(
         &self,
         request: &Request,
         handle: &str,
         principal: &Principal,
         endpoint: &Endpoint,
-    ) -> Option<SessionId> {
-        let session = self.sessions.connection(handle, principal, endpoint)?;
-        self.is_foreign(session.owner, request.extensions())
-            .then_some(session)
+    ) -> Option<Ownership> {
+        let owner = self.sessions.connection(handle, principal, endpoint)?.owner;
+        self.is_foreign(owner, request.extensions())
+            .then_some(owner)
     }
 
     /// Whether a request is for another replica. A request that was forwarded is not forwarded again.
     pub(super) fn is_foreign(&self, owner: Ownership, extensions: &Extensions) -> bool {
-        owner.node != self.cluster.node() && extensions.get::<ForwardedRequest>().is_none()
+        owner.node != self.cluster.node() && !is_forwarded(extensions)
     }
 
-    /// Passes a request of `client` on to the owner of what it names, of `session` where that is one. The owner's answer
-    /// is the answer; without an owner the record of the session says whether it is over. `is_paid` says whether the
-    /// request was taken out of the rate of its caller.
-    pub(super) async fn forward(
+    /// Passes a request of `client` on to the owner of its session, whose answer is the answer. Where the owner is lost,
+    /// the session is adopted meanwhile; a request waits for that as long as for its owner.
+    ///
+    /// # Cancel safety
+    /// The owner sees its client leave. An adoption that has begun is finished.
+    pub(super) async fn pass_on(
         &self,
-        (owner, session): (Ownership, Option<SessionKey>),
-        (mut request, client): (Request, Option<IpAddr>),
+        named: &NamedSession,
+        (request, client): (Request, Option<IpAddr>),
+        record: &AccessRecord,
+    ) -> PassedOn {
+        let until = Instant::now() + self.cluster.patience();
+        if is_forwarded(request.extensions()) {
+            return self.own(named, request, until).await;
+        }
+        let key = named.handle.key;
+        let (parts, body) = request.into_parts();
+        let mut body = body.map_err(Into::into).boxed_unsync();
+        let owner = self.owners.get(&key).unwrap_or(named.handle.owner);
+        let mut place = if owner.node == self.cluster.node() || self.sessions.is_live(named.handle)
+        {
+            self.adopter.find(named).await
+        } else {
+            SessionPlace::At(owner)
+        };
+        loop {
+            let failure = match place {
+                SessionPlace::Here => {
+                    return PassedOn::Here(Request::from_parts(parts, Body::new(body)));
+                }
+                SessionPlace::Unknown => ForwardFailure::NoReplica,
+                SessionPlace::At(owner) => {
+                    let (sent, kept) = RepeatableBody::new(body);
+                    let mut request = Request::from_parts(parts.clone(), sent.boxed_unsync());
+                    describe(request.headers_mut(), client, false);
+                    match self.send(owner.node, request, until, record).await {
+                        Ok(answer) => {
+                            if owner != named.handle.owner {
+                                self.owners.insert(key, owner);
+                            }
+                            return PassedOn::Answered(answer);
+                        }
+                        Err(Unforwarded { failure, unsent }) => {
+                            self.owners.invalidate(&key);
+                            let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
+                            let again = unsent.or_else(|| kept.again().filter(|_| is_refused));
+                            let Some(again) = again else {
+                                return PassedOn::Answered(refused(&failure, owner, record));
+                            };
+                            body = again;
+                            failure
+                        }
+                    }
+                }
+            };
+            if Instant::now() >= until {
+                return PassedOn::Answered(refused(&failure, named.handle.owner, record));
+            }
+            let before = place;
+            place = self.adopter.find(named).await;
+            if place == before {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// A forwarded request is served here, or by no replica that it was not sent to.
+    async fn own(&self, named: &NamedSession, request: Request, until: Instant) -> PassedOn {
+        loop {
+            match self.adopter.find(named).await {
+                SessionPlace::Here => return PassedOn::Here(request),
+                SessionPlace::At(_) => return PassedOn::Answered(cluster::misdirected()),
+                SessionPlace::Unknown if Instant::now() >= until => {
+                    return PassedOn::Answered(refusal(&ForwardFailure::NoReplica));
+                }
+                SessionPlace::Unknown => sleep(PAUSE).await,
+            }
+        }
+    }
+
+    /// The answer to a request of a session, where this replica has lost its lease meanwhile: what was answered may not
+    /// be so any more.
+    pub(super) fn lost_meanwhile(&self, record: &AccessRecord) -> Option<Response<Body>> {
+        self.is_fenced().then(|| {
+            record.outcome("fenced");
+            refusal(&ForwardFailure::Gone)
+        })
+    }
+
+    /// Passes a request of `client` on to the replica that keeps what it goes on with, and what no other replica can
+    /// adopt. `is_paid` says whether the request was taken out of the rate of its caller.
+    pub(super) async fn pass_to_keeper(
+        &self,
+        keeper: Ownership,
+        (request, client): (Request, Option<IpAddr>),
         is_paid: bool,
         record: &AccessRecord,
-    ) -> Response<Body> {
-        describe(&mut request, client, is_paid);
-        let request = request.map(|body| body.map_err(Into::into).boxed_unsync());
-        // The owner writes the line of what it was sent, also where the client leaves.
-        let on_way = |is_on_way| record.forwarded(is_on_way);
+    ) -> PassedOn {
         let until = Instant::now() + self.cluster.patience();
-        let sent = self.cluster.forward(owner.node, request, until, &on_way);
-        match sent.await {
-            Ok(answer) => {
-                let mut answer = answer.map(Body::new);
-                cluster::remove_hop_by_hop(answer.headers_mut());
-                answer.extensions_mut().insert(ForwardedResponse);
-                answer
-            }
-            Err(Unforwarded { failure, .. }) => {
-                record.forwarded(false);
-                if let Some(session) = session
-                    && !failure.is_uncertain()
-                    && self.is_over(session).await
+        let (parts, body) = request.into_parts();
+        let body = body.map_err(Into::into).boxed_unsync();
+        let mut request = Request::from_parts(parts.clone(), body);
+        describe(request.headers_mut(), client, is_paid);
+        match self.send(keeper.node, request, until, record).await {
+            Ok(answer) => PassedOn::Answered(answer),
+            Err(Unforwarded { failure, unsent }) => {
+                if let Some(body) = unsent
+                    && self.cluster.is_lost(keeper.node).await
                 {
-                    record.outcome(error_type::SESSION);
-                    return reply::fault_response(&reply::unknown_session(), None);
+                    return PassedOn::Here(Request::from_parts(parts, Body::new(body)));
                 }
-                record.outcome("owner_unreachable");
-                tracing::debug!(
-                    node = owner.node,
-                    error = chain(&failure),
-                    "request not forwarded"
-                );
-                refusal(&failure)
+                PassedOn::Answered(refused(&failure, keeper, record))
             }
         }
     }
 
-    /// Whether the record of a session says that it is over. One that is absent has expired, unless Redis may have lost
-    /// it and its owner may still write it again.
-    async fn is_over(&self, session: SessionKey) -> bool {
-        match self.sessions.recorded(session).await {
-            Some(RecordState::Over) => true,
-            Some(RecordState::Absent) => self.cluster.is_redis_settled(),
-            Some(RecordState::Owned { .. }) | None => false,
-        }
+    async fn send(
+        &self,
+        node: u32,
+        request: http::Request<ForwardedBody>,
+        until: Instant,
+        record: &AccessRecord,
+    ) -> Result<Response<Body>, Unforwarded> {
+        // The owner writes the line of what it was sent, also where the client leaves.
+        let on_way = |is_on_way| record.forwarded(is_on_way);
+        let sent = self.cluster.forward(node, request, until, &on_way).await;
+        let mut answer = sent
+            .inspect_err(|_| record.forwarded(false))?
+            .map(Body::new);
+        cluster::remove_hop_by_hop(answer.headers_mut());
+        answer.extensions_mut().insert(ForwardedResponse);
+        Ok(answer)
     }
+}
+
+fn is_forwarded(extensions: &Extensions) -> bool {
+    extensions.get::<ForwardedRequest>().is_some()
+}
+
+/// The refusal of a request that no replica has answered.
+fn refused(failure: &ForwardFailure, owner: Ownership, record: &AccessRecord) -> Response<Body> {
+    record.outcome("owner_unreachable");
+    tracing::debug!(
+        node = owner.node,
+        error = chain(failure),
+        "request not forwarded"
+    );
+    refusal(failure)
 }
 
 /// Takes in a request over the internal listener, marked as forwarded.
@@ -175,8 +308,7 @@ pub(super) fn is_paid(extensions: &Extensions) -> bool {
 }
 
 /// Adds what the owner has to know, in place of what the client may have sent under these names.
-fn describe(request: &mut Request, client: Option<IpAddr>, is_paid: bool) {
-    let headers = request.headers_mut();
+fn describe(headers: &mut HeaderMap, client: Option<IpAddr>, is_paid: bool) {
     // First, so that a client cannot have what follows removed by naming it in `Connection`.
     cluster::remove_hop_by_hop(headers);
     headers.remove(FORWARDED_FOR);
@@ -230,7 +362,11 @@ mod tests {
             .header(FORWARDED_FOR, "198.51.100.7")
             .body(Body::empty())
             .unwrap();
-        describe(&mut request, Some(IpAddr::from([192, 0, 2, 1])), false);
+        describe(
+            request.headers_mut(),
+            Some(IpAddr::from([192, 0, 2, 1])),
+            false,
+        );
         // As it is done once more where the request is made for the other replica.
         cluster::remove_hop_by_hop(request.headers_mut());
         let headers = request.headers();
@@ -243,7 +379,7 @@ mod tests {
         for (is_paid, expected) in [(false, None), (true, Some("1"))] {
             let request = Request::builder().header(PAID, "yes");
             let mut request = request.body(Body::empty()).unwrap();
-            describe(&mut request, None, is_paid);
+            describe(request.headers_mut(), None, is_paid);
             let said = request.headers().get(PAID);
             assert_eq!(said.map(|said| said.to_str().unwrap()), expected);
         }

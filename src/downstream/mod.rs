@@ -3,6 +3,7 @@
 pub mod access_log;
 pub mod admin;
 mod admission;
+mod adoption;
 mod batch;
 mod body;
 mod busy;
@@ -52,6 +53,8 @@ use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
+pub use self::adoption::AdoptionStores;
+use self::adoption::{AdoptionWork, SessionAdopter};
 use self::channels::ChannelRegistry;
 use self::connect_page::ConnectPage;
 use self::detachable_call::BackgroundCalls;
@@ -138,8 +141,8 @@ pub struct McpServiceParts {
     pub sessions: Arc<SessionRegistry>,
     /// The spine.
     pub relay: Arc<Relay>,
-    /// The other replicas; `None` without `[cluster]`.
-    pub cluster: Option<Arc<Cluster>>,
+    /// The other replicas, and the stores shared with them; `None` without `[cluster]`.
+    pub cluster: Option<(Arc<Cluster>, AdoptionStores)>,
     /// The connect pages, where an upstream has accounts of callers.
     pub pages: Option<Arc<ConnectPages>>,
     /// Seals the `requestState` of modern clients.
@@ -163,9 +166,17 @@ impl McpService {
             parts.tasks.clone(),
             ParkingCaps::new(limits, &parts.settings.server),
         );
-        let forwarder = parts
-            .cluster
-            .map(|cluster| RequestForwarder::new(cluster, &parts.sessions));
+        let forwarder = parts.cluster.map(|(cluster, stores)| {
+            RequestForwarder::new(SessionAdopter {
+                cluster,
+                sessions: Arc::clone(&parts.sessions),
+                relay: Arc::clone(&parts.relay),
+                replies: Arc::clone(&parts.replies),
+                tasks: parts.tasks.clone(),
+                stores,
+                work: AdoptionWork::default(),
+            })
+        });
         Arc::new(Self {
             guard: OriginGuard::new(&parts.settings.server),
             paths: dispatch::paths(&parts.settings, &parts.endpoints, parts.pages.as_deref()),

@@ -34,7 +34,7 @@ use crate::ownership::Ownership;
 use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::events::{EventStore, RestoredLog, SessionKey};
-use crate::store::records::{RecordState, RecordWriter, SessionRecord};
+use crate::store::records::{RecordWriter, SessionRecord};
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]
@@ -376,6 +376,12 @@ impl SessionRegistry {
         Some(session)
     }
 
+    /// Whether `id` was opened before, as one of a session that lives here. Says nothing of its caller.
+    #[must_use]
+    pub fn is_known(&self, id: &str) -> bool {
+        self.known.get(id).is_some()
+    }
+
     /// What a genuine id of the caller says; `None` where the id is forged, foreign or over age.
     #[must_use]
     pub fn read_id(
@@ -384,17 +390,8 @@ impl SessionRegistry {
         principal: &Principal,
         endpoint: &Endpoint,
     ) -> Option<SessionId> {
-        if let Some(known) = self.known.get(id) {
-            return Some(known);
-        }
         let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
         (!self.is_id_over_age(handle)).then_some(handle)
-    }
-
-    /// What the shared store knows of a session; `None` without a store, or where it cannot be read.
-    pub async fn recorded(&self, session: SessionKey) -> Option<RecordState> {
-        let records = self.records.get()?;
-        records.read(session).await.ok()
     }
 
     /// Whether the session of a handle lives here.

@@ -182,6 +182,10 @@ table! {
             "Leases of this replica that ended before they were renewed.";
         cluster_fenced = "drawbridge.cluster.fenced" "{lapse}"
             "Lapses of the lease in which this replica did not serve its sessions.";
+        sessions_adopted = "drawbridge.cluster.sessions_adopted" "{session}"
+            "Sessions of lost replicas that go on here.";
+        sessions_lost = "drawbridge.cluster.sessions_lost" "{session}"
+            "Sessions of lost replicas that ended, as an upstream of theirs cannot be rebuilt.";
         cluster_records_refused = "drawbridge.cluster.records_refused" "{record}"
             "Records of replicas in Redis that do not open: forged, of another secret, or of a later release.";
         cluster_strangers_refused = "drawbridge.cluster.strangers_refused" "{connection}"

@@ -7,13 +7,11 @@ use http::{Request, Response};
 
 use super::envelope;
 use super::request_state::RequestBinding;
-use super::{refusal, retry};
+use super::retry;
 use crate::call::Principal;
 use crate::downstream::McpService;
 use crate::downstream::access_log::AccessRecord;
-use crate::downstream::admission::{MessageDue, claim};
-use crate::downstream::call_telemetry::error_word;
-use crate::downstream::forwarding::RequestForwarder;
+use crate::downstream::forwarding::{PassedOn, RequestForwarder};
 use crate::downstream::listener::ConnectionPermit;
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
@@ -38,27 +36,22 @@ impl McpService {
     }
 }
 
-/// Passes a request on to the replica that keeps what it goes on with. What the request still owes to the rate of its
-/// caller is left for that replica to take, and what it has paid is not taken again.
+/// Passes a request on to the replica that keeps what it goes on with; `None` where that replica is lost. What has been
+/// paid to the rate of its caller is not taken again.
 pub(super) async fn forward(
     (forwarder, keeper): (&RequestForwarder, Ownership),
     parts: &Parts,
-    (message, due): (&Message, MessageDue),
+    (message, is_paid): (&Message, bool),
     record: &AccessRecord,
-) -> Response<Body> {
-    let is_paid = match claim(due) {
-        Ok(claim) => claim.is_none(),
-        Err(fault) => {
-            record.outcome(error_word(fault.kind));
-            return refusal::fault_response(&fault, message.id());
-        }
-    };
+) -> Option<Response<Body>> {
     let client = parts.extensions.get().and_then(ConnectionPermit::client);
     let mut parts = parts.clone();
     // A byte order mark was left out.
     parts.headers.remove(CONTENT_LENGTH);
     let request = Request::from_parts(parts, Body::from(message.bytes().clone()));
-    forwarder
-        .forward((keeper, None), (request, client), is_paid, record)
-        .await
+    let passed = forwarder.pass_to_keeper(keeper, (request, client), is_paid, record);
+    match passed.await {
+        PassedOn::Answered(response) => Some(response),
+        PassedOn::Here(_) => None,
+    }
 }

@@ -39,7 +39,7 @@ use self::refusal::RequestRefusal;
 use self::response_queue::ResponseQueue;
 use self::retry::RetryContinuation;
 use super::access_log::AccessRecord;
-use super::admission::MessageDue;
+use super::admission::{MessageDue, claim};
 use super::call_telemetry::{ended, error_word, failure_word, log_fault, server_span};
 use super::{McpService, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
@@ -61,7 +61,7 @@ impl McpService {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (message, due): (Message, MessageDue),
+        (message, mut due): (Message, MessageDue),
         record: &AccessRecord,
     ) -> Response<Body> {
         match message.kind() {
@@ -92,8 +92,24 @@ impl McpService {
             && let Some(owner) = self.keeper(&principal, endpoint, &message)
             && forwarder.is_foreign(owner, &parts.extensions)
         {
-            let forwarded = keeper::forward((forwarder, owner), parts, (&message, due), record);
-            return Box::pin(forwarded).await;
+            let is_paid = match claim(due) {
+                Ok(claim) => claim.is_none(),
+                Err(fault) => {
+                    record.outcome(error_word(fault.kind));
+                    return refusal::fault_response(&fault, message.id());
+                }
+            };
+            // What is due waits at the keeper.
+            let asked = (&message, is_paid);
+            let forwarded = keeper::forward((forwarder, owner), parts, asked, record);
+            if let Some(response) = Box::pin(forwarded).await {
+                return response;
+            }
+            due = if is_paid {
+                None
+            } else {
+                self.due(principal.owner())
+            };
         }
         let id = message.id().unwrap_or("null").to_owned();
         let holder = self.holder(&principal, &parts.extensions);

@@ -11,10 +11,9 @@ use tokio::time::{Instant, timeout};
 
 use super::format::TextDigest;
 use super::record_task::RecordTask;
-use super::{RecordState, SessionRecord, SharedRecords};
+use super::{SessionRecord, SharedRecords};
 use crate::lock::lock;
 use crate::ownership::Ownership;
-use crate::redis_client::RedisFailure;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::calls::{CallsUnderWay, WorkStage};
 use crate::store::events::SessionKey;
@@ -169,17 +168,18 @@ impl RecordWriter {
         Some(lost)
     }
 
+    /// Has the record of a session that this replica has adopted as `by`, and does not keep, say that the session is over.
+    pub fn end_adopted(&self, session: SessionKey, by: Ownership) {
+        self.list_end(EndedSession {
+            session,
+            by,
+            leaves_record: true,
+        });
+    }
+
     /// Stops keeping the record of a session that another replica owns, and leaves it as it is.
     pub fn leave(&self, session: SessionKey) {
         self.tracked.remove(&session);
-    }
-
-    /// What the store knows of a session.
-    ///
-    /// # Errors
-    /// As for [`SharedRecords::read`].
-    pub async fn read(&self, session: SessionKey) -> Result<RecordState, RedisFailure> {
-        self.records.read(session).await
     }
 
     /// Has all records written once more, after the store has lost its data: spread over `time`.

@@ -104,7 +104,8 @@ async fn forwarded_request_goes_no_further() {
     assert!(mistaken.contains("drawbridge-for: other"), "{mistaken}");
     // For this replica, but of a session that another one owns.
     let foreign = certificate.ping(&two, second, &here).await;
-    assert!(foreign.starts_with("HTTP/1.1 404"), "{foreign}");
+    assert!(foreign.starts_with("HTTP/1.1 421"), "{foreign}");
+    assert!(foreign.contains("drawbridge-for: other"), "{foreign}");
     assert!(forwards(&two, "").await < 0.5, "nothing was forwarded");
     one.stop().await;
     two.stop().await;

@@ -46,9 +46,6 @@ async fn session_of_a_killed_replica_is_over_once_its_record_is_gone() {
     one.kill().await;
     let two = replica_with(&redis, lease).start().await;
     let there = here.at(two.anonymous());
-    let answer = there.post(&ping()).await;
-    assert_eq!(answer.status(), 503, "the record lives");
-    assert!(answer.header("retry-after").is_some());
     client
         .command::<()>("flush", &cmd("FLUSHALL"))
         .await
@@ -65,7 +62,7 @@ async fn session_of_a_killed_replica_waits_for_a_redis_that_was_just_started() {
     let Some(mut redis) = redis::server(&[]).await else {
         return;
     };
-    let lease = "lease = \"10s\"";
+    let lease = "lease = \"6s\"";
     let one = replica_with(&redis, lease).start().await;
     let here = one.anonymous().open("/mcp/stub").await;
     one.kill().await;

@@ -1,9 +1,11 @@
 //! Several gateways as one: the Redis that they share, their leases, and requests that are forwarded.
 
+mod adoption;
 mod entry;
 mod forwarding;
 mod internal;
 mod lost_owner;
+mod lost_tasks;
 mod membership;
 mod redis_client;
 

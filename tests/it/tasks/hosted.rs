@@ -11,7 +11,7 @@ use crate::harness::{Gateway, Setup, eventually};
 
 pub(super) const RELATED: &str = "io.modelcontextprotocol/related-task";
 const EXTENSION: &str = r#"{"io.modelcontextprotocol/tasks":{}}"#;
-pub(super) const MODERN: [&str; 4] = ["--era", "modern", "--extensions", EXTENSION];
+pub(crate) const MODERN: [&str; 4] = ["--era", "modern", "--extensions", EXTENSION];
 
 /// Paths where a task is begun, each with the prefix of its tool names.
 const PLACES: [(&str, &str); 3] = [("/mcp/newer", ""), ("/mcp/piped", ""), ("/mcp", "newer__")];
@@ -53,19 +53,19 @@ impl World {
 }
 
 /// Begins a task; returns the task as the client gets it.
-pub(super) async fn begin(user: &Session, tool: &str, arguments: Value) -> Value {
+pub(crate) async fn begin(user: &Session, tool: &str, arguments: Value) -> Value {
     let params = json!({"name": tool, "arguments": arguments, "task": {"ttl": 60_000}});
     let begun = user.request("tools/call", params).await.unwrap();
     begun["task"].clone()
 }
 
 /// The parameters of a request about a task.
-pub(super) fn about(task: &Value) -> Value {
+pub(crate) fn about(task: &Value) -> Value {
     json!({"taskId": task["taskId"]})
 }
 
 /// Polls until the task has this status.
-pub(super) async fn until(user: &Session, task: &Value, status: &str) -> Value {
+pub(crate) async fn until(user: &Session, task: &Value, status: &str) -> Value {
     eventually(status, async || {
         let state = user.request("tasks/get", about(task)).await.unwrap();
         assert_eq!(state["taskId"], task["taskId"]);

@@ -4,6 +4,6 @@ mod asking_first;
 mod bridged;
 mod carried;
 mod held;
-mod hosted;
+pub(crate) mod hosted;
 mod hosted_mishaps;
 mod late;

@@ -19,7 +19,7 @@ use super::{OAUTH, OPEN, assert_said, read};
 #[case::tilde_of_a_directory(&format!("{OPEN}cwd = \"~/work\"\n"), "5:7: upstreams.files.cwd: ", "is taken as it is written: no shell reads", "write the whole path, or ${HOME} for the")]
 #[case::clear_text(&format!("{OAUTH}[upstreams.b]\nurl = \"http://b.example\"\n"), "9:7: upstreams.b.url: ", "plain http", "write https://, or ws:// as wss://, if the")]
 #[case::whole_line(&OPEN.replace("\"files\"", "\"npx -y files\""), "4:11: upstreams.files.command: ", "the name of the program has spaces", "one by one")]
-#[case::unused(&format!("{OPEN}restartable = true\n"), "5:15: upstreams.files.restartable: ", "no effect in this version", "leave it out")]
+#[case::unused(&format!("{OPEN}restartable = true\n"), "5:15: upstreams.files.restartable: ", "has no effect without [cluster]", "leave it out")]
 #[case::one_for_all(&OAUTH.replace(".com\"\n", ".com\"\naudiences = [\"x\"]\n"), "6:13: auth.issuers[0].audiences: ", "every other", "`audiences` of an endpoint or an upstream")]
 #[case::open_admin(&format!("{OAUTH}[admin]\nlisten = \"0.0.0.0:9090\"\n"), "9:10: admin.listen: ", "the admin port, which asks for no token", "name the address that probes use; where only")]
 #[case::never_lingers(&format!("{OPEN}[server]\ndrain = \"1s\"\ndrain_linger = \"2s\"\n"), "7:16: server.drain_linger: ", "is longer than `drain`, which ends it first", "make it shorter, or `drain` longer")]

@@ -1,0 +1,268 @@
+//! `SessionAdopter`: sessions whose owner is lost go on at the replica that is asked for them.
+//!
+//! The record of a session in the shared store says who owns it, and a compare-and-set on its epoch decides who does
+//! next. An adoption that has begun is finished whether or not its client waits for it.
+//! Spec: DESIGN §8; `docs/adr/0027`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dashmap::DashSet;
+use tokio::sync::Semaphore;
+
+use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
+use crate::call::Principal;
+use crate::cause::chain;
+use crate::clock::boot_time;
+use crate::cluster::Cluster;
+use crate::endpoint::Endpoint;
+use crate::ownership::{Fence, Ownership};
+use crate::relay::Relay;
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::session::{AdoptedSession, SessionId, SessionRegistry};
+use crate::store::events::{FetchedLog, SessionKey, SharedEvents};
+use crate::store::records::{Adoption, RecordState, RecordWriter, SessionRecord, SharedRecords};
+use crate::sync::single_flight::{Joined, SingleFlight};
+use crate::telemetry::metrics::COUNTERS;
+
+/// Adoptions under way at once; others wait.
+const AT_ONCE: usize = 100;
+/// How long a replica counts as lost without another question. It asks for its records 3 s after it has a lease again at
+/// the earliest, and a compare-and-set that was sent takes 2 s at most.
+const DECISION_HOLDS: Duration = Duration::from_secs(1);
+
+/// The shared stores that an adoption reads and changes.
+#[derive(Debug)]
+pub struct AdoptionStores {
+    /// Who owns which session.
+    pub records: Arc<SharedRecords>,
+    /// Keeps the records of the sessions of this replica.
+    pub writer: Arc<RecordWriter>,
+    /// What clients may have missed.
+    pub events: Arc<SharedEvents>,
+    /// Closed while another replica may own sessions of this one.
+    pub fence: Fence,
+}
+
+/// What an adopter is made of, beside the stores.
+#[derive(Debug)]
+pub(super) struct SessionAdopter {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) sessions: Arc<SessionRegistry>,
+    pub(super) relay: Arc<Relay>,
+    pub(super) replies: Arc<ByteBudget>,
+    pub(super) tasks: TaskSpawner,
+    pub(super) stores: AdoptionStores,
+    pub(super) work: AdoptionWork,
+}
+
+/// What is under way.
+#[derive(Debug)]
+pub(super) struct AdoptionWork {
+    looks: SingleFlight<SessionKey, SessionPlace>,
+    permits: Semaphore,
+    /// Sessions that this replica owns, or may own, and that do not live here yet.
+    unfinished: DashSet<SessionKey>,
+}
+
+impl Default for AdoptionWork {
+    fn default() -> Self {
+        Self {
+            looks: SingleFlight::default(),
+            permits: Semaphore::new(AT_ONCE),
+            unfinished: DashSet::new(),
+        }
+    }
+}
+
+/// A session that a request names.
+#[derive(Debug, Clone)]
+pub(super) struct NamedSession {
+    /// The id as it was sent.
+    pub(super) id: String,
+    /// What it says.
+    pub(super) handle: SessionId,
+    /// Its client.
+    pub(super) principal: Arc<Principal>,
+    /// Its endpoint.
+    pub(super) endpoint: Arc<Endpoint>,
+    /// Whose share of the reply budget its calls use.
+    pub(super) holder: BudgetHolder,
+}
+
+/// Where a session is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SessionPlace {
+    /// It lives here, or is over.
+    Here,
+    /// Another replica with a lease owns it.
+    At(Ownership),
+    /// Not known now: the shared store does not answer, or its owner may come back.
+    Unknown,
+}
+
+impl SessionAdopter {
+    /// Where a session is; it is adopted where its owner is lost. Requests for one session look once.
+    ///
+    /// # Cancel safety
+    /// Dropping the future stops the wait alone.
+    pub(super) async fn find(self: &Arc<Self>, named: &NamedSession) -> SessionPlace {
+        loop {
+            match self.work.looks.join(named.handle.key) {
+                Joined::Lead(leader) => {
+                    let (this, named) = (Arc::clone(self), named.clone());
+                    self.tasks.spawn_service(async move {
+                        leader.complete(this.look(&named).await);
+                    });
+                }
+                Joined::Join(follower) => {
+                    if let Some(place) = follower.result().await {
+                        return place;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn look(&self, named: &NamedSession) -> SessionPlace {
+        let is_live = self.sessions.is_live(named.handle);
+        if is_live && self.stores.fence.is_open() {
+            return SessionPlace::Here;
+        }
+        let key = named.handle.key;
+        let own = self.cluster.node();
+        let state = match self.stores.records.read(key).await {
+            Ok(state) => state,
+            Err(failure) => {
+                tracing::debug!(error = chain(&failure), "session record not read");
+                return SessionPlace::Unknown;
+            }
+        };
+        if is_live {
+            // What is not another one's is served again once the fence is open.
+            return match state {
+                RecordState::Owned { by, .. }
+                    if by.node != own && self.cluster.is_living(by.node) =>
+                {
+                    SessionPlace::At(by)
+                }
+                _ => SessionPlace::Unknown,
+            };
+        }
+        match state {
+            // Redis may have lost the record of a session that lives.
+            RecordState::Absent if !self.cluster.is_redis_settled() => SessionPlace::Unknown,
+            RecordState::Absent | RecordState::Over => SessionPlace::Here,
+            RecordState::Owned {
+                by,
+                highest_stream,
+                record,
+            } if by.node == own => {
+                let is_unfinished = self.work.unfinished.remove(&key).is_some();
+                match record.filter(|_| is_unfinished) {
+                    Some(record) => {
+                        self.work.unfinished.insert(key);
+                        let owned = (by, highest_stream, *record);
+                        self.finish(named, owned, None).await
+                    }
+                    // The session has ended here, or cannot be rebuilt.
+                    None => SessionPlace::Here,
+                }
+            }
+            RecordState::Owned { by, .. } if self.cluster.is_living(by.node) => {
+                self.work.unfinished.remove(&key);
+                SessionPlace::At(by)
+            }
+            RecordState::Owned {
+                by,
+                record: Some(_),
+                ..
+            } if self.cluster.is_lost(by.node).await => self.adopt(named, by).await,
+            // A record without a body is about to be written, or is of a later release.
+            RecordState::Owned { .. } => SessionPlace::Unknown,
+        }
+    }
+
+    /// Adopts a session that `seen` owned.
+    async fn adopt(&self, named: &NamedSession, seen: Ownership) -> SessionPlace {
+        let (key, decided) = (named.handle.key, boot_time());
+        let Ok(_permit) = self.work.permits.acquire().await else {
+            return SessionPlace::Unknown;
+        };
+        // What cannot be read now most likely cannot be read afterwards.
+        let Ok(log) = self.stores.events.fetch(key).await else {
+            return SessionPlace::Unknown;
+        };
+        if boot_time().saturating_sub(decided) > DECISION_HOLDS {
+            return SessionPlace::Unknown;
+        }
+        self.work.unfinished.insert(key);
+        let node = self.cluster.node();
+        match self.stores.records.adopt(key, seen, node).await {
+            Ok(Adoption::Adopted {
+                by,
+                highest_stream,
+                record: Some(record),
+            }) => {
+                tracing::info!(
+                    session = format!("{:016x}", record.tag),
+                    from = format!("{:08x}", seen.node),
+                    epoch = by.epoch,
+                    reason = "its replica has no lease and does not answer",
+                    "session adopted"
+                );
+                let owned = (by, highest_stream, *record);
+                self.finish(named, owned, Some(log)).await
+            }
+            Ok(Adoption::Refused(_)) => {
+                self.work.unfinished.remove(&key);
+                SessionPlace::Unknown
+            }
+            // Its texts have expired, or the store does not answer: it may be this replica's.
+            Ok(Adoption::Adopted { .. }) | Err(_) => SessionPlace::Unknown,
+        }
+    }
+
+    /// Rebuilds a session that this replica owns as `by`, or ends the session if it cannot be rebuilt. `before` is the
+    /// event log as read before the former owner was fenced.
+    async fn finish(
+        &self,
+        named: &NamedSession,
+        (by, highest_stream, record): (Ownership, u32, SessionRecord),
+        before: Option<FetchedLog>,
+    ) -> SessionPlace {
+        let key = named.handle.key;
+        let now = self.stores.events.fetch(key).await.ok();
+        let Some(log) = now.or(before) else {
+            return SessionPlace::Unknown;
+        };
+        let tag = format!("{:016x}", record.tag);
+        let mut unshared = record.unshared.iter();
+        if let Some(upstream) = unshared.find(|one| self.relay.ends_with_replica(one)) {
+            COUNTERS.sessions_lost.add(1);
+            tracing::info!(session = tag, upstream, "session ended with its replica");
+            self.stores.writer.end_adopted(key, by);
+        } else {
+            let continued: Vec<Arc<str>> = { record.upstreams.iter() }
+                .map(|session| session.upstream.as_str().into())
+                .collect();
+            let log = self.stores.events.take_over(key, by, log);
+            let adopted = AdoptedSession {
+                id: named.id.clone(),
+                handle: named.handle,
+                by,
+                principal: Arc::clone(&named.principal),
+                endpoint: Arc::clone(&named.endpoint),
+                record,
+                highest_stream,
+                log,
+            };
+            let session = adopted.rebuild(&self.sessions);
+            session.share_replies(ReplyShare::new(&self.replies, named.holder));
+            self.relay.reopen(&session, &continued);
+            COUNTERS.sessions_adopted.add(1);
+        }
+        self.work.unfinished.remove(&key);
+        SessionPlace::Here
+    }
+}
