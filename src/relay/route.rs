@@ -105,7 +105,12 @@ impl Router {
             Box::pin(self.catalog.names.check_listed(call, session, &uri)).await?;
         }
         let about_task = match session.implicit_session() {
-            Some(_) => self.tasks.target(call, known)?,
+            Some(_) => {
+                if let Some(lost) = self.tasks.lost(call, known) {
+                    return Ok(RequestRoute::Here(lost));
+                }
+                self.tasks.target(call, known)?
+            }
             None => None,
         };
         let target = if let Some(target) = about_task {

@@ -22,6 +22,7 @@ use dashmap::DashMap;
 use self::counted::counted;
 use self::known::KnownIds;
 use self::made::SessionIdentity;
+use super::gateway_task::task_time;
 use super::implicit_session::{ImplicitSession, ImplicitSessionKey};
 use super::{
     CallCaps, CallPermits, DeliveryMode, GatewayTask, OpeningSession, QueueError, QueuedRequest,
@@ -334,6 +335,12 @@ impl SessionRegistry {
     /// The sessions of a principal. While the caller keeps them, the reaper does too ([`OwnerSessions::is_unused`]).
     fn owner(&self, key: OwnerKey) -> Arc<OwnerSessions> {
         Arc::clone(&self.owners.entry(key).or_default())
+    }
+
+    /// The time of day, as tasks show it.
+    #[must_use]
+    pub fn task_time(&self) -> String {
+        task_time(self.clock.now())
     }
 
     /// A task that is run here, and begins now.

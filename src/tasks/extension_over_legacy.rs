@@ -11,6 +11,7 @@ use super::remote_task::{RemoteTask, task_request};
 use super::request::TaskRequest;
 use super::wait::unmarked;
 use crate::call::{Call, InputRequest, Reply};
+use crate::fault::told::error_object;
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{EndpointView, ReplySource, ReplySources, invalid};
 use crate::protocol::{Message, json, rpc};
@@ -46,6 +47,31 @@ impl ExtensionOverLegacy {
             Some("tasks/cancel") => request.cancel().await,
             _ => request.get().await,
         }
+    }
+
+    /// The answer to a request about a task whose session was lost with its replica: the task has failed. `None` for any
+    /// other request.
+    pub(super) fn lost(&self, call: &Call) -> Option<Reply> {
+        let handle = call.message.param_str("taskId")?;
+        let upstream = self.handles.lost(call, &handle)?;
+        let view = self.handles.links.views.of(&call.endpoint, &upstream);
+        let source = self.sources.of(call, None, &view);
+        let text = if call.message.method() == Some("tasks/get") {
+            let now = json::quote(&self.handles.sessions.task_time());
+            let state = format!(
+                r#"{{"taskId":"","status":"failed","createdAt":{now},"lastUpdatedAt":{now}}}"#
+            );
+            let error = Reply::Error(error_object(&Fault::outcome_unknown("task")));
+            task(
+                &UpstreamTask::read(&state)?,
+                &handle,
+                &ShownTask::Came(&error),
+            )
+        } else {
+            "{}".to_owned()
+        };
+        let text = source.projection.authored(text, &source.origin(call));
+        Some(Reply::Result(text.into()))
     }
 
     /// The reply that begins a task, for its client.

@@ -127,6 +127,17 @@ impl TaskHandles {
         task.home.map(|(owner, _)| owner)
     }
 
+    /// The upstream of a task whose session another replica kept; `None` for any other handle. Requests about such a task
+    /// are forwarded to that replica, and reach this point only if the replica is lost.
+    pub(super) fn lost(&self, call: &Call, given: &str) -> Option<Arc<str>> {
+        let context = task_context(&call.endpoint, &call.principal);
+        let task = SealedTask::open(&self.sealer, &context, given)?;
+        let (owner, _) = task.home?;
+        let mut shown = call.endpoint.upstreams.iter();
+        let upstream = shown.find(|upstream| ***upstream == *task.upstream)?;
+        (owner.node != self.sessions.ownership().node).then(|| Arc::clone(upstream))
+    }
+
     /// Opens a task handle: upstream and task id; `None` for a handle not issued to this client.
     pub(super) fn open(&self, call: &Call, given: &str) -> Option<OwnedTask> {
         let task = SealedTask::open(

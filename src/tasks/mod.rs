@@ -186,6 +186,12 @@ impl Tasks {
         is_about_one.then(|| self.handles.target(call)).transpose()
     }
 
+    /// The answer to a request of a modern client about a task that was lost with its replica; `None` for any other one.
+    pub(crate) fn lost(&self, call: &Call, known: Option<&MethodRow>) -> Option<Reply> {
+        let is_about_one = known.is_some_and(concerns_one);
+        is_about_one.then(|| self.over_legacy.lost(call)).flatten()
+    }
+
     /// Begins a task for a call that requests one, if the gateway runs the tasks of its upstream; otherwise
     /// `None`. The policy decides about the call as about one without a task.
     ///

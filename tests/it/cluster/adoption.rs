@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(2 + 2);
 
 /// A replica of a cluster with `LEASE`.
-fn setup(redis: &RedisServer) -> Setup {
+pub(super) fn setup(redis: &RedisServer) -> Setup {
     Setup::open().toml(&tables(redis, SECRET, "lease = \"2s\""))
 }
 

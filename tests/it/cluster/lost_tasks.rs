@@ -9,14 +9,15 @@ use drawbridge::seal::Sealer;
 use drawbridge::secret::Secret;
 use drawbridge::store::records::{RecordState, SharedRecords};
 use drawbridge::store::scripts::StoreKeys;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::SECRET;
-use super::adoption::{over_http, settled};
+use super::adoption::{over_http, settled, setup};
 use crate::harness::redis::{self, RedisServer};
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Session, eventually};
+use crate::harness::{Gateway, Session, eventually};
+use crate::modern::Modern;
 use crate::tasks::hosted::{MODERN, about, begin, until};
 
 /// Waits until the record of the only session names a task.
@@ -92,5 +93,30 @@ async fn task_of_an_upstream_goes_on() {
     until(&there, &task, "completed").await;
     let result = there.request("tasks/result", about(&task)).await.unwrap();
     assert_eq!(text_of(&result), "errand done");
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn task_of_a_modern_client_has_failed() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [one, two] = settled(|| setup(&redis).stub("stub", &["--tasks"])).await;
+    let extensions = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let user = |gw: &Gateway| Modern::with(gw.anonymous(), "/mcp/stub", extensions.clone());
+    let (here, there) = (user(&one), user(&two));
+    let begun = here
+        .call("errand", json!({"looks": 1_000_000}))
+        .await
+        .unwrap();
+    assert_eq!(begun["resultType"], "task", "{begun}");
+    one.kill().await;
+    let asked = json!({"taskId": begun["taskId"]});
+    let state: Value = there.send("tasks/get", asked.clone()).await.unwrap();
+    assert_eq!(state["status"], "failed", "{state}");
+    assert_eq!(state["taskId"], begun["taskId"]);
+    let said = state["error"]["message"].as_str().unwrap();
+    assert!(said.contains("outcome is unknown"), "{state}");
+    assert!(there.send("tasks/cancel", asked).await.is_ok());
     two.stop().await;
 }
