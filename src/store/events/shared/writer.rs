@@ -9,9 +9,8 @@ use dashmap::DashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::super::memory::MemoryEvents;
+use super::super::memory::{LogBounds, MemoryEvents};
 use super::super::{Durability, SessionKey, StreamKey};
-use super::SharedLogParts;
 use super::queue::{KeptBounds, SessionQueue};
 use crate::lock::lock;
 use crate::ownership::{Fence, Ownership};
@@ -20,6 +19,25 @@ use crate::store::calls::WorkStage;
 use crate::store::fenced::FencedSessions;
 use crate::store::scripts::{ScriptRunner, StoreKeys};
 use crate::telemetry::metrics::COUNTERS;
+
+/// What a shared log is made of.
+#[derive(Debug)]
+pub struct SharedLogParts {
+    /// Bounds of the log in this process. For each session, bytes and age are also those in the shared store.
+    pub bounds: LogBounds,
+    /// Runs the scripts.
+    pub store: Arc<dyn ScriptRunner>,
+    /// Names of the keys.
+    pub keys: StoreKeys,
+    /// Seals the events.
+    pub sealer: Arc<Sealer>,
+    /// Ownership of the sessions that begin here.
+    pub own: Ownership,
+    /// Told of sessions whose log another replica writes.
+    pub fenced: Arc<FencedSessions>,
+    /// Closed while another replica may write any of the logs: nothing of them is shown then.
+    pub fence: Fence,
+}
 
 /// Entries of one session in the shared log at most.
 const ENTRIES: usize = 1024;
