@@ -1,6 +1,7 @@
 //! The connect pages over HTTP: their paths, the body of a form, read within its own small bounds, and the answer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -9,7 +10,7 @@ use http::request::Parts;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 
-use super::{McpService, reply};
+use super::reply;
 use crate::connect::{ConnectPages, PageRequest};
 
 /// Authorization servers send browsers back below it: each client of the gateway has its own redirect URI.
@@ -68,18 +69,16 @@ impl ConnectPage {
     }
 }
 
-/// Answers a request for `page`.
+/// Answers a request for `page`; its form is read within `body_timeout`.
 pub(super) async fn answer(
-    service: &McpService,
+    pages: &ConnectPages,
+    body_timeout: Duration,
     request: Request,
     page: ConnectPage,
 ) -> Response<Body> {
-    let Some(pages) = &service.pages else {
-        return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");
-    };
     let (parts, body) = request.into_parts();
     let answer = match page {
-        ConnectPage::Accounts(upstream) => match read_form(service, body).await {
+        ConnectPage::Accounts(upstream) => match read_form(body_timeout, body).await {
             Ok(form) => {
                 pages
                     .answer(&page_request(&parts, &form, upstream.as_ref()))
@@ -119,13 +118,12 @@ fn page_request<'a>(
 
 /// # Errors
 /// The answer to a form that is too large or too slow.
-async fn read_form(service: &McpService, body: Body) -> Result<Bytes, Box<Response<Body>>> {
+async fn read_form(body_timeout: Duration, body: Body) -> Result<Bytes, Box<Response<Body>>> {
     let read = Limited::new(body, MAX_FORM).collect();
-    let (status, text) =
-        match tokio::time::timeout(service.settings.server.body_timeout, read).await {
-            Ok(Ok(form)) => return Ok(form.to_bytes()),
-            Ok(Err(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "the form is too large"),
-            Err(_) => (StatusCode::REQUEST_TIMEOUT, "the form is slow"),
-        };
+    let (status, text) = match tokio::time::timeout(body_timeout, read).await {
+        Ok(Ok(form)) => return Ok(form.to_bytes()),
+        Ok(Err(_)) => (StatusCode::PAYLOAD_TOO_LARGE, "the form is too large"),
+        Err(_) => (StatusCode::REQUEST_TIMEOUT, "the form is slow"),
+    };
     Err(Box::new(reply::plain(status, text)))
 }

@@ -145,7 +145,7 @@ impl McpService {
             return reply::over_the_rate(wait);
         }
         let (endpoint, way) = match target {
-            None => return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path"),
+            None => return nothing_here(),
             Some(PathTarget::Metadata(document)) => {
                 return metadata(request.method(), document, || {
                     cors::preflight(&self.guard, kind, request.headers())
@@ -153,7 +153,11 @@ impl McpService {
             }
             Some(PathTarget::Endpoint(endpoint, way)) => (endpoint, way),
             Some(PathTarget::Connect(page)) => {
-                return Box::pin(connect_page::answer(self, request, page)).await;
+                let Some(pages) = &self.pages else {
+                    return nothing_here();
+                };
+                let body_timeout = self.settings.server.body_timeout;
+                return Box::pin(connect_page::answer(pages, body_timeout, request, page)).await;
             }
         };
         if kind == RequestKind::Preflight {
@@ -423,6 +427,10 @@ fn client_address(request: &Request) -> IpAddr {
         .get()
         .and_then(ConnectionPermit::client);
     client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED))
+}
+
+fn nothing_here() -> Response<Body> {
+    reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path")
 }
 
 /// Whom the rate counts a page for: nobody is known yet but by the address.
