@@ -41,7 +41,7 @@ use crate::session::{SessionIds, SessionRegistry, SessionSettings};
 use crate::store::events::{EventStore, MemoryEvents};
 use crate::telemetry;
 use crate::telemetry::setup::{LogControl, MetricsPage};
-use crate::upstream::Upstreams;
+use crate::upstream::{AccountKeeping, Upstreams};
 use crate::vault::Vault;
 
 /// Probes and scrapers that are connected at once.
@@ -96,9 +96,6 @@ async fn serve(
     let tasks = TaskSpawner::new();
     let vault = durable::open_if_there(&config, &host, durable::LostKey::Replaced).await;
     let vault = vault.context("durable data")?;
-    if let Some(vault) = &vault {
-        tasks.spawn_service(vault.clone().keep(config.connect.forget));
-    }
     let listener = Listener::bind(&config.server, config.limits.headers)?;
     let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?.for_operators();
     name_chosen_port(&mut config.server.public_url, listener.local_addr().port())?;
@@ -116,6 +113,10 @@ async fn serve(
         &endpoints,
         &tasks,
     )?;
+    if let Some(vault) = &vault {
+        let kept = durable::keep(vault.clone(), config.connect.forget, parts.audit.clone());
+        tasks.spawn_service(kept);
+    }
     let readiness = AdminReadiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());
     let (sessions, upstreams) = (Arc::clone(&parts.sessions), Arc::clone(&parts.upstreams));
@@ -129,6 +130,7 @@ async fn serve(
         cluster: cluster.clone(),
         auth: Arc::clone(&parts.service.auth),
         clock: Arc::new(SystemClock),
+        vault: vault.clone(),
     };
     if let Some(every) = config.health.interval {
         upstreams.check_health(every);
@@ -229,6 +231,14 @@ fn session_registry(
     SessionRegistry::new(ids, settings, events, Arc::clone(clock), tasks.clone())
 }
 
+/// Who owns the sessions of this process.
+fn ownership(cluster: Option<&Cluster>) -> Ownership {
+    cluster.map_or(Ownership::ALONE, |cluster| {
+        let (node, epoch) = (cluster.node(), 0);
+        Ownership { node, epoch }
+    })
+}
+
 fn assemble(
     config: &Arc<Config>,
     (host, cluster, vault): (HostEnvironment, Option<Arc<Cluster>>, Option<&Vault>),
@@ -237,10 +247,7 @@ fn assemble(
 ) -> anyhow::Result<AssembledApp> {
     let clock: SharedClock = Arc::new(SystemClock);
     let sealer = Arc::new(Sealer::new(&config.keys.seal).context("keys.seal")?);
-    let own = cluster.as_ref().map_or(Ownership::ALONE, |cluster| {
-        let (node, epoch) = (cluster.node(), 0);
-        Ownership { node, epoch }
-    });
+    let own = ownership(cluster.as_deref());
     let settings = config.cluster.as_ref().zip(cluster.as_ref());
     let shared = settings.map(|(settings, cluster)| {
         SharedStores::start((config, settings), cluster, &sealer, own, tasks)
@@ -257,9 +264,10 @@ fn assemble(
     let sessions = session_registry(config, ids, events, &clock, tasks);
     let fence = shared.as_ref().map(|shared| shared.fence().clone());
     let stores = shared.map(|shared| shared.serve(&sessions, tasks));
-    let upstreams = Upstreams::new(config, host, vault, tasks.clone()).context("upstreams")?;
-    let upstreams = Arc::new(upstreams.behind(&fence.unwrap_or_default()));
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
+    let keeping = vault.map(|vault| AccountKeeping::new(vault, &audit));
+    let upstreams = Upstreams::new(config, host, keeping, tasks.clone()).context("upstreams")?;
+    let upstreams = Arc::new(upstreams.behind(&fence.unwrap_or_default()));
     let relay = Relay::new(relay::RelayParts {
         settings: Arc::clone(config),
         upstreams: Arc::clone(&upstreams),
@@ -279,6 +287,7 @@ fn assemble(
             let parts = ConnectParts {
                 settings: Arc::clone(config),
                 vault: vault.clone(),
+                audit: audit.clone(),
                 sealer: Arc::clone(&sealer),
                 clock: Arc::clone(&clock),
                 tokens: upstreams.user_tokens().cloned().collect(),

@@ -1,6 +1,7 @@
 //! `/status`: the state of a running gateway, as JSON and as text for people. It holds no secret, no URL of an upstream
 //! and no data of callers; its size is bounded by the configuration.
 
+mod account_table;
 mod asked;
 mod text;
 
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::asked::{AskedOnce, AskedUpstream};
+pub use self::asked::{AskedLogin, AskedOnce, AskedUpstream};
 use crate::cause::ErrorCause;
 
 /// The state of a gateway at one moment. Texts are single lines.
@@ -121,10 +122,26 @@ pub struct UpstreamStatus {
 /// The account, or the accounts, of one upstream.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct AccountStatus {
-    /// `client_credentials`, `token_exchange` or `user_key`.
+    /// `client_credentials`, `token_exchange`, `id_jag`, `user` or `user_key`.
     pub kind: String,
+    /// The accounts of callers, as of the last count; absent where callers connect none, and before the first count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accounts: Option<AccountNumbers>,
     /// Why the last token request failed, or why the upstream refused the token; absent after the next success.
     pub cause: Option<CauseStatus>,
+}
+
+/// Accounts of callers at one upstream, by whether calls can use them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AccountNumbers {
+    /// They can be used.
+    pub connected: u64,
+    /// The upstream refused them last.
+    pub refused: u64,
+    /// Their token has ended, and nothing gets another one: their user has to connect again.
+    pub ended: u64,
+    /// They do not open: their key is missing, or they were edited in the database.
+    pub unreadable: u64,
 }
 
 /// One issuer of tokens.

@@ -10,6 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
 use super::{AssembledApp, assemble};
+use crate::auth::accepts_issuer;
 use crate::clock::{Clock, SystemClock};
 use crate::config::{self, CarrierConfig, Config, ConfigDoubt};
 use crate::connect;
@@ -20,7 +21,7 @@ use crate::process::{self, HostEnvironment};
 use crate::protocol::methods::ListKind;
 use crate::runtime::lifecycle::{ProcessSignals, TaskSpawner};
 use crate::runtime::workers;
-use crate::status::{AskedOnce, AskedUpstream, UpstreamState, UpstreamStatus};
+use crate::status::{AskedLogin, AskedOnce, AskedUpstream, UpstreamState, UpstreamStatus};
 use crate::telemetry;
 
 /// For the lists of an upstream, on top of its `connect_timeout`.
@@ -45,6 +46,13 @@ pub enum ProbeOutcome {
 
 /// Lengths of the lists of one upstream, or why there are none.
 type ListLengths = Result<Vec<(ListKind, usize)>, Fault>;
+
+/// What all answered.
+struct Found {
+    listed: HashMap<Arc<str>, ListLengths>,
+    logins: Vec<AskedLogin>,
+    doubts: Vec<ConfigDoubt>,
+}
 
 /// Loads the keys of every issuer, and opens and lists every upstream, each once and as `serve` does; binds no port.
 /// No child of ours is left when this returns. With `lines`, log lines go to standard error.
@@ -112,7 +120,7 @@ struct ProbeContext {
 
 impl ProbeContext {
     /// Asks all issuers and upstreams concurrently, within the limits on sessions and children.
-    async fn all(&self) -> (HashMap<Arc<str>, ListLengths>, Vec<ConfigDoubt>) {
+    async fn all(&self) -> Found {
         let limits = &self.config.sessions;
         let sessions = AT_ONCE.min(limits.max_per_principal).min(limits.max_total);
         let sessions = &Semaphore::new(sessions.max(1));
@@ -129,9 +137,13 @@ impl ProbeContext {
             (name, listed)
         });
         let issuers = self.parts.service.auth.ask_issuers();
-        let logins = connect::doubtful_logins(&self.config);
-        let (found, (), doubts) = tokio::join!(join_all(upstreams), issuers, logins);
-        (found.into_iter().collect(), doubts)
+        let logins = connect::ask_logins(&self.config);
+        let (listed, (), (logins, doubts)) = tokio::join!(join_all(upstreams), issuers, logins);
+        Found {
+            listed: listed.into_iter().collect(),
+            logins,
+            doubts,
+        }
     }
 
     async fn one(&self, upstream: &config::UpstreamConfig, name: &Arc<str>) -> ListLengths {
@@ -143,7 +155,12 @@ impl ProbeContext {
             .is_some_and(|auth| auth.kind().is_of_callers())
         {
             // What it lists is a caller's, and no caller is here.
-            self.parts.upstreams.look_once(name).await;
+            let upstreams = &self.parts.upstreams;
+            let issuers = self.issuers_at(name);
+            tokio::join!(
+                upstreams.look_once(name),
+                upstreams.look_up_account(name, &issuers)
+            );
             return Ok(Vec::new());
         }
         let endpoint = self.endpoint_of(name);
@@ -156,6 +173,19 @@ impl ProbeContext {
         listed
     }
 
+    /// The issuers whose tokens callers of the upstream may have.
+    fn issuers_at(&self, name: &Arc<str>) -> Vec<String> {
+        let shows = |endpoint: &&Arc<Endpoint>| endpoint.upstreams.contains(name);
+        let endpoints: Vec<_> = self.endpoints.iter().filter(shows).collect();
+        let issuers = self.config.auth.issuers.iter().map(|issuer| &issuer.issuer);
+        let is_taken = |issuer: &&String| {
+            endpoints
+                .iter()
+                .any(|endpoint| accepts_issuer(endpoint, issuer))
+        };
+        issuers.filter(is_taken).cloned().collect()
+    }
+
     /// An endpoint that shows the upstream; where none does, an endpoint without a URL.
     fn endpoint_of(&self, name: &Arc<str>) -> Arc<Endpoint> {
         let shows = |endpoint: &&Arc<Endpoint>| endpoint.upstreams.contains(name);
@@ -163,13 +193,15 @@ impl ProbeContext {
         found.unwrap_or_else(|| Arc::new(Endpoint::unreachable(name)))
     }
 
-    fn report(
-        &self,
-        (mut found, doubts): (HashMap<Arc<str>, ListLengths>, Vec<ConfigDoubt>),
-    ) -> AskedOnce {
-        let upstreams = self.parts.upstreams.status(SystemClock.now());
+    fn report(&self, found: Found) -> AskedOnce {
+        let Found {
+            mut listed,
+            logins,
+            doubts,
+        } = found;
+        let upstreams = self.parts.upstreams.status(SystemClock.now(), None);
         let upstreams = upstreams.into_iter().map(|status| {
-            let listed = found.remove(&*status.name);
+            let listed = listed.remove(&*status.name);
             match listed {
                 Some(Ok(lengths)) => AskedUpstream {
                     status,
@@ -185,6 +217,7 @@ impl ProbeContext {
         AskedOnce {
             issuers: self.parts.service.auth.status(),
             upstreams: upstreams.collect(),
+            logins,
             doubts,
         }
     }

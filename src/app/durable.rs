@@ -3,12 +3,14 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
 use crate::clock::SystemClock;
 use crate::config::{Config, DatabaseUrl};
 use crate::database::{self, Database, DatabaseError, DatabasePlace, MigrationResult};
 use crate::process::HostEnvironment;
-use crate::vault::{Vault, VaultKeyError, VaultKeys, key_file};
+use crate::vault::{GrantKey, Vault, VaultKeyError, VaultKeys, key_file};
 
 /// The database, below the state directory.
 const DATABASE: &str = "drawbridge.db";
@@ -87,6 +89,15 @@ pub async fn open_if_there(
         Some(there) => there,
     };
     open(config, host, &place, lost).await.map(Some)
+}
+
+/// [Keeps](Vault::keep) the vault until it is dropped. Grants that are removed for being unused are audited.
+pub(super) async fn keep(vault: Vault, forget: Duration, audit: AuditSink) {
+    let forgotten = |key: &GrantKey| {
+        let record = AccountRecord::new(AccountEvent::Revoked, key.owner, &key.upstream);
+        audit.account(record.reason(AuditOutcome::Ok, "unused"));
+    };
+    vault.keep(forget, forgotten).await;
 }
 
 /// Brings the schema up to date; an `SQLite` file is made where there is none.

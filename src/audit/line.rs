@@ -4,14 +4,18 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{AuditOutcome, AuditRecord};
+use super::{AuditOutcome, AuditRecord, QueuedRecord};
 use crate::telemetry::names::AUDIT_TARGET;
 use crate::telemetry::record::{self, RecordFields};
 
 /// Writes `record`, which was made `at` this time since the Unix epoch. What was refused or failed
 /// is a warning.
-pub(super) fn write(at: Duration, record: &AuditRecord) {
-    let level = match record.outcome {
+pub(super) fn write(at: Duration, record: &QueuedRecord) {
+    let outcome = match record {
+        QueuedRecord::Call(record) => record.outcome,
+        QueuedRecord::Account(record) => record.outcome,
+    };
+    let level = match outcome {
         AuditOutcome::Ok | AuditOutcome::Error => Level::INFO,
         AuditOutcome::Failed | AuditOutcome::Denied => Level::WARN,
     };
@@ -20,44 +24,55 @@ pub(super) fn write(at: Duration, record: &AuditRecord) {
 
 struct AuditLine<'a> {
     at: Duration,
-    record: &'a AuditRecord,
+    record: &'a QueuedRecord,
 }
 
 impl record::RecordEvent for AuditLine<'_> {
     fn fields(&self, to: &mut dyn RecordFields) {
-        let Self { at, record } = self;
-        to.time("time", *at);
-        let [issuer, subject, client] = record.principal.names();
+        to.time("time", self.at);
+        match self.record {
+            QueuedRecord::Call(record) => record.fields(to),
+            QueuedRecord::Account(record) => record.fields(to),
+        }
+    }
+}
+
+impl AuditRecord {
+    fn fields(&self, to: &mut dyn RecordFields) {
+        let [issuer, subject, client] = self.principal.names();
         to.cached("issuer", issuer);
         to.cached("subject", subject);
         to.cached("client", client);
-        to.word("endpoint", &record.endpoint);
-        to.word("upstream", &record.upstream);
-        to.text("method", &record.method);
-        if let Some(name) = &record.name {
+        to.word("endpoint", &self.endpoint);
+        to.word("upstream", &self.upstream);
+        to.text("method", &self.method);
+        if let Some(name) = &self.name {
             to.text("name", name);
         }
-        to.word("outcome", word(record.outcome));
-        if let Some(rule) = &record.rule {
+        to.word("outcome", self.outcome.word());
+        if let Some(rule) = &self.rule {
             to.text("rule", rule);
         }
-        if let Some(reason) = &record.reason {
+        if let Some(reason) = &self.reason {
             to.text("reason", reason);
         }
-        if let Some(tag) = &record.tag {
+        if let Some(tag) = &self.tag {
             to.word("request_id", tag.as_str());
         }
-        if let Some(trace) = &record.trace {
+        if let Some(trace) = &self.trace {
             to.trace(trace);
         }
     }
 }
 
-fn word(outcome: AuditOutcome) -> &'static str {
-    match outcome {
-        AuditOutcome::Ok => "ok",
-        AuditOutcome::Error => "error",
-        AuditOutcome::Failed => "failed",
-        AuditOutcome::Denied => "denied",
+impl AuditOutcome {
+    /// The value of `outcome`.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Failed => "failed",
+            Self::Denied => "denied",
+        }
     }
 }

@@ -1,8 +1,10 @@
-//! Audit log: one record per call that policy decided, allowed or refused.
+//! Audit log: one record per call that policy decided, allowed or refused, and one per event of an account at an
+//! upstream.
 //!
 //! Records are enqueued in a bounded queue and written elsewhere, as one line each on the tracing
 //! target `audit`; the request path never waits. Dropped records are counted (SPEC O-04).
 
+mod account;
 mod line;
 
 use std::borrow::Cow;
@@ -13,6 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
+pub use self::account::{AccountEvent, AccountRecord};
 use crate::call::{Call, Principal};
 use crate::clock::SharedClock;
 use crate::lock::lock;
@@ -121,6 +124,13 @@ impl Drop for PendingRecord<'_> {
     }
 }
 
+/// A record in the queue. Those of accounts are rare, and take no more room than those of calls.
+#[derive(Debug)]
+enum QueuedRecord {
+    Call(AuditRecord),
+    Account(Box<AccountRecord>),
+}
+
 /// Takes records from any thread. Clones share one queue.
 #[derive(Debug, Clone)]
 pub struct AuditSink(Arc<AuditQueue>);
@@ -128,7 +138,7 @@ pub struct AuditSink(Arc<AuditQueue>);
 #[derive(Debug)]
 struct AuditQueue {
     /// Each with the time it was recorded at, since the Unix epoch.
-    waiting: Mutex<VecDeque<(Duration, AuditRecord)>>,
+    waiting: Mutex<VecDeque<(Duration, QueuedRecord)>>,
     some: Notify,
     clock: SharedClock,
 }
@@ -149,7 +159,9 @@ impl AuditSink {
         sink
     }
 
-    fn idle(clock: SharedClock) -> Self {
+    /// A sink whose records are written by [`flush`](Self::flush) alone.
+    #[must_use]
+    pub fn idle(clock: SharedClock) -> Self {
         Self(Arc::new(AuditQueue {
             waiting: Mutex::default(),
             some: Notify::new(),
@@ -168,8 +180,17 @@ impl AuditSink {
         }
     }
 
-    /// Takes one record, without waiting; drops and counts it when the queue is full.
+    /// Takes the record of one call, without waiting; drops and counts it when the queue is full.
     pub fn record(&self, record: AuditRecord) {
+        self.enqueue(QueuedRecord::Call(record));
+    }
+
+    /// Takes the record of an event of an account, as [`record`](Self::record) does.
+    pub fn account(&self, record: AccountRecord) {
+        self.enqueue(QueuedRecord::Account(Box::new(record)));
+    }
+
+    fn enqueue(&self, record: QueuedRecord) {
         let now = self.0.clock.now();
         let is_first = {
             let mut waiting = self.lock();
@@ -194,7 +215,7 @@ impl AuditSink {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Duration, AuditRecord)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Duration, QueuedRecord)>> {
         lock(&self.0.waiting)
     }
 }

@@ -102,6 +102,42 @@ fn a_record_says_who_what_where_and_how_it_ended_and_nothing_else() {
     );
 }
 
+// SPEC O-04
+#[test]
+fn record_of_an_account_says_whose_where_and_why() {
+    let log = RecordCapture::begin();
+    let (sink, call) = (sink(), call(MESSAGE));
+    let owner = call.principal.owner();
+    let record = AccountRecord::new(AccountEvent::Connected, owner, "files")
+        .by(&call.principal)
+        .server("https://as.test")
+        .scopes(&["read".to_owned(), "write".to_owned()])
+        .program(Some("editor"));
+    sink.account(record);
+    let record = AccountRecord::new(AccountEvent::Refused, owner, "files").of_call(&call);
+    sink.account(record.server("").reason(AuditOutcome::Denied, "declined"));
+    sink.flush();
+    let principal = owner.to_string();
+    assert_eq!(
+        log.lines(),
+        [
+            json!({
+                "timestamp": "1970-01-01T00:00:00.000Z", "level": "INFO", "target": "audit",
+                "time": "2027-01-15T08:00:00.000Z", "event": "account_connected", "principal": principal,
+                "issuer": "https://i.test", "subject": "alice", "client": "c", "upstream": "files",
+                "server": "https://as.test", "scopes": "read write", "program": "editor", "outcome": "ok",
+            }),
+            json!({
+                "timestamp": "1970-01-01T00:00:00.000Z", "level": "WARN", "target": "audit",
+                "time": "2027-01-15T08:00:00.000Z", "event": "account_refused", "principal": principal,
+                "issuer": "https://i.test", "subject": "alice", "client": "c", "endpoint": "dev",
+                "upstream": "files", "outcome": "denied", "reason": "declined",
+                "trace_id": "0af7651916cd43dd8448eb211c80319c",
+            }),
+        ]
+    );
+}
+
 #[test]
 fn records_are_written_in_their_order() {
     let log = RecordCapture::begin();
@@ -123,7 +159,10 @@ fn records_are_written_in_their_order() {
 fn a_call_that_is_dropped_is_recorded_as_failed() {
     let sink = sink();
     drop(sink.begin(&call(MESSAGE), record(None)));
-    assert_eq!(sink.lock()[0].1.outcome, AuditOutcome::Failed);
+    let QueuedRecord::Call(record) = &sink.lock()[0].1 else {
+        panic!("a record of a call");
+    };
+    assert_eq!(record.outcome, AuditOutcome::Failed);
 }
 
 // SPEC C-12

@@ -39,8 +39,8 @@ struct ReachReport {
     /// directories are not looked for.
     #[arg(long)]
     assume_env: bool,
-    /// Asks as well: loads the keys of every issuer, and opens and lists every upstream once. Starts the programs
-    /// of stdio upstreams, and ends them. Exits with 1 where one fails.
+    /// Asks as well: loads the keys of every issuer, opens and lists every upstream once, and finds out where accounts
+    /// and logins are to be had. Starts the programs of stdio upstreams, and ends them. Exits with 1 where one fails.
     #[arg(long, conflicts_with_all = ["assume_env", "reference"])]
     online: bool,
 }
@@ -149,6 +149,7 @@ fn report(
     if let Some((members, asked)) = report.as_object_mut().zip(asked) {
         members.insert("issuers".to_owned(), json!(asked.issuers));
         members.insert("upstreams".to_owned(), json!(asked.upstreams));
+        members.insert("logins".to_owned(), json!(asked.logins));
     }
     report
 }

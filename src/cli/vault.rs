@@ -141,6 +141,7 @@ async fn list(vault: &Vault, as_json: bool) -> Result<ExitCode, DatabaseError> {
                 issuer,
                 scopes,
                 account,
+                ..
             } => [
                 issuer.clone(),
                 account.clone().unwrap_or_default(),
@@ -234,6 +235,7 @@ fn json_of(grant: &GrantListing) -> Value {
             issuer,
             scopes,
             account,
+            ..
         },
         Some(members),
     ) = (&grant.state, entry.as_object_mut())

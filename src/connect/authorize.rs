@@ -7,6 +7,7 @@ use maud::{Markup, html};
 
 use super::browser::Browser;
 use super::form::{FormParts, Submitted};
+use crate::call::Principal;
 use crate::grants::UserTokens;
 use crate::grants::authorization::{
     Authorizer, CallbackAnswer, CallbackRefusal, ConsentRequest, FinishedAuthorization,
@@ -68,7 +69,7 @@ impl AuthorizeForm {
         }
     }
 
-    /// Finishes the authorization `pending`.
+    /// Ends the authorization that `pending` waited for, with the answer that a person's browser brought.
     ///
     /// # Errors
     /// No grant was stored.
@@ -79,10 +80,10 @@ impl AuthorizeForm {
         &self,
         key: GrantKey,
         pending: PendingRecord,
-        answer: &CallbackAnswer<'_>,
+        brought: (&CallbackAnswer<'_>, &Arc<Principal>),
     ) -> Result<FinishedAuthorization, CallbackRefusal> {
         self.tokens.forget_wider(&key);
-        self.authorizer.finish(key, pending, answer).await
+        self.authorizer.finish(key, pending, brought).await
     }
 }
 

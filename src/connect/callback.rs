@@ -11,9 +11,11 @@ use super::callback_fault::CallbackFault;
 use super::person::Person;
 use super::upstream::ConnectMethod;
 use super::{ConnectPages, response, views};
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::call::OwnerKey;
 use crate::database::DatabaseError;
 use crate::grants::authorization::{CallbackAnswer, CallbackRefusal, is_state, state_digest};
+use crate::telemetry::metrics::LABELED;
 use crate::vault::{GrantKey, PendingRecord};
 
 /// `Cache-Control` of the metadata document.
@@ -36,7 +38,7 @@ impl ConnectPages {
         let browser = Browser::of(headers, (&self.parts.sealer, &self.parts.clock));
         // Checked before the `state` is used up: the person can log in and reload this page.
         let Some(person) = self.person(headers) else {
-            return refuse(CallbackFault::Login, None, None);
+            return self.refuse(CallbackFault::Login, None, None);
         };
         let ended = self.end_authorization(&browser, &person, uri);
         ended.await.unwrap_or_else(|error| {
@@ -74,33 +76,29 @@ impl ConnectPages {
     ) -> Result<Response<Bytes>, DatabaseError> {
         let query = Query::read(uri.query());
         let Some(state) = query.single("state").filter(|state| is_state(state)) else {
-            return Ok(refuse(CallbackFault::State, None, Some(person)));
+            return Ok(self.refuse(CallbackFault::State, None, Some(person)));
         };
         // Otherwise anyone who has seen a `state` could use it up, and any request would query the database.
         if !browser.is_known() {
-            return Ok(refuse(CallbackFault::Browser, None, Some(person)));
+            return Ok(self.refuse(CallbackFault::Browser, None, Some(person)));
         }
         let pending = self.parts.vault.take_pending(&state_digest(state)).await?;
         let Some((owner, pending)) = pending else {
-            return Ok(refuse(CallbackFault::State, None, Some(person)));
+            return Ok(self.refuse(CallbackFault::State, None, Some(person)));
         };
         if !browser.is(&pending.cookie_digest) {
-            return Ok(refuse(
+            return Ok(self.refuse(
                 CallbackFault::Browser,
                 Some((owner, &pending)),
                 Some(person),
             ));
         }
         if owner != person.owner() {
-            return Ok(refuse(
-                CallbackFault::Person,
-                Some((owner, &pending)),
-                Some(person),
-            ));
+            return Ok(self.refuse(CallbackFault::Person, Some((owner, &pending)), Some(person)));
         }
         // A mismatch means that another server answers than the one asked. Spec: RFC 9700 §4.4.2.2
         if self.gateway.url_of(uri.path()) != pending.redirect_uri {
-            return Ok(refuse(
+            return Ok(self.refuse(
                 CallbackFault::Address,
                 Some((owner, &pending)),
                 Some(person),
@@ -116,8 +114,10 @@ impl ConnectPages {
             error: query.single("error"),
         };
         let program = pending.program.clone();
-        Ok(match form.finish(key, pending, &answer).await {
+        let brought = (&answer, person.principal());
+        Ok(match form.finish(key, pending, brought).await {
             Ok(finished) => {
+                LABELED.connect_accounts.add("connected", 1);
                 tracing::info!(
                     upstream, %owner, program, scopes = finished.scopes.join(" "),
                     "account was connected"
@@ -126,6 +126,40 @@ impl ConnectPages {
             }
             Err(refusal) => refuse_answer(&upstream, owner, &refusal),
         })
+    }
+
+    /// Refuses a callback: only where it was begun here, an account has something to tell in the audit log.
+    fn refuse(
+        &self,
+        fault: CallbackFault,
+        waiting: Option<(OwnerKey, &PendingRecord)>,
+        person: Option<&Person>,
+    ) -> Response<Bytes> {
+        LABELED.connect_accounts.add("refused", 1);
+        if let Some((owner, pending)) = waiting {
+            let record = AccountRecord::new(AccountEvent::Refused, owner, &pending.upstream);
+            let record = record
+                .server(&pending.issuer)
+                .program(pending.program.as_deref());
+            let record = match person {
+                Some(person) => record.by(person.principal()),
+                None => record,
+            };
+            let record = record.reason(AuditOutcome::Denied, format!("callback_{}", fault.word()));
+            self.parts.audit.account(record);
+        }
+        let (owner, pending) = waiting.unzip();
+        let upstream = pending.map(|pending| &*pending.upstream);
+        let begun_by = owner.map(|owner| owner.to_string());
+        let brought_by = person.map(|person| person.owner().to_string());
+        tracing::warn!(
+            reason = fault.word(),
+            upstream,
+            begun_by,
+            brought_by,
+            "callback of an authorization was refused: nothing was changed"
+        );
+        response::page(StatusCode::FORBIDDEN, &views::callback_refused(fault))
     }
 
     fn authorizes(&self, name: &str) -> Option<(String, &AuthorizeForm)> {
@@ -137,27 +171,9 @@ impl ConnectPages {
     }
 }
 
-fn refuse(
-    fault: CallbackFault,
-    waiting: Option<(OwnerKey, &PendingRecord)>,
-    person: Option<&Person>,
-) -> Response<Bytes> {
-    let (owner, pending) = waiting.unzip();
-    let upstream = pending.map(|pending| &*pending.upstream);
-    let begun_by = owner.map(|owner| owner.to_string());
-    let brought_by = person.map(|person| person.owner().to_string());
-    tracing::warn!(
-        reason = fault.word(),
-        upstream,
-        begun_by,
-        brought_by,
-        "callback of an authorization was refused: nothing was changed"
-    );
-    response::page(StatusCode::FORBIDDEN, &views::callback_refused(fault))
-}
-
 fn refuse_answer(upstream: &str, owner: OwnerKey, refusal: &CallbackRefusal) -> Response<Bytes> {
     let error: &(dyn std::error::Error + 'static) = refusal;
+    LABELED.connect_accounts.add("refused", 1);
     tracing::warn!(upstream, %owner, error, "account was not connected");
     let status = match refusal {
         CallbackRefusal::Failed(_) => StatusCode::BAD_GATEWAY,

@@ -30,9 +30,10 @@ use url::{Url, form_urlencoded};
 use self::browser::{Browser, FormRefusal};
 use self::form::{Form, Submitted};
 use self::login::Logins;
-pub use self::login::doubtful_logins;
+pub use self::login::ask_logins;
 use self::person::Person;
 use self::upstream::ConnectedUpstream;
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
 use crate::auth::Authenticator;
 use crate::clock::SharedClock;
 use crate::config::{AuthMode, Config};
@@ -42,7 +43,8 @@ use crate::endpoint::Endpoint;
 use crate::grants::authorization::GatewayClient;
 use crate::grants::{AccountSetupError, UserTokens};
 use crate::seal::Sealer;
-use crate::vault::{GrantKey, StoredGrant, Vault};
+use crate::telemetry::metrics::LABELED;
+use crate::vault::{GrantKey, ProgramRecord, StoredGrant, Vault};
 
 /// The parts that the pages need.
 #[derive(Debug)]
@@ -51,6 +53,8 @@ pub struct ConnectParts {
     pub settings: Arc<Config>,
     /// Stores the accounts.
     pub vault: Vault,
+    /// Who connected and disconnected what.
+    pub audit: AuditSink,
     /// Seals cookies and form tokens, and opens links.
     pub sealer: Arc<Sealer>,
     /// The time of day.
@@ -101,10 +105,12 @@ pub struct ConnectPages {
     logins: Option<Logins>,
 }
 
-/// One row of the list of accounts.
+/// One account on a page.
 struct ShownAccount<'a> {
     upstream: &'a ConnectedUpstream,
     grant: Option<Arc<StoredGrant>>,
+    /// The programs that used it.
+    programs: Vec<ProgramRecord>,
 }
 
 impl ConnectPages {
@@ -177,8 +183,7 @@ impl ConnectPages {
     ) -> Result<Response<Bytes>, DatabaseError> {
         let mut accounts = Vec::new();
         for upstream in &self.upstreams {
-            let grant = self.grant(person, upstream).await?;
-            accounts.push(ShownAccount { upstream, grant });
+            accounts.push(self.account(person, upstream).await?);
         }
         Ok(browser.keep(response::page(
             StatusCode::OK,
@@ -201,14 +206,13 @@ impl ConnectPages {
             }
             link => link,
         };
-        let grant = self.grant(person, upstream).await?;
+        let account = self.account(person, upstream).await?;
         let token = browser.form_token(&about(person, upstream));
         let program = link.as_ref().map(|link| &*link.program);
         let form = upstream
             .parts(&GrantKey::new(person.owner(), &upstream.name))
             .await;
-        let account = (upstream, grant.as_deref());
-        let shown = views::one(person, account, program, (&form, &token));
+        let shown = views::one(person, &account, program, (&form, &token));
         Ok(browser.keep(response::page(StatusCode::OK, &shown)))
     }
 
@@ -246,6 +250,12 @@ impl ConnectPages {
         match form.value("action") {
             "disconnect" => {
                 let was_there = self.parts.vault.remove_grant(&key).await?;
+                LABELED.connect_accounts.add("disconnected", 1);
+                if was_there {
+                    self.audit(AccountEvent::Disconnected, (person, upstream), |record| {
+                        record
+                    });
+                }
                 tracing::info!(upstream = %upstream.name, owner = %person.owner(), was_there, "account was disconnected");
                 Ok(response::page(
                     StatusCode::OK,
@@ -255,10 +265,15 @@ impl ConnectPages {
             "connect" => match upstream.submitted(&form, &key, (&walking, program)).await {
                 Submitted::Keep(record) => {
                     self.parts.vault.put_grant(&key, &record).await?;
+                    LABELED.connect_accounts.add("connected", 1);
+                    self.audit(AccountEvent::Connected, (person, upstream), |record| {
+                        record.program(program)
+                    });
                     tracing::info!(upstream = %upstream.name, owner = %person.owner(), "account was connected");
                     Ok(response::page(StatusCode::OK, &views::connected(upstream)))
                 }
                 Submitted::GoOn(started) => {
+                    LABELED.connect_accounts.add("begun", 1);
                     tracing::info!(
                         upstream = %upstream.name, owner = %person.owner(), host = started.host, program,
                         "account is being connected"
@@ -266,10 +281,13 @@ impl ConnectPages {
                     let page = views::go_on(&upstream.name, &started);
                     Ok(walking.keep(response::page(StatusCode::OK, &page)))
                 }
-                Submitted::Failed(why) => Ok(response::page(
-                    StatusCode::BAD_GATEWAY,
-                    &views::failed(&upstream.name, why),
-                )),
+                Submitted::Failed(why) => {
+                    LABELED.connect_accounts.add("unavailable", 1);
+                    Ok(response::page(
+                        StatusCode::BAD_GATEWAY,
+                        &views::failed(&upstream.name, why),
+                    ))
+                }
                 Submitted::Refused(why) => Ok(response::page(
                     StatusCode::BAD_REQUEST,
                     &views::refused(&upstream.name, why),
@@ -295,24 +313,53 @@ impl ConnectPages {
             token_claim = claims.map(|(_, of_callers)| of_callers),
             "connect link was opened by another person than it was made for: nothing was changed"
         );
+        self.audit(AccountEvent::Refused, (person, upstream), |record| {
+            let record = record.program(Some(&link.program));
+            record.reason(AuditOutcome::Denied, "foreign_link")
+        });
         let issuers: Option<Vec<_>> = self.logins.as_ref().map(|all| all.issuers().collect());
         let token = Self::login_token(browser);
         let login = issuers.as_deref().map(|issuers| (issuers, &*token));
         response::page(StatusCode::FORBIDDEN, &views::foreign(person, login))
     }
 
+    /// Records an event of a person's account at an upstream, with what `more` says of it.
+    fn audit(
+        &self,
+        event: AccountEvent,
+        (person, upstream): (&Person, &ConnectedUpstream),
+        more: impl FnOnce(AccountRecord) -> AccountRecord,
+    ) {
+        let record = AccountRecord::new(event, person.owner(), &upstream.name);
+        self.parts
+            .audit
+            .account(more(record.by(person.principal())));
+    }
+
     fn find(&self, name: &str) -> Option<&ConnectedUpstream> {
         self.upstreams.iter().find(|one| &*one.name == name)
     }
 
-    /// The person's grant, cached or from the database.
-    async fn grant(
+    /// The account as the database has it.
+    async fn account<'a>(
         &self,
         person: &Person,
-        upstream: &ConnectedUpstream,
-    ) -> Result<Option<Arc<StoredGrant>>, DatabaseError> {
-        let key = GrantKey::new(person.owner(), &upstream.name);
-        self.parts.vault.grant(&key).await
+        upstream: &'a ConnectedUpstream,
+    ) -> Result<ShownAccount<'a>, DatabaseError> {
+        let (vault, key) = (
+            &self.parts.vault,
+            GrantKey::new(person.owner(), &upstream.name),
+        );
+        let grant = vault.grant(&key).await?;
+        let programs = match &grant {
+            Some(_) => vault.programs().list(&key).await?,
+            None => Vec::new(),
+        };
+        Ok(ShownAccount {
+            upstream,
+            grant,
+            programs,
+        })
     }
 
     /// The link in the query: the call that asked. `None` without a link, or where it has expired.

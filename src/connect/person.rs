@@ -1,11 +1,14 @@
 //! `Person`: the visitor of the pages, whose accounts they show.
 
+use std::sync::Arc;
+
 use crate::call::{OwnerKey, Principal};
 
 /// The visitor of a page.
 #[derive(Debug, Clone)]
 pub(super) struct Person {
-    owner: OwnerKey,
+    /// The principal of their programs' calls, without a client.
+    principal: Arc<Principal>,
     /// The gateway account, as shown on pages.
     name: String,
     /// The issuer where the person logged in; `None` without logins.
@@ -16,7 +19,7 @@ impl Person {
     /// Every user of this machine, with `auth.mode = "none"`: the principal of all calls.
     pub(super) fn local() -> Self {
         Self {
-            owner: Principal::anonymous().owner(),
+            principal: Arc::new(Principal::anonymous()),
             name: "every program on this machine (auth.mode = \"none\")".to_owned(),
             issuer: None,
         }
@@ -30,14 +33,19 @@ impl Person {
             None => format!("{subject} of {issuer}"),
         };
         Self {
-            owner: principal.owner(),
+            principal: Arc::new(principal.clone()),
             name,
             issuer: Some(issuer.to_owned()),
         }
     }
 
     pub(super) fn owner(&self) -> OwnerKey {
-        self.owner
+        self.principal.owner()
+    }
+
+    /// The principal of their programs' calls, without a client.
+    pub(super) fn principal(&self) -> &Arc<Principal> {
+        &self.principal
     }
 
     /// The gateway account, as shown on pages.

@@ -26,6 +26,7 @@ async fn pages(dir: &tempfile::TempDir) -> Arc<ConnectPages> {
     let pages = ConnectPages::new(ConnectParts {
         settings: Arc::new(config),
         vault: Vault::new(database, keys.unwrap(), Arc::new(SystemClock)),
+        audit: AuditSink::idle(Arc::new(SystemClock)),
         sealer: Arc::new(Sealer::new(&[]).unwrap()),
         clock: Arc::new(SystemClock),
         tokens: Vec::new(),

@@ -13,7 +13,7 @@ use super::login::views as login_views;
 use super::person::Person;
 use super::upstream::ConnectedUpstream;
 use crate::grants::authorization::{CallbackRefusal, FinishedAuthorization, StartedAuthorization};
-use crate::vault::StoredGrant;
+use crate::vault::{ProgramRecord, StoredGrant};
 
 /// Redirects a page after five seconds.
 const GOES_ON: &str = "5;url=../connect";
@@ -27,6 +27,9 @@ pub(super) fn all(person: &Person, accounts: &[ShownAccount<'_>], token: &str) -
                 li {
                     a href={ "connect/" (account.upstream.name) } { (account.upstream.name) }
                     " at " code { (account.upstream.host()) } ": " (state_of(account.grant.as_deref()))
+                    @if let Some(grant) = &account.grant {
+                        dl { (details(grant, &account.programs)) }
+                    }
                 }
             }
         }
@@ -36,6 +39,35 @@ pub(super) fn all(person: &Person, accounts: &[ShownAccount<'_>], token: &str) -
         @if person.issuer().is_some() { (login_views::log_out(token)) }
     };
     layout("Accounts", None, &body)
+}
+
+/// What is known of a connected account.
+fn details(grant: &StoredGrant, programs: &[ProgramRecord]) -> Markup {
+    let (made, used) = grant.times();
+    html! {
+        @if let Some(name) = &grant.record.account { dt { "Account" } dd { (name) } }
+        @if !grant.record.scopes.is_empty() {
+            dt { "Scopes" } dd { code { (grant.record.scopes.join(" ")) } }
+        }
+        dt { "Connected" } dd { (day(made)) }
+        dt { "Last used" } dd { (day(used)) }
+        dt { "Used by the programs that call themselves" }
+        dd {
+            @if programs.is_empty() {
+                "none yet"
+            } @else {
+                ul { @for program in programs { li { (name_of(program)) ", last on " (day(program.used)) } } }
+            }
+        }
+    }
+}
+
+fn name_of(program: &ProgramRecord) -> &str {
+    if program.name.trim().is_empty() {
+        "(without a name)"
+    } else {
+        &program.name
+    }
 }
 
 /// The state of an account, in one or two words.
@@ -57,10 +89,11 @@ fn day(time: Duration) -> String {
 /// The page of one upstream.
 pub(super) fn one(
     person: &Person,
-    (upstream, grant): (&ConnectedUpstream, Option<&StoredGrant>),
+    account: &ShownAccount<'_>,
     program: Option<&str>,
     (form, token): (&FormParts, &str),
 ) -> Markup {
+    let (upstream, grant) = (account.upstream, account.grant.as_deref());
     let verb = if grant.is_some() {
         "Replace"
     } else {
@@ -74,11 +107,7 @@ pub(super) fn one(
                 dt { "Asked by the program that calls itself" } dd { (program) }
             }
             dt { "State" } dd { (state_of(grant)) }
-            @if let Some(grant) = grant {
-                @let (made, used) = grant.times();
-                dt { "Connected" } dd { (day(made)) }
-                dt { "Last used" } dd { (day(used)) }
-            }
+            @if let Some(grant) = grant { (details(grant, &account.programs)) }
         }
         @if grant.is_some_and(|grant| grant.state.refused.is_some()) {
             p role="alert" { "The server refused this key. Calls do not work until you replace it, or the server takes it again." }

@@ -11,15 +11,23 @@ use super::{Database, DatabaseError, Engine};
 type EmbeddedMigration = (i64, &'static str, &'static str, &'static str);
 
 /// All migrations, in order.
-const MIGRATIONS: [EmbeddedMigration; 1] = [(
-    1,
-    "vault",
-    include_str!("../../migrations/sqlite/0001_vault.sql"),
-    include_str!("../../migrations/postgres/0001_vault.sql"),
-)];
+const MIGRATIONS: [EmbeddedMigration; 2] = [
+    (
+        1,
+        "vault",
+        include_str!("../../migrations/sqlite/0001_vault.sql"),
+        include_str!("../../migrations/postgres/0001_vault.sql"),
+    ),
+    (
+        2,
+        "programs",
+        include_str!("../../migrations/sqlite/0002_programs.sql"),
+        include_str!("../../migrations/postgres/0002_programs.sql"),
+    ),
+];
 
 /// Number of the schema that this program has.
-pub const SCHEMA: i64 = 1;
+pub const SCHEMA: i64 = 2;
 
 /// What a migration did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

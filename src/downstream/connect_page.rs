@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Limited};
 
 use super::reply;
 use crate::connect::{ConnectPages, PageRequest};
+use crate::telemetry::trace::{self, StepSpan};
 
 /// Authorization servers send browsers back below it: each client of the gateway has its own redirect URI.
 const CALLBACKS: &str = "/connect/callback/";
@@ -69,7 +70,8 @@ impl ConnectPage {
     }
 }
 
-/// Answers a request for `page`; its form is read within `body_timeout`.
+/// Answers a request for `page`; its form is read within `body_timeout`. Token requests are spans below that of the
+/// page.
 pub(super) async fn answer(
     pages: &ConnectPages,
     body_timeout: Duration,
@@ -77,29 +79,39 @@ pub(super) async fn answer(
     page: ConnectPage,
 ) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let answer = match page {
-        ConnectPage::Accounts(upstream) => match read_form(body_timeout, body).await {
-            Ok(form) => {
-                pages
-                    .answer(&page_request(&parts, &form, upstream.as_ref()))
-                    .await
-            }
+    let form = match &page {
+        ConnectPage::Accounts(_) => match read_form(body_timeout, body).await {
+            Ok(form) => form,
             Err(refusal) => return *refusal,
         },
-        ConnectPage::Callback => {
-            pages
-                .callback(&parts.method, &parts.uri, &parts.headers)
-                .await
+        _ => Bytes::new(),
+    };
+    let span = StepSpan::page(&parts.headers, &parts.method, page.pattern());
+    let parent = Some(span.context().clone());
+    let answer = answered(pages, &parts, (&page, &form));
+    let answer = trace::below(parent, Box::pin(answer)).await;
+    span.answered(answer.status());
+    answer.map(Body::from)
+}
+
+async fn answered(
+    pages: &ConnectPages,
+    parts: &Parts,
+    (page, form): (&ConnectPage, &Bytes),
+) -> Response<Bytes> {
+    let (method, headers) = (&parts.method, &parts.headers);
+    match page {
+        ConnectPage::Accounts(upstream) => {
+            let request = page_request(parts, form, upstream.as_ref());
+            pages.answer(&request).await
         }
+        ConnectPage::Callback => pages.callback(method, &parts.uri, headers).await,
         ConnectPage::LoginCallback => {
             let query = parts.uri.query();
-            pages
-                .login_callback(&parts.method, query, &parts.headers)
-                .await
+            pages.login_callback(method, query, headers).await
         }
-        ConnectPage::ClientDocument => pages.client_document(&parts.method),
-    };
-    answer.map(Body::from)
+        ConnectPage::ClientDocument => pages.client_document(method),
+    }
 }
 
 fn page_request<'a>(

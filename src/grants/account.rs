@@ -12,6 +12,7 @@ use super::account_log::AccountLog;
 use super::client_key::{ClientKeyError, ClientProof};
 use super::discovery::{Discovered, DiscoveryHints};
 use super::documents::{ClientsError, DocumentClients, MAX_SHOWN};
+use super::endpoint_check::{PROBE_LIMIT, may_ask};
 use super::exchange::{self, ExchangeRequest};
 use super::extension_grant::RequestingClient;
 use super::failure::TokenFailure;
@@ -27,6 +28,7 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::secret::Secret;
 use crate::telemetry::metrics::token_request_ended;
 use crate::telemetry::redact::shown;
+use crate::telemetry::trace::StepSpan;
 
 /// Time limit for discovery and the token request together.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -108,6 +110,41 @@ impl UpstreamAccount {
         self.log.last_cause()
     }
 
+    /// Finds out where callers' tokens would be exchanged, without a caller: at the configured issuer, else at each of
+    /// `issuers`, whose tokens callers may have. Takes 8 s at most; [`last_cause`](Self::last_cause) has the outcome.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request under way.
+    pub async fn look(&self, issuers: &[String]) {
+        let looked = tokio::time::timeout(PROBE_LIMIT, self.find_all(issuers)).await;
+        let looked = looked.unwrap_or_else(|_| Err(TokenFailure::slow(PROBE_LIMIT)));
+        if let Err(failure) = looked {
+            self.log.failed(&failure, None);
+        }
+    }
+
+    async fn find_all(&self, issuers: &[String]) -> Result<(), TokenFailure> {
+        let of_callers = issuers.iter().map(|issuer| Some(issuer.as_str()));
+        let asked: Vec<_> = match &self.config.issuer {
+            Some(_) => vec![None],
+            None => of_callers.collect(),
+        };
+        for caller_issuer in asked {
+            let hints = DiscoveryHints {
+                caller_issuer,
+                ..self.hints(None)
+            };
+            let found = self.lookup.find(&self.clients, &hints).await?;
+            let trusted = hints.trusted();
+            may_ask(
+                &self.clients,
+                &found.server.token_endpoint,
+                trusted.as_ref(),
+            )?;
+        }
+        Ok(())
+    }
+
     /// Requests a token; runs the discovery first unless it is cached.
     ///
     /// # Errors
@@ -147,7 +184,16 @@ impl UpstreamAccount {
             }
         }
         let is_gateway = matches!(wanted.subject, TokenSubject::Gateway);
-        match self.request(wanted.subject, &found, &scopes).await {
+        let host = found.server.token_endpoint.host_str().unwrap_or_default();
+        let kind = self.config.kind.as_str();
+        let span = StepSpan::token_request(host, Some((&self.upstream, kind)));
+        let issued = self.request(wanted.subject, &found, &scopes).await;
+        span.end(
+            issued
+                .as_ref()
+                .map_or_else(|failure| failure.outcome, |_| "ok"),
+        );
+        match issued {
             Ok(issued) => {
                 if !is_gateway {
                     self.note_audience(&issued, &found);

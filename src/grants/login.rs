@@ -20,9 +20,10 @@ use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, DocumentError, SharedClients};
 use super::login_failure::LoginFailure;
 use super::server_metadata::{self, ServerMetadata};
-use super::token_endpoint::{self, TokenGrant, TokenRequest};
+use super::token_endpoint::{self, TokenError, TokenGrant, TokenRequest};
 use crate::config::LoginConfig;
 use crate::secret::Secret;
+use crate::telemetry::trace::StepSpan;
 
 /// How long metadata is cached.
 const BELIEVED: Duration = Duration::from_hours(1);
@@ -175,7 +176,10 @@ impl LoginClient {
                     redirect_uri: answer.redirect_uri.as_str(),
                 },
             };
+            let host = server.token_endpoint.host_str().unwrap_or_default();
+            let span = StepSpan::token_request(host, None);
             let issued = token_endpoint::request(&self.clients, &request, None).await;
+            span.end(issued.as_ref().map_or_else(TokenError::word, |_| "ok"));
             issued.map_err(|error| LoginFailure::of_token_request(&error, &server.token_endpoint))
         });
         let issued = redeemed
@@ -185,6 +189,25 @@ impl LoginClient {
             access_token: issued.token,
             id_token: issued.id_token,
         })
+    }
+
+    /// Whether a login could be begun and ended, as far as the issuer's metadata tells: as [`is_pairwise`](Self::is_pairwise)
+    /// where it could. `is_for_access`: it would end with an access token.
+    ///
+    /// # Errors
+    /// What is in the way.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the search under way.
+    pub async fn rehearse(&self, is_for_access: bool) -> Result<bool, LoginFailure> {
+        let server = self.server().await?;
+        self.authorization_endpoint(&server, is_for_access)?;
+        let url = &server.token_endpoint;
+        if let Err(refusal) = self.clients.check(url, None) {
+            let error = TokenError::Request(DocumentError::Refused(refusal));
+            return Err(LoginFailure::of_token_request(&error, url));
+        }
+        Ok(server.consent.is_pairwise)
     }
 
     /// Whether the server gives each client another subject, and offers nothing else.

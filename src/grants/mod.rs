@@ -7,12 +7,14 @@
 
 mod account;
 mod account_log;
+mod account_probe;
 pub mod authorization;
 mod challenge;
 mod client_key;
 mod discovery;
 mod discovery_error;
 mod documents;
+mod endpoint_check;
 mod exchange;
 mod extension_grant;
 mod failure;
@@ -32,6 +34,7 @@ mod user_account;
 mod user_tokens;
 
 pub use account::{AccountSetupError, UpstreamAccount};
+pub use account_probe::AccountProbe;
 pub use challenge::Challenge;
 pub use client_key::ClientKeyError;
 pub use documents::{DocumentClients, SharedClients};

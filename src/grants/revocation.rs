@@ -17,6 +17,8 @@ use super::client_key::ClientProof;
 use super::documents::is_passing;
 use super::token_endpoint::ASSERTION_TYPE;
 use super::user_account::UserAccount;
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
+use crate::call::OwnerKey;
 use crate::cause::chain;
 use crate::vault::{RevocationRecord, Vault};
 
@@ -30,8 +32,12 @@ pub type UserAccounts = BTreeMap<Arc<str>, Arc<UserAccount>>;
 
 /// Outcome of one revocation request.
 enum Told {
-    /// Nothing is left to do: the server was told, or never can be.
+    /// The server knows.
     Done,
+    /// The server refuses for good: asking again changes nothing.
+    Refused,
+    /// There is nothing to tell, or no way to.
+    Never,
     /// To be retried, and why.
     Later(String),
 }
@@ -47,8 +53,10 @@ pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
             let Some(account) = accounts.get(&*due.record.upstream) else {
                 continue;
             };
-            match tell(account, &due.record).await {
-                Told::Done => {
+            let told = tell(account, &due.record).await;
+            audit(account, &due.record, &told);
+            match told {
+                Told::Done | Told::Refused | Told::Never => {
                     let finished = vault.finish_revocation(&due).await;
                     tracing::debug!(
                         upstream = %due.record.upstream, hint = %due.record.hint, kept = finished.is_err(),
@@ -65,19 +73,36 @@ pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
     }
 }
 
+/// Records what a server was told of a principal's token.
+fn audit(account: &UserAccount, revoked: &RevocationRecord, told: &Told) {
+    let outcome = match told {
+        Told::Done => AuditOutcome::Ok,
+        Told::Refused => AuditOutcome::Failed,
+        Told::Never | Told::Later(_) => return,
+    };
+    let Some(owner) = revoked.owner.map(OwnerKey::from_bytes) else {
+        return;
+    };
+    let record = AccountRecord::new(AccountEvent::Revoked, owner, &revoked.upstream);
+    let record = record.server(&revoked.issuer);
+    account
+        .audit
+        .account(record.reason(outcome, revoked.hint.clone()));
+}
+
 async fn tell(account: &UserAccount, record: &RevocationRecord) -> Told {
     let (client_id, method) = (record.client_id.as_deref(), record.auth_method.as_deref());
     let Some(client_id) = client_id else {
-        return Told::Done;
+        return Told::Never;
     };
     let proof = match account.proof_of(&record.issuer, client_id, method).await {
         Ok(Some(proof)) => proof,
-        // The gateway is no longer this client: nothing can authenticate the revocation.
-        Ok(None) => return Told::Done,
+        // The server does not know this client any more.
+        Ok(None) => return Told::Never,
         Err(error) => return Told::Later(chain(&error)),
     };
     let Some(request) = request_of(record, client_id, &proof) else {
-        return Told::Done;
+        return Told::Never;
     };
     let issuer = account.config.issuer.as_deref();
     let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
@@ -85,8 +110,8 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> Told {
         Ok(answer) if is_passing(answer.status.as_u16()) => {
             Told::Later(format!("HTTP {}", answer.status.as_u16()))
         }
-        // A final refusal is done too: a retry would change nothing.
-        Ok(_) => Told::Done,
+        Ok(answer) if answer.status.is_success() => Told::Done,
+        Ok(_) => Told::Refused,
         Err(error) => Told::Later(chain(&error)),
     }
 }

@@ -62,6 +62,17 @@ impl ServerMetadata {
     }
 }
 
+impl ServerMetadata {
+    /// Whether a server accepts client documents, accepts a client without a secret, and names itself in its answers: the
+    /// document is the same client everywhere, so an answer without `iss` could be any server's.
+    pub(super) fn reads_documents(&self) -> bool {
+        let methods = self.client_auth.as_ref();
+        self.consent.reads_client_documents
+            && self.consent.names_issuer
+            && methods.is_none_or(|methods| methods.iter().any(|one| one == "none"))
+    }
+}
+
 #[derive(Debug, Deserialize)]
 struct Document {
     issuer: String,

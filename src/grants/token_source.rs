@@ -21,6 +21,8 @@ use super::source_state::{Outcome, Running, SourceState, pause};
 use super::token_subject::{TokenSubject, Wanted};
 use crate::call::{CallerAccess, CallerToken, OwnerKey};
 use crate::lock::lock;
+use crate::telemetry::request_tag;
+use crate::telemetry::trace;
 
 /// What the answer to a request means for the token that it carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -285,12 +287,12 @@ impl TokenSource {
         let (told, running) = watch::channel(None);
         state.running = Some(running.clone());
         let source = Arc::clone(self);
-        // A service, which a drain does not wait for: the calls that need the token keep the drain waiting, and a
-        // refresh ahead may be lost.
-        self.account.tasks.spawn_service(async move {
+        let asked = trace::keep(async move {
             let outcome = source.ask().await;
             told.send_replace(Some(outcome));
         });
+        // A drain waits for the calls that need the token; one that no call waits for costs nothing when it is lost.
+        self.account.tasks.spawn_service(request_tag::keep(asked));
         running
     }
 

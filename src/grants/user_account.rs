@@ -17,12 +17,14 @@ use super::held_token::carrying;
 use super::resource_metadata::covers;
 use super::server_lookup::ServerLookup;
 use super::token_endpoint::{self, IssuedToken, TokenError, TokenRequest};
+use crate::audit::AuditSink;
 use crate::cause::ErrorCause;
 use crate::config::{AccountKind, UserAccountConfig};
 use crate::database::DatabaseError;
 use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::token_request_ended;
+use crate::telemetry::trace::StepSpan;
 use crate::vault::{GrantKind, GrantRecord, TokenPlacement, Vault};
 
 /// Time limit for the discovery before an authorization.
@@ -38,6 +40,7 @@ pub struct UserAccount {
     pub(super) config: UserAccountConfig,
     pub(super) clients: DocumentClients,
     pub(super) vault: Vault,
+    pub(super) audit: AuditSink,
     pub(super) tasks: TaskSpawner,
     pub(super) log: AccountLog,
     lookup: ServerLookup,
@@ -59,7 +62,7 @@ impl UserAccount {
         url: Url,
         config: UserAccountConfig,
         (clients, fixed): (DocumentClients, HeaderMap),
-        (vault, tasks): (Vault, TaskSpawner),
+        (vault, audit, tasks): (Vault, AuditSink, TaskSpawner),
     ) -> Result<Arc<Self>, AccountSetupError> {
         let proof = match &config.client {
             Some(client) => Some(Arc::new(match &client.key {
@@ -76,6 +79,7 @@ impl UserAccount {
             config,
             clients,
             vault,
+            audit,
             tasks,
             fixed,
             proof,
@@ -198,14 +202,13 @@ impl UserAccount {
         let began = Instant::now();
         let issuer = self.config.issuer.as_deref();
         let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
+        let kind = AccountKind::User.as_str();
+        let host = asked.server.token_endpoint.host_str().unwrap_or_default();
+        let span = StepSpan::token_request(host, Some((&self.upstream, kind)));
         let outcome = token_endpoint::request(&self.clients, asked, trusted.as_ref()).await;
         let word = outcome.as_ref().map_or_else(TokenError::word, |_| "ok");
-        token_request_ended(
-            &self.upstream,
-            AccountKind::User.as_str(),
-            word,
-            began.elapsed(),
-        );
+        span.end(word);
+        token_request_ended(&self.upstream, kind, word, began.elapsed());
         outcome
     }
 }

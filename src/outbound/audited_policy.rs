@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::target::UpstreamTarget;
-use crate::audit::{AuditOutcome, AuditRecord, AuditSink, PendingRecord};
+use crate::audit::{AccountRecord, AuditOutcome, AuditRecord, AuditSink, PendingRecord};
 use crate::call::{Call, Reply};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
@@ -87,6 +87,11 @@ impl AuditedPolicy {
     ) -> PendingRecord<'a> {
         let record = AuditRecord::new(call, upstream, None, None);
         self.audit.begin(call, record)
+    }
+
+    /// Records an event of an account.
+    pub(crate) fn audit_account(&self, record: AccountRecord) {
+        self.audit.account(record);
     }
 
     /// Records a request that failed before it was sent.

@@ -3,6 +3,7 @@
 
 mod open;
 
+use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use url::Url;
 
 use self::open::{ConnectQuestion, OpenConsents, TurnEnd};
 use super::forward::ForwardParts;
-use crate::audit::{AuditOutcome, PendingRecord};
+use super::program_use::{ProgramUses, client_info, program_name};
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, PendingRecord};
 use crate::call::{Call, InputOutcome, InputResponse, Notice, Reply};
 use crate::catalog::AccountlessList;
 use crate::clock::SharedClock;
@@ -24,7 +26,7 @@ use crate::grants::TokenFailure;
 use crate::outbound::{RelayFailure, UpstreamTarget, given_cursor, invalid, tool_failure};
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::methods::{ListKind, lookup, may_ask};
-use crate::protocol::{Era, json, meta};
+use crate::protocol::{Era, json};
 use crate::seal::Sealer;
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
@@ -43,12 +45,13 @@ pub(super) struct ConsentParts {
     /// `connect.wait`.
     wait: Duration,
     open: OpenConsents,
+    uses: Option<ProgramUses>,
 }
 
 impl ConsentParts {
     pub(super) fn new(
         settings: &Config,
-        vault: Option<Vault>,
+        (vault, uses): (Option<Vault>, Option<ProgramUses>),
         sealer: &Arc<Sealer>,
         clock: SharedClock,
     ) -> Self {
@@ -59,6 +62,7 @@ impl ConsentParts {
             public_url: settings.server.public_url.clone(),
             wait: settings.connect.wait,
             open: OpenConsents::default(),
+            uses,
         }
     }
 
@@ -69,10 +73,18 @@ impl ConsentParts {
     }
 }
 
+/// How a request goes on.
+pub(super) enum ConsentEnd {
+    /// With the account of the connection of this number.
+    Connected(i64),
+    /// By this reply: the caller has no account, and gets none in time.
+    Replied(Reply),
+}
+
 /// How asking ended.
 enum AskedConsent {
-    /// The account is there.
-    Connected,
+    /// The account is there, with the number of its connection.
+    Connected(i64),
     /// The client has to come again with answers: this is the reply.
     Suspended(Bytes),
     /// The user does not want to.
@@ -100,7 +112,7 @@ impl Consent<'_> {
     /// # Cancel safety
     /// As [`ask`](Self::ask).
     pub(super) async fn connect(&self) -> Result<Reply, RelayFailure> {
-        if let Some(reply) = self.ask().await? {
+        if let ConsentEnd::Replied(reply) = self.ask().await? {
             return Ok(reply);
         }
         self.audit().end(AuditOutcome::Ok);
@@ -115,26 +127,26 @@ impl Consent<'_> {
         Ok(self.authored(result))
     }
 
-    /// The reply where the caller has no account at the upstream and gets none in time; `None` where the call can go on.
+    /// Waits for an account of the caller at the upstream, where there is none.
     ///
     /// # Errors
     /// The link to the page, in words for the client; or the database fails.
     ///
     /// # Cancel safety
     /// The question is withdrawn; what the user does on the page goes on.
-    pub(super) async fn ask(&self) -> Result<Option<Reply>, RelayFailure> {
-        if !self.lacks_account().await? {
-            return Ok(None);
+    pub(super) async fn ask(&self) -> Result<ConsentEnd, RelayFailure> {
+        if let Some(connection) = self.connection().await? {
+            return Ok(ConsentEnd::Connected(connection));
         }
         // Looked at once more behind the subscription, which most calls do without: no change in between is missed.
         let vault = self.parts.consents.vault.as_ref();
         let mut changes = vault.map(Vault::changes);
-        if !self.lacks_account().await? {
-            return Ok(None);
+        if let Some(connection) = self.connection().await? {
+            return Ok(ConsentEnd::Connected(connection));
         }
         let method = self.call.message.method().unwrap_or_default();
         if let Some(kind) = lookup(method).and_then(|known| known.list) {
-            return self.listed(kind).await.map(Some);
+            return self.listed(kind).await.map(ConsentEnd::Replied);
         }
         let question = self.question();
         let asked = match &mut changes {
@@ -143,10 +155,11 @@ impl Consent<'_> {
         };
         let (reply, outcome) = match asked {
             // The call is audited as it goes on.
-            AskedConsent::Connected => return Ok(None),
+            AskedConsent::Connected(connection) => return Ok(ConsentEnd::Connected(connection)),
             AskedConsent::Suspended(result) => (Ok(Reply::Result(result)), AuditOutcome::Ok),
             AskedConsent::Declined => {
                 LABELED.consents_refused.add(&self.target.upstream, 1);
+                self.audit_declined();
                 (self.in_words(&question.url), AuditOutcome::Failed)
             }
             AskedConsent::Ended => match self.required(&question) {
@@ -155,19 +168,46 @@ impl Consent<'_> {
             },
         };
         self.audit().end(outcome);
-        Ok(Some(reply?))
+        Ok(ConsentEnd::Replied(reply?))
     }
 
     fn audit(&self) -> PendingRecord<'_> {
         self.parts.policy.audit(self.call, self.target)
     }
 
-    async fn lacks_account(&self) -> Result<bool, Fault> {
+    fn audit_declined(&self) {
+        let (owner, upstream) = (self.session.owner(), &self.target.upstream);
+        let record = AccountRecord::new(AccountEvent::Refused, owner, upstream);
+        let record = record.of_call(self.call).program(Some(&self.program()));
+        let record = record.reason(AuditOutcome::Denied, "declined");
+        self.parts.policy.audit_account(record);
+    }
+
+    /// The program that calls, as it names itself.
+    fn program(&self) -> Cow<'_, str> {
+        program_name(client_info(self.call, self.session))
+    }
+
+    /// Notes that the program of the call uses the account of the connection of this number.
+    pub(super) fn note_use(&self, connection: i64) {
+        if let Some(uses) = &self.parts.consents.uses {
+            uses.note(self.call, self.session, &self.target.upstream, connection);
+        }
+    }
+
+    /// The number of the connection that the request can use; `None` where the caller has to connect first.
+    async fn connection(&self) -> Result<Option<i64>, Fault> {
         let upstreams = &self.parts.links.upstreams;
         let state = upstreams.account_state(&self.target.upstream, self.session.owner());
         let state = state.await.map_err(|failure| self.unknown(failure))?;
-        let insufficient = self.insufficient.map(AccountState::Connected);
-        Ok(state.is_some_and(|state| !state.is_connected() || Some(state) == insufficient))
+        Ok(match state {
+            // Callers have no accounts of their own there.
+            None => Some(0),
+            Some(AccountState::Connected(number)) if Some(number) != self.insufficient => {
+                Some(number)
+            }
+            Some(_) => None,
+        })
     }
 
     fn unknown(&self, failure: TokenFailure) -> Fault {
@@ -203,7 +243,7 @@ impl Consent<'_> {
             };
         }
         let ended = within(wait, self.asked_in_turn(question, changes)).await?;
-        if matches!(ended, AskedConsent::Connected) {
+        if matches!(ended, AskedConsent::Connected(_)) {
             let open = &self.parts.consents.open;
             let finished = open.finish(self.session.key(), &self.target.upstream, false);
             if let Some(complete) = finished.and_then(|finished| finished.complete()) {
@@ -251,7 +291,7 @@ impl Consent<'_> {
             asked = asked => asked,
         };
         turn.end = match ended {
-            AskedConsent::Connected => TurnEnd::Connected,
+            AskedConsent::Connected(_) => TurnEnd::Connected,
             AskedConsent::Declined => TurnEnd::Declined,
             AskedConsent::Suspended(_) | AskedConsent::Ended => TurnEnd::Over,
         };
@@ -260,13 +300,15 @@ impl Consent<'_> {
 
     /// Waits until the account is there.
     async fn connected(&self, changes: &mut Receiver<GrantKey>) -> Result<AskedConsent, Fault> {
-        while self.lacks_account().await? {
+        loop {
+            if let Some(connection) = self.connection().await? {
+                return Ok(AskedConsent::Connected(connection));
+            }
             match changes.recv().await {
                 Ok(_) | Err(RecvError::Lagged(_)) => {}
                 Err(RecvError::Closed) => return Ok(AskedConsent::Ended),
             }
         }
-        Ok(AskedConsent::Connected)
     }
 
     /// The link in an error that the client knows how to show. Spec: SPEC C-83
@@ -300,13 +342,9 @@ impl Consent<'_> {
     fn question(&self) -> Arc<ConnectQuestion> {
         let (consents, upstream) = (&self.parts.consents, &self.target.upstream);
         consents.open.of(self.session.key(), upstream, || {
-            // The implicit session of modern clients is that of several programs of one principal.
-            let of_session = || std::str::from_utf8(&self.session.client_info).unwrap_or_default();
-            let info = meta::client_info(&self.call.message).unwrap_or_else(of_session);
-            let program = json::member(info, "name").and_then(json::string);
             let link = ConsentLink {
                 owner: self.session.owner(),
-                program: program.unwrap_or_default().into_owned(),
+                program: self.program().into_owned(),
             };
             let sealing = (&*consents.sealer, &consents.clock);
             let is_told = self.shows_urls() && self.call.revision.era() == Era::Legacy;

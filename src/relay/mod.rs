@@ -16,6 +16,7 @@ mod listen;
 mod map_reply;
 mod methods;
 mod notify;
+mod program_use;
 mod refused_links;
 mod route;
 mod url_elicitation;
@@ -45,17 +46,19 @@ use crate::seal::Sealer;
 use crate::session::{Session, SessionRegistry};
 pub use crate::tasks::FollowedTask;
 use crate::tasks::{TaskParts, Tasks, asks_for_task};
+use crate::telemetry::trace;
 use crate::translate::merge::GatewayInfo;
 use crate::upstream::Upstreams;
 use crate::vault::Vault;
 
-use self::consents::{Consent, ConsentParts};
+use self::consents::{Consent, ConsentEnd, ConsentParts};
 use self::forward::{Forward, ForwardParts};
 use self::initialize::SessionOpener;
 use self::listen::Subscriptions;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
 use self::notify::ClientNotices;
 pub(crate) use self::notify::modern_notification;
+use self::program_use::ProgramUses;
 use self::route::{RequestRoute, Router};
 
 /// The spine: one part for each step of a request, and what else clients ask of it.
@@ -112,9 +115,12 @@ impl Relay {
             tasks,
         } = parts;
         let ourselves = GatewayInfo::new(&settings.mcp);
+        let uses = vault
+            .clone()
+            .map(|vault| ProgramUses::start(vault, audit.clone(), Arc::clone(&clock), &tasks));
         let policy = Arc::new(AuditedPolicy::new(policy, audit));
         let edits = EditDepth::new(settings.limits.json_depth);
-        let consents = ConsentParts::new(&settings, vault.clone(), &sealer, clock);
+        let consents = ConsentParts::new(&settings, (vault.clone(), uses), &sealer, clock);
         Arc::new_cyclic(|own| {
             let intakes: Weak<dyn IntakeFactory> = Weak::<Self>::clone(own);
             let links = Arc::new(SessionLinks::new(
@@ -182,7 +188,13 @@ impl Relay {
     /// # Cancel safety
     /// Dropping the future cancels the request upstream.
     pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, RelayFailure> {
-        let answer = self.answer(call, session).await?;
+        // Token requests are spans below that of the call.
+        let links = &self.parts.links;
+        let parent = links
+            .upstreams
+            .any_credentials()
+            .then(|| call.trace.clone());
+        let answer = trace::below(parent, self.answer(call, session)).await?;
         if call.message.method().is_some_and(is_list) {
             Box::pin(make_room(call, &answer, self.list_wait)).await?;
         }
@@ -345,8 +357,9 @@ async fn with_account(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
         target: forward.target,
         insufficient: None,
     };
-    if let Some(reply) = consent.ask().await? {
-        return Ok(reply);
+    match consent.ask().await? {
+        ConsentEnd::Replied(reply) => return Ok(reply),
+        ConsentEnd::Connected(connection) => consent.note_use(connection),
     }
     match methods::handle(forward).await {
         Err(RelayFailure::Fault(fault)) => match want_of_account(&fault) {
@@ -356,8 +369,11 @@ async fn with_account(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
         answered => return answered,
     }
     match consent.ask().await? {
-        Some(reply) => Ok(reply),
-        None => methods::handle(forward).await,
+        ConsentEnd::Replied(reply) => Ok(reply),
+        ConsentEnd::Connected(connection) => {
+            consent.note_use(connection);
+            methods::handle(forward).await
+        }
     }
 }
 

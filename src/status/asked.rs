@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::{IssuerStatus, UpstreamState, UpstreamStatus};
+use super::{CauseStatus, IssuerStatus, UpstreamState, UpstreamStatus};
 use crate::config::ConfigDoubt;
 
 /// Issuers and upstreams that were each asked once. Its size is bounded by the configuration.
@@ -14,9 +14,20 @@ pub struct AskedOnce {
     pub issuers: Vec<IssuerStatus>,
     /// Every upstream, by name.
     pub upstreams: Vec<AskedUpstream>,
+    /// Every login for the connect pages, in the order of the configuration.
+    pub logins: Vec<AskedLogin>,
     /// Doubts about the configuration that the answers raise.
     #[serde(skip)]
     pub doubts: Vec<ConfigDoubt>,
+}
+
+/// One login for the connect pages.
+#[derive(Debug, Clone, Serialize)]
+pub struct AskedLogin {
+    /// Where people log in.
+    pub issuer: String,
+    /// Why they could not; absent where its metadata has all that is needed.
+    pub cause: Option<CauseStatus>,
 }
 
 /// One upstream, and the lengths of its lists.
@@ -31,10 +42,18 @@ pub struct AskedUpstream {
 }
 
 impl AskedOnce {
-    /// Whether every upstream is up, and no issuer has a cause.
+    /// Whether every upstream is up and its account can be had, and no issuer and no login has a cause.
     #[must_use]
     pub fn is_well(&self) -> bool {
         let is_up = |one: &AskedUpstream| one.status.state == UpstreamState::Up;
-        self.upstreams.iter().all(is_up) && self.issuers.iter().all(|one| one.cause.is_none())
+        let has_account = |one: &AskedUpstream| {
+            let account = one.status.account.as_ref();
+            account.is_none_or(|account| account.cause.is_none())
+        };
+        self.upstreams
+            .iter()
+            .all(|one| is_up(one) && has_account(one))
+            && self.issuers.iter().all(|one| one.cause.is_none())
+            && self.logins.iter().all(|one| one.cause.is_none())
     }
 }

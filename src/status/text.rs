@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Write as _};
 
+use super::account_table;
 use super::{
     AskedOnce, AskedUpstream, CauseStatus, ClusterStatus, GatewayStatus, IssuerStatus,
     UpstreamStatus,
@@ -42,6 +43,7 @@ impl Display for GatewayStatus {
             upstreams.row(cells(upstream), cause(upstream));
         }
         write!(f, "\n{upstreams}")?;
+        account_table::write(f, &self.upstreams)?;
         write_issuers(f, &self.issuers)?;
         match &self.cluster {
             Some(cluster) => write_cluster(f, cluster),
@@ -66,7 +68,17 @@ impl Display for AskedOnce {
             upstreams.row(asked_cells(upstream), cause(&upstream.status));
         }
         write!(f, "{upstreams}")?;
-        write_issuers(f, &self.issuers)
+        write_issuers(f, &self.issuers)?;
+        if self.logins.is_empty() {
+            return Ok(());
+        }
+        let mut logins = TextTable::new(["LOGIN AT", "STATE"]);
+        for login in &self.logins {
+            let state = login.cause.as_ref().map_or("possible", |_| "impossible");
+            let cells = [login.issuer.clone(), state.to_owned()];
+            logins.row(cells, login.cause.as_ref());
+        }
+        write!(f, "\n{logins}")
     }
 }
 
@@ -253,8 +265,8 @@ impl<const N: usize> Display for TextTable<N> {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        AskedOnce, AskedUpstream, CauseStatus, ClusterStatus, GatewayStatus, IssuerStatus,
-        ReplicaStatus, UpstreamState, UpstreamStatus,
+        AskedLogin, AskedOnce, AskedUpstream, CauseStatus, ClusterStatus, GatewayStatus,
+        IssuerStatus, ReplicaStatus, UpstreamState, UpstreamStatus,
     };
 
     fn upstream(name: &str, state: UpstreamState) -> UpstreamStatus {
@@ -381,6 +393,10 @@ REPLICA   ADDRESS        VERSION  CONFIGURATION
                 keys_age_s: Some(1),
                 cause: None,
             }],
+            logins: vec![AskedLogin {
+                issuer: "https://auth.example.com".into(),
+                cause: Some(cause("no metadata", None)),
+            }],
             doubts: Vec::new(),
         };
         let expected = "\
@@ -392,6 +408,10 @@ tracker   stdio      down   -                    -      -        -          -
 
 ISSUER                    KEYS  LOADED
 https://auth.example.com  2     1 s ago
+
+LOGIN AT                  STATE
+https://auth.example.com  impossible
+  cause:  no metadata (2026-11-23T20:03:00Z)
 ";
         assert_eq!(asked.to_string(), expected);
         let json = serde_json::to_value(&asked).unwrap();

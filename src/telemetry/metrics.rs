@@ -5,6 +5,7 @@
 
 mod durations;
 mod forwards;
+mod grant_refreshes;
 mod instrument;
 mod load;
 pub(super) mod process;
@@ -14,7 +15,10 @@ mod token_requests;
 
 pub(super) use durations::{DurationHistogram, SeriesKey};
 pub use forwards::forward_ended;
-pub use instrument::{CounterHandle, GaugeGuard, GaugeHandle, LabeledCounter, LabeledGauge};
+pub use grant_refreshes::grant_refresh_ended;
+pub use instrument::{
+    CounterHandle, GaugeGuard, GaugeHandle, LabeledCounter, LabeledGauge, PairGauge,
+};
 pub(super) use load::CallEnd;
 pub use load::{LoadGuard, RecentCalls, UpstreamLoad};
 pub use sessions::{UpstreamSession, server_session_ended};
@@ -274,6 +278,8 @@ table! {
             "Questions to issuers about tokens that got no usable answer.";
         connect_logins = "drawbridge.connect.logins" "{login}" by attribute::OUTCOME,
             "Logins at the connect pages, begun and ended.";
+        connect_accounts = "drawbridge.connect.accounts" "{account}" by attribute::OUTCOME,
+            "Accounts of callers at the connect pages: begun, connected, refused, disconnected.";
         policy_denied = "drawbridge.policy.denied" "{call}" by attribute::REASON,
             "Calls refused by a rule.";
         notices_unknown = "drawbridge.notices.unknown" "{notice}" by attribute::REASON,
@@ -331,6 +337,14 @@ table! {
     }
 }
 
+table! {
+    /// What is counted in the background, told apart by two labels.
+    States STATES of PairGauge {
+        grants = "drawbridge.grants" "{grant}" by [attribute::UPSTREAM, attribute::STATE],
+            "Grants in the database by upstream and state, as of the last count.";
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -346,6 +360,7 @@ mod tests {
             .chain(GAUGES.all().iter().map(|gauge| gauge.name))
             .chain(LABELED.all().iter().map(|labeled| labeled.name))
             .chain(LEVELS.all().iter().map(|level| level.name))
+            .chain(STATES.all().iter().map(|state| state.name))
             .collect();
         let distinct: BTreeSet<&str> = names.iter().copied().collect();
         assert_eq!(names.len(), distinct.len());

@@ -22,6 +22,8 @@ pub mod metric {
     pub const CLIENT_SESSION_DURATION: &str = "mcp.client.session.duration";
     /// How long token requests for upstreams take, and how they end.
     pub const TOKEN_REQUEST_DURATION: &str = "drawbridge.token_request.duration";
+    /// How long refreshes of grants take, the wait for another process included, and how they end.
+    pub const GRANT_REFRESH_DURATION: &str = "drawbridge.grant.refresh.duration";
     /// How long commands to Redis take, seconds.
     pub const REDIS_COMMAND_DURATION: &str = "drawbridge.redis.command.duration";
     /// How long forwarding a request to another replica takes, up to the head of its answer, seconds.
@@ -38,6 +40,12 @@ pub mod metric {
     pub const PROCESS_MAX_FDS: &str = "process.max_fds";
     /// When the process began. Prometheus adds `_seconds`.
     pub const PROCESS_START_TIME: &str = "process.start_time";
+}
+
+/// Names of spans that are those of no call.
+pub mod span {
+    /// A token request to an authorization server.
+    pub const TOKEN_REQUEST: &str = "token_request";
 }
 
 /// Attributes of spans and metrics.
@@ -86,6 +94,16 @@ pub mod attribute {
     pub const OUTCOME: &str = "drawbridge.outcome";
     /// Why something was refused; one word.
     pub const REASON: &str = "drawbridge.reason";
+    /// Whether grants can be used; one word.
+    pub const STATE: &str = "drawbridge.state";
+    /// The host that a request goes to.
+    pub const SERVER_ADDRESS: &str = "server.address";
+    /// The HTTP method of a page.
+    pub const HTTP_METHOD: &str = "http.request.method";
+    /// The pattern of the path of a page.
+    pub const HTTP_ROUTE: &str = "http.route";
+    /// The HTTP status of a page.
+    pub const HTTP_STATUS: &str = "http.response.status_code";
     /// What a command to Redis is for; one word.
     pub const REDIS_OPERATION: &str = "drawbridge.redis.operation";
 }

@@ -25,7 +25,7 @@ use url::Url;
 use super::exporter_health::WatchedExporter;
 pub use super::log::LogControl;
 use super::log::{self, ExportLayer, LineFormat, LineLayer, LogWriter, WriterGuard};
-use super::metrics::{COUNTERS, GAUGES, LABELED, LEVELS, process};
+use super::metrics::{COUNTERS, GAUGES, LABELED, LEVELS, STATES, process};
 use super::names::{SCOPE, attribute};
 use super::record;
 use super::trace::SpanPipeline;
@@ -168,6 +168,7 @@ pub fn init(settings: &config::TelemetryConfig) -> Result<TelemetryGuard, Teleme
     opentelemetry::global::set_meter_provider(meter.clone());
     let meters = meter.meter(SCOPE);
     observe(&meters);
+    observe_states(&meters);
     process::observe(&meters, SystemClock.now());
     Ok(TelemetryGuard {
         registry,
@@ -291,6 +292,24 @@ fn observe(meter: &Meter) {
             .with_callback(|observer| {
                 for (value, n) in level.get() {
                     observer.observe(n, &[KeyValue::new(level.label, value)]);
+                }
+            })
+            .build();
+    }
+}
+
+/// Lets the exporters read the numbers with two labels.
+fn observe_states(meter: &Meter) {
+    for gauge in STATES.all() {
+        meter
+            .i64_observable_gauge(gauge.name)
+            .with_unit(gauge.unit)
+            .with_description(gauge.help)
+            .with_callback(|observer| {
+                let [first, second] = gauge.labels;
+                for ((value, state), n) in gauge.get() {
+                    let labels = [KeyValue::new(first, value), KeyValue::new(second, state)];
+                    observer.observe(n, &labels);
                 }
             })
             .build();

@@ -2,16 +2,20 @@
 //!
 //! Spec: W3C Trace Context; SPEC C-98. `baggage` is never read, so it is never forwarded.
 
+mod parent;
 mod sampling;
 mod span;
 mod state;
+mod step;
 
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
+pub use parent::{ChildWork, below, keep, parent};
 pub use sampling::SpanPipeline;
 pub use span::{CallSpan, SpanOutcome};
+pub use step::StepSpan;
 
 /// HTTP header and `_meta` key of the position in a trace.
 pub const TRACEPARENT: &str = "traceparent";

@@ -26,14 +26,14 @@ use super::health::UpstreamHealth;
 use super::link::modern::ToolSchemas;
 use super::link::negotiated::{EraCell, EraLink};
 use super::link::shared::{PoolKey, SharedLinks};
-use super::user_accounts::{AccountState, UserAccounts};
+use super::user_accounts::{AccountKeeping, AccountState, UserAccounts};
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::{
     AdoptedLink, CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink,
 };
 use crate::cause::ErrorCause;
 use crate::config::{self, AccountKind, Isolation, TransportKind};
-use crate::grants::{AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
+use crate::grants::{AccountProbe, AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
 use crate::ownership::Fence;
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{HostEnvironment, StdioRuntime};
@@ -41,7 +41,6 @@ use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::UpstreamLoad;
-use crate::vault::Vault;
 
 /// A shared HTTP session without users is ended after this.
 const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
@@ -102,6 +101,8 @@ pub struct Upstreams {
     stdio_idle: Duration,
     /// Whether callers have accounts of their own anywhere.
     any_accounts: bool,
+    /// Whether the gateway gets tokens for any upstream.
+    any_credentials: bool,
     tasks: TaskSpawner,
     fence: Fence,
     left_out: LineLimit<(Arc<str>, &'static str)>,
@@ -126,18 +127,20 @@ struct RegistryEntry {
     users: Option<Arc<dyn UserAccounts>>,
     /// Their tokens, where they agree at an authorization server.
     tokens: Option<Arc<UserTokens>>,
+    /// In place of `tokens` where accounts are not kept but checked.
+    probe: Option<Arc<AccountProbe>>,
 }
 
 impl Upstreams {
     /// Prepares every upstream of `config` without opening one. `host` has the resources that children are started
-    /// with, `vault` the keys of callers: without it they have none. Needs a Tokio runtime.
+    /// with, `keeping` the accounts of callers: without it they have none. Needs a Tokio runtime.
     ///
     /// # Errors
     /// A client cannot be made, or the helper processes for children cannot be started.
     pub fn new(
         config: &config::Config,
         host: HostEnvironment,
-        vault: Option<&Vault>,
+        keeping: Option<AccountKeeping<'_>>,
         tasks: TaskSpawner,
     ) -> Result<Self, SetupError> {
         let limits = config.limits.clone();
@@ -158,13 +161,14 @@ impl Upstreams {
             None
         };
         let mut entries = HashMap::new();
-        let mut accounts = AccountFactory::new(&config.egress, tasks.clone());
+        let mut accounts = AccountFactory::new(config, tasks.clone());
         for (number, upstream) in config.upstreams.iter().enumerate() {
-            let (mut account, mut users, mut tokens) = (None, None, None);
+            let (mut account, mut users, mut tokens, mut probe) = (None, None, None, None);
             let carrier = match (&upstream.carrier, &stdio) {
                 (config::CarrierConfig::Http(http), _) => {
-                    let made = accounts.client(upstream, http, vault)?;
+                    let made = accounts.client(upstream, http, keeping)?;
                     (account, users, tokens) = (made.account, made.users, made.tokens);
+                    probe = made.probe;
                     let client = Box::new(made.client);
                     match http.transport {
                         TransportKind::Streamable => Carrier::Http(client, bounds, None),
@@ -200,6 +204,7 @@ impl Upstreams {
                     account,
                     users,
                     tokens,
+                    probe,
                 },
             );
         }
@@ -211,6 +216,7 @@ impl Upstreams {
             limits,
             stdio_idle: config.stdio.idle,
             any_accounts: config.has_user_accounts(),
+            any_credentials: config.upstreams.iter().any(|one| one.auth.is_some()),
             tasks,
             fence: Fence::default(),
             left_out: LineLimit::default(),
@@ -239,6 +245,12 @@ impl Upstreams {
                 .entries
                 .get(upstream)
                 .is_some_and(|entry| entry.users.is_some())
+    }
+
+    /// Whether the gateway gets tokens for any upstream.
+    #[must_use]
+    pub fn any_credentials(&self) -> bool {
+        self.any_credentials
     }
 
     /// The upstreams where callers have accounts of their own.

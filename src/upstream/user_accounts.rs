@@ -3,8 +3,25 @@
 use futures_util::future::BoxFuture;
 
 use super::credentials::Credentials;
+use crate::audit::AuditSink;
 use crate::call::OwnerKey;
 use crate::grants::TokenFailure;
+use crate::vault::Vault;
+
+/// Where accounts of callers are kept, and what is recorded of them.
+#[derive(Debug, Clone, Copy)]
+pub struct AccountKeeping<'a> {
+    pub(super) vault: &'a Vault,
+    pub(super) audit: &'a AuditSink,
+}
+
+impl<'a> AccountKeeping<'a> {
+    /// Accounts whose grants are in `vault`, and their audit records in `audit`.
+    #[must_use]
+    pub fn new(vault: &'a Vault, audit: &'a AuditSink) -> Self {
+        Self { vault, audit }
+    }
+}
 
 /// Whether calls of a principal can reach the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,8 @@ use super::SetupError;
 use super::account::Account;
 use super::carrier::http::exchange_error::ExchangeError;
 use super::credentials::{Credential, Credentials, Requester, fixed_headers};
-use super::user_accounts::{AccountState, UserAccounts};
+use super::user_accounts::{AccountKeeping, AccountState, UserAccounts};
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
 use crate::call::OwnerKey;
 use crate::cause::chain;
 use crate::config::{HttpCarrier, UpstreamConfig, UserKeyConfig};
@@ -35,6 +36,7 @@ pub(super) struct UserKeys {
     /// Configured headers, which go with every key.
     fixed: HeaderMap,
     vault: Option<Vault>,
+    audit: Option<AuditSink>,
     /// Headers by principal.
     held: Cache<OwnerKey, HeldKey>,
 }
@@ -72,7 +74,7 @@ impl From<NoKey> for TokenFailure {
 pub(super) fn make(
     upstream: &UpstreamConfig,
     carrier: &HttpCarrier,
-    (config, vault): (&UserKeyConfig, Option<&Vault>),
+    (config, keeping): (&UserKeyConfig, Option<AccountKeeping<'_>>),
 ) -> Result<Arc<UserKeys>, SetupError> {
     let fixed = fixed_headers(&carrier.headers).map_err(|source| SetupError::Client {
         upstream: upstream.name.clone(),
@@ -84,7 +86,8 @@ pub(super) fn make(
         placement: TokenPlacement::of_key(config),
         config: config.clone(),
         fixed,
-        vault: vault.cloned(),
+        vault: keeping.map(|keeping| keeping.vault.clone()),
+        audit: keeping.map(|keeping| keeping.audit.clone()),
         held: Cache::new(MAX_HELD),
     }))
 }
@@ -165,10 +168,16 @@ impl UserKeys {
         };
         let (key, upstream) = (self.key(owner), &*self.upstream);
         match vault.mark_refused(&key, held.version, is_refused).await {
-            Ok(true) if is_refused => tracing::warn!(
-                upstream, %owner,
-                "upstream refused a pasted key with HTTP status 401: its user is asked for another, and it is tried again in a minute"
-            ),
+            Ok(true) if is_refused => {
+                tracing::warn!(
+                    upstream, %owner,
+                    "upstream refused a pasted key with HTTP status 401: its user is asked for another, and it is tried again in a minute"
+                );
+                if let Some(audit) = &self.audit {
+                    let record = AccountRecord::new(AccountEvent::Refused, owner, upstream);
+                    audit.account(record.reason(AuditOutcome::Denied, "upstream_401"));
+                }
+            }
             Ok(true) => {
                 tracing::info!(upstream, %owner, "upstream takes a pasted key again that it had refused");
             }

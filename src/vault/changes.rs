@@ -21,6 +21,8 @@ const POLL: Duration = Duration::from_secs(2);
 const FLUSH: u64 = 30;
 /// Polls between two sweeps: five minutes.
 const SWEEP: u64 = 150;
+/// Looks from a sweep to the count of grants, which opens each: not while a gateway with many of them starts.
+const COUNT: u64 = 1;
 /// Changes read by one poll; more empty the whole cache.
 const MAX_CHANGES: i64 = 10_000;
 /// Changes by this process that the next poll skips.
@@ -80,12 +82,12 @@ impl Vault {
         Ok(())
     }
 
-    /// Polls the counter, writes last-used stamps and sweeps, until the future is dropped. `forget`: grants unused for
-    /// this long are removed.
+    /// Polls the counter, writes last-used stamps, sweeps and counts, until it is dropped. Grants that are unused for
+    /// `forget` are removed, and `forgotten` is told of each.
     ///
     /// # Cancel safety
     /// Nothing is lost but last-used stamps of up to a minute.
-    pub async fn keep(self, forget: Duration) {
+    pub async fn keep(self, forget: Duration, forgotten: impl Fn(&GrantKey) + Send + Sync) {
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failing = false;
@@ -96,7 +98,10 @@ impl Vault {
                 done = done.and(self.flush_used().await);
             }
             if tick % SWEEP == 0 {
-                done = done.and(self.sweep(forget).await.map(drop));
+                done = done.and(self.sweep_telling(forget, &forgotten).await.map(drop));
+            }
+            if tick % SWEEP == COUNT {
+                done = done.and(self.count().await);
             }
             match &done {
                 Ok(()) if failing => tracing::info!("database answers again"),

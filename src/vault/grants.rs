@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::keys::{RecordKind, Sealed};
 use super::records::{OpenedGrant, SealedGrant};
-use super::{ConnectionState, GrantKey, GrantRecord, RevocationRecord, StoredGrant, Vault};
+use super::{
+    ConnectionState, GrantKey, GrantRecord, RevocationRecord, StoredGrant, Vault, programs,
+};
 use crate::call::OwnerKey;
 use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
 
@@ -46,6 +48,7 @@ impl Vault {
         if !old.as_ref().is_some_and(is_the_same) {
             self.remove_lists(&mut tx, key).await?;
         }
+        programs::remove(&mut tx, key).await?;
         let state = ConnectionState {
             connection: version,
             refused: None,
@@ -125,6 +128,7 @@ impl Vault {
         if ended == 0 {
             return Ok(false);
         }
+        programs::remove(&mut tx, key).await?;
         tx.commit().await?;
         self.changed(key, number);
         Ok(true)
@@ -225,6 +229,7 @@ impl Vault {
             self.queue_revocation(tx, key, (&old.record, None)).await?;
         }
         let lists = self.remove_lists(tx, key).await?;
+        programs::remove(tx, key).await?;
         let text = "DELETE FROM grants WHERE owner = $1 AND upstream = $2";
         let grants = tx.execute(text, &find(key)).await?;
         Ok(grants + lists > 0)
@@ -314,6 +319,7 @@ impl Vault {
             }
             let record = RevocationRecord {
                 upstream: key.upstream.to_string(),
+                owner: Some(*key.owner.bytes()),
                 issuer: old.issuer.clone(),
                 endpoint: endpoint.clone(),
                 client_id: old.client_id.clone(),

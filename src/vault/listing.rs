@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{GrantKey, GrantRecord, Vault, digest_of, time_of};
+use super::records::OpenedGrant;
+use super::{ConnectionState, GrantKey, Vault, digest_of, time_of};
 use crate::call::OwnerKey;
 use crate::database::{Database, DatabaseError};
 
@@ -35,6 +36,10 @@ pub enum GrantState {
         scopes: Vec<String>,
         /// Name of the account, if known.
         account: Option<String>,
+        /// The connection, and whether the upstream refused it.
+        state: ConnectionState,
+        /// When what is sent ends and nothing gets the next token, milliseconds since the Unix epoch.
+        ends: Option<u64>,
     },
     /// The record's key is missing, or the row was edited.
     Unreadable,
@@ -72,9 +77,7 @@ impl Vault {
                 sealed_by: self.0.keys.name_of(&key_id).unwrap_or(&key_id).to_owned(),
                 made: time_of(row.int(5)?),
                 used: time_of(row.int(6)?),
-                state: opened.map_or(GrantState::Unreadable, |opened| {
-                    GrantState::from(opened.record)
-                }),
+                state: opened.map_or(GrantState::Unreadable, GrantState::from),
             });
         }
         Ok(page)
@@ -105,12 +108,15 @@ impl Vault {
     }
 }
 
-impl From<GrantRecord> for GrantState {
-    fn from(record: GrantRecord) -> Self {
+impl From<OpenedGrant> for GrantState {
+    fn from(OpenedGrant { record, state }: OpenedGrant) -> Self {
+        let lasts = record.refresh_token.is_some() && record.token_endpoint.is_some();
         Self::Readable {
             issuer: record.issuer,
             scopes: record.scopes,
             account: record.account,
+            state,
+            ends: record.access_ends.filter(|_| !lasts),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! of grants in memory; the database is read once per grant, and polled for changes of other processes every 2 s.
 
 mod cache;
+mod census;
 mod changes;
 mod grants;
 mod key_file;
@@ -14,6 +15,7 @@ mod listing;
 mod lists;
 mod metadata;
 mod pending;
+mod programs;
 mod records;
 mod registrations;
 mod revocations;
@@ -29,6 +31,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::broadcast;
 
+pub use census::{GrantCensus, GrantCounts};
 pub use grants::REFUSED_FOR;
 pub use key_file::key_file;
 pub use keys::{VaultKeyError, VaultKeys};
@@ -36,6 +39,7 @@ pub use lease::{GrantLease, LEASE, LeaseOutcome};
 pub use listing::{GrantListing, GrantState};
 pub use lists::MAX_LIST;
 pub use pending::{MAX_PENDING, MAX_PENDING_PER_OWNER, PendingError};
+pub use programs::{MAX_PROGRAMS, ProgramRecord, ProgramTable};
 pub use records::{
     ConnectionState, GrantKey, GrantKind, GrantRecord, PendingRecord, RegistrationRecord,
     RevocationRecord, StoredGrant, TokenPlacement,
@@ -73,6 +77,8 @@ struct VaultParts {
     own: Mutex<BTreeSet<i64>>,
     /// Keys and tables about which an ERROR was logged.
     told: Mutex<BTreeSet<String>>,
+    /// The last count of all grants.
+    census: Mutex<Option<Arc<GrantCensus>>>,
 }
 
 impl Vault {
@@ -88,6 +94,7 @@ impl Vault {
             changes: broadcast::channel(CHANGES_BEHIND).0,
             own: Mutex::default(),
             told: Mutex::default(),
+            census: Mutex::default(),
         }))
     }
 
@@ -95,6 +102,29 @@ impl Vault {
     #[must_use]
     pub fn keys(&self) -> &VaultKeys {
         &self.0.keys
+    }
+
+    /// The programs that used grants.
+    #[must_use]
+    pub fn programs(&self) -> ProgramTable<'_> {
+        ProgramTable(self)
+    }
+
+    /// Counts all grants by upstream and state, for [`census`](Self::census) and the metric.
+    ///
+    /// # Errors
+    /// The database fails: the numbers stay as they are.
+    pub async fn count(&self) -> Result<(), DatabaseError> {
+        let census = census::take(self).await?;
+        *lock(&self.0.census) = Some(Arc::new(census));
+        Ok(())
+    }
+
+    /// The last count of all grants, of the last five minutes where the vault is [kept](Self::keep); `None` before the
+    /// first.
+    #[must_use]
+    pub fn census(&self) -> Option<Arc<GrantCensus>> {
+        lock(&self.0.census).clone()
     }
 
     /// Closes the connections to the database.

@@ -248,6 +248,9 @@ pub struct RevocationRecord {
     /// The upstream that the token was for.
     #[serde(default)]
     pub upstream: String,
+    /// Digest of the principal whose token it was; `None` in records of earlier releases.
+    #[serde(default)]
+    pub owner: Option<[u8; 32]>,
     /// The authorization server.
     pub issuer: String,
     /// The revocation endpoint.

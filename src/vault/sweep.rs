@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::revocations::MAX_QUEUED;
-use super::{GrantKey, Vault, digest_of, millis};
+use super::{GrantKey, Vault, digest_of, millis, programs};
 use crate::call::OwnerKey;
 use crate::database::DatabaseError;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
@@ -61,6 +61,15 @@ impl Vault {
     /// # Cancel safety
     /// The next sweep continues.
     pub async fn sweep(&self, forget: Duration) -> Result<SweepResult, DatabaseError> {
+        self.sweep_telling(forget, &|_| ()).await
+    }
+
+    /// [`sweep`](Self::sweep); tells `forgotten` of each grant that nothing used.
+    pub(super) async fn sweep_telling(
+        &self,
+        forget: Duration,
+        forgotten: &(dyn Fn(&GrantKey) + Send + Sync),
+    ) -> Result<SweepResult, DatabaseError> {
         let now = self.now();
         let database = self.database();
         let ended = [now.into()];
@@ -76,22 +85,26 @@ impl Vault {
         let lists = "DELETE FROM kept_lists WHERE made < $1 AND NOT EXISTS (SELECT 1 FROM grants \
              WHERE grants.owner = kept_lists.owner AND grants.upstream = kept_lists.upstream)";
         database.execute(lists, &[unused.into()]).await?;
+        programs::sweep(database, unused).await?;
         let rows = database
             .fetch(
                 "SELECT owner, upstream FROM grants WHERE used < $1 ORDER BY used LIMIT $2",
                 &[unused.into(), MAX_FORGOTTEN.into()],
             )
             .await?;
-        let mut forgotten = 0;
+        let mut count = 0;
         for row in rows {
             let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
             let key = GrantKey::new(owner, &row.text(1)?);
-            forgotten += u64::from(self.forget(&key, unused).await?);
+            if self.forget(&key, unused).await? {
+                forgotten(&key);
+                count += 1;
+            }
         }
-        COUNTERS.vault_grants_forgotten.add(forgotten);
+        COUNTERS.vault_grants_forgotten.add(count);
         self.measure().await?;
         Ok(SweepResult {
-            forgotten,
+            forgotten: count,
             pending,
             revocations,
         })

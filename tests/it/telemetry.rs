@@ -11,7 +11,9 @@ use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::routing::post;
 use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as AnyValue;
+use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message as _;
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -24,10 +26,10 @@ use crate::modern::Modern;
 
 /// Takes OTLP over HTTP and keeps the bodies, by signal.
 #[derive(Clone, Default)]
-struct Collector(Arc<Mutex<Vec<(String, Bytes)>>>);
+pub(crate) struct Collector(Arc<Mutex<Vec<(String, Bytes)>>>);
 
 impl Collector {
-    async fn start() -> (Self, String) {
+    pub(crate) async fn start() -> (Self, String) {
         let collector = Self::default();
         let take =
             async |State(collector): State<Self>, Path(signal): Path<String>, body: Bytes| {
@@ -43,7 +45,7 @@ impl Collector {
     }
 
     /// Whether any body of this signal contains the text (names are plain bytes in protobuf).
-    fn has(&self, signal: &str, text: &str) -> bool {
+    pub(crate) fn has(&self, signal: &str, text: &str) -> bool {
         let bodies = self.0.lock().unwrap();
         bodies
             .iter()
@@ -52,6 +54,16 @@ impl Collector {
                 body.windows(text.len())
                     .any(|window| window == text.as_bytes())
             })
+    }
+
+    /// Every span so far.
+    pub(crate) fn recorded_spans(&self) -> Vec<Span> {
+        let bodies = self.0.lock().unwrap();
+        let traces = bodies.iter().filter(|(signal, _)| signal == "traces");
+        let requests = traces.map(|(_, body)| ExportTraceServiceRequest::decode(body.clone()));
+        let resources = requests.flat_map(|request| request.unwrap().resource_spans);
+        let scopes = resources.flat_map(|resource| resource.scope_spans);
+        scopes.flat_map(|scope| scope.spans).collect()
     }
 
     /// Attributes of the log records of this scope, and the trace that each belongs to; numbers as

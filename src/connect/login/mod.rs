@@ -28,6 +28,7 @@ pub(super) use self::callback::CallbackQuery;
 pub(super) use self::outcome::{LoginOutcome, log_out};
 use super::person::Person;
 use crate::auth::{Authenticator, accepts_issuer};
+use crate::cause::LastCause;
 use crate::clock::SharedClock;
 use crate::config::{Config, ConfigDoubt, LoginConfig, LoginToken};
 use crate::egress::EgressRules;
@@ -37,6 +38,7 @@ use crate::grants::{
 };
 use crate::seal::Sealer;
 use crate::secret::Secret;
+use crate::status::AskedLogin;
 use crate::telemetry::line_limit::LineLimit;
 
 /// States that are remembered as used, for as long as they could be good.
@@ -233,36 +235,56 @@ impl Login {
     }
 }
 
-/// Asks each issuer whether its ID tokens can hold the subjects that callers have. An issuer that does not answer
-/// raises no doubt here, since its keys report the cause.
+/// Asks each issuer for its metadata: whether people could log in there, and whether its ID tokens can name the subjects
+/// that callers have. For `check --online`.
 ///
 /// # Cancel safety
 /// Dropping the future abandons the requests under way.
-pub async fn doubtful_logins(config: &Config) -> Vec<ConfigDoubt> {
-    let Ok(shared) = SharedClients::new(EgressRules::new(&config.egress)) else {
-        return Vec::new();
-    };
+pub async fn ask_logins(config: &Config) -> (Vec<AskedLogin>, Vec<ConfigDoubt>) {
+    let shared = SharedClients::new(EgressRules::new(&config.egress));
     let shared = &shared;
     let asked = config.connect.logins.iter().map(|login| async move {
         let of_callers = (config.auth.issuers.iter())
             .find(|issuer| issuer.issuer == login.issuer)
             .and_then(|issuer| issuer.subject_claim.as_deref());
         let claim = login.subject_claim.as_deref().or(of_callers);
-        if login.token != LoginToken::Id || claim.is_some_and(|claim| claim != SUB) {
-            return None;
+        let cause = LastCause::default();
+        let is_id = login.token == LoginToken::Id;
+        let made = shared.as_ref().map_err(ToString::to_string);
+        let made = made.and_then(|shared| {
+            LoginClient::new(login, shared.clone()).map_err(|error| error.to_string())
+        });
+        let mut doubt = None;
+        match made {
+            Err(text) => cause.set_text(&text, None),
+            Ok(client) => match client.rehearse(!is_id).await {
+                Err(failure) => cause.set(&failure, Some(failure.remedy().to_owned().into())),
+                Ok(is_pairwise) => {
+                    let is_doubtful =
+                        is_pairwise && is_id && claim.is_none_or(|claim| claim == SUB);
+                    doubt = is_doubtful.then(|| doubtful(login));
+                }
+            },
         }
-        let client = LoginClient::new(login, shared.clone()).ok()?;
-        let is_pairwise = client.is_pairwise().await.ok()?;
-        is_pairwise.then(|| ConfigDoubt {
-            key: "connect.login".to_owned(),
-            what: format!(
-                "{} tells each client another subject of the same person",
-                login.issuer
-            ),
-            hint: PAIRWISE.to_owned(),
-        })
+        let login = AskedLogin {
+            issuer: login.issuer.clone(),
+            cause: cause.snapshot().map(Into::into),
+        };
+        (login, doubt)
     });
-    join_all(asked).await.into_iter().flatten().collect()
+    let (logins, doubts): (Vec<_>, Vec<_>) = join_all(asked).await.into_iter().unzip();
+    (logins, doubts.into_iter().flatten().collect())
+}
+
+fn doubtful(login: &LoginConfig) -> ConfigDoubt {
+    ConfigDoubt {
+        key: "connect.login".to_owned(),
+        what: format!(
+            "{} tells each client another subject of the same person",
+            login.issuer
+        ),
+        hint: PAIRWISE.to_owned(),
+    }
 }
 
 /// The scopes of a login whose ID token has to hold `claim`. Spec: `OpenID` Connect Core §5.4

@@ -15,6 +15,7 @@ use crate::cluster::Cluster;
 use crate::process::ChildIsolation;
 use crate::status::{GatewayStatus, time_text};
 use crate::upstream::Upstreams;
+use crate::vault::Vault;
 
 /// Sources of the status page.
 #[derive(Debug, Clone)]
@@ -33,11 +34,14 @@ pub struct StatusPage {
     pub auth: Arc<Authenticator>,
     /// The time of day.
     pub clock: SharedClock,
+    /// Accounts of callers, where there are any.
+    pub vault: Option<Vault>,
 }
 
 impl StatusPage {
     fn read(&self) -> GatewayStatus {
         let now: Duration = self.clock.now();
+        let census = self.vault.as_ref().and_then(Vault::census);
         GatewayStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             time: time_text(now),
@@ -45,7 +49,7 @@ impl StatusPage {
             draining: self.readiness.is_draining(),
             children: self.children.map(|children| children.as_str().to_owned()),
             cluster: self.cluster.as_ref().map(|cluster| cluster.status()),
-            upstreams: self.upstreams.status(now),
+            upstreams: self.upstreams.status(now, census.as_deref()),
             issuers: self.auth.status(),
         }
     }

@@ -45,6 +45,19 @@ pub enum CallbackRefusal {
     Failed(TokenFailure),
 }
 
+impl CallbackRefusal {
+    /// One word for the audit record.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Self::OtherIssuer => "other_issuer",
+            Self::NoIssuer => "no_issuer",
+            Self::Denied(code) => code,
+            Self::NoCode => "no_code",
+            Self::Failed(failure) => failure.outcome,
+        }
+    }
+}
+
 /// The code of a valid answer. `iss` is compared byte for byte, and first. Spec: SPEC B-06
 ///
 /// # Errors

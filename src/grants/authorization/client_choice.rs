@@ -100,7 +100,7 @@ impl ClientChoice {
         let mode = account.config.registration;
         let by_document = gateway
             .document_id()
-            .filter(|_| mode != ClientRegistration::Dynamic && reads_documents(server));
+            .filter(|_| mode != ClientRegistration::Dynamic && server.reads_documents());
         let registers =
             mode != ClientRegistration::Document && server.consent.registration_endpoint.is_some();
         let was_unread = registers && self.was_unread(gateway, key);
@@ -218,15 +218,6 @@ fn is_usable(record: &RegistrationRecord, redirect_uri: &str) -> bool {
     record.redirect_uri.as_deref() == Some(redirect_uri) && ends > now.saturating_add(MARGIN)
 }
 
-/// Whether a server accepts client documents, accepts a client without a secret, and names itself in its answers: the
-/// document is the same client everywhere, so an answer without `iss` could be any server's.
-fn reads_documents(server: &ServerMetadata) -> bool {
-    let methods = server.client_auth.as_ref();
-    server.consent.reads_client_documents
-        && server.consent.names_issuer
-        && methods.is_none_or(|methods| methods.iter().any(|one| one == "none"))
-}
-
 /// How a secret is sent. Spec: RFC 8414 §2, the default.
 fn secret_method(taken: Option<&[String]>) -> &'static str {
     let has = |method: &str| taken.is_some_and(|taken| taken.iter().any(|one| one == method));
@@ -243,6 +234,7 @@ pub(super) mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::audit::AuditSink;
     use crate::call::Principal;
     use crate::config::{CarrierConfig, EgressConfig, SealKey, UpstreamAuth};
     use crate::database::{Database, DatabasePlace};
@@ -285,7 +277,11 @@ pub(super) mod tests {
             carrier.url.clone(),
             auth.clone(),
             (clients, HeaderMap::new()),
-            (vault, TaskSpawner::new()),
+            (
+                vault,
+                AuditSink::idle(Arc::new(SystemClock)),
+                TaskSpawner::new(),
+            ),
         )
         .unwrap()
     }

@@ -5,12 +5,14 @@
 //! found by its `state` and used once.
 //! Spec: RFC 6749 §4.1, RFC 7636, RFC 8707, RFC 9207; SPEC B-04…B-11, B-13.
 
+mod brought_answer;
 mod callback;
 mod client_choice;
 mod error;
 mod gateway_client;
 mod proof_key;
 mod registration;
+mod rehearsal;
 mod scopes;
 
 use std::sync::Arc;
@@ -21,20 +23,26 @@ use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use url::Url;
 
+use self::brought_answer::BroughtAnswer;
 pub use self::callback::{CallbackAnswer, CallbackRefusal};
 use self::client_choice::{ChosenClient, ClientChoice};
 use self::error::AuthorizationError;
 pub use self::gateway_client::GatewayClient;
 use self::proof_key::ProofKey;
+use self::rehearsal::browser_endpoint;
+pub(in crate::grants) use self::rehearsal::rehearse;
 use super::discovery::Discovered;
 use super::documents::MAX_SHOWN;
 use super::failure::TokenFailure;
 use super::server_metadata::ServerMetadata;
 use super::token_endpoint::{IssuedToken, TokenGrant, TokenRequest};
 use super::user_account::UserAccount;
+use crate::call::Principal;
 use crate::clock::{Clock as _, SystemClock};
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
+use crate::telemetry::request_tag;
+use crate::telemetry::trace;
 use crate::vault::{GrantKey, GrantKind, GrantRecord, PendingRecord};
 
 /// Time limit for everything before the browser is sent on: a person waits for the page.
@@ -216,7 +224,8 @@ impl Authorizer {
         })
     }
 
-    /// Checks the answer to the authorization `pending`, redeems its code, and stores the grant of `key`.
+    /// Checks the answer to the authorization `pending`, redeems its code, and stores the grant of `key`. The audit record names
+    /// `person`, whose browser brought the answer.
     ///
     /// # Errors
     /// [`CallbackRefusal`]: no grant was stored.
@@ -228,21 +237,34 @@ impl Authorizer {
         self: &Arc<Self>,
         key: GrantKey,
         pending: PendingRecord,
-        answer: &CallbackAnswer<'_>,
+        (answer, person): (&CallbackAnswer<'_>, &Arc<Principal>),
     ) -> Result<FinishedAuthorization, CallbackRefusal> {
         self.choice
             .came_back(&self.gateway, (&key, &pending.client_id));
-        let code = callback::check(&pending, answer)?;
+        let brought = BroughtAnswer {
+            person: Arc::clone(person),
+            key,
+            pending,
+        };
+        let code = callback::check(&brought.pending, answer);
+        let code = code.inspect_err(|refusal| brought.refused(&self.account.audit, refusal))?;
         let (told, outcome) = tokio::sync::oneshot::channel();
         let this = Arc::clone(self);
         let work = async move {
-            let kept = this.redeem(&key, &pending, &code).await;
-            // The browser may have gone; the grant is stored all the same.
+            let kept = this.redeem(&brought.key, &brought.pending, &code).await;
+            let kept = kept.map_err(CallbackRefusal::Failed);
+            let audit = &this.account.audit;
+            match &kept {
+                Ok(finished) => brought.connected(audit, &finished.scopes),
+                Err(refusal) => brought.refused(audit, refusal),
+            }
+            // The browser may be gone; the grant is kept all the same.
             drop(told.send(kept));
         };
+        let work = request_tag::keep(trace::keep(work));
         self.account.tasks.finish(FINISH_LIMIT, work).await;
         match outcome.await {
-            Ok(kept) => kept.map_err(CallbackRefusal::Failed),
+            Ok(kept) => kept,
             Err(_) => Err(CallbackRefusal::Failed(
                 self.logged(TokenFailure::slow(FINISH_LIMIT)),
             )),
@@ -324,22 +346,10 @@ impl Authorizer {
 
     /// The authorization endpoint of a server that supports PKCE.
     fn endpoint(&self, server: &ServerMetadata) -> Result<Url, TokenFailure> {
-        let issuer = || shown(&server.issuer, MAX_SHOWN).into_owned();
-        let Some(mut endpoint) = server.consent.authorization_endpoint.clone() else {
-            return Err(self.failed(AuthorizationError::NoEndpoint { issuer: issuer() }));
-        };
-        // The egress rules apply, since a document names the endpoint. Spec: SPEC X-01
         let trusted = self.account.config.issuer.as_deref();
         let trusted = trusted.and_then(|issuer| Url::parse(issuer).ok());
-        if let Err(source) = self.account.clients.check(&endpoint, trusted.as_ref()) {
-            let issuer = issuer();
-            return Err(self.failed(AuthorizationError::Endpoint { issuer, source }));
-        }
-        if server.consent.lists_s256 != Some(true) {
-            return Err(self.failed(AuthorizationError::NoProofKey { issuer: issuer() }));
-        }
-        endpoint.set_fragment(None);
-        Ok(endpoint)
+        let endpoint = browser_endpoint(server, &self.account.clients, trusted.as_ref());
+        endpoint.map_err(|error| self.failed(error))
     }
 
     /// Scopes to request, those of the present grant included.

@@ -23,10 +23,14 @@ use super::held_token::HeldToken;
 use super::source_state::{Outcome, pause};
 use super::token_source::Renewal;
 use super::user_account::UserAccount;
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::clock::{Clock as _, SystemClock};
 use crate::lock::lock;
 use crate::secret::Secret;
 use crate::sync::single_flight::{Follower, Joined, SingleFlight};
+use crate::telemetry::metrics::grant_refresh_ended;
+use crate::telemetry::request_tag;
+use crate::telemetry::trace;
 use crate::vault::{GrantKey, StoredGrant, Vault};
 
 /// Principals whose headers are cached.
@@ -282,9 +286,17 @@ impl UserTokens {
     }
 
     async fn mark(&self, key: &GrantKey, version: i64, is_refused: bool) {
-        if let Err(error) = self.vault().mark_refused(key, version, is_refused).await {
-            let error: &(dyn std::error::Error + 'static) = &error;
-            tracing::warn!(upstream = %key.upstream, error, "cannot note whether an account is refused");
+        match self.vault().mark_refused(key, version, is_refused).await {
+            Ok(true) if is_refused => {
+                let record = AccountRecord::new(AccountEvent::Refused, key.owner, &key.upstream);
+                let record = record.reason(AuditOutcome::Denied, "upstream_401");
+                self.account.audit.account(record);
+            }
+            Ok(_) => {}
+            Err(error) => {
+                let error: &(dyn std::error::Error + 'static) = &error;
+                tracing::warn!(upstream = %key.upstream, error, "cannot note whether an account is refused");
+            }
         }
     }
 
@@ -377,22 +389,28 @@ impl UserTokens {
                 let follower = leader.follow();
                 let tokens = Arc::clone(self);
                 let seen = seen.record.access_token.clone();
-                // A drain waits for this task: the response may hold the only copy of a refresh token.
-                self.account.tasks.spawn(async move {
+                let refreshed = trace::keep(async move {
                     let outcome = tokens.refresh(&key, (seen.as_ref(), cause)).await;
                     leader.complete(outcome);
                 });
+                // A drain waits for it: the answer may hold the only copy of a refresh token.
+                self.account.tasks.spawn(request_tag::keep(refreshed));
                 follower
             }
         }
     }
 
     async fn refresh(&self, key: &GrantKey, seen: (Option<&Secret>, RefreshCause)) -> Outcome {
+        let began = Instant::now();
         let refreshed = refresh::refresh(&self.account, key, seen).await;
         let outcome = match refreshed {
             Ok(()) => self.read(key).await,
             Err(failure) => Err(failure),
         };
+        let word = outcome
+            .as_ref()
+            .map_or_else(|failure| failure.outcome, |_| "ok");
+        grant_refresh_ended(&key.upstream, word, began.elapsed());
         let state = self.state(key);
         let state = &mut lock(&state).source;
         match &outcome {
@@ -402,6 +420,13 @@ impl UserTokens {
             }
             Err(failure) => {
                 let pause = pause(failure, state.failures);
+                // One record for a server that is down, however often it is asked.
+                if state.failures == 0 {
+                    let record =
+                        AccountRecord::new(AccountEvent::Refreshed, key.owner, &key.upstream);
+                    let record = record.reason(AuditOutcome::Failed, failure.outcome);
+                    self.account.audit.account(record);
+                }
                 state.failures = state.failures.saturating_add(1);
                 state.failure = Some((failure.clone(), Instant::now() + pause, None));
                 self.account.log.failed(failure, Some(key.owner));

@@ -16,6 +16,7 @@ use super::super::server_metadata::ServerMetadata;
 use super::super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
 use super::super::user_account::UserAccount;
 use super::RefreshCause;
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::clock::{Clock as _, SystemClock};
 use crate::database::DatabaseError;
 use crate::secret::Secret;
@@ -175,6 +176,9 @@ async fn write(
     account
         .log
         .succeeded(&grant.record.scopes, Some(&record.scopes));
+    account
+        .audit
+        .account(audited(AccountEvent::Refreshed, grant));
     Ok(Refreshed::Written)
 }
 
@@ -198,8 +202,17 @@ async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<bool, TokenFa
             upstream = %account.upstream, owner = %grant.key.owner, issuer = %grant.record.issuer,
             "the authorization server has ended an account: its user is asked again"
         );
+        let record = audited(AccountEvent::Revoked, grant);
+        let record = record.reason(AuditOutcome::Ok, "invalid_grant");
+        account.audit.account(record);
     }
     Ok(has_ended)
+}
+
+/// The audit record of an event of `grant`.
+fn audited(event: AccountEvent, grant: &StoredGrant) -> AccountRecord {
+    let (owner, upstream) = (grant.key.owner, &grant.key.upstream);
+    AccountRecord::new(event, owner, upstream).server(&grant.record.issuer)
 }
 
 /// Removes a registration that its server no longer knows: the next authorization registers the gateway again.

@@ -114,6 +114,50 @@ pub type LabeledCounter = ByLabel<u64>;
 /// Numbers per value of one label that go up and down.
 pub type LabeledGauge = ByLabel<i64>;
 
+/// Numbers told apart by two labels, such as counts by upstream and state. All are replaced at once.
+#[derive(Debug)]
+pub struct PairGauge {
+    /// As exported, in OpenTelemetry spelling.
+    pub name: &'static str,
+    /// UCUM unit.
+    pub unit: &'static str,
+    /// One sentence for operators.
+    pub help: &'static str,
+    /// Names of the labels.
+    pub labels: [&'static str; 2],
+    values: Mutex<BTreeMap<(String, &'static str), i64>>,
+}
+
+impl PairGauge {
+    pub(super) const fn new(
+        name: &'static str,
+        unit: &'static str,
+        help: &'static str,
+        labels: [&'static str; 2],
+    ) -> Self {
+        Self {
+            name,
+            unit,
+            help,
+            labels,
+            values: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// Sets every number. Labels that are not among `values` have none from now on. First labels must be names from
+    /// the configuration, as for [`LabeledGauge::set`].
+    pub fn replace(&self, values: impl IntoIterator<Item = ((String, &'static str), i64)>) {
+        let values = values.into_iter().collect();
+        *lock(&self.values) = values;
+    }
+
+    /// All numbers as they are.
+    pub fn get(&self) -> Vec<((String, &'static str), i64)> {
+        let values = lock(&self.values);
+        values.iter().map(|(of, n)| (of.clone(), *n)).collect()
+    }
+}
+
 impl<N: Copy> ByLabel<N> {
     /// Distinct label values; any further value counts as [`Self::OTHER`].
     pub const MAX_VALUES: usize = 100;
@@ -193,6 +237,15 @@ mod tests {
         assert_eq!(GAUGE.get(), 1);
         drop(second);
         assert_eq!(GAUGE.get(), 0);
+    }
+
+    #[test]
+    fn numbers_of_a_pair_are_replaced_as_a_whole() {
+        static PAIR: PairGauge = PairGauge::new("p", "1", "", ["upstream", "state"]);
+        let of = |upstream: &str, state| (upstream.to_owned(), state);
+        PAIR.replace([(of("a", "connected"), 1), (of("b", "ended"), 2)]);
+        PAIR.replace([(of("a", "connected"), 3)]);
+        assert_eq!(PAIR.get(), [(of("a", "connected"), 3)]);
     }
 
     #[test]

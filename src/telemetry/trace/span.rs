@@ -169,31 +169,14 @@ impl CallSpan {
         kind: &SpanKind,
     ) -> Self {
         let method = method::known(wanted);
-        let is_ours = *kind == SpanKind::Client;
-        let recorded = tracing
-            .filter(|tracing| tracing.samples(parent, is_ours))
-            .map(|tracing| {
-                let attributes = [
-                    KeyValue::new(attribute::METHOD, method),
-                    KeyValue::new(durations.place, Arc::clone(place.name())),
-                ];
-                let builder = tracing.tracer.span_builder(method).with_kind(kind.clone());
-                let builder = builder.with_attributes(attributes);
-                let above = above(parent, !is_ours);
-                let mut span = tracing.tracer.build_with_context(builder, &above);
-                if let Some(tag) = request_tag::current() {
-                    let id = tag.as_str().to_owned();
-                    span.set_attribute(KeyValue::new(attribute::REQUEST_TAG, id));
-                }
-                Box::new(span)
-            });
-        let context = match &recorded {
-            Some(span) => below(parent, span.span_context()),
-            // Spec: SPEC C-98: the gateway's own position, recorded or not. If sampling denied a caller's
-            // request to record, the `sampled` flag is cleared for upstreams.
-            None if tracing.is_some() => parent.child().unsampled(),
-            None => parent.child(),
+        let attributes = || {
+            vec![
+                KeyValue::new(attribute::METHOD, method),
+                KeyValue::new(durations.place, Arc::clone(place.name())),
+            ]
         };
+        let recorded = record(tracing, parent, (method.into(), kind), attributes);
+        let context = context_of(tracing, parent, recorded.as_deref());
         Self {
             context,
             durations,
@@ -320,6 +303,41 @@ impl Drop for CallSpan {
         if !self.finished {
             self.end(SpanOutcome::Failed(error_type::CANCELLED));
         }
+    }
+}
+
+/// A span below `parent`, if it is recorded. Only a client span has a parent of the gateway's own, which has decided.
+pub(super) fn record(
+    tracing: Option<&SpanPipeline>,
+    parent: &TraceContext,
+    (name, kind): (Cow<'static, str>, &SpanKind),
+    attributes: impl FnOnce() -> Vec<KeyValue>,
+) -> Option<Box<opentelemetry_sdk::trace::Span>> {
+    let is_ours = *kind == SpanKind::Client;
+    let tracing = tracing.filter(|tracing| tracing.samples(parent, is_ours))?;
+    let builder = tracing.tracer.span_builder(name).with_kind(kind.clone());
+    let builder = builder.with_attributes(attributes());
+    let above = above(parent, !is_ours);
+    let mut span = tracing.tracer.build_with_context(builder, &above);
+    if let Some(tag) = request_tag::current() {
+        let id = tag.as_str().to_owned();
+        span.set_attribute(KeyValue::new(attribute::REQUEST_TAG, id));
+    }
+    Some(Box::new(span))
+}
+
+/// The context of what goes on below a span, whether it is `recorded` or not.
+pub(super) fn context_of(
+    tracing: Option<&SpanPipeline>,
+    parent: &TraceContext,
+    recorded: Option<&opentelemetry_sdk::trace::Span>,
+) -> TraceContext {
+    match recorded {
+        Some(span) => below(parent, span.span_context()),
+        // Spec: SPEC C-98: the gateway's own position, recorded or not. If sampling denied a caller's
+        // request to record, the `sampled` flag is cleared for upstreams.
+        None if tracing.is_some() => parent.child().unsampled(),
+        None => parent.child(),
     }
 }
 

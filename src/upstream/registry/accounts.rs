@@ -3,24 +3,24 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
+use url::Url;
 
 use super::SetupError;
 use crate::config::{
-    AccountConfig, AccountKind, EgressConfig, HttpCarrier, UpstreamAuth, UpstreamConfig,
+    AccountConfig, AccountKind, Config, HttpCarrier, UpstreamAuth, UpstreamConfig,
     UserAccountConfig,
 };
 use crate::egress::EgressRules;
 use crate::grants::{
-    AccountSetupError, DocumentClients, SharedClients, TokenSource, UpstreamAccount, UserAccount,
-    UserTokens,
+    AccountProbe, AccountSetupError, DocumentClients, SharedClients, TokenSource, UpstreamAccount,
+    UserAccount, UserTokens,
 };
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::credentials::{CommonTokens, Credentials, ExchangedTokens, fixed_headers};
-use crate::upstream::user_accounts::UserAccounts;
+use crate::upstream::user_accounts::{AccountKeeping, UserAccounts};
 use crate::upstream::user_keys::{self, UserKeys};
 use crate::upstream::user_tokens::PrincipalTokens;
-use crate::vault::Vault;
 
 /// An account, and the credentials of its requests.
 type MadeAccount = (Arc<UpstreamAccount>, Arc<dyn Credentials>);
@@ -34,20 +34,24 @@ pub(super) struct MadeClient {
     pub(super) users: Option<Arc<dyn UserAccounts>>,
     /// Their tokens, where they agree at an authorization server.
     pub(super) tokens: Option<Arc<UserTokens>>,
+    /// In place of `tokens` where accounts are not kept but checked.
+    pub(super) probe: Option<Arc<AccountProbe>>,
 }
 
 /// Makes accounts, which share clients.
 pub(super) struct AccountFactory {
     rules: EgressRules,
     shared: Option<SharedClients>,
+    public_url: Url,
     tasks: TaskSpawner,
 }
 
 impl AccountFactory {
-    pub(super) fn new(egress: &EgressConfig, tasks: TaskSpawner) -> Self {
+    pub(super) fn new(config: &Config, tasks: TaskSpawner) -> Self {
         Self {
-            rules: EgressRules::new(egress),
+            rules: EgressRules::new(&config.egress),
             shared: None,
+            public_url: config.server.public_url.clone(),
             tasks,
         }
     }
@@ -61,7 +65,7 @@ impl AccountFactory {
         &mut self,
         upstream: &UpstreamConfig,
         carrier: &HttpCarrier,
-        vault: Option<&Vault>,
+        keeping: Option<AccountKeeping<'_>>,
     ) -> Result<MadeClient, SetupError> {
         let client = HttpClient::new(carrier).map_err(|source| SetupError::Client {
             upstream: upstream.name.clone(),
@@ -72,6 +76,7 @@ impl AccountFactory {
             account: None,
             users: None,
             tokens: None,
+            probe: None,
         };
         let credentials: Arc<dyn Credentials> = match &upstream.auth {
             None => return Ok(made),
@@ -81,9 +86,11 @@ impl AccountFactory {
                 credentials
             }
             Some(UpstreamAuth::User(config)) => {
-                let tokens = match vault {
-                    Some(vault) => Some(self.user_tokens(upstream, carrier, (config, vault))?),
-                    None => None,
+                let tokens = if let Some(keeping) = keeping {
+                    Some(self.user_tokens(upstream, carrier, (config, keeping))?)
+                } else {
+                    made.probe = Some(self.probe(upstream, carrier, config)?);
+                    None
                 };
                 let name = upstream.name.as_str().into();
                 let users = Arc::new(PrincipalTokens::new(
@@ -96,7 +103,7 @@ impl AccountFactory {
                 users
             }
             Some(UpstreamAuth::UserKey(config)) => {
-                let keys = user_keys::make(upstream, carrier, (config, vault))?;
+                let keys = user_keys::make(upstream, carrier, (config, keeping))?;
                 made.users = Some(Arc::<UserKeys>::clone(&keys));
                 keys
             }
@@ -147,7 +154,7 @@ impl AccountFactory {
         &mut self,
         upstream: &UpstreamConfig,
         carrier: &HttpCarrier,
-        (config, vault): (&UserAccountConfig, &Vault),
+        (config, keeping): (&UserAccountConfig, AccountKeeping<'_>),
     ) -> Result<Arc<UserTokens>, SetupError> {
         let failed = |source| failed(upstream, source);
         let fixed = headers(upstream, carrier)?;
@@ -157,9 +164,35 @@ impl AccountFactory {
             carrier.url.clone(),
             config.clone(),
             (clients, fixed),
-            (vault.clone(), self.tasks.clone()),
+            (
+                keeping.vault.clone(),
+                keeping.audit.clone(),
+                self.tasks.clone(),
+            ),
         );
         Ok(UserTokens::new(account.map_err(failed)?))
+    }
+
+    /// The accounts of callers at `upstream`, to be looked up alone.
+    ///
+    /// # Errors
+    /// As for [`make`](Self::make).
+    fn probe(
+        &mut self,
+        upstream: &UpstreamConfig,
+        carrier: &HttpCarrier,
+        config: &UserAccountConfig,
+    ) -> Result<Arc<AccountProbe>, SetupError> {
+        let clients = self.clients(carrier);
+        let clients = clients.map_err(|source| failed(upstream, source))?;
+        let asking = (clients, &self.public_url);
+        let name = upstream.name.as_str().into();
+        Ok(AccountProbe::new(
+            name,
+            carrier.url.clone(),
+            config.clone(),
+            asking,
+        ))
     }
 
     fn clients(&mut self, carrier: &HttpCarrier) -> Result<DocumentClients, AccountSetupError> {

@@ -18,6 +18,23 @@ impl Upstreams {
         starts.max(1)
     }
 
+    /// Finds out where accounts of callers are to be had at `upstream`, without a caller; what is in the way is the cause
+    /// of its account in the [status](Self::status). `issuers` are those whose tokens callers may have. Takes 8 s at
+    /// most, and asks nothing where there is nothing to find out.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons the request.
+    pub async fn look_up_account(&self, upstream: &str, issuers: &[String]) {
+        let Some(entry) = self.entries.get(upstream) else {
+            return;
+        };
+        match (&entry.account, &entry.probe) {
+            (Some(account), _) => account.look(issuers).await,
+            (None, Some(probe)) => probe.look().await,
+            (None, None) => {}
+        }
+    }
+
     /// Finds out which issuer's token `upstream` wants, if it refused ours and its challenge says where that stands,
     /// so that its cause names the issuer. Takes 3 s at most.
     ///

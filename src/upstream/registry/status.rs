@@ -5,17 +5,21 @@ use std::time::Duration;
 use super::{RegistryEntry, Upstreams};
 use crate::config::{self, TransportKind};
 use crate::protocol::{Era, Revision};
-use crate::status::{self, AccountStatus, UpstreamStatus, millis, tenth, time_text};
+use crate::status::{
+    self, AccountNumbers, AccountStatus, UpstreamStatus, millis, tenth, time_text,
+};
 use crate::upstream::carrier::Carrier;
+use crate::vault::GrantCensus;
 
 impl Upstreams {
-    /// Every upstream as it does at `now`, since the Unix epoch; by name.
+    /// Every upstream as it does at `now`, since the Unix epoch; by name. `census` has the accounts of callers, where
+    /// they were counted.
     #[must_use]
-    pub fn status(&self, now: Duration) -> Vec<UpstreamStatus> {
+    pub fn status(&self, now: Duration, census: Option<&GrantCensus>) -> Vec<UpstreamStatus> {
         let mut all: Vec<_> = self
             .entries
             .iter()
-            .map(|(name, entry)| entry.status(name, now))
+            .map(|(name, entry)| entry.status(name, now, census))
             .collect();
         all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         all
@@ -23,7 +27,7 @@ impl Upstreams {
 }
 
 impl RegistryEntry {
-    fn status(&self, name: &str, now: Duration) -> UpstreamStatus {
+    fn status(&self, name: &str, now: Duration, census: Option<&GrantCensus>) -> UpstreamStatus {
         let (state, lasted) = self.health.state();
         let (era, revision) = self.spoken();
         let recent = self.load.recent();
@@ -35,7 +39,7 @@ impl RegistryEntry {
             since: time_text(now.saturating_sub(lasted)),
             since_s: lasted.as_secs(),
             cause: self.last_cause(state, now),
-            account: self.account_status(),
+            account: self.account_status(name, census),
             era: era.map(|era| era_word(era).to_owned()),
             revision: revision.map(|revision| revision.as_str().to_owned()),
             sessions: count(self.load.sessions()),
@@ -49,16 +53,25 @@ impl RegistryEntry {
     }
 
     /// The gateway's own account, or those of callers, whose last cause may be of any of them.
-    fn account_status(&self) -> Option<AccountStatus> {
+    fn account_status(&self, name: &str, census: Option<&GrantCensus>) -> Option<AccountStatus> {
         let kind = self.settings.auth.as_ref()?.kind();
-        let cause = match (&self.account, &self.tokens) {
-            (Some(account), _) => account.last_cause(),
-            (None, Some(tokens)) => tokens.account().last_cause(),
+        let cause = match (&self.account, &self.tokens, &self.probe) {
+            (Some(account), ..) => account.last_cause(),
+            (None, Some(tokens), _) => tokens.account().last_cause(),
+            (None, None, Some(probe)) => probe.last_cause(),
             // Pasted keys: their causes are on their own pages.
-            (None, None) => None,
+            (None, None, None) => None,
         };
+        let counts = census.filter(|_| self.users.is_some());
+        let counts = counts.map(|census| census.get(name).copied().unwrap_or_default());
         Some(AccountStatus {
             kind: kind.as_str().to_owned(),
+            accounts: counts.map(|counts| AccountNumbers {
+                connected: counts.connected,
+                refused: counts.refused,
+                ended: counts.ended,
+                unreadable: counts.unreadable,
+            }),
             cause: cause.map(Into::into),
         })
     }

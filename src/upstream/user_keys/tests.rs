@@ -28,7 +28,9 @@ fn keys_at(url: &str, vault: &Vault) -> Arc<UserKeys> {
     let Some(crate::config::UpstreamAuth::UserKey(config)) = &upstream.auth else {
         panic!("has keys of callers");
     };
-    make(upstream, carrier, (config, Some(vault))).unwrap()
+    let audit = AuditSink::idle(Arc::new(SystemClock));
+    let keeping = AccountKeeping::new(vault, &audit);
+    make(upstream, carrier, (config, Some(keeping))).unwrap()
 }
 
 fn owner(subject: &str) -> OwnerKey {

@@ -74,7 +74,7 @@ async fn vault_is_listed_and_revoked_without_secrets() {
     assert!(none.contains("no database yet"), "{none}");
     assert!(!machine.state().exists(), "asking makes nothing");
     let made = machine.says(&["migrate"]).await;
-    assert!(made.contains("drawbridge.db: schema 1, from 0"), "{made}");
+    assert!(made.contains("drawbridge.db: schema 2, from 0"), "{made}");
     let again = machine.says(&["migrate"]).await;
     assert!(again.contains("nothing to do"), "{again}");
     let vault = machine.vault().await;
@@ -195,7 +195,7 @@ async fn unmigrated_postgres_ends_the_start_with_78() {
         assert!(said.contains("run drawbridge migrate"), "{args:?}: {said}");
     }
     let made = machine.says(&["migrate"]).await;
-    assert!(made.contains("PostgreSQL: schema 1, from 0"), "{made}");
+    assert!(made.contains("PostgreSQL: schema 2, from 0"), "{made}");
     let listed = machine.says(&["vault", "list"]).await;
     assert!(listed.contains("PRINCIPAL"), "{listed}");
 }

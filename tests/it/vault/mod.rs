@@ -4,6 +4,7 @@ mod commands;
 mod crashes;
 mod grants;
 mod leases;
+mod programs;
 mod schema;
 mod tables;
 

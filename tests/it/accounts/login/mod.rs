@@ -289,3 +289,31 @@ async fn issuer_that_is_pairwise_alone_is_warned_of() {
     logged(&world.gw, "tells each client another subject").await;
     world.gw.stop().await;
 }
+
+#[tokio::test]
+async fn check_names_a_login_that_cannot_be_begun() {
+    let world = World::start().await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("gateway.toml");
+    let setup = before(&world.server.origin, CLIENT, &world.upstream, &directory);
+    std::fs::write(&file, setup.render()).unwrap();
+    let checked = async || {
+        let check = tokio::process::Command::new(env!("CARGO_BIN_EXE_drawbridge"))
+            .args(["check", "--online", "--json", "--config"])
+            .arg(&file)
+            .env("XDG_STATE_HOME", directory.path())
+            .output();
+        let output = check.await.unwrap();
+        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (output.status.code(), found["logins"][0].clone())
+    };
+    let (_, login) = checked().await;
+    assert_eq!(login, json!({"issuer": world.server.origin, "cause": null}));
+    let clear = json!("http://10.1.2.3/auth");
+    world.server.publishes("authorization_endpoint", clear);
+    let (code, login) = checked().await;
+    assert_eq!(code, Some(1));
+    let text = login["cause"]["text"].as_str().unwrap();
+    assert!(text.contains("authorization_endpoint"), "{login}");
+    world.gw.stop().await;
+}

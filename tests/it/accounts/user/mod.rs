@@ -2,6 +2,7 @@
 
 mod attacks;
 mod consent;
+mod observed;
 mod refresh;
 mod server;
 mod world;
