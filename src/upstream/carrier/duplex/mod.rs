@@ -83,7 +83,7 @@ impl DuplexSource {
             Self::Children(runtime) => {
                 let (owner, upstream) = (settings.owner, &settings.upstream);
                 let holders = &settings.holders;
-                let (child, lines) = runtime.open(owner, upstream, patience, holders).await?;
+                let (child, lines) = runtime.open(owner, upstream, patience, holders, None).await?;
                 Ok((DuplexSender::Child(child), DuplexReceiver::Lines(lines)))
             }
             Self::Events(client, bounds) => {
