@@ -49,7 +49,7 @@ impl Carrier {
             | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 client.account_of(owner)
             }
-            Self::Duplex(DuplexSource::Children(_)) => Account::Common,
+            Self::Duplex(DuplexSource::Children(children)) => children.account_of(owner),
         }
     }
 
@@ -61,7 +61,9 @@ impl Carrier {
             | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 **client = client.on_behalf_of(owner, caller);
             }
-            Self::Duplex(DuplexSource::Children(_)) => {}
+            Self::Duplex(DuplexSource::Children(children)) => {
+                *children = children.on_behalf_of(owner, caller);
+            }
         }
         own
     }
@@ -73,7 +75,7 @@ impl Carrier {
             | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 client.caller()
             }
-            Self::Duplex(DuplexSource::Children(_)) => None,
+            Self::Duplex(DuplexSource::Children(children)) => children.caller(),
         }
     }
 

@@ -14,10 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::accounts::AccountFactory;
+use self::accounts::{AccountFactory, EntryAccounts};
 use self::checks::CheckedLinks;
 use super::account::{Account, PerAccount};
-use super::carrier::duplex::DuplexSource;
+use super::carrier::duplex::{ChildSource, DuplexSource};
+use super::carrier::http::client::HttpClient;
 use super::carrier::http::client_error::ClientError;
 use super::carrier::http::http_session::ResponseBounds;
 use super::carrier::{AskedClient, AskingHabit, Carrier, LegacySseOnly, LinkSettings};
@@ -33,7 +34,7 @@ use crate::cause::ErrorCause;
 use crate::config::{self, AccountKind, Isolation, TransportKind};
 use crate::grants::{AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
 use crate::process::holders::{HolderKey, SessionHolders};
-use crate::process::{HostEnvironment, StdioRuntime};
+use crate::process::{ChildIsolation, HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
@@ -120,6 +121,8 @@ struct RegistryEntry {
     users: Option<Arc<dyn UserAccounts>>,
     /// Their tokens, where they agree at an authorization server.
     tokens: Option<Arc<UserTokens>>,
+    /// Why nobody's credential is used.
+    withheld: Option<TokenFailure>,
 }
 
 impl Upstreams {
@@ -151,31 +154,34 @@ impl Upstreams {
         } else {
             None
         };
+        let isolation = stdio.as_ref().map(|stdio| stdio.isolation());
+        let complaint = isolation.and_then(ChildIsolation::account_complaint);
+        if let Some(complaint) = complaint.filter(|_| config.has_child_accounts()) {
+            tracing::warn!("{complaint}");
+        }
         let mut entries = HashMap::new();
         let mut accounts = AccountFactory::new(&config.egress, tasks.clone());
         for (number, upstream) in config.upstreams.iter().enumerate() {
-            let (mut account, mut users, mut tokens) = (None, None, None);
-            let carrier = match (&upstream.carrier, &stdio) {
+            let (carrier, made) = match (&upstream.carrier, &stdio) {
                 (config::CarrierConfig::Http(http), _) => {
-                    let made = accounts.client(upstream, http, vault)?;
-                    (account, users, tokens) = (made.account, made.users, made.tokens);
-                    let client = Box::new(made.client);
-                    match http.transport {
-                        TransportKind::Streamable => Carrier::Http(client, bounds, None),
-                        TransportKind::Auto => {
-                            Carrier::Http(client, bounds, Some(LegacySseOnly::default()))
-                        }
-                        TransportKind::Sse => Carrier::Duplex(DuplexSource::Events(client, bounds)),
-                        TransportKind::WebSocket => {
-                            Carrier::Duplex(DuplexSource::Sockets(client, bounds))
-                        }
-                    }
+                    let (client, made) = accounts.client(upstream, http, vault)?;
+                    let carrier = http_carrier(client, http.transport, bounds);
+                    (carrier, made)
                 }
                 (config::CarrierConfig::Stdio(_), Some(stdio)) => {
-                    Carrier::Duplex(DuplexSource::Children(Arc::clone(stdio)))
+                    let made = accounts.children(upstream, stdio.isolation(), vault)?;
+                    let (credentials, made) = made.unzip();
+                    let children = DuplexSource::Children(ChildSource::new(stdio, credentials));
+                    (Carrier::Duplex(children), made.unwrap_or_default())
                 }
                 (config::CarrierConfig::Stdio(_), None) => continue,
             };
+            let EntryAccounts {
+                account,
+                users,
+                tokens,
+                withheld,
+            } = made;
             let settings = Arc::new(upstream.clone());
             let name: Arc<str> = Arc::from(upstream.name.as_str());
             let first_starts = FirstStarts::new(upstream.isolation == Isolation::Principal);
@@ -194,6 +200,7 @@ impl Upstreams {
                     account,
                     users,
                     tokens,
+                    withheld,
                 },
             );
         }
@@ -502,6 +509,17 @@ impl RegistryEntry {
             Isolation::Principal => self.carrier.account_of(owner).private_to(owner),
             Isolation::Session | Isolation::Shared => self.carrier.account_of(owner),
         }
+    }
+}
+
+/// The carrier over `client`, with the transport of the configuration.
+fn http_carrier(client: HttpClient, transport: TransportKind, bounds: ResponseBounds) -> Carrier {
+    let client = Box::new(client);
+    match transport {
+        TransportKind::Streamable => Carrier::Http(client, bounds, None),
+        TransportKind::Auto => Carrier::Http(client, bounds, Some(LegacySseOnly::default())),
+        TransportKind::Sse => Carrier::Duplex(DuplexSource::Events(client, bounds)),
+        TransportKind::WebSocket => Carrier::Duplex(DuplexSource::Sockets(client, bounds)),
     }
 }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{RegistryEntry, Upstreams};
+use crate::cause::{ErrorCause, LastCause};
 use crate::config::{self, TransportKind};
+use crate::grants::TokenFailure;
 use crate::protocol::{Era, Revision};
 use crate::status::{self, AccountStatus, UpstreamStatus, millis, tenth, time_text};
 use crate::upstream::carrier::Carrier;
@@ -51,11 +53,12 @@ impl RegistryEntry {
     /// The gateway's own account, or those of callers, whose last cause may be of any of them.
     fn account_status(&self) -> Option<AccountStatus> {
         let kind = self.settings.auth.as_ref()?.kind();
-        let cause = match (&self.account, &self.tokens) {
-            (Some(account), _) => account.last_cause(),
-            (None, Some(tokens)) => tokens.account().last_cause(),
+        let cause = match (&self.account, &self.tokens, &self.withheld) {
+            (Some(account), _, _) => account.last_cause(),
+            (None, Some(tokens), _) => tokens.account().last_cause(),
+            (None, None, Some(withheld)) => cause_of(withheld),
             // Pasted keys: their causes are on their own pages.
-            (None, None) => None,
+            (None, None, None) => None,
         };
         Some(AccountStatus {
             kind: kind.as_str().to_owned(),
@@ -98,6 +101,12 @@ impl RegistryEntry {
             (TransportKind::WebSocket, _) => "websocket",
         }
     }
+}
+
+fn cause_of(failure: &TokenFailure) -> Option<ErrorCause> {
+    let cause = LastCause::default();
+    cause.set(failure, Some(failure.remedy().to_owned().into()));
+    cause.snapshot()
 }
 
 fn era_word(era: Era) -> &'static str {
