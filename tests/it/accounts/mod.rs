@@ -1,6 +1,7 @@
 //! Upstreams with an account: the tokens that the gateway gets for them. Spec: SPEC §9, §10.
 
 mod attacks;
+mod children;
 mod client_credentials;
 mod discovery;
 mod exchange_end;

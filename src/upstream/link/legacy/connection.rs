@@ -136,6 +136,14 @@ impl LegacyConnection {
             }
     }
 
+    /// Whether it takes no new calls, and ends with those that run.
+    pub(super) fn is_outdated(&self) -> bool {
+        match &self.wire {
+            LegacyWire::Duplex(duplex) => duplex.is_outdated(),
+            LegacyWire::Http(_) => false,
+        }
+    }
+
     /// Whether the upstream can tell this connection from others.
     pub(super) fn has_session(&self) -> bool {
         match &self.wire {
