@@ -294,7 +294,7 @@ async fn child_reads_the_token_of_a_sibling_only_where_children_are_trusted(#[ca
 }
 
 /// The tables of keys that are pasted for a child.
-fn keys_table(state: &Path) -> String {
+pub(super) fn keys_table(state: &Path) -> String {
     let at = |name: &str| state.join(name).display().to_string();
     std::fs::write(at("vault.key"), "k".repeat(32)).unwrap();
     format!(
@@ -312,7 +312,7 @@ async fn children(gw: &Gateway) -> u64 {
     status["upstreams"][0]["children"].as_u64().unwrap()
 }
 
-async fn page(gw: &Gateway) -> Page {
+pub(super) async fn page(gw: &Gateway) -> Page {
     Page::at(gw.url.clone(), "/connect/up").await
 }
 

@@ -2,15 +2,16 @@
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::server::ConsentServer;
 use super::world::{Browser, path_in, tables};
+use crate::accounts::watch::checked;
 use crate::harness::session::{Session, text_of};
 use crate::harness::{Gateway, Setup, eventually};
 
-/// A gateway whose user has accounts of `server` in the environment of children.
-async fn gateway(server: &ConsentServer, state: &Path) -> Gateway {
+/// A file of a gateway whose user has accounts of `server` in the environment of children.
+fn setup(server: &ConsentServer, state: &Path) -> Setup {
     let database = format!("sqlite:{}", state.join("test.db").display());
     let keys = format!(
         "env = \"TRACKER_TOKEN\"\nissuer = \"{}\"\nresource = \"https://api.test/v1\"",
@@ -19,8 +20,10 @@ async fn gateway(server: &ConsentServer, state: &Path) -> Gateway {
     Setup::open()
         .stub("up", &[])
         .toml(&tables(state, &database, &keys))
-        .start()
-        .await
+}
+
+async fn gateway(server: &ConsentServer, state: &Path) -> Gateway {
+    setup(server, state).start().await
 }
 
 /// What the child has in the variable of its account.
@@ -92,4 +95,24 @@ async fn newer_token_replaces_no_child() {
     let after = (token(&session).await, session.text("pid", json!({})).await);
     assert_eq!(after, before);
     gw.stop().await;
+}
+
+#[tokio::test]
+async fn check_finds_out_where_users_of_children_would_be_asked() {
+    let server = ConsentServer::start().await;
+    let state = tempfile::tempdir().unwrap();
+    let (code, found) = checked(setup(&server, state.path())).await;
+    assert_eq!(code, Some(0), "{found}");
+    let upstream = &found["upstreams"][0];
+    assert_eq!(upstream["account"]["cause"], Value::Null);
+    // No caller is here whose token a child could have.
+    assert_eq!(upstream["state"], "connecting");
+    assert_eq!(server.looked_up(), 1);
+    assert!(server.registered().is_empty() && server.asked().is_empty());
+
+    server.publishes("code_challenge_methods_supported", Value::Null);
+    let (code, found) = checked(setup(&server, state.path())).await;
+    let cause = &found["upstreams"][0]["account"]["cause"];
+    assert_eq!(code, Some(1), "{found}");
+    assert!(cause["text"].as_str().unwrap().contains("S256"), "{cause}");
 }
