@@ -3,7 +3,6 @@
 
 mod exchange;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 
@@ -12,6 +11,7 @@ use tokio::time::Instant;
 
 use super::running_request::{ReplyOwner, RunningRequest};
 use crate::protocol::Message;
+use crate::sync::fast_maps::FastMap;
 use crate::telemetry::metrics::UpstreamSession;
 use crate::upstream::carrier::duplex::{DuplexSender, DuplexSource};
 use crate::upstream::carrier::{LinkSettings, StartedConnection};
@@ -28,7 +28,7 @@ pub(super) struct ChildPipe {
     started: Mutex<Option<StartedConnection>>,
     current: Mutex<Option<Arc<OpenPipe>>>,
     opening: tokio::sync::Mutex<()>,
-    waiting: Mutex<HashMap<u64, PipeWaiter>>,
+    waiting: Mutex<FastMap<u64, PipeWaiter>>,
     serial: AtomicU64,
     /// Calls dropped before their reply, with the requests that cancel their tasks.
     given_up: GivenUp<Message>,
