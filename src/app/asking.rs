@@ -149,11 +149,7 @@ impl ProbeContext {
     async fn one(&self, upstream: &config::UpstreamConfig, name: &Arc<str>) -> ListLengths {
         let limit = upstream.connect_timeout + LISTS;
         let by = Instant::now() + limit;
-        if upstream
-            .auth
-            .as_ref()
-            .is_some_and(|auth| auth.kind().is_of_callers())
-        {
+        if is_of_callers(upstream) {
             // What it lists is a caller's, and no caller is here.
             let upstreams = &self.parts.upstreams;
             let issuers = self.issuers_at(name);
@@ -171,6 +167,13 @@ impl ProbeContext {
             drop(timeout_at(by, self.parts.upstreams.name_issuer(name)).await);
         }
         listed
+    }
+
+    /// Whether the upstream is started for each caller, with the caller's token.
+    fn has_children_of_callers(&self, name: &str) -> bool {
+        let mut upstreams = self.config.upstreams.iter();
+        let found = upstreams.find(|one| one.name == name);
+        found.is_some_and(|one| one.carrier.is_stdio() && is_of_callers(one))
     }
 
     /// The issuers whose tokens callers of the upstream may have.
@@ -204,6 +207,7 @@ impl ProbeContext {
             let listed = listed.remove(&*status.name);
             match listed {
                 Some(Ok(lengths)) => AskedUpstream {
+                    is_unopened: self.has_children_of_callers(&status.name),
                     status,
                     lists: lengths.into_iter().map(entry).collect(),
                 },
@@ -211,6 +215,7 @@ impl ProbeContext {
                 None => AskedUpstream {
                     status,
                     lists: BTreeMap::new(),
+                    is_unopened: false,
                 },
             }
         });
@@ -237,8 +242,14 @@ impl ProbeContext {
         AskedUpstream {
             status,
             lists: BTreeMap::new(),
+            is_unopened: false,
         }
     }
+}
+
+fn is_of_callers(upstream: &config::UpstreamConfig) -> bool {
+    let auth = upstream.auth.as_ref();
+    auth.is_some_and(|auth| auth.kind().is_of_callers())
 }
 
 fn entry((kind, length): (ListKind, usize)) -> (String, u64) {

@@ -27,6 +27,8 @@ use crate::telemetry::trace::TraceId;
 
 /// Records that wait at once; more are dropped and counted.
 const CAPACITY: usize = 16 * 1024;
+/// Records that the queue has room for before it grows, at most: 170 bytes each.
+const KEPT_CAPACITY: usize = 1024;
 /// How long records gather before they are written together.
 const GATHER: Duration = Duration::from_millis(50);
 
@@ -209,7 +211,12 @@ impl AuditSink {
 
     /// Writes all that waits. For the end: the writer does it by itself until it is stopped.
     pub fn flush(&self) {
-        let waiting = std::mem::take(&mut *self.lock());
+        let waiting = {
+            let mut waiting = self.lock();
+            // About as many come until the next time.
+            let next = VecDeque::with_capacity(waiting.len().min(KEPT_CAPACITY));
+            std::mem::replace(&mut *waiting, next)
+        };
         for (at, record) in &waiting {
             line::write(*at, record);
         }

@@ -4,7 +4,6 @@
 //! no other, and so that no token is kept here: a principal that has a `CallerAccess` has the newest one there. Bounded in
 //! number and in time.
 
-use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKe
 use aws_lc_rs::error::Unspecified;
 
 use crate::call::Principal;
+use crate::sync::fast_maps::FastMap;
 use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 
 /// Shards with a lock each, against contention.
@@ -49,7 +49,7 @@ pub(super) struct VerifiedCaller {
 /// Verified tokens, by key.
 #[derive(Debug)]
 pub(super) struct TokenCache {
-    shards: [Mutex<HashMap<TokenKey, CachedToken>>; SHARDS],
+    shards: [Mutex<FastMap<TokenKey, CachedToken>>; SHARDS],
 }
 
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl TokenCache {
         shard.insert(key, entry);
     }
 
-    fn shard(&self, key: &TokenKey) -> &Mutex<HashMap<TokenKey, CachedToken>> {
+    fn shard(&self, key: &TokenKey) -> &Mutex<FastMap<TokenKey, CachedToken>> {
         #[expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
         &self.shards[key.number() % SHARDS]
     }

@@ -1,13 +1,13 @@
 //! `RefusedTokens`: tokens that were found bad, so that their repetition costs a look-up and no signature check
 //! and no question. In a table of their own: however many there are, they push out no good token.
 
-use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use super::cache::TokenKey;
 use super::refusals::TokenRefusal;
 use crate::lock::lock;
+use crate::sync::fast_maps::FastMap;
 
 /// A refusal is remembered this long at most.
 pub(super) const REFUSED_AGE: Duration = Duration::from_secs(10);
@@ -18,7 +18,7 @@ const SHARD_TOKENS: usize = 256;
 
 /// Refused tokens, by key; each counts for a while and bounded in number.
 #[derive(Debug)]
-pub(super) struct RefusedTokens([Mutex<HashMap<TokenKey, RefusedToken>>; SHARDS]);
+pub(super) struct RefusedTokens([Mutex<FastMap<TokenKey, RefusedToken>>; SHARDS]);
 
 #[derive(Debug, Clone, Copy)]
 struct RefusedToken {
@@ -55,7 +55,7 @@ impl RefusedTokens {
         shard.insert(key, RefusedToken { refusal, until });
     }
 
-    fn shard(&self, key: &TokenKey) -> &Mutex<HashMap<TokenKey, RefusedToken>> {
+    fn shard(&self, key: &TokenKey) -> &Mutex<FastMap<TokenKey, RefusedToken>> {
         #[expect(clippy::indexing_slicing, reason = "a remainder is below its divisor")]
         &self.0[key.number() % SHARDS]
     }

@@ -11,6 +11,8 @@ const FULL: usize = 64;
 /// Bytes in a burst before it is full. Notifications are slices of a shared buffer: a single kept
 /// notification keeps the whole burst alive.
 const FULL_BYTES: usize = 16 * 1024;
+/// Notifications that are expected behind the first one.
+const USUAL: usize = 24;
 
 /// Progress notifications of one call, oldest first, end to end in one buffer. Holds less than 16 KiB
 /// besides the one that was pushed last.
@@ -23,10 +25,12 @@ pub struct ProgressBatch {
 impl ProgressBatch {
     /// Adds what `write` appends: one JSON-RPC message under the client's progress token.
     pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
-        if self.ends.len() == 1 {
+        match self.ends.len() {
+            // Positions are small: there is room for those of the usual burst at once.
+            0 => self.ends.reserve(USUAL + 1),
             // A second notification predicts more of the same size.
-            self.text.reserve((self.text.len() * 24).min(FULL_BYTES));
-            self.ends.reserve(24);
+            1 => self.text.reserve((self.text.len() * USUAL).min(FULL_BYTES)),
+            _ => {}
         }
         write(&mut self.text);
         self.ends.push(self.text.len());

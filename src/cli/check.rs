@@ -86,7 +86,9 @@ pub(super) fn check(file: &Path, how: CheckOptions, log: &LogOptions) -> ExitCod
             }
             if config.upstreams.iter().any(|one| one.carrier.is_stdio()) {
                 let isolation = ChildIsolation::available(config.stdio.trust_children);
-                if let Some(complaint) = isolation.complaint() {
+                let of_accounts = config.has_child_accounts();
+                let of_accounts = of_accounts.then(|| isolation.account_complaint()).flatten();
+                for complaint in isolation.complaint().into_iter().chain(of_accounts) {
                     out::complain(&format!("warning: on this machine, {complaint}"));
                 }
             }

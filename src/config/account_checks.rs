@@ -1,12 +1,12 @@
 //! Checks of `[upstreams.<name>.auth]` against the rest of the file.
 
 use super::account_types::{
-    AccountConfig, AccountKind, ClientRegistration, UpstreamAuth, UserAccountConfig,
+    AccountConfig, AccountKind, ClientRegistration, TokenPlace, UpstreamAuth, UserAccountConfig,
 };
 use super::report::{ReadReport, join};
 use super::types::{AuthMode, Config};
 use super::units;
-use super::upstream_types::{CarrierConfig, Isolation, UpstreamConfig};
+use super::upstream_types::{CarrierConfig, Isolation, StdioCarrier, UpstreamConfig};
 
 /// Path segments below `/connect` that the gateway uses itself.
 const RESERVED: [&str; 3] = ["callback", "login", "logout"];
@@ -109,6 +109,42 @@ fn check_registration(
     }
 }
 
+/// A child is of one caller, and has its token for as long as it runs.
+fn check_child(
+    upstream: &UpstreamConfig,
+    stdio: &StdioCarrier,
+    (kind, variable): (AccountKind, &str),
+    report: &ReadReport<'_>,
+) {
+    let table = join("upstreams", &upstream.name);
+    let inherited = stdio.inherit.iter().position(|name| name == variable);
+    let keys = [
+        stdio
+            .env
+            .contains_key(variable)
+            .then(|| join("env", variable)),
+        inherited.map(|at| format!("inherit[{at}]")),
+    ];
+    for key in keys.into_iter().flatten() {
+        let what = format!("stands beside [{table}.auth], which sets the same variable");
+        report.error(&format!("{table}.{key}"), what, Some("keep one of them"));
+    }
+    // Of the others it is told with their own checks.
+    if upstream.isolation == Isolation::Shared && !kind.is_of_callers() {
+        let key = format!("{table}.isolation");
+        let what =
+            format!("is \"shared\", and a child with the token of [{table}.auth] is one caller's");
+        report.error(&key, what, Some("\"session\" or \"principal\""));
+    }
+    if kind != AccountKind::UserKey {
+        let key = format!("{table}.auth.kind");
+        let what = "puts a token that ends into the environment of children: the first call after its end starts another \
+            child, which knows nothing of what the one before did";
+        let hint = "for servers that remember something: kind = \"user_key\"";
+        report.warning(&key, what, Some(hint));
+    }
+}
+
 /// Warns that without `issuer` the secret is sent to the first server that the upstream names.
 fn warn_of_issuer(table: &str, report: &ReadReport<'_>) {
     let hint = "write the `issuer` that these credentials are of: they then go to no other one, whatever the \
@@ -124,15 +160,21 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
             continue;
         };
         let table = join("upstreams", &upstream.name);
-        if let CarrierConfig::Http(http) = &upstream.carrier
-            && let Some((name, _)) = http
-                .headers
-                .iter()
-                .find(|(name, _)| account.header() == name.as_str())
-        {
-            let key = format!("{table}.headers.{name}");
-            let what = format!("stands beside [{table}.auth], which sets the same header");
-            report.error(&key, what, Some("keep one of them"));
+        match (&upstream.carrier, account.place()) {
+            (CarrierConfig::Http(http), TokenPlace::Header { name, .. }) => {
+                let mut headers = http.headers.iter();
+                if let Some((found, _)) = headers.find(|(found, _)| name == found.as_str()) {
+                    let key = format!("{table}.headers.{found}");
+                    let what = format!("stands beside [{table}.auth], which sets the same header");
+                    report.error(&key, what, Some("keep one of them"));
+                }
+            }
+            (CarrierConfig::Stdio(stdio), TokenPlace::Variable(name)) => {
+                check_child(upstream, stdio, (account.kind(), name), report);
+            }
+            // Told where they are read.
+            (CarrierConfig::Http(_), TokenPlace::Variable(_))
+            | (CarrierConfig::Stdio(_), TokenPlace::Header { .. }) => {}
         }
         if account.is_of_users() {
             check_user(config, upstream, report);

@@ -48,15 +48,29 @@ impl UpstreamAuth {
         }
     }
 
-    /// The header that carries the credential.
+    /// Where the credential goes.
     #[must_use]
-    pub fn header(&self) -> &HeaderName {
+    pub fn place(&self) -> &TokenPlace {
         match self {
-            Self::Gateway(account) => &account.header,
-            Self::User(account) => &account.header,
-            Self::UserKey(key) => &key.header,
+            Self::Gateway(account) => &account.place,
+            Self::User(account) => &account.place,
+            Self::UserKey(key) => &key.place,
         }
     }
+}
+
+/// Where a token or key goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenPlace {
+    /// A header of every request.
+    Header {
+        /// Its name.
+        name: HeaderName,
+        /// What stands before the token.
+        prefix: String,
+    },
+    /// This variable in the environment of a child.
+    Variable(String),
 }
 
 /// `kind = "user_key"`.
@@ -66,10 +80,8 @@ pub struct UserKeyConfig {
     pub label: String,
     /// Where users create such a key.
     pub help: Option<Url>,
-    /// The header that carries the key.
-    pub header: HeaderName,
-    /// Text before the key.
-    pub prefix: String,
+    /// Where the key goes.
+    pub place: TokenPlace,
     /// The lists shown to callers without a key.
     pub lists: AccountLists,
 }
@@ -100,10 +112,8 @@ pub struct AccountConfig {
     pub resource: Option<String>,
     /// `audience` of a token exchange.
     pub audience: Option<String>,
-    /// The header that carries the token.
-    pub header: HeaderName,
-    /// Text before the token.
-    pub prefix: String,
+    /// Where the token goes.
+    pub place: TokenPlace,
 }
 
 /// `kind = "user"`: an account of each caller, connected by agreeing at the upstream's authorization server.
@@ -119,10 +129,8 @@ pub struct UserAccountConfig {
     pub scopes: Vec<String>,
     /// Resource of the tokens; absent: the one in the metadata, else the upstream's URL.
     pub resource: Option<String>,
-    /// The header that carries the token.
-    pub header: HeaderName,
-    /// Text before the token.
-    pub prefix: String,
+    /// Where the token goes.
+    pub place: TokenPlace,
     /// The lists shown to callers without an account.
     pub lists: AccountLists,
 }

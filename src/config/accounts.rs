@@ -5,7 +5,7 @@ use url::Url;
 
 use super::account_types::{
     AccountConfig, AccountKind, AccountLists, ClientKey, ClientRegistration, ConfiguredClient,
-    EgressAllow, EgressConfig, UpstreamAuth, UserAccountConfig, UserKeyConfig,
+    EgressAllow, EgressConfig, TokenPlace, UpstreamAuth, UserAccountConfig, UserKeyConfig,
 };
 use super::carriers;
 use super::reader::ConfigSection;
@@ -14,11 +14,11 @@ use super::units;
 use crate::secret::Secret;
 
 /// The description of the table in the reference.
-pub(super) const ABOUT: &str = "The account that its requests use. Without this table they carry `headers` alone. For \
-    upstreams that are reached by `url`. docs/operations/accounts.md";
+pub(super) const ABOUT: &str = "The account that its requests use. Without this table they carry `headers` alone, and \
+    a child has `env` alone. docs/operations/accounts.md";
 
-/// Reads `[upstreams.<name>.auth]`; `None` where the table cannot be used.
-pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
+/// Reads `[upstreams.<name>.auth]`; `None` where the table cannot be used. `is_child`: the upstream is started by `command`.
+pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<UpstreamAuth> {
     let kinds = [
         AccountKind::ClientCredentials,
         AccountKind::TokenExchange,
@@ -41,9 +41,9 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
         let known = kinds.map(|kind| format!("\"{}\"", kind.as_str()));
         s.error("", "`kind` is required", Some(&known.join(" or ")));
     }
-    let (header, prefix) = placement(s);
+    let place = place(s, is_child);
     let with_server = s.is_recording() || kind != Some(AccountKind::UserKey);
-    let server = with_server.then(|| server(s, kind));
+    let server = with_server.then(|| server(s, kind, is_child));
     let with_key = s.is_recording() || kind == Some(AccountKind::UserKey);
     let key = with_key.then(|| user_key(s));
     let with_lists =
@@ -53,15 +53,14 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
     } else {
         AccountLists::Own
     };
-    let (kind, header) = (kind?, header?);
+    let (kind, place) = (kind?, place?);
     Some(match kind {
         AccountKind::UserKey => {
             let (label, help) = key?;
             UpstreamAuth::UserKey(UserKeyConfig {
                 label,
                 help,
-                header,
-                prefix,
+                place,
                 lists,
             })
         }
@@ -76,8 +75,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
                 registration: server.registration,
                 scopes: server.scopes,
                 resource: server.resource,
-                header,
-                prefix,
+                place,
                 lists,
             })
         }
@@ -91,8 +89,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> Option<UpstreamAuth> {
                 scopes: server.scopes,
                 resource: server.resource,
                 audience: server.audience,
-                header,
-                prefix,
+                place,
             })
         }
     })
@@ -135,7 +132,7 @@ struct ServerKeys {
     audience: Option<String>,
 }
 
-fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> ServerKeys {
+fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) -> ServerKeys {
     let issuer = issuer(s);
     let client_id = s
         .key(
@@ -173,6 +170,10 @@ fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>) -> ServerKeys {
     if let Some(Err(what)) = resource.as_deref().map(resource_url) {
         s.error("resource", what, None);
     }
+    if is_child {
+        let has_issuer = issuer.is_some() || kind == Some(AccountKind::TokenExchange);
+        need_server(s, has_issuer, resource.is_some());
+    }
     let audience = audience(s, kind);
     ServerKeys {
         issuer,
@@ -203,16 +204,71 @@ fn registration(s: &mut ConfigSection<'_>) -> ClientRegistration {
     .unwrap_or(ClientRegistration::Auto)
 }
 
-/// Reads `header` and `prefix`: the header of the token or key, and the text before it.
-fn placement(s: &mut ConfigSection<'_>) -> (Option<HeaderName>, String) {
-    let header = header(s);
+/// Requires `issuer` and `resource` in the table of a child: a program has no metadata with them.
+fn need_server(s: &ConfigSection<'_>, has_issuer: bool, has_resource: bool) {
+    let is_wrong = |name| s.report.is_wrong(&join(&s.path, name));
+    if !has_issuer && !is_wrong("issuer") {
+        let what = "is required: a program does not name the server of its tokens";
+        s.error("issuer", what, Some("issuer = \"https://…\""));
+    }
+    if !has_resource && !is_wrong("resource") {
+        let what = "is required: a program does not say what its tokens are for";
+        let hint = "the URL of the service that the program calls";
+        s.error("resource", what, Some(hint));
+    }
+}
+
+/// Reads `header` and `prefix`: the header of the token or key, and the text before it; of a child `env`, the variable.
+fn place(s: &mut ConfigSection<'_>, is_child: bool) -> Option<TokenPlace> {
+    let name = header(s);
     let prefix = s
         .key("prefix", "What stands before the token or key.")
         .text("Bearer ");
     if HeaderValue::try_from(prefix.as_str()).is_err() {
         s.error("prefix", "holds characters that no header can carry", None);
     }
-    (header, prefix)
+    let variable = s
+        .key(
+            "env",
+            "Instead, and required, with `command`: the variable of the child's environment that holds the token or key.",
+        )
+        .optional("TRACKER_TOKEN");
+    if !is_child {
+        if variable.is_some() && !s.is_recording() {
+            let hint = "`header` says where the token goes";
+            s.error(
+                "env",
+                "is for upstreams that are started by `command`",
+                Some(hint),
+            );
+        }
+        let name = name?;
+        return Some(TokenPlace::Header { name, prefix });
+    }
+    for key in ["header", "prefix"] {
+        if s.has(key) {
+            let hint = "`env` names the variable that holds the token";
+            s.error(
+                key,
+                "is for upstreams that are reached by `url`",
+                Some(hint),
+            );
+        }
+    }
+    match variable {
+        Some(variable) if carriers::is_variable(&variable) => Some(TokenPlace::Variable(variable)),
+        Some(_) => {
+            s.error("env", carriers::NO_VARIABLE, None);
+            None
+        }
+        None => {
+            if !s.report.is_wrong(&join(&s.path, "env")) {
+                let hint = "the variable that the program reads, as in env = \"TRACKER_TOKEN\"";
+                s.error("", "needs `env`", Some(hint));
+            }
+            None
+        }
+    }
 }
 
 fn issuer(s: &mut ConfigSection<'_>) -> Option<String> {

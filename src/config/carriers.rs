@@ -18,7 +18,8 @@ use crate::secret::Secret;
 const RLIMITS: [&str; 6] = ["as", "core", "cpu", "fsize", "nofile", "nproc"];
 
 /// Error text for an invalid name of an environment variable.
-const NO_VARIABLE: &str = "not the name of a variable: it may not be empty, nor have `=` in it";
+pub(super) const NO_VARIABLE: &str =
+    "not the name of a variable: it may not be empty, nor have `=` in it";
 
 /// Headers that the transport sets, and that a configuration cannot set.
 const OWN_HEADERS: [&str; 17] = [
@@ -130,7 +131,7 @@ pub(super) fn stdio(s: &mut ConfigSection<'_>) -> Option<StdioCarrier> {
 }
 
 /// Whether an environment can hold a variable of this name.
-fn is_variable(name: &str) -> bool {
+pub(super) fn is_variable(name: &str) -> bool {
     !name.is_empty() && !name.contains(['=', '\0'])
 }
 

@@ -72,6 +72,13 @@ impl Config {
         upstreams.any(|upstream| (upstream.auth.as_ref()).is_some_and(UpstreamAuth::is_of_users))
     }
 
+    /// Whether the token or key of an account goes into the environment of children.
+    #[must_use]
+    pub fn has_child_accounts(&self) -> bool {
+        let mut upstreams = self.upstreams.iter();
+        upstreams.any(|upstream| upstream.carrier.is_stdio() && upstream.auth.is_some())
+    }
+
     /// The upstreams with `auth.lists = "common"`.
     pub fn upstreams_with_common_lists(&self) -> impl Iterator<Item = Arc<str>> {
         let is_common = |auth: &UpstreamAuth| auth.lists() == AccountLists::Common;

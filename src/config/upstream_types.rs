@@ -86,6 +86,15 @@ impl CarrierConfig {
     pub fn is_stdio(&self) -> bool {
         matches!(self, Self::Stdio(_))
     }
+
+    /// What a pasted key is for: the URL that it is sent to, or the program whose environment holds it.
+    #[must_use]
+    pub fn key_resource(&self) -> String {
+        match self {
+            Self::Stdio(stdio) => format!("stdio:{}", stdio.command),
+            Self::Http(http) => http.url.to_string(),
+        }
+    }
 }
 
 /// A stdio child.
@@ -109,6 +118,15 @@ pub struct StdioCarrier {
     pub stop_term: Duration,
     /// Simultaneous children of this upstream.
     pub max_children: usize,
+}
+
+impl StdioCarrier {
+    /// The last part of `command`, for callers.
+    #[must_use]
+    pub fn program(&self) -> &str {
+        let command = self.command.as_str();
+        command.rsplit('/').next().unwrap_or(command)
+    }
 }
 
 /// An HTTP upstream.

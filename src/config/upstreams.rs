@@ -22,13 +22,14 @@ pub(super) fn read(name: &str, s: &mut ConfigSection<'_>) -> Option<UpstreamConf
     let stdio = if with_stdio { carriers::stdio(s) } else { None };
     let stdio_keys = s.take_group();
     let http = if with_http { carriers::http(s) } else { None };
+    let http_keys = s.take_group();
     let auth = if with_http {
-        s.optional_table("auth", accounts::ABOUT, accounts::read)
-            .flatten()
+        let is_child = s.has("command") && !s.has("url");
+        let read = |s: &mut ConfigSection<'_>| accounts::read(s, is_child);
+        s.optional_table("auth", accounts::ABOUT, read).flatten()
     } else {
         None
     };
-    let http_keys = s.take_group();
     let carrier = match (stdio, http) {
         (Some(stdio), None) => {
             misplaced(s, &http_keys, "is for upstreams that are reached by `url`");

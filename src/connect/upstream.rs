@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use url::Url;
-
 use super::authorize::AuthorizeForm;
 use super::browser::Browser;
 use super::form::{Form, FormParts, Submitted};
@@ -17,8 +15,8 @@ use crate::vault::GrantKey;
 #[derive(Debug)]
 pub(super) struct ConnectedUpstream {
     pub(super) name: Arc<str>,
-    /// The URL that the credential is sent to.
-    url: Url,
+    /// Host of the upstream; of a child its program.
+    place: String,
     pub(super) method: ConnectMethod,
 }
 
@@ -37,11 +35,9 @@ impl ConnectedUpstream {
         upstream: &UpstreamConfig,
         (tokens, gateway): (&[Arc<UserTokens>], &Arc<GatewayClient>),
     ) -> Option<Self> {
-        let CarrierConfig::Http(http) = &upstream.carrier else {
-            return None;
-        };
+        let carrier = &upstream.carrier;
         let method = match upstream.auth.as_ref()? {
-            UpstreamAuth::UserKey(config) => ConnectMethod::Key(KeyForm::new(config, &http.url)),
+            UpstreamAuth::UserKey(config) => ConnectMethod::Key(KeyForm::new(config, carrier)),
             UpstreamAuth::User(_) => {
                 let mut tokens = tokens.iter();
                 let of_it = tokens.find(|one| **one.account().upstream() == *upstream.name)?;
@@ -51,14 +47,17 @@ impl ConnectedUpstream {
         };
         Some(Self {
             name: upstream.name.as_str().into(),
-            url: http.url.clone(),
+            place: match carrier {
+                CarrierConfig::Http(http) => http.url.host_str().unwrap_or_default().to_owned(),
+                CarrierConfig::Stdio(stdio) => format!("program {}", stdio.program()),
+            },
             method,
         })
     }
 
-    /// Host of the upstream.
+    /// Host of the upstream; of a child its program.
     pub(super) fn host(&self) -> &str {
-        self.url.host_str().unwrap_or_default()
+        &self.place
     }
 
     /// The form's part of the page of `key`.

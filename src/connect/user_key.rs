@@ -1,11 +1,12 @@
-//! Kind `user_key`: a person pastes a key, which is stored sealed with the URL and the header that it is for.
+//! Kind `user_key`: a person pastes a key, which is stored sealed with the URL and the header that it is for, or with the
+//! program and the variable of a child.
 
-use http::HeaderValue;
+use http::HeaderMap;
 use maud::{Markup, html};
-use url::Url;
 
 use super::form::{Form, FormParts, Submitted};
-use crate::config::UserKeyConfig;
+use crate::config::{CarrierConfig, UserKeyConfig};
+use crate::grants::PlacedToken;
 use crate::secret::Secret;
 use crate::vault::{GrantKind, GrantRecord, TokenPlacement};
 
@@ -20,15 +21,15 @@ const PROMISE: &str = "The key is kept encrypted, and sent to this server alone,
 #[derive(Debug)]
 pub(super) struct KeyForm {
     config: UserKeyConfig,
-    /// The URL that the key is sent to.
+    /// The URL that the key is sent to, or the program of a child.
     resource: String,
 }
 
 impl KeyForm {
-    pub(super) fn new(config: &UserKeyConfig, url: &Url) -> Self {
+    pub(super) fn new(config: &UserKeyConfig, carrier: &CarrierConfig) -> Self {
         Self {
             config: config.clone(),
-            resource: url.to_string(),
+            resource: carrier.key_resource(),
         }
     }
 
@@ -59,8 +60,9 @@ impl KeyForm {
         if key.len() > MAX_KEY {
             return Submitted::Refused("The key is longer than 8 KiB.");
         }
-        let text = format!("{}{key}", self.config.prefix);
-        if !key.is_ascii() || HeaderValue::try_from(text).is_err() {
+        let secret = Secret::new(key);
+        let placed = PlacedToken::new(&HeaderMap::new(), &self.config.place, &secret);
+        if !key.is_ascii() || placed.is_none() {
             return Submitted::Refused(
                 "The key has characters that cannot be sent. Copy it again, alone.",
             );
@@ -73,10 +75,10 @@ impl KeyForm {
             resource: self.resource.clone(),
             client_id: None,
             auth_method: None,
-            placement: TokenPlacement::of_key(&self.config),
+            placement: TokenPlacement::of(&self.config.place),
             scopes: Vec::new(),
             account: None,
-            access_token: Some(Secret::new(key)),
+            access_token: Some(secret),
             access_ends: None,
             refresh_token: None,
         }))

@@ -3,7 +3,6 @@
 //! is posted and the GET stream of a session may wait instead, see `admission`); then the handler of the
 //! method goes on with 406 / 415 / 413 → 400.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +28,7 @@ use crate::connect::ConnectPages;
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::headers::MCP_SESSION_ID;
+use crate::sync::fast_maps::FastMap;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
@@ -37,14 +37,14 @@ pub(super) fn paths(
     settings: &Config,
     endpoints: &[Arc<Endpoint>],
     pages: Option<&ConnectPages>,
-) -> HashMap<String, PathTarget> {
+) -> FastMap<String, PathTarget> {
     let base = settings
         .server
         .public_url
         .path()
         .trim_end_matches('/')
         .to_owned();
-    let mut paths = HashMap::new();
+    let mut paths = FastMap::default();
     if let Some(pages) = pages {
         let pages = ConnectPage::paths(pages).into_iter();
         paths.extend(pages.map(|(path, page)| (path, PathTarget::Connect(page))));

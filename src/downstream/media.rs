@@ -39,8 +39,11 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     })
 }
 
+/// The `Accept` header that the MCP SDKs send: worked out here, not for each request.
+const USUAL: &str = "application/json, text/event-stream";
+
 /// The accepted ones of the gateway's two media types. An absent header means both. Spec: SPEC T-10.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AcceptedMedia {
     /// `application/json`.
     pub(super) json: bool,
@@ -51,8 +54,20 @@ pub(super) struct AcceptedMedia {
 }
 
 impl AcceptedMedia {
-    /// Reads the `AcceptedMedia` headers; a type with `q=0` is one that the client does not take.
+    /// Reads the `Accept` headers; a type with `q=0` is one that the client does not take.
     pub(super) fn read(headers: &HeaderMap) -> Self {
+        // Further lines can only add to it.
+        if headers.get(ACCEPT).is_some_and(|line| line == USUAL) {
+            return Self {
+                json: true,
+                events: true,
+                names_events: true,
+            };
+        }
+        Self::read_each(headers)
+    }
+
+    fn read_each(headers: &HeaderMap) -> Self {
         let mut accept = Self {
             json: false,
             events: false,
@@ -83,5 +98,31 @@ impl AcceptedMedia {
                 names_events: false,
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn usual_header_means_what_its_parts_say() {
+        let mut headers = HeaderMap::new();
+        headers.append(ACCEPT, HeaderValue::from_static(USUAL));
+        let read = AcceptedMedia::read(&headers);
+        assert_eq!(read, AcceptedMedia::read_each(&headers));
+        headers.append(ACCEPT, HeaderValue::from_static("text/event-stream;q=0"));
+        assert_eq!(read, AcceptedMedia::read_each(&headers));
+    }
+
+    #[test]
+    fn type_with_quality_zero_is_not_accepted() {
+        let mut headers = HeaderMap::new();
+        let line = "application/json, text/event-stream;q=0";
+        headers.append(ACCEPT, HeaderValue::from_static(line));
+        let read = AcceptedMedia::read(&headers);
+        assert!(read.json && !read.events && !read.names_events);
     }
 }

@@ -43,7 +43,6 @@ mod streamable;
 mod unwritten;
 mod websocket;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -75,6 +74,7 @@ use crate::relay::Relay;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::SessionRegistry;
+use crate::sync::fast_maps::FastMap;
 
 /// Target of a path.
 #[derive(Debug, Clone)]
@@ -102,7 +102,8 @@ enum ServedTransport {
 #[derive(Debug)]
 pub struct McpService {
     settings: Arc<Config>,
-    paths: HashMap<String, PathTarget>,
+    /// Few, and from the configuration.
+    paths: FastMap<String, PathTarget>,
     guard: OriginGuard,
     auth: Arc<Authenticator>,
     rate: Arc<RateLimiter>,

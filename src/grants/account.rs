@@ -16,7 +16,7 @@ use super::endpoint_check::{PROBE_LIMIT, may_ask};
 use super::exchange::{self, ExchangeRequest};
 use super::extension_grant::RequestingClient;
 use super::failure::TokenFailure;
-use super::held_token::carrying;
+use super::held_token::PlacedToken;
 use super::identity_assertion::AssertedRequest;
 use super::server_lookup::ServerLookup;
 use super::token_endpoint::{self, IssuedToken, TokenGrant, TokenRequest};
@@ -45,6 +45,9 @@ pub enum AccountSetupError {
     /// The HTTP clients cannot be built.
     #[error(transparent)]
     Clients(#[from] ClientsError),
+    /// A child's `resource` is no URL.
+    #[error("the resource is no URL")]
+    Resource,
     /// The kind of account needs an identity provider that asserts who a person is, and there is none.
     #[error("there is no login at an identity provider")]
     NoLogin,
@@ -74,7 +77,8 @@ pub(super) struct Obtained {
 }
 
 impl UpstreamAccount {
-    /// The account at `upstream`, whose MCP endpoint is `url`. `fixed` are its configured headers.
+    /// The account at `upstream`, whose MCP endpoint is `url`; of a child, what its tokens are for. `fixed` are its
+    /// configured headers.
     ///
     /// # Errors
     /// `private_key` cannot be used.
@@ -308,10 +312,9 @@ impl UpstreamAccount {
         &self.fixed
     }
 
-    /// The headers of requests with `token`.
-    pub(super) fn headers(&self, token: &Secret) -> Option<HeaderMap> {
-        let place = (&self.config.header, self.config.prefix.as_str());
-        carrying(&self.fixed, place, token)
+    /// `token` where it goes; `None` where it cannot.
+    pub(super) fn placed(&self, token: &Secret) -> Option<PlacedToken> {
+        PlacedToken::new(&self.fixed, &self.config.place, token)
     }
 
     /// Records that the upstream refused a token issued by the authorization server.

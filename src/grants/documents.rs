@@ -134,7 +134,7 @@ pub struct DocumentClients {
     shared: SharedClients,
     /// The client for the upstream's own origin, with its `ca_file` and `proxy`.
     own: Client,
-    /// The upstream, or the issuer.
+    /// The upstream, or the issuer; the origin that is trusted.
     upstream: Url,
 }
 
@@ -170,9 +170,10 @@ impl DocumentClients {
         })
     }
 
-    /// Clients for `issuer`, which the operator configured: its origin is trusted.
+    /// Clients for `issuer`, which the operator configured: its origin is trusted. Of a child that only exchanges callers'
+    /// tokens, the resource stands in for it.
     #[must_use]
-    pub(super) fn of_issuer(shared: SharedClients, issuer: Url) -> Self {
+    pub fn of_issuer(shared: SharedClients, issuer: Url) -> Self {
         Self {
             own: shared.configured.clone(),
             shared,

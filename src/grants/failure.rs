@@ -202,6 +202,19 @@ impl TokenFailure {
         )
     }
 
+    /// Children of callers cannot be kept apart on this machine, so that none gets a credential.
+    #[must_use]
+    pub fn children_not_isolated() -> Self {
+        Self::new(
+            "the gateway cannot keep its credential from the other programs that it runs",
+            "not_isolated",
+            "run the gateway on a kernel with Landlock, or accept with `stdio.trust_children = true` that children can \
+             read each other's credentials",
+            false,
+            "this kernel has no Landlock: children could read the credential in each other's environment",
+        )
+    }
+
     /// The request has no caller whose token could be exchanged.
     #[must_use]
     pub fn no_caller() -> Self {
@@ -258,8 +271,8 @@ impl TokenFailure {
         Self::new(
             "the session was opened with a token of other scopes: initialize again",
             "other_scopes",
-            "none: over `transport` \"sse\" and \"websocket\" a session has one token; \"streamable\" has one for each \
-             request",
+            "none: a child has one token, and so has a session over `transport` \"sse\" and \"websocket\"; \"streamable\" \
+             has one for each request",
             false,
             "a connection has one token for all its messages",
         )
@@ -284,10 +297,10 @@ impl TokenFailure {
         Self::new(NO_ANSWER, "timeout", LOOK_BETWEEN, true, &detail)
     }
 
-    /// The token has bytes that no header can carry.
+    /// The token has bytes that no header, or no variable, can carry.
     pub(super) fn unsendable() -> Self {
         let remedy = "look into the log of the authorization server";
-        let detail = "the token has characters that no header can carry";
+        let detail = "the token has characters that no header or variable can carry";
         Self::new(NO_TOKEN, "unreadable", remedy, false, detail)
     }
 

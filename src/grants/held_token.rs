@@ -1,11 +1,13 @@
-//! `HeldToken`: a token in the headers that carry it, with the times of its refresh and of its end.
+//! `HeldToken`: a token in the headers of requests or in a variable of a child, with the times of its refresh and of its
+//! end.
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
 use crate::call::CallerToken;
+use crate::config::TokenPlace;
 use crate::secret::Secret;
 
 /// Part of its life after which a token is refreshed, and the random spread around it.
@@ -16,10 +18,38 @@ const MARGIN: Duration = Duration::from_secs(10);
 /// Longer lives are cut to this.
 const LONGEST_LIFE: Duration = Duration::from_hours(365 * 24);
 
-/// One token, as the headers of a request carry it.
+/// A token or key in the headers or the variable that carry it.
+#[derive(Debug, Default)]
+pub struct PlacedToken {
+    headers: HeaderMap,
+    /// Name and value of the variable of a child.
+    variable: Option<(String, Secret)>,
+}
+
+impl PlacedToken {
+    /// `token` at `place`, beside the headers `fixed`; `None` where it has characters that cannot stand there.
+    #[must_use]
+    pub fn new(fixed: &HeaderMap, place: &TokenPlace, token: &Secret) -> Option<Self> {
+        let mut headers = fixed.clone();
+        let variable = match place {
+            TokenPlace::Header { name, prefix } => {
+                let text = format!("{prefix}{}", token.expose());
+                let mut value = HeaderValue::try_from(text).ok()?;
+                value.set_sensitive(true);
+                headers.insert(name.clone(), value);
+                None
+            }
+            TokenPlace::Variable(_) if token.expose().contains('\0') => return None,
+            TokenPlace::Variable(name) => Some((name.clone(), token.clone())),
+        };
+        Some(Self { headers, variable })
+    }
+}
+
+/// One token, as the headers of a request or the environment of a child carry it.
 #[derive(Debug)]
 pub struct HeldToken {
-    headers: HeaderMap,
+    placed: PlacedToken,
     /// Scopes that were requested.
     pub(super) scopes: Vec<String>,
     refresh_at: Option<Instant>,
@@ -37,14 +67,21 @@ impl HeldToken {
     /// The headers of a request.
     #[must_use]
     pub fn headers(&self) -> &HeaderMap {
-        &self.headers
+        &self.placed.headers
+    }
+
+    /// Name and value of the variable of a child; `None` where it is sent in headers.
+    #[must_use]
+    pub fn variable(&self) -> Option<(&str, &Secret)> {
+        let (name, value) = self.placed.variable.as_ref()?;
+        Some((name, value))
     }
 
     /// A credential that does not expire.
     #[must_use]
-    pub fn lasting(headers: HeaderMap) -> Self {
+    pub fn lasting(placed: PlacedToken) -> Self {
         Self {
-            headers,
+            placed,
             scopes: Vec::new(),
             refresh_at: None,
             ends: None,
@@ -80,7 +117,9 @@ impl HeldToken {
         self.is_on_trial
     }
 
-    pub(super) fn has_ended(&self) -> bool {
+    /// Whether its end has come, or comes within seconds.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
         self.ends.is_some_and(|ends| Instant::now() >= ends)
     }
 
@@ -91,7 +130,7 @@ impl HeldToken {
 
     /// A token that expires after `lasts`, and no later than the caller's token `subject`.
     pub(super) fn new(
-        headers: HeaderMap,
+        placed: PlacedToken,
         scopes: Vec<String>,
         lasts: Option<Duration>,
         subject: Option<&CallerToken>,
@@ -110,7 +149,7 @@ impl HeldToken {
         let refresh_at = lasts.map(|lasts| now + lasts.mul_f64(REFRESH_AT * chance));
         let ends = lasts.map(|lasts| now + lasts.saturating_sub(MARGIN.min(lasts / 10)));
         Self {
-            headers,
+            placed,
             scopes,
             refresh_at,
             ends,
@@ -119,20 +158,6 @@ impl HeldToken {
             connection: 0,
         }
     }
-}
-
-/// `fixed`, and a header with `token` after `prefix`; `None` where no header can carry it.
-pub(super) fn carrying(
-    fixed: &HeaderMap,
-    (header, prefix): (&HeaderName, &str),
-    token: &Secret,
-) -> Option<HeaderMap> {
-    let text = format!("{prefix}{}", token.expose());
-    let mut value = HeaderValue::try_from(text).ok()?;
-    value.set_sensitive(true);
-    let mut headers = fixed.clone();
-    headers.insert(header.clone(), value);
-    Some(headers)
 }
 
 #[cfg(test)]
@@ -145,8 +170,20 @@ mod tests {
     #[test]
     fn token_that_lasts_for_ever_is_held() {
         let forever = Some(Duration::from_secs(u64::MAX));
-        let token = HeldToken::new(HeaderMap::new(), Vec::new(), forever, None);
+        let token = HeldToken::new(PlacedToken::default(), Vec::new(), forever, None);
         assert!(!token.has_ended() && !token.is_due());
+    }
+
+    #[test]
+    fn token_of_a_child_is_in_its_variable_alone() {
+        let place = TokenPlace::Variable("TRACKER_TOKEN".to_owned());
+        let placed = |token| PlacedToken::new(&HeaderMap::new(), &place, &Secret::new(token));
+        let held = HeldToken::lasting(placed("hunter2").unwrap());
+        assert!(held.headers().is_empty());
+        let (name, value) = held.variable().unwrap();
+        assert_eq!((name, value.expose()), ("TRACKER_TOKEN", "hunter2"));
+        assert!(!format!("{held:?}").contains("hunter2"));
+        assert!(placed("no variable holds\0this").is_none());
     }
 
     fn subject(seconds: u64) -> Arc<CallerToken> {
@@ -164,7 +201,7 @@ mod tests {
     async fn exchanged_token_ends_with_the_callers() {
         let made = |lasts: Option<u64>, subject: &CallerToken| {
             let lasts = lasts.map(Duration::from_secs);
-            HeldToken::new(HeaderMap::new(), Vec::new(), lasts, Some(subject))
+            HeldToken::new(PlacedToken::default(), Vec::new(), lasts, Some(subject))
         };
         let (short, long) = (subject(100), subject(1000));
         assert_eq!(made(Some(500), &short).ends_with, Some(0));

@@ -39,7 +39,7 @@ pub use challenge::Challenge;
 pub use client_key::ClientKeyError;
 pub use documents::{DocumentClients, SharedClients};
 pub use failure::TokenFailure;
-pub use held_token::HeldToken;
+pub use held_token::{HeldToken, PlacedToken};
 pub use identity_assertion::{IdTokens, IdentityProvider};
 pub use login::{LoginClient, LoginRequest, LoginResponse, LoginTokens, OPENID};
 pub use login_failure::LoginFailure;

@@ -384,9 +384,9 @@ impl TokenSource {
     }
 
     fn made(&self, obtained: Obtained, subject: Option<&CallerToken>) -> Outcome {
-        let headers = self.account.headers(&obtained.issued.token);
-        let headers = headers.ok_or_else(TokenFailure::unsendable)?;
-        let token = HeldToken::new(headers, obtained.scopes, obtained.issued.lasts, subject);
+        let placed = self.account.placed(&obtained.issued.token);
+        let placed = placed.ok_or_else(TokenFailure::unsendable)?;
+        let token = HeldToken::new(placed, obtained.scopes, obtained.issued.lasts, subject);
         Ok(Arc::new(token))
     }
 }

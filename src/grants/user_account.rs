@@ -13,7 +13,7 @@ use super::client_key::ClientProof;
 use super::discovery::{Discovered, DiscoveryHints};
 use super::documents::DocumentClients;
 use super::failure::TokenFailure;
-use super::held_token::carrying;
+use super::held_token::PlacedToken;
 use super::resource_metadata::covers;
 use super::server_lookup::ServerLookup;
 use super::token_endpoint::{self, IssuedToken, TokenError, TokenRequest};
@@ -53,7 +53,8 @@ pub struct UserAccount {
 }
 
 impl UserAccount {
-    /// The accounts at `upstream`, whose MCP endpoint is `url`. `fixed` are its configured headers.
+    /// The accounts at `upstream`, whose MCP endpoint is `url`; of a child, what its tokens are for. `fixed` are its
+    /// configured headers.
     ///
     /// # Errors
     /// `private_key` cannot be used.
@@ -132,8 +133,8 @@ impl UserAccount {
         self.lookup.forget();
     }
 
-    /// Whether the present configuration still sends the token of `record` there: upstream URL or `resource`, header,
-    /// `issuer` and client are the same.
+    /// Whether the present configuration still sends the token of `record` there: upstream URL or `resource`, header or
+    /// variable, `issuer` and client are the same.
     pub(super) fn is_ours(&self, record: &GrantRecord) -> bool {
         let config = &self.config;
         let is_resource = match &config.resource {
@@ -152,21 +153,16 @@ impl UserAccount {
 
     /// The header that carries tokens.
     pub(super) fn placement(&self) -> TokenPlacement {
-        TokenPlacement::Header {
-            name: self.config.header.to_string(),
-            prefix: self.config.prefix.clone(),
-        }
+        TokenPlacement::of(&self.config.place)
     }
 
-    /// The headers of requests with the token of `record`; `None` where the configuration has changed or no header can
-    /// carry it.
-    pub(super) fn headers(&self, record: &GrantRecord) -> Option<HeaderMap> {
+    /// The token of `record` where it goes; `None` where the configuration has changed or the token cannot go there.
+    pub(super) fn placed(&self, record: &GrantRecord) -> Option<PlacedToken> {
         let token = record
             .access_token
             .as_ref()
             .filter(|_| self.is_ours(record))?;
-        let place = (&self.config.header, self.config.prefix.as_str());
-        carrying(&self.fixed, place, token)
+        PlacedToken::new(&self.fixed, &self.config.place, token)
     }
 
     /// Credentials of the client `client_id` at `issuer`; `None` where the gateway is no longer that client.

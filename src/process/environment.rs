@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::home_dirs::{HomeDir, is_ours, private_dir};
 use crate::config::StdioCarrier;
+use crate::secret::Secret;
 use crate::telemetry::redact::{cut, is_secret_name};
 
 /// Our own variables that every child gets.
@@ -93,12 +94,21 @@ impl HostEnvironment {
     }
 }
 
-/// The whole environment of a child of `carrier`; later entries of this list win: ours by the
-/// inclusion list, ours by `inherit`, the private directories, `env`.
+/// How one child is configured: as every child of its upstream, and with a secret of its own.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChildConfig<'a> {
+    /// As every child of its upstream.
+    pub(super) carrier: &'a StdioCarrier,
+    /// Name and value of a variable of this child alone.
+    pub(super) own: Option<(&'a str, &'a Secret)>,
+}
+
+/// The whole environment of a child; later entries of this list win: ours by the inclusion list, ours by `inherit`, the
+/// private directories, `env`, the variable of its own.
 // Spec: SPEC D-13
 pub(super) fn variables(
     host: &BTreeMap<OsString, OsString>,
-    carrier: &StdioCarrier,
+    ChildConfig { carrier, own }: ChildConfig<'_>,
     home: &HomeDir,
 ) -> BTreeMap<OsString, OsString> {
     let mut all = BTreeMap::from([("PATH".into(), DEFAULT_PATH.into())]);
@@ -114,7 +124,11 @@ pub(super) fn variables(
     for (name, path) in home.caches() {
         all.insert(name.into(), path.into());
     }
-    for (name, value) in &carrier.env {
+    let configured = carrier.env.iter();
+    for (name, value) in configured
+        .map(|(name, value)| (name.as_str(), value))
+        .chain(own)
+    {
         all.insert(name.into(), value.expose().into());
     }
     all
@@ -123,11 +137,10 @@ pub(super) fn variables(
 /// From this length on, bytes, an inherited value is hidden whatever its name.
 const LONG: usize = 16;
 
-/// Secrets of the children of `carrier`, to be masked elsewhere: the values of `env`, and inherited ones that may be
-/// secrets.
+/// Secrets of a child, to be masked elsewhere: its own, the values of `env`, and inherited ones that may be secrets.
 pub(super) fn secrets<'a>(
     host: &'a BTreeMap<OsString, OsString>,
-    carrier: &'a StdioCarrier,
+    ChildConfig { carrier, own }: ChildConfig<'a>,
 ) -> impl Iterator<Item = Cow<'a, str>> {
     let inherited = carrier
         .inherit
@@ -137,8 +150,8 @@ pub(super) fn secrets<'a>(
             let value = host.get(OsStr::new(name))?.to_string_lossy();
             (value.len() >= LONG || is_secret_name(name)).then_some(value)
         });
-    let own = carrier.env.values();
-    inherited.chain(own.map(|value| value.expose().into()))
+    let configured = carrier.env.values().chain(own.map(|(_, value)| value));
+    inherited.chain(configured.map(|value| value.expose().into()))
 }
 
 /// Paths of the program of `carrier` on this machine: its file, absolute arguments and directories. Names without a
@@ -225,7 +238,6 @@ mod tests {
     use super::*;
     use crate::call::Principal;
     use crate::process::home_dirs::HomeDirs;
-    use crate::secret::Secret;
 
     fn carrier() -> StdioCarrier {
         StdioCarrier {
@@ -255,13 +267,19 @@ mod tests {
         carrier.inherit = vec!["EXTRA".to_owned(), "MISSING".to_owned()];
         carrier.env.insert("LANG".to_owned(), Secret::new("theirs"));
         let home = homes.home(Principal::anonymous().owner(), "up");
-        let found = variables(&host, &carrier, &home);
+        let token = Secret::new("one caller's");
+        let config = ChildConfig {
+            carrier: &carrier,
+            own: Some(("TRACKER_TOKEN", &token)),
+        };
+        let found = variables(&host, config, &home);
         let names: Vec<_> = found.keys().filter_map(|name| name.to_str()).collect();
         let expected = [
             "EXTRA",
             "HOME",
             "LANG",
             "PATH",
+            "TRACKER_TOKEN",
             "UV_CACHE_DIR",
             "XDG_CACHE_HOME",
             "npm_config_cache",
@@ -269,6 +287,7 @@ mod tests {
         assert_eq!(names, expected);
         assert_eq!(found[OsStr::new("HOME")], home.path());
         assert_eq!(found[OsStr::new("LANG")], "theirs");
+        assert_eq!(found[OsStr::new("TRACKER_TOKEN")], "one caller's");
     }
 
     // Spec: SPEC D-03
@@ -286,8 +305,13 @@ mod tests {
         let inherited = ["PATH", "USER", "GH_TOKEN", "LICENSE", "MISSING"];
         carrier.inherit = inherited.map(str::to_owned).into();
         carrier.env.insert("MODE".to_owned(), Secret::new("own"));
-        let secrets: Vec<_> = secrets(&host, &carrier).collect();
-        assert_eq!(secrets, ["short", "0123456789abcdef", "own"]);
+        let token = Secret::new("token");
+        let config = ChildConfig {
+            carrier: &carrier,
+            own: Some(("TRACKER_TOKEN", &token)),
+        };
+        let secrets: Vec<_> = secrets(&host, config).collect();
+        assert_eq!(secrets, ["short", "0123456789abcdef", "own", "token"]);
     }
 
     #[test]

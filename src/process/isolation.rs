@@ -53,6 +53,25 @@ impl ChildIsolation {
     }
 }
 
+impl ChildIsolation {
+    /// A warning for the operator where callers' accounts are in the environment of children; `None` where these are
+    /// isolated.
+    #[must_use]
+    pub fn account_complaint(self) -> Option<&'static str> {
+        match self {
+            Self::Isolated => None,
+            Self::Trusted => Some(
+                "children of stdio upstreams can read the tokens and keys of other callers in each other's environment, as \
+                 `stdio.trust_children` is true",
+            ),
+            Self::Unsupported => Some(
+                "accounts of stdio upstreams are not used: this kernel has no Landlock, and children could read each \
+                 other's tokens and keys; `stdio.trust_children = true` accepts that",
+            ),
+        }
+    }
+}
+
 /// Capabilities, of root for instance, with which the kernel shows the environment of others without asking Landlock.
 const READ_OTHERS: CapabilitySet = CapabilitySet::PERFMON.union(CapabilitySet::SYS_ADMIN);
 
@@ -95,4 +114,18 @@ fn ruleset() -> anyhow::Result<RulesetCreated> {
     let renames = required().handle_access(AccessFs::Refer)?.create()?;
     let everywhere = PathBeneath::new(PathFd::new("/")?, AccessFs::Refer);
     Ok(renames.add_rule(everywhere)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exposed_accounts_of_children_are_warned_of() {
+        let said = |isolation: ChildIsolation| isolation.account_complaint().unwrap_or_default();
+        assert_eq!(said(ChildIsolation::Isolated), "");
+        assert!(said(ChildIsolation::Trusted).contains("can read the tokens and keys"));
+        let unused = said(ChildIsolation::Unsupported);
+        assert!(unused.contains("are not used") && unused.contains("stdio.trust_children = true"));
+    }
 }

@@ -9,7 +9,7 @@ use tokio::net::unix::pipe;
 
 use super::admission::ChildSlot;
 use super::child::StdioConnection;
-use super::environment;
+use super::environment::{self, ChildConfig};
 use super::exec_child::ExecPlan;
 use super::home_dirs::HomeDir;
 use super::isolation::ChildIsolation;
@@ -23,13 +23,13 @@ use super::stdout_reader::StdoutReader;
 use super::stop_reason::StopReason;
 use super::supervisor::StdioRuntime;
 use crate::call::OwnerKey;
-use crate::config::StdioCarrier;
 use crate::telemetry::metrics::{GAUGES, GaugeGuard, LoadGuard, UpstreamLoad};
 
 impl StdioRuntime {
     /// The helper that will become the child.
-    pub(super) fn command(&self, carrier: &StdioCarrier, home: &HomeDir) -> io::Result<Command> {
-        let environment = environment::variables(&self.host.environment, carrier, home);
+    pub(super) fn command(&self, config: ChildConfig<'_>, home: &HomeDir) -> io::Result<Command> {
+        let carrier = config.carrier;
+        let environment = environment::variables(&self.host.environment, config, home);
         let program = environment::find_program(&carrier.command, &environment)?;
         let plan = ExecPlan {
             parent: rustix::process::getpid().as_raw_pid(),
@@ -72,10 +72,11 @@ impl StdioRuntime {
         launched: LaunchedProcess,
         owner: OwnerKey,
         upstream: Arc<str>,
-        carrier: &StdioCarrier,
+        config: ChildConfig<'_>,
         slot: ChildSlot,
         permit: StartPermit,
     ) -> io::Result<(StdioConnection, StdoutReader)> {
+        let carrier = config.carrier;
         let pid = launched.child.id();
         let group = ProcessGroup::new(launched.child, Arc::clone(&self.guardian))?;
         let outbox = pipe::Sender::from_owned_fd(launched.stdin)?;
@@ -83,7 +84,7 @@ impl StdioRuntime {
         let stdout = pipe::Receiver::from_owned_fd(launched.stdout)?;
         let stderr = StderrReader::new(pipe::Receiver::from_owned_fd(launched.stderr)?, pid);
         let log = StderrLog::new(
-            environment::secrets(&self.host.environment, carrier),
+            environment::secrets(&self.host.environment, config),
             environment::paths(carrier, &launched.home),
         )
         .among(Arc::clone(permit.starts()));

@@ -12,7 +12,7 @@ use super::admission::{Admission, ChildSlot, ChildSlots, SlotRequest, WaitPolicy
 use super::backoff::{BackoffRefusal, CrashBackoff};
 use super::child::StdioConnection;
 use super::child_lines::ChildEvent;
-use super::environment::{self, HostEnvironment};
+use super::environment::{self, ChildConfig, HostEnvironment};
 use super::full::{ChildCap, NoChildSlot};
 use super::guardian::Guardian;
 use super::home_dirs::HomeDirs;
@@ -28,6 +28,7 @@ use crate::cause::chain;
 use crate::config::{self, CarrierConfig};
 use crate::process::holders::SessionHolders;
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::secret::Secret;
 use crate::telemetry::metrics::{GAUGES, LABELED};
 
 /// A shorter wait is waited for instead of refused.
@@ -209,8 +210,8 @@ impl StdioRuntime {
     }
 
     /// Starts a child of `upstream` for `owner` and the sessions that hold it, waiting for a place with this patience.
-    /// The child counts as in use until its first message; afterwards, hold a [`BusyGuard`](super::BusyGuard) for the
-    /// time of each request.
+    /// `own` is a variable of this child alone, name and value, which logs and last words mask. The child counts as in use
+    /// until its first message; afterwards, hold a [`BusyGuard`](super::BusyGuard) for the time of each request.
     ///
     /// # Errors
     /// See [`OpenError`]. A program that starts and ends at once is no error here: its lines end.
@@ -223,8 +224,11 @@ impl StdioRuntime {
         upstream: &config::UpstreamConfig,
         patience: WaitPolicy,
         holders: &SessionHolders,
+        own: Option<(&str, &Secret)>,
     ) -> Result<(StdioConnection, StdoutReader), OpenError> {
-        let opened = self.try_open(owner, upstream, patience, holders).await;
+        let opened = self
+            .try_open((owner, upstream), patience, holders, own)
+            .await;
         if let Err(error) = &opened {
             LABELED.spawns_refused.add(error.reason(), 1);
         }
@@ -233,10 +237,10 @@ impl StdioRuntime {
 
     async fn try_open(
         &self,
-        owner: OwnerKey,
-        upstream: &config::UpstreamConfig,
+        (owner, upstream): (OwnerKey, &config::UpstreamConfig),
         patience: WaitPolicy,
         holders: &SessionHolders,
+        own: Option<(&str, &Secret)>,
     ) -> Result<(StdioConnection, StdoutReader), OpenError> {
         let CarrierConfig::Stdio(carrier) = &upstream.carrier else {
             return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
@@ -258,7 +262,8 @@ impl StdioRuntime {
         };
         let home = self.homes.home(owner, &name);
         let no_program = |error| OpenError::no_program(&carrier.command, error);
-        let command = self.command(carrier, &home).map_err(no_program)?;
+        let config = ChildConfig { carrier, own };
+        let command = self.command(config, &home).map_err(no_program)?;
         if let Some(directory) = &carrier.cwd {
             environment::check_directory(directory).map_err(OpenError::NoDirectory)?;
         }
@@ -272,7 +277,7 @@ impl StdioRuntime {
                 "started an upstream process"
             );
         }
-        Ok(self.connect(launched, owner, name, carrier, slot, permit)?)
+        Ok(self.connect(launched, owner, name, config, slot, permit)?)
     }
 
     /// Starts no child any more, stops every one by its ladder and waits until all have ended:
@@ -335,6 +340,12 @@ impl StdioRuntime {
             .max_children
             .min(settings.max_children_per_principal);
         self.starts.at_once().min(most)
+    }
+
+    /// Whether its children can read what is in each other's environment.
+    #[must_use]
+    pub fn isolation(&self) -> ChildIsolation {
+        self.isolation
     }
 
     /// The pid of the guardian process, if it runs.

@@ -1,5 +1,6 @@
 //! `Mcp-Session-Id` and event ids: sealed handles, refused before any look-up when forged.
 
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,7 +132,11 @@ impl EventId {
     /// What the ids of all events of a stream begin with; the position follows.
     #[must_use]
     pub fn stem(tag: u64, stream: u32) -> String {
-        format!("{tag:016x}.{stream}.")
+        // 16 digits, 10 at most, and two points.
+        let mut stem = String::with_capacity(28);
+        // Writing to a String cannot fail.
+        let _ = write!(stem, "{tag:016x}.{stream}.");
+        stem
     }
 }
 

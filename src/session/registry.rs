@@ -36,6 +36,7 @@ use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::events::{EventStore, RestoredLog, SessionKey};
 use crate::store::records::{RecordWriter, SessionRecord};
+use crate::sync::fast_maps::FastDashMap;
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]
@@ -105,10 +106,10 @@ pub enum SessionRefused {
 #[derive(Debug)]
 pub struct SessionRegistry {
     ids: SessionIds,
-    live: DashMap<SessionKey, Arc<Session>>,
+    live: FastDashMap<SessionKey, Arc<Session>>,
     known: KnownIds,
     implicit_sessions: DashMap<ImplicitSessionKey, Arc<Session>>,
-    owners: DashMap<OwnerKey, Arc<OwnerSessions>>,
+    owners: FastDashMap<OwnerKey, Arc<OwnerSessions>>,
     count: AtomicUsize,
     settings: SessionSettings,
     events: Arc<dyn EventStore>,
@@ -151,10 +152,10 @@ impl SessionRegistry {
     ) -> Arc<Self> {
         Arc::new(Self {
             ids,
-            live: DashMap::new(),
+            live: FastDashMap::default(),
             known: KnownIds::default(),
             implicit_sessions: DashMap::new(),
-            owners: DashMap::new(),
+            owners: FastDashMap::default(),
             count: AtomicUsize::new(0),
             settings,
             events,

@@ -215,9 +215,9 @@ impl EventStream {
     /// Puts a batch of notifications on the stream under one lock, each as [`notify`](Self::notify) would.
     pub fn notify_all(&self, notices: impl Iterator<Item = Notice>) {
         let mut state = self.lock();
-        state
-            .fresh
-            .reserve(notices.size_hint().0.min(UNREAD_FRAMES));
+        // And for the reply that may follow them.
+        let expected = notices.size_hint().0.min(UNREAD_FRAMES) + 1;
+        state.fresh.reserve(expected);
         for notice in notices {
             self.admit(&mut state, notice);
         }

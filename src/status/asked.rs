@@ -39,13 +39,16 @@ pub struct AskedUpstream {
     pub status: UpstreamStatus,
     /// Number of entries of each list, by the list's name in MCP (`tools`, `resourceTemplates`).
     pub lists: BTreeMap<String, u64>,
+    /// Whether it was not opened: its children are started with the tokens of callers, and none is here.
+    #[serde(skip)]
+    pub is_unopened: bool,
 }
 
 impl AskedOnce {
-    /// Whether every upstream is up and its account can be had, and no issuer and no login has a cause.
+    /// Whether every upstream that could be opened is up, every account can be had, and no issuer and no login has a cause.
     #[must_use]
     pub fn is_well(&self) -> bool {
-        let is_up = |one: &AskedUpstream| one.status.state == UpstreamState::Up;
+        let is_up = |one: &AskedUpstream| one.is_unopened || one.status.state == UpstreamState::Up;
         let has_account = |one: &AskedUpstream| {
             let account = one.status.account.as_ref();
             account.is_none_or(|account| account.cause.is_none())

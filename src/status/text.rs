@@ -381,10 +381,12 @@ REPLICA   ADDRESS        VERSION  CONFIGURATION
                 AskedUpstream {
                     status: upstream("files", UpstreamState::Up),
                     lists: lists.into(),
+                    is_unopened: false,
                 },
                 AskedUpstream {
                     status: down,
                     lists: [].into(),
+                    is_unopened: false,
                 },
             ],
             issuers: vec![IssuerStatus {

@@ -2,6 +2,7 @@
 
 pub mod desired;
 pub mod fair_permits;
+pub mod fast_maps;
 pub mod keyed_counter;
 pub mod on_drop;
 pub mod shared_failure;

@@ -11,7 +11,7 @@ use tracing::Level;
 
 use super::log::{LineBuffer, LineFormat, LineKind, LogWriter, export};
 use super::names::AUDIT_TARGET;
-use super::trace::TraceId;
+use super::trace::{TraceId, put_hex};
 use crate::clock::{Clock, SystemClock};
 
 static LOG: OnceLock<RecordLog> = OnceLock::new();
@@ -51,17 +51,7 @@ pub trait RecordFields {
     /// So many hexadecimal digits.
     fn hex(&mut self, name: &'static str, value: u64, digits: usize) {
         let mut text = [b'0'; 16];
-        let mut rest = value;
-        for place in text.iter_mut().rev() {
-            // Four bits.
-            let digit = (rest & 0xf) as u8;
-            *place = if digit < 10 {
-                b'0' + digit
-            } else {
-                b'a' + digit - 10
-            };
-            rest >>= 4;
-        }
+        put_hex(&mut text, value.into());
         let shown = text.get(text.len().saturating_sub(digits)..);
         let shown = shown.and_then(|digits| std::str::from_utf8(digits).ok());
         self.word(name, shown.unwrap_or_default());

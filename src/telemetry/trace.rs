@@ -190,7 +190,7 @@ fn hex(digits: &[u8]) -> Option<u128> {
 }
 
 /// Writes the last digits of `value`, two for each byte of it.
-fn put_hex(into: &mut [u8], value: u128) {
+pub(super) fn put_hex(into: &mut [u8], value: u128) {
     let digit = |bits: u8| bits + if bits < 10 { b'0' } else { b'a' - 10 };
     for (pair, byte) in into.rchunks_exact_mut(2).zip(value.to_le_bytes()) {
         if let [high, low] = pair {

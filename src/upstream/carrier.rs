@@ -53,7 +53,7 @@ impl Carrier {
             | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 client.account_of(owner)
             }
-            Self::Duplex(DuplexSource::Children(_)) => Account::Common,
+            Self::Duplex(DuplexSource::Children(children)) => children.account_of(owner),
         }
     }
 
@@ -65,7 +65,9 @@ impl Carrier {
             | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 **client = client.on_behalf_of(owner, caller);
             }
-            Self::Duplex(DuplexSource::Children(_)) => {}
+            Self::Duplex(DuplexSource::Children(children)) => {
+                *children = children.on_behalf_of(owner, caller);
+            }
         }
         own
     }
@@ -77,7 +79,7 @@ impl Carrier {
             | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
                 client.caller()
             }
-            Self::Duplex(DuplexSource::Children(_)) => None,
+            Self::Duplex(DuplexSource::Children(children)) => children.caller(),
         }
     }
 

@@ -201,6 +201,21 @@ impl Credentials for ExchangedTokens {
     }
 }
 
+/// No credentials: those of callers whose children cannot be kept apart.
+#[derive(Debug)]
+pub(super) struct WithheldTokens;
+
+impl Credentials for WithheldTokens {
+    fn account_of(&self, owner: OwnerKey) -> Account {
+        Account::Principal(owner)
+    }
+
+    fn for_request(&self, _requester: &Requester) -> Credential<'_> {
+        let none = ExchangeError::from(TokenFailure::children_not_isolated());
+        Credential::Awaited(ready(Err(none)).boxed())
+    }
+}
+
 /// The token of `source`, waited for only if none is good.
 fn of_source(source: &Arc<TokenSource>) -> Credential<'static> {
     if let Some(token) = source.held() {

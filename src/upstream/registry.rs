@@ -14,10 +14,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::accounts::AccountFactory;
+use self::accounts::{AccountFactory, EntryAccounts};
 use self::checks::CheckedLinks;
 use super::account::{Account, PerAccount};
-use super::carrier::duplex::DuplexSource;
+use super::carrier::duplex::{ChildSource, DuplexSource};
+use super::carrier::http::client::HttpClient;
 use super::carrier::http::client_error::ClientError;
 use super::carrier::http::http_session::ResponseBounds;
 use super::carrier::{AskedClient, AskingHabit, Carrier, LegacySseOnly, LinkSettings};
@@ -36,7 +37,7 @@ use crate::config::{self, AccountKind, Isolation, TransportKind};
 use crate::grants::{AccountProbe, AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
 use crate::ownership::Fence;
 use crate::process::holders::{HolderKey, SessionHolders};
-use crate::process::{HostEnvironment, StdioRuntime};
+use crate::process::{ChildIsolation, HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
@@ -129,6 +130,8 @@ struct RegistryEntry {
     tokens: Option<Arc<UserTokens>>,
     /// In place of `tokens` where accounts are not kept but checked.
     probe: Option<Arc<AccountProbe>>,
+    /// Why nobody's credential is used.
+    withheld: Option<TokenFailure>,
 }
 
 impl Upstreams {
@@ -160,32 +163,33 @@ impl Upstreams {
         } else {
             None
         };
+        if let Some(stdio) = stdio.as_ref().filter(|_| config.has_child_accounts()) {
+            warn_of_accounts(stdio.isolation());
+        }
         let mut entries = HashMap::new();
         let mut accounts = AccountFactory::new(config, tasks.clone());
         for (number, upstream) in config.upstreams.iter().enumerate() {
-            let (mut account, mut users, mut tokens, mut probe) = (None, None, None, None);
-            let carrier = match (&upstream.carrier, &stdio) {
+            let (carrier, made) = match (&upstream.carrier, &stdio) {
                 (config::CarrierConfig::Http(http), _) => {
-                    let made = accounts.client(upstream, http, keeping)?;
-                    (account, users, tokens) = (made.account, made.users, made.tokens);
-                    probe = made.probe;
-                    let client = Box::new(made.client);
-                    match http.transport {
-                        TransportKind::Streamable => Carrier::Http(client, bounds, None),
-                        TransportKind::Auto => {
-                            Carrier::Http(client, bounds, Some(LegacySseOnly::default()))
-                        }
-                        TransportKind::Sse => Carrier::Duplex(DuplexSource::Events(client, bounds)),
-                        TransportKind::WebSocket => {
-                            Carrier::Duplex(DuplexSource::Sockets(client, bounds))
-                        }
-                    }
+                    let (client, made) = accounts.client(upstream, http, keeping)?;
+                    let carrier = http_carrier(client, http.transport, bounds);
+                    (carrier, made)
                 }
                 (config::CarrierConfig::Stdio(_), Some(stdio)) => {
-                    Carrier::Duplex(DuplexSource::Children(Arc::clone(stdio)))
+                    let made = accounts.children(upstream, stdio.isolation(), keeping)?;
+                    let (credentials, made) = made.unzip();
+                    let children = DuplexSource::Children(ChildSource::new(stdio, credentials));
+                    (Carrier::Duplex(children), made.unwrap_or_default())
                 }
                 (config::CarrierConfig::Stdio(_), None) => continue,
             };
+            let EntryAccounts {
+                account,
+                users,
+                tokens,
+                probe,
+                withheld,
+            } = made;
             let settings = Arc::new(upstream.clone());
             let name: Arc<str> = Arc::from(upstream.name.as_str());
             let first_starts = FirstStarts::new(upstream.isolation == Isolation::Principal);
@@ -205,6 +209,7 @@ impl Upstreams {
                     users,
                     tokens,
                     probe,
+                    withheld,
                 },
             );
         }
@@ -552,6 +557,24 @@ impl RegistryEntry {
             Isolation::Principal => self.carrier.account_of(owner).private_to(owner),
             Isolation::Session | Isolation::Shared => self.carrier.account_of(owner),
         }
+    }
+}
+
+/// The carrier over `client`, with the transport of the configuration.
+fn http_carrier(client: HttpClient, transport: TransportKind, bounds: ResponseBounds) -> Carrier {
+    let client = Box::new(client);
+    match transport {
+        TransportKind::Streamable => Carrier::Http(client, bounds, None),
+        TransportKind::Auto => Carrier::Http(client, bounds, Some(LegacySseOnly::default())),
+        TransportKind::Sse => Carrier::Duplex(DuplexSource::Events(client, bounds)),
+        TransportKind::WebSocket => Carrier::Duplex(DuplexSource::Sockets(client, bounds)),
+    }
+}
+
+/// Warns where children can read each other's tokens and keys, or get none for that reason.
+fn warn_of_accounts(isolation: ChildIsolation) {
+    if let Some(complaint) = isolation.account_complaint() {
+        tracing::warn!("{complaint}");
     }
 }
 

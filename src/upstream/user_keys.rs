@@ -7,19 +7,18 @@ use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 use moka::sync::Cache;
 
-use super::SetupError;
 use super::account::Account;
 use super::carrier::http::exchange_error::ExchangeError;
-use super::credentials::{Credential, Credentials, Requester, fixed_headers};
+use super::credentials::{Credential, Credentials, Requester};
 use super::user_accounts::{AccountKeeping, AccountState, UserAccounts};
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
 use crate::call::OwnerKey;
 use crate::cause::chain;
-use crate::config::{HttpCarrier, UpstreamConfig, UserKeyConfig};
-use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure};
+use crate::config::{UpstreamConfig, UserKeyConfig};
+use crate::grants::{Challenge, HeldToken, PlacedToken, Renewal, TokenFailure};
 use crate::vault::{GrantKey, GrantKind, GrantRecord, StoredGrant, TokenPlacement, Vault};
 
 /// Principals whose headers are kept.
@@ -29,7 +28,7 @@ const MAX_HELD: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct UserKeys {
     upstream: Arc<str>,
-    /// Where keys are sent: they were pasted for this URL.
+    /// Where keys are sent: they were pasted for this URL, or for this program.
     resource: String,
     placement: TokenPlacement,
     config: UserKeyConfig,
@@ -67,32 +66,25 @@ impl From<NoKey> for TokenFailure {
     }
 }
 
-/// The keys of `upstream`, which is reached by `carrier`.
-///
-/// # Errors
-/// A configured header cannot be sent.
-pub(super) fn make(
-    upstream: &UpstreamConfig,
-    carrier: &HttpCarrier,
-    (config, keeping): (&UserKeyConfig, Option<AccountKeeping<'_>>),
-) -> Result<Arc<UserKeys>, SetupError> {
-    let fixed = fixed_headers(&carrier.headers).map_err(|source| SetupError::Client {
-        upstream: upstream.name.clone(),
-        source,
-    })?;
-    Ok(Arc::new(UserKeys {
-        upstream: upstream.name.as_str().into(),
-        resource: carrier.url.to_string(),
-        placement: TokenPlacement::of_key(config),
-        config: config.clone(),
-        fixed,
-        vault: keeping.map(|keeping| keeping.vault.clone()),
-        audit: keeping.map(|keeping| keeping.audit.clone()),
-        held: Cache::new(MAX_HELD),
-    }))
-}
-
 impl UserKeys {
+    /// The keys of `upstream`, whose configured headers are `fixed`.
+    pub(super) fn new(
+        upstream: &UpstreamConfig,
+        fixed: HeaderMap,
+        (config, keeping): (&UserKeyConfig, Option<AccountKeeping<'_>>),
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            upstream: upstream.name.as_str().into(),
+            resource: upstream.carrier.key_resource(),
+            placement: TokenPlacement::of(&config.place),
+            config: config.clone(),
+            fixed,
+            vault: keeping.map(|keeping| keeping.vault.clone()),
+            audit: keeping.map(|keeping| keeping.audit.clone()),
+            held: Cache::new(MAX_HELD),
+        })
+    }
+
     fn key(&self, owner: OwnerKey) -> GrantKey {
         GrantKey {
             owner,
@@ -131,10 +123,10 @@ impl UserKeys {
         {
             return Ok(held);
         }
-        let headers = self.headers(&grant.record).ok_or(NoKey::Missing)?;
+        let placed = self.placed(&grant.record).ok_or(NoKey::Missing)?;
         let token = match grant.state.refused {
-            None => HeldToken::lasting(headers),
-            Some(_) => HeldToken::lasting(headers).on_trial(),
+            None => HeldToken::lasting(placed),
+            Some(_) => HeldToken::lasting(placed).on_trial(),
         };
         let held = HeldKey {
             version: grant.version,
@@ -189,19 +181,13 @@ impl UserKeys {
         true
     }
 
-    /// The headers of requests with the key of `record`; `None` where it was pasted for another URL or header than the
-    /// configuration has now.
-    fn headers(&self, record: &GrantRecord) -> Option<HeaderMap> {
+    /// The key of `record` where it goes; `None` where it was pasted for another place than the configuration has now.
+    fn placed(&self, record: &GrantRecord) -> Option<PlacedToken> {
         let is_ours = record.kind == GrantKind::UserKey
             && record.resource == self.resource
             && record.placement == self.placement;
         let key = record.access_token.as_ref().filter(|_| is_ours)?;
-        let text = format!("{}{}", self.config.prefix, key.expose());
-        let mut value = HeaderValue::try_from(text).ok()?;
-        value.set_sensitive(true);
-        let mut headers = self.fixed.clone();
-        headers.insert(self.config.header.clone(), value);
-        Some(headers)
+        PlacedToken::new(&self.fixed, &self.config.place, key)
     }
 }
 

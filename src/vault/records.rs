@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::time_of;
 use crate::call::OwnerKey;
-use crate::config::UserKeyConfig;
+use crate::config::TokenPlace;
 use crate::secret::Secret;
 
 /// The principal and the upstream of an account.
@@ -63,12 +63,15 @@ pub enum TokenPlacement {
 }
 
 impl TokenPlacement {
-    /// The header that a pasted key is sent in.
+    /// What is kept of `place`.
     #[must_use]
-    pub fn of_key(config: &UserKeyConfig) -> Self {
-        Self::Header {
-            name: config.header.to_string(),
-            prefix: config.prefix.clone(),
+    pub fn of(place: &TokenPlace) -> Self {
+        match place {
+            TokenPlace::Header { name, prefix } => Self::Header {
+                name: name.to_string(),
+                prefix: prefix.clone(),
+            },
+            TokenPlace::Variable(name) => Self::Variable(name.clone()),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Open exchanges and connections of each principal, counted per listener.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use crate::call::OwnerKey;
 use crate::lock::lock;
+use crate::sync::fast_maps::FastMap;
 
 /// The counts of one principal.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Drop for OpenExchange {
 
 /// The counts of all principals; an owner without exchanges and connections is removed.
 #[derive(Debug, Default)]
-pub(super) struct PrincipalHoldings(Mutex<HashMap<OwnerKey, Weak<PrincipalHolding>>>);
+pub(super) struct PrincipalHoldings(Mutex<FastMap<OwnerKey, Weak<PrincipalHolding>>>);
 
 impl PrincipalHoldings {
     /// The counts of `owner`; `share` is used if the owner is new.

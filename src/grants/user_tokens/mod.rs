@@ -328,12 +328,12 @@ impl UserTokens {
             return held;
         }
         let record = &grant.record;
-        let headers = self.account.headers(record);
+        let placed = self.account.placed(record);
         let ends = record.access_ends.map(Duration::from_millis);
         let lasts = ends.map(|ends| ends.saturating_sub(SystemClock.now()));
         let scopes = record.scopes.clone();
-        let token = headers.map(|headers| {
-            let token = HeldToken::new(headers, scopes, lasts, None).of(grant.state.connection);
+        let token = placed.map(|placed| {
+            let token = HeldToken::new(placed, scopes, lasts, None).of(grant.state.connection);
             Arc::new(match grant.state.refused {
                 None => token,
                 Some(_) => token.on_trial(),

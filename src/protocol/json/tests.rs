@@ -279,9 +279,9 @@ proptest! {
 fn the_first_end_of_a_plain_run_is_found_whatever_follows() {
     let ends = |byte: &u8| matches!(byte, b'"' | b'\\' | 0..=0x1f);
     for (first, second) in (0..=u8::MAX).flat_map(|a| (0..=u8::MAX).map(move |b| (a, b))) {
-        // Within a word and across two, as a string's start and in a long one.
-        for at in [2, 7] {
-            let mut bytes = [b'x'; 96];
+        // Within a word and across two, as a string's start; in a block of a long one, and in the bytes at its end.
+        for at in [2, 7, 60, 97] {
+            let mut bytes = [b'x'; 99];
             (bytes[at], bytes[at + 1]) = (first, second);
             let expected = bytes.iter().position(ends).unwrap_or(bytes.len());
             assert_eq!(

@@ -1,18 +1,17 @@
 //! Ids that were opened before: who sends the very text we gave out need not have it opened again.
 
-use std::hash::{BuildHasher, RandomState};
-
-use dashmap::DashMap;
+use std::hash::BuildHasher;
 
 use crate::session::{Session, SessionId};
+use crate::sync::fast_maps::{FastDashMap, FastState};
 
 /// What was read from the ids of live sessions, by the digest of their text; at most one entry for
 /// each live session. An entry proves nothing: text, binding and endpoint are still compared with
 /// those of the session.
 #[derive(Debug, Default)]
 pub(super) struct KnownIds {
-    read: DashMap<u64, SessionId>,
-    digest: RandomState,
+    read: FastDashMap<u64, SessionId>,
+    digest: FastState,
 }
 
 impl KnownIds {

@@ -10,12 +10,12 @@ use std::time::Duration;
 pub use restored::RestoredStream;
 
 use bytes::Bytes;
-use dashmap::DashMap;
 use tokio::time::Instant;
 
 use super::batch::EventBatch;
 use super::{EventStore, LoggedEvent, ReplayResult, SessionKey, StreamKey, number};
 use crate::lock::lock;
+use crate::sync::fast_maps::FastDashMap;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// Up to here tables are not worth shrinking.
@@ -39,7 +39,7 @@ pub struct LogBounds {
 /// Events in memory.
 #[derive(Debug)]
 pub struct MemoryEvents {
-    sessions: DashMap<SessionKey, Arc<Mutex<MemoryLog>>>,
+    sessions: FastDashMap<SessionKey, Arc<Mutex<MemoryLog>>>,
     /// Sessions in the order of their events, one entry per session and [`Self::slice`] of time:
     /// the front one owns the oldest events.
     order: Mutex<VecDeque<(Instant, SessionKey)>>,
@@ -86,7 +86,7 @@ impl MemoryEvents {
     #[must_use]
     pub fn new(bounds: LogBounds) -> Self {
         Self {
-            sessions: DashMap::new(),
+            sessions: FastDashMap::default(),
             order: Mutex::default(),
             bytes: AtomicUsize::new(0),
             events: AtomicUsize::new(0),

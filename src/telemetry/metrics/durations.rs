@@ -4,13 +4,14 @@
 //! once, and found again by one hash.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::{LazyLock, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
 use opentelemetry::metrics::{BoundHistogram, Histogram};
 
+use crate::sync::fast_maps::FastState;
 use crate::telemetry::names::{SCOPE, attribute};
 use crate::telemetry::redact::redact;
 
@@ -24,7 +25,8 @@ const BOUNDARIES: [f64; 17] = [
     300.0,
 ];
 
-static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+/// Tells series apart. Names that meet in it would be counted together, and nothing else.
+static HASHER: LazyLock<FastState> = LazyLock::new(FastState::default);
 
 /// Histograms by hash of the `SeriesKey`.
 type KnownSeries = HashMap<u64, BoundHistogram<f64>, BuildHasherDefault<IdentityHasher>>;
@@ -70,7 +72,6 @@ impl DurationHistogram {
 
     /// Adds one duration.
     pub(in crate::telemetry) fn record(&self, series: &SeriesKey<'_>, took: Duration) {
-        // A keyed hash: nobody can choose names that meet.
         let key = HASHER.hash_one(series);
         let known = self.series.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(bound) = known.get(&key) {

@@ -115,8 +115,13 @@ impl LegacyLink {
         Ok(Arc::clone(connection.declared()))
     }
 
+    /// The open connection, if it takes new calls.
+    fn usable_connection(&self) -> Option<Arc<LegacyConnection>> {
+        self.open_connection().filter(|open| !open.is_outdated())
+    }
+
     async fn connection(&self) -> Result<Arc<LegacyConnection>, LinkError> {
-        match self.open_connection() {
+        match self.usable_connection() {
             Some(open) => Ok(open),
             // Seldom, and large: a call need not have room for it.
             None => Box::pin(self.reopen()).await,
@@ -125,7 +130,7 @@ impl LegacyLink {
 
     async fn reopen(&self) -> Result<Arc<LegacyConnection>, LinkError> {
         let turn = self.opening.attempt().await;
-        if let Some(open) = self.open_connection() {
+        if let Some(open) = self.usable_connection() {
             return Ok(open);
         }
         if let Some(failed) = turn.spared() {
@@ -134,6 +139,7 @@ impl LegacyLink {
         if self.ended.load(Ordering::Acquire) {
             return Err(LinkError::Cancelled);
         }
+        self.retire_outdated();
         let connection = match self.fresh(WaitPolicy::SpawnWait).await {
             Ok(connection) => connection,
             Err(error) => {
@@ -219,7 +225,7 @@ impl LegacyLink {
                 Ok(other) => return other,
             }
         }
-        let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
+        let started = match started.filter(|started| started.child.takes_calls()) {
             Some(started) => Some(started),
             None => StartedConnection::child(&self.settings, patience).await?,
         };

@@ -12,23 +12,23 @@ use crate::config::{
 };
 use crate::egress::EgressRules;
 use crate::grants::{
-    AccountProbe, AccountSetupError, DocumentClients, SharedClients, TokenSource, UpstreamAccount,
-    UserAccount, UserTokens,
+    AccountProbe, AccountSetupError, DocumentClients, SharedClients, TokenFailure, TokenSource,
+    UpstreamAccount, UserAccount, UserTokens,
 };
+use crate::process::ChildIsolation;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::upstream::carrier::http::client::HttpClient;
-use crate::upstream::credentials::{CommonTokens, Credentials, ExchangedTokens, fixed_headers};
+use crate::upstream::credentials::{
+    CommonTokens, Credentials, ExchangedTokens, WithheldTokens, fixed_headers,
+};
 use crate::upstream::user_accounts::{AccountKeeping, UserAccounts};
-use crate::upstream::user_keys::{self, UserKeys};
+use crate::upstream::user_keys::UserKeys;
 use crate::upstream::user_tokens::PrincipalTokens;
 
-/// An account, and the credentials of its requests.
-type MadeAccount = (Arc<UpstreamAccount>, Arc<dyn Credentials>);
-
-/// A client, and whose credentials its requests carry.
-pub(super) struct MadeClient {
-    pub(super) client: HttpClient,
-    /// The gateway's own account.
+/// The accounts of an entry of the registry; all absent where its credentials are those of `headers`.
+#[derive(Debug, Default)]
+pub(super) struct EntryAccounts {
+    /// The gateway's own account, or those that it exchanges callers' tokens for.
     pub(super) account: Option<Arc<UpstreamAccount>>,
     /// The accounts of callers.
     pub(super) users: Option<Arc<dyn UserAccounts>>,
@@ -36,6 +36,33 @@ pub(super) struct MadeClient {
     pub(super) tokens: Option<Arc<UserTokens>>,
     /// In place of `tokens` where accounts are not kept but checked.
     pub(super) probe: Option<Arc<AccountProbe>>,
+    /// Why no credential is used.
+    pub(super) withheld: Option<TokenFailure>,
+}
+
+/// The credentials of requests or children, and whose they are.
+pub(super) type MadeAccounts = (Arc<dyn Credentials>, EntryAccounts);
+
+/// Where an account is used.
+#[derive(Clone, Copy)]
+enum AccountSite<'a> {
+    /// A service.
+    Http(&'a HttpCarrier),
+    /// The children of an upstream, which call a service that only the configuration names.
+    Children,
+}
+
+impl AccountSite<'_> {
+    /// What tokens are for: the service, or what the configuration says of a child's.
+    fn url(self, resource: Option<&str>) -> Result<Url, AccountSetupError> {
+        match self {
+            Self::Http(carrier) => Ok(carrier.url.clone()),
+            Self::Children => {
+                let resource = resource.and_then(|resource| Url::parse(resource).ok());
+                resource.ok_or(AccountSetupError::Resource)
+            }
+        }
+    }
 }
 
 /// Makes accounts, which share clients.
@@ -66,70 +93,97 @@ impl AccountFactory {
         upstream: &UpstreamConfig,
         carrier: &HttpCarrier,
         keeping: Option<AccountKeeping<'_>>,
-    ) -> Result<MadeClient, SetupError> {
+    ) -> Result<(HttpClient, EntryAccounts), SetupError> {
         let client = HttpClient::new(carrier).map_err(|source| SetupError::Client {
             upstream: upstream.name.clone(),
             source,
         })?;
-        let mut made = MadeClient {
-            client,
-            account: None,
-            users: None,
-            tokens: None,
-            probe: None,
-        };
-        let credentials: Arc<dyn Credentials> = match &upstream.auth {
-            None => return Ok(made),
-            Some(UpstreamAuth::Gateway(config)) => {
-                let (account, credentials) = self.make(upstream, carrier, config)?;
-                made.account = Some(account);
-                credentials
-            }
-            Some(UpstreamAuth::User(config)) => {
-                let tokens = if let Some(keeping) = keeping {
-                    Some(self.user_tokens(upstream, carrier, (config, keeping))?)
-                } else {
-                    made.probe = Some(self.probe(upstream, carrier, config)?);
-                    None
-                };
-                let name = upstream.name.as_str().into();
-                let users = Arc::new(PrincipalTokens::new(
-                    name,
-                    tokens.clone(),
-                    headers(upstream, carrier)?,
-                ));
-                made.tokens = tokens;
-                made.users = Some(Arc::<PrincipalTokens>::clone(&users));
-                users
-            }
-            Some(UpstreamAuth::UserKey(config)) => {
-                let keys = user_keys::make(upstream, carrier, (config, keeping))?;
-                made.users = Some(Arc::<UserKeys>::clone(&keys));
-                keys
-            }
-        };
-        made.client = made.client.with_account(carrier, credentials);
-        Ok(made)
+        Ok(
+            match self.made(upstream, AccountSite::Http(carrier), keeping)? {
+                Some((credentials, accounts)) => {
+                    (client.with_account(carrier, credentials), accounts)
+                }
+                None => (client, EntryAccounts::default()),
+            },
+        )
     }
 
-    /// The account of `upstream`, which is reached by `carrier`, and the credentials of its requests.
+    /// Whose token or key the children of `upstream` get, where the configuration has an account. Where children can read
+    /// each other's environment, and the configuration does not accept that, it is withheld.
     ///
     /// # Errors
-    /// A key, a header or `ca_file` cannot be used.
-    fn make(
+    /// A key cannot be used.
+    pub(super) fn children(
         &mut self,
         upstream: &UpstreamConfig,
-        carrier: &HttpCarrier,
+        isolation: ChildIsolation,
+        keeping: Option<AccountKeeping<'_>>,
+    ) -> Result<Option<MadeAccounts>, SetupError> {
+        if upstream.auth.is_none() || isolation != ChildIsolation::Unsupported {
+            return self.made(upstream, AccountSite::Children, keeping);
+        }
+        let accounts = EntryAccounts {
+            withheld: Some(TokenFailure::children_not_isolated()),
+            ..EntryAccounts::default()
+        };
+        Ok(Some((Arc::new(WithheldTokens), accounts)))
+    }
+
+    fn made(
+        &mut self,
+        upstream: &UpstreamConfig,
+        site: AccountSite<'_>,
+        keeping: Option<AccountKeeping<'_>>,
+    ) -> Result<Option<MadeAccounts>, SetupError> {
+        Ok(Some(match &upstream.auth {
+            None => return Ok(None),
+            Some(UpstreamAuth::Gateway(config)) => self.gateway(upstream, site, config)?,
+            Some(UpstreamAuth::User(config)) => {
+                let (mut tokens, mut probe) = (None, None);
+                if let Some(keeping) = keeping {
+                    tokens = Some(self.user_tokens(upstream, site, (config, keeping))?);
+                } else {
+                    probe = Some(self.probe(upstream, site, config)?);
+                }
+                let name = upstream.name.as_str().into();
+                let fixed = headers(upstream, site)?;
+                let users = Arc::new(PrincipalTokens::new(name, tokens.clone(), fixed));
+                let accounts = EntryAccounts {
+                    users: Some(Arc::<PrincipalTokens>::clone(&users)),
+                    tokens,
+                    probe,
+                    ..EntryAccounts::default()
+                };
+                (users, accounts)
+            }
+            Some(UpstreamAuth::UserKey(config)) => {
+                let fixed = headers(upstream, site)?;
+                let keys = UserKeys::new(upstream, fixed, (config, keeping));
+                let accounts = EntryAccounts {
+                    users: Some(Arc::<UserKeys>::clone(&keys)),
+                    ..EntryAccounts::default()
+                };
+                (keys, accounts)
+            }
+        }))
+    }
+
+    /// The account of the gateway, or those for which it exchanges callers' tokens.
+    fn gateway(
+        &mut self,
+        upstream: &UpstreamConfig,
+        site: AccountSite<'_>,
         config: &AccountConfig,
-    ) -> Result<MadeAccount, SetupError> {
+    ) -> Result<MadeAccounts, SetupError> {
         let failed = |source| failed(upstream, source);
-        let fixed = headers(upstream, carrier)?;
-        let clients = self.clients(carrier).map_err(failed)?;
+        let fixed = headers(upstream, site)?;
+        let url = site.url(config.resource.as_deref()).map_err(failed)?;
+        let clients = self.clients(site, (config.issuer.as_deref(), &url));
         let account = UpstreamAccount::new(
             upstream.name.as_str().into(),
-            carrier.url.clone(),
+            url,
             config.clone(),
-            (clients, fixed),
+            (clients.map_err(failed)?, fixed),
             self.tasks.clone(),
         );
         let account = account.map_err(failed)?;
@@ -143,27 +197,29 @@ impl AccountFactory {
                 return Err(failed(AccountSetupError::NoLogin));
             }
         };
-        Ok((account, credentials))
+        let accounts = EntryAccounts {
+            account: Some(account),
+            ..EntryAccounts::default()
+        };
+        Ok((credentials, accounts))
     }
 
-    /// The tokens of callers at `upstream`, which is reached by `carrier`.
-    ///
-    /// # Errors
-    /// As for [`make`](Self::make).
+    /// The tokens of callers at `upstream`.
     fn user_tokens(
         &mut self,
         upstream: &UpstreamConfig,
-        carrier: &HttpCarrier,
+        site: AccountSite<'_>,
         (config, keeping): (&UserAccountConfig, AccountKeeping<'_>),
     ) -> Result<Arc<UserTokens>, SetupError> {
         let failed = |source| failed(upstream, source);
-        let fixed = headers(upstream, carrier)?;
-        let clients = self.clients(carrier).map_err(failed)?;
+        let fixed = headers(upstream, site)?;
+        let url = site.url(config.resource.as_deref()).map_err(failed)?;
+        let clients = self.clients(site, (config.issuer.as_deref(), &url));
         let account = UserAccount::new(
             upstream.name.as_str().into(),
-            carrier.url.clone(),
+            url,
             config.clone(),
-            (clients, fixed),
+            (clients.map_err(failed)?, fixed),
             (
                 keeping.vault.clone(),
                 keeping.audit.clone(),
@@ -173,29 +229,26 @@ impl AccountFactory {
         Ok(UserTokens::new(account.map_err(failed)?))
     }
 
-    /// The accounts of callers at `upstream`, to be looked up alone.
-    ///
-    /// # Errors
-    /// As for [`make`](Self::make).
+    /// The accounts of callers at `upstream`, to be checked alone.
     fn probe(
         &mut self,
         upstream: &UpstreamConfig,
-        carrier: &HttpCarrier,
+        site: AccountSite<'_>,
         config: &UserAccountConfig,
     ) -> Result<Arc<AccountProbe>, SetupError> {
-        let clients = self.clients(carrier);
-        let clients = clients.map_err(|source| failed(upstream, source))?;
-        let asking = (clients, &self.public_url);
+        let failed = |source| failed(upstream, source);
+        let url = site.url(config.resource.as_deref()).map_err(failed)?;
+        let clients = self.clients(site, (config.issuer.as_deref(), &url));
+        let asking = (clients.map_err(failed)?, &self.public_url);
         let name = upstream.name.as_str().into();
-        Ok(AccountProbe::new(
-            name,
-            carrier.url.clone(),
-            config.clone(),
-            asking,
-        ))
+        Ok(AccountProbe::new(name, url, config.clone(), asking))
     }
 
-    fn clients(&mut self, carrier: &HttpCarrier) -> Result<DocumentClients, AccountSetupError> {
+    fn clients(
+        &mut self,
+        site: AccountSite<'_>,
+        (issuer, url): (Option<&str>, &Url),
+    ) -> Result<DocumentClients, AccountSetupError> {
         let shared = match &self.shared {
             Some(shared) => shared.clone(),
             None => self
@@ -203,7 +256,14 @@ impl AccountFactory {
                 .insert(SharedClients::new(self.rules.clone())?)
                 .clone(),
         };
-        Ok(DocumentClients::new(shared, carrier)?)
+        match site {
+            AccountSite::Http(carrier) => Ok(DocumentClients::new(shared, carrier)?),
+            AccountSite::Children => {
+                let issuer = issuer.and_then(|issuer| Url::parse(issuer).ok());
+                let trusted = issuer.unwrap_or_else(|| url.clone());
+                Ok(DocumentClients::of_issuer(shared, trusted))
+            }
+        }
     }
 }
 
@@ -214,8 +274,11 @@ fn failed(upstream: &UpstreamConfig, source: AccountSetupError) -> SetupError {
     }
 }
 
-/// The configured headers.
-fn headers(upstream: &UpstreamConfig, carrier: &HttpCarrier) -> Result<HeaderMap, SetupError> {
+/// The configured headers; a child has none.
+fn headers(upstream: &UpstreamConfig, site: AccountSite<'_>) -> Result<HeaderMap, SetupError> {
+    let AccountSite::Http(carrier) = site else {
+        return Ok(HeaderMap::new());
+    };
     fixed_headers(&carrier.headers).map_err(|source| SetupError::Client {
         upstream: upstream.name.clone(),
         source,

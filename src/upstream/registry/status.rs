@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::{RegistryEntry, Upstreams};
+use crate::cause::{ErrorCause, LastCause};
 use crate::config::{self, TransportKind};
+use crate::grants::TokenFailure;
 use crate::protocol::{Era, Revision};
 use crate::status::{
     self, AccountNumbers, AccountStatus, UpstreamStatus, millis, tenth, time_text,
@@ -55,12 +57,13 @@ impl RegistryEntry {
     /// The gateway's own account, or those of callers, whose last cause may be of any of them.
     fn account_status(&self, name: &str, census: Option<&GrantCensus>) -> Option<AccountStatus> {
         let kind = self.settings.auth.as_ref()?.kind();
-        let cause = match (&self.account, &self.tokens, &self.probe) {
+        let cause = match (&self.account, &self.tokens, &self.probe, &self.withheld) {
             (Some(account), ..) => account.last_cause(),
-            (None, Some(tokens), _) => tokens.account().last_cause(),
-            (None, None, Some(probe)) => probe.last_cause(),
+            (None, Some(tokens), ..) => tokens.account().last_cause(),
+            (None, None, Some(probe), _) => probe.last_cause(),
+            (None, None, None, Some(withheld)) => cause_of(withheld),
             // Pasted keys: their causes are on their own pages.
-            (None, None, None) => None,
+            (None, None, None, None) => None,
         };
         let counts = census.filter(|_| self.users.is_some());
         let counts = counts.map(|census| census.get(name).copied().unwrap_or_default());
@@ -111,6 +114,12 @@ impl RegistryEntry {
             (TransportKind::WebSocket, _) => "websocket",
         }
     }
+}
+
+fn cause_of(failure: &TokenFailure) -> Option<ErrorCause> {
+    let cause = LastCause::default();
+    cause.set(failure, Some(failure.remedy().to_owned().into()));
+    cause.snapshot()
 }
 
 fn era_word(era: Era) -> &'static str {

@@ -142,3 +142,38 @@ async fn personal_credential_keeps_principals_apart_in_all_that_is_remembered(
     };
     assert!(!Arc::ptr_eq(&era(alice), &era(bob)));
 }
+
+#[rstest]
+#[case::key("kind = \"user_key\"")]
+#[case::gateway(
+    "kind = \"client_credentials\"\nissuer = \"https://as.test\"\nresource = \"https://api.test\"\nclient_id = \"g\"\n\
+     client_secret = \"hunter2\""
+)]
+#[tokio::test]
+async fn children_that_are_not_isolated_get_no_credential(#[case] account: &str) {
+    let text = format!(
+        "[auth]\nmode = \"none\"\n[upstreams.up]\ncommand = \"server\"\n[upstreams.up.auth]\nenv = \"T\"\n{account}\n"
+    );
+    let config = config::parse(&text, "test.toml", &|_| None).unwrap();
+    let mut factory = AccountFactory::new(&config, TaskSpawner::new());
+    let mut made = |isolation| {
+        let made = factory.children(&config.upstreams[0], isolation, None);
+        made.unwrap().unwrap()
+    };
+    let (credentials, accounts) = made(ChildIsolation::Unsupported);
+    assert!(accounts.users.is_none() && accounts.account.is_none());
+    assert!(accounts.withheld.is_some());
+    let requester = Requester {
+        account: Account::Connected(owner("alice"), 0),
+        caller: None,
+    };
+    let Credential::Awaited(awaited) = credentials.for_request(&requester) else {
+        panic!("a credential");
+    };
+    let refused = awaited.await.unwrap_err();
+    let said = refused.account().unwrap();
+    assert!(said.remedy().contains("stdio.trust_children"), "{said}");
+    for isolation in [ChildIsolation::Isolated, ChildIsolation::Trusted] {
+        assert!(made(isolation).1.withheld.is_none());
+    }
+}

@@ -22,15 +22,12 @@ fn keys_at(url: &str, vault: &Vault) -> Arc<UserKeys> {
     let text = format!("[auth]\nmode = \"none\"\n[upstreams.up]\nurl = {url:?}\n{AUTH}");
     let config = crate::config::parse(&text, "test.toml", &|_| None).unwrap();
     let upstream = &config.upstreams[0];
-    let crate::config::CarrierConfig::Http(carrier) = &upstream.carrier else {
-        panic!("reached by HTTP");
-    };
     let Some(crate::config::UpstreamAuth::UserKey(config)) = &upstream.auth else {
         panic!("has keys of callers");
     };
     let audit = AuditSink::idle(Arc::new(SystemClock));
     let keeping = AccountKeeping::new(vault, &audit);
-    make(upstream, carrier, (config, Some(keeping))).unwrap()
+    UserKeys::new(upstream, HeaderMap::new(), (config, Some(keeping)))
 }
 
 fn owner(subject: &str) -> OwnerKey {

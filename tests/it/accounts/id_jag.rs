@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use drawbridge::call::{OwnerKey, Principal};
 use drawbridge::config::{
-    AccountConfig, AccountKind, ClientKey, EgressConfig, HttpCarrier, TransportKind,
+    AccountConfig, AccountKind, ClientKey, EgressConfig, HttpCarrier, TokenPlace, TransportKind,
 };
 use drawbridge::egress::EgressRules;
 use drawbridge::grants::{
@@ -49,8 +49,10 @@ fn account(upstream: &GuardedUpstream, issuer: &str, client: (&str, &str)) -> Ar
         scopes: Vec::new(),
         resource: None,
         audience: None,
-        header: AUTHORIZATION,
-        prefix: "Bearer ".to_owned(),
+        place: TokenPlace::Header {
+            name: AUTHORIZATION,
+            prefix: "Bearer ".to_owned(),
+        },
     };
     let carrier = HttpCarrier {
         url: upstream.url().parse().unwrap(),

@@ -1,6 +1,7 @@
 //! Upstreams with an account: the tokens that the gateway gets for them. Spec: SPEC §9, §10.
 
 mod attacks;
+mod children;
 mod client_credentials;
 mod discovery;
 mod exchange_end;
@@ -8,10 +9,12 @@ mod exchange_failures;
 mod id_jag;
 mod login;
 mod missing_account;
+mod observed_children;
 mod personal;
 mod real_server;
 mod refusals;
 mod token_exchange;
 mod user;
 mod user_key;
+mod watch;
 mod world;

@@ -83,8 +83,13 @@ pub(super) struct Page {
 impl Page {
     /// Opens a page by the path and query of its URL.
     pub(super) async fn open(world: &World, path: &str) -> Self {
+        Self::at(world.origin(), path).await
+    }
+
+    /// The same at the origin of a gateway.
+    pub(super) async fn at(origin: String, path: &str) -> Self {
         let client = reqwest::Client::new();
-        let url = format!("{}{path}", world.origin());
+        let url = format!("{origin}{path}");
         let answer = client.get(&url).send().await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
         let cookie = answer.headers().get("set-cookie");
@@ -96,7 +101,7 @@ impl Page {
         Self {
             client,
             url,
-            origin: world.origin(),
+            origin,
             cookie,
             token: token.to_owned(),
             text: text.clone(),

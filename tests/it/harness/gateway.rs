@@ -78,6 +78,29 @@ pub(crate) fn without_capabilities(program: &str) -> std::process::Command {
     command
 }
 
+/// A filter of system calls that lets the kernel have no Landlock (`landlock_create_ruleset`, 444), before the program of
+/// the arguments: the words are those of `struct sock_filter`.
+const NO_LANDLOCK: &str = "
+import ctypes, os, struct, sys
+words = [(0x20, 0, 0, 0), (0x15, 0, 1, 444), (0x06, 0, 0, 0x00050000 | 38), (0x06, 0, 0, 0x7fff0000)]
+program = b''.join(struct.pack('HBBI', *word) for word in words)
+held = ctypes.create_string_buffer(program)
+class Fprog(ctypes.Structure):
+    _fields_ = [('length', ctypes.c_ushort), ('filter', ctypes.c_void_p)]
+fprog = Fprog(len(words), ctypes.cast(held, ctypes.c_void_p))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(fprog), 0, 0) == 0, ctypes.get_errno()
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+/// The gateway's program, on a kernel without Landlock.
+pub(crate) fn without_landlock() -> Command {
+    let mut command = Command::new("python3");
+    command.args(["-c", NO_LANDLOCK, env!("CARGO_BIN_EXE_drawbridge")]);
+    command
+}
+
 impl Gateway {
     /// Starts `serve` with this configuration and waits until `/ready` returns success.
     pub(crate) async fn start(config: &str, issuer: Option<Arc<Issuer>>) -> Self {
@@ -103,6 +126,11 @@ impl Gateway {
     pub(crate) async fn start_without_capabilities(config: &str) -> Self {
         let program = without_capabilities(env!("CARGO_BIN_EXE_drawbridge"));
         Self::start_as(program.into(), config, None).await
+    }
+
+    /// The same on a kernel without Landlock.
+    pub(crate) async fn start_without_landlock(config: &str) -> Self {
+        Self::start_as(without_landlock(), config, None).await
     }
 
     async fn start_as(mut program: Command, config: &str, issuer: Option<Arc<Issuer>>) -> Self {

@@ -104,9 +104,13 @@ async fn nothing_starts_after_the_shut_down() {
     let world = World::new();
     let upstream = ready();
     let nobody = SessionHolders::default();
-    let opening = world
-        .runtime
-        .open(owner("alice"), &upstream, WaitPolicy::SpawnWait, &nobody);
+    let opening = world.runtime.open(
+        owner("alice"),
+        &upstream,
+        WaitPolicy::SpawnWait,
+        &nobody,
+        None,
+    );
     let (opened, ()) = tokio::join!(
         opening,
         world.runtime.shut_down(crate::stdio::world::in_a_minute())
@@ -147,7 +151,7 @@ async fn without_patience_only_an_own_idle_child_is_waited_for() {
     let another = || {
         world
             .runtime
-            .open(owner("alice"), &upstream, WaitPolicy::None, &nobody)
+            .open(owner("alice"), &upstream, WaitPolicy::None, &nobody, None)
     };
     let refused = within("a refusal", another()).await;
     assert!(matches!(refused, Err(OpenError::AtCapacity { .. })));
@@ -165,7 +169,7 @@ async fn a_waiter_that_gave_up_leaves_nothing() {
     let (busy, nobody) = (first.busy(), SessionHolders::default());
     let waiting = world
         .runtime
-        .open(owner("bob"), &ready(), WaitPolicy::SpawnWait, &nobody)
+        .open(owner("bob"), &ready(), WaitPolicy::SpawnWait, &nobody, None)
         .await_for(50)
         .await;
     assert!(waiting.is_none());

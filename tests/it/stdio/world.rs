@@ -91,6 +91,7 @@ impl World {
                 upstream,
                 WaitPolicy::SpawnWait,
                 &SessionHolders::default(),
+                None,
             ),
         )
         .await

@@ -69,17 +69,6 @@ fn a_header_is_set_in_one_place() {
 }
 
 #[test]
-fn an_account_is_for_upstreams_with_a_url() {
-    let text = account(WHOLE).replace("url = \"https://t.example/mcp\"", "command = \"x\"");
-    let said = super::errors(&text);
-    assert!(
-        said.concat()
-            .contains("upstreams.t.auth: is for upstreams that are reached by `url`"),
-        "{said:#?}"
-    );
-}
-
-#[test]
 fn credentials_without_an_issuer_are_warned_of() {
     let keys = WHOLE.replace("issuer = \"https://as.example\"\n", "");
     let config = read(&account(&keys)).unwrap();

@@ -4,6 +4,7 @@
 
 mod accounts;
 mod auth;
+mod child_accounts;
 mod doubts;
 mod endpoints;
 mod keys;

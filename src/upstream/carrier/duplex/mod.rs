@@ -1,6 +1,7 @@
 //! Connections that carry whole messages both ways, as a pipe does: children, HTTP+SSE, WebSocket. The loss of the
 //! connection is the loss of the session.
 
+mod children;
 mod departure;
 mod events;
 mod socket;
@@ -15,6 +16,7 @@ use http::{Response, StatusCode};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::children::ChildSource;
 pub(crate) use self::departure::DepartureFlag;
 use self::events::PostRelease;
 use super::LinkSettings;
@@ -23,9 +25,9 @@ use super::http::client::HttpClient;
 use super::http::http_session::ResponseBounds;
 use super::http::response_head::retry_after;
 use crate::config::Isolation;
+use crate::grants::HeldToken;
 use crate::process::{
-    BusyGuard, HoldGuard, SendError, StdioConnection, StdioRuntime, StdoutReader, UnusedGuard,
-    WaitPolicy,
+    BusyGuard, HoldGuard, SendError, StdioConnection, StdoutReader, UnusedGuard, WaitPolicy,
 };
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::upstream::error::LinkError;
@@ -35,7 +37,7 @@ use crate::upstream::room::ArrivingMessage;
 #[derive(Debug, Clone)]
 pub(crate) enum DuplexSource {
     /// By starting a child.
-    Children(Arc<StdioRuntime>),
+    Children(ChildSource),
     /// By opening an event stream.
     Events(Box<HttpClient>, ResponseBounds),
     /// By upgrading a request.
@@ -45,8 +47,8 @@ pub(crate) enum DuplexSource {
 /// The sending half of a connection, shared by its clones; the connection ends with the last clone.
 #[derive(Debug, Clone)]
 pub(crate) enum DuplexSender {
-    /// A child's input.
-    Child(StdioConnection),
+    /// A child's input, and the token in its environment.
+    Child(StdioConnection, Option<Arc<HeldToken>>),
     /// Posts beside an event stream.
     Events(Arc<events::PostSender>),
     /// A socket's writer.
@@ -80,12 +82,7 @@ impl DuplexSource {
         patience: WaitPolicy,
     ) -> Result<(DuplexSender, DuplexReceiver), LinkError> {
         match self {
-            Self::Children(runtime) => {
-                let (owner, upstream) = (settings.owner, &settings.upstream);
-                let holders = &settings.holders;
-                let (child, lines) = runtime.open(owner, upstream, patience, holders).await?;
-                Ok((DuplexSender::Child(child), DuplexReceiver::Lines(lines)))
-            }
+            Self::Children(children) => children.open(settings, patience).await,
             Self::Events(client, bounds) => {
                 Self::open_events(client, *bounds, &settings.tasks).await
             }
@@ -162,7 +159,7 @@ impl DuplexSender {
         release: &PostRelease,
     ) -> Result<(), LinkError> {
         match self {
-            Self::Child(child) => {
+            Self::Child(child, _) => {
                 let sent = child.send(message).await;
                 sent.map(|line| departure.waits_as(line))
                     .map_err(|error| match error {
@@ -184,7 +181,7 @@ impl DuplexSender {
     /// Takes back a request whose send was dropped or is done; `true` where the upstream cannot see it.
     pub(crate) fn withdraw(&self, departure: &DepartureFlag) -> bool {
         departure.is_undone(|line| match self {
-            Self::Child(child) => child.withdraw(line),
+            Self::Child(child, _) => child.withdraw(line),
             Self::Events(_) | Self::Socket(_) => false,
         })
     }
@@ -193,7 +190,7 @@ impl DuplexSender {
     /// messages. Never refused while the connection lasts. For destructors.
     pub(crate) fn cancel(&self, message: Bytes) {
         match self {
-            Self::Child(child) => child.cancel(message),
+            Self::Child(child, _) => child.cancel(message),
             Self::Events(posts) => posts.cancel(message),
             Self::Socket(writer) => writer.cancel(message),
         }
@@ -206,7 +203,7 @@ impl DuplexSender {
     pub(crate) async fn tell(&self, message: Bytes) -> Result<(), LinkError> {
         match self {
             Self::Events(posts) => posts.tell(message).await,
-            Self::Child(_) | Self::Socket(_) => self.send(message).await,
+            Self::Child(..) | Self::Socket(_) => self.send(message).await,
         }
     }
 
@@ -278,7 +275,7 @@ impl DuplexSender {
     /// Sends one message without waiting; returns whether it was accepted. For destructors.
     pub(crate) fn try_send(&self, message: Bytes) -> bool {
         match self {
-            Self::Child(child) => child.try_send(message),
+            Self::Child(child, _) => child.try_send(message),
             Self::Events(posts) => posts.try_send(message),
             Self::Socket(writer) => writer.try_send(message),
         }
@@ -294,14 +291,14 @@ impl DuplexSender {
     /// The exit status and last standard error of a child.
     pub(crate) fn last_words(&self) -> Option<String> {
         match self {
-            Self::Child(child) => child.last_words(),
+            Self::Child(child, _) => child.last_words(),
             Self::Events(_) | Self::Socket(_) => None,
         }
     }
 
     /// Keeps a line that failed to parse for the error of a call that times out.
     pub(crate) fn keep_stray(&self, line: &[u8]) {
-        if let Self::Child(child) = self {
+        if let Self::Child(child, _) = self {
             child.keep_stray(line);
         }
     }
@@ -314,7 +311,7 @@ impl DuplexSender {
         settings: &LinkSettings,
     ) -> LinkError {
         let strays = match self {
-            Self::Child(child) if settings.upstream.isolation != Isolation::Shared => {
+            Self::Child(child, _) if settings.upstream.isolation != Isolation::Shared => {
                 child.strays(since)
             }
             _ => None,
@@ -325,7 +322,7 @@ impl DuplexSender {
     /// Whether the messages ended without a stop by the gateway, such as that of an idle child.
     pub(crate) fn broke_off(&self) -> bool {
         match self {
-            Self::Child(child) => child.broke_off(),
+            Self::Child(child, _) => child.broke_off(),
             Self::Events(_) | Self::Socket(_) => true,
         }
     }
@@ -333,20 +330,34 @@ impl DuplexSender {
     /// Whether the peer has read everything that was sent; `true` unless the peer is a child.
     pub(crate) fn is_read(&self) -> bool {
         match self {
-            Self::Child(child) => child.is_read(),
+            Self::Child(child, _) => child.is_read(),
             Self::Events(_) | Self::Socket(_) => true,
         }
     }
 
     /// Whether the connection is a child process.
     pub(crate) fn is_child(&self) -> bool {
-        matches!(self, Self::Child(_))
+        matches!(self, Self::Child(..))
+    }
+
+    /// Whether it takes no new calls though it lasts: the token in the child's environment has ended. What the child says
+    /// of its token counts for nothing, as no word of the protocol means that.
+    pub(crate) fn is_outdated(&self) -> bool {
+        match self {
+            Self::Child(_, Some(token)) => token.has_ended(),
+            Self::Child(_, None) | Self::Events(_) | Self::Socket(_) => false,
+        }
+    }
+
+    /// Whether a call can be sent on it: it is not over, nor outdated.
+    pub(crate) fn takes_calls(&self) -> bool {
+        !self.closed().is_cancelled() && !self.is_outdated()
     }
 
     /// Keeps a child from being stopped as idle until the guard is dropped.
     pub(crate) fn busy(&self) -> Option<BusyGuard> {
         match self {
-            Self::Child(child) => Some(child.busy()),
+            Self::Child(child, _) => Some(child.busy()),
             Self::Events(_) | Self::Socket(_) => None,
         }
     }
@@ -354,7 +365,7 @@ impl DuplexSender {
     /// While the guard lives, output of a child does not count as use; `None` for other connections and a child in use.
     pub(crate) fn unused(&self) -> Option<UnusedGuard> {
         match self {
-            Self::Child(child) => child.unused(),
+            Self::Child(child, _) => child.unused(),
             Self::Events(_) | Self::Socket(_) => None,
         }
     }
@@ -362,7 +373,7 @@ impl DuplexSender {
     /// Keeps an unused child from being stopped as idle until the guard is dropped.
     pub(crate) fn hold(&self) -> Option<HoldGuard> {
         match self {
-            Self::Child(child) => Some(child.hold()),
+            Self::Child(child, _) => Some(child.hold()),
             Self::Events(_) | Self::Socket(_) => None,
         }
     }
@@ -370,7 +381,7 @@ impl DuplexSender {
     /// Cancelled as soon as the connection is over.
     pub(crate) fn closed(&self) -> &CancellationToken {
         match self {
-            Self::Child(child) => child.closed(),
+            Self::Child(child, _) => child.closed(),
             Self::Events(posts) => posts.closed(),
             Self::Socket(writer) => writer.closed(),
         }
@@ -379,7 +390,7 @@ impl DuplexSender {
     /// Ends the connection politely.
     pub(crate) async fn close(&self) {
         match self {
-            Self::Child(child) => child.close().await,
+            Self::Child(child, _) => child.close().await,
             Self::Events(posts) => posts.closed().cancel(),
             Self::Socket(writer) => writer.close().await,
         }

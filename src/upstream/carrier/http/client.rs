@@ -29,8 +29,9 @@ use crate::upstream::account::Account;
 use crate::upstream::credentials::{Credential, Credentials, FixedHeaders, Requester};
 use crate::upstream::link_caller::LinkCaller;
 
-/// Headers that are put to a request besides those of its message and the configured ones, at most.
-const MADE_HERE: usize = 3;
+/// Headers that are put to a request besides those of its message and the configured ones, at most; hyper adds the
+/// length of the body, for which the table would have to grow.
+const MADE_HERE: usize = 4;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 

@@ -23,6 +23,7 @@ use crate::call::{ServerDeclaration, UpstreamContinuation};
 use crate::cause::chain;
 use crate::process::HoldGuard;
 use crate::protocol::RequestId;
+use crate::sync::fast_maps::FastMap;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::deadlines::PipeClocks;
 use crate::upstream::error::LinkError;
@@ -40,7 +41,7 @@ pub(super) struct LegacyConnection {
     pub(super) wire: LegacyWire,
     declared: Arc<ServerDeclaration>,
     pub(super) next_id: AtomicU64,
-    pub(super) pending: Mutex<HashMap<u64, Arc<PendingReply>>>,
+    pub(super) pending: Mutex<FastMap<u64, Arc<PendingReply>>>,
     /// The idle clocks of `pending`, on a pipe.
     pub(super) clocks: Arc<PipeClocks>,
     /// Calls that have become tasks.
@@ -134,6 +135,14 @@ impl LegacyConnection {
                 LegacyWire::Duplex(duplex) => duplex.closed().is_cancelled(),
                 LegacyWire::Http(_) => false,
             }
+    }
+
+    /// Whether it takes no new calls, and ends with those that run.
+    pub(super) fn is_outdated(&self) -> bool {
+        match &self.wire {
+            LegacyWire::Duplex(duplex) => duplex.is_outdated(),
+            LegacyWire::Http(_) => false,
+        }
     }
 
     /// Whether the upstream can tell this connection from others.

@@ -99,7 +99,8 @@ impl LegacyLink {
         let limit = Instant::now() + self.settings.upstream.ask_wait;
         loop {
             let mut all = vec![self.first_for(call).await?];
-            all.extend(self.extra_connections.all());
+            let extra = self.extra_connections.all().into_iter();
+            all.extend(extra.filter(|connection| !connection.is_outdated()));
             let free = all.iter().find_map(|connection| {
                 let turn = connection.turn.take()?;
                 Some((Arc::clone(connection), turn))
@@ -108,7 +109,7 @@ impl LegacyLink {
                 Some(free) => free,
                 None => self.wait_for_turn(call, &all, limit).await?,
             };
-            if !taken.0.is_closed() {
+            if !taken.0.is_closed() && !taken.0.is_outdated() {
                 return Ok(taken);
             }
         }

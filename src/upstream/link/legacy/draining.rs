@@ -1,5 +1,6 @@
 //! Connections that were replaced while calls run on them. Over Streamable HTTP each call has an exchange of its own,
-//! which stays open when the upstream forgets the session. Spec: SPEC U-02; BRIDGING §3.10.
+//! which stays open when the upstream forgets the session; a child whose token has ended answers the calls that it has.
+//! Spec: SPEC U-02; BRIDGING §3.10.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, Weak};
@@ -11,7 +12,7 @@ use super::LegacyLink;
 use super::connection::LegacyConnection;
 use crate::upstream::lock;
 
-/// Retired connections of one link; the oldest is evicted.
+/// Retired connections of one link over HTTP; the oldest is evicted. The caps on children bound those.
 const MOST: usize = 4;
 
 /// The connections of a link that take no new calls but still have running ones, the oldest first.
@@ -23,7 +24,7 @@ impl DrainingConnections {
     fn add(&self, connection: &Arc<LegacyConnection>) -> Option<Arc<LegacyConnection>> {
         let mut all = lock(&self.0);
         all.push_back(Arc::clone(connection));
-        if all.len() > MOST {
+        if all.len() > MOST && !connection.is_pipe() {
             all.pop_front()
         } else {
             None
@@ -45,11 +46,20 @@ impl DrainingConnections {
 }
 
 impl LegacyLink {
-    /// Closes a replaced connection once its calls have ended: by their own deadlines, or with the link. A pipe is
-    /// closed at once, as its calls are lost. Runs in the background.
+    /// Retires connections that take no new calls, before another one is opened: their children may have the only places.
+    pub(super) fn retire_outdated(&self) {
+        let outdated = lock(&self.current).take_if(|open| open.is_outdated());
+        if let Some(outdated) = outdated {
+            self.retire(outdated);
+        }
+        drop(self.extra_connections.all());
+    }
+
+    /// Closes a replaced connection once its calls have ended: by their own deadlines, or with the link. A pipe that is
+    /// over is closed at once, as its calls are lost. Runs in the background.
     pub(super) fn retire(&self, connection: Arc<LegacyConnection>) {
         let tasks = &self.settings.tasks;
-        if connection.is_pipe() {
+        if connection.is_pipe() && connection.is_closed() {
             return tasks.spawn_service(async move { connection.close().await });
         }
         let oldest = self.draining.add(&connection);

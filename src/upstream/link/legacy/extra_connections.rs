@@ -34,10 +34,19 @@ impl ExtraConnections {
         })
     }
 
-    /// The open connections.
+    /// The open connections. One that takes no new calls is among them until its call has ended, and is closed then.
     pub(super) fn all(&self) -> Vec<Arc<LegacyConnection>> {
+        // Dropped, and so closed, after the lock is released.
+        let mut gone = Vec::new();
         let mut open = lock(&self.open);
-        open.retain(|connection| !connection.is_closed());
+        open.retain(|connection| {
+            let is_over = connection.is_outdated() && connection.turn.take().is_some();
+            let stays = !connection.is_closed() && !is_over;
+            if !stays {
+                gone.push(Arc::clone(connection));
+            }
+            stays
+        });
         open.clone()
     }
 

@@ -237,8 +237,10 @@ impl ModernServerLink {
                         _ = spacing.next(&mut wishes, number) => {}
                         () = tokio::time::sleep(wait) => {}
                     }
-                    // A stdio child is not started for resource updates alone: wait for the next change of the filter.
-                    if self.pipe().is_some() && !self.listening.wants_lists() {
+                    // A stdio child is not started for resource updates alone: wait for the next change of the filter. Another
+                    // child may run already.
+                    let starts = self.pipe().is_some_and(|pipe| !pipe.runs());
+                    if starts && !self.listening.wants_lists() {
                         drop(spacing.next(&mut wishes, number).await);
                     }
                 }
@@ -278,11 +280,12 @@ impl ModernServerLink {
         self: &Arc<Self>,
         filter: ListenFilter,
     ) -> Result<ListenStream, LinkError> {
-        self.start().await?;
         let caller = self.settings.carrier.caller().cloned();
+        // First: a child that is started gets a token for the caller's.
         if let Some(caller) = &caller {
             caller.ready().await;
         }
+        self.start().await?;
         let (acknowledge, acknowledged) = oneshot::channel();
         let (schemas, owner) = (Arc::clone(&self.schemas), self.settings.owner);
         let stop = CancellationToken::new();

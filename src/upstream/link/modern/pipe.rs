@@ -3,15 +3,17 @@
 
 mod exchange;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
+use futures_util::future::join_all;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::running_request::{ReplyOwner, RunningRequest};
 use crate::protocol::Message;
+use crate::sync::fast_maps::FastMap;
 use crate::telemetry::metrics::UpstreamSession;
 use crate::upstream::carrier::duplex::{DuplexSender, DuplexSource};
 use crate::upstream::carrier::{LinkSettings, StartedConnection};
@@ -27,8 +29,10 @@ pub(super) struct ChildPipe {
     /// The child that the era probe started, until the first use.
     started: Mutex<Option<StartedConnection>>,
     current: Mutex<Option<Arc<OpenPipe>>>,
+    /// Replaced children that calls still run on.
+    draining: Mutex<Vec<Weak<OpenPipe>>>,
     opening: tokio::sync::Mutex<()>,
-    waiting: Mutex<HashMap<u64, PipeWaiter>>,
+    waiting: Mutex<FastMap<u64, PipeWaiter>>,
     serial: AtomicU64,
     /// Calls dropped before their reply, with the requests that cancel their tasks.
     given_up: GivenUp<Message>,
@@ -45,6 +49,8 @@ struct OpenPipe {
     clocks: Arc<PipeClocks>,
     /// Permits for answers that are being written to the child.
     answers: Arc<Semaphore>,
+    /// Cancelled when another child takes the new calls: this one ends with the last that it has.
+    replaced: CancellationToken,
     _counted: UpstreamSession,
 }
 
@@ -66,6 +72,7 @@ impl ChildPipe {
             source,
             started: Mutex::new(started),
             current: Mutex::default(),
+            draining: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
             waiting: Mutex::default(),
             serial: AtomicU64::new(0),
@@ -78,6 +85,35 @@ impl ChildPipe {
             .as_ref()
             .filter(|open| !open.child.closed().is_cancelled())
             .map(Arc::clone)
+    }
+
+    /// The running child, if it takes new calls.
+    fn usable(&self) -> Option<Arc<OpenPipe>> {
+        self.open().filter(|open| open.child.takes_calls())
+    }
+
+    /// Whether a child runs that takes new calls.
+    pub(super) fn runs(&self) -> bool {
+        self.usable().is_some()
+    }
+
+    /// Has a child that takes no new calls end with those that run on it, before another one is started: it may have the
+    /// only place.
+    fn retire_outdated(&self) {
+        let outdated = lock(&self.current).take_if(|open| open.child.is_outdated());
+        if let Some(outdated) = outdated {
+            self.retire(outdated);
+        }
+    }
+
+    /// Without a call on it this is the last use of `open`, and its child is stopped.
+    fn retire(&self, open: Arc<OpenPipe>) {
+        open.replaced.cancel();
+        let mut draining = lock(&self.draining);
+        draining.retain(|open| open.strong_count() > 0);
+        draining.push(Arc::downgrade(&open));
+        drop(draining);
+        drop(open);
     }
 
     /// Keeps a line that failed to parse, for the error of a call that times out.
@@ -201,13 +237,16 @@ impl ChildPipe {
         }
     }
 
-    /// Ends the child.
+    /// Ends the child, and those that it has replaced.
     pub(super) async fn close(&self) {
         drop(lock(&self.started).take());
         let open = lock(&self.current).take();
-        if let Some(open) = open {
+        let draining = std::mem::take(&mut *lock(&self.draining));
+        let draining = draining.iter().filter_map(Weak::upgrade);
+        let closing = open.into_iter().chain(draining).map(|open| async move {
             open.child.close().await;
             self.fail(open.serial);
-        }
+        });
+        join_all(closing).await;
     }
 }

@@ -140,6 +140,11 @@ impl RunningRequest {
         }
     }
 
+    /// Whether it is a stream of change notices, which goes on until one side ends it.
+    pub(super) fn is_stream(&self) -> bool {
+        matches!(self.whose, ReplyOwner::Listen(_))
+    }
+
     pub(super) fn reason(&self) -> &str {
         self.reason
             .get()

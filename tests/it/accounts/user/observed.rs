@@ -1,37 +1,14 @@
 //! What operators and users see of accounts: audit records, programs, metrics, `/status`, traces, `check --online`.
 
-use std::process::Stdio;
-
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::{Value, json};
 
 use super::server::ConsentServer;
 use super::world::{Browser, World, echo, path_in, tables, upstream_of, with_query};
+use crate::accounts::watch::{audited, checked, count_of, records};
 use crate::accounts::world::{AuthServer, tells_none};
-use crate::harness::{Gateway, Setup, eventually};
+use crate::harness::{Setup, eventually};
 use crate::telemetry::Collector;
-
-/// The audit records of accounts so far.
-fn records(gw: &Gateway) -> Vec<Value> {
-    let mut records = gw.log_records();
-    records.retain(|record| record["target"] == "audit" && record.get("event").is_some());
-    records
-}
-
-/// The sum over the series of a metric whose labels contain `labels`.
-async fn count_of(gw: &Gateway, metric: &str, labels: &str) -> String {
-    // The sum of no series is -0.
-    (gw.metric(metric, labels).await + 0.0).to_string()
-}
-
-/// Waits for the audit record of this event after the first `seen` records.
-async fn audited(gw: &Gateway, seen: usize, event: &str) -> Value {
-    eventually(event, async || {
-        let mut later = records(gw).into_iter().skip(seen);
-        later.find(|record| record["event"] == event)
-    })
-    .await
-}
 
 // SPEC O-04
 #[tokio::test]
@@ -348,26 +325,6 @@ async fn token_requests_are_spans_below_their_page_and_their_call() {
     for secret in secrets {
         assert!(!collector.has("traces", &secret), "{secret} in a trace");
     }
-}
-
-/// What `check --online` says of a gateway before `upstream`.
-async fn checked(setup: Setup) -> (Option<i32>, Value) {
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("gateway.toml");
-    std::fs::write(&file, setup.render()).unwrap();
-    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_drawbridge"))
-        .args(["check", "--online", "--json", "--config"])
-        .arg(&file)
-        .env("XDG_STATE_HOME", directory.path())
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .unwrap();
-    let found = serde_json::from_slice(&output.stdout);
-    (
-        output.status.code(),
-        found.unwrap_or_else(|_| panic!("{output:?}")),
-    )
 }
 
 #[tokio::test]

@@ -10,8 +10,10 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::call::Principal;
-use crate::config::TransportKind;
+use crate::config::{TokenPlace, TransportKind};
+use crate::grants::PlacedToken;
 use crate::lock::lock;
+use crate::secret::Secret;
 use crate::upstream::account::Account;
 
 /// Gives each request another token, which says whose it is and has to be waited for.
@@ -32,17 +34,20 @@ impl Credentials for Counted {
             tokio::task::yield_now().await;
             let mut made = lock(&self.0);
             *made += 1;
-            let mut headers = HeaderMap::new();
-            let token = format!("{whose} {made}").parse().unwrap();
-            headers.insert("x-token", token);
-            headers.insert("x-own", HeaderValue::from_static("credential"));
-            Ok(Arc::new(HeldToken::lasting(headers)))
+            let own = HeaderValue::from_static("credential");
+            let fixed = HeaderMap::from_iter([(HeaderName::from_static("x-own"), own)]);
+            let place = TokenPlace::Header {
+                name: HeaderName::from_static("x-token"),
+                prefix: format!("{whose} "),
+            };
+            let placed = PlacedToken::new(&fixed, &place, &Secret::new(made.to_string()));
+            Ok(Arc::new(HeldToken::lasting(placed.unwrap())))
         };
         Credential::Awaited(fetch.boxed())
     }
 }
 
-fn carrier(listener: &TcpListener, headers: Vec<(String, crate::secret::Secret)>) -> HttpCarrier {
+fn carrier(listener: &TcpListener, headers: Vec<(String, Secret)>) -> HttpCarrier {
     let url = format!("http://{}/mcp", listener.local_addr().unwrap());
     HttpCarrier {
         url: url.parse().unwrap(),
@@ -114,14 +119,8 @@ async fn each_request_asks_for_the_credential_of_its_account() {
 async fn header_of_a_message_stands_before_the_credential() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let configured = vec![
-        (
-            "x-own".to_owned(),
-            crate::secret::Secret::new("credential".to_owned()),
-        ),
-        (
-            "accept".to_owned(),
-            crate::secret::Secret::new("text/html".to_owned()),
-        ),
+        ("x-own".to_owned(), Secret::new("credential".to_owned())),
+        ("accept".to_owned(), Secret::new("text/html".to_owned())),
     ];
     let fixed = HttpClient::new(&carrier(&listener, configured)).unwrap();
     let awaited = fixed.with_credentials(Arc::new(Counted::default()));

@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use tokio::sync::{Semaphore, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::{ChildPipe, OpenPipe, PipeWaiter};
 use crate::budget::EXEMPT_BYTES;
@@ -32,7 +33,7 @@ impl ModernServerLink {
 
     /// The child, started if needed.
     async fn child(self: &Arc<Self>, pipe: &ChildPipe) -> Result<Arc<OpenPipe>, LinkError> {
-        match pipe.open() {
+        match pipe.usable() {
             Some(open) => Ok(open),
             // Boxed, since it is rare and larger than the rest of the future.
             None => Box::pin(self.start_child(pipe)).await,
@@ -66,14 +67,15 @@ impl ModernServerLink {
     /// Starts the child, unless another caller has just done so.
     async fn start_child(self: &Arc<Self>, pipe: &ChildPipe) -> Result<Arc<OpenPipe>, LinkError> {
         let _opening = pipe.opening.lock().await;
-        if let Some(open) = pipe.open() {
+        if let Some(open) = pipe.usable() {
             return Ok(open);
         }
         if self.closed.is_cancelled() {
             return Err(LinkError::Cancelled);
         }
+        pipe.retire_outdated();
         let started = lock(&pipe.started).take();
-        let started = match started.filter(|started| !started.child.closed().is_cancelled()) {
+        let started = match started.filter(|started| started.child.takes_calls()) {
             Some(started) => started,
             None => StartedConnection::new(&pipe.source, &self.settings, WaitPolicy::SpawnWait)
                 .await
@@ -86,10 +88,12 @@ impl ModernServerLink {
             answered: AtomicBool::new(false),
             clocks: Arc::default(),
             answers: Arc::new(Semaphore::new(self.settings.upstream.open_questions)),
+            replaced: CancellationToken::new(),
             _counted: UpstreamSession::begin(&self.settings.load),
         });
-        let previous = lock(&pipe.current).replace(Arc::clone(&open));
-        drop(previous);
+        if let Some(previous) = lock(&pipe.current).replace(Arc::clone(&open)) {
+            pipe.retire(previous);
+        }
         // `close` ran during the start and did not see this child.
         if self.closed.is_cancelled() {
             pipe.close().await;
@@ -154,7 +158,19 @@ impl ModernServerLink {
                 _ => lost(),
             });
         }
-        let reply = waiting.await;
+        let replaced = async {
+            // A stream has no end of its own: it moves to the next child.
+            if flight.is_stream() {
+                open.replaced.cancelled().await;
+            } else {
+                std::future::pending::<()>().await;
+            }
+        };
+        let reply = tokio::select! {
+            biased;
+            reply = waiting => reply,
+            () = replaced => return Err(lost()),
+        };
         aloft.done = true;
         open.answered.fetch_or(reply.is_ok(), Ordering::Relaxed);
         reply.map_err(|_| {
