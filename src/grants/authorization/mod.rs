@@ -22,6 +22,8 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use url::Url;
 
 pub use self::callback::{CallbackAnswer, CallbackRefusal};
+#[cfg(test)]
+pub(super) use self::client_choice::tests::{account_with, vault};
 use self::client_choice::{ChosenClient, ClientChoice};
 use self::error::AuthorizationError;
 pub use self::gateway_client::GatewayClient;
