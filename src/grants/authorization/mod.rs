@@ -32,7 +32,7 @@ use super::discovery::Discovered;
 use super::documents::MAX_SHOWN;
 use super::failure::TokenFailure;
 use super::server_metadata::ServerMetadata;
-use super::token_endpoint::{IssuedToken, TokenGrant, TokenRequest};
+use super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
 use super::user_account::UserAccount;
 use crate::clock::{Clock as _, SystemClock};
 use crate::secret::Secret;
@@ -281,7 +281,9 @@ impl Authorizer {
             },
         };
         let token = account.ask(&asked).await;
-        let token = token.map_err(|error| self.logged(error.into_failure(&endpoint)))?;
+        let refused =
+            |error: TokenError| error.into_failure(&endpoint).of_code(&pending.redirect_uri);
+        let token = token.map_err(|error| self.logged(refused(error)))?;
         account
             .log
             .succeeded(&pending.scopes, token.scopes.as_ref());
