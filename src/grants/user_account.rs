@@ -123,6 +123,12 @@ impl UserAccount {
         })
     }
 
+    /// Caches `found` as the result of the discovery.
+    #[cfg(test)]
+    pub(super) fn believe(&self, found: Discovered) {
+        self.lookup.believe(found);
+    }
+
     /// Drops the cached discovery.
     pub(super) fn forget(&self) {
         self.lookup.forget();

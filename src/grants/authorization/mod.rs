@@ -436,6 +436,42 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn page_waits_for_half_a_minute_at_most() {
+        let dir = tempfile::tempdir().unwrap();
+        let account = client_choice::tests::account(&dir, "dcr").await;
+        let mut server = client_choice::tests::server(&["none"]);
+        server.consent.authorization_endpoint = Url::parse("https://as.test/authorize").ok();
+        server.consent.registration_endpoint = Url::parse("https://as.test/register").ok();
+        server.consent.lists_s256 = Some(true);
+        account.believe(Discovered {
+            server,
+            resource: "https://up.test/mcp".to_owned(),
+            scopes: Vec::new(),
+        });
+        let gateway = GatewayClient::new(&Url::parse("https://gw.test").unwrap());
+        let authorizer = Authorizer::new(account, Arc::new(gateway));
+        let key = GrantKey::new(crate::call::Principal::anonymous().owner(), "up");
+        // Cached before the clock stands still: the database has time limits of its own.
+        authorizer.account.vault.grant(&key).await.unwrap();
+        let _other = client_choice::tests::registering(&authorizer.choice).await;
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        let begun = authorizer.begin(ConsentRequest {
+            key: &key,
+            cookie_digest: String::new(),
+            program: None,
+            wider: &[],
+        });
+        assert_eq!(begun.await.unwrap_err().outcome, "timeout");
+        let waited = began.elapsed();
+        let limit = Duration::from_secs(30);
+        assert!(
+            (limit..limit + Duration::from_secs(1)).contains(&waited),
+            "{waited:?}"
+        );
+    }
+
     // SPEC X-01
     #[rstest]
     #[case::public(
