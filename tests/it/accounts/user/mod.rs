@@ -3,5 +3,5 @@
 mod attacks;
 mod consent;
 mod refresh;
-mod server;
-mod world;
+pub(super) mod server;
+pub(super) mod world;
