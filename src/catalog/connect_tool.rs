@@ -41,7 +41,8 @@ pub(crate) fn called_connect_tool<'c>(
     call: &'c Call,
     links: &SessionLinks,
 ) -> Option<&'c Arc<str>> {
-    if call.message.method() != Some("tools/call") {
+    // First, since most gateways have none: their calls are not looked into.
+    if !links.upstreams.has_any_accounts() || call.message.method() != Some("tools/call") {
         return None;
     }
     let name = call.message.param_str("name")?;

@@ -95,9 +95,14 @@ fn check_registration(
         );
         report.warning("server.public_url", what, Some("most of them refuse that"));
     }
-    let has_key = (account.client.as_ref()).is_some_and(|client| client.key.is_some());
-    if has_key && account.issuer.is_none() {
-        warn_of_issuer(&table, report);
+    if let (Some(client), None) = (&account.client, &account.issuer) {
+        let what = match &client.key {
+            Some(_) => CREDENTIALS,
+            None => {
+                "is not said: the upstream chooses the server where the gateway is this `client_id`"
+            }
+        };
+        warn_of_issuer(&table, what, report);
     }
     if account.registration == ClientRegistration::Document
         && (is_plain || units::is_loopback(public_url))
@@ -145,11 +150,13 @@ fn check_child(
     }
 }
 
-/// Warns that without `issuer` the secret is sent to the first server that the upstream names.
-fn warn_of_issuer(table: &str, report: &ReadReport<'_>) {
-    let hint = "write the `issuer` that these credentials are of: they then go to no other one, whatever the \
+/// What a missing `issuer` means for a secret.
+const CREDENTIALS: &str = "is not said: the upstream chooses who gets the credentials";
+
+/// Warns that without `issuer` the client is used at the first server that the upstream names.
+fn warn_of_issuer(table: &str, what: &str, report: &ReadReport<'_>) {
+    let hint = "write the `issuer` that this client is registered at: it is then used at no other one, whatever the \
         upstream names";
-    let what = "is not said: the upstream chooses who gets the credentials";
     report.warning(&format!("{table}.auth.issuer"), what, Some(hint));
 }
 
@@ -188,7 +195,7 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
         if account.kind == AccountKind::TokenExchange {
             check_exchange(config, upstream, account, report);
         } else if account.issuer.is_none() {
-            warn_of_issuer(&table, report);
+            warn_of_issuer(&table, CREDENTIALS, report);
         }
     }
 }

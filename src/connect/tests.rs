@@ -7,9 +7,10 @@ use crate::clock::SystemClock;
 use crate::config::SealKey;
 use crate::consent::consent_url;
 use crate::database::{Database, DatabasePlace};
+use crate::grants::authorization::state_digest;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::secret::Secret;
-use crate::vault::VaultKeys;
+use crate::vault::{PendingRecord, VaultKeys};
 
 const CONFIG: &str = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://up.test/mcp\"\n\
                       [upstreams.up.auth]\nkind = \"user_key\"\n";
@@ -119,4 +120,62 @@ async fn aimed_link_changes_nothing_and_is_told_so() {
     assert_eq!(status, StatusCode::OK, "{text}");
     assert!(pages.parts.vault.grant(&mine).await.unwrap().is_some());
     assert!(pages.parts.vault.grant(&theirs).await.unwrap().is_none());
+}
+
+// RFC 6749 §10.12; RFC 9700 §4.4.2.2
+#[tokio::test]
+async fn answer_is_taken_from_who_began_and_at_the_address_of_the_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = pages(&dir).await;
+    let (_, headers, _) = send(&pages, &Method::GET, "", (&HeaderMap::new(), "")).await;
+    let cookie = headers[SET_COOKIE].to_str().unwrap();
+    let cookie = cookie.split(';').next().unwrap().parse().unwrap();
+    let headers = HeaderMap::from_iter([(COOKIE, cookie)]);
+    let browser = Browser::of(&headers, (&pages.parts.sealer, &pages.parts.clock));
+    let here = Principal::anonymous().owner();
+    let mallory = Principal::new("issuer", "mallory", "", Vec::new(), None).owner();
+    let place = "/connect/up/callback";
+    for (owner, path, cookie_digest, status, text) in [
+        (mallory, place, browser.digest(), 403, "another person"),
+        (here, place, "another".to_owned(), 403, "another browser"),
+        (
+            here,
+            "/connect/callback/document",
+            browser.digest(),
+            403,
+            "thrown away",
+        ),
+        // All that was checked is right, and no such authorization can be begun here.
+        (here, place, browser.digest(), 404, "no such page"),
+    ] {
+        let pending = PendingRecord {
+            upstream: "up".to_owned(),
+            issuer: "https://as.test".to_owned(),
+            token_endpoint: "https://as.test/token".to_owned(),
+            revocation_endpoint: None,
+            resource: "https://up.test/mcp".to_owned(),
+            client_id: "client".to_owned(),
+            auth_method: None,
+            names_issuer: false,
+            redirect_uri: pages.gateway.url_of(place),
+            scopes: Vec::new(),
+            verifier: None,
+            nonce: None,
+            cookie_digest,
+            program: None,
+        };
+        let state = "s".repeat(43);
+        let digest = state_digest(&state);
+        let kept = pages.parts.vault.put_pending(owner, &digest, &pending);
+        kept.await.unwrap();
+        let uri: Uri = format!("{path}?state={state}&code=c").parse().unwrap();
+        let response = pages.callback(&Method::GET, &uri, &headers).await;
+        assert_eq!(response.status().as_u16(), status);
+        let shown = String::from_utf8(response.into_body().to_vec()).unwrap();
+        assert!(shown.contains(text), "{text} in {shown}");
+        // Each is used up.
+        let again = pages.callback(&Method::GET, &uri, &headers).await;
+        let shown = String::from_utf8(again.into_body().to_vec()).unwrap();
+        assert!(shown.contains("Nothing waits for this answer"), "{shown}");
+    }
 }

@@ -238,6 +238,14 @@ impl TokenFailure {
         )
     }
 
+    /// Rewords the refusal of a code that a browser brought to `redirect_uri`: no caller's token has to do with it.
+    pub(super) fn of_code(mut self, redirect_uri: &str) -> Self {
+        if self.outcome == "invalid_grant" {
+            self.remedy = remedy_of_refused_code(redirect_uri).into();
+        }
+        self
+    }
+
     /// Rewords a failure of a request to the identity provider, where the gateway is the client of the login.
     pub(super) fn at_provider(mut self) -> Self {
         self.public = match self.public {
@@ -486,6 +494,14 @@ impl TokenError {
     }
 }
 
+/// The remedy for a code that a server does not accept, from an account or a login.
+pub(super) fn remedy_of_refused_code(redirect_uri: &str) -> String {
+    format!(
+        "none where it happens once: the code was used before, or is too old. Else compare the redirect URI that the \
+         client has at the server: {redirect_uri}"
+    )
+}
+
 /// The remedy for an error of RFC 6749 §5.2, RFC 8693 §2.2.2 or RFC 8707 §2.
 fn remedy_of_code(code: &str) -> &'static str {
     match code {
@@ -506,7 +522,7 @@ fn remedy_of_code(code: &str) -> &'static str {
         }
         "invalid_grant" | "invalid_token" => {
             "look into the log of the authorization server: it does not take the caller's token, which may have been \
-             revoked, or may not be meant for an exchange by this client; with \"user\" the user connects again"
+             revoked, or may not be meant for an exchange by this client"
         }
         "access_denied" => {
             "let the authorization server allow this client to exchange callers' tokens: some want its client id in \
@@ -515,5 +531,34 @@ fn remedy_of_code(code: &str) -> &'static str {
         _ => {
             "look into the log of the authorization server; `resource`, `audience` and `scopes` say what is asked for"
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::LoginFailure;
+    use super::*;
+
+    #[test]
+    fn refused_code_has_a_remedy_of_its_own() {
+        let refused = || TokenError::OAuth {
+            code: "invalid_grant",
+            description: String::new(),
+        };
+        let endpoint = Url::parse("https://as.test/token").unwrap();
+        let exchange = refused().into_failure(&endpoint);
+        assert!(exchange.remedy().contains("caller's token"));
+        let code = exchange.of_code("https://gw.test/connect/up/callback");
+        let of_login = LoginFailure::of_token_request(&refused(), &endpoint);
+        for (remedy, redirect_uri) in [
+            (code.remedy(), "https://gw.test/connect/up/callback"),
+            (of_login.remedy(), "<public_url>/connect/callback/login"),
+        ] {
+            assert!(remedy.contains("was used before"), "{remedy}");
+            assert!(remedy.ends_with(redirect_uri), "{remedy}");
+        }
+        let busy = TokenError::NotBearer.into_failure(&endpoint);
+        let remedy = busy.remedy().to_owned();
+        assert_eq!(busy.of_code("https://gw.test").remedy(), remedy);
     }
 }

@@ -8,6 +8,7 @@ use url::Url;
 
 use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentError, MAX_SHOWN};
+use super::failure::remedy_of_refused_code;
 use super::token_endpoint::TokenError;
 use crate::cause::chain;
 use crate::telemetry::redact::shown;
@@ -112,7 +113,9 @@ impl LoginFailure {
     pub(super) fn of_token_request(error: &TokenError, endpoint: &Url) -> Self {
         let detail = format!("{}, of {endpoint}", chain(error));
         let (reason, remedy) = match error {
-            TokenError::OAuth { code, .. } => (*code, remedy_of_code(code)),
+            TokenError::OAuth { code, .. } => {
+                return Self::new(code, &detail, remedy_of_code(code));
+            }
             TokenError::ClientAuth { .. } | TokenError::Assertion => (
                 "client_auth",
                 "give `connect.login` what the issuer takes: `client_secret` or `private_key`",
@@ -129,8 +132,8 @@ impl LoginFailure {
 }
 
 /// The remedy for an error of RFC 6749 §5.2 or RFC 8707 §2.
-fn remedy_of_code(code: &str) -> &'static str {
-    match code {
+fn remedy_of_code(code: &str) -> Cow<'static, str> {
+    let remedy = match code {
         "invalid_client" => {
             "correct `client_id`, `client_secret` or `private_key` of `connect.login`: the issuer does not know this \
              client, or not with this proof"
@@ -139,10 +142,10 @@ fn remedy_of_code(code: &str) -> &'static str {
             "let the issuer allow the grant type authorization_code to this client"
         }
         "invalid_grant" => {
-            "none where it happens once: the code was used before, or is too old. Else compare the redirect URI that the \
-             client has at the issuer: <public_url>/connect/callback/login"
+            return remedy_of_refused_code("<public_url>/connect/callback/login").into();
         }
         "invalid_target" => "let the issuer know the endpoint's resource identifier",
         _ => LOOK_THERE,
-    }
+    };
+    remedy.into()
 }

@@ -128,6 +128,12 @@ impl UserAccount {
         })
     }
 
+    /// Caches `found` as the result of the discovery.
+    #[cfg(test)]
+    pub(super) fn believe(&self, found: Discovered) {
+        self.lookup.believe(found);
+    }
+
     /// Drops the cached discovery.
     pub(super) fn forget(&self) {
         self.lookup.forget();
@@ -165,7 +171,8 @@ impl UserAccount {
         PlacedToken::new(&self.fixed, &self.config.place, token)
     }
 
-    /// Credentials of the client `client_id` at `issuer`; `None` where the gateway is no longer that client.
+    /// Credentials of the client `client_id` at `issuer`; `None` where the gateway is no longer that client. Those of the
+    /// configuration are for its `issuer` alone: what was begun with another one may still wait in the database.
     ///
     /// # Errors
     /// The database fails.
@@ -177,7 +184,10 @@ impl UserAccount {
         auth_method: Option<&str>,
     ) -> Result<Option<Arc<ClientProof>>, DatabaseError> {
         if let Some(client) = &self.config.client {
-            return Ok(self.proof.clone().filter(|_| client.id == client_id));
+            let is_there =
+                (self.config.issuer.as_ref()).is_none_or(|configured| configured == issuer);
+            let is_this = is_there && client.id == client_id;
+            return Ok(self.proof.clone().filter(|_| is_this));
         }
         if auth_method == Some("none") {
             return Ok(Some(Arc::new(ClientProof::Public)));
@@ -206,5 +216,27 @@ impl UserAccount {
         span.end(word);
         token_request_ended(&self.upstream, kind, word, began.elapsed());
         outcome
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::authorization::account_with;
+
+    // SPEC B-10
+    #[tokio::test]
+    async fn configured_secret_is_for_the_configured_issuer_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let keys = "client_id = \"g\"\nclient_secret = \"hunter2\"\nissuer = \"https://as.test\"";
+        let account = account_with(&dir, keys).await;
+        let proof = async |issuer, client| {
+            let method = Some("client_secret_basic");
+            let proof = account.proof_of(issuer, client, method).await;
+            proof.unwrap().is_some()
+        };
+        assert!(proof("https://as.test", "g").await);
+        assert!(!proof("https://as.test", "other").await);
+        // What was begun before the configuration changed waits in the database with the issuer of that time.
+        assert!(!proof("https://former.test", "g").await);
     }
 }

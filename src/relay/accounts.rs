@@ -87,3 +87,72 @@ impl Relay {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::broadcast;
+
+    use super::super::pairings::with_keys;
+    use super::*;
+    use crate::call::Principal;
+    use crate::clock::SystemClock;
+    use crate::config::SealKey;
+    use crate::database::{Database, DatabasePlace};
+    use crate::secret::Secret;
+    use crate::vault::{GrantKind, GrantRecord, TokenPlacement, Vault, VaultKeys};
+
+    async fn vault(dir: &tempfile::TempDir) -> Vault {
+        let keys = VaultKeys::new(&[SealKey {
+            id: "k1".to_owned(),
+            key: Secret::new("k".repeat(32)),
+        }]);
+        let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
+        let database = Database::open(&place).await.unwrap();
+        Vault::new(database, keys.unwrap(), Arc::new(SystemClock))
+    }
+
+    fn pasted() -> GrantRecord {
+        GrantRecord {
+            kind: GrantKind::UserKey,
+            issuer: String::new(),
+            token_endpoint: None,
+            revocation_endpoint: None,
+            resource: "http://127.0.0.1:9/mcp".to_owned(),
+            client_id: None,
+            auth_method: None,
+            placement: TokenPlacement::Header {
+                name: "authorization".to_owned(),
+                prefix: "Bearer ".to_owned(),
+            },
+            scopes: Vec::new(),
+            account: None,
+            access_token: Some(Secret::new("key")),
+            access_ends: None,
+            refresh_token: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn session_hears_of_a_change_among_too_many() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = vault(&dir).await;
+        let f = with_keys(vault.clone());
+        let key = GrantKey::new(f.session.owner(), "up");
+        vault.put_grant(&key, &pasted()).await.unwrap();
+        let stranger = Principal::new("issuer", "stranger", "", Vec::new(), None);
+        let stranger = GrantKey::new(stranger.owner(), "up");
+        // The link was made without an account. Others change nothing about it.
+        let (sender, receiver) = broadcast::channel(1);
+        sender.send(stranger.clone()).unwrap();
+        drop(sender);
+        Arc::clone(&f.relay).follow_accounts(receiver).await;
+        assert!(f.session.link("up").is_some());
+        // The second change takes the place of the first before that is read.
+        let (sender, receiver) = broadcast::channel(1);
+        sender.send(key).unwrap();
+        sender.send(stranger).unwrap();
+        drop(sender);
+        Arc::clone(&f.relay).follow_accounts(receiver).await;
+        assert!(f.session.link("up").is_none());
+    }
+}

@@ -17,15 +17,32 @@ use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionSettings};
 use crate::store::events::{LogBounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
 
-struct PairingFixture {
-    relay: Arc<Relay>,
+pub(super) struct PairingFixture {
+    pub(super) relay: Arc<Relay>,
     sealer: Arc<Sealer>,
-    session: Arc<Session>,
+    pub(super) session: Arc<Session>,
 }
 
 fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
-    let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
-    let config = crate::config::parse(text, "test.toml", &|_| None).unwrap();
+    fixture_with(upstream, "", None)
+}
+
+/// An upstream where callers have keys of their own, in `vault`.
+pub(super) fn with_keys(vault: Vault) -> PairingFixture {
+    let upstream = ScriptedUpstream::new(ScriptStep::Modern);
+    let keys = "[upstreams.up.auth]\nkind = \"user_key\"\n";
+    fixture_with(upstream, keys, Some(vault))
+}
+
+fn fixture_with(
+    upstream: Arc<dyn UpstreamLink>,
+    tables: &str,
+    vault: Option<Vault>,
+) -> PairingFixture {
+    let text = format!(
+        "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n{tables}"
+    );
+    let config = crate::config::parse(&text, "test.toml", &|_| None).unwrap();
     let config = Arc::new(config);
     let tasks = TaskSpawner::new();
     let sealer = Arc::new(Sealer::new(&[]).unwrap());
@@ -65,14 +82,17 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
     session.set_initialized();
     session.link_or(&"up".into(), 0, || upstream).unwrap();
     let host = crate::process::HostEnvironment::current();
+    let audit = audit::AuditSink::start(Arc::new(SystemClock), &tasks);
+    let keeping = vault.as_ref().map(|vault| AccountKeeping::new(vault, &audit));
+    let upstreams = Upstreams::new(&config, host, keeping, tasks.clone());
     let relay = Relay::new(RelayParts {
-        upstreams: Arc::new(Upstreams::new(&config, host, None, tasks.clone()).unwrap()),
+        upstreams: Arc::new(upstreams.unwrap()),
         policy: Arc::new(ToolPolicy::new(&config.auth)),
-        audit: audit::AuditSink::start(Arc::new(SystemClock), &tasks),
+        audit,
         settings: config,
         sealer: Arc::clone(&sealer),
         sessions,
-        vault: None,
+        vault,
         clock: Arc::new(SystemClock),
         tasks,
     });

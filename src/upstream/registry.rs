@@ -241,6 +241,12 @@ impl Upstreams {
         &self.replies
     }
 
+    /// Whether callers have accounts of their own at any upstream.
+    #[must_use]
+    pub fn has_any_accounts(&self) -> bool {
+        self.any_accounts
+    }
+
     /// Whether callers have accounts of their own at the upstream.
     #[must_use]
     pub fn has_accounts(&self, upstream: &str) -> bool {

@@ -108,6 +108,10 @@ impl UserKeys {
         };
         let grant = vault.grant(&self.key(owner)).await;
         let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        if grant.is_none() {
+            // Else `account_of` would name the key that was removed, once this leaves the vault's cache.
+            self.held.invalidate(&owner);
+        }
         let grant = grant.ok_or(NoKey::Missing);
         Ok(grant.and_then(|grant| self.held(vault, &grant)))
     }

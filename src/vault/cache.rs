@@ -48,6 +48,11 @@ impl GrantCache {
         self.grants.invalidate(key);
     }
 
+    /// The keys of all cached grants, absent ones included.
+    pub(super) fn keys(&self) -> Vec<GrantKey> {
+        self.grants.iter().map(|(key, _)| (*key).clone()).collect()
+    }
+
     pub(super) fn clear(&self) {
         let _write = lock(&self.write);
         self.epoch.fetch_add(1, Ordering::Relaxed);

@@ -64,9 +64,14 @@ impl Vault {
         let count = i64::try_from(rows.len()).unwrap_or(i64::MAX);
         let is_whole = seen >= 0 && number > seen && count >= number - seen && count < MAX_CHANGES;
         if !is_whole {
+            let cached = self.0.cache.keys();
             self.0.cache.clear();
             lock(&self.0.own).clear();
             self.0.seen.store(number, Ordering::Relaxed);
+            // Any of them may have changed, and accounts in use are cached.
+            for key in &cached {
+                self.announce(key);
+            }
             return Ok(());
         }
         let mut last = seen;

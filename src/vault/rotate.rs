@@ -35,7 +35,7 @@ enum PlaceColumn {
 use PlaceColumn::{Bytes, Number, Text};
 
 /// A table of sealed records. `select` returns key, sealed record and then the columns of `place`; `update` binds the
-/// new key and record, the old key, and these columns.
+/// new key and record, the old key and record, and these columns.
 struct SealedTable {
     kind: RecordKind,
     select: &'static str,
@@ -50,7 +50,7 @@ const TABLES: [SealedTable; 5] = [
         select: "SELECT key_id, sealed, owner, upstream, version FROM grants WHERE key_id <> $1 \
              ORDER BY owner, upstream LIMIT $2 OFFSET $3",
         update: "UPDATE grants SET key_id = $1, sealed = $2 \
-             WHERE key_id = $3 AND owner = $4 AND upstream = $5 AND version = $6",
+             WHERE key_id = $3 AND sealed = $4 AND owner = $5 AND upstream = $6 AND version = $7",
         left: "SELECT COUNT(*) FROM grants WHERE key_id <> $1",
         place: &[Bytes, Text, Number],
     },
@@ -59,7 +59,7 @@ const TABLES: [SealedTable; 5] = [
         select: "SELECT key_id, sealed, owner, upstream, kind FROM kept_lists WHERE key_id <> $1 \
              ORDER BY owner, upstream, kind LIMIT $2 OFFSET $3",
         update: "UPDATE kept_lists SET key_id = $1, sealed = $2 \
-             WHERE key_id = $3 AND owner = $4 AND upstream = $5 AND kind = $6",
+             WHERE key_id = $3 AND sealed = $4 AND owner = $5 AND upstream = $6 AND kind = $7",
         left: "SELECT COUNT(*) FROM kept_lists WHERE key_id <> $1",
         place: &[Bytes, Text, Text],
     },
@@ -68,7 +68,7 @@ const TABLES: [SealedTable; 5] = [
         select: "SELECT key_id, sealed, issuer, client_id FROM registrations WHERE key_id <> $1 \
              ORDER BY issuer, client_id LIMIT $2 OFFSET $3",
         update: "UPDATE registrations SET key_id = $1, sealed = $2 \
-             WHERE key_id = $3 AND issuer = $4 AND client_id = $5",
+             WHERE key_id = $3 AND sealed = $4 AND issuer = $5 AND client_id = $6",
         left: "SELECT COUNT(*) FROM registrations WHERE key_id <> $1",
         place: &[Text, Text],
     },
@@ -76,7 +76,8 @@ const TABLES: [SealedTable; 5] = [
         kind: RecordKind::Pending,
         select: "SELECT key_id, sealed, state, owner FROM pending WHERE key_id <> $1 \
              ORDER BY state LIMIT $2 OFFSET $3",
-        update: "UPDATE pending SET key_id = $1, sealed = $2 WHERE key_id = $3 AND state = $4 AND owner = $5",
+        update: "UPDATE pending SET key_id = $1, sealed = $2 \
+             WHERE key_id = $3 AND sealed = $4 AND state = $5 AND owner = $6",
         left: "SELECT COUNT(*) FROM pending WHERE key_id <> $1",
         place: &[Bytes, Bytes],
     },
@@ -84,7 +85,7 @@ const TABLES: [SealedTable; 5] = [
         kind: RecordKind::Revocation,
         select: "SELECT key_id, sealed, id FROM revocations WHERE key_id <> $1 \
              ORDER BY id LIMIT $2 OFFSET $3",
-        update: "UPDATE revocations SET key_id = $1, sealed = $2 WHERE key_id = $3 AND id = $4",
+        update: "UPDATE revocations SET key_id = $1, sealed = $2 WHERE key_id = $3 AND sealed = $4 AND id = $5",
         left: "SELECT COUNT(*) FROM revocations WHERE key_id <> $1",
         place: &[Bytes],
     },
@@ -165,8 +166,65 @@ impl Vault {
             (&*again.key_id).into(),
             (&*again.bytes).into(),
             (&*key_id).into(),
+            (&*sealed).into(),
         ];
         values.extend(columns);
         Ok(tx.execute(table.update, &values).await? > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::call::Principal;
+    use crate::clock::SystemClock;
+    use crate::config::SealKey;
+    use crate::database::{Database, DatabasePlace};
+    use crate::secret::Secret;
+    use crate::vault::{GrantKey, VaultKeys};
+
+    #[tokio::test]
+    async fn record_that_is_written_meanwhile_stays_as_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
+        let open = async |names: &[&str]| {
+            let keys = names.iter().map(|name| SealKey {
+                id: (*name).to_owned(),
+                key: Secret::new(name.repeat(16)),
+            });
+            let keys = VaultKeys::new(&keys.collect::<Vec<_>>()).unwrap();
+            let database = Database::open(&place).await.unwrap();
+            Vault::new(database, keys, Arc::new(SystemClock))
+        };
+        let (gateway, rotating) = (open(&["k1"]).await, open(&["k2", "k1"]).await);
+        let key = GrantKey::new(Principal::anonymous().owner(), "up");
+        let columns: [&[u8]; 3] = [key.owner.bytes(), b"up", b"tools"];
+        let sealed = |text: &str| gateway.seal(RecordKind::List, &columns, &text);
+        let mut tx = rotating.database().begin().await.unwrap();
+        let older = sealed("older");
+        let values = [
+            key.owner.bytes().into(),
+            (&*older.key_id).into(),
+            (&*older.bytes).into(),
+        ];
+        let text = "INSERT INTO kept_lists (owner, upstream, kind, key_id, sealed, made) \
+            VALUES ($1, 'up', 'tools', $2, $3, 0)";
+        tx.execute(text, &values).await.unwrap();
+        let table = &TABLES[1];
+        let sealing = rotating.0.keys.sealing_id();
+        let values = [sealing.into(), BATCH.into(), SqlValue::Int(0)];
+        let rows = tx.fetch(table.select, &values).await.unwrap();
+        let newer = sealed("newer");
+        let text = "UPDATE kept_lists SET sealed = $1";
+        tx.execute(text, &[(&*newer.bytes).into()]).await.unwrap();
+        let has_resealed = rotating.reseal(&mut tx, table, &rows[0]).await;
+        assert!(!has_resealed.unwrap());
+        tx.commit().await.unwrap();
+        let kept = async || rotating.kept_list(&key, "tools").await.unwrap();
+        assert_eq!(kept().await.as_deref(), Some("newer"));
+        assert_eq!(rotating.rotate().await.unwrap().resealed, 1);
+        assert_eq!(kept().await.as_deref(), Some("newer"));
     }
 }

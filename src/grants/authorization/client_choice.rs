@@ -236,7 +236,7 @@ pub(super) mod tests {
     use super::*;
     use crate::audit::AuditSink;
     use crate::call::Principal;
-    use crate::config::{CarrierConfig, EgressConfig, SealKey, UpstreamAuth};
+    use crate::config::{CarrierConfig, SealKey, UpstreamAuth};
     use crate::database::{Database, DatabasePlace};
     use crate::egress::EgressRules;
     use crate::grants::{DocumentClients, SharedClients};
@@ -252,9 +252,33 @@ pub(super) mod tests {
         dir: &tempfile::TempDir,
         registration: &str,
     ) -> Arc<UserAccount> {
+        account_with(dir, &format!("registration = {registration:?}")).await
+    }
+
+    /// Keeps registrations of `choice` waiting until the result is dropped.
+    pub(in super::super) async fn registering(choice: &ClientChoice) -> impl Sized {
+        choice.registering.lock().await
+    }
+
+    /// A vault in the database of `dir`, which other vaults may use too.
+    pub(in crate::grants) async fn vault(dir: &tempfile::TempDir) -> Vault {
+        let keys = VaultKeys::new(&[SealKey {
+            id: "k1".to_owned(),
+            key: Secret::new("k".repeat(32)),
+        }]);
+        let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
+        let database = Database::open(&place).await.unwrap();
+        Vault::new(database, keys.unwrap(), Arc::new(SystemClock))
+    }
+
+    /// The accounts of an upstream with these further keys in its table, and after it.
+    pub(in crate::grants) async fn account_with(
+        dir: &tempfile::TempDir,
+        keys: &str,
+    ) -> Arc<UserAccount> {
         let text = format!(
             "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://up.test/mcp\"\n[upstreams.up.auth]\n\
-             kind = \"user\"\nregistration = {registration:?}\n"
+             kind = \"user\"\n{keys}\n"
         );
         let config = crate::config::parse(&text, "test.toml", &|_| None).unwrap();
         let upstream = &config.upstreams[0];
@@ -263,14 +287,8 @@ pub(super) mod tests {
         else {
             panic!("reached by HTTP, with accounts of users");
         };
-        let keys = VaultKeys::new(&[SealKey {
-            id: "k1".to_owned(),
-            key: Secret::new("k".repeat(32)),
-        }]);
-        let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
-        let database = Database::open(&place).await.unwrap();
-        let vault = Vault::new(database, keys.unwrap(), Arc::new(SystemClock));
-        let shared = SharedClients::new(EgressRules::new(&EgressConfig::default())).unwrap();
+        let vault = vault(dir).await;
+        let shared = SharedClients::new(EgressRules::new(&config.egress)).unwrap();
         let clients = DocumentClients::new(shared, carrier).unwrap();
         UserAccount::new(
             "up".into(),

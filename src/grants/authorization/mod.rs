@@ -25,6 +25,8 @@ use url::Url;
 
 use self::brought_answer::BroughtAnswer;
 pub use self::callback::{CallbackAnswer, CallbackRefusal};
+#[cfg(test)]
+pub(super) use self::client_choice::tests::{account_with, vault};
 use self::client_choice::{ChosenClient, ClientChoice};
 use self::error::AuthorizationError;
 pub use self::gateway_client::GatewayClient;
@@ -35,7 +37,7 @@ use super::discovery::Discovered;
 use super::documents::MAX_SHOWN;
 use super::failure::TokenFailure;
 use super::server_metadata::ServerMetadata;
-use super::token_endpoint::{IssuedToken, TokenGrant, TokenRequest};
+use super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
 use super::user_account::UserAccount;
 use crate::call::Principal;
 use crate::clock::{Clock as _, SystemClock};
@@ -301,7 +303,9 @@ impl Authorizer {
             },
         };
         let token = account.ask(&asked).await;
-        let token = token.map_err(|error| self.logged(error.into_failure(&endpoint)))?;
+        let refused =
+            |error: TokenError| error.into_failure(&endpoint).of_code(&pending.redirect_uri);
+        let token = token.map_err(|error| self.logged(refused(error)))?;
         account
             .log
             .succeeded(&pending.scopes, token.scopes.as_ref());
@@ -439,6 +443,42 @@ mod tests {
         assert!(
             shown.contains("as.test") && !shown.contains("hunter2"),
             "{shown}"
+        );
+    }
+
+    #[tokio::test]
+    async fn page_waits_for_half_a_minute_at_most() {
+        let dir = tempfile::tempdir().unwrap();
+        let account = client_choice::tests::account(&dir, "dcr").await;
+        let mut server = client_choice::tests::server(&["none"]);
+        server.consent.authorization_endpoint = Url::parse("https://as.test/authorize").ok();
+        server.consent.registration_endpoint = Url::parse("https://as.test/register").ok();
+        server.consent.lists_s256 = Some(true);
+        account.believe(Discovered {
+            server,
+            resource: "https://up.test/mcp".to_owned(),
+            scopes: Vec::new(),
+        });
+        let gateway = GatewayClient::new(&Url::parse("https://gw.test").unwrap());
+        let authorizer = Authorizer::new(account, Arc::new(gateway));
+        let key = GrantKey::new(Principal::anonymous().owner(), "up");
+        // Cached before the clock stands still: the database has time limits of its own.
+        authorizer.account.vault.grant(&key).await.unwrap();
+        let _other = client_choice::tests::registering(&authorizer.choice).await;
+        tokio::time::pause();
+        let began = tokio::time::Instant::now();
+        let begun = authorizer.begin(ConsentRequest {
+            key: &key,
+            cookie_digest: String::new(),
+            program: None,
+            wider: &[],
+        });
+        assert_eq!(begun.await.unwrap_err().outcome, "timeout");
+        let waited = began.elapsed();
+        let limit = Duration::from_secs(30);
+        assert!(
+            (limit..limit + Duration::from_secs(1)).contains(&waited),
+            "{waited:?}"
         );
     }
 

@@ -133,6 +133,7 @@ impl UserTokens {
         let grant = self.vault().grant(&key).await;
         let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
         let Some(grant) = grant else {
+            self.held.invalidate(&key);
             return Err(TokenFailure::not_connected());
         };
         match self.token_of(&grant) {
@@ -180,7 +181,11 @@ impl UserTokens {
         let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
         Ok(match grant {
             Some(grant) => (self.token_of(&grant), grant.state.connection),
-            None => (UserToken::Missing, 0),
+            None => {
+                // Else `connection` would name the account that was removed, once this leaves the vault's cache.
+                self.held.invalidate(key);
+                (UserToken::Missing, 0)
+            }
         })
     }
 
@@ -443,5 +448,39 @@ impl UserTokens {
         let token = held.and_then(|held| held.token.clone());
         let good = token.filter(|token| !token.has_ended());
         good.ok_or_else(TokenFailure::not_connected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::authorization::{account_with, vault};
+    use super::refresh::tests::{key, record};
+    use super::*;
+
+    #[tokio::test]
+    async fn removed_account_has_no_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let tokens = UserTokens::new(account_with(&dir, "").await);
+        let (here, there) = (tokens.vault().clone(), vault(&dir).await);
+        here.poll_changes().await.unwrap();
+        let record = record("token", None, "https://as.test/token");
+        for reads_token in [false, true] {
+            here.put_grant(&key(), &record).await.unwrap();
+            let (state, connection) = tokens.kept(&key()).await.unwrap();
+            assert!(matches!(state, UserToken::Good(_)), "{state:?}");
+            assert_eq!(tokens.connection(&key()), Some(connection));
+            here.remove_grant(&key()).await.unwrap();
+            if reads_token {
+                Arc::clone(&tokens).token(key()).await.unwrap_err();
+            } else {
+                tokens.kept(&key()).await.unwrap();
+            }
+            // Has it leave the cache of the vault.
+            there.put_grant(&key(), &record).await.unwrap();
+            there.remove_grant(&key()).await.unwrap();
+            here.poll_changes().await.unwrap();
+            assert!(here.cached_grant(&key()).is_none());
+            assert_eq!(tokens.connection(&key()), None);
+        }
     }
 }

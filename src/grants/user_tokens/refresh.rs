@@ -67,10 +67,7 @@ pub(super) async fn refresh(
             return account.vault.poll_changes().await.map_err(no_database);
         }
         if refused == Some(grant.version) {
-            if end(account, &grant).await? {
-                let why = "the authorization server says invalid_grant";
-                return Err(TokenFailure::account_ended(why));
-            }
+            end(account, &grant).await?;
             continue;
         }
         let lease = account.vault.lease(key, grant.version).await;
@@ -193,20 +190,25 @@ fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     }
 }
 
-/// Removes a grant that its server has ended; `false` where it was refreshed or replaced meanwhile.
-async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<bool, TokenFailure> {
+/// Removes a grant that its server has ended. One that was refreshed or replaced meanwhile stays, and is read again.
+///
+/// # Errors
+/// The account has ended; or the database fails.
+async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<(), TokenFailure> {
     let ended = account.vault.end_grant(&grant.key, grant.version).await;
-    let has_ended = ended.map_err(no_database)?;
-    if has_ended {
-        tracing::warn!(
-            upstream = %account.upstream, owner = %grant.key.owner, issuer = %grant.record.issuer,
-            "the authorization server has ended an account: its user is asked again"
-        );
-        let record = audited(AccountEvent::Revoked, grant);
-        let record = record.reason(AuditOutcome::Ok, "invalid_grant");
-        account.audit.account(record);
+    if !ended.map_err(no_database)? {
+        return Ok(());
     }
-    Ok(has_ended)
+    tracing::warn!(
+        upstream = %account.upstream, owner = %grant.key.owner, issuer = %grant.record.issuer,
+        "the authorization server has ended an account: its user is asked again"
+    );
+    let record = audited(AccountEvent::Revoked, grant);
+    account
+        .audit
+        .account(record.reason(AuditOutcome::Ok, "invalid_grant"));
+    let why = "the authorization server says invalid_grant";
+    Err(TokenFailure::account_ended(why))
 }
 
 /// The audit record of an event of `grant`.
@@ -243,3 +245,6 @@ fn is_fresh(record: &GrantRecord) -> bool {
 fn no_database(error: DatabaseError) -> TokenFailure {
     TokenFailure::no_database(&error)
 }
+
+#[cfg(test)]
+pub(super) mod tests;

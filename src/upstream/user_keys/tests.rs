@@ -161,3 +161,25 @@ async fn refused_key_stays_and_is_tried_again_after_a_minute() {
     assert!(account(&keys, "alice").await.0.is_connected());
     assert!(!held(alice).is_on_trial());
 }
+
+#[tokio::test]
+async fn removed_key_has_no_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = vault(&dir, Arc::new(SystemClock)).await;
+    let there = vault(&dir, Arc::new(SystemClock)).await;
+    here.poll_changes().await.unwrap();
+    let keys = keys_at("https://up.test/mcp", &here);
+    paste(&keys, &here, "alice", "key").await;
+    let (_, alice) = account(&keys, "alice").await;
+    assert_ne!(alice.connection(), 0);
+    let place = keys.key(owner("alice"));
+    here.remove_grant(&place).await.unwrap();
+    let (state, _) = account(&keys, "alice").await;
+    assert_eq!(state, AccountState::Missing);
+    // Has it leave the cache of the vault.
+    paste(&keys, &there, "alice", "key").await;
+    there.remove_grant(&place).await.unwrap();
+    here.poll_changes().await.unwrap();
+    assert!(here.cached_grant(&place).is_none());
+    assert_eq!(keys.account_of(owner("alice")).connection(), 0);
+}

@@ -188,6 +188,7 @@ async fn declined_question_ends_the_calls_that_wait_for_it() {
     let question = first.message().await.unwrap();
     let (_, second) = session.start_call("echo", json!({"text": "second"})).await;
     let mut second = second.stream();
+    two_run(&world).await;
     session
         .answer(&question, json!({"action": "decline"}))
         .await;

@@ -193,8 +193,15 @@ async fn change_reaches_other_processes(#[case] backend: Backend) {
     here.remove_grant(&key("bob")).await.unwrap();
     let raw = db.open().await;
     raw.execute("DELETE FROM changes", &[]).await.unwrap();
+    let mut told = there.changes();
     there.poll_changes().await.unwrap();
     assert!(there.cached_grant(&key("carol")).is_none());
+    // And it is told so, to whatever lasts longer than a call.
+    let told: Vec<_> = std::iter::from_fn(|| told.try_recv().ok()).collect();
+    assert!(
+        told.contains(&key("bob")) && told.contains(&key("carol")),
+        "{told:?}"
+    );
     assert!(there.grant(&key("bob")).await.unwrap().is_none());
 }
 

@@ -310,13 +310,14 @@ fn name_of_a_page_is_no_name_of_an_upstream() {
 
 #[rstest]
 #[case::secret("client_id = \"g\"\nclient_secret = \"hunter2\"", true)]
-#[case::public("client_id = \"g\"", false)]
+#[case::public("client_id = \"g\"", true)]
 #[case::own("", false)]
 #[case::issuer(
     "client_id = \"g\"\nclient_secret = \"hunter2\"\nissuer = \"https://as.example\"",
     false
 )]
-fn secret_without_an_issuer_is_warned_of(#[case] keys: &str, #[case] is_warned_of: bool) {
+#[case::public_at_an_issuer("client_id = \"g\"\nissuer = \"https://as.example\"", false)]
+fn client_without_an_issuer_is_warned_of(#[case] keys: &str, #[case] is_warned_of: bool) {
     let config = read(&account(&format!("{USER}\n{keys}"))).unwrap();
     let said: Vec<String> = config.warnings.iter().map(ToString::to_string).collect();
     let said = said.concat();

@@ -1,6 +1,7 @@
 //! Who opens the connect pages with `auth.mode = "oauth"`: logins at a scripted issuer.
 
 mod attacks;
+mod consents;
 mod real;
 mod world;
 
@@ -263,7 +264,12 @@ async fn issuer_that_is_pairwise_alone_is_warned_of() {
     let world = World::start().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("gateway.toml");
-    let setup = before(&world.server.origin, CLIENT, &world.upstream, &directory);
+    let setup = before(
+        &world.server.origin,
+        ("user_key", CLIENT),
+        &world.upstream,
+        &directory,
+    );
     std::fs::write(&file, setup.render()).unwrap();
     let warnings = async || {
         let check = tokio::process::Command::new(env!("CARGO_BIN_EXE_drawbridge"))
@@ -295,7 +301,7 @@ async fn check_names_a_login_that_cannot_be_begun() {
     let world = World::start().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("gateway.toml");
-    let setup = before(&world.server.origin, CLIENT, &world.upstream, &directory);
+    let setup = before(&world.server.origin, ("user_key", CLIENT), &world.upstream, &directory);
     std::fs::write(&file, setup.render()).unwrap();
     let checked = async || {
         let check = tokio::process::Command::new(env!("CARGO_BIN_EXE_drawbridge"))

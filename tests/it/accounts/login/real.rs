@@ -38,7 +38,9 @@ impl RealWorld {
         upstream.judges(|token, _| Verdict::of(token == Some(KEY)));
         let state = tempfile::tempdir().unwrap();
         let login = format!("client_id = \"login\"\nclient_secret = {SECRET:?}\n{login}");
-        let gw = before(&issuer, &login, &upstream, &state).start().await;
+        let gw = before(&issuer, ("user_key", &login), &upstream, &state)
+            .start()
+            .await;
         Self {
             gw,
             issuer,

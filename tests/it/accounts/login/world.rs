@@ -9,6 +9,8 @@ use http::header::{AUTHORIZATION, SET_COOKIE};
 use serde_json::{Value, json};
 use url::Url;
 
+use crate::accounts::user::server::ConsentServer;
+use crate::accounts::user::world::upstream_of;
 use crate::accounts::world::{AuthServer, GuardedUpstream, Verdict, answer};
 use crate::harness::http::Actor;
 use crate::harness::issuer::{Issuer, unix_now};
@@ -150,7 +152,22 @@ impl World {
         let state = tempfile::tempdir().unwrap();
         let login =
             format!("client_id = \"drawbridge\"\nclient_secret = \"{SECRET}\"\n{login}\n{tables}");
-        let setup = before(&server.origin, &login, &upstream, &state);
+        let setup = before(&server.origin, ("user_key", &login), &upstream, &state);
+        Self {
+            gw: setup.start().await,
+            server,
+            upstream,
+            _state: state,
+        }
+    }
+
+    /// Before an upstream that takes the tokens of `consents`, where persons agree.
+    pub(super) async fn of_users(consents: &ConsentServer) -> Self {
+        let server = LoginServer::start().await;
+        let upstream = upstream_of(consents).await;
+        let state = tempfile::tempdir().unwrap();
+        let login = format!("{CLIENT}[egress]\nallow = [\"127.0.0.1\"]\n");
+        let setup = before(&server.origin, ("user", &login), &upstream, &state);
         Self {
             gw: setup.start().await,
             server,
@@ -206,10 +223,11 @@ impl World {
     }
 }
 
-/// The setup of a gateway that trusts `issuer`, where people log in with these members and tables.
+/// The setup of a gateway that trusts `issuer`, with accounts of this kind, where people log in with these members and
+/// tables.
 pub(super) fn before(
     issuer: &str,
-    login: &str,
+    (kind, login): (&str, &str),
     upstream: &GuardedUpstream,
     state: &tempfile::TempDir,
 ) -> Setup {
@@ -218,7 +236,7 @@ pub(super) fn before(
     Setup::behind_issuer(issuer)
         .url("up", &upstream.url(), "")
         .toml(&format!(
-            "[upstreams.up.auth]\nkind = \"user_key\"\n[database]\nurl = \"sqlite:{}\"\n[keys]\n\
+            "[upstreams.up.auth]\nkind = \"{kind}\"\n[database]\nurl = \"sqlite:{}\"\n[keys]\n\
              vault = [{{ id = \"k1\", file = \"{}\" }}]\n[connect.login]\nissuer = {issuer:?}\n{login}",
             at("test.db"),
             at("vault.key")

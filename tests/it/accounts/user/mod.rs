@@ -5,5 +5,5 @@ mod children;
 mod consent;
 mod observed;
 mod refresh;
-mod server;
-mod world;
+pub(super) mod server;
+pub(super) mod world;

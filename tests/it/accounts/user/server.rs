@@ -70,13 +70,13 @@ pub(super) fn first_client(server: &ConsentServer) -> String {
 
 /// The server; clones are the same one.
 #[derive(Clone)]
-pub(super) struct ConsentServer {
-    pub(super) origin: String,
+pub(in crate::accounts) struct ConsentServer {
+    pub(in crate::accounts) origin: String,
     state: Arc<Mutex<State>>,
 }
 
 impl ConsentServer {
-    pub(super) async fn start() -> Self {
+    pub(in crate::accounts) async fn start() -> Self {
         let state = Arc::new(Mutex::new(State {
             lifetime: 600,
             gives_refresh_tokens: true,
@@ -127,7 +127,7 @@ impl ConsentServer {
         self.state.lock().unwrap().access.clear();
     }
 
-    pub(super) fn knows(&self, token: &str) -> bool {
+    pub(in crate::accounts) fn knows(&self, token: &str) -> bool {
         self.state
             .lock()
             .unwrap()
@@ -160,7 +160,7 @@ impl ConsentServer {
     }
 
     /// Forms of token requests of this grant type.
-    pub(super) fn forms(&self, grant_type: &str) -> Vec<Form> {
+    pub(in crate::accounts) fn forms(&self, grant_type: &str) -> Vec<Form> {
         let state = self.state.lock().unwrap();
         let of = state
             .forms

@@ -22,7 +22,7 @@ pub(super) struct World {
 }
 
 /// An upstream that takes the tokens of `server`, which its metadata names.
-pub(super) async fn upstream_of(server: &ConsentServer) -> GuardedUpstream {
+pub(in crate::accounts) async fn upstream_of(server: &ConsentServer) -> GuardedUpstream {
     let unused = AuthServer::start().await;
     let upstream = GuardedUpstream::start(&unused, &["--era", "dual"]).await;
     upstream.publishes(json!({

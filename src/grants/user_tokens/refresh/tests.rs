@@ -1,0 +1,105 @@
+//! Refreshes while another process writes the same grant.
+
+use axum::Router;
+use http::StatusCode;
+use http::header::CONTENT_TYPE;
+
+use super::super::super::authorization::{account_with, vault};
+use super::*;
+use crate::call::Principal;
+use crate::vault::{GrantKind, TokenPlacement, Vault};
+
+pub(in super::super) fn key() -> GrantKey {
+    GrantKey::new(Principal::anonymous().owner(), "up")
+}
+
+/// A grant whose access token is `access` and ends at `ends`, milliseconds since the Unix epoch.
+pub(in super::super) fn record(access: &str, ends: Option<u64>, endpoint: &str) -> GrantRecord {
+    GrantRecord {
+        kind: GrantKind::User,
+        issuer: "https://as.test".to_owned(),
+        token_endpoint: Some(endpoint.to_owned()),
+        revocation_endpoint: None,
+        resource: "https://up.test/mcp".to_owned(),
+        client_id: Some("client".to_owned()),
+        auth_method: Some("none".to_owned()),
+        placement: TokenPlacement::Header {
+            name: "authorization".to_owned(),
+            prefix: "Bearer ".to_owned(),
+        },
+        scopes: Vec::new(),
+        account: None,
+        access_token: Some(Secret::new(access)),
+        access_ends: ends,
+        refresh_token: Some(Secret::new(format!("refresh-{access}"))),
+    }
+}
+
+/// The access token that the database has.
+async fn stored(account: &UserAccount) -> Option<String> {
+    let grant = account.vault.read_grant(&key()).await.unwrap()?;
+    let token = grant.record.access_token?;
+    Some(token.expose().to_owned())
+}
+
+/// A token endpoint that answers `invalid_grant`, and before the first answer writes the grant `next` into `vault`, as
+/// another process does.
+async fn refusing(vault: Vault, next: GrantRecord) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/token", listener.local_addr().unwrap());
+    let next = Arc::new(std::sync::Mutex::new(Some(next)));
+    let answer = move || {
+        let (vault, next) = (vault.clone(), crate::lock::lock(&next).take());
+        async move {
+            if let Some(next) = next {
+                vault.put_grant(&key(), &next).await.unwrap();
+            }
+            let json = [(CONTENT_TYPE, "application/json")];
+            (
+                StatusCode::BAD_REQUEST,
+                json,
+                r#"{"error":"invalid_grant"}"#,
+            )
+        }
+    };
+    let router = Router::new().fallback(answer);
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
+}
+
+#[tokio::test]
+async fn refused_grant_that_was_replaced_meanwhile_does_not_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let account = account_with(&dir, "").await;
+    let read = async || account.vault.read_grant(&key()).await.unwrap().unwrap();
+    let put = async |access| {
+        let record = record(access, Some(1), "https://as.test/token");
+        account.vault.put_grant(&key(), &record).await.unwrap();
+    };
+    put("older").await;
+    let refused = read().await;
+    put("newer").await;
+    end(&account, &refused).await.unwrap();
+    assert_eq!(stored(&account).await.as_deref(), Some("newer"));
+    let ended = end(&account, &read().await).await.unwrap_err();
+    assert!(ended.asks_user());
+    assert_eq!(stored(&account).await, None);
+}
+
+#[tokio::test]
+async fn token_of_another_process_is_used_where_the_own_was_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let account = account_with(&dir, "[egress]\nallow = [\"127.0.0.1\"]").await;
+    let newer = record("newer", None, "https://as.test/token");
+    let endpoint = refusing(vault(&dir).await, newer).await;
+    let older = record("older", Some(1), &endpoint);
+    account.vault.put_grant(&key(), &older).await.unwrap();
+    let seen = (older.access_token.as_ref(), RefreshCause::Age);
+    refresh(&account, &key(), seen).await.unwrap();
+    assert_eq!(stored(&account).await.as_deref(), Some("newer"));
+    // Without another process the account has ended.
+    account.vault.put_grant(&key(), &older).await.unwrap();
+    let ended = refresh(&account, &key(), seen).await.unwrap_err();
+    assert!(ended.asks_user());
+    assert_eq!(stored(&account).await, None);
+}
