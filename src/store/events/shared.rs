@@ -20,17 +20,14 @@ use futures_util::future::BoxFuture;
 use self::append_task::AppendTask;
 use self::entry::LogEntry;
 use self::writer::EventWriter;
-use super::memory::{LogBounds, RestoredStream};
+pub use self::writer::SharedLogParts;
+use super::memory::RestoredStream;
 use super::{Durability, EventStore, LoggedEvent, ReplayResult, SessionKey, StreamKey};
-use crate::ownership::{Fence, Ownership};
+use crate::ownership::Ownership;
 use crate::protocol::RequestId;
 use crate::redis_client::RedisFailure;
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::seal::Sealer;
-use crate::store::fenced::FencedSessions;
-use crate::store::scripts::{
-    Script, ScriptCall, ScriptRunner, StoreKeys, bytes, elements, run_one,
-};
+use crate::store::scripts::{Script, ScriptCall, bytes, elements, run_one};
 
 static REPLAY: LazyLock<Script> =
     LazyLock::new(|| Script::new("events_replay", include_str!("shared/replay.lua")));
@@ -38,25 +35,6 @@ static REPLAY: LazyLock<Script> =
 const LONGEST_CALLS: usize = 1024;
 /// Entries read at once.
 const PAGE: usize = 256;
-
-/// What a shared log is made of.
-#[derive(Debug)]
-pub struct SharedLogParts {
-    /// Bounds of the log in this process. For each session, bytes and age are also those in the shared store.
-    pub bounds: LogBounds,
-    /// Runs the scripts.
-    pub store: Arc<dyn ScriptRunner>,
-    /// Names of the keys.
-    pub keys: StoreKeys,
-    /// Seals the events.
-    pub sealer: Arc<Sealer>,
-    /// Ownership of the sessions that begin here.
-    pub own: Ownership,
-    /// Told of sessions whose log another replica writes.
-    pub fenced: Arc<FencedSessions>,
-    /// Closed while another replica may write any of the logs: nothing of them is shown then.
-    pub fence: Fence,
-}
 
 /// The log of a session as the shared store has it.
 #[derive(Debug, Clone, Default)]

@@ -9,9 +9,8 @@ use dashmap::DashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::super::memory::MemoryEvents;
+use super::super::memory::{LogBounds, MemoryEvents};
 use super::super::{Durability, SessionKey, StreamKey};
-use super::SharedLogParts;
 use super::queue::{KeptBounds, SessionQueue};
 use crate::lock::lock;
 use crate::ownership::{Fence, Ownership};
@@ -25,6 +24,25 @@ use crate::telemetry::metrics::COUNTERS;
 const ENTRIES: usize = 1024;
 /// Logs that wait to be removed at most; the others expire.
 const FORGOTTEN: usize = 4096;
+
+/// What a shared log is made of.
+#[derive(Debug)]
+pub struct SharedLogParts {
+    /// Bounds of the log in this process. For each session, bytes and age are also those in the shared store.
+    pub bounds: LogBounds,
+    /// Runs the scripts.
+    pub store: Arc<dyn ScriptRunner>,
+    /// Names of the keys.
+    pub keys: StoreKeys,
+    /// Seals the events.
+    pub sealer: Arc<Sealer>,
+    /// Ownership of the sessions that begin here.
+    pub own: Ownership,
+    /// Told of sessions whose log another replica writes.
+    pub fenced: Arc<FencedSessions>,
+    /// Closed while another replica may write any of the logs: nothing of them is shown then.
+    pub fence: Fence,
+}
 
 /// The owner's side of the shared log.
 #[derive(Debug)]
