@@ -17,23 +17,21 @@ use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::protocol::{Message, methods};
 
-impl McpService {
-    /// The replica that keeps what a request goes on with.
-    pub(super) fn keeper(
-        &self,
-        principal: &Principal,
-        endpoint: &Endpoint,
-        message: &Message,
-    ) -> Option<Ownership> {
-        let method = message.method()?;
-        if envelope::is_task(method) {
-            let task = message.param_str("taskId")?;
-            return self.relay.owner_of_task(principal, endpoint, &task);
-        }
-        let binding = || RequestBinding::new(principal, endpoint, message);
-        let may_ask = methods::may_ask(method);
-        may_ask.then(|| retry::owner_of(&self.parking, binding, message))?
+/// The replica that keeps what a request goes on with.
+pub(super) fn keeper_of(
+    service: &McpService,
+    principal: &Principal,
+    endpoint: &Endpoint,
+    message: &Message,
+) -> Option<Ownership> {
+    let method = message.method()?;
+    if envelope::is_task(method) {
+        let task = message.param_str("taskId")?;
+        return service.relay.owner_of_task(principal, endpoint, &task);
     }
+    let binding = || RequestBinding::new(principal, endpoint, message);
+    let may_ask = methods::may_ask(method);
+    may_ask.then(|| retry::owner_of(&service.parking, binding, message))?
 }
 
 /// Passes a request on to the replica that keeps what it goes on with; `None` where that replica is lost. What has been

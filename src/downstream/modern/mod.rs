@@ -89,7 +89,7 @@ impl McpService {
             }
         };
         if let Some(forwarder) = &self.forwarder
-            && let Some(owner) = self.keeper(&principal, endpoint, &message)
+            && let Some(owner) = keeper::keeper_of(self, &principal, endpoint, &message)
             && forwarder.is_foreign(owner, &parts.extensions)
         {
             let is_paid = match claim(due) {
