@@ -272,6 +272,11 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
         None
     }
 
+    /// Whether the open connection is one that ends with this process: a child, an HTTP+SSE stream or a socket.
+    fn ends_with_process(&self) -> bool {
+        false
+    }
+
     /// Whether messages outside calls are wanted now: opens or closes the stream for them, where
     /// the carrier has one of its own.
     fn listen(&self, wanted: bool);

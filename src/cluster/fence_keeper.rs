@@ -59,10 +59,6 @@ impl FenceKeeper {
         let mut reason = FenceReason::Lease;
         loop {
             let next = match reason {
-                // A process that was stopped finds the fence closed before it comes here.
-                FenceReason::Lease | FenceReason::Outage if !self.fence.is_open() => {
-                    FenceReason::Lapsed
-                }
                 FenceReason::Lease | FenceReason::Outage => self.prolong(length).await,
                 FenceReason::Lapsed => self.reopen().await,
             };
@@ -77,14 +73,20 @@ impl FenceKeeper {
     /// Prolongs an open fence without a gap, or leaves it to close.
     async fn prolong(&self, length: Duration) -> FenceReason {
         let lease = &self.membership.lease;
-        if lease.left() > length / 6 {
-            self.fence.open_until(lease.until());
+        // Read before the fence: where the process is stopped in between, and has another lease when it goes on, the
+        // fence is opened up to the past.
+        let until = lease.until();
+        if !self.fence.is_open() {
+            return FenceReason::Lapsed;
+        }
+        if until.saturating_sub(boot_time()) > length / 6 {
+            self.fence.open_until(until);
             return FenceReason::Lease;
         }
-        // Peers have heard of Redis at most a third of a lease later than this replica.
         let asked = boot_time();
-        if self.is_away_for_all(length).await && self.fence.is_open() {
-            self.fence.open_until(asked + length / 2);
+        let spared = self.spared_by_all(length).await;
+        if !spared.is_zero() && self.fence.is_open() {
+            self.fence.open_until(asked + spared);
             return FenceReason::Outage;
         }
         if lease.is_held() {
@@ -97,42 +99,43 @@ impl FenceKeeper {
     /// Opens the fence again once this replica has a lease and has given up what others have adopted.
     async fn reopen(&self) -> FenceReason {
         let lease = &self.membership.lease;
-        if !lease.is_held() {
+        let Some(since) = lease.held_since() else {
+            return FenceReason::Lapsed;
+        };
+        let decided = since.saturating_add(DECIDED_BEFORE);
+        sleep(decided.saturating_sub(boot_time())).await;
+        if lease.held_since() != Some(since) || !self.check.give_up_adopted().await {
             return FenceReason::Lapsed;
         }
-        sleep(DECIDED_BEFORE).await;
-        if !lease.is_held() || !self.check.give_up_adopted().await {
+        // Another lapse meanwhile is one in which others may have adopted more.
+        let until = lease.until();
+        if lease.held_since() != Some(since) {
             return FenceReason::Lapsed;
         }
-        self.fence.open_until(lease.until());
-        if self.fence.is_open() {
-            FenceReason::Lease
-        } else {
-            FenceReason::Lapsed
-        }
+        self.fence.open_until(until);
+        FenceReason::Lease
     }
 
-    /// Whether no peer reaches Redis either. A silent peer may reach Redis.
-    async fn is_away_for_all(&self, length: Duration) -> bool {
+    /// For how long no peer can adopt a session of this replica, half a lease at most: none of them reaches Redis either,
+    /// or has reached it for less than a lease. A silent peer may reach Redis, and so may a replica that has the address of
+    /// a peer by now: that one is not known where it began during the outage.
+    async fn spared_by_all(&self, length: Duration) -> Duration {
         let peers = self.membership.peers();
-        let asked = peers.known().map(|record| self.is_without(record, length));
-        join_all(asked)
-            .await
-            .into_iter()
-            .all(|is_without| is_without)
+        let asked = peers.known().map(|record| self.spared_by(record, length));
+        let least = join_all(asked).await.into_iter().min();
+        least.unwrap_or(length).min(length / 2)
     }
 
-    async fn is_without(&self, record: &ReplicaRecord, length: Duration) -> bool {
+    async fn spared_by(&self, record: &ReplicaRecord, length: Duration) -> Duration {
         let Ok(peer) = Peer::new(record.clone(), &self.identity) else {
-            return false;
+            return Duration::ZERO;
         };
         match timeout(ANSWER_WITHIN, greeting::ask(&peer, &self.tasks)).await {
-            Ok(Ok(greeting)) => {
-                greeting.node != record.node
-                    || Duration::from_millis(greeting.lease_ms) <= length / 2
-            }
-            Ok(Err(GreetingFailure::Unanswered(failure))) => failure.is_refused(),
-            Ok(Err(GreetingFailure::Unreadable)) | Err(_) => false,
+            // Peers have heard of Redis at most a third of a lease later than this replica.
+            Ok(Ok(greeting)) if Duration::from_millis(greeting.lease_ms) <= length / 2 => length,
+            Ok(Ok(greeting)) => Duration::from_millis(greeting.adopts_after_ms),
+            Ok(Err(GreetingFailure::Unanswered(failure))) if failure.is_refused() => length,
+            Ok(Err(_)) | Err(_) => Duration::ZERO,
         }
     }
 }

@@ -27,6 +27,9 @@ pub struct ReplicaGreeting {
     pub version: String,
     /// Milliseconds left of its lease.
     pub lease_ms: u64,
+    /// Milliseconds in which it adopts no session, as Redis was away; earlier releases do not say.
+    #[serde(default)]
+    pub adopts_after_ms: u64,
 }
 
 /// Why a replica has not greeted.

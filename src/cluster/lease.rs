@@ -11,14 +11,18 @@ use crate::clock::boot_time;
 pub struct ReplicaLease {
     /// Milliseconds; zero where there is no lease.
     until: AtomicU64,
+    /// Milliseconds: when the lease was acknowledged that has been renewed without a break.
+    since: AtomicU64,
 }
 
 impl ReplicaLease {
-    /// Redis has acknowledged a heartbeat that was sent at `sent`: the lease counts from before it was sent, since
-    /// that of Redis begins later.
-    pub(super) fn renewed(&self, sent: Duration, lease: Duration) {
-        let until = sent.saturating_add(lease).as_millis();
-        let until = u64::try_from(until).unwrap_or(u64::MAX);
+    /// Redis has acknowledged by `now` a heartbeat that was sent at `sent`: the lease counts from before it was sent,
+    /// since that of Redis begins later.
+    pub(super) fn renewed(&self, sent: Duration, now: Duration, lease: Duration) {
+        if self.left_at(now).is_zero() {
+            self.since.store(millis(now), Ordering::Release);
+        }
+        let until = millis(sent.saturating_add(lease));
         self.until.store(until, Ordering::Release);
     }
 
@@ -44,9 +48,19 @@ impl ReplicaLease {
         !self.left().is_zero()
     }
 
+    /// Since when this replica has had a lease without a break, on `CLOCK_BOOTTIME`; `None` where it is over.
+    pub(super) fn held_since(&self) -> Option<Duration> {
+        let since = Duration::from_millis(self.since.load(Ordering::Acquire));
+        self.is_held().then_some(since)
+    }
+
     fn left_at(&self, now: Duration) -> Duration {
         self.until().saturating_sub(now)
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
@@ -63,15 +77,31 @@ mod tests {
     fn lease_counts_from_before_the_heartbeat() {
         let lease = ReplicaLease::default();
         assert_eq!(lease.left_at(at(1)), Duration::ZERO);
-        lease.renewed(at(100), LEASE);
+        lease.renewed(at(100), at(101), LEASE);
         assert_eq!(lease.left_at(at(103)), at(2));
         assert_eq!(lease.left_at(at(105)), Duration::ZERO);
     }
 
     #[test]
+    fn lease_that_lapses_begins_again() {
+        let (lease, now) = (ReplicaLease::default(), boot_time());
+        assert_eq!(lease.held_since(), None);
+        let ago = |seconds| now.saturating_sub(at(seconds));
+        lease.renewed(ago(20), ago(20), LEASE);
+        assert_eq!(lease.held_since(), None, "over by now");
+        lease.renewed(ago(5), ago(5), LEASE);
+        let begun = Duration::from_millis(millis(ago(5)));
+        lease.renewed(ago(2), ago(1), LEASE);
+        assert_eq!(lease.held_since(), Some(begun), "renewed in time");
+        lease.ended();
+        lease.renewed(now, now, LEASE);
+        assert_eq!(lease.held_since(), Some(Duration::from_millis(millis(now))));
+    }
+
+    #[test]
     fn ended_lease_is_over_at_once() {
         let lease = ReplicaLease::default();
-        lease.renewed(at(100), LEASE);
+        lease.renewed(at(100), at(100), LEASE);
         lease.ended();
         assert_eq!(lease.left_at(at(100)), Duration::ZERO);
     }
@@ -79,7 +109,7 @@ mod tests {
     #[test]
     fn machine_has_a_boot_time() {
         let lease = ReplicaLease::default();
-        lease.renewed(boot_time(), LEASE);
+        lease.renewed(boot_time(), boot_time(), LEASE);
         assert!(lease.is_held());
     }
 }

@@ -18,6 +18,7 @@ use super::record::ReplicaRecord;
 use crate::lock::lock;
 use crate::redis_client::{RedisClient, cmd};
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::sync::single_flight::SingleFlight;
 
 /// For the word of a replica without a lease: a living one answers sooner.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -31,6 +32,8 @@ pub(super) struct LostOwners {
     tasks: TaskSpawner,
     /// Since when Redis is the same process without a break; `None` while it is away.
     steady: Arc<Mutex<Option<Instant>>>,
+    /// Replicas that are asked about now: all sessions of a lost replica wait for one question.
+    questions: SingleFlight<u32, bool>,
 }
 
 impl LostOwners {
@@ -59,6 +62,7 @@ impl LostOwners {
             redis: redis.clone(),
             tasks: tasks.clone(),
             steady,
+            questions: SingleFlight::default(),
         });
         tasks.spawn_service(Arc::clone(&watching).give_up_lost());
         watching
@@ -83,18 +87,26 @@ impl LostOwners {
     /// Whether Redis has been there for a lease, in which living owners have renewed theirs, and this replica has a
     /// lease itself. Before, what Redis does not know is no proof.
     fn may_be_known(&self) -> bool {
-        let length = self.membership.length();
-        let is_steady = |since: Instant| since.elapsed() >= length;
-        lock(&self.steady).is_some_and(is_steady) && self.membership.lease.is_held()
+        self.unknown_for().is_zero() && self.membership.lease.is_held()
+    }
+
+    /// For how long what Redis does not know is no proof yet: a lease after it came back, the whole lease while it is away.
+    pub(super) fn unknown_for(&self) -> Duration {
+        let steady = lock(&self.steady).map_or(Duration::ZERO, |since| since.elapsed());
+        self.membership.length().saturating_sub(steady)
     }
 
     /// Whether the replica `node` has no lease, and does not say at its internal address that it has one: the address
     /// refuses, is silent for a second, or belongs to another replica by now. What is under way at a lost replica breaks
-    /// off.
+    /// off. Callers that ask together share the answer.
     ///
     /// # Cancel safety
     /// Nothing is changed before the answer is known.
     pub(super) async fn is_lost(&self, node: u32) -> bool {
+        self.questions.share(node, self.find_out(node)).await
+    }
+
+    async fn find_out(&self, node: u32) -> bool {
         let known = {
             let peers = self.membership.peers();
             let known = peers.get(node);
@@ -115,7 +127,10 @@ impl LostOwners {
     }
 
     /// Whether Redis has the lease of a replica, whatever its record says, or cannot tell.
-    async fn has_lease(&self, node: u32) -> bool {
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub(super) async fn has_lease(&self, node: u32) -> bool {
         if !self.may_be_known() {
             return true;
         }

@@ -185,7 +185,7 @@ impl Membership {
             self.lease.ended();
             return Ok(state);
         }
-        self.lease.renewed(sent, self.length);
+        self.lease.renewed(sent, boot_time(), self.length);
         self.learn(said, &server);
         self.beats.answered(number);
         Ok(state)

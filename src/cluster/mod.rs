@@ -211,6 +211,15 @@ impl Cluster {
         self.lost_owners.is_lost(node).await
     }
 
+    /// Whether Redis has no lease of the replica `node`. To be asked once more right before a session is adopted: the
+    /// replica may have come back while it was asked for its word.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn is_without_lease(&self, node: u32) -> bool {
+        !self.lost_owners.has_lease(node).await
+    }
+
     /// Passes a request on to `node` as it is, and returns the answer as it comes. While the replica has a lease and
     /// cannot be reached, waits until the one or the other ends, or the time `until` has come. `on_way` is told when
     /// the other replica may have the request, and when it has not after all.
@@ -244,6 +253,7 @@ impl Cluster {
             node: own.node,
             version: own.version.clone(),
             lease_ms: self.lease_ms(),
+            adopts_after_ms: millis(self.lost_owners.unknown_for()),
         }
     }
 
@@ -295,6 +305,10 @@ impl Cluster {
     }
 
     fn lease_ms(&self) -> u64 {
-        u64::try_from(self.lease().left().as_millis()).unwrap_or(u64::MAX)
+        millis(self.lease().left())
     }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

@@ -20,15 +20,15 @@ use crate::ownership::{Fence, Ownership};
 use crate::relay::Relay;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::{AdoptedSession, SessionId, SessionRegistry};
-use crate::store::events::{FetchedLog, SessionKey, SharedEvents};
+use crate::store::events::{SessionKey, SharedEvents};
 use crate::store::records::{Adoption, RecordState, RecordWriter, SessionRecord, SharedRecords};
 use crate::sync::single_flight::{Joined, SingleFlight};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Adoptions under way at once; others wait.
 const AT_ONCE: usize = 100;
-/// How long a replica counts as lost without another question. It asks for its records 3 s after it has a lease again at
-/// the earliest, and a compare-and-set that was sent takes 2 s at most.
+/// How long a replica counts as lost after Redis was asked for its lease. It asks for its records 3 s after it has a lease
+/// again at the earliest, and a compare-and-set that was sent takes 2 s at most.
 const DECISION_HOLDS: Duration = Duration::from_secs(1);
 
 /// The shared stores that an adoption reads and changes.
@@ -152,7 +152,10 @@ impl SessionAdopter {
         match state {
             // Redis may have lost the record of a session that lives.
             RecordState::Absent if !self.cluster.is_redis_settled() => SessionPlace::Unknown,
-            RecordState::Absent | RecordState::Over => SessionPlace::Here,
+            RecordState::Absent | RecordState::Over => {
+                self.work.unfinished.remove(&key);
+                SessionPlace::Here
+            }
             RecordState::Owned {
                 by,
                 highest_stream,
@@ -163,7 +166,7 @@ impl SessionAdopter {
                     Some(record) => {
                         self.work.unfinished.insert(key);
                         let owned = (by, highest_stream, *record);
-                        self.finish(named, owned, None).await
+                        self.finish(named, owned).await
                     }
                     // The session has ended here, or cannot be rebuilt.
                     None => SessionPlace::Here,
@@ -185,15 +188,17 @@ impl SessionAdopter {
 
     /// Adopts a session that `seen` owned.
     async fn adopt(&self, named: &NamedSession, seen: Ownership) -> SessionPlace {
-        let (key, decided) = (named.handle.key, boot_time());
+        let key = named.handle.key;
         let Ok(_permit) = self.work.permits.acquire().await else {
             return SessionPlace::Unknown;
         };
         // What cannot be read now most likely cannot be read afterwards.
-        let Ok(log) = self.stores.events.fetch(key).await else {
+        if self.stores.events.fetch(key).await.is_err() {
             return SessionPlace::Unknown;
-        };
-        if boot_time().saturating_sub(decided) > DECISION_HOLDS {
+        }
+        let asked = boot_time();
+        let is_lost = self.cluster.is_without_lease(seen.node).await;
+        if !is_lost || boot_time().saturating_sub(asked) > DECISION_HOLDS {
             return SessionPlace::Unknown;
         }
         self.work.unfinished.insert(key);
@@ -212,7 +217,7 @@ impl SessionAdopter {
                     "session adopted"
                 );
                 let owned = (by, highest_stream, *record);
-                self.finish(named, owned, Some(log)).await
+                self.finish(named, owned).await
             }
             Ok(Adoption::Refused(_)) => {
                 self.work.unfinished.remove(&key);
@@ -223,17 +228,15 @@ impl SessionAdopter {
         }
     }
 
-    /// Rebuilds a session that this replica owns as `by`, or ends the session if it cannot be rebuilt. `before` is the
-    /// event log as read before the former owner was fenced.
+    /// Rebuilds a session that this replica owns as `by`, or ends the session if it cannot be rebuilt. The former owner
+    /// adds nothing to the log any more.
     async fn finish(
         &self,
         named: &NamedSession,
         (by, highest_stream, record): (Ownership, u32, SessionRecord),
-        before: Option<FetchedLog>,
     ) -> SessionPlace {
         let key = named.handle.key;
-        let now = self.stores.events.fetch(key).await.ok();
-        let Some(log) = now.or(before) else {
+        let Ok(log) = self.stores.events.fetch(key).await else {
             return SessionPlace::Unknown;
         };
         let tag = format!("{:016x}", record.tag);

@@ -201,7 +201,7 @@ impl Relay {
         Ok(answer)
     }
 
-    /// Whether what a session has open at an upstream ends with the replica that owns the session.
+    /// Whether a session ends that has lost its connection to an upstream with the replica that owned the session.
     #[must_use]
     pub fn ends_with_replica(&self, upstream: &str) -> bool {
         self.opener.links.upstreams.ends_with_replica(upstream)

@@ -16,6 +16,7 @@ use crate::seal::SealPurpose;
 use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionSettings};
 use crate::store::events::{LogBounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
+use crate::upstream::AccountKeeping;
 
 pub(super) struct PairingFixture {
     pub(super) relay: Arc<Relay>,
@@ -83,7 +84,9 @@ fn fixture_with(
     session.link_or(&"up".into(), 0, || upstream).unwrap();
     let host = crate::process::HostEnvironment::current();
     let audit = audit::AuditSink::start(Arc::new(SystemClock), &tasks);
-    let keeping = vault.as_ref().map(|vault| AccountKeeping::new(vault, &audit));
+    let keeping = vault
+        .as_ref()
+        .map(|vault| AccountKeeping::new(vault, &audit));
     let upstreams = Upstreams::new(&config, host, keeping, tasks.clone());
     let relay = Relay::new(RelayParts {
         upstreams: Arc::new(upstreams.unwrap()),

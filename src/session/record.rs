@@ -8,7 +8,6 @@ use std::time::Duration;
 use super::{Session, lock};
 use crate::call::{AdoptedLink, UpstreamContinuation, UpstreamLink};
 use crate::ownership::Ownership;
-use crate::protocol::Era;
 use crate::store::events::SessionKey;
 use crate::store::records::{RecordSource, RecordWriter, RecordedCapabilities, SessionRecord};
 
@@ -135,11 +134,7 @@ impl RecordSource for RecordedSession {
         let links = session.links();
         let open = links.iter().filter_map(|link| link.continuation());
         let mut upstreams: Vec<UpstreamContinuation> = open.collect();
-        let unshared = links.iter().filter(|link| {
-            let declared = link.declared();
-            declared.is_some_and(|declared| declared.revision.era() == Era::Legacy)
-                && link.continuation().is_none()
-        });
+        let unshared = links.iter().filter(|link| link.ends_with_process());
         let unshared = unshared.map(|link| link.upstream().to_string()).collect();
         if let Some(recorder) = &session.recorder {
             upstreams.extend(recorder.still_inherited(&links));

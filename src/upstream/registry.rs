@@ -384,19 +384,15 @@ impl Upstreams {
         entry.map_or(Account::Principal(owner), |entry| entry.account(owner))
     }
 
-    /// Whether what a session has open at an upstream ends with this process and is not to be rebuilt: over a connection
-    /// for whole messages that is not shared by all, where the upstream is not `restartable`.
+    /// Whether a session is over that has lost its connection to an upstream with another process: the connection was not
+    /// shared by all, and the upstream is not `restartable`.
     #[must_use]
     pub fn ends_with_replica(&self, upstream: &str) -> bool {
         let Some(entry) = self.entries.get(upstream) else {
             return false;
         };
-        let is_piped = match &entry.carrier {
-            Carrier::Duplex(_) => true,
-            Carrier::Http(_, _, older) => older.as_ref().is_some_and(LegacySseOnly::is_spoken),
-        };
         let settings = &entry.settings;
-        is_piped && settings.isolation != Isolation::Shared && !settings.restartable
+        settings.isolation != Isolation::Shared && !settings.restartable
     }
 
     /// Whether an upstream speaks the modern era, alone or besides the legacy one.

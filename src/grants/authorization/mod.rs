@@ -466,15 +466,15 @@ mod tests {
         authorizer.account.vault.grant(&key).await.unwrap();
         let _other = client_choice::tests::registering(&authorizer.choice).await;
         tokio::time::pause();
-        let began = tokio::time::Instant::now();
-        let begun = authorizer.begin(ConsentRequest {
+        let start = tokio::time::Instant::now();
+        let consent = authorizer.begin(ConsentRequest {
             key: &key,
             cookie_digest: String::new(),
             program: None,
             wider: &[],
         });
-        assert_eq!(begun.await.unwrap_err().outcome, "timeout");
-        let waited = began.elapsed();
+        assert_eq!(consent.await.unwrap_err().outcome, "timeout");
+        let waited = start.elapsed();
         let limit = Duration::from_secs(30);
         assert!(
             (limit..limit + Duration::from_secs(1)).contains(&waited),

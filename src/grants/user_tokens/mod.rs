@@ -179,14 +179,12 @@ impl UserTokens {
     pub async fn kept(self: &Arc<Self>, key: &GrantKey) -> Result<(UserToken, i64), TokenFailure> {
         let grant = self.vault().grant(key).await;
         let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
-        Ok(match grant {
-            Some(grant) => (self.token_of(&grant), grant.state.connection),
-            None => {
-                // Else `connection` would name the account that was removed, once this leaves the vault's cache.
-                self.held.invalidate(key);
-                (UserToken::Missing, 0)
-            }
-        })
+        let Some(grant) = grant else {
+            // Else `connection` would name the account that was removed, once this leaves the vault's cache.
+            self.held.invalidate(key);
+            return Ok((UserToken::Missing, 0));
+        };
+        Ok((self.token_of(&grant), grant.state.connection))
     }
 
     /// Records that the upstream accepted `used`, which is on trial.

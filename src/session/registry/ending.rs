@@ -50,7 +50,9 @@ impl SessionRegistry {
 
     /// Takes a session out; its links, or nothing when it was out already.
     fn remove(&self, session: &Arc<Session>) -> Option<Vec<Arc<dyn UpstreamLink>>> {
-        self.live.remove(&session.key())?;
+        // A session that was given up may have been adopted since, under the same key.
+        self.live
+            .remove_if(&session.key(), |_, live| Arc::ptr_eq(live, session))?;
         if let Some(recorder) = &session.recorder {
             recorder.end(session.key());
         }

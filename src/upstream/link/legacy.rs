@@ -351,6 +351,12 @@ impl LegacyLink {
         self.open_connection()?.continuation()
     }
 
+    /// See [`crate::call::UpstreamLink::ends_with_process`].
+    pub(super) fn ends_with_process(&self) -> bool {
+        let open = self.open_connection();
+        open.is_some_and(|connection| connection.is_pipe())
+    }
+
     /// See [`crate::call::UpstreamLink::disown`].
     pub(super) fn disown(&self) {
         if let Some(connection) = self.open_connection() {

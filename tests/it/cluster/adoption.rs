@@ -13,7 +13,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
 
 /// The shortest lease that leaves a busy machine time for heartbeats.
-const LEASE: Duration = Duration::from_secs(2);
+pub(super) const LEASE: Duration = Duration::from_secs(2);
 /// Within this a request is answered whose owner is lost.
 const PATIENCE: Duration = Duration::from_secs(2 + 2);
 
@@ -35,15 +35,15 @@ pub(super) async fn settled(make: impl Fn() -> Setup) -> [Gateway; 2] {
     both
 }
 
-fn ping() -> Value {
+pub(super) fn ping() -> Value {
     json!({"jsonrpc": "2.0", "id": 77, "method": "ping"})
 }
 
-async fn keeps(user: &Session) -> String {
+pub(super) async fn keeps(user: &Session) -> String {
     user.text("state_get", json!({"key": "k"})).await
 }
 
-async fn adopted(gateway: &Gateway) -> f64 {
+pub(super) async fn adopted(gateway: &Gateway) -> f64 {
     let name = "drawbridge_cluster_sessions_adopted_total";
     gateway.metric(name, "").await
 }
@@ -71,6 +71,34 @@ async fn session_at_an_http_upstream_is_continued() {
     assert!((forwards(&two, "").await - before).abs() < 0.5);
     assert_eq!(there.delete().await, 204);
     assert_eq!(there.post(&ping()).await.status(), 404);
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn adopted_session_hears_of_changes_without_a_call() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [one, two] = settled(|| over_http(&redis, &stub)).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let uri = json!({"uri": "stub://static/1"});
+    let followed = here.request("resources/subscribe", uri.clone()).await;
+    followed.expect("subscribed");
+    let before = here.listen().await;
+    stub.heard().await;
+    one.kill().await;
+    drop(before);
+    eventually("the stream of the lost owner has ended", async || {
+        (stub.stats().await["open_get_streams"] == 0).then_some(())
+    })
+    .await;
+    let there = here.at(two.anonymous());
+    let mut stream = there.listen().await;
+    stub.heard().await;
+    assert_eq!(there.text("touch_resource", uri).await, "announced");
+    let notice = stream.message().await.expect("a notice");
+    assert_eq!(notice["method"], "notifications/resources/updated");
     two.stop().await;
 }
 
@@ -136,6 +164,23 @@ async fn session_on_a_child_ends_with_its_replica_unless_restartable() {
         }
         two.stop().await;
     }
+}
+
+#[tokio::test]
+async fn session_on_a_stream_of_the_old_transport_ends_with_its_replica() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start_as("sse", 0, &[]).await;
+    // The other replica has never spoken to the upstream.
+    let [one, two] = settled(|| over_http(&redis, &stub)).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    here.text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    one.kill().await;
+    let there = here.at(two.anonymous());
+    assert_eq!(there.post(&ping()).await.status(), 404);
+    two.stop().await;
 }
 
 #[tokio::test]
@@ -253,4 +298,49 @@ async fn session_of_a_lost_owner_is_503_while_redis_is_away() {
     assert!(answer.header("retry-after").is_some());
     assert!(started.elapsed() < PATIENCE + Duration::from_secs(1));
     two.stop().await;
+}
+
+#[tokio::test]
+async fn sessions_survive_replicas_that_are_killed_in_turn() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let mut replicas = Vec::new();
+    for _ in 0..3 {
+        replicas.push(over_http(&redis, &stub).start().await);
+    }
+    let mut users = Vec::new();
+    for number in 0..12 {
+        let user = replicas[number % 3].anonymous().open("/mcp/stub").await;
+        let value = json!({"key": "k", "value": format!("kept {number}.")});
+        user.text("state_set", value).await;
+        users.push(user);
+    }
+    for _ in 0..4 {
+        for replica in &replicas {
+            knows(replica, 3).await;
+        }
+        tokio::time::sleep(LEASE).await;
+        replicas.remove(0).kill().await;
+        let started = Instant::now();
+        let asked = users.iter().enumerate().map(async |(number, user)| {
+            let there = user.at(replicas[number % 2].anonymous());
+            eventually("the session goes on", async || {
+                let status = there.post(&ping()).await.status();
+                // What is on its way to the owner when it is killed breaks off.
+                assert!([200, 502, 503].contains(&status), "{status}");
+                (status == 200).then_some(())
+            })
+            .await;
+            let text = keeps(&there).await;
+            assert!(text.contains(&format!("kept {number}.")), "{text}");
+        });
+        futures_util::future::join_all(asked).await;
+        assert!(started.elapsed() < Duration::from_secs(15));
+        replicas.push(over_http(&redis, &stub).start().await);
+    }
+    for replica in replicas {
+        replica.stop().await;
+    }
 }

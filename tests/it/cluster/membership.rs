@@ -189,7 +189,7 @@ async fn outage_longer_than_a_lease_drops_no_replica() {
     let [one, two] = pair(|| replica_with(&redis, "lease = \"3s\"")).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    let (_, call) = there.start_call("sleep", json!({"ms": 9_000})).await;
+    let (_, call) = there.start_call("sleep", json!({"ms": 15_000})).await;
     redis.kill();
     eventually("the lease is over", async || {
         let cluster = status(&two).await;

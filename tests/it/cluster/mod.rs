@@ -1,6 +1,7 @@
 //! Several gateways as one: the Redis that they share, their leases, and requests that are forwarded.
 
 mod adoption;
+mod cut_off;
 mod entry;
 mod forwarding;
 mod internal;

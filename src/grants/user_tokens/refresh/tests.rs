@@ -63,6 +63,10 @@ async fn refusing(vault: Vault, next: GrantRecord) -> String {
         }
     };
     let router = Router::new().fallback(answer);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a server of the test's own ends with it"
+    )]
     tokio::spawn(async move { axum::serve(listener, router).await });
     url
 }

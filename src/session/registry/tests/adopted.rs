@@ -46,18 +46,40 @@ fn adopted(f: &Fixture, log: RestoredLog) -> (String, Arc<Session>) {
         let mut priming = [LoggedEvent::of(Bytes::new())];
         f.sessions.events.append(at, &mut priming);
     }
+    let session = rebuilt(f, &id, NEXT, log);
+    (id, session)
+}
+
+fn rebuilt(f: &Fixture, id: &str, by: Ownership, log: RestoredLog) -> Arc<Session> {
+    let (alice, files) = (principal("alice"), endpoint("files"));
     let adopted = AdoptedSession {
-        id: id.clone(),
-        handle,
-        by: NEXT,
+        id: id.to_owned(),
+        handle: f.sessions.read_id(id, &alice, &files).unwrap(),
+        by,
         principal: alice,
         endpoint: files,
         record: record(),
         highest_stream: 4,
         log,
     };
-    let session = adopted.rebuild(&f.sessions);
-    (id, session)
+    adopted.rebuild(&f.sessions)
+}
+
+#[tokio::test(start_paused = true)]
+async fn session_that_was_given_up_does_not_end_the_one_that_was_adopted_again() {
+    let (f, store) = with_records();
+    let (id, former) = adopted(&f, RestoredLog::default());
+    f.sessions.give_up(former.key());
+    let later = Ownership { node: 0, epoch: 3 };
+    let again = rebuilt(&f, &id, later, RestoredLog::default());
+    store.ran().await;
+    f.sessions.close(&former);
+    assert!(!again.closed().is_cancelled());
+    let bound = f
+        .sessions
+        .bind(&id, &principal("alice"), &endpoint("files"));
+    assert!(bound.is_some_and(|bound| Arc::ptr_eq(&bound, &again)));
+    assert!(store.ran().await.is_empty(), "its record stays");
 }
 
 #[tokio::test(start_paused = true)]

@@ -20,6 +20,11 @@ use crate::store::fenced::FencedSessions;
 use crate::store::scripts::{ScriptRunner, StoreKeys};
 use crate::telemetry::metrics::COUNTERS;
 
+/// Entries of one session in the shared log at most.
+const ENTRIES: usize = 1024;
+/// Logs that wait to be removed at most; the others expire.
+const FORGOTTEN: usize = 4096;
+
 /// What a shared log is made of.
 #[derive(Debug)]
 pub struct SharedLogParts {
@@ -38,11 +43,6 @@ pub struct SharedLogParts {
     /// Closed while another replica may write any of the logs: nothing of them is shown then.
     pub fence: Fence,
 }
-
-/// Entries of one session in the shared log at most.
-const ENTRIES: usize = 1024;
-/// Logs that wait to be removed at most; the others expire.
-const FORGOTTEN: usize = 4096;
 
 /// The owner's side of the shared log.
 #[derive(Debug)]

@@ -281,7 +281,8 @@ impl LegacyConnection {
         }
     }
 
-    /// Ends the connection politely. An HTTP session that the upstream has forgotten needs no end.
+    /// Ends the connection politely. An HTTP session needs no end that the upstream has forgotten, or that another replica
+    /// may go on with.
     ///
     /// # Cancel safety
     /// Ends it in any case, in a task of its own.
@@ -296,7 +297,7 @@ impl LegacyConnection {
         let limit = self.settings.upstream.connect_timeout;
         if self.is_pipe() {
             self.wire.close(limit).await;
-        } else if !self.is_closed() {
+        } else if !self.is_closed() && self.settings.fence.is_open() {
             // Spec: BRIDGING §3.7: cancellations of its calls are sent first.
             let told = async {
                 self.until_unused().await;

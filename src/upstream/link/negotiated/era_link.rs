@@ -361,6 +361,14 @@ impl UpstreamLink for EraLink {
         }
     }
 
+    fn ends_with_process(&self) -> bool {
+        let current = self.current();
+        current.is_some_and(|current| match current {
+            NegotiatedState::Legacy { link, .. } => link.ends_with_process(),
+            NegotiatedState::Modern(_) => false,
+        })
+    }
+
     fn notice_feed(&self) -> Option<u64> {
         match self.current()? {
             NegotiatedState::Legacy { link, .. } => link.notice_feed(),

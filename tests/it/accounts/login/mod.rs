@@ -301,7 +301,12 @@ async fn check_names_a_login_that_cannot_be_begun() {
     let world = World::start().await;
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("gateway.toml");
-    let setup = before(&world.server.origin, ("user_key", CLIENT), &world.upstream, &directory);
+    let setup = before(
+        &world.server.origin,
+        ("user_key", CLIENT),
+        &world.upstream,
+        &directory,
+    );
     std::fs::write(&file, setup.render()).unwrap();
     let checked = async || {
         let check = tokio::process::Command::new(env!("CARGO_BIN_EXE_drawbridge"))

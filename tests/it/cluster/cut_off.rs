@@ -1,0 +1,197 @@
+//! Replicas without Redis: all of them, or one that is cut off while others reach it. Spec: DESIGN §8;
+//! `docs/adr/0027`.
+
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use drawbridge::redis_client::{RedisClient, cmd};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::adoption::{LEASE, adopted, keeps, over_http, ping, settled};
+use super::{SECRET, knows};
+use crate::harness::redis::{self, RedisServer, free_port};
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Gateway, Setup, eventually};
+
+/// A way to a Redis that can be closed: connections break, and no other one gets through.
+struct Gate {
+    port: u16,
+    is_open: watch::Sender<bool>,
+}
+
+impl Gate {
+    async fn before(redis: &RedisServer) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let (port, behind) = (listener.local_addr().unwrap().port(), redis.port);
+        let (is_open, opened) = watch::channel(true);
+        tokio::spawn(async move {
+            while let Ok((mut tcp, _)) = listener.accept().await {
+                let mut opened = opened.clone();
+                tokio::spawn(async move {
+                    let copied = async {
+                        let mut redis = TcpStream::connect((Ipv4Addr::LOCALHOST, behind)).await?;
+                        copy_bidirectional(&mut tcp, &mut redis).await
+                    };
+                    tokio::select! {
+                        _ = copied => {}
+                        _ = opened.wait_for(|is_open| !is_open) => {}
+                    }
+                });
+            }
+        });
+        Self { port, is_open }
+    }
+
+    fn close(&self) {
+        self.is_open.send_replace(false);
+    }
+}
+
+/// A replica with these ports of Redis and of its internal listener.
+fn at(redis: u16, internal: u16, stub: &HttpStub) -> Setup {
+    let tables = format!(
+        "[keys]\nseal = [{{ id = \"k1\", key = \"{SECRET}\" }}]\n[cluster]\n\
+         redis = \"redis://127.0.0.1:{redis}\"\nlisten = \"127.0.0.1:{internal}\"\n\
+         secret = \"{SECRET}\"\nlease = \"2s\"\n"
+    );
+    Setup::open().toml(&tables).http("stub", stub, "")
+}
+
+async fn fenced(gateway: &Gateway) -> f64 {
+    gateway.metric("drawbridge_cluster_fenced_total", "").await
+}
+
+async fn is_fenced(gateway: &Gateway) {
+    eventually("the replica is fenced", async || {
+        (fenced(gateway).await > 0.5).then_some(())
+    })
+    .await;
+}
+
+/// The number of a replica.
+async fn node(gateway: &Gateway) -> u32 {
+    let (_, text) = gateway.admin_text("/status").await.unwrap();
+    let status: Value = serde_json::from_str(&text).unwrap();
+    u32::from_str_radix(status["cluster"]["node"].as_str().unwrap(), 16).unwrap()
+}
+
+#[tokio::test]
+async fn owners_serve_on_while_redis_is_away_for_all() {
+    let Some(mut redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [one, two] = settled(|| over_http(&redis, &stub)).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let there = here.at(two.anonymous());
+    here.text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    redis.kill();
+    let until = Instant::now() + 3 * LEASE;
+    while Instant::now() < until {
+        assert!(keeps(&here).await.contains("kept"));
+        assert!(keeps(&there).await.contains("kept"));
+    }
+    assert!(fenced(&one).await + fenced(&two).await < 0.5);
+    redis.start().await;
+    let until = Instant::now() + 3 * LEASE;
+    while Instant::now() < until {
+        assert!(keeps(&there).await.contains("kept"));
+    }
+    // Whichever is back first leaves the other one a lease to come back.
+    assert!(fenced(&one).await + fenced(&two).await < 0.5);
+    assert!(adopted(&two).await < 0.5, "it was not adopted");
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn owner_that_is_cut_off_loses_its_session_and_leaves_it_alone() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let gate = Gate::before(&redis).await;
+    let one = at(gate.port, 0, &stub).start().await;
+    let two = over_http(&redis, &stub).start().await;
+    knows(&two, 2).await;
+    knows(&one, 2).await;
+    tokio::time::sleep(LEASE).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let there = here.at(two.anonymous());
+    here.text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    gate.close();
+    is_fenced(&one).await;
+    let answer = here.post(&ping()).await;
+    assert_eq!(answer.status(), 503);
+    assert!(answer.header("retry-after").is_some());
+    assert!(keeps(&there).await.contains("kept"), "adopted");
+    assert!((adopted(&two).await - 1.0).abs() < 0.5);
+    // It still has a link to the session at the upstream.
+    one.stop().await;
+    assert!(keeps(&there).await.contains("kept"), "not ended there");
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn replica_in_place_of_a_known_one_tells_that_it_reaches_redis() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let (gate, internal) = (Gate::before(&redis).await, free_port());
+    let one = at(gate.port, 0, &stub).start().await;
+    let two = at(redis.port, internal, &stub).start().await;
+    knows(&one, 2).await;
+    gate.close();
+    two.kill().await;
+    // It begins after the lease of the first one, which it never hears of.
+    tokio::time::sleep(LEASE).await;
+    let three = at(redis.port, internal, &stub).start().await;
+    is_fenced(&one).await;
+    one.stop().await;
+    three.stop().await;
+}
+
+#[tokio::test]
+async fn owner_that_has_a_lease_again_is_not_succeeded() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [one, two] = settled(|| over_http(&redis, &stub)).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let there = here.at(two.anonymous());
+    here.text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    let lease = format!("drawbridge:{{replicas}}:lease:{}", node(&one).await);
+    let client: RedisClient = redis.client().await;
+    one.signal(Signal::STOP);
+    let renewed = async {
+        eventually("Redis is asked for the lease", async || {
+            let name = "drawbridge_redis_command_duration_seconds_count";
+            (two.metric(name, "lease_exists").await > 0.5).then_some(())
+        })
+        .await;
+        // While the owner is asked for its word.
+        let mut set = cmd("SET");
+        set.arg(&lease).arg("renewed").arg("PX").arg(3_000);
+        client.command::<()>("set", &set).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        adopted(&two).await
+    };
+    let request = ping();
+    let (adoptions, _) = tokio::join!(renewed, there.post(&request));
+    assert!(adoptions < 0.5, "{adoptions}");
+    eventually("adopted without it", async || {
+        (there.post(&request).await.status() == 200).then_some(())
+    })
+    .await;
+    assert!(keeps(&there).await.contains("kept"));
+    two.stop().await;
+}
