@@ -81,17 +81,13 @@ impl Catalog {
             sealer,
             sessions,
             ourselves,
-            vault,
             edits,
+            ..
         } = *parts;
         let links = || Arc::clone(links);
         let session_indexes = session_indexes();
         let cursors = PageCursors::new(Arc::clone(sealer));
-        let kept = Arc::new(KeptLists::new(
-            vault.cloned(),
-            parts.links.spawner.clone(),
-            settings.upstreams_with_common_lists(),
-        ));
+        let kept = kept_lists(parts);
         let pages = Arc::new(ListPages::new(
             links(),
             edits,
@@ -155,4 +151,12 @@ impl Catalog {
             without_account,
         }
     }
+}
+
+/// The last lists of callers with accounts.
+fn kept_lists(parts: &CatalogParts<'_>) -> Arc<KeptLists> {
+    let links = parts.links;
+    let shared = (Arc::clone(&links.upstreams), links.spawner.clone());
+    let common = parts.settings.upstreams_with_common_lists();
+    Arc::new(KeptLists::new(parts.vault.cloned(), shared, common))
 }

@@ -11,6 +11,7 @@ mod callback_fault;
 mod cookies;
 mod entry;
 mod form;
+mod kept_login;
 mod layout;
 mod login;
 mod person;
@@ -42,7 +43,7 @@ use crate::endpoint::Endpoint;
 use crate::grants::authorization::GatewayClient;
 use crate::grants::{AccountSetupError, UserTokens};
 use crate::seal::Sealer;
-use crate::vault::{GrantKey, StoredGrant, Vault};
+use crate::vault::{StoredGrant, Vault};
 
 /// The parts that the pages need.
 #[derive(Debug)]
@@ -204,9 +205,7 @@ impl ConnectPages {
         let grant = self.grant(person, upstream).await?;
         let token = browser.form_token(&about(person, upstream));
         let program = link.as_ref().map(|link| &*link.program);
-        let form = upstream
-            .parts(&GrantKey::new(person.owner(), &upstream.name))
-            .await;
+        let form = upstream.parts(person).await;
         let account = (upstream, grant.as_deref());
         let shown = views::one(person, account, program, (&form, &token));
         Ok(browser.keep(response::page(StatusCode::OK, &shown)))
@@ -241,7 +240,7 @@ impl ConnectPages {
             link => link,
         };
         let program = link.as_ref().map(|link| &*link.program);
-        let key = GrantKey::new(person.owner(), &upstream.name);
+        let key = upstream.key(person);
         let walking = browser.for_walk();
         match form.value("action") {
             "disconnect" => {
@@ -253,12 +252,13 @@ impl ConnectPages {
                 ))
             }
             "connect" => match upstream.submitted(&form, &key, (&walking, program)).await {
-                Submitted::Keep(record) => {
+                None => Ok(self.begin_kept_login(person, request).await),
+                Some(Submitted::Keep(record)) => {
                     self.parts.vault.put_grant(&key, &record).await?;
                     tracing::info!(upstream = %upstream.name, owner = %person.owner(), "account was connected");
                     Ok(response::page(StatusCode::OK, &views::connected(upstream)))
                 }
-                Submitted::GoOn(started) => {
+                Some(Submitted::GoOn(started)) => {
                     tracing::info!(
                         upstream = %upstream.name, owner = %person.owner(), host = started.host, program,
                         "account is being connected"
@@ -266,11 +266,11 @@ impl ConnectPages {
                     let page = views::go_on(&upstream.name, &started);
                     Ok(walking.keep(response::page(StatusCode::OK, &page)))
                 }
-                Submitted::Failed(why) => Ok(response::page(
+                Some(Submitted::Failed(why)) => Ok(response::page(
                     StatusCode::BAD_GATEWAY,
                     &views::failed(&upstream.name, why),
                 )),
-                Submitted::Refused(why) => Ok(response::page(
+                Some(Submitted::Refused(why)) => Ok(response::page(
                     StatusCode::BAD_REQUEST,
                     &views::refused(&upstream.name, why),
                 )),
@@ -311,8 +311,7 @@ impl ConnectPages {
         person: &Person,
         upstream: &ConnectedUpstream,
     ) -> Result<Option<Arc<StoredGrant>>, DatabaseError> {
-        let key = GrantKey::new(person.owner(), &upstream.name);
-        self.parts.vault.grant(&key).await
+        self.parts.vault.grant(&upstream.key(person)).await
     }
 
     /// The link in the query: the call that asked. `None` without a link, or where it has expired.

@@ -43,9 +43,6 @@ pub enum AccountSetupError {
     /// The HTTP clients cannot be built.
     #[error(transparent)]
     Clients(#[from] ClientsError),
-    /// The kind of account needs an identity provider that asserts who a person is, and there is none.
-    #[error("there is no login at an identity provider")]
-    NoLogin,
 }
 
 /// The account, or the accounts, of one upstream.

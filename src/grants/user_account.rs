@@ -1,9 +1,10 @@
-//! `UserAccount`: what all principals' accounts at one upstream have in common.
+//! `UserAccount`: what all principals' accounts at one upstream, or their kept logins at one issuer, have in common.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 use url::Url;
 
@@ -11,14 +12,16 @@ use super::account::AccountSetupError;
 use super::account_log::AccountLog;
 use super::client_key::ClientProof;
 use super::discovery::{Discovered, DiscoveryHints};
-use super::documents::DocumentClients;
+use super::documents::{DocumentClients, SharedClients};
 use super::failure::TokenFailure;
 use super::held_token::carrying;
 use super::resource_metadata::covers;
 use super::server_lookup::ServerLookup;
 use super::token_endpoint::{self, IssuedToken, TokenError, TokenRequest};
 use crate::cause::ErrorCause;
-use crate::config::{AccountKind, UserAccountConfig};
+use crate::config::{
+    AccountKind, AccountLists, ClientRegistration, ConfiguredClient, LoginConfig, UserAccountConfig,
+};
 use crate::database::DatabaseError;
 use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
@@ -31,10 +34,12 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long a failed discovery is cached: every visit of a connect page starts one.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// The settings and HTTP clients of the accounts at one upstream.
+/// The settings and HTTP clients of the accounts at one upstream, or of the kept logins at one issuer.
 #[derive(Debug)]
 pub struct UserAccount {
     pub(super) upstream: Arc<str>,
+    /// What the grants are.
+    pub(super) kind: GrantKind,
     pub(super) config: UserAccountConfig,
     pub(super) clients: DocumentClients,
     pub(super) vault: Vault,
@@ -73,6 +78,7 @@ impl UserAccount {
             log: AccountLog::new(Arc::clone(&upstream), AccountKind::User),
             failed: Mutex::default(),
             upstream,
+            kind: GrantKind::User,
             config,
             clients,
             vault,
@@ -82,7 +88,46 @@ impl UserAccount {
         }))
     }
 
-    /// The name of the upstream.
+    /// The logins at the issuer of `login` that are kept. Asks nobody.
+    ///
+    /// # Errors
+    /// `private_key` cannot be used, or `issuer` is no URL.
+    pub(super) fn of_login(
+        login: &LoginConfig,
+        shared: SharedClients,
+        (vault, tasks): (Vault, TaskSpawner),
+    ) -> Result<Arc<Self>, AccountSetupError> {
+        let origin = Url::parse(&login.issuer).map_err(|_| AccountSetupError::Issuer)?;
+        let name = Arc::from(login_name(&login.issuer));
+        let config = UserAccountConfig {
+            issuer: Some(login.issuer.clone()),
+            client: Some(ConfiguredClient {
+                id: login.client_id.clone(),
+                key: Some(login.client_key.clone()),
+            }),
+            registration: ClientRegistration::Auto,
+            scopes: Vec::new(),
+            resource: Some(login.issuer.clone()),
+            header: AUTHORIZATION,
+            prefix: String::new(),
+            lists: AccountLists::Own,
+        };
+        Ok(Arc::new(Self {
+            lookup: ServerLookup::new(Arc::clone(&name), origin.clone(), true),
+            log: AccountLog::new(Arc::clone(&name), AccountKind::IdJag),
+            failed: Mutex::default(),
+            upstream: name,
+            kind: GrantKind::Login,
+            config,
+            clients: DocumentClients::of_issuer(shared, origin),
+            vault,
+            tasks,
+            fixed: HeaderMap::new(),
+            proof: Some(Arc::new(ClientProof::new(&login.client_key)?)),
+        }))
+    }
+
+    /// The name of the upstream; that of the kept logins for an issuer.
     #[must_use]
     pub fn upstream(&self) -> &Arc<str> {
         &self.upstream
@@ -139,7 +184,7 @@ impl UserAccount {
         let is_issuer = (config.issuer.as_ref()).is_none_or(|issuer| record.issuer == *issuer);
         let is_client = (config.client.as_ref())
             .is_none_or(|client| record.client_id.as_deref() == Some(&client.id));
-        record.kind == GrantKind::User
+        record.kind == self.kind
             && is_resource
             && is_issuer
             && is_client
@@ -148,6 +193,9 @@ impl UserAccount {
 
     /// The header that carries tokens.
     pub(super) fn placement(&self) -> TokenPlacement {
+        if self.kind == GrantKind::Login {
+            return TokenPlacement::None;
+        }
         TokenPlacement::Header {
             name: self.config.header.to_string(),
             prefix: self.config.prefix.clone(),
@@ -161,6 +209,9 @@ impl UserAccount {
             .access_token
             .as_ref()
             .filter(|_| self.is_ours(record))?;
+        if self.kind == GrantKind::Login {
+            return Some(HeaderMap::new());
+        }
         let place = (&self.config.header, self.config.prefix.as_str());
         carrying(&self.fixed, place, token)
     }
@@ -187,6 +238,12 @@ impl UserAccount {
         Ok(secret.map(|secret| Arc::new(ClientProof::Secret(secret))))
     }
 
+    /// How the configured client authenticates at a server that accepts the methods `taken`.
+    pub(super) fn auth_method(&self, taken: Option<&[String]>) -> &'static str {
+        let proof = self.proof.as_ref();
+        proof.map_or("none", |proof| proof.method(taken))
+    }
+
     /// Requests a token; counts the outcome and logs a failure.
     ///
     /// # Errors
@@ -200,12 +257,17 @@ impl UserAccount {
         let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
         let outcome = token_endpoint::request(&self.clients, asked, trusted.as_ref()).await;
         let word = outcome.as_ref().map_or_else(TokenError::word, |_| "ok");
-        token_request_ended(
-            &self.upstream,
-            AccountKind::User.as_str(),
-            word,
-            began.elapsed(),
-        );
+        let kind = match self.kind {
+            GrantKind::Login => AccountKind::IdJag,
+            GrantKind::User | GrantKind::UserKey => AccountKind::User,
+        };
+        token_request_ended(&self.upstream, kind.as_str(), word, began.elapsed());
         outcome
     }
+}
+
+/// What kept logins at `issuer` are found by in the vault. No upstream has such a name.
+#[must_use]
+pub fn login_name(issuer: &str) -> String {
+    format!("login:{issuer}")
 }

@@ -31,14 +31,14 @@ use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::{CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink};
 use crate::cause::ErrorCause;
 use crate::config::{self, AccountKind, Isolation, TransportKind};
-use crate::grants::{AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
+use crate::grants::{AccountSetupError, LoginGrants, TokenFailure, UpstreamAccount, UserTokens};
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::UpstreamLoad;
-use crate::vault::Vault;
+use crate::vault::{GrantKey, Vault};
 
 /// A shared HTTP session without users is ended after this.
 const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
@@ -97,6 +97,8 @@ pub struct Upstreams {
     stdio_idle: Duration,
     /// Whether callers have accounts of their own anywhere.
     any_accounts: bool,
+    /// The kept logins of callers, where an upstream needs them.
+    logins: Option<Arc<LoginGrants>>,
     tasks: TaskSpawner,
     left_out: LineLimit<(Arc<str>, &'static str)>,
 }
@@ -152,7 +154,7 @@ impl Upstreams {
             None
         };
         let mut entries = HashMap::new();
-        let mut accounts = AccountFactory::new(&config.egress, tasks.clone());
+        let mut accounts = AccountFactory::new(config, tasks.clone());
         for (number, upstream) in config.upstreams.iter().enumerate() {
             let (mut account, mut users, mut tokens) = (None, None, None);
             let carrier = match (&upstream.carrier, &stdio) {
@@ -205,6 +207,7 @@ impl Upstreams {
             limits,
             stdio_idle: config.stdio.idle,
             any_accounts: config.has_user_accounts(),
+            logins: accounts.into_logins(),
             tasks,
             left_out: LineLimit::default(),
         })
@@ -236,11 +239,34 @@ impl Upstreams {
         with_users.map(|(name, _)| &**name)
     }
 
-    /// The tokens of callers at each upstream where they agree at an authorization server.
+    /// The tokens of callers at each upstream where they agree at an authorization server, and those of their kept logins
+    /// at each issuer.
     pub fn user_tokens(&self) -> impl Iterator<Item = &Arc<UserTokens>> {
-        self.entries
-            .values()
-            .filter_map(|entry| entry.tokens.as_ref())
+        let entries = self.entries.values();
+        let of_upstreams = entries.filter_map(|entry| entry.tokens.as_ref());
+        of_upstreams.chain(self.logins.iter().flat_map(|logins| logins.tokens()))
+    }
+
+    /// The upstreams that the grant of `key` is an account at: one, or all upstreams that use a kept login.
+    #[must_use]
+    pub fn upstreams_of(&self, key: &GrantKey) -> Vec<Arc<str>> {
+        if let Some((name, _)) = self.entries.get_key_value(&key.upstream) {
+            return vec![Arc::clone(name)];
+        }
+        let has_it = |entry: &RegistryEntry| {
+            let users = entry.users.as_ref();
+            users.is_some_and(|users| users.grant_keys(key.owner).contains(key))
+        };
+        let entries = self.entries.iter().filter(|(_, entry)| has_it(entry));
+        entries.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Where the vault has the grant of `owner` for the upstream: one of these.
+    #[must_use]
+    pub fn grant_keys(&self, upstream: &str, owner: OwnerKey) -> Vec<GrantKey> {
+        let entry = self.entries.get(upstream);
+        let users = entry.and_then(|entry| entry.users.as_ref());
+        users.map_or_else(Vec::new, |users| users.grant_keys(owner))
     }
 
     /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own.

@@ -5,6 +5,7 @@ use futures_util::future::BoxFuture;
 use super::credentials::Credentials;
 use crate::call::OwnerKey;
 use crate::grants::TokenFailure;
+use crate::vault::GrantKey;
 
 /// Whether calls of a principal can reach the upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,9 @@ pub(super) trait UserAccounts: Credentials {
     fn kept(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
         self.look_up(owner)
     }
+
+    /// Where the vault has the grant of `owner`: one of these.
+    fn grant_keys(&self, owner: OwnerKey) -> Vec<GrantKey>;
 
     /// The number of the connection of `owner` that the upstream has asked for more scopes of. No waiting.
     fn wants_more(&self, _owner: OwnerKey) -> Option<i64> {

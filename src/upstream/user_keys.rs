@@ -213,6 +213,10 @@ impl UserAccounts for UserKeys {
     fn look_up(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
         async move { self.read(owner).await.map(state_of) }.boxed()
     }
+
+    fn grant_keys(&self, owner: OwnerKey) -> Vec<GrantKey> {
+        vec![self.key(owner)]
+    }
 }
 
 impl Credentials for UserKeys {

@@ -105,6 +105,10 @@ impl UserAccounts for PrincipalTokens {
         kept.boxed()
     }
 
+    fn grant_keys(&self, owner: OwnerKey) -> Vec<GrantKey> {
+        vec![self.key(owner)]
+    }
+
     fn wants_more(&self, owner: OwnerKey) -> Option<i64> {
         let (tokens, key) = (self.tokens.as_ref()?, self.key(owner));
         let wants = !tokens.wider(&key).is_empty();

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::keys::{RecordKind, Sealed};
 use super::records::{OpenedGrant, SealedGrant};
-use super::{ConnectionState, GrantKey, GrantRecord, RevocationRecord, StoredGrant, Vault};
+use super::{
+    ConnectionState, GrantKey, GrantKind, GrantRecord, RevocationRecord, StoredGrant, Vault,
+};
 use crate::call::OwnerKey;
 use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
 
@@ -309,7 +311,8 @@ impl Vault {
             (&old.access_token, "access_token"),
         ] {
             let Some(token) = token else { continue };
-            if has(token.expose()) {
+            let is_id_token = old.kind == GrantKind::Login && hint == "access_token";
+            if is_id_token || has(token.expose()) {
                 continue;
             }
             let record = RevocationRecord {

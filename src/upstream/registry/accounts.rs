@@ -6,15 +6,16 @@ use http::HeaderMap;
 
 use super::SetupError;
 use crate::config::{
-    AccountConfig, AccountKind, EgressConfig, HttpCarrier, UpstreamAuth, UpstreamConfig,
+    AccountConfig, AccountKind, Config, HttpCarrier, LoginConfig, UpstreamAuth, UpstreamConfig,
     UserAccountConfig,
 };
 use crate::egress::EgressRules;
 use crate::grants::{
-    AccountSetupError, DocumentClients, SharedClients, TokenSource, UpstreamAccount, UserAccount,
-    UserTokens,
+    AccountSetupError, DocumentClients, LoginGrants, SharedClients, TokenSource, UpstreamAccount,
+    UserAccount, UserTokens,
 };
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::upstream::asserted_tokens::AssertedTokens;
 use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::credentials::{CommonTokens, Credentials, ExchangedTokens, fixed_headers};
 use crate::upstream::user_accounts::UserAccounts;
@@ -36,20 +37,31 @@ pub(super) struct MadeClient {
     pub(super) tokens: Option<Arc<UserTokens>>,
 }
 
-/// Makes accounts, which share clients.
-pub(super) struct AccountFactory {
+/// Makes accounts, which share clients and kept logins.
+pub(super) struct AccountFactory<'c> {
     rules: EgressRules,
     shared: Option<SharedClients>,
     tasks: TaskSpawner,
+    /// `connect.login`.
+    configured: &'c [LoginConfig],
+    /// Made for the first upstream that needs them.
+    logins: Option<Arc<LoginGrants>>,
 }
 
-impl AccountFactory {
-    pub(super) fn new(egress: &EgressConfig, tasks: TaskSpawner) -> Self {
+impl<'c> AccountFactory<'c> {
+    pub(super) fn new(config: &'c Config, tasks: TaskSpawner) -> Self {
         Self {
-            rules: EgressRules::new(egress),
+            rules: EgressRules::new(&config.egress),
             shared: None,
             tasks,
+            configured: &config.connect.logins,
+            logins: None,
         }
+    }
+
+    /// The kept logins, where an upstream needs them.
+    pub(super) fn into_logins(self) -> Option<Arc<LoginGrants>> {
+        self.logins
     }
 
     /// The client of `upstream`, which is reached by `carrier`, with the account of the gateway or the keys of callers where
@@ -79,6 +91,15 @@ impl AccountFactory {
                 let (account, credentials) = self.make(upstream, carrier, config)?;
                 made.account = Some(account);
                 credentials
+            }
+            Some(UpstreamAuth::Login(config)) => {
+                let account = self.account(upstream, carrier, &config.account)?;
+                let logins = vault.map(|vault| self.logins(vault)).transpose();
+                let logins = logins.map_err(|source| failed(upstream, source))?;
+                let users = Arc::new(AssertedTokens::new(Arc::clone(&account), logins));
+                made.account = Some(account);
+                made.users = Some(Arc::<AssertedTokens>::clone(&users));
+                users
             }
             Some(UpstreamAuth::User(config)) => {
                 let tokens = match vault {
@@ -115,6 +136,26 @@ impl AccountFactory {
         carrier: &HttpCarrier,
         config: &AccountConfig,
     ) -> Result<MadeAccount, SetupError> {
+        let account = self.account(upstream, carrier, config)?;
+        let credentials: Arc<dyn Credentials> = if account.kind() == AccountKind::TokenExchange {
+            Arc::new(ExchangedTokens::new(Arc::clone(&account)))
+        } else {
+            let source = TokenSource::new(Arc::clone(&account));
+            Arc::new(CommonTokens::new(source))
+        };
+        Ok((account, credentials))
+    }
+
+    /// The account alone.
+    ///
+    /// # Errors
+    /// As for [`make`](Self::make).
+    fn account(
+        &mut self,
+        upstream: &UpstreamConfig,
+        carrier: &HttpCarrier,
+        config: &AccountConfig,
+    ) -> Result<Arc<UpstreamAccount>, SetupError> {
         let failed = |source| failed(upstream, source);
         let fixed = headers(upstream, carrier)?;
         let clients = self.clients(carrier).map_err(failed)?;
@@ -125,18 +166,20 @@ impl AccountFactory {
             (clients, fixed),
             self.tasks.clone(),
         );
-        let account = account.map_err(failed)?;
-        let credentials: Arc<dyn Credentials> = match account.kind() {
-            AccountKind::TokenExchange => Arc::new(ExchangedTokens::new(Arc::clone(&account))),
-            AccountKind::ClientCredentials => {
-                let source = TokenSource::new(Arc::clone(&account));
-                Arc::new(CommonTokens::new(source))
-            }
-            AccountKind::IdJag | AccountKind::User | AccountKind::UserKey => {
-                return Err(failed(AccountSetupError::NoLogin));
-            }
-        };
-        Ok((account, credentials))
+        account.map_err(failed)
+    }
+
+    /// The kept logins, which all upstreams have in common.
+    ///
+    /// # Errors
+    /// The private key of a login cannot be used, or this machine has no trust anchors.
+    fn logins(&mut self, vault: &Vault) -> Result<Arc<LoginGrants>, AccountSetupError> {
+        if let Some(logins) = &self.logins {
+            return Ok(Arc::clone(logins));
+        }
+        let shared = self.shared()?;
+        let logins = LoginGrants::new(self.configured, &shared, (vault, &self.tasks))?;
+        Ok(Arc::clone(self.logins.insert(logins)))
     }
 
     /// The tokens of callers at `upstream`, which is reached by `carrier`.
@@ -163,14 +206,17 @@ impl AccountFactory {
     }
 
     fn clients(&mut self, carrier: &HttpCarrier) -> Result<DocumentClients, AccountSetupError> {
-        let shared = match &self.shared {
+        Ok(DocumentClients::new(self.shared()?, carrier)?)
+    }
+
+    fn shared(&mut self) -> Result<SharedClients, AccountSetupError> {
+        Ok(match &self.shared {
             Some(shared) => shared.clone(),
             None => self
                 .shared
                 .insert(SharedClients::new(self.rules.clone())?)
                 .clone(),
-        };
-        Ok(DocumentClients::new(shared, carrier)?)
+        })
     }
 }
 
