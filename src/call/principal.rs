@@ -62,7 +62,7 @@ impl Principal {
     /// The gateway itself, for sessions that no client opened.
     #[must_use]
     pub fn gateway() -> Self {
-        Self::new("", "gateway", "", Vec::new(), None)
+        Self::new("", GATEWAY_SUBJECT, "", Vec::new(), None)
     }
 
     /// Who vouches for the subject.

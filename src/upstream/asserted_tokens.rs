@@ -125,6 +125,9 @@ impl UserAccounts for AssertedTokens {
 
 impl Credentials for AssertedTokens {
     fn account_of(&self, owner: OwnerKey) -> Account {
+        if owner.is_gateway() {
+            return Account::Common;
+        }
         let logins = self.logins.as_ref();
         let connection = logins.and_then(|logins| logins.connection(owner));
         Account::Connected(owner, connection.unwrap_or_default())
@@ -132,6 +135,9 @@ impl Credentials for AssertedTokens {
 
     fn for_request(&self, requester: &Requester) -> Credential<'_> {
         let account = requester.account;
+        if account == Account::Common {
+            return Credential::Ready(self.account.fixed_headers());
+        }
         let known = match (account, &self.logins) {
             (Account::Connected(owner, _), Some(logins)) => logins.known(owner),
             _ => Some(LoginState::Missing),

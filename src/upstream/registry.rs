@@ -269,8 +269,8 @@ impl Upstreams {
         users.map_or_else(Vec::new, |users| users.grant_keys(owner))
     }
 
-    /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own.
-    /// No waiting where the account was used lately.
+    /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own, and
+    /// for the gateway itself. No waiting where the account was used lately.
     ///
     /// # Errors
     /// The database fails.
@@ -282,7 +282,7 @@ impl Upstreams {
         upstream: &str,
         owner: OwnerKey,
     ) -> Result<Option<AccountState>, TokenFailure> {
-        let entry = self.entries.get(upstream);
+        let entry = self.entries.get(upstream).filter(|_| !owner.is_gateway());
         let Some(users) = entry.and_then(|entry| entry.users.as_ref()) else {
             return Ok(None);
         };

@@ -26,7 +26,8 @@ impl AccountState {
     }
 }
 
-/// The accounts of one upstream, one for each principal.
+/// The accounts of one upstream, one for each principal. The gateway itself has none: its requests carry the configured
+/// headers alone, and are of the account that is common to all.
 pub(super) trait UserAccounts: Credentials {
     /// What memory says of the account of `owner`; `None` where the database has to be asked. No waiting.
     fn known(&self, owner: OwnerKey) -> Option<AccountState>;
