@@ -5,7 +5,8 @@ use url::Url;
 
 use super::account_types::{
     AccountConfig, AccountKind, AccountLists, ClientKey, ClientRegistration, ConfiguredClient,
-    EgressAllow, EgressConfig, TokenPlace, UpstreamAuth, UserAccountConfig, UserKeyConfig,
+    EgressAllow, EgressConfig, LoginAccountConfig, TokenPlace, UpstreamAuth, UserAccountConfig,
+    UserKeyConfig,
 };
 use super::carriers;
 use super::reader::ConfigSection;
@@ -22,6 +23,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
     let kinds = [
         AccountKind::ClientCredentials,
         AccountKind::TokenExchange,
+        AccountKind::IdJag,
         AccountKind::User,
         AccountKind::UserKey,
     ];
@@ -29,9 +31,11 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
         .key(
             "kind",
             "\"client_credentials\": the gateway's own account, one for all callers. \"token_exchange\": each caller's \
-             own, for which the authorization server exchanges the caller's token (RFC 8693). \"user\": each caller's own, \
-             who agrees to it once at the upstream's authorization server. \"user_key\": a key of each caller, who pastes it \
-             once. The last two on the page /connect/<upstream>.",
+             own, for which the authorization server exchanges the caller's token (RFC 8693). \"id_jag\": each caller's \
+             own, for which the issuer of `connect.login` asserts who the caller is (enterprise-managed authorization), \
+             once the caller has logged in. \"user\": each caller's own, who agrees to it once at the upstream's \
+             authorization server. \"user_key\": a key of each caller, who pastes it once. The last three on the page \
+             /connect/<upstream>.",
         )
         .required_choice(
             "client_credentials",
@@ -46,8 +50,13 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
     let server = with_server.then(|| server(s, kind, is_child));
     let with_key = s.is_recording() || kind == Some(AccountKind::UserKey);
     let key = with_key.then(|| user_key(s));
-    let with_lists =
-        s.is_recording() || matches!(kind, Some(AccountKind::User | AccountKind::UserKey));
+    let is_connected = |kind| {
+        matches!(
+            kind,
+            AccountKind::IdJag | AccountKind::User | AccountKind::UserKey
+        )
+    };
+    let with_lists = s.is_recording() || kind.is_some_and(is_connected);
     let lists = if with_lists {
         lists(s)
     } else {
@@ -79,19 +88,13 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
                 lists,
             })
         }
-        AccountKind::ClientCredentials | AccountKind::TokenExchange | AccountKind::IdJag => {
-            let server = server?;
-            UpstreamAuth::Gateway(AccountConfig {
-                kind,
-                issuer: server.issuer,
-                client_id: server.client_id?,
-                client_key: server.client_key?,
-                scopes: server.scopes,
-                resource: server.resource,
-                audience: server.audience,
-                place,
-            })
+        AccountKind::ClientCredentials | AccountKind::TokenExchange => {
+            UpstreamAuth::Gateway(server?.account(kind, place)?)
         }
+        AccountKind::IdJag => UpstreamAuth::Login(LoginAccountConfig {
+            account: server?.account(kind, place)?,
+            lists,
+        }),
     })
 }
 
@@ -113,7 +116,7 @@ fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>) {
 fn lists(s: &mut ConfigSection<'_>) -> AccountLists {
     s.key(
         "lists",
-        "With \"user\" and \"user_key\": what a caller without an account is listed after its own last lists and those \
+        "With \"id_jag\", \"user\" and \"user_key\": what a caller without an account is listed after its own last lists and those \
          that the upstream calls public. \"own\": the one tool that connects. \"common\": the last tools of anybody, which \
          all callers may then see.",
     )
@@ -130,6 +133,22 @@ struct ServerKeys {
     scopes: Vec<String>,
     resource: Option<String>,
     audience: Option<String>,
+}
+
+impl ServerKeys {
+    /// The account of a client that an operator has registered; `None` where that is incomplete.
+    fn account(self, kind: AccountKind, place: TokenPlace) -> Option<AccountConfig> {
+        Some(AccountConfig {
+            kind,
+            issuer: self.issuer,
+            client_id: self.client_id?,
+            client_key: self.client_key?,
+            scopes: self.scopes,
+            resource: self.resource,
+            audience: self.audience,
+            place,
+        })
+    }
 }
 
 fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) -> ServerKeys {

@@ -9,7 +9,7 @@ use crate::consent::consent_url;
 use crate::database::{Database, DatabasePlace};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::secret::Secret;
-use crate::vault::VaultKeys;
+use crate::vault::{GrantKey, VaultKeys};
 
 const CONFIG: &str = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://up.test/mcp\"\n\
                       [upstreams.up.auth]\nkind = \"user_key\"\n";

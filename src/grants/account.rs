@@ -48,9 +48,6 @@ pub enum AccountSetupError {
     /// A child's `resource` is no URL.
     #[error("the resource is no URL")]
     Resource,
-    /// The kind of account needs an identity provider that asserts who a person is, and there is none.
-    #[error("there is no login at an identity provider")]
-    NoLogin,
 }
 
 /// The account, or the accounts, of one upstream.

@@ -34,7 +34,9 @@ use crate::call::{
 };
 use crate::cause::ErrorCause;
 use crate::config::{self, AccountKind, Isolation, TransportKind};
-use crate::grants::{AccountProbe, AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
+use crate::grants::{
+    AccountProbe, AccountSetupError, LoginGrants, TokenFailure, UpstreamAccount, UserTokens,
+};
 use crate::ownership::Fence;
 use crate::process::holders::{HolderKey, SessionHolders};
 use crate::process::{ChildIsolation, HostEnvironment, StdioRuntime};
@@ -42,6 +44,7 @@ use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::UpstreamLoad;
+use crate::vault::GrantKey;
 
 /// A shared HTTP session without users is ended after this.
 const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
@@ -104,6 +107,8 @@ pub struct Upstreams {
     any_accounts: bool,
     /// Whether the gateway gets tokens for any upstream.
     any_credentials: bool,
+    /// The kept logins of callers, where an upstream needs them.
+    logins: Option<Arc<LoginGrants>>,
     tasks: TaskSpawner,
     fence: Fence,
     left_out: LineLimit<(Arc<str>, &'static str)>,
@@ -222,6 +227,7 @@ impl Upstreams {
             stdio_idle: config.stdio.idle,
             any_accounts: config.has_user_accounts(),
             any_credentials: config.upstreams.iter().any(|one| one.auth.is_some()),
+            logins: accounts.into_logins(),
             tasks,
             fence: Fence::default(),
             left_out: LineLimit::default(),
@@ -267,15 +273,38 @@ impl Upstreams {
         with_users.map(|(name, _)| &**name)
     }
 
-    /// The tokens of callers at each upstream where they agree at an authorization server.
+    /// The tokens of callers at each upstream where they agree at an authorization server, and those of their kept logins
+    /// at each issuer.
     pub fn user_tokens(&self) -> impl Iterator<Item = &Arc<UserTokens>> {
-        self.entries
-            .values()
-            .filter_map(|entry| entry.tokens.as_ref())
+        let entries = self.entries.values();
+        let of_upstreams = entries.filter_map(|entry| entry.tokens.as_ref());
+        of_upstreams.chain(self.logins.iter().flat_map(|logins| logins.tokens()))
     }
 
-    /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own.
-    /// No waiting where the account was used lately.
+    /// The upstreams that the grant of `key` is an account at: one, or all upstreams that use a kept login.
+    #[must_use]
+    pub fn upstreams_of(&self, key: &GrantKey) -> Vec<Arc<str>> {
+        if let Some((name, _)) = self.entries.get_key_value(&key.upstream) {
+            return vec![Arc::clone(name)];
+        }
+        let has_it = |entry: &RegistryEntry| {
+            let users = entry.users.as_ref();
+            users.is_some_and(|users| users.grant_keys(key.owner).contains(key))
+        };
+        let entries = self.entries.iter().filter(|(_, entry)| has_it(entry));
+        entries.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Where the vault has the grant of `owner` for the upstream: one of these.
+    #[must_use]
+    pub fn grant_keys(&self, upstream: &str, owner: OwnerKey) -> Vec<GrantKey> {
+        let entry = self.entries.get(upstream);
+        let users = entry.and_then(|entry| entry.users.as_ref());
+        users.map_or_else(Vec::new, |users| users.grant_keys(owner))
+    }
+
+    /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own, and
+    /// for the gateway itself. No waiting where the account was used lately.
     ///
     /// # Errors
     /// The database fails.
@@ -287,7 +316,7 @@ impl Upstreams {
         upstream: &str,
         owner: OwnerKey,
     ) -> Result<Option<AccountState>, TokenFailure> {
-        let entry = self.entries.get(upstream);
+        let entry = self.entries.get(upstream).filter(|_| !owner.is_gateway());
         let Some(users) = entry.and_then(|entry| entry.users.as_ref()) else {
             return Ok(None);
         };

@@ -6,7 +6,7 @@ use super::credentials::Credentials;
 use crate::audit::AuditSink;
 use crate::call::OwnerKey;
 use crate::grants::TokenFailure;
-use crate::vault::Vault;
+use crate::vault::{GrantKey, Vault};
 
 /// Where accounts of callers are kept, and what is recorded of them.
 #[derive(Debug, Clone, Copy)]
@@ -42,7 +42,8 @@ impl AccountState {
     }
 }
 
-/// The accounts of one upstream, one for each principal.
+/// The accounts of one upstream, one for each principal. The gateway itself has none: its requests carry the configured
+/// headers alone, and are of the account that is common to all.
 pub(super) trait UserAccounts: Credentials {
     /// What memory says of the account of `owner`; `None` where the database has to be asked. No waiting.
     fn known(&self, owner: OwnerKey) -> Option<AccountState>;
@@ -56,6 +57,9 @@ pub(super) trait UserAccounts: Credentials {
     fn kept(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
         self.look_up(owner)
     }
+
+    /// Where the vault has the grant of `owner`: one of these.
+    fn grant_keys(&self, owner: OwnerKey) -> Vec<GrantKey>;
 
     /// The number of the connection of `owner` that the upstream has asked for more scopes of. No waiting.
     fn wants_more(&self, _owner: OwnerKey) -> Option<i64> {

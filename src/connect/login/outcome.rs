@@ -4,7 +4,9 @@ use http::HeaderValue;
 
 use super::begun::NextPage;
 use super::person_cookie;
+use crate::call::OwnerKey;
 use crate::connect::person::Person;
+use crate::vault::GrantRecord;
 
 /// The outcome of a login, and the cookies for the browser. No `Debug`: it holds cookies.
 pub(crate) struct LoginEnd {
@@ -12,6 +14,19 @@ pub(crate) struct LoginEnd {
     pub(crate) outcome: LoginOutcome,
     /// Cookies to set or remove.
     pub(crate) cookies: Vec<HeaderValue>,
+    /// The login that is to be kept, if it was begun for that and is done.
+    pub(crate) kept: Option<KeptLogin>,
+}
+
+/// A login that is to be kept.
+#[derive(Debug)]
+pub(crate) struct KeptLogin {
+    /// Whose.
+    pub(crate) owner: OwnerKey,
+    /// What is kept.
+    pub(crate) record: Box<GrantRecord>,
+    /// The upstream whose page it was begun on.
+    pub(crate) upstream: String,
 }
 
 /// The outcome of a login.
@@ -29,6 +44,8 @@ pub(crate) enum LoginOutcome {
         /// The page to return to.
         next: NextPage,
     },
+    /// The issuer names another person than the one whose login was to be kept.
+    OtherPerson(NextPage),
     /// Failed; the log says why.
     Failed(NextPage),
 }
@@ -40,6 +57,7 @@ impl LoginOutcome {
             Self::Done(_) => "ok",
             Self::NoCookie => "no_cookie",
             Self::Refused { .. } => "refused",
+            Self::OtherPerson(_) => "other_person",
             Self::Failed(_) => "failed",
         }
     }

@@ -5,6 +5,7 @@
 //! process share one, and the grant's lease lets one process refresh at a time.
 //! Spec: SPEC B-11, B-12, B-14
 
+mod kept_login;
 mod refresh;
 mod state;
 
@@ -16,6 +17,7 @@ use http::StatusCode;
 use moka::sync::Cache;
 use tokio::time::Instant;
 
+pub use self::kept_login::LoginState;
 use self::state::PrincipalState;
 use super::challenge::Challenge;
 use super::failure::TokenFailure;

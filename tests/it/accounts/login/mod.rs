@@ -1,6 +1,7 @@
 //! Who opens the connect pages with `auth.mode = "oauth"`: logins at a scripted issuer.
 
 mod attacks;
+mod kept;
 mod real;
 mod world;
 
