@@ -73,6 +73,10 @@ fn check_user(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_
         );
         report.error(&table, what, Some("give the upstream another name"));
     }
+    // Others may list something without an account, which starts nothing.
+    if kind == AccountKind::IdJag.as_str() || upstream.carrier.is_stdio() {
+        check_warm(config, upstream, report);
+    }
     let key = format!("{table}.auth.kind");
     let is_open = config.auth.mode == AuthMode::None && !report.is_wrong("auth.mode");
     if is_open && kind == AccountKind::IdJag.as_str() {
@@ -190,11 +194,8 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
             check_registration(config, (upstream, account), report);
         }
         let account = match account {
-            UpstreamAuth::Gateway(account) => account,
-            UpstreamAuth::Login(LoginAccountConfig { account, .. }) => {
-                check_warm(config, upstream, report);
-                account
-            }
+            UpstreamAuth::Gateway(account)
+            | UpstreamAuth::Login(LoginAccountConfig { account, .. }) => account,
             UpstreamAuth::User(_) | UpstreamAuth::UserKey(_) => continue,
         };
         if account.kind == AccountKind::TokenExchange {
