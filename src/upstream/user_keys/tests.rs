@@ -68,6 +68,11 @@ async fn sent(keys: &UserKeys, account: Account) -> Option<String> {
         Credential::Held(held) => held,
         Credential::Awaited(awaited) => awaited.await.ok()?,
         Credential::Ready(headers) => {
+            assert_eq!(
+                account,
+                Account::Common,
+                "a caller's request waits for a key"
+            );
             assert!(!headers.contains_key("x-key"), "no key is everybody's");
             return None;
         }
