@@ -12,9 +12,13 @@ use url::form_urlencoded;
 use super::browser::{Browser, FormRefusal};
 use super::form::Form;
 use super::login::views::{self as login_views, LoginForm};
-use super::login::{CallbackQuery, KeptLogin, LoginPurpose, Logins, NextPage, log_out};
+use super::login::{
+    CallbackQuery, KeptLogin, LoginKeeping, LoginOutcome, LoginPurpose, Logins, NextPage,
+    RefusedLogin, log_out,
+};
 use super::person::Person;
 use super::{ConnectPages, PageRequest, response, views};
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::grants::authorization::FinishedAuthorization;
 use crate::grants::login_name;
 use crate::telemetry::metrics::LABELED;
@@ -118,13 +122,17 @@ impl ConnectPages {
     }
 
     async fn keep_login(&self, kept: &KeptLogin) -> Response<Bytes> {
-        let (owner, record, upstream) = (kept.owner, &kept.record, &*kept.upstream);
+        let (owner, record, upstream) = (kept.person.owner(), &kept.record, &*kept.upstream);
         let key = GrantKey::new(owner, &login_name(&record.issuer));
         if let Err(error) = self.parts.vault.put_grant(&key, record).await {
             let error: &(dyn Error + 'static) = &error;
             tracing::error!(error, "kept login cannot be written to the database");
             return response::page(StatusCode::SERVICE_UNAVAILABLE, &views::no_database());
         }
+        LABELED.connect_accounts.add("connected", 1);
+        let audited = AccountRecord::new(AccountEvent::Connected, owner, upstream);
+        let audited = audited.by(&kept.person).server(&record.issuer);
+        self.parts.audit.account(audited.scopes(&record.scopes));
         tracing::info!(upstream, %owner, issuer = %record.issuer, "account was connected");
         let ends = record.access_ends.map(Duration::from_millis);
         let lasts = ends.map(|ends| ends.saturating_sub(self.parts.clock.now()));
@@ -140,6 +148,19 @@ impl ConnectPages {
             scopes: record.scopes.clone(),
         };
         response::page(StatusCode::OK, &views::authorized(upstream, &finished))
+    }
+
+    /// Records that a login is not kept, and why.
+    fn login_not_kept(&self, refused: &RefusedLogin, outcome: &LoginOutcome) {
+        LABELED.connect_accounts.add("refused", 1);
+        let record = AccountRecord::new(AccountEvent::Refused, refused.owner, &refused.upstream);
+        let audited = match outcome {
+            LoginOutcome::Failed(_) => AuditOutcome::Failed,
+            _ => AuditOutcome::Denied,
+        };
+        let record = record.server(&refused.issuer);
+        let record = record.reason(audited, format!("login_{}", outcome.word()));
+        self.parts.audit.account(record);
     }
 
     /// The token of this browser's login forms.
@@ -163,9 +184,14 @@ impl ConnectPages {
         };
         let end = logins.end(headers, &CallbackQuery::read(query)).await;
         LABELED.connect_logins.add(end.outcome.word(), 1);
-        let page = match &end.kept {
-            Some(kept) => self.keep_login(kept).await,
-            None => response::page(StatusCode::OK, &login_views::ended(&end.outcome)),
+        if let Some(LoginKeeping::Refused(refused)) = &end.keeping {
+            self.login_not_kept(refused, &end.outcome);
+        }
+        let page = match &end.keeping {
+            Some(LoginKeeping::Kept(kept)) => self.keep_login(kept).await,
+            Some(LoginKeeping::Refused(_)) | None => {
+                response::page(StatusCode::OK, &login_views::ended(&end.outcome))
+            }
         };
         with_cookies(page, end.cookies)
     }
@@ -210,14 +236,21 @@ async fn begin(
     next: NextPage,
     purpose: LoginPurpose,
 ) -> Response<Bytes> {
+    let keeps = matches!(purpose, LoginPurpose::Keep(_));
     match logins.begin(issuer, next, purpose).await {
         Some(Ok(departure)) => {
             LABELED.connect_logins.add("begun", 1);
+            if keeps {
+                LABELED.connect_accounts.add("begun", 1);
+            }
             let page = login_views::departs(departure.url.as_str(), issuer);
             with_cookies(response::page(StatusCode::OK, &page), [departure.cookie])
         }
         Some(Err(failure)) => {
             LABELED.connect_logins.add("unavailable", 1);
+            if keeps {
+                LABELED.connect_accounts.add("unavailable", 1);
+            }
             if let Some(muted) = logins.lines().admit(failure.reason()) {
                 let (reason, remedy) = (failure.reason(), failure.remedy());
                 let error: &(dyn Error + 'static) = &failure;

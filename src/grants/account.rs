@@ -111,8 +111,8 @@ impl UpstreamAccount {
         self.log.last_cause()
     }
 
-    /// Finds out where callers' tokens would be exchanged, without a caller: at the configured issuer, else at each of
-    /// `issuers`, whose tokens callers may have. Takes 8 s at most; [`last_cause`](Self::last_cause) has the outcome.
+    /// Finds out where tokens of callers would be requested, without a caller: at the configured issuer, else at that which
+    /// the upstream names; for exchanges at each of `issuers`, whose tokens callers may have. Takes 8 s at most; [`last_cause`](Self::last_cause) has the outcome.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request under way.
@@ -126,9 +126,10 @@ impl UpstreamAccount {
 
     async fn find_all(&self, issuers: &[String]) -> Result<(), TokenFailure> {
         let of_callers = issuers.iter().map(|issuer| Some(issuer.as_str()));
-        let asked: Vec<_> = match &self.config.issuer {
-            Some(_) => vec![None],
-            None => of_callers.collect(),
+        // Only exchanges are at the callers' issuers.
+        let asked: Vec<_> = match (&self.config.issuer, self.config.kind) {
+            (None, AccountKind::TokenExchange) => of_callers.collect(),
+            _ => vec![None],
         };
         for caller_issuer in asked {
             let hints = DiscoveryHints {

@@ -23,6 +23,7 @@ use crate::config::ClientKey;
 use crate::lock::lock;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
+use crate::telemetry::trace::StepSpan;
 
 const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
@@ -161,7 +162,11 @@ impl IdentityProvider {
         if !scope.is_empty() {
             fields.push(("scope", &scope));
         }
-        let granted = extension_grant::request(clients, &client, &fields).await?;
+        let host = server.token_endpoint.host_str().unwrap_or_default();
+        let span = StepSpan::token_request(host, None);
+        let granted = extension_grant::request(clients, &client, &fields).await;
+        span.end(granted.as_ref().map_or_else(TokenError::word, |_| "ok"));
+        let granted = granted?;
         // `token_type` is N_A and not checked: an ID-JAG is not used at a resource.
         match granted.issued_type.as_deref() {
             Some(ID_JAG) => Ok(granted.token),

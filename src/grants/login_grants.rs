@@ -102,9 +102,10 @@ impl LoginGrants {
         all.find_map(|issuer| issuer.tokens.connection(&issuer.key(owner)))
     }
 
-    /// Where the vault has the login of `owner`: one of these.
-    pub fn keys(&self, owner: OwnerKey) -> impl Iterator<Item = GrantKey> {
-        self.0.iter().map(move |issuer| issuer.key(owner))
+    /// The names by which the vault has logins: that of a principal is one of these.
+    pub fn names(&self) -> impl Iterator<Item = Arc<str>> {
+        self.tokens()
+            .map(|tokens| Arc::clone(tokens.account().upstream()))
     }
 
     /// A source of the tokens of `owner` at the upstream of `account`, by the login with this number; `None` where that is

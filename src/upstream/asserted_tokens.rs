@@ -18,7 +18,6 @@ use crate::grants::{
     Challenge, HeldToken, LoginGrants, LoginState, Renewal, TokenFailure, TokenSource,
     UpstreamAccount,
 };
-use crate::vault::GrantKey;
 
 /// Principals whose tokens are held.
 const MAX_HELD: u64 = 16_384;
@@ -117,9 +116,9 @@ impl UserAccounts for AssertedTokens {
         look_up.boxed()
     }
 
-    fn grant_keys(&self, owner: OwnerKey) -> Vec<GrantKey> {
+    fn grant_names(&self) -> Vec<Arc<str>> {
         let logins = self.logins.as_ref();
-        logins.map_or_else(Vec::new, |logins| logins.keys(owner).collect())
+        logins.map_or_else(Vec::new, |logins| logins.names().collect())
     }
 }
 

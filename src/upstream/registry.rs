@@ -289,7 +289,7 @@ impl Upstreams {
         }
         let has_it = |entry: &RegistryEntry| {
             let users = entry.users.as_ref();
-            users.is_some_and(|users| users.grant_keys(key.owner).contains(key))
+            users.is_some_and(|users| users.grant_names().contains(&key.upstream))
         };
         let entries = self.entries.iter().filter(|(_, entry)| has_it(entry));
         entries.map(|(name, _)| Arc::clone(name)).collect()
@@ -300,7 +300,9 @@ impl Upstreams {
     pub fn grant_keys(&self, upstream: &str, owner: OwnerKey) -> Vec<GrantKey> {
         let entry = self.entries.get(upstream);
         let users = entry.and_then(|entry| entry.users.as_ref());
-        users.map_or_else(Vec::new, |users| users.grant_keys(owner))
+        let names = users.map_or_else(Vec::new, |users| users.grant_names());
+        let keys = names.into_iter();
+        keys.map(|upstream| GrantKey { owner, upstream }).collect()
     }
 
     /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own, and

@@ -1,12 +1,14 @@
 //! `UserAccounts`: the accounts of callers at one upstream, whatever their kind.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 
 use super::credentials::Credentials;
 use crate::audit::AuditSink;
 use crate::call::OwnerKey;
 use crate::grants::TokenFailure;
-use crate::vault::{GrantKey, Vault};
+use crate::vault::Vault;
 
 /// Where accounts of callers are kept, and what is recorded of them.
 #[derive(Debug, Clone, Copy)]
@@ -58,8 +60,8 @@ pub(super) trait UserAccounts: Credentials {
         self.look_up(owner)
     }
 
-    /// Where the vault has the grant of `owner`: one of these.
-    fn grant_keys(&self, owner: OwnerKey) -> Vec<GrantKey>;
+    /// The names by which the vault has grants: that of a principal is one of these.
+    fn grant_names(&self) -> Vec<Arc<str>>;
 
     /// The number of the connection of `owner` that the upstream has asked for more scopes of. No waiting.
     fn wants_more(&self, _owner: OwnerKey) -> Option<i64> {

@@ -105,8 +105,8 @@ impl UserAccounts for PrincipalTokens {
         kept.boxed()
     }
 
-    fn grant_keys(&self, owner: OwnerKey) -> Vec<GrantKey> {
-        vec![self.key(owner)]
+    fn grant_names(&self) -> Vec<Arc<str>> {
+        vec![Arc::clone(&self.upstream)]
     }
 
     fn wants_more(&self, owner: OwnerKey) -> Option<i64> {

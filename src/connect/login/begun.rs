@@ -8,6 +8,7 @@ use http::{HeaderMap, HeaderValue};
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
+use super::outcome::RefusedLogin;
 use crate::call::OwnerKey;
 use crate::clock::SharedClock;
 use crate::connect::cookies;
@@ -45,6 +46,18 @@ pub(super) struct BegunLogin {
 /// The key of a principal in base64url.
 pub(super) fn owner_text(owner: OwnerKey) -> String {
     BASE64_URL_SAFE_NO_PAD.encode(owner.bytes())
+}
+
+impl BegunLogin {
+    /// What is recorded where this login was begun to be kept, and is not.
+    pub(super) fn refused(&self) -> Option<RefusedLogin> {
+        let owner = BASE64_URL_SAFE_NO_PAD.decode(self.keeps.as_ref()?).ok()?;
+        Some(RefusedLogin {
+            owner: OwnerKey::from_bytes(owner.try_into().ok()?),
+            issuer: self.issuer.clone(),
+            upstream: self.next.upstream.clone().unwrap_or_default(),
+        })
+    }
 }
 
 /// The page where a login started. Holds names, not URLs, so that only pages of the gateway are possible.

@@ -1,6 +1,7 @@
 //! The answer of an issuer to a login. Spec: RFC 6749 §4.1.2; RFC 9207 §2; `OpenID` Connect Core §3.1.2.6
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -8,7 +9,7 @@ use tokio::time::timeout;
 use url::form_urlencoded;
 
 use super::begun::{self, BegunLogin, owner_text};
-use super::outcome::{KeptLogin, LoginEnd, LoginOutcome};
+use super::outcome::{KeptLogin, LoginEnd, LoginKeeping, LoginOutcome};
 use super::{Login, Logins, person_cookie};
 use crate::auth::{IdTokenCheck, LoginRefusal, PersonLogin};
 use crate::config::LoginToken;
@@ -131,16 +132,16 @@ impl Logins {
             return LoginEnd {
                 outcome: LoginOutcome::NoCookie,
                 cookies: Vec::new(),
-                kept: None,
+                keeping: None,
             };
         };
         let mut cookies: Vec<_> = begun::removed(state).into_iter().collect();
-        let mut keeps = None;
+        let mut keeping = begun.refused().map(LoginKeeping::Refused);
         let outcome = match (self.find(&begun.issuer), &answer.error, &answer.code) {
             (Some(login), None, Some(code)) => {
                 match self.exchange(login, &begun, answer, code).await {
                     Ok((person, kept)) => {
-                        keeps = kept;
+                        keeping = kept.map(LoginKeeping::Kept);
                         let made = person_cookie::make(&person, (&self.sealer, &self.clock));
                         log_success(&person);
                         cookies.extend(made);
@@ -176,7 +177,7 @@ impl Logins {
         LoginEnd {
             outcome,
             cookies,
-            kept: keeps,
+            keeping,
         }
     }
 
@@ -215,8 +216,7 @@ impl Logins {
         (owner, person): (&str, &PersonLogin),
         tokens: LoginTokens,
     ) -> Result<KeptLogin, ExchangeError> {
-        let found = person.principal.owner();
-        if owner_text(found) != owner {
+        if owner_text(person.principal.owner()) != owner {
             return Err(ExchangeError::OtherPerson);
         }
         if login.config.token == LoginToken::Access {
@@ -226,7 +226,7 @@ impl Logins {
         }
         let record = login.client.kept(tokens).ok_or(ExchangeError::NoIdToken)?;
         Ok(KeptLogin {
-            owner: found,
+            person: Arc::new(person.principal.clone()),
             record: Box::new(record),
             upstream: begun.next.upstream.clone().unwrap_or_default(),
         })
@@ -298,8 +298,6 @@ fn log_success(person: &PersonLogin) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::auth::Authenticator;
     use crate::clock::{SharedClock, SystemClock};

@@ -1,10 +1,12 @@
 //! The outcome of a login.
 
+use std::sync::Arc;
+
 use http::HeaderValue;
 
 use super::begun::NextPage;
 use super::person_cookie;
-use crate::call::OwnerKey;
+use crate::call::{OwnerKey, Principal};
 use crate::connect::person::Person;
 use crate::vault::GrantRecord;
 
@@ -14,17 +16,37 @@ pub(crate) struct LoginEnd {
     pub(crate) outcome: LoginOutcome,
     /// Cookies to set or remove.
     pub(crate) cookies: Vec<HeaderValue>,
-    /// The login that is to be kept, if it was begun for that and is done.
-    pub(crate) kept: Option<KeptLogin>,
+    /// What became of a login that was begun to be kept.
+    pub(crate) keeping: Option<LoginKeeping>,
+}
+
+/// What became of a login that was begun to be kept.
+#[derive(Debug)]
+pub(crate) enum LoginKeeping {
+    /// It is to be kept.
+    Kept(KeptLogin),
+    /// It is not.
+    Refused(RefusedLogin),
 }
 
 /// A login that is to be kept.
 #[derive(Debug)]
 pub(crate) struct KeptLogin {
     /// Whose.
-    pub(crate) owner: OwnerKey,
+    pub(crate) person: Arc<Principal>,
     /// What is kept.
     pub(crate) record: Box<GrantRecord>,
+    /// The upstream whose page it was begun on.
+    pub(crate) upstream: String,
+}
+
+/// A login that is not kept.
+#[derive(Debug)]
+pub(crate) struct RefusedLogin {
+    /// Whose was to be kept.
+    pub(crate) owner: OwnerKey,
+    /// Where.
+    pub(crate) issuer: String,
     /// The upstream whose page it was begun on.
     pub(crate) upstream: String,
 }

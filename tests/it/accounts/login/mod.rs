@@ -1,7 +1,9 @@
 //! Who opens the connect pages with `auth.mode = "oauth"`: logins at a scripted issuer.
 
+mod asserted;
 mod attacks;
 mod kept;
+mod kept_observed;
 mod real;
 mod world;
 
