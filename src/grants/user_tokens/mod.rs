@@ -395,7 +395,7 @@ impl UserTokens {
                     let outcome = tokens.refresh(&key, (seen.as_ref(), cause)).await;
                     leader.complete(outcome);
                 });
-                // A drain waits for it: the answer may hold the only copy of a refresh token.
+                // A drain waits for this task: the response may hold the only copy of a refresh token.
                 self.account.tasks.spawn(request_tag::keep(refreshed));
                 follower
             }
