@@ -1,6 +1,5 @@
 //! `[upstreams.<name>.auth]` and `[egress]`.
 
-use http::{HeaderName, HeaderValue};
 use url::Url;
 
 use super::account_types::{
@@ -8,9 +7,9 @@ use super::account_types::{
     EgressAllow, EgressConfig, LoginAccountConfig, TokenPlace, UpstreamAuth, UserAccountConfig,
     UserKeyConfig,
 };
-use super::carriers;
 use super::reader::ConfigSection;
 use super::report::join;
+use super::token_place;
 use super::units;
 use crate::secret::Secret;
 
@@ -45,7 +44,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
         let known = kinds.map(|kind| format!("\"{}\"", kind.as_str()));
         s.error("", "`kind` is required", Some(&known.join(" or ")));
     }
-    let place = place(s, is_child);
+    let place = token_place::read(s, is_child);
     let with_server = s.is_recording() || kind != Some(AccountKind::UserKey);
     let server = with_server.then(|| server(s, kind, is_child));
     let with_key = s.is_recording() || kind == Some(AccountKind::UserKey);
@@ -237,59 +236,6 @@ fn need_server(s: &ConfigSection<'_>, has_issuer: bool, has_resource: bool) {
     }
 }
 
-/// Reads `header` and `prefix`: the header of the token or key, and the text before it; of a child `env`, the variable.
-fn place(s: &mut ConfigSection<'_>, is_child: bool) -> Option<TokenPlace> {
-    let name = header(s);
-    let prefix = s
-        .key("prefix", "What stands before the token or key.")
-        .text("Bearer ");
-    if HeaderValue::try_from(prefix.as_str()).is_err() {
-        s.error("prefix", "holds characters that no header can carry", None);
-    }
-    let variable = s
-        .key(
-            "env",
-            "Instead, and required, with `command`: the variable of the child's environment that holds the token or key.",
-        )
-        .optional("TRACKER_TOKEN");
-    if !is_child {
-        if variable.is_some() && !s.is_recording() {
-            let hint = "`header` says where the token goes";
-            s.error(
-                "env",
-                "is for upstreams that are started by `command`",
-                Some(hint),
-            );
-        }
-        let name = name?;
-        return Some(TokenPlace::Header { name, prefix });
-    }
-    for key in ["header", "prefix"] {
-        if s.has(key) {
-            let hint = "`env` names the variable that holds the token";
-            s.error(
-                key,
-                "is for upstreams that are reached by `url`",
-                Some(hint),
-            );
-        }
-    }
-    match variable {
-        Some(variable) if carriers::is_variable(&variable) => Some(TokenPlace::Variable(variable)),
-        Some(_) => {
-            s.error("env", carriers::NO_VARIABLE, None);
-            None
-        }
-        None => {
-            if !s.report.is_wrong(&join(&s.path, "env")) {
-                let hint = "the variable that the program reads, as in env = \"TRACKER_TOKEN\"";
-                s.error("", "needs `env`", Some(hint));
-            }
-            None
-        }
-    }
-}
-
 fn issuer(s: &mut ConfigSection<'_>) -> Option<String> {
     let issuer = s
         .key(
@@ -358,24 +304,6 @@ pub(super) fn client_key(s: &mut ConfigSection<'_>, is_needed: bool) -> Option<C
                 let hint = "client_secret = \"${SECRET}\" or { file = \"…\" }";
                 s.error("", "needs `client_secret` or `private_key`", Some(hint));
             }
-            None
-        }
-    }
-}
-
-fn header(s: &mut ConfigSection<'_>) -> Option<HeaderName> {
-    let name = s
-        .key("header", "The header that carries the token or key.")
-        .text("Authorization");
-    match HeaderName::try_from(name.as_str()) {
-        Ok(name) if carriers::is_own(name.as_str()) => {
-            s.error("header", "is set by the gateway itself", None);
-            None
-        }
-        Ok(name) => Some(name),
-        Err(_) => {
-            let hint = "letters, digits and hyphens, as in Authorization";
-            s.error("header", "not a header name", Some(hint));
             None
         }
     }
