@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{RegistryEntry, Upstreams};
+use super::Upstreams;
+use super::entries::RegistryEntry;
 use crate::cause::{ErrorCause, LastCause};
 use crate::config::{self, TransportKind};
 use crate::grants::TokenFailure;
@@ -57,7 +58,12 @@ impl RegistryEntry {
     /// The gateway's own account, or those of callers, whose last cause may be of any of them.
     fn account_status(&self, census: Option<&GrantCensus>) -> Option<AccountStatus> {
         let kind = self.settings.auth.as_ref()?.kind();
-        let cause = match (&self.account, &self.tokens, &self.probe, &self.withheld) {
+        let cause = match (
+            &self.accounts.account,
+            &self.accounts.tokens,
+            &self.accounts.probe,
+            &self.accounts.withheld,
+        ) {
             (Some(account), ..) => account.last_cause(),
             (None, Some(tokens), ..) => tokens.account().last_cause(),
             (None, None, Some(probe), _) => probe.last_cause(),
@@ -65,11 +71,13 @@ impl RegistryEntry {
             // Pasted keys: their causes are on their own pages.
             (None, None, None, None) => None,
         };
-        let counts = census.zip(self.users.as_ref()).map(|(census, users)| {
-            let names = users.grant_names().into_iter();
-            let counted = names.filter_map(|name| census.get(&*name).copied());
-            counted.fold(GrantCounts::default(), GrantCounts::plus)
-        });
+        let counts = census
+            .zip(self.accounts.users.as_ref())
+            .map(|(census, users)| {
+                let names = users.grant_names().into_iter();
+                let counted = names.filter_map(|name| census.get(&*name).copied());
+                counted.fold(GrantCounts::default(), GrantCounts::plus)
+            });
         Some(AccountStatus {
             kind: kind.as_str().to_owned(),
             accounts: counts.map(|counts| AccountNumbers {

@@ -2,6 +2,7 @@
 
 use rstest::rstest;
 
+use super::accounts::AccountFactory;
 use super::*;
 use crate::audit::AuditSink;
 use crate::call::{NullIntake, Principal};
@@ -9,8 +10,10 @@ use crate::clock::SystemClock;
 use crate::config::SealKey;
 use crate::database::{Database, DatabasePlace};
 use crate::fault::FaultKind;
+use crate::process::holders::SessionHolders;
 use crate::secret::Secret;
 use crate::upstream::credentials::{Credential, Credentials, Requester};
+use crate::upstream::link::negotiated::EraLink;
 use crate::vault::{GrantCensus, GrantCounts, GrantKey, Vault, VaultKeys};
 
 fn upstreams(keys: &str) -> Upstreams {
@@ -43,7 +46,12 @@ pub(in crate::upstream) fn era_link() -> Arc<EraLink> {
     let upstreams = upstreams("");
     let (name, entry) = upstreams.entries.get_key_value("up").unwrap();
     let holders = (SessionHolders::of([0; 16]), true);
-    upstreams.make(name, entry, client(Arc::new(NullIntake)), holders)
+    let maker = LinkMaker {
+        upstreams: &upstreams,
+        name,
+        entry,
+    };
+    maker.make(client(Arc::new(NullIntake)), holders)
 }
 
 #[tokio::test]
