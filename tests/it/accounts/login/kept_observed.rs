@@ -1,5 +1,6 @@
 //! What operators and users see of kept logins (`kind = "id_jag"`).
 
+use rstest::rstest;
 use serde_json::json;
 
 use super::asserted::{AssertedWorld, REFRESH, ended, greeting};
@@ -96,30 +97,38 @@ async fn login_of_another_person_is_audited_as_refused() {
     world.gw.stop().await;
 }
 
-// SPEC C-98
+// SPEC C-98. Columns: the endpoint, and the upstreams that are opened.
+#[rstest]
+#[case::direct("/mcp/up", 1)]
+#[case::merged("/mcp", 2)]
 #[tokio::test]
-async fn both_requests_of_an_assertion_are_spans_of_its_call() {
+async fn both_requests_of_an_assertion_are_spans_of_the_request_that_needs_it(
+    #[case] path: &str,
+    #[case] upstreams: usize,
+) {
     let (collector, url) = Collector::start().await;
     let telemetry = format!("[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 1.0");
     let world = AssertedWorld::with(&telemetry).await;
     world.connect("alice", (&json!({}), Some(REFRESH))).await;
-    let session = world.session("alice", "up").await;
-    assert_eq!(greeting(&session, "alice").await, "I am alice");
+    let token = world.idp.access_token("alice", &world.url(path));
+    let session = world.gw.bearer(&token);
+    let session = session.open_as(path, "2025-06-18", json!({})).await;
+    assert_eq!(session.tools().await.len(), upstreams);
     world.gw.stop().await;
-    // Stopping flushes. One request is that of each login's code.
+    // Stopping flushes. Two requests redeem the codes of logins.
     let requests = eventually("the token requests", async || {
         let mut spans = collector.recorded_spans();
         spans.retain(|span| span.name == "token_request");
-        (spans.len() == 4).then_some(spans)
+        (spans.len() == 2 + 2 * upstreams).then_some(spans)
     })
     .await;
     let spans = collector.recorded_spans();
-    let calls = |parent: &[u8]| {
-        let call = spans.iter().find(|span| span.span_id == parent);
-        call.is_some_and(|call| !call.name.starts_with("GET "))
-    };
-    let of_calls = requests.iter().filter(|one| calls(&one.parent_span_id));
-    let traces: Vec<_> = of_calls.map(|one| &one.trace_id).collect();
-    assert_eq!(traces.len(), 2, "{requests:?}");
-    assert_eq!(traces[0], traces[1]);
+    let opening = spans
+        .iter()
+        .find(|span| span.name.starts_with("initialize"));
+    let opening = opening.expect("the request that opens them");
+    let below = requests
+        .iter()
+        .filter(|one| one.parent_span_id == opening.span_id);
+    assert_eq!(below.count(), 2 * upstreams, "{requests:?}");
 }
