@@ -1,10 +1,14 @@
 //! Keys derived from a caller: digests that tell owners, bindings and accesses apart.
 
 use std::hash::{Hash, Hasher};
+use std::sync::LazyLock;
 
 use aws_lc_rs::digest::{Context, SHA256};
 
 use crate::budget::BudgetHolder;
+
+/// The subject of the gateway itself, which has no issuer.
+pub(super) const GATEWAY_SUBJECT: &str = "gateway";
 
 /// Digest of issuer + subject: owns quotas, children, caches.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +46,13 @@ impl OwnerKey {
     #[must_use]
     pub fn from_bytes(digest: [u8; 32]) -> Self {
         Self(digest)
+    }
+
+    /// Whether it is the gateway itself, which has no accounts of its own where callers have theirs.
+    #[must_use]
+    pub fn is_gateway(&self) -> bool {
+        static GATEWAY: LazyLock<OwnerKey> = LazyLock::new(|| OwnerKey::of("", GATEWAY_SUBJECT));
+        *self == *GATEWAY
     }
 
     /// The raw digest.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::caller_access::CallerAccess;
-use super::keys::{AccessKey, BindingKey, OwnerKey};
+use super::keys::{AccessKey, BindingKey, GATEWAY_SUBJECT, OwnerKey};
 use crate::telemetry::record::CachedText;
 
 /// A verified caller. Scopes are what this token grants, never part of the identity (DESIGN §2).
@@ -62,7 +62,7 @@ impl Principal {
     /// The gateway itself, for sessions that no client opened.
     #[must_use]
     pub fn gateway() -> Self {
-        Self::new("", "gateway", "", Vec::new(), None)
+        Self::new("", GATEWAY_SUBJECT, "", Vec::new(), None)
     }
 
     /// Who vouches for the subject.

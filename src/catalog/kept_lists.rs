@@ -1,6 +1,7 @@
 //! `KeptLists`: the last whole list of each caller at an upstream with accounts, sealed with its grant, for the time when the
 //! account is missing. Pages are put together as they come, so that no list is asked for only to be kept.
 
+use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::protocol::methods::ListKind;
 use crate::protocol::{Message, Revision, json};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::lists::{ContentDigest, digest_of};
+use crate::upstream::Upstreams;
 use crate::upstream::account::Account;
 use crate::vault::{GrantKey, MAX_LIST, Vault};
 
@@ -53,6 +55,7 @@ pub(super) struct KeptList {
 #[derive(Debug)]
 pub(super) struct KeptLists {
     vault: Option<Vault>,
+    upstreams: Arc<Upstreams>,
     spawner: TaskSpawner,
     growing: Cache<ListOf, GrowingList>,
     /// What was kept last, so that an equal list is not written again.
@@ -67,13 +70,14 @@ impl KeptLists {
     /// `common` are the upstreams with `lists = "common"`.
     pub(super) fn new(
         vault: Option<Vault>,
-        spawner: TaskSpawner,
+        (upstreams, spawner): (Arc<Upstreams>, TaskSpawner),
         common: impl Iterator<Item = Arc<str>>,
     ) -> Self {
         let size =
             |_: &ListOf, list: &GrowingList| u32::try_from(list.items.len()).unwrap_or(u32::MAX);
         Self {
             vault,
+            upstreams,
             spawner,
             growing: Cache::builder()
                 .max_capacity(MAX_GROWING)
@@ -130,16 +134,17 @@ impl KeptLists {
 
     async fn write(&self, vault: &Vault, of: ListOf, (kept, digest): (&KeptList, ContentDigest)) {
         let (owner, connection, upstream, kind) = &of;
-        let key = GrantKey::new(*owner, upstream);
         let write = async || -> Result<bool, DatabaseError> {
-            let grant = vault.grant(&key).await?;
-            let Some(grant) = grant.filter(|it| it.state.connection == *connection) else {
-                return Ok(false);
-            };
-            let text = serde_json::to_string(kept).unwrap_or_default();
-            vault
-                .keep_list(&key, grant.version, (kind.member(), &text))
-                .await
+            for key in self.upstreams.grant_keys(upstream, *owner) {
+                let grant = vault.grant(&key).await?;
+                let Some(grant) = grant.filter(|it| it.state.connection == *connection) else {
+                    continue;
+                };
+                let text = serde_json::to_string(kept).unwrap_or_default();
+                let name = name_of(&key, upstream, *kind);
+                return vault.keep_list(&key, grant.version, (&name, &text)).await;
+            }
+            Ok(false)
         };
         match write().await {
             Ok(true) => self.written.insert(of, digest),
@@ -158,9 +163,13 @@ impl KeptLists {
         kind: ListKind,
     ) -> Option<KeptList> {
         let vault = self.vault.as_ref()?;
-        let key = GrantKey::new(owner, upstream);
-        let kept = vault.kept_list(&key, kind.member()).await.ok()??;
-        serde_json::from_str(&kept).ok()
+        for key in self.upstreams.grant_keys(upstream, owner) {
+            let name = name_of(&key, upstream, kind);
+            if let Some(kept) = vault.kept_list(&key, &name).await.ok()? {
+                return serde_json::from_str(&kept).ok();
+            }
+        }
+        None
     }
 
     /// The last tools of anybody, where the operator lets them be shown to all.
@@ -180,6 +189,15 @@ impl KeptLists {
             joined(items, page.result_member(kind.member()))
         })?;
         Some(KeptList::new(declared, &items))
+    }
+}
+
+/// The name of a list beside the grant of `key`, which may be of several upstreams.
+fn name_of(key: &GrantKey, upstream: &Arc<str>, kind: ListKind) -> Cow<'static, str> {
+    if key.upstream == *upstream {
+        kind.member().into()
+    } else {
+        format!("{} {upstream}", kind.member()).into()
     }
 }
 

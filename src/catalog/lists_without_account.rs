@@ -1,8 +1,10 @@
 //! `ListsWithoutAccount`: the list of an upstream for a caller without an account there. In this order: the caller's own
-//! last list, a public list, the last tools of any caller (`auth.lists = "common"`), the gateway's own tool.
+//! last list, what the upstream lists without an account, a public list, the last tools of any caller (`auth.lists =
+//! "common"`), the gateway's own tool.
 
 use std::sync::Arc;
 
+use super::anonymous_lists::AnonymousLists;
 use super::connect_tool::connect_tool;
 use super::kept_lists::{KeptList, KeptLists};
 use super::page_key::ListPageKey;
@@ -32,6 +34,7 @@ pub(crate) struct ListsWithoutAccount {
     pub(super) pages: Arc<ListPages>,
     pub(super) reader: Arc<ListReader>,
     pub(super) kept: Arc<KeptLists>,
+    pub(super) anonymous: Arc<AnonymousLists>,
 }
 
 impl ListsWithoutAccount {
@@ -57,6 +60,9 @@ impl ListsWithoutAccount {
     ) -> AccountlessList {
         let owner = session.owner();
         let mut known = self.kept.last_of(owner, upstream, kind).await;
+        if known.is_none() {
+            known = self.anonymous.list(upstream, kind).await;
+        }
         if known.is_none() {
             known = self.public(session, upstream, kind);
         }

@@ -3,6 +3,7 @@
 //! `resolve_name` looks names up in it, and `tools` says what a tool declares. Each uses modules named
 //! before it only. Spec: DESIGN §5; BRIDGING §5.
 
+mod anonymous_lists;
 mod connect_tool;
 mod cursors;
 mod icons;
@@ -24,6 +25,7 @@ mod warm;
 
 use std::sync::Arc;
 
+use self::anonymous_lists::AnonymousLists;
 pub(crate) use self::connect_tool::{called_connect_tool, connect_tool};
 pub(crate) use self::cursors::PageCursors;
 pub(crate) use self::icons::{in_content, in_directory};
@@ -81,17 +83,13 @@ impl Catalog {
             sealer,
             sessions,
             ourselves,
-            vault,
             edits,
+            ..
         } = *parts;
         let links = || Arc::clone(links);
         let session_indexes = session_indexes();
         let cursors = PageCursors::new(Arc::clone(sealer));
-        let kept = Arc::new(KeptLists::new(
-            vault.cloned(),
-            parts.links.spawner.clone(),
-            settings.upstreams_with_common_lists(),
-        ));
+        let kept = kept_lists(parts);
         let pages = Arc::new(ListPages::new(
             links(),
             edits,
@@ -103,11 +101,19 @@ impl Catalog {
             pages: Arc::clone(&pages),
             ttl: settings.lists.ttl,
         });
+        let own = Arc::new(OwnLister {
+            links: links(),
+            reader: Arc::clone(&reader),
+            sessions: Arc::clone(sessions),
+            warm: settings.mcp.warm.clone(),
+            edits,
+        });
         let without_account = Arc::new(ListsWithoutAccount {
             links: links(),
             pages: Arc::clone(&pages),
             reader: Arc::clone(&reader),
             kept,
+            anonymous: Arc::new(AnonymousLists::new(Arc::clone(&own))),
         });
         let late = LateLists {
             links: links(),
@@ -136,14 +142,7 @@ impl Catalog {
         let tools = ToolSchemas {
             links: links(),
             pages: Arc::clone(&pages),
-            reader: Arc::clone(&reader),
-        };
-        let own = OwnLister {
-            links: links(),
             reader,
-            sessions: Arc::clone(sessions),
-            warm: settings.mcp.warm.clone(),
-            edits,
         };
         Self {
             pages,
@@ -151,8 +150,16 @@ impl Catalog {
             names,
             tools,
             cursors,
-            own: Arc::new(own),
+            own,
             without_account,
         }
     }
+}
+
+/// The last lists of callers with accounts.
+fn kept_lists(parts: &CatalogParts<'_>) -> Arc<KeptLists> {
+    let links = parts.links;
+    let shared = (Arc::clone(&links.upstreams), links.spawner.clone());
+    let common = parts.settings.upstreams_with_common_lists();
+    Arc::new(KeptLists::new(parts.vault.cloned(), shared, common))
 }

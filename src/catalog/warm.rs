@@ -1,12 +1,13 @@
 //! Upstreams that the gateway starts and lists itself. Those of `mcp.warm` when it starts, so that their first start is
-//! over, and their lists are known, before the first client comes; all of them for `check --online`. Spec: DESIGN §6.
+//! over, and their lists are known, before the first client comes; all of them for `check --online`; and upstreams
+//! with accounts of callers, for their lists without an account. Spec: DESIGN §6.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::page_key::list_request;
-use super::reader::ListReader;
-use crate::call::{ClientCapabilities, Principal};
+use super::reader::{ListReader, UpstreamList};
+use crate::call::{ClientCapabilities, Principal, ServerDeclaration};
 use crate::cause::chain;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -21,6 +22,12 @@ const ATTEMPTS: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(2);
 /// For one attempt. Handshake and lists have bounds of their own, which end it sooner.
 const LONGEST: Duration = Duration::from_hours(1);
+
+/// What an upstream declares, and its lists.
+pub(super) type WholeLists = (Arc<ServerDeclaration>, Vec<(ListKind, UpstreamList)>);
+
+/// Whether a list that fails is left out.
+pub(super) type MayMiss<'a> = &'a (dyn Fn(ListKind, &Fault) -> bool + Sync);
 
 /// Lists upstreams in sessions of the gateway's own.
 #[derive(Debug)]
@@ -94,6 +101,28 @@ impl OwnLister {
         upstream: &Arc<str>,
         limit: Duration,
     ) -> Result<Vec<(ListKind, usize)>, Fault> {
+        // `resources` declares templates as well, and many servers that have none refuse to list them.
+        let may_miss = |kind, fault: &Fault| kind == ListKind::Templates && is_refusal(fault);
+        let listed = self.lists(endpoint, upstream, (limit, &may_miss)).await;
+        let (_, parts) = listed?;
+        let lengths = parts.iter().map(|(kind, part)| (*kind, part.length(*kind)));
+        Ok(lengths.collect())
+    }
+
+    /// The same with what is listed, and what the upstream declares. A list that fails is left out where `may_miss` says
+    /// so.
+    ///
+    /// # Errors
+    /// The [`Fault`] of the first list that may not be missed, or of the handshake.
+    ///
+    /// # Cancel safety
+    /// As for [`list_alone`](Self::list_alone).
+    pub(super) async fn lists(
+        &self,
+        endpoint: &Arc<Endpoint>,
+        upstream: &Arc<str>,
+        (limit, may_miss): (Duration, MayMiss<'_>),
+    ) -> Result<WholeLists, Fault> {
         let principal = Arc::new(Principal::gateway());
         let new = NewSession {
             principal: Arc::clone(&principal),
@@ -107,20 +136,19 @@ impl OwnLister {
         let opening = sessions.open(new).map_err(refused)?;
         let session = Arc::clone(opening.session());
         let listing = async {
-            self.links.learn(&session, upstream, None).await?;
-            let mut lengths = Vec::new();
+            let declared = self.links.learn(&session, upstream, None).await?;
+            let mut parts = Vec::new();
             for kind in ListKind::ALL {
                 let request = list_request(self.edits, kind, None)?;
                 let call = own_call(&principal, &session, request, ClientCapabilities::none());
                 match self.reader.list_one(&call, &session, upstream, kind).await {
                     Ok(part) if part.pages.is_empty() => {}
-                    Ok(part) => lengths.push((kind, part.length(kind))),
-                    // `resources` declares templates as well, and many servers that have none refuse to list them.
-                    Err(fault) if kind == ListKind::Templates && is_refusal(&fault) => {}
+                    Ok(part) => parts.push((kind, part)),
+                    Err(fault) if may_miss(kind, &fault) => {}
                     Err(fault) => return Err(fault),
                 }
             }
-            Ok(lengths)
+            Ok((declared, parts))
         };
         let listed = tokio::time::timeout(limit, listing).await;
         sessions.close(&session);

@@ -1,7 +1,8 @@
 //! Checks of `[upstreams.<name>.auth]` against the rest of the file.
 
 use super::account_types::{
-    AccountConfig, AccountKind, ClientRegistration, TokenPlace, UpstreamAuth, UserAccountConfig,
+    AccountConfig, AccountKind, ClientRegistration, LoginAccountConfig, TokenPlace, UpstreamAuth,
+    UserAccountConfig,
 };
 use super::report::{ReadReport, join};
 use super::types::{AuthMode, Config};
@@ -37,19 +38,20 @@ fn check_exchange(
         let hint = "auth.mode = \"oauth\", or kind = \"client_credentials\" for one account of all";
         report.error(&format!("{table}.auth.kind"), what, Some(hint));
     }
-    if let Some(at) = config
-        .mcp
-        .warm
-        .iter()
-        .position(|warm| *warm == upstream.name)
-    {
-        let what = "is reached with the accounts of callers, and there is none at the start";
-        report.error(&format!("mcp.warm[{at}]"), what, Some("leave it out"));
-    }
+    check_warm(config, upstream, report);
     if account.issuer.is_none() && config.auth.issuers.len() > 1 {
         let what = "is not said, and there are several issuers: `client_id` and its proof go to that of each caller";
         let hint = "write the `issuer` that knows this client";
         report.warning(&format!("{table}.auth.issuer"), what, Some(hint));
+    }
+}
+
+/// The gateway itself starts and lists warm upstreams: there is no caller with an account.
+fn check_warm(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_>) {
+    let mut warm = config.mcp.warm.iter();
+    if let Some(at) = warm.position(|warm| *warm == upstream.name) {
+        let what = "is reached with the accounts of callers, and there is none at the start";
+        report.error(&format!("mcp.warm[{at}]"), what, Some("leave it out"));
     }
 }
 
@@ -71,8 +73,17 @@ fn check_user(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_
         );
         report.error(&table, what, Some("give the upstream another name"));
     }
-    if config.auth.mode == AuthMode::None {
-        let key = format!("{table}.auth.kind");
+    // Others may list something without an account, which starts nothing.
+    if kind == AccountKind::IdJag.as_str() || upstream.carrier.is_stdio() {
+        check_warm(config, upstream, report);
+    }
+    let key = format!("{table}.auth.kind");
+    let is_open = config.auth.mode == AuthMode::None && !report.is_wrong("auth.mode");
+    if is_open && kind == AccountKind::IdJag.as_str() {
+        let what = "is \"id_jag\", and with auth.mode = \"none\" nobody logs in whom an issuer could assert";
+        let hint = "auth.mode = \"oauth\" and `connect.login`, or kind = \"user\"";
+        report.error(&key, what, Some(hint));
+    } else if is_open {
         let what = format!(
             "is \"{kind}\", and auth.mode is \"none\": every program on this machine uses the same account"
         );
@@ -189,8 +200,10 @@ pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
         if let UpstreamAuth::User(account) = account {
             check_registration(config, (upstream, account), report);
         }
-        let UpstreamAuth::Gateway(account) = account else {
-            continue;
+        let account = match account {
+            UpstreamAuth::Gateway(account)
+            | UpstreamAuth::Login(LoginAccountConfig { account, .. }) => account,
+            UpstreamAuth::User(_) | UpstreamAuth::UserKey(_) => continue,
         };
         if account.kind == AccountKind::TokenExchange {
             check_exchange(config, upstream, account, report);

@@ -10,8 +10,10 @@ use crate::secret::Secret;
 /// `[upstreams.<name>.auth]`: the account whose credentials requests carry.
 #[derive(Debug, Clone)]
 pub enum UpstreamAuth {
-    /// An account of the gateway, common to all callers.
+    /// An account of the gateway, common to all callers, or accounts of callers that are got by the callers' own tokens.
     Gateway(AccountConfig),
+    /// An account of each caller, whose kept login its identity provider asserts.
+    Login(LoginAccountConfig),
     /// An account of each caller, connected once by agreeing at the authorization server.
     User(UserAccountConfig),
     /// A key of each caller, pasted once.
@@ -24,6 +26,7 @@ impl UpstreamAuth {
     pub fn kind(&self) -> AccountKind {
         match self {
             Self::Gateway(account) => account.kind,
+            Self::Login(_) => AccountKind::IdJag,
             Self::User(_) => AccountKind::User,
             Self::UserKey(_) => AccountKind::UserKey,
         }
@@ -34,6 +37,7 @@ impl UpstreamAuth {
     pub fn lists(&self) -> AccountLists {
         match self {
             Self::Gateway(_) => AccountLists::Own,
+            Self::Login(account) => account.lists,
             Self::User(account) => account.lists,
             Self::UserKey(key) => key.lists,
         }
@@ -44,7 +48,7 @@ impl UpstreamAuth {
     pub fn is_of_users(&self) -> bool {
         match self {
             Self::Gateway(_) => false,
-            Self::User(_) | Self::UserKey(_) => true,
+            Self::Login(_) | Self::User(_) | Self::UserKey(_) => true,
         }
     }
 
@@ -52,7 +56,9 @@ impl UpstreamAuth {
     #[must_use]
     pub fn place(&self) -> &TokenPlace {
         match self {
-            Self::Gateway(account) => &account.place,
+            Self::Gateway(account) | Self::Login(LoginAccountConfig { account, .. }) => {
+                &account.place
+            }
             Self::User(account) => &account.place,
             Self::UserKey(key) => &key.place,
         }
@@ -114,6 +120,15 @@ pub struct AccountConfig {
     pub audience: Option<String>,
     /// Where the token goes.
     pub place: TokenPlace,
+}
+
+/// `kind = "id_jag"`: an account of each caller, for which its identity provider asserts who logged in.
+#[derive(Debug, Clone)]
+pub struct LoginAccountConfig {
+    /// The gateway at the upstream's authorization server.
+    pub account: AccountConfig,
+    /// The lists of callers without a login.
+    pub lists: AccountLists,
 }
 
 /// `kind = "user"`: an account of each caller, connected by agreeing at the upstream's authorization server.

@@ -1,15 +1,15 @@
 //! `[upstreams.<name>.auth]` and `[egress]`.
 
-use http::{HeaderName, HeaderValue};
 use url::Url;
 
 use super::account_types::{
     AccountConfig, AccountKind, AccountLists, ClientKey, ClientRegistration, ConfiguredClient,
-    EgressAllow, EgressConfig, TokenPlace, UpstreamAuth, UserAccountConfig, UserKeyConfig,
+    EgressAllow, EgressConfig, LoginAccountConfig, TokenPlace, UpstreamAuth, UserAccountConfig,
+    UserKeyConfig,
 };
-use super::carriers;
 use super::reader::ConfigSection;
 use super::report::join;
+use super::token_place;
 use super::units;
 use crate::secret::Secret;
 
@@ -22,6 +22,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
     let kinds = [
         AccountKind::ClientCredentials,
         AccountKind::TokenExchange,
+        AccountKind::IdJag,
         AccountKind::User,
         AccountKind::UserKey,
     ];
@@ -29,9 +30,11 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
         .key(
             "kind",
             "\"client_credentials\": the gateway's own account, one for all callers. \"token_exchange\": each caller's \
-             own, for which the authorization server exchanges the caller's token (RFC 8693). \"user\": each caller's own, \
-             who agrees to it once at the upstream's authorization server. \"user_key\": a key of each caller, who pastes it \
-             once. The last two on the page /connect/<upstream>.",
+             own, for which the authorization server exchanges the caller's token (RFC 8693). \"id_jag\": each caller's \
+             own, for which the issuer of `connect.login` asserts who the caller is (enterprise-managed authorization), \
+             once the caller has logged in. \"user\": each caller's own, who agrees to it once at the upstream's \
+             authorization server. \"user_key\": a key of each caller, who pastes it once. The last three on the page \
+             /connect/<upstream>.",
         )
         .required_choice(
             "client_credentials",
@@ -41,13 +44,18 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
         let known = kinds.map(|kind| format!("\"{}\"", kind.as_str()));
         s.error("", "`kind` is required", Some(&known.join(" or ")));
     }
-    let place = place(s, is_child);
+    let place = token_place::read(s, is_child);
     let with_server = s.is_recording() || kind != Some(AccountKind::UserKey);
     let server = with_server.then(|| server(s, kind, is_child));
     let with_key = s.is_recording() || kind == Some(AccountKind::UserKey);
     let key = with_key.then(|| user_key(s));
-    let with_lists =
-        s.is_recording() || matches!(kind, Some(AccountKind::User | AccountKind::UserKey));
+    let is_connected = |kind| {
+        matches!(
+            kind,
+            AccountKind::IdJag | AccountKind::User | AccountKind::UserKey
+        )
+    };
+    let with_lists = s.is_recording() || kind.is_some_and(is_connected);
     let lists = if with_lists {
         lists(s)
     } else {
@@ -79,19 +87,13 @@ pub(super) fn read(s: &mut ConfigSection<'_>, is_child: bool) -> Option<Upstream
                 lists,
             })
         }
-        AccountKind::ClientCredentials | AccountKind::TokenExchange | AccountKind::IdJag => {
-            let server = server?;
-            UpstreamAuth::Gateway(AccountConfig {
-                kind,
-                issuer: server.issuer,
-                client_id: server.client_id?,
-                client_key: server.client_key?,
-                scopes: server.scopes,
-                resource: server.resource,
-                audience: server.audience,
-                place,
-            })
+        AccountKind::ClientCredentials | AccountKind::TokenExchange => {
+            UpstreamAuth::Gateway(server?.account(kind, place)?)
         }
+        AccountKind::IdJag => UpstreamAuth::Login(LoginAccountConfig {
+            account: server?.account(kind, place)?,
+            lists,
+        }),
     })
 }
 
@@ -113,7 +115,7 @@ fn user_key(s: &mut ConfigSection<'_>) -> (String, Option<Url>) {
 fn lists(s: &mut ConfigSection<'_>) -> AccountLists {
     s.key(
         "lists",
-        "With \"user\" and \"user_key\": what a caller without an account is listed after its own last lists and those \
+        "With \"id_jag\", \"user\" and \"user_key\": what a caller without an account is listed after its own last lists and those \
          that the upstream calls public. \"own\": the one tool that connects. \"common\": the last tools of anybody, which \
          all callers may then see.",
     )
@@ -130,6 +132,22 @@ struct ServerKeys {
     scopes: Vec<String>,
     resource: Option<String>,
     audience: Option<String>,
+}
+
+impl ServerKeys {
+    /// The account of a client that an operator has registered; `None` where that is incomplete.
+    fn account(self, kind: AccountKind, place: TokenPlace) -> Option<AccountConfig> {
+        Some(AccountConfig {
+            kind,
+            issuer: self.issuer,
+            client_id: self.client_id?,
+            client_key: self.client_key?,
+            scopes: self.scopes,
+            resource: self.resource,
+            audience: self.audience,
+            place,
+        })
+    }
 }
 
 fn server(s: &mut ConfigSection<'_>, kind: Option<AccountKind>, is_child: bool) -> ServerKeys {
@@ -218,59 +236,6 @@ fn need_server(s: &ConfigSection<'_>, has_issuer: bool, has_resource: bool) {
     }
 }
 
-/// Reads `header` and `prefix`: the header of the token or key, and the text before it; of a child `env`, the variable.
-fn place(s: &mut ConfigSection<'_>, is_child: bool) -> Option<TokenPlace> {
-    let name = header(s);
-    let prefix = s
-        .key("prefix", "What stands before the token or key.")
-        .text("Bearer ");
-    if HeaderValue::try_from(prefix.as_str()).is_err() {
-        s.error("prefix", "holds characters that no header can carry", None);
-    }
-    let variable = s
-        .key(
-            "env",
-            "Instead, and required, with `command`: the variable of the child's environment that holds the token or key.",
-        )
-        .optional("TRACKER_TOKEN");
-    if !is_child {
-        if variable.is_some() && !s.is_recording() {
-            let hint = "`header` says where the token goes";
-            s.error(
-                "env",
-                "is for upstreams that are started by `command`",
-                Some(hint),
-            );
-        }
-        let name = name?;
-        return Some(TokenPlace::Header { name, prefix });
-    }
-    for key in ["header", "prefix"] {
-        if s.has(key) {
-            let hint = "`env` names the variable that holds the token";
-            s.error(
-                key,
-                "is for upstreams that are reached by `url`",
-                Some(hint),
-            );
-        }
-    }
-    match variable {
-        Some(variable) if carriers::is_variable(&variable) => Some(TokenPlace::Variable(variable)),
-        Some(_) => {
-            s.error("env", carriers::NO_VARIABLE, None);
-            None
-        }
-        None => {
-            if !s.report.is_wrong(&join(&s.path, "env")) {
-                let hint = "the variable that the program reads, as in env = \"TRACKER_TOKEN\"";
-                s.error("", "needs `env`", Some(hint));
-            }
-            None
-        }
-    }
-}
-
 fn issuer(s: &mut ConfigSection<'_>) -> Option<String> {
     let issuer = s
         .key(
@@ -339,24 +304,6 @@ pub(super) fn client_key(s: &mut ConfigSection<'_>, is_needed: bool) -> Option<C
                 let hint = "client_secret = \"${SECRET}\" or { file = \"…\" }";
                 s.error("", "needs `client_secret` or `private_key`", Some(hint));
             }
-            None
-        }
-    }
-}
-
-fn header(s: &mut ConfigSection<'_>) -> Option<HeaderName> {
-    let name = s
-        .key("header", "The header that carries the token or key.")
-        .text("Authorization");
-    match HeaderName::try_from(name.as_str()) {
-        Ok(name) if carriers::is_own(name.as_str()) => {
-            s.error("header", "is set by the gateway itself", None);
-            None
-        }
-        Ok(name) => Some(name),
-        Err(_) => {
-            let hint = "letters, digits and hyphens, as in Authorization";
-            s.error("header", "not a header name", Some(hint));
             None
         }
     }

@@ -37,6 +37,7 @@ mod sessions;
 mod source;
 mod syntax;
 mod telemetry;
+mod token_place;
 mod types;
 mod units;
 mod upstream_types;

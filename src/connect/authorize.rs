@@ -69,7 +69,7 @@ impl AuthorizeForm {
         }
     }
 
-    /// Ends the authorization that `pending` waited for, with the answer that a person's browser brought.
+    /// Finishes the authorization `pending` with the answer that a person's browser brought.
     ///
     /// # Errors
     /// No grant was stored.

@@ -166,7 +166,7 @@ impl ConnectPages {
         let upstream = self.find(name)?;
         match &upstream.method {
             ConnectMethod::Authorize(form) => Some((upstream.name.to_string(), form)),
-            ConnectMethod::Key(_) => None,
+            ConnectMethod::Key(_) | ConnectMethod::Login => None,
         }
     }
 }

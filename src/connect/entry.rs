@@ -2,6 +2,7 @@
 //! logins, and the callback.
 
 use std::error::Error;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::SET_COOKIE;
@@ -11,10 +12,17 @@ use url::form_urlencoded;
 use super::browser::{Browser, FormRefusal};
 use super::form::Form;
 use super::login::views::{self as login_views, LoginForm};
-use super::login::{CallbackQuery, Logins, NextPage, log_out};
+use super::login::{
+    CallbackQuery, KeptLogin, LoginKeeping, LoginOutcome, LoginPurpose, Logins, NextPage,
+    RefusedLogin, log_out,
+};
 use super::person::Person;
 use super::{ConnectPages, PageRequest, response, views};
+use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
+use crate::grants::authorization::FinishedAuthorization;
+use crate::grants::login_name;
 use crate::telemetry::metrics::LABELED;
+use crate::vault::GrantKey;
 
 /// The subject of login form tokens. No upstream or person can have this name.
 const LOGIN_FORM: &str = "/login";
@@ -91,11 +99,68 @@ impl ConnectPages {
                 let page = response::page(StatusCode::OK, &login_views::logged_out());
                 with_cookies(page, person.and_then(log_out))
             }
-            LoginAction::In(again) => {
+            LoginAction::In(asks_again) => {
                 let next = self.next_page(request);
-                begin(logins, form.value("issuer"), next, again).await
+                let purpose = LoginPurpose::Identify { asks_again };
+                begin(logins, form.value("issuer"), next, purpose).await
             }
         })
+    }
+
+    /// Answers the form that has the login of `person` kept.
+    pub(super) async fn begin_kept_login(
+        &self,
+        person: &Person,
+        request: &PageRequest<'_>,
+    ) -> Response<Bytes> {
+        let (Some(logins), Some(issuer)) = (&self.logins, person.issuer()) else {
+            return response::not_allowed();
+        };
+        let next = self.next_page(request);
+        tracing::info!(upstream = next.upstream.as_deref(), owner = %person.owner(), issuer, "account is being connected");
+        begin(logins, issuer, next, LoginPurpose::Keep(person.owner())).await
+    }
+
+    async fn keep_login(&self, kept: &KeptLogin) -> Response<Bytes> {
+        let (owner, record, upstream) = (kept.person.owner(), &kept.record, &*kept.upstream);
+        let key = GrantKey::new(owner, &login_name(&record.issuer));
+        if let Err(error) = self.parts.vault.put_grant(&key, record).await {
+            let error: &(dyn Error + 'static) = &error;
+            tracing::error!(error, "kept login cannot be written to the database");
+            return response::page(StatusCode::SERVICE_UNAVAILABLE, &views::no_database());
+        }
+        LABELED.connect_accounts.add("connected", 1);
+        let audited = AccountRecord::new(AccountEvent::Connected, owner, upstream);
+        let audited = audited.by(&kept.person).server(&record.issuer);
+        self.parts.audit.account(audited.scopes(&record.scopes));
+        tracing::info!(upstream, %owner, issuer = %record.issuer, "account was connected");
+        let ends = record.access_ends.map(Duration::from_millis);
+        let lasts = ends.map(|ends| ends.saturating_sub(self.parts.clock.now()));
+        let asks_again_after = lasts.filter(|_| record.refresh_token.is_none());
+        if let Some(lasts) = asks_again_after {
+            tracing::warn!(
+                upstream, %owner, issuer = %record.issuer, lasts = lasts.as_secs(),
+                "the identity provider gave no refresh token: the user is asked again when the ID token ends"
+            );
+        }
+        let finished = FinishedAuthorization {
+            asks_again_after,
+            scopes: record.scopes.clone(),
+        };
+        response::page(StatusCode::OK, &views::authorized(upstream, &finished))
+    }
+
+    /// Records that a login is not kept, and why.
+    fn login_not_kept(&self, refused: &RefusedLogin, outcome: &LoginOutcome) {
+        LABELED.connect_accounts.add("refused", 1);
+        let record = AccountRecord::new(AccountEvent::Refused, refused.owner, &refused.upstream);
+        let audited = match outcome {
+            LoginOutcome::Failed(_) => AuditOutcome::Failed,
+            _ => AuditOutcome::Denied,
+        };
+        let record = record.server(&refused.issuer);
+        let record = record.reason(audited, format!("login_{}", outcome.word()));
+        self.parts.audit.account(record);
     }
 
     /// The token of this browser's login forms.
@@ -119,7 +184,15 @@ impl ConnectPages {
         };
         let end = logins.end(headers, &CallbackQuery::read(query)).await;
         LABELED.connect_logins.add(end.outcome.word(), 1);
-        let page = response::page(StatusCode::OK, &login_views::ended(&end.outcome));
+        if let Some(LoginKeeping::Refused(refused)) = &end.keeping {
+            self.login_not_kept(refused, &end.outcome);
+        }
+        let page = match &end.keeping {
+            Some(LoginKeeping::Kept(kept)) => self.keep_login(kept).await,
+            Some(LoginKeeping::Refused(_)) | None => {
+                response::page(StatusCode::OK, &login_views::ended(&end.outcome))
+            }
+        };
         with_cookies(page, end.cookies)
     }
 
@@ -157,15 +230,27 @@ impl ConnectPages {
     }
 }
 
-async fn begin(logins: &Logins, issuer: &str, next: NextPage, again: bool) -> Response<Bytes> {
-    match logins.begin(issuer, next, again).await {
+async fn begin(
+    logins: &Logins,
+    issuer: &str,
+    next: NextPage,
+    purpose: LoginPurpose,
+) -> Response<Bytes> {
+    let keeps = matches!(purpose, LoginPurpose::Keep(_));
+    match logins.begin(issuer, next, purpose).await {
         Some(Ok(departure)) => {
             LABELED.connect_logins.add("begun", 1);
+            if keeps {
+                LABELED.connect_accounts.add("begun", 1);
+            }
             let page = login_views::departs(departure.url.as_str(), issuer);
             with_cookies(response::page(StatusCode::OK, &page), [departure.cookie])
         }
         Some(Err(failure)) => {
             LABELED.connect_logins.add("unavailable", 1);
+            if keeps {
+                LABELED.connect_accounts.add("unavailable", 1);
+            }
             if let Some(muted) = logins.lines().admit(failure.reason()) {
                 let (reason, remedy) = (failure.reason(), failure.remedy());
                 let error: &(dyn Error + 'static) = &failure;

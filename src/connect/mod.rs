@@ -11,6 +11,7 @@ mod callback_fault;
 mod cookies;
 mod entry;
 mod form;
+mod kept_login;
 mod layout;
 mod login;
 mod person;
@@ -44,7 +45,7 @@ use crate::grants::authorization::GatewayClient;
 use crate::grants::{AccountSetupError, UserTokens};
 use crate::seal::Sealer;
 use crate::telemetry::metrics::LABELED;
-use crate::vault::{GrantKey, ProgramRecord, StoredGrant, Vault};
+use crate::vault::{ProgramRecord, StoredGrant, Vault};
 
 /// The parts that the pages need.
 #[derive(Debug)]
@@ -209,9 +210,7 @@ impl ConnectPages {
         let account = self.account(person, upstream).await?;
         let token = browser.form_token(&about(person, upstream));
         let program = link.as_ref().map(|link| &*link.program);
-        let form = upstream
-            .parts(&GrantKey::new(person.owner(), &upstream.name))
-            .await;
+        let form = upstream.parts(person).await;
         let shown = views::one(person, &account, program, (&form, &token));
         Ok(browser.keep(response::page(StatusCode::OK, &shown)))
     }
@@ -245,7 +244,7 @@ impl ConnectPages {
             link => link,
         };
         let program = link.as_ref().map(|link| &*link.program);
-        let key = GrantKey::new(person.owner(), &upstream.name);
+        let key = upstream.key(person);
         let walking = browser.for_walk();
         match form.value("action") {
             "disconnect" => {
@@ -263,7 +262,8 @@ impl ConnectPages {
                 ))
             }
             "connect" => match upstream.submitted(&form, &key, (&walking, program)).await {
-                Submitted::Keep(record) => {
+                None => Ok(self.begin_kept_login(person, request).await),
+                Some(Submitted::Keep(record)) => {
                     self.parts.vault.put_grant(&key, &record).await?;
                     LABELED.connect_accounts.add("connected", 1);
                     self.audit(AccountEvent::Connected, (person, upstream), |record| {
@@ -272,7 +272,7 @@ impl ConnectPages {
                     tracing::info!(upstream = %upstream.name, owner = %person.owner(), "account was connected");
                     Ok(response::page(StatusCode::OK, &views::connected(upstream)))
                 }
-                Submitted::GoOn(started) => {
+                Some(Submitted::GoOn(started)) => {
                     LABELED.connect_accounts.add("begun", 1);
                     tracing::info!(
                         upstream = %upstream.name, owner = %person.owner(), host = started.host, program,
@@ -281,14 +281,14 @@ impl ConnectPages {
                     let page = views::go_on(&upstream.name, &started);
                     Ok(walking.keep(response::page(StatusCode::OK, &page)))
                 }
-                Submitted::Failed(why) => {
+                Some(Submitted::Failed(why)) => {
                     LABELED.connect_accounts.add("unavailable", 1);
                     Ok(response::page(
                         StatusCode::BAD_GATEWAY,
                         &views::failed(&upstream.name, why),
                     ))
                 }
-                Submitted::Refused(why) => Ok(response::page(
+                Some(Submitted::Refused(why)) => Ok(response::page(
                     StatusCode::BAD_REQUEST,
                     &views::refused(&upstream.name, why),
                 )),
@@ -346,10 +346,7 @@ impl ConnectPages {
         person: &Person,
         upstream: &'a ConnectedUpstream,
     ) -> Result<ShownAccount<'a>, DatabaseError> {
-        let (vault, key) = (
-            &self.parts.vault,
-            GrantKey::new(person.owner(), &upstream.name),
-        );
+        let (vault, key) = (&self.parts.vault, upstream.key(person));
         let grant = vault.grant(&key).await?;
         let programs = match &grant {
             Some(_) => vault.programs().list(&key).await?,

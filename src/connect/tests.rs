@@ -10,7 +10,7 @@ use crate::database::{Database, DatabasePlace};
 use crate::grants::authorization::state_digest;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::secret::Secret;
-use crate::vault::{PendingRecord, VaultKeys};
+use crate::vault::{GrantKey, PendingRecord, VaultKeys};
 
 const CONFIG: &str = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://up.test/mcp\"\n\
                       [upstreams.up.auth]\nkind = \"user_key\"\n";

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use super::authorize::AuthorizeForm;
 use super::browser::Browser;
 use super::form::{Form, FormParts, Submitted};
+use super::kept_login;
+use super::person::Person;
 use super::user_key::KeyForm;
 use crate::config::{CarrierConfig, UpstreamAuth, UpstreamConfig};
-use crate::grants::UserTokens;
 use crate::grants::authorization::GatewayClient;
+use crate::grants::{UserTokens, login_name};
 use crate::vault::GrantKey;
 
 /// An upstream with a connect page.
@@ -27,6 +29,8 @@ pub(super) enum ConnectMethod {
     Key(KeyForm),
     /// The person authorizes the gateway at an authorization server.
     Authorize(AuthorizeForm),
+    /// The person's login is kept, for all upstreams that want it.
+    Login,
 }
 
 impl ConnectedUpstream {
@@ -43,6 +47,7 @@ impl ConnectedUpstream {
                 let of_it = tokens.find(|one| **one.account().upstream() == *upstream.name)?;
                 ConnectMethod::Authorize(AuthorizeForm::new(of_it, gateway))
             }
+            UpstreamAuth::Login(_) => ConnectMethod::Login,
             UpstreamAuth::Gateway(_) => return None,
         };
         Some(Self {
@@ -60,24 +65,36 @@ impl ConnectedUpstream {
         &self.place
     }
 
-    /// The form's part of the page of `key`.
-    pub(super) async fn parts(&self, key: &GrantKey) -> FormParts {
-        match &self.method {
-            ConnectMethod::Key(form) => form.parts(),
-            ConnectMethod::Authorize(form) => form.parts(key).await,
+    /// The key of the grant of `person` in the vault.
+    pub(super) fn key(&self, person: &Person) -> GrantKey {
+        match (&self.method, person.issuer()) {
+            (ConnectMethod::Login, Some(issuer)) => {
+                GrantKey::new(person.owner(), &login_name(issuer))
+            }
+            _ => GrantKey::new(person.owner(), &self.name),
         }
     }
 
-    /// The outcome of a submitted form whose token is valid.
+    /// The form's part of the page of `person`.
+    pub(super) async fn parts(&self, person: &Person) -> FormParts {
+        match &self.method {
+            ConnectMethod::Key(form) => form.parts(),
+            ConnectMethod::Authorize(form) => form.parts(&self.key(person)).await,
+            ConnectMethod::Login => kept_login::parts(person.issuer().unwrap_or_default()),
+        }
+    }
+
+    /// The outcome of a submitted form whose token is valid; `None` where a login has to start.
     pub(super) async fn submitted(
         &self,
         form: &Form,
         key: &GrantKey,
         by: (&Browser<'_>, Option<&str>),
-    ) -> Submitted {
-        match &self.method {
+    ) -> Option<Submitted> {
+        Some(match &self.method {
             ConnectMethod::Key(pasted) => pasted.submitted(form),
             ConnectMethod::Authorize(authorize) => authorize.submitted(key, by).await,
-        }
+            ConnectMethod::Login => return None,
+        })
     }
 }

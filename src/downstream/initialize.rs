@@ -15,7 +15,7 @@ use crate::protocol::Message;
 use crate::relay::RelayFailure;
 use crate::session::{DeliveryMode, Session};
 use crate::telemetry::names::error_type;
-use crate::telemetry::trace::{CallSpan, SpanOutcome, TRACEPARENT, TRACESTATE, TraceContext};
+use crate::telemetry::trace::{self, CallSpan, SpanOutcome, TRACEPARENT, TRACESTATE, TraceContext};
 
 impl McpService {
     /// Opens a session as an `initialize` request asks, and gives the response to it.
@@ -40,11 +40,11 @@ impl McpService {
             TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
         let mut span = CallSpan::server(&parent, "initialize", &endpoint.name);
         record.trace(span.context().trace_id());
-        let answer = self
-            .relay
-            .opener
-            .initialize(principal, Arc::clone(endpoint), message, delivery)
-            .await;
+        let opener = &self.relay.opener;
+        let answer = opener.initialize(principal, Arc::clone(endpoint), message, delivery);
+        // Token requests are spans below it.
+        let parent = Some(span.context().clone());
+        let answer = trace::below(parent, Box::pin(answer)).await;
         if let Ok((session, _)) = &answer {
             note_request(&mut span, message, session.revision);
             note_session(&mut span, session);

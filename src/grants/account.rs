@@ -48,9 +48,6 @@ pub enum AccountSetupError {
     /// A child's `resource` is no URL.
     #[error("the resource is no URL")]
     Resource,
-    /// The kind of account needs an identity provider that asserts who a person is, and there is none.
-    #[error("there is no login at an identity provider")]
-    NoLogin,
 }
 
 /// The account, or the accounts, of one upstream.
@@ -114,8 +111,8 @@ impl UpstreamAccount {
         self.log.last_cause()
     }
 
-    /// Finds out where callers' tokens would be exchanged, without a caller: at the configured issuer, else at each of
-    /// `issuers`, whose tokens callers may have. Takes 8 s at most; [`last_cause`](Self::last_cause) has the outcome.
+    /// Finds out where tokens of callers would be requested, without a caller: at the configured issuer, else at that which
+    /// the upstream names; for exchanges at each of `issuers`, whose tokens callers may have. Takes 8 s at most; [`last_cause`](Self::last_cause) has the outcome.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request under way.
@@ -129,9 +126,10 @@ impl UpstreamAccount {
 
     async fn find_all(&self, issuers: &[String]) -> Result<(), TokenFailure> {
         let of_callers = issuers.iter().map(|issuer| Some(issuer.as_str()));
-        let asked: Vec<_> = match &self.config.issuer {
-            Some(_) => vec![None],
-            None => of_callers.collect(),
+        // Only exchanges are at the callers' issuers.
+        let asked: Vec<_> = match (&self.config.issuer, self.config.kind) {
+            (None, AccountKind::TokenExchange) => of_callers.collect(),
+            _ => vec![None],
         };
         for caller_issuer in asked {
             let hints = DiscoveryHints {

@@ -51,6 +51,19 @@ impl ClientProof {
             ClientKey::PrivateKey(pem) => Self::Key(SigningKey::read(pem)?),
         })
     }
+
+    /// How it is sent to a server that takes the methods `taken`. Spec: RFC 8414 §2, the default.
+    pub(super) fn method(&self, taken: Option<&[String]>) -> &'static str {
+        let has = |method: &str| taken.is_some_and(|taken| taken.iter().any(|one| one == method));
+        match self {
+            Self::Public => "none",
+            Self::Key(_) => "private_key_jwt",
+            Self::Secret(_) if has("client_secret_post") && !has("client_secret_basic") => {
+                "client_secret_post"
+            }
+            Self::Secret(_) => "client_secret_basic",
+        }
+    }
 }
 
 impl std::fmt::Debug for ClientProof {
@@ -139,6 +152,19 @@ mod tests {
             .unwrap()
             .serialize_pem();
         SigningKey::read(&Secret::new(pem)).unwrap()
+    }
+
+    #[rstest]
+    #[case::not_said(None, "client_secret_basic")]
+    #[case::both(Some(&["client_secret_post", "client_secret_basic"][..]), "client_secret_basic")]
+    #[case::form(Some(&["client_secret_post"][..]), "client_secret_post")]
+    #[case::neither(Some(&["none"][..]), "client_secret_basic")]
+    fn secret_goes_where_the_server_takes_it(#[case] taken: Option<&[&str]>, #[case] method: &str) {
+        let owned = |texts: &[&str]| texts.iter().map(|one| (*one).to_owned()).collect();
+        let taken: Option<Vec<String>> = taken.map(owned);
+        let secret = ClientProof::Secret(Secret::new("hunter2"));
+        assert_eq!(secret.method(taken.as_deref()), method);
+        assert_eq!(ClientProof::Public.method(taken.as_deref()), "none");
     }
 
     #[rstest]

@@ -1,11 +1,10 @@
 //! Token exchange: a caller's token for one of the upstream. Spec: RFC 8693 §2; RFC 8707 §2.
 
-use base64::Engine as _;
-use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use serde::Deserialize;
 
 use super::documents::{DocumentClients, MAX_SHOWN};
 use super::extension_grant::{self, GrantedToken, RequestingClient};
+use super::token_claims::{self, Audience};
 use super::token_endpoint::{IssuedToken, TokenError};
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
@@ -83,32 +82,17 @@ pub(super) fn issued(granted: GrantedToken) -> Result<IssuedToken, TokenError> {
 /// The `aud` of a token that is a JWT; `None` for other tokens. Nothing is verified: the result is only logged.
 pub(super) fn audiences(token: &Secret) -> Option<Vec<String>> {
     #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Audience {
-        One(String),
-        Several(Vec<String>),
-    }
-    #[derive(Deserialize)]
     struct Claims {
         aud: Option<Audience>,
     }
-    let mut parts = token.expose().split('.');
-    let (Some(_), Some(claims), Some(_), None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return None;
-    };
-    let claims = BASE64_URL_SAFE_NO_PAD.decode(claims).ok()?;
-    let claims: Claims = serde_json::from_slice(&claims).ok()?;
-    Some(match claims.aud {
-        None => Vec::new(),
-        Some(Audience::One(one)) => vec![one],
-        Some(Audience::Several(all)) => all,
-    })
+    let claims: Claims = token_claims::claims(token)?;
+    Some(claims.aud.map_or_else(Vec::new, Audience::into_list))
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::prelude::BASE64_URL_SAFE_NO_PAD;
     use rstest::rstest;
 
     use super::*;

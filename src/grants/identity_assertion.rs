@@ -5,7 +5,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::FutureExt as _;
+use futures_util::future::{BoxFuture, ready};
 use tokio::time::Instant;
 use url::Url;
 
@@ -22,6 +23,7 @@ use crate::config::ClientKey;
 use crate::lock::lock;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
+use crate::telemetry::trace::StepSpan;
 
 const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
@@ -39,6 +41,22 @@ pub trait IdTokens: std::fmt::Debug + Send + Sync {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     fn id_token(&self, owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>>;
+
+    /// Another ID token of `owner` than `refused`, which the identity provider does not take; `None` where there is
+    /// none.
+    ///
+    /// # Errors
+    /// As for [`id_token`](Self::id_token).
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    fn another<'a>(
+        &'a self,
+        _owner: OwnerKey,
+        _refused: &'a Secret,
+    ) -> BoxFuture<'a, Result<Option<Secret>, TokenFailure>> {
+        ready(Ok(None)).boxed()
+    }
 }
 
 /// The identity provider, as the client of the login sees it.
@@ -95,7 +113,13 @@ impl IdentityProvider {
     ) -> Result<IssuedToken, TokenFailure> {
         let id_token = self.tokens.id_token(owner).await?;
         let server = self.server(clients, asked.upstream).await?;
-        let assertion = match self.assertion(clients, &server, &id_token, asked).await {
+        let mut assertion = self.assertion(clients, &server, &id_token, asked).await;
+        if assertion.as_ref().is_err_and(is_of_subject)
+            && let Some(another) = self.tokens.another(owner, &id_token).await?
+        {
+            assertion = self.assertion(clients, &server, &another, asked).await;
+        }
+        let assertion = match assertion {
             Ok(assertion) => assertion,
             Err(error) => {
                 *lock(&self.found) = None;
@@ -138,7 +162,11 @@ impl IdentityProvider {
         if !scope.is_empty() {
             fields.push(("scope", &scope));
         }
-        let granted = extension_grant::request(clients, &client, &fields).await?;
+        let host = server.token_endpoint.host_str().unwrap_or_default();
+        let span = StepSpan::token_request(host, None);
+        let granted = extension_grant::request(clients, &client, &fields).await;
+        span.end(granted.as_ref().map_or_else(TokenError::word, |_| "ok"));
+        let granted = granted?;
         // `token_type` is N_A and not checked: an ID-JAG is not used at a resource.
         match granted.issued_type.as_deref() {
             Some(ID_JAG) => Ok(granted.token),
@@ -164,4 +192,15 @@ impl IdentityProvider {
         *lock(&self.found) = Some((Arc::clone(&found), Instant::now()));
         Ok(found)
     }
+}
+
+/// Whether another ID token may be taken.
+fn is_of_subject(error: &TokenError) -> bool {
+    matches!(
+        error,
+        TokenError::OAuth {
+            code: "invalid_grant" | "invalid_token",
+            ..
+        }
+    )
 }

@@ -20,10 +20,12 @@ use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, DocumentError, SharedClients};
 use super::login_failure::LoginFailure;
 use super::server_metadata::{self, ServerMetadata};
+use super::token_claims;
 use super::token_endpoint::{self, TokenError, TokenGrant, TokenRequest};
 use crate::config::LoginConfig;
 use crate::secret::Secret;
 use crate::telemetry::trace::StepSpan;
+use crate::vault::{GrantKind, GrantRecord, TokenPlacement};
 
 /// How long metadata is cached.
 const BELIEVED: Duration = Duration::from_hours(1);
@@ -33,6 +35,8 @@ const AFTER_FAILURE: Duration = Duration::from_secs(5);
 const LIMIT: Duration = Duration::from_secs(20);
 /// The scope of a login that ends with an ID token.
 pub const OPENID: &str = "openid";
+/// The scope of a grant that outlives the person's session. Spec: `OpenID` Connect Core 1.0 §11
+pub const OFFLINE: &str = "offline_access";
 
 /// One `connect.login`.
 #[derive(Debug)]
@@ -63,6 +67,8 @@ pub struct LoginRequest<'a> {
     pub resource: Option<&'a str>,
     /// Whether the server must ask for credentials even if it knows the browser (`prompt=login`).
     pub asks_again: bool,
+    /// Whether it is for a login that is kept: also for `openid`, and `offline_access` where the server has that.
+    pub keeps: bool,
 }
 
 impl std::fmt::Debug for LoginRequest<'_> {
@@ -97,6 +103,11 @@ pub struct LoginTokens {
     pub access_token: Secret,
     /// The ID token, if the server gave one.
     pub id_token: Option<Secret>,
+    /// What gets the next ID token.
+    refresh_token: Option<Secret>,
+    /// The granted scopes, if the server names them.
+    scopes: Option<Vec<String>>,
+    server: Arc<ServerMetadata>,
 }
 
 impl LoginClient {
@@ -126,6 +137,7 @@ impl LoginClient {
         let server = self.server().await?;
         let mut url = self.authorization_endpoint(&server, request.resource.is_some())?;
         let challenge = digest(&SHA256, request.verifier.expose().as_bytes());
+        let (scopes, prompt) = asked(request, &server);
         let mut query = url.query_pairs_mut();
         query
             .append_pair("response_type", "code")
@@ -137,17 +149,17 @@ impl LoginClient {
                 &BASE64_URL_SAFE_NO_PAD.encode(challenge.as_ref()),
             )
             .append_pair("code_challenge_method", "S256");
-        if !request.scopes.is_empty() {
-            query.append_pair("scope", &request.scopes.join(" "));
+        if !scopes.is_empty() {
+            query.append_pair("scope", &scopes.join(" "));
         }
-        if request.scopes.iter().any(|scope| scope == OPENID) {
+        if scopes.contains(&OPENID) {
             query.append_pair("nonce", request.nonce);
         }
         if let Some(resource) = request.resource {
             query.append_pair("resource", resource);
         }
-        if request.asks_again {
-            query.append_pair("prompt", "login");
+        if !prompt.is_empty() {
+            query.append_pair("prompt", &prompt.join(" "));
         }
         drop(query);
         Ok(url)
@@ -180,14 +192,42 @@ impl LoginClient {
             let span = StepSpan::token_request(host, None);
             let issued = token_endpoint::request(&self.clients, &request, None).await;
             span.end(issued.as_ref().map_or_else(TokenError::word, |_| "ok"));
-            issued.map_err(|error| LoginFailure::of_token_request(&error, &server.token_endpoint))
+            let issued = issued
+                .map_err(|error| LoginFailure::of_token_request(&error, &server.token_endpoint));
+            Ok((issued?, server))
         });
-        let issued = redeemed
+        let (issued, server) = redeemed
             .await
             .unwrap_or_else(|_| Err(LoginFailure::slow(LIMIT)))?;
         Ok(LoginTokens {
             access_token: issued.token,
             id_token: issued.id_token,
+            refresh_token: issued.refresh,
+            scopes: issued.scopes,
+            server,
+        })
+    }
+
+    /// The login of `tokens`, whose ID token was verified, as it is kept; `None` without an ID token.
+    #[must_use]
+    pub fn kept(&self, tokens: LoginTokens) -> Option<GrantRecord> {
+        let (server, id_token) = (&tokens.server, tokens.id_token?);
+        let revocation = server.consent.revocation_endpoint.as_ref();
+        let asked = || vec![OPENID.to_owned(), OFFLINE.to_owned()];
+        Some(GrantRecord {
+            kind: GrantKind::Login,
+            issuer: self.issuer.clone(),
+            token_endpoint: Some(server.token_endpoint.to_string()),
+            revocation_endpoint: revocation.map(Url::to_string),
+            resource: self.issuer.clone(),
+            client_id: Some(self.client_id.clone()),
+            auth_method: Some(self.proof.method(server.client_auth.as_deref()).to_owned()),
+            placement: TokenPlacement::None,
+            scopes: tokens.scopes.unwrap_or_else(asked),
+            account: token_claims::subject(&id_token),
+            access_ends: token_claims::ends(&id_token),
+            access_token: Some(id_token),
+            refresh_token: tokens.refresh_token,
         })
     }
 
@@ -285,6 +325,31 @@ impl LoginClient {
             named => Err(LoginFailure::other_issuer(&self.issuer, named)),
         }
     }
+}
+
+/// Scopes and prompts of `request`.
+fn asked<'a>(
+    request: &'a LoginRequest<'_>,
+    server: &ServerMetadata,
+) -> (Vec<&'a str>, Vec<&'static str>) {
+    let mut scopes: Vec<_> = request.scopes.iter().map(String::as_str).collect();
+    let mut prompt = Vec::new();
+    if request.asks_again {
+        prompt.push("login");
+    }
+    if request.keeps {
+        let known = &server.consent.scopes;
+        let has_offline = known.is_empty() || known.iter().any(|scope| scope == OFFLINE);
+        for scope in std::iter::once(OPENID).chain(has_offline.then_some(OFFLINE)) {
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
+            }
+        }
+        if has_offline {
+            prompt.push("consent");
+        }
+    }
+    (scopes, prompt)
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! A [`TokenSource`] gives the tokens of one account. It finds the token endpoint (`discovery`), requests a token
 //! (`token_endpoint`), caches it, and requests the next one before it expires. A call with a cached token does none of
-//! this. A [`LoginClient`] finds out for the connect pages who opens them.
+//! this. A [`LoginClient`] finds out for the connect pages who opens them; [`LoginGrants`] are the kept logins.
 //! Spec: SPEC §9, §10; RFC 6749, 7523, 7636, 8414, 8693, 8707, 9207, 9728.
 
 mod account;
@@ -22,11 +22,13 @@ mod held_token;
 mod identity_assertion;
 mod login;
 mod login_failure;
+mod login_grants;
 mod resource_metadata;
 pub mod revocation;
 mod server_lookup;
 mod server_metadata;
 mod source_state;
+mod token_claims;
 mod token_endpoint;
 mod token_source;
 mod token_subject;
@@ -41,9 +43,10 @@ pub use documents::{DocumentClients, SharedClients};
 pub use failure::TokenFailure;
 pub use held_token::{HeldToken, PlacedToken};
 pub use identity_assertion::{IdTokens, IdentityProvider};
-pub use login::{LoginClient, LoginRequest, LoginResponse, LoginTokens, OPENID};
+pub use login::{LoginClient, LoginRequest, LoginResponse, LoginTokens, OFFLINE, OPENID};
 pub use login_failure::LoginFailure;
+pub use login_grants::LoginGrants;
 pub use server_metadata::places as issuer_metadata_places;
 pub use token_source::{Renewal, TokenSource};
-pub use user_account::UserAccount;
-pub use user_tokens::{UserToken, UserTokens};
+pub use user_account::{UserAccount, login_name};
+pub use user_tokens::{LoginState, UserToken, UserTokens};

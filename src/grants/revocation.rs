@@ -97,7 +97,7 @@ async fn tell(account: &UserAccount, record: &RevocationRecord) -> Told {
     };
     let proof = match account.proof_of(&record.issuer, client_id, method).await {
         Ok(Some(proof)) => proof,
-        // The server does not know this client any more.
+        // The gateway is no longer this client: nothing can authenticate the revocation.
         Ok(None) => return Told::Never,
         Err(error) => return Told::Later(chain(&error)),
     };

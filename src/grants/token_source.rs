@@ -291,7 +291,8 @@ impl TokenSource {
             let outcome = source.ask().await;
             told.send_replace(Some(outcome));
         });
-        // A drain waits for the calls that need the token; one that no call waits for costs nothing when it is lost.
+        // A service, which a drain does not wait for: the calls that need the token keep the drain waiting, and a
+        // refresh ahead may be lost.
         self.account.tasks.spawn_service(request_tag::keep(asked));
         running
     }

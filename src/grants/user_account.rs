@@ -1,9 +1,10 @@
-//! `UserAccount`: what all principals' accounts at one upstream have in common.
+//! `UserAccount`: what all principals' accounts at one upstream, or their kept logins at one issuer, have in common.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use tokio::time::Instant;
 use url::Url;
 
@@ -11,7 +12,7 @@ use super::account::AccountSetupError;
 use super::account_log::AccountLog;
 use super::client_key::ClientProof;
 use super::discovery::{Discovered, DiscoveryHints};
-use super::documents::DocumentClients;
+use super::documents::{DocumentClients, SharedClients};
 use super::failure::TokenFailure;
 use super::held_token::PlacedToken;
 use super::resource_metadata::covers;
@@ -19,7 +20,10 @@ use super::server_lookup::ServerLookup;
 use super::token_endpoint::{self, IssuedToken, TokenError, TokenRequest};
 use crate::audit::AuditSink;
 use crate::cause::ErrorCause;
-use crate::config::{AccountKind, UserAccountConfig};
+use crate::config::{
+    AccountKind, AccountLists, ClientRegistration, ConfiguredClient, LoginConfig, TokenPlace,
+    UserAccountConfig,
+};
 use crate::database::DatabaseError;
 use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
@@ -33,10 +37,12 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(20);
 /// How long a failed discovery is cached: every visit of a connect page starts one.
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
 
-/// The settings and HTTP clients of the accounts at one upstream.
+/// The settings and HTTP clients of the accounts at one upstream, or of the kept logins at one issuer.
 #[derive(Debug)]
 pub struct UserAccount {
     pub(super) upstream: Arc<str>,
+    /// What the grants are.
+    pub(super) kind: GrantKind,
     pub(super) config: UserAccountConfig,
     pub(super) clients: DocumentClients,
     pub(super) vault: Vault,
@@ -77,6 +83,7 @@ impl UserAccount {
             log: AccountLog::new(Arc::clone(&upstream), AccountKind::User),
             failed: Mutex::default(),
             upstream,
+            kind: GrantKind::User,
             config,
             clients,
             vault,
@@ -87,7 +94,50 @@ impl UserAccount {
         }))
     }
 
-    /// The name of the upstream.
+    /// The logins at the issuer of `login` that are kept. Asks nobody.
+    ///
+    /// # Errors
+    /// `private_key` cannot be used, or `issuer` is no URL.
+    pub(super) fn of_login(
+        login: &LoginConfig,
+        shared: SharedClients,
+        (vault, audit, tasks): (Vault, AuditSink, TaskSpawner),
+    ) -> Result<Arc<Self>, AccountSetupError> {
+        let origin = Url::parse(&login.issuer).map_err(|_| AccountSetupError::Issuer)?;
+        let name = Arc::from(login_name(&login.issuer));
+        let config = UserAccountConfig {
+            issuer: Some(login.issuer.clone()),
+            client: Some(ConfiguredClient {
+                id: login.client_id.clone(),
+                key: Some(login.client_key.clone()),
+            }),
+            registration: ClientRegistration::Auto,
+            scopes: Vec::new(),
+            resource: Some(login.issuer.clone()),
+            // An ID token goes to the identity provider alone, in the form of a token request.
+            place: TokenPlace::Header {
+                name: AUTHORIZATION,
+                prefix: String::new(),
+            },
+            lists: AccountLists::Own,
+        };
+        Ok(Arc::new(Self {
+            lookup: ServerLookup::new(Arc::clone(&name), origin.clone(), true),
+            log: AccountLog::new(Arc::clone(&name), AccountKind::IdJag),
+            failed: Mutex::default(),
+            upstream: name,
+            kind: GrantKind::Login,
+            config,
+            clients: DocumentClients::of_issuer(shared, origin),
+            vault,
+            audit,
+            tasks,
+            fixed: HeaderMap::new(),
+            proof: Some(Arc::new(ClientProof::new(&login.client_key)?)),
+        }))
+    }
+
+    /// The name of the upstream; that of the kept logins for an issuer.
     #[must_use]
     pub fn upstream(&self) -> &Arc<str> {
         &self.upstream
@@ -150,7 +200,7 @@ impl UserAccount {
         let is_issuer = (config.issuer.as_ref()).is_none_or(|issuer| record.issuer == *issuer);
         let is_client = (config.client.as_ref())
             .is_none_or(|client| record.client_id.as_deref() == Some(&client.id));
-        record.kind == GrantKind::User
+        record.kind == self.kind
             && is_resource
             && is_issuer
             && is_client
@@ -159,7 +209,10 @@ impl UserAccount {
 
     /// The header that carries tokens.
     pub(super) fn placement(&self) -> TokenPlacement {
-        TokenPlacement::of(&self.config.place)
+        match self.kind {
+            GrantKind::Login => TokenPlacement::None,
+            GrantKind::User | GrantKind::UserKey => TokenPlacement::of(&self.config.place),
+        }
     }
 
     /// The token of `record` where it goes; `None` where the configuration has changed or the token cannot go there.
@@ -168,7 +221,12 @@ impl UserAccount {
             .access_token
             .as_ref()
             .filter(|_| self.is_ours(record))?;
-        PlacedToken::new(&self.fixed, &self.config.place, token)
+        match self.kind {
+            GrantKind::Login => Some(PlacedToken::default()),
+            GrantKind::User | GrantKind::UserKey => {
+                PlacedToken::new(&self.fixed, &self.config.place, token)
+            }
+        }
     }
 
     /// Credentials of the client `client_id` at `issuer`; `None` where the gateway is no longer that client. Those of the
@@ -197,6 +255,12 @@ impl UserAccount {
         Ok(secret.map(|secret| Arc::new(ClientProof::Secret(secret))))
     }
 
+    /// How the configured client authenticates at a server that accepts the methods `taken`.
+    pub(super) fn auth_method(&self, taken: Option<&[String]>) -> &'static str {
+        let proof = self.proof.as_ref();
+        proof.map_or("none", |proof| proof.method(taken))
+    }
+
     /// Requests a token; counts the outcome and logs a failure.
     ///
     /// # Errors
@@ -208,7 +272,11 @@ impl UserAccount {
         let began = Instant::now();
         let issuer = self.config.issuer.as_deref();
         let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
-        let kind = AccountKind::User.as_str();
+        let kind = match self.kind {
+            GrantKind::Login => AccountKind::IdJag,
+            GrantKind::User | GrantKind::UserKey => AccountKind::User,
+        };
+        let kind = kind.as_str();
         let host = asked.server.token_endpoint.host_str().unwrap_or_default();
         let span = StepSpan::token_request(host, Some((&self.upstream, kind)));
         let outcome = token_endpoint::request(&self.clients, asked, trusted.as_ref()).await;
@@ -217,6 +285,12 @@ impl UserAccount {
         token_request_ended(&self.upstream, kind, word, began.elapsed());
         outcome
     }
+}
+
+/// What kept logins at `issuer` are found by in the vault. No upstream has such a name.
+#[must_use]
+pub fn login_name(issuer: &str) -> String {
+    format!("login:{issuer}")
 }
 
 #[cfg(test)]

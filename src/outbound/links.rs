@@ -16,6 +16,8 @@ use crate::fault::{Fault, FaultKind};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::{NoticeSource, Session};
 use crate::telemetry::metrics::LABELED;
+use crate::telemetry::request_tag;
+use crate::telemetry::trace;
 use crate::translate::merge::MergedMember;
 use crate::upstream::declaration_cache::{DeclarationCache, DeclarationKey};
 use crate::upstream::{ClientContext, Upstreams};
@@ -164,9 +166,10 @@ impl SessionLinks {
         link: Arc<dyn UpstreamLink>,
     ) -> Result<Arc<ServerDeclaration>, Fault> {
         let (sender, receiver) = tokio::sync::oneshot::channel();
-        self.spawner.spawn_service(async move {
+        let opened = trace::keep(async move {
             drop(sender.send(link.open().await));
         });
+        self.spawner.spawn_service(request_tag::keep(opened));
         receiver.await.map_err(Fault::internal)?
     }
 

@@ -26,7 +26,13 @@ impl Relay {
         let known = Cache::new(MAX_KNOWN);
         loop {
             match changes.recv().await {
-                Ok(key) => self.account_changed(&key, &known).await,
+                Ok(key) => {
+                    for upstream in self.parts.links.upstreams.upstreams_of(&key) {
+                        let owner = key.owner;
+                        let key = GrantKey { owner, upstream };
+                        self.account_changed(&key, &known).await;
+                    }
+                }
                 Err(RecvError::Lagged(missed)) => {
                     tracing::warn!(
                         missed,

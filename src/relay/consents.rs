@@ -191,7 +191,9 @@ impl Consent<'_> {
     /// Notes that the program of the call uses the account of the connection of this number.
     pub(super) fn note_use(&self, connection: i64) {
         if let Some(uses) = &self.parts.consents.uses {
-            uses.note(self.call, self.session, &self.target.upstream, connection);
+            let upstreams = &*self.parts.links.upstreams;
+            let used = (upstreams, &*self.target.upstream);
+            uses.note((self.call, self.session), used, connection);
         }
     }
 

@@ -14,10 +14,12 @@ use tokio::sync::mpsc;
 use crate::audit::{AccountEvent, AccountRecord, AuditSink};
 use crate::call::Call;
 use crate::clock::SharedClock;
+use crate::database::DatabaseError;
 use crate::protocol::{Era, json, meta};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::Session;
 use crate::telemetry::line_limit::LineLimit;
+use crate::upstream::Upstreams;
 use crate::vault::{GrantKey, Vault};
 
 /// Between two notes of the same program, milliseconds: the last use is exact to this.
@@ -41,7 +43,8 @@ pub(super) struct ProgramUses {
 /// One use, on its way to the database.
 #[derive(Debug)]
 struct ProgramUse {
-    key: GrantKey,
+    /// Where the vault has the account: one of these.
+    keys: Vec<GrantKey>,
     program: String,
     /// Written where it is the first use.
     record: AccountRecord,
@@ -67,7 +70,12 @@ impl ProgramUses {
 
     /// Notes that the program of `call` uses the account of the session's owner at `upstream`, which was connected by
     /// the change of number `connection`.
-    pub(super) fn note(&self, call: &Call, session: &Session, upstream: &str, connection: i64) {
+    pub(super) fn note(
+        &self,
+        (call, session): (&Call, &Session),
+        (upstreams, upstream): (&Upstreams, &str),
+        connection: i64,
+    ) {
         let (owner, info) = (session.owner(), client_info(call, session));
         let hash = self.hasher.hash_one((owner, upstream, connection, info));
         let stamp = self.stamps.get_with(hash, Arc::default);
@@ -86,7 +94,7 @@ impl ProgramUses {
         let program = program_name(info).into_owned();
         let record = AccountRecord::new(AccountEvent::FirstUse, owner, upstream);
         let sent = self.queue.try_send(ProgramUse {
-            key: GrantKey::new(owner, upstream),
+            keys: upstreams.grant_keys(upstream, owner),
             record: record.of_call(call).program(Some(&program)),
             program,
         });
@@ -99,7 +107,7 @@ impl ProgramUses {
 async fn write_uses(vault: Vault, audit: AuditSink, mut uses: mpsc::Receiver<ProgramUse>) {
     let lines = LineLimit::default();
     while let Some(noted) = uses.recv().await {
-        match vault.programs().note(&noted.key, &noted.program).await {
+        match write_use(&vault, &noted).await {
             Ok(true) => audit.account(noted.record),
             Ok(false) => {}
             Err(error) => {
@@ -114,6 +122,16 @@ async fn write_uses(vault: Vault, audit: AuditSink, mut uses: mpsc::Receiver<Pro
             }
         }
     }
+}
+
+/// Returns whether it is the first use of the account by the program.
+async fn write_use(vault: &Vault, noted: &ProgramUse) -> Result<bool, DatabaseError> {
+    for key in &noted.keys {
+        if vault.programs().note(key, &noted.program).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// What the program of a call says of itself: JSON text. The implicit session of modern clients is that of several

@@ -28,6 +28,7 @@ use crate::session::{
 };
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag;
+use crate::telemetry::trace;
 
 /// Depth limit for messages that were already checked on arrival.
 const ANY_DEPTH: usize = usize::MAX;
@@ -99,7 +100,7 @@ impl GatewayTasks {
             task,
         };
         // A drain waits for what runs, as for every call, and not until it is unknown.
-        let work = request_tag::keep(hosted.work(call, running));
+        let work = request_tag::keep(trace::keep(hosted.work(call, running)));
         self.links.spawner.spawn(work);
         self.links.spawner.spawn_service(known.live());
         Ok(Some(Reply::Result(format!(r#"{{"task":{begun}}}"#).into())))

@@ -217,7 +217,7 @@ impl Credentials for WithheldTokens {
 }
 
 /// The token of `source`, waited for only if none is good.
-fn of_source(source: &Arc<TokenSource>) -> Credential<'static> {
+pub(super) fn of_source(source: &Arc<TokenSource>) -> Credential<'static> {
     if let Some(token) = source.held() {
         return Credential::Held(token);
     }

@@ -1,6 +1,7 @@
 //! Towards MCP servers: links, the carriers under them, and whose traffic may share one.
 
 pub mod account;
+mod asserted_tokens;
 pub mod carrier;
 pub mod credentials;
 mod deadlines;

@@ -4,47 +4,40 @@
 mod accounts;
 mod asking;
 mod checks;
+mod entries;
+mod links;
 mod status;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use self::accounts::{AccountFactory, EntryAccounts};
-use self::checks::CheckedLinks;
-use super::account::{Account, PerAccount};
-use super::carrier::duplex::{ChildSource, DuplexSource};
-use super::carrier::http::client::HttpClient;
-use super::carrier::http::client_error::ClientError;
+pub use self::entries::SetupError;
+use self::entries::{EntryParts, RegistryEntry};
+use self::links::LinkMaker;
+use super::account::Account;
 use super::carrier::http::http_session::ResponseBounds;
-use super::carrier::{AskedClient, AskingHabit, Carrier, LegacySseOnly, LinkSettings};
-use super::first_start::{FirstStart, FirstStarts};
-use super::health::UpstreamHealth;
-use super::link::modern::ToolSchemas;
-use super::link::negotiated::{EraCell, EraLink};
-use super::link::shared::{PoolKey, SharedLinks};
-use super::user_accounts::{AccountKeeping, AccountState, UserAccounts};
-use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
+use super::first_start::FirstStart;
+use super::link::shared::SharedLinks;
+use super::user_accounts::{AccountKeeping, AccountState};
+use crate::budget::ByteBudget;
 use crate::call::{
     AdoptedLink, CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink,
 };
 use crate::cause::ErrorCause;
-use crate::config::{self, AccountKind, Isolation, TransportKind};
-use crate::grants::{AccountProbe, AccountSetupError, TokenFailure, UpstreamAccount, UserTokens};
+use crate::config::{self, Isolation, TransportKind};
+use crate::grants::{LoginGrants, TokenFailure, UserTokens};
 use crate::ownership::Fence;
-use crate::process::holders::{HolderKey, SessionHolders};
+use crate::process::holders::HolderKey;
 use crate::process::{ChildIsolation, HostEnvironment, StdioRuntime};
-use crate::protocol::{Era, Revision};
+use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
-use crate::telemetry::metrics::UpstreamLoad;
-
-/// A shared HTTP session without users is ended after this.
-const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
+use crate::vault::GrantKey;
 
 /// A session's side of a link: its identity, and the questions that its client answers.
 #[derive(Debug)]
@@ -67,30 +60,6 @@ pub struct ClientContext {
     pub adopted: Option<AdoptedLink>,
 }
 
-/// Why upstreams cannot be made ready.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// An HTTP client cannot be made.
-    #[error("upstream {upstream:?}: {source}")]
-    Client {
-        /// Which upstream.
-        upstream: String,
-        /// Why.
-        source: ClientError,
-    },
-    /// An account cannot be set up.
-    #[error("upstream {upstream:?}: auth")]
-    Account {
-        /// Which upstream.
-        upstream: String,
-        /// Why.
-        source: AccountSetupError,
-    },
-    /// The helper processes for children cannot be started.
-    #[error("helper processes for stdio upstreams cannot be started")]
-    Stdio(#[from] std::io::Error),
-}
-
 /// Every configured upstream.
 #[derive(Debug)]
 pub struct Upstreams {
@@ -104,34 +73,11 @@ pub struct Upstreams {
     any_accounts: bool,
     /// Whether the gateway gets tokens for any upstream.
     any_credentials: bool,
+    /// The kept logins of callers, where an upstream needs them.
+    logins: Option<Arc<LoginGrants>>,
     tasks: TaskSpawner,
     fence: Fence,
     left_out: LineLimit<(Arc<str>, &'static str)>,
-}
-
-#[derive(Debug)]
-struct RegistryEntry {
-    settings: Arc<config::UpstreamConfig>,
-    carrier: Carrier,
-    /// The share of its messages that belong to no one caller.
-    replies: ReplyShare,
-    asks: AskingHabit,
-    eras: PerAccount<EraCell>,
-    schemas: PerAccount<ToolSchemas>,
-    health: Arc<UpstreamHealth>,
-    load: Arc<UpstreamLoad>,
-    /// Those to children.
-    links: CheckedLinks,
-    /// Whose tokens the requests carry, where the gateway gets them.
-    account: Option<Arc<UpstreamAccount>>,
-    /// The accounts of callers, where each has one.
-    users: Option<Arc<dyn UserAccounts>>,
-    /// Their tokens, where they agree at an authorization server.
-    tokens: Option<Arc<UserTokens>>,
-    /// In place of `tokens` where accounts are not kept but checked.
-    probe: Option<Arc<AccountProbe>>,
-    /// Why nobody's credential is used.
-    withheld: Option<TokenFailure>,
 }
 
 impl Upstreams {
@@ -166,53 +112,12 @@ impl Upstreams {
         if let Some(stdio) = stdio.as_ref().filter(|_| config.has_child_accounts()) {
             warn_of_accounts(stdio.isolation());
         }
-        let mut entries = HashMap::new();
-        let mut accounts = AccountFactory::new(config, tasks.clone());
-        for (number, upstream) in config.upstreams.iter().enumerate() {
-            let (carrier, made) = match (&upstream.carrier, &stdio) {
-                (config::CarrierConfig::Http(http), _) => {
-                    let (client, made) = accounts.client(upstream, http, keeping)?;
-                    let carrier = http_carrier(client, http.transport, bounds);
-                    (carrier, made)
-                }
-                (config::CarrierConfig::Stdio(_), Some(stdio)) => {
-                    let made = accounts.children(upstream, stdio.isolation(), keeping)?;
-                    let (credentials, made) = made.unzip();
-                    let children = DuplexSource::Children(ChildSource::new(stdio, credentials));
-                    (Carrier::Duplex(children), made.unwrap_or_default())
-                }
-                (config::CarrierConfig::Stdio(_), None) => continue,
-            };
-            let EntryAccounts {
-                account,
-                users,
-                tokens,
-                probe,
-                withheld,
-            } = made;
-            let settings = Arc::new(upstream.clone());
-            let name: Arc<str> = Arc::from(upstream.name.as_str());
-            let first_starts = FirstStarts::new(upstream.isolation == Isolation::Principal);
-            entries.insert(
-                Arc::clone(&name),
-                RegistryEntry {
-                    load: UpstreamLoad::of(&name),
-                    links: CheckedLinks::default(),
-                    health: Arc::new(UpstreamHealth::new(name, first_starts)),
-                    eras: PerAccount::new(EraCell::new(upstream)),
-                    schemas: PerAccount::new(ToolSchemas::default()),
-                    asks: AskingHabit::default(),
-                    settings,
-                    carrier,
-                    replies: ReplyShare::new(&replies, BudgetHolder::Upstream(number)),
-                    account,
-                    users,
-                    tokens,
-                    probe,
-                    withheld,
-                },
-            );
-        }
+        let parts = EntryParts {
+            stdio: stdio.as_ref(),
+            bounds,
+            replies: &replies,
+        };
+        let (entries, logins) = parts.entries(config, keeping, &tasks)?;
         Ok(Self {
             entries,
             shared: SharedLinks::default(),
@@ -222,6 +127,7 @@ impl Upstreams {
             stdio_idle: config.stdio.idle,
             any_accounts: config.has_user_accounts(),
             any_credentials: config.upstreams.iter().any(|one| one.auth.is_some()),
+            logins,
             tasks,
             fence: Fence::default(),
             left_out: LineLimit::default(),
@@ -255,7 +161,7 @@ impl Upstreams {
             && self
                 .entries
                 .get(upstream)
-                .is_some_and(|entry| entry.users.is_some())
+                .is_some_and(|entry| entry.accounts.users.is_some())
     }
 
     /// Whether the gateway gets tokens for any upstream.
@@ -269,19 +175,44 @@ impl Upstreams {
         let with_users = self
             .entries
             .iter()
-            .filter(|(_, entry)| entry.users.is_some());
+            .filter(|(_, entry)| entry.accounts.users.is_some());
         with_users.map(|(name, _)| &**name)
     }
 
-    /// The tokens of callers at each upstream where they agree at an authorization server.
+    /// The tokens of callers at each upstream where they agree at an authorization server, and those of their kept logins
+    /// at each issuer.
     pub fn user_tokens(&self) -> impl Iterator<Item = &Arc<UserTokens>> {
-        self.entries
-            .values()
-            .filter_map(|entry| entry.tokens.as_ref())
+        let entries = self.entries.values();
+        let of_upstreams = entries.filter_map(|entry| entry.accounts.tokens.as_ref());
+        of_upstreams.chain(self.logins.iter().flat_map(|logins| logins.tokens()))
     }
 
-    /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own.
-    /// No waiting where the account was used lately.
+    /// The upstreams that the grant of `key` is an account at: one, or all upstreams that use a kept login.
+    #[must_use]
+    pub fn upstreams_of(&self, key: &GrantKey) -> Vec<Arc<str>> {
+        if let Some((name, _)) = self.entries.get_key_value(&key.upstream) {
+            return vec![Arc::clone(name)];
+        }
+        let has_it = |entry: &RegistryEntry| {
+            let users = entry.accounts.users.as_ref();
+            users.is_some_and(|users| users.grant_names().contains(&key.upstream))
+        };
+        let entries = self.entries.iter().filter(|(_, entry)| has_it(entry));
+        entries.map(|(name, _)| Arc::clone(name)).collect()
+    }
+
+    /// Where the vault has the grant of `owner` for the upstream: one of these.
+    #[must_use]
+    pub fn grant_keys(&self, upstream: &str, owner: OwnerKey) -> Vec<GrantKey> {
+        let entry = self.entries.get(upstream);
+        let users = entry.and_then(|entry| entry.accounts.users.as_ref());
+        let names = users.map_or_else(Vec::new, |users| users.grant_names());
+        let keys = names.into_iter();
+        keys.map(|upstream| GrantKey { owner, upstream }).collect()
+    }
+
+    /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own, and
+    /// for the gateway itself. No waiting where the account was used lately.
     ///
     /// # Errors
     /// The database fails.
@@ -293,8 +224,8 @@ impl Upstreams {
         upstream: &str,
         owner: OwnerKey,
     ) -> Result<Option<AccountState>, TokenFailure> {
-        let entry = self.entries.get(upstream);
-        let Some(users) = entry.and_then(|entry| entry.users.as_ref()) else {
+        let entry = self.entries.get(upstream).filter(|_| !owner.is_gateway());
+        let Some(users) = entry.and_then(|entry| entry.accounts.users.as_ref()) else {
             return Ok(None);
         };
         match users.known(owner) {
@@ -317,7 +248,7 @@ impl Upstreams {
         owner: OwnerKey,
     ) -> Result<Option<AccountState>, TokenFailure> {
         let entry = self.entries.get(upstream);
-        match entry.and_then(|entry| entry.users.as_ref()) {
+        match entry.and_then(|entry| entry.accounts.users.as_ref()) {
             Some(users) => users.kept(owner).await.map(Some),
             None => Ok(None),
         }
@@ -328,6 +259,7 @@ impl Upstreams {
     pub fn wants_more(&self, upstream: &str, owner: OwnerKey) -> Option<i64> {
         self.entries
             .get(upstream)?
+            .accounts
             .users
             .as_ref()?
             .wants_more(owner)
@@ -452,94 +384,14 @@ impl Upstreams {
 
     /// A link for this client context: its own, or membership of a shared one. Nothing is opened yet.
     #[must_use]
-    pub fn link(&self, upstream: &str, mut client: ClientContext) -> Option<Arc<dyn UpstreamLink>> {
+    pub fn link(&self, upstream: &str, client: ClientContext) -> Option<Arc<dyn UpstreamLink>> {
         let (name, entry) = self.entries.get_key_value(upstream)?;
-        // No other upstream is told apart, or given, what callers bring.
-        let exchanges = entry.account.as_ref().map(|account| account.kind());
-        client.caller = client
-            .caller
-            .filter(|_| exchanges == Some(AccountKind::TokenExchange));
-        if entry.settings.isolation == Isolation::Session {
-            let holders = SessionHolders::of(client.session);
-            return Some(self.make(name, entry, client, (holders, true)));
-        }
-        let key = PoolKey {
-            upstream: Arc::clone(name),
-            account: entry.account(client.owner),
-            access: client.caller.as_ref().map(|caller| *caller.key()),
-            capabilities: client.capabilities.fingerprint(),
-            offer: client.offer,
+        let maker = LinkMaker {
+            upstreams: self,
+            name,
+            entry,
         };
-        let idle = match entry.carrier {
-            Carrier::Duplex(DuplexSource::Children(_)) => self.stdio_idle,
-            Carrier::Duplex(_) | Carrier::Http(..) => SHARED_HTTP_IDLE,
-        };
-        let intake = Arc::clone(&client.intake);
-        let member = (client.session, client.owner, intake);
-        let make = |intake, holders: SessionHolders| {
-            let client_info = crate::upstream::OWN_INFO;
-            let client = ClientContext {
-                client_info,
-                intake,
-                // Other sessions are at the link too.
-                adopted: None,
-                ..client
-            };
-            self.make(name, entry, client, (holders, false))
-        };
-        Some(self.shared.place(key, member, (idle, &self.tasks), make))
-    }
-
-    /// A link held by the sessions of `holders`; `exclusive` if used by one session alone.
-    fn make(
-        &self,
-        name: &Arc<str>,
-        entry: &RegistryEntry,
-        client: ClientContext,
-        (holders, exclusive): (SessionHolders, bool),
-    ) -> Arc<EraLink> {
-        let unattributed = match entry.settings.isolation {
-            Isolation::Session if client.offer.era() == Era::Legacy => AskedClient::Session,
-            Isolation::Session | Isolation::Principal => AskedClient::Call,
-            Isolation::Shared => AskedClient::Nobody,
-        };
-        let account = entry.carrier.account_of(client.owner);
-        let era = entry.eras.of(account, || EraCell::new(&entry.settings));
-        let settings = LinkSettings {
-            unattributed,
-            asks: entry.asks.clone(),
-            upstream: Arc::clone(&entry.settings),
-            name: Arc::clone(name),
-            carrier: entry
-                .carrier
-                .on_behalf_of(client.owner, client.caller.as_ref()),
-            owner: client.owner,
-            capabilities: client.capabilities,
-            client_info: client.client_info,
-            client: client.offer.era(),
-            offer: era.offer(client.offer),
-            intake: client.intake,
-            holders,
-            exclusive,
-            tasks: self.tasks.clone(),
-            message_depth: self.limits.json_depth,
-            replies: entry.replies.clone(),
-            health: Arc::clone(&entry.health),
-            load: Arc::clone(&entry.load),
-            fence: self.fence.clone(),
-            connection: account.connection(),
-            adopted: Mutex::new(
-                client
-                    .adopted
-                    .map(|link| link.for_account(account.connection())),
-            ),
-        };
-        let schemas = entry.schemas.of(account, ToolSchemas::default);
-        let link = EraLink::new(Arc::new(settings), era, schemas);
-        if let Carrier::Duplex(DuplexSource::Children(_)) = entry.carrier {
-            entry.links.add(&link);
-        }
-        link
+        Some(maker.link(client))
     }
 
     /// Ends shared links and every child, until `by` at the latest.
@@ -550,26 +402,6 @@ impl Upstreams {
             }
         };
         tokio::join!(self.shared.close(by), children);
-    }
-}
-
-impl RegistryEntry {
-    fn account(&self, owner: OwnerKey) -> Account {
-        match self.settings.isolation {
-            Isolation::Principal => self.carrier.account_of(owner).private_to(owner),
-            Isolation::Session | Isolation::Shared => self.carrier.account_of(owner),
-        }
-    }
-}
-
-/// The carrier over `client`, with the transport of the configuration.
-fn http_carrier(client: HttpClient, transport: TransportKind, bounds: ResponseBounds) -> Carrier {
-    let client = Box::new(client);
-    match transport {
-        TransportKind::Streamable => Carrier::Http(client, bounds, None),
-        TransportKind::Auto => Carrier::Http(client, bounds, Some(LegacySseOnly::default())),
-        TransportKind::Sse => Carrier::Duplex(DuplexSource::Events(client, bounds)),
-        TransportKind::WebSocket => Carrier::Duplex(DuplexSource::Sockets(client, bounds)),
     }
 }
 

@@ -1,5 +1,7 @@
 //! `UserAccounts`: the accounts of callers at one upstream, whatever their kind.
 
+use std::sync::Arc;
+
 use futures_util::future::BoxFuture;
 
 use super::credentials::Credentials;
@@ -42,7 +44,8 @@ impl AccountState {
     }
 }
 
-/// The accounts of one upstream, one for each principal.
+/// The accounts of one upstream, one for each principal. The gateway itself has none: its requests carry the configured
+/// headers alone, and are of the account that is common to all.
 pub(super) trait UserAccounts: Credentials {
     /// What memory says of the account of `owner`; `None` where the database has to be asked. No waiting.
     fn known(&self, owner: OwnerKey) -> Option<AccountState>;
@@ -56,6 +59,9 @@ pub(super) trait UserAccounts: Credentials {
     fn kept(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
         self.look_up(owner)
     }
+
+    /// The names by which the vault has grants: that of a principal is one of these.
+    fn grant_names(&self) -> Vec<Arc<str>>;
 
     /// The number of the connection of `owner` that the upstream has asked for more scopes of. No waiting.
     fn wants_more(&self, _owner: OwnerKey) -> Option<i64> {

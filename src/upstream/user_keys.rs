@@ -212,10 +212,17 @@ impl UserAccounts for UserKeys {
     fn look_up(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
         async move { self.read(owner).await.map(state_of) }.boxed()
     }
+
+    fn grant_names(&self) -> Vec<Arc<str>> {
+        vec![Arc::clone(&self.upstream)]
+    }
 }
 
 impl Credentials for UserKeys {
     fn account_of(&self, owner: OwnerKey) -> Account {
+        if owner.is_gateway() {
+            return Account::Common;
+        }
         let known = self.vault.as_ref();
         let known = known.and_then(|vault| vault.cached_grant(&self.key(owner)));
         let connection = match known {
@@ -228,6 +235,9 @@ impl Credentials for UserKeys {
 
     fn for_request(&self, requester: &Requester) -> Credential<'_> {
         let account = requester.account;
+        if account == Account::Common {
+            return Credential::Ready(&self.fixed);
+        }
         let Account::Connected(owner, _) = account else {
             let none = ExchangeError::from(TokenFailure::not_connected());
             return Credential::Awaited(ready(Err(none)).boxed());

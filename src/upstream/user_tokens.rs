@@ -105,6 +105,10 @@ impl UserAccounts for PrincipalTokens {
         kept.boxed()
     }
 
+    fn grant_names(&self) -> Vec<Arc<str>> {
+        vec![Arc::clone(&self.upstream)]
+    }
+
     fn wants_more(&self, owner: OwnerKey) -> Option<i64> {
         let (tokens, key) = (self.tokens.as_ref()?, self.key(owner));
         let wants = !tokens.wider(&key).is_empty();
@@ -114,6 +118,9 @@ impl UserAccounts for PrincipalTokens {
 
 impl Credentials for PrincipalTokens {
     fn account_of(&self, owner: OwnerKey) -> Account {
+        if owner.is_gateway() {
+            return Account::Common;
+        }
         let tokens = self.tokens.as_ref();
         let connection = tokens.and_then(|tokens| tokens.connection(&self.key(owner)));
         Account::Connected(owner, connection.unwrap_or_default())
@@ -121,6 +128,9 @@ impl Credentials for PrincipalTokens {
 
     fn for_request(&self, requester: &Requester) -> Credential<'_> {
         let account = requester.account;
+        if account == Account::Common {
+            return Credential::Ready(&self.fixed);
+        }
         let Some((tokens, key)) = self.of(account) else {
             return none(TokenFailure::not_connected());
         };

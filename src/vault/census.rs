@@ -31,6 +31,17 @@ impl GrantCounts {
         ]
     }
 
+    /// The counts of both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            connected: self.connected + other.connected,
+            refused: self.refused + other.refused,
+            ended: self.ended + other.ended,
+            unreadable: self.unreadable + other.unreadable,
+        }
+    }
+
     fn add(&mut self, grant: &GrantListing, now: u64) {
         let count = match &grant.state {
             GrantState::Unreadable => &mut self.unreadable,
@@ -44,13 +55,13 @@ impl GrantCounts {
     }
 }
 
-/// The grants of all upstreams, by the name of the upstream.
+/// The grants of all upstreams by the name of the upstream, and kept logins by that of their issuer.
 pub type GrantCensus = BTreeMap<String, GrantCounts>;
 
 /// Counts all grants, for the metric and for `/status`. Each is opened: a state is part of what is sealed.
 ///
 /// # Errors
-/// The database fails: the last numbers stand.
+/// The database fails: the numbers stay as they are.
 pub(super) async fn take(vault: &Vault) -> Result<GrantCensus, DatabaseError> {
     let now = u64::try_from(vault.now()).unwrap_or_default();
     let mut census = GrantCensus::new();

@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::keys::{RecordKind, Sealed};
 use super::records::{OpenedGrant, SealedGrant};
 use super::{
-    ConnectionState, GrantKey, GrantRecord, RevocationRecord, StoredGrant, Vault, programs,
+    ConnectionState, GrantKey, GrantKind, GrantRecord, RevocationRecord, StoredGrant, Vault,
+    programs,
 };
 use crate::call::OwnerKey;
 use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
@@ -314,7 +315,8 @@ impl Vault {
             (&old.access_token, "access_token"),
         ] {
             let Some(token) = token else { continue };
-            if has(token.expose()) {
+            let is_id_token = old.kind == GrantKind::Login && hint == "access_token";
+            if is_id_token || has(token.expose()) {
                 continue;
             }
             let record = RevocationRecord {

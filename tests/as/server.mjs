@@ -6,7 +6,8 @@
 // introspection (the gateway is the client `gateway` with the secret `a gateway's secret`), revocation.
 // ACCESS_TTL: seconds that access tokens last.
 // Any resource is known; each token carries the resource it was asked for as its only audience.
-// The client `with-secret` may exchange tokens too, and bring identity assertions of TRUSTED_ISSUER (extension_grants.mjs).
+// The client `with-secret` may exchange tokens too, and bring identity assertions of TRUSTED_ISSUER; `login` may have its ID
+// tokens asserted, to servers that know the gateway as JAG_CLIENT (extension_grants.mjs).
 import { createPrivateKey, generateKeyPairSync } from 'node:crypto';
 import http from 'node:http';
 import Provider from 'oidc-provider';
@@ -47,6 +48,7 @@ function people() {
   const code = { grant_types: ['authorization_code'], response_types: ['code'] };
   const login = {
     ...code,
+    grant_types: [...code.grant_types, 'refresh_token', EXCHANGE],
     client_id: 'login',
     client_secret: "a login's secret: %&+",
     redirect_uris: ['http://127.0.0.1/connect/callback/login'],

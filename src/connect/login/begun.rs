@@ -2,10 +2,14 @@
 
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::{HeaderMap, HeaderValue};
 use serde::{Deserialize, Serialize};
 use url::form_urlencoded;
 
+use super::outcome::RefusedLogin;
+use crate::call::OwnerKey;
 use crate::clock::SharedClock;
 use crate::connect::cookies;
 use crate::seal::{SealPurpose, Sealer};
@@ -32,8 +36,28 @@ pub(super) struct BegunLogin {
     pub(super) resource: Option<String>,
     /// The page to return to.
     pub(super) next: NextPage,
+    /// The principal whose login is kept, as [`owner_text`]; `None` for a login that only opens the pages.
+    #[serde(default)]
+    pub(super) keeps: Option<String>,
     /// When the login expires, seconds since the Unix epoch.
     pub(super) ends: u64,
+}
+
+/// The key of a principal in base64url.
+pub(super) fn owner_text(owner: OwnerKey) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(owner.bytes())
+}
+
+impl BegunLogin {
+    /// What is recorded where this login was begun to be kept, and is not.
+    pub(super) fn refused(&self) -> Option<RefusedLogin> {
+        let owner = BASE64_URL_SAFE_NO_PAD.decode(self.keeps.as_ref()?).ok()?;
+        Some(RefusedLogin {
+            owner: OwnerKey::from_bytes(owner.try_into().ok()?),
+            issuer: self.issuer.clone(),
+            upstream: self.next.upstream.clone().unwrap_or_default(),
+        })
+    }
 }
 
 /// The page where a login started. Holds names, not URLs, so that only pages of the gateway are possible.
@@ -122,6 +146,7 @@ mod tests {
             verifier: "v".to_owned(),
             resource: None,
             next: NextPage::default(),
+            keeps: None,
             ends: (clock.now() + LIFE).as_secs(),
         }
     }

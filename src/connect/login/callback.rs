@@ -1,14 +1,15 @@
 //! The answer of an issuer to a login. Spec: RFC 6749 §4.1.2; RFC 9207 §2; `OpenID` Connect Core §3.1.2.6
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderMap;
 use tokio::time::timeout;
 use url::form_urlencoded;
 
-use super::begun::{self, BegunLogin};
-use super::outcome::{LoginEnd, LoginOutcome};
+use super::begun::{self, BegunLogin, owner_text};
+use super::outcome::{KeptLogin, LoginEnd, LoginKeeping, LoginOutcome};
 use super::{Login, Logins, person_cookie};
 use crate::auth::{IdTokenCheck, LoginRefusal, PersonLogin};
 use crate::config::LoginToken;
@@ -62,6 +63,8 @@ enum ExchangeError {
     Crowded,
     #[error("no endpoint has the resource any more that the login was begun for")]
     NoEndpoint,
+    #[error("the issuer names another person than the one whose login was to be kept")]
+    OtherPerson,
 }
 
 impl ExchangeError {
@@ -72,6 +75,7 @@ impl ExchangeError {
             Self::NoIdToken => "no_id_token",
             Self::Crowded => "crowded",
             Self::NoEndpoint => "no_endpoint",
+            Self::OtherPerson => "other_person",
         }
     }
 
@@ -85,7 +89,7 @@ impl ExchangeError {
             Self::Crowded => {
                 "look whether the token endpoint of the issuer is slow: 32 codes are redeemed at a time"
             }
-            Self::NoEndpoint => "none: the person logs in again",
+            Self::NoEndpoint | Self::OtherPerson => "none: the person logs in again",
         }
     }
 }
@@ -128,13 +132,16 @@ impl Logins {
             return LoginEnd {
                 outcome: LoginOutcome::NoCookie,
                 cookies: Vec::new(),
+                keeping: None,
             };
         };
         let mut cookies: Vec<_> = begun::removed(state).into_iter().collect();
+        let mut keeping = begun.refused().map(LoginKeeping::Refused);
         let outcome = match (self.find(&begun.issuer), &answer.error, &answer.code) {
             (Some(login), None, Some(code)) => {
                 match self.exchange(login, &begun, answer, code).await {
-                    Ok(person) => {
+                    Ok((person, kept)) => {
+                        keeping = kept.map(LoginKeeping::Kept);
                         let made = person_cookie::make(&person, (&self.sealer, &self.clock));
                         log_success(&person);
                         cookies.extend(made);
@@ -142,7 +149,10 @@ impl Logins {
                     }
                     Err(error) => {
                         self.log_failure(&begun.issuer, &error);
-                        LoginOutcome::Failed(begun.next)
+                        match error {
+                            ExchangeError::OtherPerson => LoginOutcome::OtherPerson(begun.next),
+                            _ => LoginOutcome::Failed(begun.next),
+                        }
                     }
                 }
             }
@@ -164,17 +174,21 @@ impl Logins {
                 }
             }
         };
-        LoginEnd { outcome, cookies }
+        LoginEnd {
+            outcome,
+            cookies,
+            keeping,
+        }
     }
 
-    /// Redeems the code, and identifies the person.
+    /// Redeems the code, and identifies the person; returns the login too where it is to be kept.
     async fn exchange(
         &self,
         login: &Login,
         begun: &BegunLogin,
         answer: &CallbackQuery,
         code: &Secret,
-    ) -> Result<PersonLogin, ExchangeError> {
+    ) -> Result<(PersonLogin, Option<KeptLogin>), ExchangeError> {
         // The semaphore is never closed: the only error is the timeout.
         let permit = timeout(EXCHANGE_WAIT, self.exchanges.acquire()).await;
         let _permit = permit.map_err(|_| ExchangeError::Crowded)?;
@@ -186,7 +200,53 @@ impl Logins {
             resource: begun.resource.as_deref(),
         };
         let tokens = login.client.redeem(&answer).await?;
-        self.identify(login, begun, &tokens).await
+        let person = self.identify(login, begun, &tokens).await?;
+        let kept = match &begun.keeps {
+            None => None,
+            Some(owner) => Some(self.kept(login, begun, (owner, &person), tokens).await?),
+        };
+        Ok((person, kept))
+    }
+
+    /// The login of `person`, who has to be `owner`, as it is kept.
+    async fn kept(
+        &self,
+        login: &Login,
+        begun: &BegunLogin,
+        (owner, person): (&str, &PersonLogin),
+        tokens: LoginTokens,
+    ) -> Result<KeptLogin, ExchangeError> {
+        if owner_text(person.principal.owner()) != owner {
+            return Err(ExchangeError::OtherPerson);
+        }
+        if login.config.token == LoginToken::Access {
+            // An access token has said who it is, and the ID token is sent on.
+            self.check_id_token(login, begun, (&tokens, Some("sub")))
+                .await?;
+        }
+        let record = login.client.kept(tokens).ok_or(ExchangeError::NoIdToken)?;
+        Ok(KeptLogin {
+            person: Arc::new(person.principal.clone()),
+            record: Box::new(record),
+            upstream: begun.next.upstream.clone().unwrap_or_default(),
+        })
+    }
+
+    async fn check_id_token(
+        &self,
+        login: &Login,
+        begun: &BegunLogin,
+        (tokens, subject_claim): (&LoginTokens, Option<&str>),
+    ) -> Result<PersonLogin, ExchangeError> {
+        let token = tokens.id_token.as_ref().ok_or(ExchangeError::NoIdToken)?;
+        let check = IdTokenCheck {
+            issuer: &login.config.issuer,
+            client_id: &login.config.client_id,
+            nonce: &begun.nonce,
+            subject_claim,
+        };
+        let found = self.auth.identify_by_id_token(token.expose(), &check).await;
+        found.map_err(ExchangeError::Refused)
     }
 
     async fn identify(
@@ -195,17 +255,10 @@ impl Logins {
         begun: &BegunLogin,
         tokens: &LoginTokens,
     ) -> Result<PersonLogin, ExchangeError> {
-        let issuer = &*login.config.issuer;
-        let found = match login.config.token {
+        match login.config.token {
             LoginToken::Id => {
-                let token = tokens.id_token.as_ref().ok_or(ExchangeError::NoIdToken)?;
-                let check = IdTokenCheck {
-                    issuer,
-                    client_id: &login.config.client_id,
-                    nonce: &begun.nonce,
-                    subject_claim: login.config.subject_claim.as_deref(),
-                };
-                self.auth.identify_by_id_token(token.expose(), &check).await
+                let claim = login.config.subject_claim.as_deref();
+                self.check_id_token(login, begun, (tokens, claim)).await
             }
             LoginToken::Access => {
                 let token = tokens.access_token.expose();
@@ -215,12 +268,11 @@ impl Logins {
                     .iter()
                     .find(|one| Some(&*one.resource) == asked);
                 let endpoint = endpoint.ok_or(ExchangeError::NoEndpoint)?;
-                self.auth
-                    .identify_by_access_token(token, (issuer, endpoint))
-                    .await
+                let of = (&*login.config.issuer, &**endpoint);
+                let found = self.auth.identify_by_access_token(token, of).await;
+                found.map_err(ExchangeError::Refused)
             }
-        };
-        found.map_err(ExchangeError::Refused)
+        }
     }
 
     fn log_failure(&self, issuer: &str, error: &ExchangeError) {
@@ -246,8 +298,6 @@ fn log_success(person: &PersonLogin) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
     use crate::auth::Authenticator;
     use crate::clock::{SharedClock, SystemClock};
@@ -275,6 +325,7 @@ mod tests {
             verifier: String::new(),
             resource: None,
             next: NextPage::default(),
+            keeps: None,
             ends: 0,
         };
         let (answer, code) = (CallbackQuery::default(), Secret::new("code"));

@@ -23,11 +23,12 @@ use tokio::sync::Semaphore;
 use url::Url;
 
 pub(super) use self::begun::NextPage;
-use self::begun::{BegunLogin, LIFE};
+use self::begun::{BegunLogin, LIFE, owner_text};
 pub(super) use self::callback::CallbackQuery;
-pub(super) use self::outcome::{LoginOutcome, log_out};
+pub(super) use self::outcome::{KeptLogin, LoginKeeping, LoginOutcome, RefusedLogin, log_out};
 use super::person::Person;
 use crate::auth::{Authenticator, accepts_issuer};
+use crate::call::OwnerKey;
 use crate::cause::LastCause;
 use crate::clock::SharedClock;
 use crate::config::{Config, ConfigDoubt, LoginConfig, LoginToken};
@@ -72,6 +73,18 @@ struct Login {
     client: LoginClient,
     /// The endpoints that accept the issuer's tokens.
     endpoints: Vec<Arc<Endpoint>>,
+}
+
+/// The purpose of a login.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LoginPurpose {
+    /// To identify the person who opens the pages.
+    Identify {
+        /// Whether the issuer must ask for credentials even if it knows the browser.
+        asks_again: bool,
+    },
+    /// To keep the login of this principal, for upstreams that want it asserted.
+    Keep(OwnerKey),
 }
 
 /// A started login. No `Debug`: it holds the `state`.
@@ -131,7 +144,6 @@ impl Logins {
     }
 
     /// Starts a login at `issuer` that returns to the page `next`; `None` without a configured login at `issuer`.
-    /// `asks_again`: the issuer must ask for credentials even if it knows the browser.
     ///
     /// # Errors
     /// The issuer's metadata cannot be had or used.
@@ -142,7 +154,7 @@ impl Logins {
         &self,
         issuer: &str,
         next: NextPage,
-        asks_again: bool,
+        purpose: LoginPurpose,
     ) -> Option<Result<Departure, LoginFailure>> {
         let login = self.find(issuer)?;
         let endpoint = login.endpoint(&next)?;
@@ -154,6 +166,10 @@ impl Logins {
             verifier: verifier.expose().to_owned(),
             resource: is_access.then(|| endpoint.resource.clone()),
             next,
+            keeps: match purpose {
+                LoginPurpose::Identify { .. } => None,
+                LoginPurpose::Keep(owner) => Some(owner_text(owner)),
+            },
             ends: (self.clock.now() + LIFE).as_secs(),
         };
         let (claim, _) = self.claims(issuer)?;
@@ -169,7 +185,8 @@ impl Logins {
             verifier: &verifier,
             scopes: &scopes,
             resource: begun.resource.as_deref(),
-            asks_again,
+            asks_again: purpose == LoginPurpose::Identify { asks_again: true },
+            keeps: matches!(purpose, LoginPurpose::Keep(_)),
         };
         let url = match login.client.authorization_url(&request).await {
             Ok(url) => url,

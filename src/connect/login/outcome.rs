@@ -1,10 +1,14 @@
 //! The outcome of a login.
 
+use std::sync::Arc;
+
 use http::HeaderValue;
 
 use super::begun::NextPage;
 use super::person_cookie;
+use crate::call::{OwnerKey, Principal};
 use crate::connect::person::Person;
+use crate::vault::GrantRecord;
 
 /// The outcome of a login, and the cookies for the browser. No `Debug`: it holds cookies.
 pub(crate) struct LoginEnd {
@@ -12,6 +16,39 @@ pub(crate) struct LoginEnd {
     pub(crate) outcome: LoginOutcome,
     /// Cookies to set or remove.
     pub(crate) cookies: Vec<HeaderValue>,
+    /// What became of a login that was begun to be kept.
+    pub(crate) keeping: Option<LoginKeeping>,
+}
+
+/// What became of a login that was begun to be kept.
+#[derive(Debug)]
+pub(crate) enum LoginKeeping {
+    /// It is to be kept.
+    Kept(KeptLogin),
+    /// It is not.
+    Refused(RefusedLogin),
+}
+
+/// A login that is to be kept.
+#[derive(Debug)]
+pub(crate) struct KeptLogin {
+    /// Whose.
+    pub(crate) person: Arc<Principal>,
+    /// What is kept.
+    pub(crate) record: Box<GrantRecord>,
+    /// The upstream whose page it was begun on.
+    pub(crate) upstream: String,
+}
+
+/// A login that is not kept.
+#[derive(Debug)]
+pub(crate) struct RefusedLogin {
+    /// Whose was to be kept.
+    pub(crate) owner: OwnerKey,
+    /// Where.
+    pub(crate) issuer: String,
+    /// The upstream whose page it was begun on.
+    pub(crate) upstream: String,
 }
 
 /// The outcome of a login.
@@ -29,6 +66,8 @@ pub(crate) enum LoginOutcome {
         /// The page to return to.
         next: NextPage,
     },
+    /// The issuer names another person than the one whose login was to be kept.
+    OtherPerson(NextPage),
     /// Failed; the log says why.
     Failed(NextPage),
 }
@@ -40,6 +79,7 @@ impl LoginOutcome {
             Self::Done(_) => "ok",
             Self::NoCookie => "no_cookie",
             Self::Refused { .. } => "refused",
+            Self::OtherPerson(_) => "other_person",
             Self::Failed(_) => "failed",
         }
     }

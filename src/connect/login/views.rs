@@ -124,6 +124,13 @@ pub(crate) fn ended(outcome: &LoginOutcome) -> Markup {
             };
             not_logged_in(&text, next)
         }
+        LoginOutcome::OtherPerson(next) => {
+            let text = html! {
+                "The login server knows you as another person than the one who is logged in here. Nothing was changed. Log \
+                 out there, or log in here as that person."
+            };
+            not_logged_in(&text, next)
+        }
         LoginOutcome::Failed(next) => {
             let text = html! {
                 "The login could not be verified, so nobody was logged in. The gateway's log says what is wrong."

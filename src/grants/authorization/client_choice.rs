@@ -17,7 +17,7 @@ use super::error::AuthorizationError;
 use super::gateway_client::GatewayClient;
 use super::registration::{self, RegistrationError};
 use crate::clock::{Clock as _, SystemClock};
-use crate::config::{ClientKey, ClientRegistration};
+use crate::config::ClientRegistration;
 use crate::telemetry::redact;
 use crate::vault::{GrantKey, RegistrationRecord};
 
@@ -85,11 +85,7 @@ impl ClientChoice {
         (server, key): (&ServerMetadata, &GrantKey),
     ) -> Result<ChosenClient, AuthorizationError> {
         if let Some(client) = &account.config.client {
-            let auth_method = match &client.key {
-                None => "none",
-                Some(ClientKey::PrivateKey(_)) => "private_key_jwt",
-                Some(ClientKey::Secret(_)) => secret_method(server.client_auth.as_deref()),
-            };
+            let auth_method = account.auth_method(server.client_auth.as_deref());
             return Ok(ChosenClient {
                 id: client.id.clone(),
                 auth_method: auth_method.to_owned(),
@@ -216,16 +212,6 @@ fn is_usable(record: &RegistrationRecord, redirect_uri: &str) -> bool {
     let now = u64::try_from(SystemClock.now().as_millis()).unwrap_or(u64::MAX);
     let ends = record.secret_ends.unwrap_or(u64::MAX);
     record.redirect_uri.as_deref() == Some(redirect_uri) && ends > now.saturating_add(MARGIN)
-}
-
-/// How a secret is sent. Spec: RFC 8414 §2, the default.
-fn secret_method(taken: Option<&[String]>) -> &'static str {
-    let has = |method: &str| taken.is_some_and(|taken| taken.iter().any(|one| one == method));
-    if has("client_secret_post") && !has("client_secret_basic") {
-        "client_secret_post"
-    } else {
-        "client_secret_basic"
-    }
 }
 
 #[cfg(test)]

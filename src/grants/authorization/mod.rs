@@ -260,7 +260,7 @@ impl Authorizer {
                 Ok(finished) => brought.connected(audit, &finished.scopes),
                 Err(refusal) => brought.refused(audit, refusal),
             }
-            // The browser may be gone; the grant is kept all the same.
+            // The browser may have gone; the grant is stored all the same.
             drop(told.send(kept));
         };
         let work = request_tag::keep(trace::keep(work));

@@ -1,7 +1,6 @@
 //! The scopes that a person is asked for. Spec: SPEC B-11
 
-/// Requests a grant that outlives the person's session. Spec: `OpenID` Connect Core 1.0 §11
-pub(super) const OFFLINE: &str = "offline_access";
+pub(super) use crate::grants::login::OFFLINE;
 
 /// The scopes of an authorization: `found`, those of the present grant and those a call was refused for
 /// (`had_and_wider`), and `offline_access` where the server `supports` it. `is_fixed`: `found` is configured, and the

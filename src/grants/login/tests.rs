@@ -54,6 +54,7 @@ async fn url(
         scopes: &scopes,
         resource,
         asks_again: resource.is_none(),
+        keeps: false,
     };
     client.authorization_url(&request).await
 }
@@ -96,6 +97,7 @@ fn debug_output_of_a_request_hides_what_ties_its_answer() {
         scopes: &[],
         resource: None,
         asks_again: false,
+        keeps: false,
     };
     let shown = format!("{request:?}");
     assert!(!shown.contains("hunter2"), "{shown}");
@@ -115,6 +117,47 @@ async fn access_token_is_asked_for_with_its_resource() {
     for name in ["scope", "nonce", "prompt"] {
         assert!(!query.contains_key(name), "{url}");
     }
+}
+
+// Spec: `OpenID` Connect Core §11. Columns: the scopes that the server lists, scopes that are asked for anyway, and both
+// parameters.
+#[rstest]
+#[case::not_said(&[], &["openid"], "openid offline_access", Some("consent"))]
+#[case::listed(&["openid", "offline_access"], &["openid"], "openid offline_access", Some("consent"))]
+#[case::not_listed(&["openid"], &["openid"], "openid", None)]
+#[case::by_access_token(&[], &["mcp:tools"], "mcp:tools openid offline_access", Some("consent"))]
+#[tokio::test]
+async fn login_that_is_kept_asks_for_a_refresh_token(
+    #[case] listed: &[&str],
+    #[case] scopes: &[&str],
+    #[case] scope: &str,
+    #[case] prompt: Option<&str>,
+) {
+    let owned = |texts: &[&str]| {
+        texts
+            .iter()
+            .map(|one| (*one).to_owned())
+            .collect::<Vec<_>>()
+    };
+    let client = client(ConsentSupport {
+        scopes: owned(listed),
+        ..at("https://as.test/auth")
+    });
+    let request = LoginRequest {
+        redirect_uri: &Url::parse("https://gw.test/connect/callback/login").unwrap(),
+        state: "a-state",
+        nonce: "a-nonce",
+        verifier: &Secret::new("a-verifier"),
+        scopes: &owned(scopes),
+        resource: None,
+        asks_again: false,
+        keeps: true,
+    };
+    let url = client.authorization_url(&request).await.unwrap();
+    let query: BTreeMap<_, _> = url.query_pairs().into_owned().collect();
+    assert_eq!(query["scope"], scope);
+    assert_eq!(query["nonce"], "a-nonce");
+    assert_eq!(query.get("prompt").map(String::as_str), prompt);
 }
 
 // SPEC X-01

@@ -5,6 +5,7 @@
 //! process share one, and the grant's lease lets one process refresh at a time.
 //! Spec: SPEC B-11, B-12, B-14
 
+mod kept_login;
 mod refresh;
 mod state;
 
@@ -16,6 +17,7 @@ use http::StatusCode;
 use moka::sync::Cache;
 use tokio::time::Instant;
 
+pub use self::kept_login::LoginState;
 use self::state::PrincipalState;
 use super::challenge::Challenge;
 use super::failure::TokenFailure;
@@ -396,7 +398,7 @@ impl UserTokens {
                     let outcome = tokens.refresh(&key, (seen.as_ref(), cause)).await;
                     leader.complete(outcome);
                 });
-                // A drain waits for it: the answer may hold the only copy of a refresh token.
+                // A drain waits for this task: the response may hold the only copy of a refresh token.
                 self.account.tasks.spawn(request_tag::keep(refreshed));
                 follower
             }

@@ -13,6 +13,7 @@ use url::Url;
 use super::super::client_key::ClientProof;
 use super::super::failure::TokenFailure;
 use super::super::server_metadata::ServerMetadata;
+use super::super::token_claims;
 use super::super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
 use super::super::user_account::UserAccount;
 use super::RefreshCause;
@@ -20,7 +21,7 @@ use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::clock::{Clock as _, SystemClock};
 use crate::database::DatabaseError;
 use crate::secret::Secret;
-use crate::vault::{GrantKey, GrantLease, GrantRecord, LeaseOutcome, StoredGrant};
+use crate::vault::{GrantKey, GrantKind, GrantLease, GrantRecord, LeaseOutcome, StoredGrant};
 
 /// Time limit for the whole refresh, waiting for another process included.
 const LIMIT: Duration = Duration::from_secs(45);
@@ -103,7 +104,7 @@ async fn ask(
         client_id,
         proof: &proof,
         scopes: &[],
-        resource: Some(&grant.record.resource),
+        resource: (account.kind == GrantKind::User).then_some(&*grant.record.resource),
         grant: TokenGrant::Refresh(token),
     };
     let failure = match account.ask(&asked).await {
@@ -157,7 +158,10 @@ async fn write(
     grant: &StoredGrant,
     (lease, issued): (&GrantLease, IssuedToken),
 ) -> Result<Refreshed, TokenFailure> {
-    let record = renewed(&grant.record, issued);
+    let record = match grant.record.kind {
+        GrantKind::Login => logged_in(&grant.record, issued),
+        GrantKind::User | GrantKind::UserKey => renewed(&grant.record, issued),
+    };
     let mut pause = WRITE_PAUSE;
     for attempt in 1.. {
         match account.vault.finish_lease(lease, &record).await {
@@ -185,6 +189,27 @@ fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
         access_ends: issued.ends(SystemClock.now()),
         access_token: Some(issued.token),
         refresh_token: issued.refresh.or_else(|| record.refresh_token.clone()),
+        scopes: issued.scopes.unwrap_or_else(|| record.scopes.clone()),
+        ..record.clone()
+    }
+}
+
+/// The kept login with the next ID token. Without an ID token of the same person the login is written without tokens, so
+/// that its user is asked again. Spec: `OpenID` Connect Core 1.0 §12.2
+fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
+    let id_token = issued.id_token.clone();
+    let id_token = id_token.filter(|token| token_claims::is_of(token, record));
+    if id_token.is_none() {
+        tracing::warn!(
+            issuer = %record.issuer, given = issued.id_token.is_some(),
+            "the identity provider gave no ID token of the same person for a refresh token: the user is asked to log in"
+        );
+    }
+    let refresh = issued.refresh.or_else(|| record.refresh_token.clone());
+    GrantRecord {
+        access_ends: id_token.as_ref().and_then(token_claims::ends),
+        refresh_token: refresh.filter(|_| id_token.is_some()),
+        access_token: id_token,
         scopes: issued.scopes.unwrap_or_else(|| record.scopes.clone()),
         ..record.clone()
     }

@@ -5,18 +5,19 @@ use std::sync::Arc;
 use http::HeaderMap;
 use url::Url;
 
-use super::SetupError;
+use super::entries::SetupError;
 use crate::config::{
-    AccountConfig, AccountKind, Config, HttpCarrier, UpstreamAuth, UpstreamConfig,
+    AccountConfig, AccountKind, Config, HttpCarrier, LoginConfig, UpstreamAuth, UpstreamConfig,
     UserAccountConfig,
 };
 use crate::egress::EgressRules;
 use crate::grants::{
-    AccountProbe, AccountSetupError, DocumentClients, SharedClients, TokenFailure, TokenSource,
-    UpstreamAccount, UserAccount, UserTokens,
+    AccountProbe, AccountSetupError, DocumentClients, LoginGrants, SharedClients, TokenFailure,
+    TokenSource, UpstreamAccount, UserAccount, UserTokens,
 };
 use crate::process::ChildIsolation;
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::upstream::asserted_tokens::AssertedTokens;
 use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::credentials::{
     CommonTokens, Credentials, ExchangedTokens, WithheldTokens, fixed_headers,
@@ -65,22 +66,33 @@ impl AccountSite<'_> {
     }
 }
 
-/// Makes accounts, which share clients.
-pub(super) struct AccountFactory {
+/// Makes accounts, which share clients and kept logins.
+pub(super) struct AccountFactory<'c> {
     rules: EgressRules,
     shared: Option<SharedClients>,
     public_url: Url,
     tasks: TaskSpawner,
+    /// `connect.login`.
+    configured: &'c [LoginConfig],
+    /// Made for the first upstream that needs them.
+    logins: Option<Arc<LoginGrants>>,
 }
 
-impl AccountFactory {
-    pub(super) fn new(config: &Config, tasks: TaskSpawner) -> Self {
+impl<'c> AccountFactory<'c> {
+    pub(super) fn new(config: &'c Config, tasks: TaskSpawner) -> Self {
         Self {
             rules: EgressRules::new(&config.egress),
             shared: None,
             public_url: config.server.public_url.clone(),
             tasks,
+            configured: &config.connect.logins,
+            logins: None,
         }
+    }
+
+    /// The kept logins, where an upstream needs them.
+    pub(super) fn into_logins(self) -> Option<Arc<LoginGrants>> {
+        self.logins
     }
 
     /// The client of `upstream`, which is reached by `carrier`, with the account of the gateway or the keys of callers where
@@ -138,6 +150,9 @@ impl AccountFactory {
         Ok(Some(match &upstream.auth {
             None => return Ok(None),
             Some(UpstreamAuth::Gateway(config)) => self.gateway(upstream, site, config)?,
+            Some(UpstreamAuth::Login(config)) => {
+                self.asserted(upstream, site, (&config.account, keeping))?
+            }
             Some(UpstreamAuth::User(config)) => {
                 let (mut tokens, mut probe) = (None, None);
                 if let Some(keeping) = keeping {
@@ -175,6 +190,46 @@ impl AccountFactory {
         site: AccountSite<'_>,
         config: &AccountConfig,
     ) -> Result<MadeAccounts, SetupError> {
+        let account = self.account(upstream, site, config)?;
+        let credentials: Arc<dyn Credentials> = if account.kind() == AccountKind::TokenExchange {
+            Arc::new(ExchangedTokens::new(Arc::clone(&account)))
+        } else {
+            let source = TokenSource::new(Arc::clone(&account));
+            Arc::new(CommonTokens::new(source))
+        };
+        let accounts = EntryAccounts {
+            account: Some(account),
+            ..EntryAccounts::default()
+        };
+        Ok((credentials, accounts))
+    }
+
+    /// The accounts of callers whose kept logins are asserted.
+    fn asserted(
+        &mut self,
+        upstream: &UpstreamConfig,
+        site: AccountSite<'_>,
+        (config, keeping): (&AccountConfig, Option<AccountKeeping<'_>>),
+    ) -> Result<MadeAccounts, SetupError> {
+        let account = self.account(upstream, site, config)?;
+        let logins = keeping.map(|keeping| self.logins(keeping)).transpose();
+        let logins = logins.map_err(|source| failed(upstream, source))?;
+        let users = Arc::new(AssertedTokens::new(Arc::clone(&account), logins));
+        let accounts = EntryAccounts {
+            account: Some(account),
+            users: Some(Arc::<AssertedTokens>::clone(&users)),
+            ..EntryAccounts::default()
+        };
+        Ok((users, accounts))
+    }
+
+    /// The account alone.
+    fn account(
+        &mut self,
+        upstream: &UpstreamConfig,
+        site: AccountSite<'_>,
+        config: &AccountConfig,
+    ) -> Result<Arc<UpstreamAccount>, SetupError> {
         let failed = |source| failed(upstream, source);
         let fixed = headers(upstream, site)?;
         let url = site.url(config.resource.as_deref()).map_err(failed)?;
@@ -186,22 +241,24 @@ impl AccountFactory {
             (clients.map_err(failed)?, fixed),
             self.tasks.clone(),
         );
-        let account = account.map_err(failed)?;
-        let credentials: Arc<dyn Credentials> = match account.kind() {
-            AccountKind::TokenExchange => Arc::new(ExchangedTokens::new(Arc::clone(&account))),
-            AccountKind::ClientCredentials => {
-                let source = TokenSource::new(Arc::clone(&account));
-                Arc::new(CommonTokens::new(source))
-            }
-            AccountKind::IdJag | AccountKind::User | AccountKind::UserKey => {
-                return Err(failed(AccountSetupError::NoLogin));
-            }
-        };
-        let accounts = EntryAccounts {
-            account: Some(account),
-            ..EntryAccounts::default()
-        };
-        Ok((credentials, accounts))
+        account.map_err(failed)
+    }
+
+    /// The kept logins, which all upstreams have in common.
+    ///
+    /// # Errors
+    /// The private key of a login cannot be used, or this machine has no trust anchors.
+    fn logins(
+        &mut self,
+        keeping: AccountKeeping<'_>,
+    ) -> Result<Arc<LoginGrants>, AccountSetupError> {
+        if let Some(logins) = &self.logins {
+            return Ok(Arc::clone(logins));
+        }
+        let shared = self.shared()?;
+        let keeping = (keeping.vault, keeping.audit, &self.tasks);
+        let logins = LoginGrants::new(self.configured, &shared, keeping)?;
+        Ok(Arc::clone(self.logins.insert(logins)))
     }
 
     /// The tokens of callers at `upstream`.
@@ -249,13 +306,7 @@ impl AccountFactory {
         site: AccountSite<'_>,
         (issuer, url): (Option<&str>, &Url),
     ) -> Result<DocumentClients, AccountSetupError> {
-        let shared = match &self.shared {
-            Some(shared) => shared.clone(),
-            None => self
-                .shared
-                .insert(SharedClients::new(self.rules.clone())?)
-                .clone(),
-        };
+        let shared = self.shared()?;
         match site {
             AccountSite::Http(carrier) => Ok(DocumentClients::new(shared, carrier)?),
             AccountSite::Children => {
@@ -264,6 +315,16 @@ impl AccountFactory {
                 Ok(DocumentClients::of_issuer(shared, trusted))
             }
         }
+    }
+
+    fn shared(&mut self) -> Result<SharedClients, AccountSetupError> {
+        Ok(match &self.shared {
+            Some(shared) => shared.clone(),
+            None => self
+                .shared
+                .insert(SharedClients::new(self.rules.clone())?)
+                .clone(),
+        })
     }
 }
 

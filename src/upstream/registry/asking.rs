@@ -28,7 +28,7 @@ impl Upstreams {
         let Some(entry) = self.entries.get(upstream) else {
             return;
         };
-        match (&entry.account, &entry.probe) {
+        match (&entry.accounts.account, &entry.accounts.probe) {
             (Some(account), _) => account.look(issuers).await,
             (None, Some(probe)) => probe.look().await,
             (None, None) => {}

@@ -7,7 +7,8 @@ use std::time::Duration;
 use http::StatusCode;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::{RegistryEntry, Upstreams};
+use super::Upstreams;
+use super::entries::RegistryEntry;
 use crate::status;
 use crate::upstream::carrier::Carrier;
 use crate::upstream::carrier::duplex::DuplexSource;

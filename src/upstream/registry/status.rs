@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use super::{RegistryEntry, Upstreams};
+use super::Upstreams;
+use super::entries::RegistryEntry;
 use crate::cause::{ErrorCause, LastCause};
 use crate::config::{self, TransportKind};
 use crate::grants::TokenFailure;
@@ -11,7 +12,7 @@ use crate::status::{
     self, AccountNumbers, AccountStatus, UpstreamStatus, millis, tenth, time_text,
 };
 use crate::upstream::carrier::Carrier;
-use crate::vault::GrantCensus;
+use crate::vault::{GrantCensus, GrantCounts};
 
 impl Upstreams {
     /// Every upstream as it does at `now`, since the Unix epoch; by name. `census` has the accounts of callers, where
@@ -41,7 +42,7 @@ impl RegistryEntry {
             since: time_text(now.saturating_sub(lasted)),
             since_s: lasted.as_secs(),
             cause: self.last_cause(state, now),
-            account: self.account_status(name, census),
+            account: self.account_status(census),
             era: era.map(|era| era_word(era).to_owned()),
             revision: revision.map(|revision| revision.as_str().to_owned()),
             sessions: count(self.load.sessions()),
@@ -55,9 +56,14 @@ impl RegistryEntry {
     }
 
     /// The gateway's own account, or those of callers, whose last cause may be of any of them.
-    fn account_status(&self, name: &str, census: Option<&GrantCensus>) -> Option<AccountStatus> {
+    fn account_status(&self, census: Option<&GrantCensus>) -> Option<AccountStatus> {
         let kind = self.settings.auth.as_ref()?.kind();
-        let cause = match (&self.account, &self.tokens, &self.probe, &self.withheld) {
+        let cause = match (
+            &self.accounts.account,
+            &self.accounts.tokens,
+            &self.accounts.probe,
+            &self.accounts.withheld,
+        ) {
             (Some(account), ..) => account.last_cause(),
             (None, Some(tokens), ..) => tokens.account().last_cause(),
             (None, None, Some(probe), _) => probe.last_cause(),
@@ -65,8 +71,13 @@ impl RegistryEntry {
             // Pasted keys: their causes are on their own pages.
             (None, None, None, None) => None,
         };
-        let counts = census.filter(|_| self.users.is_some());
-        let counts = counts.map(|census| census.get(name).copied().unwrap_or_default());
+        let counts = census
+            .zip(self.accounts.users.as_ref())
+            .map(|(census, users)| {
+                let names = users.grant_names().into_iter();
+                let counted = names.filter_map(|name| census.get(&*name).copied());
+                counted.fold(GrantCounts::default(), GrantCounts::plus)
+            });
         Some(AccountStatus {
             kind: kind.as_str().to_owned(),
             accounts: counts.map(|counts| AccountNumbers {

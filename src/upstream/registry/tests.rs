@@ -2,10 +2,20 @@
 
 use rstest::rstest;
 
+use super::accounts::AccountFactory;
 use super::*;
+use crate::audit::AuditSink;
 use crate::call::{NullIntake, Principal};
+use crate::clock::SystemClock;
+use crate::config::SealKey;
+use crate::database::{Database, DatabasePlace};
 use crate::fault::FaultKind;
+use crate::process::holders::SessionHolders;
+use crate::secret::Secret;
+use crate::upstream::carrier::Carrier;
 use crate::upstream::credentials::{Credential, Credentials, Requester};
+use crate::upstream::link::negotiated::EraLink;
+use crate::vault::{GrantCensus, GrantCounts, GrantKey, Vault, VaultKeys};
 
 fn upstreams(keys: &str) -> Upstreams {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
@@ -37,7 +47,12 @@ pub(in crate::upstream) fn era_link() -> Arc<EraLink> {
     let upstreams = upstreams("");
     let (name, entry) = upstreams.entries.get_key_value("up").unwrap();
     let holders = (SessionHolders::of([0; 16]), true);
-    upstreams.make(name, entry, client(Arc::new(NullIntake)), holders)
+    let maker = LinkMaker {
+        upstreams: &upstreams,
+        name,
+        entry,
+    };
+    maker.make(client(Arc::new(NullIntake)), holders)
 }
 
 #[tokio::test]
@@ -175,5 +190,62 @@ async fn children_that_are_not_isolated_get_no_credential(#[case] account: &str)
     assert!(said.remedy().contains("stdio.trust_children"), "{said}");
     for isolation in [ChildIsolation::Isolated, ChildIsolation::Trusted] {
         assert!(made(isolation).1.withheld.is_none());
+    }
+}
+
+/// Two upstreams whose accounts are kept logins, and one with keys.
+const ASSERTED: &str = "[auth]\nmode = \"oauth\"\n[[auth.issuers]]\nissuer = \"https://as.test\"\n\
+    [connect.login]\nissuer = \"https://as.test\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"\n\
+    [upstreams.one]\nurl = \"https://one.test/mcp\"\n[upstreams.one.auth]\nkind = \"id_jag\"\n\
+    issuer = \"https://one.test\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"\n\
+    [upstreams.two]\nurl = \"https://two.test/mcp\"\n[upstreams.two.auth]\nkind = \"id_jag\"\n\
+    issuer = \"https://two.test\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"\n\
+    [upstreams.key]\nurl = \"https://key.test/mcp\"\n[upstreams.key.auth]\nkind = \"user_key\"\n";
+
+#[tokio::test]
+async fn kept_login_is_the_account_at_all_upstreams_that_use_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
+    let keys = VaultKeys::new(&[SealKey {
+        id: "k1".to_owned(),
+        key: Secret::new("k".repeat(32)),
+    }]);
+    let database = Database::open(&place).await.unwrap();
+    let vault = Vault::new(database, keys.unwrap(), Arc::new(SystemClock));
+    let audit = AuditSink::idle(Arc::new(SystemClock));
+    let config = config::parse(ASSERTED, "test.toml", &|_| None).unwrap();
+    let upstreams = Upstreams::new(
+        &config,
+        HostEnvironment::current(),
+        Some(AccountKeeping::new(&vault, &audit)),
+        TaskSpawner::new(),
+    )
+    .unwrap();
+    let connected = |connected| GrantCounts {
+        connected,
+        ..GrantCounts::default()
+    };
+    let login = "login:https://as.test";
+    let census = GrantCensus::from([
+        (login.to_owned(), connected(7)),
+        ("key".to_owned(), connected(2)),
+    ]);
+    let status = upstreams.status(Duration::ZERO, Some(&census));
+    let counted = status.into_iter().map(|one| {
+        let accounts = one.account.and_then(|account| account.accounts);
+        (one.name, accounts.map(|accounts| accounts.connected))
+    });
+    let expected = [("key", Some(2)), ("one", Some(7)), ("two", Some(7))];
+    assert_eq!(
+        counted.collect::<Vec<_>>(),
+        expected.map(|(name, count)| (name.to_owned(), count))
+    );
+
+    let key = GrantKey::new(owner("alice"), login);
+    let mut users = upstreams.upstreams_of(&key);
+    users.sort();
+    assert_eq!(users, [Arc::from("one"), Arc::from("two")]);
+    for (name, found) in [("one", key), ("key", GrantKey::new(owner("alice"), "key"))] {
+        assert_eq!(upstreams.grant_keys(name, owner("alice")), [found]);
     }
 }

@@ -229,3 +229,80 @@ async fn completion_follows_when_the_call_is_over() {
     }
     world.gw.stop().await;
 }
+
+/// Lets lists go without a key.
+fn lists_to_all(world: &World) {
+    world.upstream.judges(|token, body| {
+        Verdict::of(token == Some(KEY) || token.is_none() && !body.contains("tools/call"))
+    });
+}
+
+#[tokio::test]
+async fn what_is_listed_without_an_account_is_shown_to_who_has_none() {
+    let world = World::start("").await;
+    lists_to_all(&world);
+    let before = open(&world).await.tools().await;
+    assert!(before.contains(&"echo".to_owned()), "{before:?}");
+    assert!(!before.contains(&"connect_up".to_owned()), "{before:?}");
+    is_asked(&open(&world).await, "early").await;
+    assert_eq!(world.upstream.count("early"), 0);
+    // Once for all, and with the key it is the caller's own.
+    assert_eq!(world.keys_of("tools/list"), [None]);
+    let session = open(&world).await;
+    connect(&world, KEY).await;
+    assert_eq!(session.text("echo", json!({"text": "one"})).await, "one");
+    session.tools().await;
+    let key = Some(format!("Bearer {KEY}"));
+    assert!(world.keys_of("tools/list").contains(&key));
+    assert!(!world.upstream.seen().iter().any(|(header, body)| {
+        header.is_none() && (body.contains("one") || body.contains("tools/call"))
+    }));
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn merged_list_has_what_is_listed_without_an_account() {
+    let world = World::start("[upstreams.down]\nurl = \"http://127.0.0.1:9/mcp\"").await;
+    lists_to_all(&world);
+    let user = world.gw.anonymous();
+    let session = user.open_as("/mcp", "2025-06-18", json!({})).await;
+    let tools = session.tools().await;
+    assert!(tools.contains(&"up__echo".to_owned()), "{tools:?}");
+    let refused = session
+        .call("up__echo", json!({"text": "x"}))
+        .await
+        .unwrap();
+    assert!(text_of(&refused).contains("/connect/up?for="), "{refused}");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn own_last_list_goes_before_what_is_listed_without_an_account() {
+    let world = World::start("").await;
+    connect(&world, KEY).await;
+    let session = open(&world).await;
+    let own = session.tools().await;
+    // What the gateway would be told for itself.
+    world
+        .upstream
+        .judges(|token, _| Verdict::of(token.is_none()));
+    is_asked(&session, "x").await;
+    eventually("the own last list", async || {
+        (open(&world).await.tools().await == own).then_some(())
+    })
+    .await;
+    assert!(!world.keys_of("tools/list").contains(&None));
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn upstream_that_lists_nothing_without_an_account_is_asked_once() {
+    let world = World::start("").await;
+    for _ in 0..5 {
+        assert_eq!(open(&world).await.tools().await, ["connect_up"]);
+    }
+    let seen = world.upstream.seen();
+    let without = seen.iter().filter(|(_, body)| body.contains("initialize"));
+    assert!(without.count() <= 1, "{seen:?}");
+    world.gw.stop().await;
+}

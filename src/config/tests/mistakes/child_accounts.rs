@@ -121,3 +121,13 @@ fn token_of_a_child_goes_into_the_variable_named() {
     let place = upstream.auth.as_ref().map(UpstreamAuth::place);
     assert_eq!(place, Some(&TokenPlace::Variable("T".to_owned())));
 }
+
+#[test]
+fn child_with_the_key_of_a_caller_is_not_started_for_nobody() {
+    let text = child("", "kind = \"user_key\"");
+    let said = errors(&format!("{text}[mcp]\nwarm = [\"t\"]\n"));
+    let has_all = |message: &String| {
+        message.contains(": mcp.warm[0]: ") && message.contains("there is none at the start")
+    };
+    assert!(said.iter().any(has_all), "{said:#?}");
+}

@@ -123,3 +123,67 @@ fn path_of_the_callback_is_no_upstreams() {
         "{said:#?}"
     );
 }
+
+/// An upstream whose callers are asserted; `keys` stand in its table.
+fn asserted(keys: &str) -> String {
+    format!(
+        "[upstreams.t]\nurl = \"https://t.example/mcp\"\n{keys}\n[upstreams.t.auth]\nkind = \"id_jag\"\n\
+         issuer = \"https://t.example\"\nclient_id = \"g\"\nclient_secret = \"hunter2\"\n"
+    )
+}
+
+#[test]
+fn asserted_callers_need_a_login_for_each_issuer() {
+    let two = format!(
+        "[connect]\nlogin = [{{ {ONE} }}, {{ {} }}]\n",
+        ONE.replace("one.", "two.")
+    );
+    let config = read(&with(&format!("{}{two}", asserted("")))).unwrap();
+    let auth = config.upstreams[1].auth.as_ref().unwrap();
+    assert_eq!(auth.kind().as_str(), "id_jag");
+    assert!(config.has_user_accounts());
+    assert!(!config.auth.keeps_tokens, "callers' tokens are not sent on");
+    let one = format!("[connect]\nlogin = {{ {ONE} }}\n");
+    let said = super::errors(&with(&format!("{}{one}", asserted("")))).concat();
+    assert!(
+        said.contains("is \"id_jag\", and the page") && said.contains("for https://two.example"),
+        "{said}"
+    );
+}
+
+// Columns: the file, the key, the cause.
+#[rstest]
+#[case::open(format!("{}{}", crate::config::tests::OPEN, asserted("")), "upstreams.t.auth.kind", "nobody logs in")]
+#[case::shared(with(&asserted("isolation = \"shared\"")), "upstreams.t.isolation", "an account of its own")]
+#[case::warm(with(&asserted("[mcp]\nwarm = [\"t\"]")), "mcp.warm[0]", "there is none at the start")]
+#[case::header(
+    with(&asserted("headers = { authorization = \"hunter2\" }")),
+    "upstreams.t.headers.authorization",
+    "which sets the same header"
+)]
+#[case::audience(
+    with(&format!("{}audience = \"a\"\n", asserted(""))),
+    "upstreams.t.auth.audience",
+    "is for kind = \"token_exchange\""
+)]
+#[case::no_client(
+    with(&asserted("").replace("client_id = \"g\"\n", "")),
+    "upstreams.t.auth.client_id",
+    "is required"
+)]
+#[case::no_proof(
+    with(&asserted("").replace("client_secret = \"hunter2\"\n", "")),
+    "upstreams.t.auth",
+    "needs `client_secret` or `private_key`"
+)]
+fn asserted_callers_are_known_and_told_apart(
+    #[case] text: String,
+    #[case] key: &str,
+    #[case] cause: &str,
+) {
+    let said = super::errors(&text);
+    let place = format!(": {key}: ");
+    let fits = |message: &String| message.contains(&place) && message.contains(cause);
+    assert!(said.iter().any(fits), "{said:#?}");
+    assert!(!said.concat().contains("hunter2"), "{said:#?}");
+}

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use super::{DuplexReceiver, DuplexSender};
 use crate::call::{CallerAccess, OwnerKey};
-use crate::grants::HeldToken;
+use crate::grants::{HeldToken, TokenFailure};
 use crate::process::{StdioRuntime, WaitPolicy};
 use crate::upstream::account::Account;
 use crate::upstream::carrier::LinkSettings;
+use crate::upstream::carrier::http::exchange_error::ExchangeError;
 use crate::upstream::credentials::{Credential, Credentials, Requester};
 use crate::upstream::error::LinkError;
 use crate::upstream::link_caller::LinkCaller;
@@ -111,7 +112,8 @@ impl ChildSource {
             caller: own.caller.as_ref().map(|caller| caller.current()),
         };
         match own.credentials.for_request(&requester) {
-            Credential::Ready(_) => Ok(None),
+            // Of the gateway itself, which has no account: no child is started without its token.
+            Credential::Ready(_) => Err(ExchangeError::from(TokenFailure::not_connected()).into()),
             Credential::Held(token) => Ok(Some(token)),
             Credential::Awaited(token) => Ok(Some(token.await?)),
         }

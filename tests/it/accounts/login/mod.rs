@@ -1,7 +1,10 @@
 //! Who opens the connect pages with `auth.mode = "oauth"`: logins at a scripted issuer.
 
+mod asserted;
 mod attacks;
 mod consents;
+mod kept;
+mod kept_observed;
 mod real;
 mod world;
 

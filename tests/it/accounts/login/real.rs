@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::path_in;
-use super::world::{Browser, KEY, before};
+use super::world::{Browser, KEY, asserted_before, before};
+use crate::accounts::personal::claims;
 use crate::accounts::world::{AuthServer, GuardedUpstream, Verdict, tells_none};
 use crate::harness::Gateway;
 use crate::harness::http::Actor;
@@ -168,6 +169,59 @@ async fn id_token_of_a_pairwise_server_is_another_person() {
     let link = link(world.caller("alice").await).await;
     let page = world.log_in(&mut Browser::new(), &link, "alice").await;
     assert_eq!(page.status, 403, "{}", page.text);
+    world.gw.stop().await;
+}
+
+// Two real servers: the one where people log in, and the upstream's, which trusts it.
+#[tokio::test]
+async fn kept_login_at_a_real_server_is_asserted_to_another() {
+    if !peers::are_installed() {
+        return;
+    }
+    let script = peers::script("as/server.mjs");
+    let at_server = [("JAG_CLIENT", "with-secret")];
+    let idp = peers::serve(&peers::node(), &[&script], &at_server).await;
+    let trusted = [("TRUSTED_ISSUER", &*idp.first_line)];
+    let server = peers::serve(&peers::node(), &[&script], &trusted).await;
+    let issuer = server.first_line.clone();
+    let unused = AuthServer::start().await;
+    let upstream = GuardedUpstream::start(&unused, &[]).await;
+    let (of, resource) = (issuer.clone(), upstream.url());
+    upstream.judges(move |token, _| {
+        let claims = token.and_then(claims);
+        Verdict::of(claims.is_some_and(|claims| {
+            claims["iss"] == of.as_str()
+                && claims["aud"] == resource.as_str()
+                && claims["sub"] == "alice"
+        }))
+    });
+    upstream.publishes(json!({
+        "resource": upstream.url(), "authorization_servers": [issuer], "scopes_supported": ["mcp:tools"],
+    }));
+    let state = tempfile::tempdir().unwrap();
+    let login = format!("client_id = \"login\"\nclient_secret = {SECRET:?}\n");
+    let gw = asserted_before(&idp.first_line, &login, (&upstream, &issuer), &state);
+    let world = RealWorld {
+        gw: gw.start().await,
+        issuer: idp.first_line.clone(),
+        upstream,
+        _server: idp,
+        _state: state,
+    };
+    let alice = world.caller("alice").await;
+    let session = alice.open_as("/mcp/up", "2025-06-18", json!({})).await;
+    let refused = session.call("echo", json!({"text": "x"})).await.unwrap();
+    let link = path_in(text_of(&refused));
+    let mut browser = Browser::new();
+    let page = world.log_in(&mut browser, &link, "alice").await;
+    let departs = browser.submit(&page, &[("action", "connect")]).await;
+    let callback = format!("{}/connect/callback/login", world.gw.url);
+    let answer = browser.walk(&departs.goes_on(), "alice", &callback).await;
+    let done = browser.open(&answer).await;
+    assert!(done.text.contains("up is connected"), "{}", done.text);
+    assert!(!done.text.contains("no refresh token"), "{}", done.text);
+    assert_eq!(session.text("echo", json!({"text": "late"})).await, "late");
+    tells_none(&world.gw, &[SECRET.to_owned()]).await;
     world.gw.stop().await;
 }
 

@@ -24,7 +24,9 @@ pub(super) const CLIENT: &str =
 /// The key that the upstream takes.
 pub(super) const KEY: &str = "a-pasted-hunter2-key";
 
-type Form = BTreeMap<String, String>;
+pub(super) type Form = BTreeMap<String, String>;
+/// Status and answer to a token request with this form.
+pub(super) type MakeTokens = Arc<dyn Fn(&Form) -> (u16, Value) + Send + Sync>;
 /// `Authorization` and form of each token request.
 type TokenRequests = Vec<(Option<String>, Form)>;
 
@@ -34,6 +36,7 @@ pub(super) struct LoginServer {
     pub(super) origin: String,
     keys: Arc<Issuer>,
     answer: Arc<Mutex<(u16, Value)>>,
+    grants: Arc<Mutex<BTreeMap<&'static str, MakeTokens>>>,
     metadata: Arc<Mutex<Value>>,
     seen: Arc<Mutex<TokenRequests>>,
 }
@@ -45,15 +48,17 @@ impl LoginServer {
         let reply = Arc::new(Mutex::new((500, json!({}))));
         let metadata = Arc::new(Mutex::new(json!({})));
         let seen: Arc<Mutex<TokenRequests>> = Arc::default();
+        let grants: Arc<Mutex<BTreeMap<&'static str, MakeTokens>>> = Arc::default();
         let (replies, published, requests) =
             (Arc::clone(&reply), Arc::clone(&metadata), Arc::clone(&seen));
+        let special = Arc::clone(&grants);
         let origin = serve(move |request: Request| {
             let (replies, published, requests) = (
                 Arc::clone(&replies),
                 Arc::clone(&published),
                 Arc::clone(&requests),
             );
-            let jwks = jwks.clone();
+            let (jwks, special) = (jwks.clone(), Arc::clone(&special));
             async move {
                 match request.uri().path() {
                     "/jwks" => answer(200, &jwks.to_string()),
@@ -64,9 +69,12 @@ impl LoginServer {
                         let header = request.headers().get(AUTHORIZATION);
                         let header = header.map(|value| value.to_str().unwrap().to_owned());
                         let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
-                        let form = url::form_urlencoded::parse(&body).into_owned().collect();
+                        let form: Form = url::form_urlencoded::parse(&body).into_owned().collect();
+                        let made = special.lock().unwrap().get(&*form["grant_type"]).cloned();
+                        let made = made.map(|make| make(&form));
                         requests.lock().unwrap().push((header, form));
-                        let (status, body) = replies.lock().unwrap().clone();
+                        let usual = || replies.lock().unwrap().clone();
+                        let (status, body) = made.unwrap_or_else(usual);
                         answer(status, &body.to_string())
                     }
                     _ => answer(404, ""),
@@ -87,9 +95,19 @@ impl LoginServer {
             origin,
             keys: Arc::new(keys),
             answer: reply,
+            grants,
             metadata,
             seen,
         }
+    }
+
+    /// Answers requests with this `grant_type`.
+    pub(super) fn answers_grant(
+        &self,
+        grant_type: &'static str,
+        make: impl Fn(&Form) -> (u16, Value) + Send + Sync + 'static,
+    ) {
+        (self.grants.lock().unwrap()).insert(grant_type, Arc::new(make));
     }
 
     /// Changes one member of its metadata.
@@ -108,6 +126,14 @@ impl LoginServer {
 
     /// The next code is worth an ID token of `subject` with this nonce; `changes` replaces claims.
     pub(super) fn logs_in(&self, subject: &str, nonce: &str, changes: &Value) {
+        let token = self.id_token(subject, nonce, changes);
+        let body =
+            json!({"access_token": "opaque-hunter2", "token_type": "Bearer", "id_token": token});
+        self.answers(200, body);
+    }
+
+    /// An ID token of `subject`; `changes` replaces claims.
+    pub(super) fn id_token(&self, subject: &str, nonce: &str, changes: &Value) -> String {
         let now = unix_now();
         let mut claims = json!({
             "iss": self.origin, "sub": subject, "aud": "drawbridge", "nonce": nonce, "iat": now,
@@ -118,10 +144,7 @@ impl LoginServer {
         }
         let mut header = Issuer::header();
         header.typ = Some("JWT".to_owned());
-        let token = self.keys.sign(&header, &claims);
-        let body =
-            json!({"access_token": "opaque-hunter2", "token_type": "Bearer", "id_token": token});
-        self.answers(200, body);
+        self.keys.sign(&header, &claims)
     }
 
     /// An access token of `subject` for `resource`.
@@ -243,6 +266,26 @@ pub(super) fn before(
         ))
 }
 
+/// The same before an upstream whose authorization server `issuer` is told who calls by the identity provider `idp`.
+pub(super) fn asserted_before(
+    idp: &str,
+    login: &str,
+    (upstream, issuer): (&GuardedUpstream, &str),
+    state: &tempfile::TempDir,
+) -> Setup {
+    let at = |name: &str| state.path().join(name).display().to_string();
+    std::fs::write(at("vault.key"), "k".repeat(32)).unwrap();
+    Setup::behind_issuer(idp)
+        .url("up", &upstream.url(), "")
+        .toml(&format!(
+            "[upstreams.up.auth]\nkind = \"id_jag\"\nissuer = {issuer:?}\nclient_id = \"with-secret\"\n\
+             client_secret = \"a service's secret: %&+\"\n[database]\nurl = \"sqlite:{}\"\n[keys]\n\
+             vault = [{{ id = \"k1\", file = \"{}\" }}]\n[connect.login]\nissuer = {idp:?}\n{login}",
+            at("test.db"),
+            at("vault.key")
+        ))
+}
+
 /// A login that was begun.
 pub(super) struct Begun {
     pub(super) state: String,
@@ -251,7 +294,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    fn of(page: &Page) -> Self {
+    pub(super) fn of(page: &Page) -> Self {
         let url = Url::parse(&page.goes_on()).unwrap();
         let query: Form = url.query_pairs().into_owned().collect();
         Self {
