@@ -1,8 +1,6 @@
 //! Refreshes while another process writes the same grant.
 
-use axum::Router;
-use http::StatusCode;
-use http::header::CONTENT_TYPE;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::super::super::authorization::{account_with, vault};
 use super::*;
@@ -42,32 +40,45 @@ async fn stored(account: &UserAccount) -> Option<String> {
     Some(token.expose().to_owned())
 }
 
+/// The answer of a token endpoint to a refresh token that it has ended.
+const REFUSED: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: 25\r\n\
+                         Connection: close\r\n\r\n{\"error\":\"invalid_grant\"}";
+
+/// Whether `request` has come with all of its body.
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+    let Some((head, body)) = text.split_once("\r\n\r\n") else {
+        return false;
+    };
+    let mut lengths = head
+        .lines()
+        .filter_map(|line| line.strip_prefix("content-length: "));
+    lengths.next() == Some(&body.len().to_string())
+}
+
 /// A token endpoint that answers `invalid_grant`, and before the first answer writes the grant `next` into `vault`, as
 /// another process does.
 async fn refusing(vault: Vault, next: GrantRecord) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/token", listener.local_addr().unwrap());
-    let next = Arc::new(std::sync::Mutex::new(Some(next)));
-    let answer = move || {
-        let (vault, next) = (vault.clone(), crate::lock::lock(&next).take());
-        async move {
-            if let Some(next) = next {
-                vault.put_grant(&key(), &next).await.unwrap();
-            }
-            let json = [(CONTENT_TYPE, "application/json")];
-            (
-                StatusCode::BAD_REQUEST,
-                json,
-                r#"{"error":"invalid_grant"}"#,
-            )
-        }
-    };
-    let router = Router::new().fallback(answer);
+    let mut next = Some(next);
     #[expect(
         clippy::disallowed_methods,
         reason = "a server of the test's own ends with it"
     )]
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut request = Vec::new();
+            while !is_whole(&request) {
+                assert_ne!(client.read_buf(&mut request).await.unwrap(), 0);
+            }
+            if let Some(next) = next.take() {
+                vault.put_grant(&key(), &next).await.unwrap();
+            }
+            client.write_all(REFUSED).await.unwrap();
+        }
+    });
     url
 }
 
