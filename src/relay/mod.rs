@@ -194,7 +194,10 @@ impl Relay {
             .upstreams
             .any_credentials()
             .then(|| call.trace.clone());
-        let answer = trace::below(parent, self.answer(call, session)).await?;
+        let answer = match parent {
+            None => self.answer(call, session).await?,
+            Some(_) => trace::below(parent, Box::pin(self.answer(call, session))).await?,
+        };
         if call.message.method().is_some_and(is_list) {
             Box::pin(make_room(call, &answer, self.list_wait)).await?;
         }
