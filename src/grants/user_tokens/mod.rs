@@ -483,4 +483,31 @@ mod tests {
             assert_eq!(tokens.connection(&key()), None);
         }
     }
+
+    // SPEC B-12
+    #[tokio::test]
+    async fn token_that_is_due_is_used_while_it_is_refreshed() {
+        let dir = tempfile::tempdir().unwrap();
+        let account = account_with(&dir, "[egress]\nallow = [\"127.0.0.1\"]").await;
+        let tokens = UserTokens::new(account);
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}/token", listener.local_addr().unwrap());
+        let ends = SystemClock.now() + Duration::from_secs(1000);
+        let ends = u64::try_from(ends.as_millis()).ok();
+        let record = record("token", ends, &endpoint);
+        tokens.vault().put_grant(&key(), &record).await.unwrap();
+        let is_good = async || {
+            let (state, _) = tokens.kept(&key()).await.unwrap();
+            matches!(state, UserToken::Good(_))
+        };
+        assert!(is_good().await);
+        tokio::time::pause();
+        tokio::time::advance(Duration::from_secs(950)).await;
+        tokio::time::resume();
+        assert!(is_good().await);
+        // The server is asked, and gives no answer.
+        let asked = tokio::time::timeout(Duration::from_secs(10), listener.accept());
+        let _asked = asked.await.expect("a refresh ahead").unwrap();
+        assert!(is_good().await);
+    }
 }
