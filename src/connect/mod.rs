@@ -2,7 +2,7 @@
 //!
 //! `/connect` lists the visitor's accounts, `/connect/<upstream>` connects one. Opening a page changes nothing; only a
 //! form does, which must come from the gateway's own origin with a token bound to a cookie. There are no scripts. How
-//! an account is connected depends on the upstream's [`upstream::ConnectMethod`].
+//! an account is connected depends on the upstream's `upstream::ConnectMethod`.
 
 mod authorize;
 mod browser;

@@ -145,7 +145,7 @@ impl PairGauge {
     }
 
     /// Sets every number. Labels that are not among `values` have none from now on. First labels must be names from
-    /// the configuration, as for [`LabeledGauge::set`].
+    /// the configuration, as for `LabeledGauge::set`.
     pub fn replace(&self, values: impl IntoIterator<Item = ((String, &'static str), i64)>) {
         let values = values.into_iter().collect();
         *lock(&self.values) = values;
