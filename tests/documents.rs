@@ -1,14 +1,18 @@
 //! The documents agree with the tree: links lead somewhere, snippets are read or run, metrics are explained.
-#![expect(clippy::expect_used, reason = "a test program")]
+#![expect(clippy::expect_used, clippy::print_stderr, reason = "a test program")]
 
 #[path = "documents/citations.rs"]
 mod citations;
+#[path = "documents/kubernetes.rs"]
+mod kubernetes;
 #[path = "documents/links.rs"]
 mod links;
 #[path = "documents/snippets.rs"]
 mod snippets;
 #[path = "documents/walked.rs"]
 mod walked;
+#[path = "documents/yaml.rs"]
+mod yaml;
 
 use std::path::{Path, PathBuf};
 
@@ -34,6 +38,25 @@ fn documents() -> Vec<PathBuf> {
             }
         }
     }
+    out
+}
+
+/// Every file below `deploy` with one of these extensions.
+fn deployed(extensions: &[&str]) -> Vec<PathBuf> {
+    let mut folders = vec![root().join("deploy")];
+    let mut out = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            if path.is_dir() {
+                folders.push(path);
+            } else if extension.is_some_and(|extension| extensions.contains(&extension)) {
+                out.push(path);
+            }
+        }
+    }
+    out.sort();
     out
 }
 
