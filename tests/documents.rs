@@ -3,6 +3,8 @@
 
 #[path = "documents/citations.rs"]
 mod citations;
+#[path = "documents/compose.rs"]
+mod compose;
 #[path = "documents/kubernetes.rs"]
 mod kubernetes;
 #[path = "documents/links.rs"]
