@@ -9,6 +9,7 @@ mod internal;
 mod lost_owner;
 mod lost_tasks;
 mod membership;
+mod new_keys;
 mod redis_client;
 
 use crate::harness::redis::RedisServer;
