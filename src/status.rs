@@ -45,6 +45,9 @@ pub struct ClusterStatus {
     pub node: String,
     /// Milliseconds left of this replica's lease; 0 without a lease.
     pub lease_ms: u64,
+    /// Whether this replica is fenced: it does not serve its sessions, as others may have adopted them.
+    #[serde(default)]
+    pub fenced: bool,
     /// Whether Redis is connected.
     pub redis: bool,
     /// All replicas with a lease; this replica comes first.
@@ -180,13 +183,14 @@ impl From<ErrorCause> for CauseStatus {
 
 impl GatewayStatus {
     /// Whether no upstream is down or degraded, every issuer has keys or answers, and in a cluster Redis is connected
-    /// and this replica has a lease.
+    /// and this replica has a lease and is not fenced.
     #[must_use]
     pub fn is_well(&self) -> bool {
         let is_up = |one: &UpstreamStatus| {
             matches!(one.state, UpstreamState::Up | UpstreamState::Connecting)
         };
-        let is_member = |cluster: &ClusterStatus| cluster.redis && cluster.lease_ms > 0;
+        let is_member =
+            |cluster: &ClusterStatus| cluster.redis && cluster.lease_ms > 0 && !cluster.fenced;
         self.cluster.as_ref().is_none_or(is_member)
             && self.upstreams.iter().all(is_up)
             && self.issuers.iter().all(|one| one.cause.is_none())

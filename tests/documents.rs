@@ -1,14 +1,20 @@
 //! The documents agree with the tree: links lead somewhere, snippets are read or run, metrics are explained.
-#![expect(clippy::expect_used, reason = "a test program")]
+#![expect(clippy::expect_used, clippy::print_stderr, reason = "a test program")]
 
 #[path = "documents/citations.rs"]
 mod citations;
+#[path = "documents/compose.rs"]
+mod compose;
+#[path = "documents/kubernetes.rs"]
+mod kubernetes;
 #[path = "documents/links.rs"]
 mod links;
 #[path = "documents/snippets.rs"]
 mod snippets;
 #[path = "documents/walked.rs"]
 mod walked;
+#[path = "documents/yaml.rs"]
+mod yaml;
 
 use std::path::{Path, PathBuf};
 
@@ -37,6 +43,25 @@ fn documents() -> Vec<PathBuf> {
     out
 }
 
+/// Every file below `deploy` with one of these extensions.
+fn deployed(extensions: &[&str]) -> Vec<PathBuf> {
+    let mut folders = vec![root().join("deploy")];
+    let mut out = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            if path.is_dir() {
+                folders.push(path);
+            } else if extension.is_some_and(|extension| extensions.contains(&extension)) {
+                out.push(path);
+            }
+        }
+    }
+    out.sort();
+    out
+}
+
 #[test]
 fn the_first_configuration_of_the_readme_loads() {
     let readme = read(&root().join("README.md"));
@@ -55,31 +80,23 @@ fn series(text: &str) -> Vec<String> {
     words.filter(is_series).map(str::to_owned).collect()
 }
 
+/// Whether Prometheus has a series `name`: a metric with the end of its kind.
+fn is_series(name: &str, metrics: &[Metric]) -> bool {
+    const HISTOGRAM: [&str; 3] = ["_seconds_count", "_seconds_bucket", "_seconds_sum"];
+    metrics.iter().any(|metric| {
+        let end = name.strip_prefix(&metric.name.replace('.', "_"));
+        match metric.kind {
+            MetricKind::Counter => end == Some("_total"),
+            MetricKind::Gauge => matches!(end, Some("" | "_bytes" | "_seconds")),
+            MetricKind::Other => end.is_some_and(|end| HISTOGRAM.contains(&end)),
+        }
+    })
+}
+
 #[test]
 fn every_series_of_dashboard_and_rules_is_a_metric() {
-    const LABELS: [&str; 3] = [
-        "mcp_method_name",
-        "drawbridge_upstream",
-        "drawbridge_reason",
-    ];
-    const ENDS: [&str; 7] = [
-        "",
-        "_total",
-        "_bytes",
-        "_seconds",
-        "_seconds_count",
-        "_seconds_bucket",
-        "_seconds_sum",
-    ];
-    let known: Vec<String> = metrics()
-        .iter()
-        .map(|name| name.replace('.', "_"))
-        .collect();
-    let is_known = |name: &str| {
-        let bare = ENDS.iter().filter_map(|end| name.strip_suffix(end));
-        bare.into_iter()
-            .any(|bare| known.iter().any(|metric| metric == bare))
-    };
+    let known = metrics_with_kinds();
+    let labels = labels();
     let text = read(&root().join("deploy/grafana/drawbridge.json"));
     let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
@@ -90,12 +107,29 @@ fn every_series_of_dashboard_and_rules_is_a_metric() {
     let queries = targets.filter_map(|target| target["expr"].as_str());
     let mut names: Vec<String> = queries.flat_map(series).collect();
     let rules = read(&root().join("deploy/alerts/drawbridge.yaml"));
-    let rules = rules
-        .lines()
-        .filter(|line| !line.contains("summary:") && !line.contains('#'));
+    let rules = rules.lines().filter(|line| {
+        !line.contains("summary:") && !line.contains("description:") && !line.contains('#')
+    });
     names.extend(rules.flat_map(series));
-    assert!(names.len() > 80, "{} names", names.len());
-    names.retain(|name| !LABELS.contains(&&**name) && !is_known(name));
+    assert!(names.len() > 120, "{} names", names.len());
+    for part in [
+        "drawbridge_cluster_",
+        "drawbridge_redis_",
+        "drawbridge_grants",
+        "drawbridge_consents_",
+    ] {
+        let all = known
+            .iter()
+            .filter(|metric| metric.name.replace('.', "_").starts_with(part));
+        for metric in all {
+            let name = metric.name.replace('.', "_");
+            assert!(
+                names.iter().any(|one| one.starts_with(&name)),
+                "{name} is shown nowhere"
+            );
+        }
+    }
+    names.retain(|name| !labels.contains(name) && !is_series(name, &known));
     assert!(names.is_empty(), "{names:?}");
 }
 
@@ -118,21 +152,73 @@ fn each_alert_has_a_paragraph_and_each_paragraph_an_alert() {
     assert_eq!(alerts, explained, "rules and docs/operations/alerts.md");
 }
 
+/// A metric, as the source declares it.
+struct Metric {
+    name: String,
+    kind: MetricKind,
+}
+
+#[derive(Clone, Copy)]
+enum MetricKind {
+    Counter,
+    Gauge,
+    /// A histogram, or of the process.
+    Other,
+}
+
+/// The quoted texts of the module `name` in the file of names.
+fn named(module: &str) -> Vec<String> {
+    let names = read(&root().join("src/telemetry/names.rs"));
+    let begin = format!("{module} {{");
+    let mut modules = names.split("pub mod ");
+    let module = modules.find(|part| part.starts_with(&begin));
+    let quoted = module.expect("a module of names").split('"');
+    quoted.skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+/// Labels of series.
+fn labels() -> Vec<String> {
+    let labels = named("attribute");
+    labels.iter().map(|name| name.replace('.', "_")).collect()
+}
+
+fn metrics_with_kinds() -> Vec<Metric> {
+    let others = named("metric").into_iter();
+    let others = others.map(|name| Metric {
+        name,
+        kind: MetricKind::Other,
+    });
+    let tables = read(&root().join("src/telemetry/metrics.rs"));
+    let mut all: Vec<Metric> = Vec::new();
+    for table in tables.split("\ntable! {").skip(1) {
+        let head = table
+            .lines()
+            .find(|line| line.contains(" of "))
+            .expect("a head");
+        let kind = if head.contains("Counter") {
+            MetricKind::Counter
+        } else {
+            MetricKind::Gauge
+        };
+        let rows = table
+            .lines()
+            .filter_map(|line| line.split_once(" = \"")?.1.split_once("\" \""));
+        all.extend(rows.map(|(name, _unit)| Metric {
+            name: name.to_owned(),
+            kind,
+        }));
+    }
+    assert!(!all.is_empty(), "no row in the tables of instruments");
+    all.extend(others);
+    all
+}
+
 /// The names of all metrics.
 fn metrics() -> Vec<String> {
-    let names = read(&root().join("src/telemetry/names.rs"));
-    let metrics = names
-        .split("pub mod ")
-        .find(|part| part.starts_with("metric {"));
-    let quoted = metrics.expect("a list of metrics").split('"');
-    let tables = read(&root().join("src/telemetry/metrics.rs"));
-    let rows = tables
-        .lines()
-        .filter_map(|line| line.split_once(" = \"")?.1.split_once("\" \""));
-    let rows: Vec<&str> = rows.map(|(name, _unit)| name).collect();
-    assert!(!rows.is_empty(), "no row in the tables of instruments");
-    let all = quoted.skip(1).step_by(2).chain(rows);
-    all.map(str::to_owned).collect()
+    metrics_with_kinds()
+        .into_iter()
+        .map(|metric| metric.name)
+        .collect()
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::record::ReplicaRecord;
 use crate::clock::boot_time;
 use crate::ownership::Fence;
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// For the word of a peer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
@@ -141,9 +141,11 @@ impl FenceKeeper {
 }
 
 fn tell(before: FenceReason, now: FenceReason) {
+    let is_fenced = now == FenceReason::Lapsed;
+    GAUGES.cluster_fenced.set(i64::from(is_fenced));
     match now {
         FenceReason::Lapsed => {
-            COUNTERS.cluster_fenced.add(1);
+            COUNTERS.cluster_fencings.add(1);
             tracing::warn!("replica is fenced: its sessions wait for its lease");
         }
         FenceReason::Lease if before == FenceReason::Lapsed => {

@@ -243,8 +243,12 @@ impl Membership {
         };
         let next = Arc::new(before.next(records, at, make));
         next.report_changes(&before, &self.own);
-        let replicas = i64::try_from(next.living().count() + 1).unwrap_or(i64::MAX);
-        GAUGES.cluster_replicas.set(replicas);
+        let gauge = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        let unlike = next.other_configurations(&self.own);
+        GAUGES
+            .cluster_replicas
+            .set(gauge(next.living().count() + 1));
+        GAUGES.cluster_other_configurations.set(gauge(unlike));
         self.peers.send_replace(Arc::clone(&next));
         next.give_up_others(&before);
     }

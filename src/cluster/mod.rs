@@ -18,7 +18,7 @@ mod peers;
 mod record;
 mod self_check;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -63,6 +63,8 @@ pub struct Cluster {
     redis: RedisClient,
     forwarder: Forwarder,
     tasks: TaskSpawner,
+    /// The fence of this replica's sessions, once there may be sessions.
+    fence: OnceLock<Fence>,
 }
 
 /// Why a replica cannot join.
@@ -143,6 +145,7 @@ impl Cluster {
             identity,
             redis,
             tasks: tasks.clone(),
+            fence: OnceLock::new(),
         }))
     }
 
@@ -267,6 +270,7 @@ impl Cluster {
     /// sessions were adopted by other replicas. To be called before there is a session.
     pub fn keep_fence(&self, fence: &Fence, check: Arc<dyn SessionCheck>) {
         fence.open_until(boot_time() + self.membership.length());
+        let fence = self.fence.get_or_init(|| fence.clone());
         let keeper = FenceKeeper {
             membership: Arc::clone(&self.membership),
             identity: Arc::clone(&self.identity),
@@ -299,6 +303,7 @@ impl Cluster {
         ClusterStatus {
             node: format!("{:08x}", own.node),
             lease_ms: self.lease_ms(),
+            fenced: self.fence.get().is_some_and(|fence| !fence.is_open()),
             redis: self.redis.is_connected(),
             replicas,
         }

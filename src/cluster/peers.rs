@@ -144,14 +144,19 @@ impl PeerList {
         }
     }
 
+    /// How many replicas with a lease have the release of `own` and another configuration.
+    pub(super) fn other_configurations(&self, own: &ReplicaRecord) -> usize {
+        let living = self.living();
+        living.filter(|one| one.is_configured_unlike(own)).count()
+    }
+
     /// Logs who came and who went.
     pub(super) fn report_changes(&self, before: &Self, own: &ReplicaRecord) {
         let is_known = |list: &Self, node: u32| list.living().any(|one| one.node == node);
         for record in self.living().filter(|one| !is_known(before, one.node)) {
-            let same = record.config == own.config || record.version != own.version;
             let (node, address, version) = (record.node, &*record.address, &*record.version);
             tracing::info!(node, address, version, "replica found");
-            if !same {
+            if record.is_configured_unlike(own) {
                 let remedy = "give all replicas the same configuration";
                 tracing::warn!(node, address, remedy, "replica has another configuration");
             }
@@ -248,6 +253,23 @@ mod tests {
         list.get(1).unwrap().0.connections.give_up();
         let list = list.next(vec![record(1)], at(start, 3, 1), make);
         assert!(!list.get(1).unwrap().0.connections.is_given_up());
+    }
+
+    #[test]
+    fn only_living_replicas_of_the_same_release_count_as_differing() {
+        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
+        let make = |record| Peer::new(record, &identity);
+        let other = |node, version: &str| ReplicaRecord {
+            version: version.to_owned(),
+            config: "d".to_owned(),
+            ..record(node)
+        };
+        let start = Instant::now();
+        let all = vec![record(1), other(2, "1"), other(3, "2")];
+        let list = PeerList::default().next(all, at(start, 0, 1), make);
+        assert_eq!(list.other_configurations(&record(9)), 1);
+        let list = list.next(vec![record(1), other(3, "2")], at(start, 1, 1), make);
+        assert_eq!(list.other_configurations(&record(9)), 0, "lapsed");
     }
 
     #[test]

@@ -38,6 +38,14 @@ pub(super) struct ReplicaRecord {
     pub started: u64,
 }
 
+impl ReplicaRecord {
+    /// Whether this replica has another configuration than `other`, which runs the same release: that of another release
+    /// may have other keys.
+    pub(super) fn is_configured_unlike(&self, other: &Self) -> bool {
+        self.version == other.version && self.config != other.config
+    }
+}
+
 /// Makes and checks lease records of one cluster.
 #[derive(Debug)]
 pub(super) struct RecordSealer {

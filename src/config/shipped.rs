@@ -12,8 +12,11 @@ fn folder(name: &str) -> PathBuf {
 
 fn read(path: &Path) -> Config {
     let text = std::fs::read_to_string(path).unwrap();
-    // Sets every variable, to text long enough for a key.
-    let env = |name: &str| Some(format!("the-value-of-{name}-which-is-long-enough"));
+    // Sets every variable, to text long enough for a key, or to a URL.
+    let env = |name: &str| match name {
+        "REDIS_URL" => Some("rediss://drawbridge:word@redis.example.com:6379".to_owned()),
+        _ => Some(format!("the-value-of-{name}-which-is-long-enough")),
+    };
     match parse(&text, &path.to_string_lossy(), &env) {
         Ok(config) => config,
         Err(refusal) => panic!("{refusal}"),
@@ -59,9 +62,12 @@ fn deployment(name: &str) -> PathBuf {
 
 #[test]
 fn the_configurations_of_deployments_load_without_a_doubt() {
-    for name in ["compose/gateway.toml", "kubernetes/base/gateway.toml"] {
+    let one = ["compose/gateway.toml", "kubernetes/base/gateway.toml"];
+    let several = ["kubernetes/replicas/gateway.toml"];
+    for name in one.iter().chain(&several) {
         let config = read(&deployment(name));
         assert!(config.warnings.is_empty(), "{name}: {:?}", config.warnings);
+        assert_eq!(config.cluster.is_some(), several.contains(name), "{name}");
     }
 }
 

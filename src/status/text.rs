@@ -93,7 +93,9 @@ fn write_cluster(f: &mut fmt::Formatter<'_>, cluster: &ClusterStatus) -> fmt::Re
         0 => "no lease".to_owned(),
         left => format!("lease for {left} ms"),
     };
-    writeln!(f, "\nreplica {}: {lease}, Redis {redis}", cluster.node)?;
+    let fenced = if cluster.fenced { "fenced, " } else { "" };
+    let node = &cluster.node;
+    writeln!(f, "\nreplica {node}: {fenced}{lease}, Redis {redis}")?;
     let mut table = TextTable::new(["REPLICA", "ADDRESS", "VERSION", "CONFIGURATION"]);
     for replica in &cluster.replicas {
         let configuration = if replica.same_configuration {
@@ -327,6 +329,7 @@ mod tests {
             cluster: Some(ClusterStatus {
                 node: "0000002a".into(),
                 lease_ms: 4_000,
+                fenced: true,
                 redis: true,
                 replicas: vec![replica("0000002a", true), replica("0000002b", false)],
             }),
@@ -352,7 +355,7 @@ ISSUER                    KEYS  LOADED
 https://auth.example.com  -     -
   cause:  no route (2026-11-23T20:03:00Z)
 
-replica 0000002a: lease for 4000 ms, Redis connected
+replica 0000002a: fenced, lease for 4000 ms, Redis connected
 REPLICA   ADDRESS        VERSION  CONFIGURATION
 0000002a  10.0.0.7:8090  1.2.3    same
 0000002b  10.0.0.7:8090  1.2.3    differs

@@ -184,7 +184,7 @@ table! {
             "Attempts to connect to Redis that failed.";
         cluster_leases_lost = "drawbridge.cluster.leases_lost" "{lease}"
             "Leases of this replica that ended before they were renewed.";
-        cluster_fenced = "drawbridge.cluster.fenced" "{lapse}"
+        cluster_fencings = "drawbridge.cluster.fencings" "{lapse}"
             "Lapses of the lease in which this replica did not serve its sessions.";
         sessions_adopted = "drawbridge.cluster.sessions_adopted" "{session}"
             "Sessions of lost replicas that go on here.";
@@ -248,6 +248,10 @@ table! {
             "Replicas with a lease, this one included, as it knows them.";
         cluster_lease_held = "drawbridge.cluster.lease_held" "{lease}"
             "Whether this replica has its lease: 0 or 1.";
+        cluster_fenced = "drawbridge.cluster.fenced" "{replica}"
+            "Whether this replica is fenced and does not serve its sessions: 0 or 1.";
+        cluster_other_configurations = "drawbridge.cluster.other_configurations" "{replica}"
+            "Replicas of the same release whose configuration differs from this one's.";
         redis_connected = "drawbridge.redis.connected" "{connection}"
             "Whether Redis is connected: 0 or 1.";
         redis_evicting = "drawbridge.redis.evicting" "{server}"

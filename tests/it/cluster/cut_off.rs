@@ -49,6 +49,10 @@ impl Gate {
     fn close(&self) {
         self.is_open.send_replace(false);
     }
+
+    fn open(&self) {
+        self.is_open.send_replace(true);
+    }
 }
 
 /// A replica with these ports of Redis and of its internal listener.
@@ -61,22 +65,30 @@ fn at(redis: u16, internal: u16, stub: &HttpStub) -> Setup {
     Setup::open().toml(&tables).http("stub", stub, "")
 }
 
-async fn fenced(gateway: &Gateway) -> f64 {
-    gateway.metric("drawbridge_cluster_fenced_total", "").await
+async fn fencings(gateway: &Gateway) -> f64 {
+    let name = "drawbridge_cluster_fencings_total";
+    gateway.metric(name, "").await
 }
 
 async fn is_fenced(gateway: &Gateway) {
     eventually("the replica is fenced", async || {
-        (fenced(gateway).await > 0.5).then_some(())
+        let now = gateway.metric("drawbridge_cluster_fenced", "").await;
+        (fencings(gateway).await > 0.5 && now > 0.5).then_some(())
     })
     .await;
 }
 
+/// What a replica says of the cluster.
+async fn cluster(gateway: &Gateway) -> Value {
+    let (_, text) = gateway.admin_text("/status").await.unwrap();
+    let mut status: Value = serde_json::from_str(&text).unwrap();
+    status["cluster"].take()
+}
+
 /// The number of a replica.
 async fn node(gateway: &Gateway) -> u32 {
-    let (_, text) = gateway.admin_text("/status").await.unwrap();
-    let status: Value = serde_json::from_str(&text).unwrap();
-    u32::from_str_radix(status["cluster"]["node"].as_str().unwrap(), 16).unwrap()
+    let cluster = cluster(gateway).await;
+    u32::from_str_radix(cluster["node"].as_str().unwrap(), 16).unwrap()
 }
 
 #[tokio::test]
@@ -96,14 +108,19 @@ async fn owners_serve_on_while_redis_is_away_for_all() {
         assert!(keeps(&here).await.contains("kept"));
         assert!(keeps(&there).await.contains("kept"));
     }
-    assert!(fenced(&one).await + fenced(&two).await < 0.5);
+    let cut = cluster(&one).await;
+    assert_eq!(
+        (&cut["lease_ms"], &cut["fenced"]),
+        (&json!(0), &json!(false))
+    );
+    assert!(fencings(&one).await + fencings(&two).await < 0.5);
     redis.start().await;
     let until = Instant::now() + 3 * LEASE;
     while Instant::now() < until {
         assert!(keeps(&there).await.contains("kept"));
     }
     // Whichever is back first leaves the other one a lease to come back.
-    assert!(fenced(&one).await + fenced(&two).await < 0.5);
+    assert!(fencings(&one).await + fencings(&two).await < 0.5);
     assert!(adopted(&two).await < 0.5, "it was not adopted");
     one.stop().await;
     two.stop().await;
@@ -125,8 +142,10 @@ async fn owner_that_is_cut_off_loses_its_session_and_leaves_it_alone() {
     let there = here.at(two.anonymous());
     here.text("state_set", json!({"key": "k", "value": "kept"}))
         .await;
+    assert_eq!(cluster(&one).await["fenced"], false);
     gate.close();
     is_fenced(&one).await;
+    assert_eq!(cluster(&one).await["fenced"], true);
     let answer = here.post(&ping()).await;
     assert_eq!(answer.status(), 503);
     assert!(answer.header("retry-after").is_some());
@@ -154,6 +173,13 @@ async fn replica_in_place_of_a_known_one_tells_that_it_reaches_redis() {
     tokio::time::sleep(LEASE).await;
     let three = at(redis.port, internal, &stub).start().await;
     is_fenced(&one).await;
+    gate.open();
+    eventually("the replica is not fenced any more", async || {
+        let now = one.metric("drawbridge_cluster_fenced", "").await;
+        (now < 0.5 && cluster(&one).await["fenced"] == false).then_some(())
+    })
+    .await;
+    assert!((fencings(&one).await - 1.0).abs() < 0.5);
     one.stop().await;
     three.stop().await;
 }

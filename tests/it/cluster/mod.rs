@@ -3,11 +3,13 @@
 mod adoption;
 mod cut_off;
 mod entry;
+mod failover;
 mod forwarding;
 mod internal;
 mod lost_owner;
 mod lost_tasks;
 mod membership;
+mod new_keys;
 mod redis_client;
 
 use crate::harness::redis::RedisServer;

@@ -162,7 +162,7 @@ async fn sentinel(master: &RedisServer) -> Option<RedisServer> {
     let file = master.dir().join("sentinel.conf");
     let text = format!("sentinel monitor main 127.0.0.1 {} 1\n", master.port);
     std::fs::write(&file, text).unwrap();
-    redis::sentinel(&file).await
+    redis::sentinel(&file, None).await
 }
 
 #[tokio::test]

@@ -3,12 +3,14 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use drawbridge::config::{RedisConfig, RedisTopology};
 use drawbridge::redis_client::{RedisClient, Value, cmd};
 use drawbridge::runtime::lifecycle::TaskSpawner;
+use rcgen::{CertificateParams, KeyPair};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -20,8 +22,40 @@ pub(crate) struct RedisServer {
     /// Its configuration file, where it has one.
     file: Option<PathBuf>,
     arguments: Vec<String>,
+    tls: Option<Arc<RedisTls>>,
     running: Option<Running>,
     dir: TempDir,
+}
+
+/// A certificate for 127.0.0.1 that is its own authority, and its key: servers that share it believe each other.
+pub(crate) struct RedisTls(TempDir);
+
+impl RedisTls {
+    /// Makes both.
+    pub(crate) fn new() -> Arc<Self> {
+        let key = KeyPair::generate().unwrap();
+        let wanted = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap();
+        let certificate = wanted.self_signed(&key).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("ca.pem"), certificate.pem()).unwrap();
+        std::fs::write(dir.path().join("key.pem"), key.serialize_pem()).unwrap();
+        Arc::new(Self(dir))
+    }
+
+    /// PEM file for clients.
+    pub(crate) fn ca_file(&self) -> PathBuf {
+        self.0.path().join("ca.pem")
+    }
+
+    /// Has a server listen on `port` with TLS alone, and speak it to others.
+    fn configure(&self, command: &mut Command, port: u16) {
+        let key = self.0.path().join("key.pem");
+        command.args(["--port", "0", "--tls-port", &port.to_string()]);
+        command.arg("--tls-cert-file").arg(self.ca_file());
+        command.arg("--tls-key-file").arg(key);
+        command.arg("--tls-ca-cert-file").arg(self.ca_file());
+        command.args(["--tls-auth-clients", "no", "--tls-replication", "yes"]);
+    }
 }
 
 struct Running {
@@ -32,12 +66,20 @@ struct Running {
 /// A server without persistence and with these further arguments. `None` where Redis is not installed, except where
 /// `DRAWBRIDGE_PEERS=required` makes that a failure.
 pub(crate) async fn server(arguments: &[&str]) -> Option<RedisServer> {
-    started(None, arguments).await
+    started(None, None, arguments).await
+}
+
+/// The same over TLS alone.
+pub(crate) async fn server_over_tls(
+    tls: &Arc<RedisTls>,
+    arguments: &[&str],
+) -> Option<RedisServer> {
+    started(None, Some(tls), arguments).await
 }
 
 /// The same as a sentinel, with a configuration file that it may rewrite.
-pub(crate) async fn sentinel(file: &Path) -> Option<RedisServer> {
-    started(Some(file), &["--sentinel"]).await
+pub(crate) async fn sentinel(file: &Path, tls: Option<&Arc<RedisTls>>) -> Option<RedisServer> {
+    started(Some(file), tls, &["--sentinel"]).await
 }
 
 /// A Cluster of masters without replicas, which have equal shares of the slots in their order. The others go on when
@@ -51,13 +93,26 @@ const SLOTS: usize = 16_384;
 
 /// Starts a Cluster.
 pub(crate) async fn cluster(masters: usize) -> Option<RedisCluster> {
+    cluster_with(masters, None, &[]).await
+}
+
+/// The same, with TLS where `tls` is there, and with these further arguments for each node.
+pub(crate) async fn cluster_with(
+    masters: usize,
+    tls: Option<&Arc<RedisTls>>,
+    further: &[&str],
+) -> Option<RedisCluster> {
     let mut nodes = Vec::new();
     let mut buses = Vec::new();
     for _ in 0..masters {
         let bus = free_port().to_string();
         let mut arguments = vec!["--cluster-enabled", "yes", "--cluster-port", &bus];
         arguments.extend(["--cluster-require-full-coverage", "no"]);
-        nodes.push(server(&arguments).await?);
+        if tls.is_some() {
+            arguments.extend(["--tls-cluster", "yes"]);
+        }
+        arguments.extend(further);
+        nodes.push(started(None, tls, &arguments).await?);
         buses.push(bus);
     }
     let first = nodes.first()?.client().await;
@@ -118,7 +173,11 @@ impl RedisCluster {
     }
 }
 
-async fn started(file: Option<&Path>, arguments: &[&str]) -> Option<RedisServer> {
+async fn started(
+    file: Option<&Path>,
+    tls: Option<&Arc<RedisTls>>,
+    arguments: &[&str],
+) -> Option<RedisServer> {
     let is_there = std::env::var_os("PATH").is_some_and(|path| {
         std::env::split_paths(&path).any(|dir| dir.join("redis-server").is_file())
     });
@@ -133,6 +192,7 @@ async fn started(file: Option<&Path>, arguments: &[&str]) -> Option<RedisServer>
         port: free_port(),
         file: file.map(Path::to_owned),
         arguments: arguments.iter().map(|text| (*text).to_owned()).collect(),
+        tls: tls.map(Arc::clone),
         running: None,
         dir: tempfile::tempdir().unwrap(),
     };
@@ -152,7 +212,11 @@ impl RedisServer {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "redis-server"]);
         command.args(&self.file);
-        command.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
+        command.args(["--bind", "127.0.0.1"]);
+        match &self.tls {
+            Some(tls) => tls.configure(&mut command, self.port),
+            None => drop(command.args(["--port", &self.port.to_string()])),
+        }
         command.args(["--daemonize", "no", "--dir"]).arg(self.dir());
         if self.file.is_none() {
             command.args(["--save", "", "--appendonly", "no"]);
@@ -212,8 +276,8 @@ impl RedisServer {
             database: 0,
             user: None,
             password: None,
-            tls: false,
-            ca: None,
+            tls: self.tls.is_some(),
+            ca: self.tls.as_ref().map(|tls| tls.ca_file()),
             identity: None,
         }
     }

@@ -1,0 +1,117 @@
+//! `docker-compose.yml` fits its configurations, and the profile `replicas` fits nginx.
+
+use serde_json::Value;
+
+use crate::{read, root, yaml};
+
+/// Services by name; `None` without a reader of YAML.
+fn services() -> Option<Value> {
+    let file = root().join("docker-compose.yml");
+    let mut all = yaml::documents("docker-compose.yml", &read(&file))?;
+    all.first_mut()?.get_mut("services").map(Value::take)
+}
+
+fn entries(value: &Value) -> impl Iterator<Item = &str> {
+    let list = value.as_array().into_iter().flatten();
+    list.filter_map(Value::as_str)
+}
+
+/// What a service has in its environment, variables of the caller's at their defaults.
+fn variable(service: &Value, name: &str) -> Option<String> {
+    let value = service.get("environment")?.get(name)?.as_str()?;
+    let default = value
+        .strip_prefix("${")
+        .and_then(|rest| rest.split_once(":-"));
+    let value = default.map_or(value, |(_, default)| default.trim_end_matches('}'));
+    Some(value.to_owned())
+}
+
+#[test]
+fn every_mounted_file_exists() {
+    let Some(services) = services() else { return };
+    let services = services.as_object().expect("services");
+    let mounts = services
+        .values()
+        .flat_map(|service| entries(&service["volumes"]));
+    let paths = mounts.filter_map(|mount| mount.strip_prefix("./")?.split(':').next());
+    let paths: Vec<&str> = paths.collect();
+    assert!(paths.len() > 5, "{paths:?}");
+    for path in paths {
+        assert!(root().join(path).exists(), "{path}");
+    }
+}
+
+#[test]
+fn replicas_have_the_ports_that_nginx_and_the_host_know() {
+    let Some(services) = services() else { return };
+    let nginx = read(&root().join("deploy/compose/nginx.conf"));
+    let published: Vec<&str> = entries(&services["keycloak"]["ports"]).collect();
+    let is_published = |port: u16| {
+        let end = format!(":{port}");
+        published.iter().any(|entry| entry.ends_with(&end))
+    };
+    let file = read(&root().join("deploy/compose/replicas.toml"));
+    let mut taken = Vec::new();
+    for name in ["replica-1", "replica-2"] {
+        let service = &services[name];
+        assert_eq!(
+            service["network_mode"], "service:keycloak",
+            "nginx and the issuer are on loopback"
+        );
+        let env = |key: &str| variable(service, key);
+        let config = drawbridge::config::parse(&file, name, &env).expect("a valid configuration");
+        assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+        let server = format!("server {};", config.server.listen);
+        assert!(nginx.contains(&server), "nginx has no `{server}`");
+        assert!(
+            is_published(config.admin.listen.port()),
+            "{name}: {published:?}"
+        );
+        let public = config.server.public_url.port().expect("a port");
+        assert!(
+            is_published(public) && nginx.contains(&format!("listen {public};")),
+            "{public}"
+        );
+        let cluster = config.cluster.expect("[cluster]");
+        let redis = &cluster.redis.nodes[0].0;
+        assert!(services[redis].is_object(), "{redis} is no service");
+        let policy: Vec<&str> = entries(&services[redis]["command"]).collect();
+        assert!(
+            policy.ends_with(&["--maxmemory-policy", "noeviction"]),
+            "{policy:?}"
+        );
+        for address in [config.server.listen, config.admin.listen, cluster.listen] {
+            taken.push(address.port());
+        }
+        let database = variable(service, "DATABASE_URL").expect("a database");
+        assert!(database.ends_with("@postgres/drawbridge"), "{database}");
+    }
+    assert_eq!(nginx.matches("\n    server ").count(), 2);
+    let count = taken.len();
+    taken.sort_unstable();
+    taken.dedup();
+    assert_eq!(taken.len(), count, "replicas share one network: {taken:?}");
+}
+
+#[test]
+fn replicas_differ_in_their_ports_alone() {
+    let Some(services) = services() else { return };
+    let without_ports = |name: &str| {
+        let mut service = services[name].clone();
+        let environment = service["environment"].as_object_mut().expect("variables");
+        environment.retain(|key, _| !key.ends_with("_PORT"));
+        service
+    };
+    assert_eq!(without_ports("replica-1"), without_ports("replica-2"));
+    for name in [
+        "replica-1",
+        "replica-2",
+        "nginx",
+        "redis",
+        "postgres",
+        "migrate",
+    ] {
+        let profiles: Vec<&str> = entries(&services[name]["profiles"]).collect();
+        assert_eq!(profiles, ["replicas"], "{name}");
+    }
+}
