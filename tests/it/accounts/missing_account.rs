@@ -261,6 +261,21 @@ async fn what_is_listed_without_an_account_is_shown_to_who_has_none() {
 }
 
 #[tokio::test]
+async fn empty_list_without_an_account_leaves_the_tool_that_connects() {
+    let world = World::start("").await;
+    world
+        .upstream
+        .judges(|token, body| match (token, body.contains("tools/list")) {
+            (None, true) => Verdict::NoTools,
+            (None, false) => Verdict::of(!body.contains("tools/call")),
+            (Some(key), _) => Verdict::of(key == KEY),
+        });
+    assert_eq!(open(&world).await.tools().await, ["connect_up"]);
+    assert_eq!(world.keys_of("tools/list"), [None]);
+    world.gw.stop().await;
+}
+
+#[tokio::test]
 async fn merged_list_has_what_is_listed_without_an_account() {
     let world = World::start("[upstreams.down]\nurl = \"http://127.0.0.1:9/mcp\"").await;
     lists_to_all(&world);

@@ -159,6 +159,8 @@ pub(super) enum Verdict {
     Unauthorized,
     /// 403: these scopes are needed.
     Lacks(&'static str),
+    /// An answer to `tools/list` with none.
+    NoTools,
 }
 
 impl Verdict {
@@ -296,6 +298,11 @@ async fn guard(
                 .headers_mut()
                 .insert(WWW_AUTHENTICATE, challenge.parse().unwrap());
             return refused;
+        }
+        Verdict::NoTools => {
+            let asked: Value = serde_json::from_slice(&body).unwrap();
+            let result = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"tools": []}});
+            return answer(200, &result.to_string());
         }
         Verdict::Lacks(scope) => {
             let mut refused = answer(403, "{}");
