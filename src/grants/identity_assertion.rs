@@ -199,7 +199,8 @@ fn is_of_subject(error: &TokenError) -> bool {
     matches!(
         error,
         TokenError::OAuth {
-            code: "invalid_grant" | "invalid_token",
+            // RFC 8693 §2.2.2 wants `invalid_request` for a subject token that is no longer valid.
+            code: "invalid_grant" | "invalid_token" | "invalid_request",
             ..
         }
     )

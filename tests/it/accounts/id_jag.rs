@@ -35,6 +35,25 @@ impl IdTokens for OneToken {
     }
 }
 
+/// A first ID token, which the identity provider does not take, and another one.
+#[derive(Debug)]
+struct TwoTokens;
+
+impl IdTokens for TwoTokens {
+    fn id_token(&self, _owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>> {
+        Box::pin(async { Ok(Secret::new("first")) })
+    }
+
+    fn another<'a>(
+        &'a self,
+        _owner: OwnerKey,
+        refused: &'a Secret,
+    ) -> BoxFuture<'a, Result<Option<Secret>, TokenFailure>> {
+        assert_eq!(refused.expose(), "first");
+        Box::pin(async { Ok(Some(Secret::new("second"))) })
+    }
+}
+
 fn alice() -> OwnerKey {
     Principal::new("https://issuer", "alice", "c", Vec::new(), None).owner()
 }
@@ -69,14 +88,16 @@ fn account(upstream: &GuardedUpstream, issuer: &str, client: (&str, &str)) -> Ar
 }
 
 fn provider(issuer: &str, client: (&str, &str), id_token: &str) -> Arc<IdentityProvider> {
+    provider_of(issuer, client, Arc::new(OneToken(id_token.to_owned())))
+}
+
+fn provider_of(
+    issuer: &str,
+    client: (&str, &str),
+    tokens: Arc<dyn IdTokens>,
+) -> Arc<IdentityProvider> {
     let key = ClientKey::Secret(Secret::new(client.1));
-    IdentityProvider::new(
-        issuer,
-        client.0,
-        &key,
-        Arc::new(OneToken(id_token.to_owned())),
-    )
-    .unwrap()
+    IdentityProvider::new(issuer, client.0, &key, tokens).unwrap()
 }
 
 const SERVICE: (&str, &str) = ("with-secret", "a service's secret: %&+");
@@ -208,4 +229,35 @@ async fn refused_assertion_is_the_upstreams_servers_failure() {
     let failure = source.token().await.unwrap_err();
     let told = "the authorization server gives the gateway no token";
     assert!(failure.to_string().contains(told), "{failure}");
+}
+
+// RFC 8693 §2.2.2 wants `invalid_request` for a subject token that has ended; others say `invalid_grant`.
+#[rstest]
+#[case::of_the_rfc("invalid_request")]
+#[case::of_others("invalid_grant")]
+#[case::of_bearers("invalid_token")]
+#[tokio::test]
+async fn refused_id_token_is_replaced_by_another(#[case] code: &'static str) {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    idp.answers(Answering::Judged(Arc::new(move |form| {
+        if form["subject_token"] == "first" {
+            return (400, json!({"error": code}));
+        }
+        let kind = "urn:ietf:params:oauth:token-type:id-jag";
+        let assertion =
+            json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind});
+        (200, assertion)
+    })));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let provider = provider_of(
+        &idp.origin,
+        ("at-idp", "secret-of-idp"),
+        Arc::new(TwoTokens),
+    );
+    let source = TokenSource::of_person(account, provider, alice());
+    source.token().await.unwrap();
+    let forms = idp.forms();
+    let sent: Vec<_> = forms.iter().map(|form| &*form["subject_token"]).collect();
+    assert_eq!(sent, ["first", "second"]);
 }

@@ -25,7 +25,12 @@ pub(super) enum Answering {
     Status(u16, String),
     /// With what is made of the form and of the number of tokens so far.
     Made(MakeAnswer),
+    /// With the status and the answer that are made of the form.
+    Judged(JudgeForm),
 }
+
+/// Makes the status and the answer of a token request.
+pub(super) type JudgeForm = Arc<dyn Fn(&BTreeMap<String, String>) -> (u16, Value) + Send + Sync>;
 
 /// Makes the answer to a token request.
 pub(super) type MakeAnswer = Arc<dyn Fn(&BTreeMap<String, String>, usize) -> Value + Send + Sync>;
@@ -141,6 +146,10 @@ async fn token(request: Request, answering: Answering, seen: &Mutex<Seen>) -> Re
                 body["scope"] = scope.into();
             }
             answer(200, &body.to_string())
+        }
+        Answering::Judged(judge) => {
+            let (status, body) = judge(&form);
+            answer(status, &body.to_string())
         }
         Answering::Status(status, text) => answer(status, &text),
     }
