@@ -464,23 +464,26 @@ mod tests {
         let (here, there) = (tokens.vault().clone(), vault(&dir).await);
         here.poll_changes().await.unwrap();
         let record = record("token", None, "https://as.test/token");
-        for reads_token in [false, true] {
+        for reading in ["state", "token", "login"] {
             here.put_grant(&key(), &record).await.unwrap();
             let (state, connection) = tokens.kept(&key()).await.unwrap();
             assert!(matches!(state, UserToken::Good(_)), "{state:?}");
             assert_eq!(tokens.connection(&key()), Some(connection));
             here.remove_grant(&key()).await.unwrap();
-            if reads_token {
-                Arc::clone(&tokens).token(key()).await.unwrap_err();
-            } else {
-                tokens.kept(&key()).await.unwrap();
+            match reading {
+                "token" => drop(Arc::clone(&tokens).token(key()).await.unwrap_err()),
+                "login" => assert_eq!(
+                    tokens.read_login(&key()).await.unwrap(),
+                    LoginState::Missing
+                ),
+                _ => drop(tokens.kept(&key()).await.unwrap()),
             }
             // Has it leave the cache of the vault.
             there.put_grant(&key(), &record).await.unwrap();
             there.remove_grant(&key()).await.unwrap();
             here.poll_changes().await.unwrap();
             assert!(here.cached_grant(&key()).is_none());
-            assert_eq!(tokens.connection(&key()), None);
+            assert_eq!(tokens.connection(&key()), None, "{reading}");
         }
     }
 
