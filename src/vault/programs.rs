@@ -10,8 +10,8 @@ use crate::database::{Database, DatabaseError, SqlRow, SqlTransaction};
 
 /// Programs of one grant; the one that was used longest ago is evicted for another.
 pub const MAX_PROGRAMS: i64 = 32;
-/// Characters of a name that are kept.
-const MAX_NAME: usize = 80;
+/// Characters of the name of a program that are kept.
+pub const MAX_NAME: usize = 80;
 
 /// A program that used a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
