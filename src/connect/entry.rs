@@ -14,7 +14,7 @@ use super::form::Form;
 use super::login::views::{self as login_views, LoginForm};
 use super::login::{
     CallbackQuery, KeptLogin, LoginKeeping, LoginOutcome, LoginPurpose, Logins, NextPage,
-    RefusedLogin, log_out,
+    RefusedLogin, UnkeptLogin, log_out,
 };
 use super::person::Person;
 use super::{ConnectPages, PageRequest, response, views};
@@ -150,6 +150,19 @@ impl ConnectPages {
         response::page(StatusCode::OK, &views::authorized(upstream, &finished))
     }
 
+    /// Has the identity provider forget a login that nothing uses.
+    async fn revoke_unkept(&self, unkept: &UnkeptLogin) {
+        let (owner, record) = (unkept.owner, &unkept.record);
+        let key = GrantKey::new(owner, &login_name(&record.issuer));
+        if let Err(error) = self.parts.vault.revoke_unkept(&key, record).await {
+            let error: &(dyn Error + 'static) = &error;
+            tracing::warn!(
+                issuer = %record.issuer, %owner, error,
+                "cannot have the login of another person revoked at the identity provider"
+            );
+        }
+    }
+
     /// Records that a login is not kept, and why.
     fn login_not_kept(&self, refused: &RefusedLogin, outcome: &LoginOutcome) {
         LABELED.connect_accounts.add("refused", 1);
@@ -186,6 +199,9 @@ impl ConnectPages {
         LABELED.connect_logins.add(end.outcome.word(), 1);
         if let Some(LoginKeeping::Refused(refused)) = &end.keeping {
             self.login_not_kept(refused, &end.outcome);
+        }
+        if let Some(unkept) = &end.unkept {
+            self.revoke_unkept(unkept).await;
         }
         let page = match &end.keeping {
             Some(LoginKeeping::Kept(kept)) => self.keep_login(kept).await,

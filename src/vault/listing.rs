@@ -111,12 +111,16 @@ impl Vault {
 impl From<OpenedGrant> for GrantState {
     fn from(OpenedGrant { record, state }: OpenedGrant) -> Self {
         let lasts = record.refresh_token.is_some() && record.token_endpoint.is_some();
+        let ends = match &record.access_token {
+            Some(_) => record.access_ends,
+            None => Some(0),
+        };
         Self::Readable {
             issuer: record.issuer,
             scopes: record.scopes,
             account: record.account,
             state,
-            ends: record.access_ends.filter(|_| !lasts),
+            ends: ends.filter(|_| !lasts),
         }
     }
 }

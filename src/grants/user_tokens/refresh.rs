@@ -194,8 +194,8 @@ fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     }
 }
 
-/// The kept login with the next ID token. Without an ID token of the same person the login is written without tokens, so
-/// that its user is asked again. Spec: `OpenID` Connect Core 1.0 §12.2
+/// The kept login with the next ID token. Without an ID token of the same person it has no token that could be sent, so
+/// that the vault has its refresh token revoked and its user is asked again. Spec: `OpenID` Connect Core 1.0 §12.2
 fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     let id_token = issued.id_token.clone();
     let id_token = id_token.filter(|token| token_claims::is_of(token, record));
@@ -205,10 +205,9 @@ fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
             "the identity provider gave no ID token of the same person for a refresh token: the user is asked to log in"
         );
     }
-    let refresh = issued.refresh.or_else(|| record.refresh_token.clone());
     GrantRecord {
         access_ends: id_token.as_ref().and_then(token_claims::ends),
-        refresh_token: refresh.filter(|_| id_token.is_some()),
+        refresh_token: issued.refresh.or_else(|| record.refresh_token.clone()),
         access_token: id_token,
         scopes: issued.scopes.unwrap_or_else(|| record.scopes.clone()),
         ..record.clone()

@@ -179,7 +179,7 @@ async fn provider_that_is_down_or_forbids_it_ends_no_login() {
 }
 
 #[tokio::test]
-async fn login_of_another_person_is_not_kept() {
+async fn login_of_another_person_is_not_kept_but_revoked() {
     let world = AssertedWorld::start().await;
     let mut browser = Browser::new();
     let page = world.page(&mut browser, "/connect/up", "alice").await;
@@ -194,6 +194,35 @@ async fn login_of_another_person_is_not_kept() {
     // The browser is still alice's.
     let page = browser.open(&world.url("/connect")).await;
     assert!(page.text.contains("(alice)"), "{}", page.text);
+    is_revoked(&world).await;
+    world.gw.stop().await;
+}
+
+/// The refresh token, and it alone, is revoked at the identity provider.
+async fn is_revoked(world: &AssertedWorld) {
+    eventually("a revocation", async || {
+        (world.idp.revoked() == [REFRESH]).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn login_without_another_id_token_is_revoked() {
+    let world = AssertedWorld::start().await;
+    world.idp.answers_grant("refresh_token", |_| {
+        let answer = json!({
+            "access_token": "opaque-hunter2", "token_type": "Bearer", "refresh_token": "rotated",
+        });
+        (200, answer)
+    });
+    world.connect("alice", (&ended(), Some(REFRESH))).await;
+    let session = world.session("alice", "up").await;
+    let asked = greeting(&session, "alice").await;
+    assert!(asked.contains("/connect/up?for="), "{asked}");
+    eventually("a revocation", async || {
+        (world.idp.revoked() == ["rotated"]).then_some(())
+    })
+    .await;
     world.gw.stop().await;
 }
 
@@ -214,14 +243,13 @@ async fn refreshed_id_token_of_another_person_is_not_used() {
     assert!(asked.contains("/connect/up?for="), "{asked}");
     assert!(world.forms(EXCHANGE).is_empty());
     logged(&world.gw, "no ID token of the same person").await;
+    is_revoked(&world).await;
     world.gw.stop().await;
 }
 
 #[tokio::test]
 async fn disconnecting_one_upstream_ends_the_login_of_all() {
     let world = AssertedWorld::start().await;
-    let revoked = format!("{}/revoke", world.idp.origin);
-    world.idp.publishes("revocation_endpoint", json!(revoked));
     world.connect("alice", (&json!({}), Some(REFRESH))).await;
     let (one, two) = (
         world.session("alice", "up").await,
