@@ -131,7 +131,10 @@ impl ConnectPages {
         }
         LABELED.connect_accounts.add("connected", 1);
         let audited = AccountRecord::new(AccountEvent::Connected, owner, upstream);
+        let link = self.find(upstream).zip(kept.link.as_deref());
+        let link = link.and_then(|(upstream, sealed)| self.open(upstream, sealed));
         let audited = audited.by(&kept.person).server(&record.issuer);
+        let audited = audited.program(link.as_ref().map(|link| &*link.program));
         self.parts.audit.account(audited.scopes(&record.scopes));
         tracing::info!(upstream, %owner, issuer = %record.issuer, "account was connected");
         let ends = record.access_ends.map(Duration::from_millis);

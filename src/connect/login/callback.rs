@@ -241,6 +241,7 @@ impl Logins {
             person: Arc::new(person.principal.clone()),
             record: Box::new(record),
             upstream: begun.next.upstream.clone().unwrap_or_default(),
+            link: begun.next.link.clone(),
         })
     }
 

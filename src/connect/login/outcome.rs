@@ -49,6 +49,8 @@ pub(crate) struct KeptLogin {
     pub(crate) record: Box<GrantRecord>,
     /// The upstream whose page it was begun on.
     pub(crate) upstream: String,
+    /// The link that was opened, sealed.
+    pub(crate) link: Option<String>,
 }
 
 /// A login that is not kept.

@@ -408,9 +408,12 @@ impl UserTokens {
     async fn refresh(&self, key: &GrantKey, seen: (Option<&Secret>, RefreshCause)) -> Outcome {
         let began = Instant::now();
         let refreshed = refresh::refresh(&self.account, key, seen).await;
+        let is_audited = matches!(refreshed, Err(refresh::RefreshFailure::Ended(_)));
         let outcome = match refreshed {
             Ok(()) => self.read(key).await,
-            Err(failure) => Err(failure),
+            Err(
+                refresh::RefreshFailure::Ended(failure) | refresh::RefreshFailure::Failed(failure),
+            ) => Err(failure),
         };
         let word = outcome
             .as_ref()
@@ -426,13 +429,18 @@ impl UserTokens {
             Err(failure) => {
                 let pause = pause(failure, state.failures);
                 // One record for a server that is down, however often it is asked.
-                if state.failures == 0 {
+                if state.failures == 0 && !is_audited {
                     let record =
                         AccountRecord::new(AccountEvent::Refreshed, key.owner, &key.upstream);
                     let record = record.reason(AuditOutcome::Failed, failure.outcome);
                     self.account.audit.account(record);
                 }
-                state.failures = state.failures.saturating_add(1);
+                // The failures of the next connection are counted, and audited, from the first one on.
+                state.failures = if is_audited {
+                    0
+                } else {
+                    state.failures.saturating_add(1)
+                };
                 state.failure = Some((failure.clone(), Instant::now() + pause, None));
                 self.account.log.failed(failure, Some(key.owner));
             }

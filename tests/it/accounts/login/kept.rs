@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::asserted::{
     AT_SERVER, AssertedWorld, EXCHANGE, ID_JAG, REFRESH, asserted, ended, greeting,
@@ -13,6 +13,7 @@ use super::asserted::{
 use super::path_in;
 use super::world::{Begun, Browser, Form, SECRET};
 use crate::accounts::personal::claims;
+use crate::accounts::watch::{audited, records};
 use crate::accounts::world::{logged, tells_none};
 use crate::harness::eventually;
 
@@ -54,6 +55,8 @@ async fn one_login_is_asserted_to_all_upstreams_that_want_it() {
     world.answers_login(&begun, "alice", (&json!({}), Some(REFRESH)));
     let done = world.back(&mut browser, &begun).await;
     assert!(done.text.contains("up is connected"), "{}", done.text);
+    let connected = audited(&world.gw, 0, "account_connected").await;
+    assert_eq!(connected["program"], "harness");
     assert_eq!(greeting(&session, "alice").await, "I am alice");
     let two = world.session("alice", "two").await;
     assert_eq!(greeting(&two, "alice").await, "I am alice");
@@ -223,6 +226,10 @@ async fn login_without_another_id_token_is_revoked() {
         (world.idp.revoked() == ["rotated"]).then_some(())
     })
     .await;
+    let ended = audited(&world.gw, 0, "account_revoked").await;
+    assert_eq!(ended["reason"], "no_id_token");
+    let refreshed = |one: &&Value| one["event"] == "account_refreshed";
+    assert_eq!(records(&world.gw).iter().find(refreshed), None);
     world.gw.stop().await;
 }
 
