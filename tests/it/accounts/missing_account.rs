@@ -321,3 +321,26 @@ async fn upstream_that_lists_nothing_without_an_account_is_asked_once() {
     assert!(without.count() <= 1, "{seen:?}");
     world.gw.stop().await;
 }
+
+#[tokio::test]
+async fn upstream_that_demands_tokens_has_not_failed() {
+    let world = World::start("").await;
+    assert_eq!(open(&world).await.tools().await, ["connect_up"]);
+    assert_eq!(world.upstream.count("initialize"), 1);
+    let status = world.gw.admin_text("/status").await.unwrap().1;
+    assert!(!status.contains("wants a token"), "{status}");
+    let failed = world
+        .gw
+        .metric("drawbridge_upstream_failed_total", "")
+        .await;
+    assert!(failed < 1.0, "{failed}");
+    let log = world.gw.log().join("\n");
+    for line in [
+        "a call of the upstream failed",
+        "upstream fails",
+        "names the issuer",
+    ] {
+        assert!(!log.contains(line), "{log}");
+    }
+    world.gw.stop().await;
+}
