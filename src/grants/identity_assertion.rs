@@ -132,7 +132,10 @@ impl IdentityProvider {
         ];
         let granted = extension_grant::request(clients, &asked.client, &fields).await;
         let issued = granted.and_then(exchange::issued);
-        issued.map_err(|error| error.into_failure(&asked.client.server.token_endpoint))
+        issued.map_err(|error| {
+            let failure = error.into_failure(&asked.client.server.token_endpoint);
+            failure.of_assertion()
+        })
     }
 
     /// The ID-JAG for the upstream's server.

@@ -99,7 +99,7 @@ pub(super) async fn refresh(
         }
     }
     tracing::debug!(upstream = %account.upstream, ?cause, "refresh took too long");
-    Err(TokenFailure::slow(LIMIT).into())
+    Err(of_server(account, TokenFailure::slow(LIMIT)).into())
 }
 
 /// Requests the next token; `None` where the server says `invalid_grant`.
@@ -137,7 +137,16 @@ async fn ask(
             _ => {}
         }
     }
-    Err(failure.into_failure(&server.token_endpoint).into())
+    let failure = failure.into_failure(&server.token_endpoint);
+    Err(of_server(account, failure).into())
+}
+
+/// `failure` in the words for the server that was asked: the identity provider, for a kept login.
+fn of_server(account: &UserAccount, failure: TokenFailure) -> TokenFailure {
+    match account.kind {
+        GrantKind::Login => failure.at_provider(),
+        GrantKind::User | GrantKind::UserKey => failure,
+    }
 }
 
 /// The server, client and token of a refresh request.

@@ -229,6 +229,30 @@ async fn refused_assertion_is_the_upstreams_servers_failure() {
     let failure = source.token().await.unwrap_err();
     let told = "the authorization server gives the gateway no token";
     assert!(failure.to_string().contains(told), "{failure}");
+    let remedy = failure.remedy();
+    assert!(remedy.contains("trust the identity provider"), "{remedy}");
+}
+
+// A remedy that named the upstream's `issuer` would have its secret sent to the identity provider.
+#[tokio::test]
+async fn remedy_for_the_providers_metadata_names_the_login() {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    for metadata in [
+        json!({"issuer": "https://other.test", "token_endpoint": format!("{}/token", idp.origin)}),
+        json!({"issuer": idp.origin}),
+        json!([]),
+    ] {
+        idp.publishes(metadata);
+        let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+        let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
+        let source = TokenSource::of_person(account, provider, alice());
+        let failure = source.token().await.unwrap_err();
+        let (told, remedy) = (failure.to_string(), failure.remedy());
+        assert!(told.contains("its identity provider"), "{told}");
+        assert!(remedy.contains("identity provider"), "{remedy}");
+        assert!(!remedy.contains("[upstreams."), "{remedy}");
+    }
 }
 
 // RFC 8693 §2.2.2 wants `invalid_request` for a subject token that has ended; others say `invalid_grant`.

@@ -120,6 +120,20 @@ async fn id_token_that_has_ended_is_refreshed_for_an_assertion() {
 }
 
 #[tokio::test]
+async fn failed_refresh_of_a_login_is_logged_as_the_identity_providers() {
+    let world = AssertedWorld::start().await;
+    let refused = |_: &Form| (401, json!({"error": "invalid_client"}));
+    world.idp.answers_grant("refresh_token", refused);
+    let session = world.session("alice", "up").await;
+    world.connect("alice", (&ended(), Some(REFRESH))).await;
+    let told = format!("{:?}", session.call("greet_alice", json!({})).await);
+    logged(&world.gw, "of [connect] login").await;
+    let log = world.gw.log().join("\n");
+    assert!(!log.contains("of [upstreams."), "{told}: {log}");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
 async fn login_that_its_issuer_has_ended_is_asked_for_again() {
     let world = AssertedWorld::start().await;
     world.connect("alice", (&json!({}), Some(REFRESH))).await;
