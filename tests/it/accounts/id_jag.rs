@@ -2,6 +2,7 @@
 //! gateway's configuration: the login is not there yet. Spec: MCP, enterprise-managed authorization; RFC 7523.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use drawbridge::call::{OwnerKey, Principal};
@@ -15,7 +16,7 @@ use drawbridge::grants::{
 };
 use drawbridge::runtime::lifecycle::TaskSpawner;
 use drawbridge::secret::Secret;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use rstest::rstest;
@@ -55,7 +56,11 @@ impl IdTokens for TwoTokens {
 }
 
 fn alice() -> OwnerKey {
-    Principal::new("https://issuer", "alice", "c", Vec::new(), None).owner()
+    person("alice")
+}
+
+fn person(name: &str) -> OwnerKey {
+    Principal::new("https://issuer", name, "c", Vec::new(), None).owner()
 }
 
 /// The account at `upstream`, whose authorization server `issuer` knows the gateway as `client` with `secret`.
@@ -284,4 +289,41 @@ async fn refused_id_token_is_replaced_by_another(#[case] code: &'static str) {
     let forms = idp.forms();
     let sent: Vec<_> = forms.iter().map(|form| &*form["subject_token"]).collect();
     assert_eq!(sent, ["first", "second"]);
+}
+
+#[tokio::test]
+async fn persons_share_one_look_at_the_identity_provider() {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    let refuses = Arc::new(AtomicBool::new(false));
+    let refusing = Arc::clone(&refuses);
+    idp.answers(Answering::Judged(Arc::new(move |_| {
+        if refusing.load(Ordering::Relaxed) {
+            return (400, json!({"error": "access_denied"}));
+        }
+        let kind = "urn:ietf:params:oauth:token-type:id-jag";
+        let assertion =
+            json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind});
+        (200, assertion)
+    })));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
+    let token = async |name: &str| {
+        let (account, provider) = (Arc::clone(&account), Arc::clone(&provider));
+        let source = TokenSource::of_person(account, provider, person(name));
+        source.token().await
+    };
+    let names: Vec<String> = (0..20).map(|number| format!("person {number}")).collect();
+    let tokens = join_all(names.iter().map(|name| token(name))).await;
+    assert!(tokens.iter().all(Result::is_ok), "{tokens:?}");
+    assert_eq!(idp.looks(), 1);
+    // Nor does the refusal of one person make the next one's look again, however old the metadata is.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_mins(2)).await;
+    tokio::time::resume();
+    refuses.store(true, Ordering::Relaxed);
+    token("refused").await.unwrap_err();
+    refuses.store(false, Ordering::Relaxed);
+    token("another").await.unwrap();
+    assert_eq!(idp.looks(), 1);
 }

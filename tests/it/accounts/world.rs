@@ -1,6 +1,7 @@
 //! A scripted authorization server, and an upstream that demands its tokens.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, to_bytes};
@@ -50,6 +51,7 @@ pub(super) struct AuthServer {
     answering: Arc<Mutex<Answering>>,
     metadata: Arc<Mutex<Option<Value>>>,
     seen: Arc<Mutex<Seen>>,
+    looks: Arc<AtomicUsize>,
 }
 
 impl AuthServer {
@@ -57,16 +59,19 @@ impl AuthServer {
         let answering = Arc::new(Mutex::new(Answering::Tokens(Some(600))));
         let metadata: Arc<Mutex<Option<Value>>> = Arc::default();
         let seen: Arc<Mutex<Seen>> = Arc::default();
-        let (answers, published, requests) = (
+        let looks: Arc<AtomicUsize> = Arc::default();
+        let (answers, published, requests, looked) = (
             Arc::clone(&answering),
             Arc::clone(&metadata),
             Arc::clone(&seen),
+            Arc::clone(&looks),
         );
         let origin = serve(move |request| {
-            let (answers, published, requests) = (
+            let (answers, published, requests, looked) = (
                 Arc::clone(&answers),
                 Arc::clone(&published),
                 Arc::clone(&requests),
+                Arc::clone(&looked),
             );
             async move {
                 if request.uri().path() == "/token" {
@@ -78,6 +83,7 @@ impl AuthServer {
                 if request.uri().path() != "/.well-known/oauth-authorization-server" {
                     return answer(404, "");
                 }
+                looked.fetch_add(1, Ordering::Relaxed);
                 let origin = format!("http://{host}");
                 let usual = json!({
                     "issuer": origin, "token_endpoint": format!("{origin}/token"),
@@ -92,7 +98,13 @@ impl AuthServer {
             answering,
             metadata,
             seen,
+            looks,
         }
+    }
+
+    /// Requests for its metadata so far.
+    pub(super) fn looks(&self) -> usize {
+        self.looks.load(Ordering::Relaxed)
     }
 
     pub(super) fn answers(&self, answering: Answering) {
