@@ -50,6 +50,12 @@ pub trait IdTokens: std::fmt::Debug + Send + Sync {
     /// Dropping the future loses nothing.
     fn id_token(&self, owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>>;
 
+    /// Whether [`id_token`](Self::id_token) would bring one, as far as memory tells: it has none where the login has
+    /// ended and cannot be refreshed.
+    fn is_at_hand(&self, _owner: OwnerKey) -> bool {
+        true
+    }
+
     /// Another ID token of `owner` than `refused`, which the identity provider does not take; `None` where there is
     /// none.
     ///
@@ -104,6 +110,11 @@ impl IdentityProvider {
             tokens,
             found: Mutex::default(),
         }))
+    }
+
+    /// Whether `owner` has an ID token to be asserted by.
+    pub(super) fn has_id_token(&self, owner: OwnerKey) -> bool {
+        self.tokens.is_at_hand(owner)
     }
 
     /// A token of `owner` for the upstream.

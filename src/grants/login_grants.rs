@@ -136,6 +136,11 @@ impl IdTokens for KeptIdTokens {
         Arc::clone(&self.0).id_token(key_of(&self.0, owner)).boxed()
     }
 
+    fn is_at_hand(&self, owner: OwnerKey) -> bool {
+        let login = self.0.known_login(&key_of(&self.0, owner));
+        matches!(login, Some(LoginState::Kept(_)))
+    }
+
     fn another<'a>(
         &'a self,
         owner: OwnerKey,

@@ -2,7 +2,7 @@
 //! gateway's configuration: the login is not there yet. Spec: MCP, enterprise-managed authorization; RFC 7523.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use drawbridge::call::{OwnerKey, Principal};
@@ -326,4 +326,58 @@ async fn persons_share_one_look_at_the_identity_provider() {
     refuses.store(false, Ordering::Relaxed);
     token("another").await.unwrap();
     assert_eq!(idp.looks(), 1);
+}
+
+/// A token that is there once, and cannot be had again.
+#[derive(Debug)]
+struct CountedToken {
+    is_at_hand: bool,
+    asked: AtomicUsize,
+}
+
+impl IdTokens for CountedToken {
+    fn id_token(&self, _owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Ok(Secret::new("id-token")) })
+    }
+
+    fn is_at_hand(&self, _owner: OwnerKey) -> bool {
+        self.is_at_hand
+    }
+}
+
+// Columns: whether the login has an ID token, and how often one is taken.
+#[rstest]
+#[case::kept(true, 2)]
+#[case::ended(false, 1)]
+#[tokio::test]
+async fn refresh_ahead_needs_a_login_that_has_not_ended(
+    #[case] is_at_hand: bool,
+    #[case] times: usize,
+) {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    idp.answers(Answering::Made(Arc::new(|_, _| {
+        let kind = "urn:ietf:params:oauth:token-type:id-jag";
+        json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind})
+    })));
+    server.answers(Answering::Tokens(Some(1000)));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let tokens = Arc::new(CountedToken {
+        is_at_hand,
+        asked: AtomicUsize::new(0),
+    });
+    let counted: Arc<dyn IdTokens> = tokens.clone();
+    let provider = provider_of(&idp.origin, ("at-idp", "secret-of-idp"), counted);
+    let source = TokenSource::of_person(account, provider, alice());
+    let token = Arc::clone(&source).token().await.unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(950)).await;
+    tokio::time::resume();
+    assert!(Arc::ptr_eq(&source.held().unwrap(), &token));
+    // The refresh would be another task of this thread, which asks for the ID token first.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tokens.asked.load(Ordering::Relaxed), times);
 }
