@@ -344,3 +344,18 @@ async fn upstream_that_demands_tokens_has_not_failed() {
     }
     world.gw.stop().await;
 }
+
+#[tokio::test]
+async fn upstream_that_was_down_is_soon_asked_again_for_its_lists() {
+    let world = World::start("").await;
+    world.upstream.judges(|_, _| Verdict::Down);
+    let session = open(&world).await;
+    assert_eq!(session.tools().await, ["connect_up"]);
+    lists_to_all(&world);
+    eventually("the lists without an account", async || {
+        let tools = session.tools().await;
+        tools.contains(&"echo".to_owned()).then_some(())
+    })
+    .await;
+    world.gw.stop().await;
+}

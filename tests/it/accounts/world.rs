@@ -180,6 +180,8 @@ pub(super) enum Verdict {
     Unauthorized,
     /// 403: these scopes are needed.
     Lacks(&'static str),
+    /// 503.
+    Down,
     /// An answer to `tools/list` with none.
     NoTools,
 }
@@ -320,6 +322,7 @@ async fn guard(
                 .insert(WWW_AUTHENTICATE, challenge.parse().unwrap());
             return refused;
         }
+        Verdict::Down => return answer(503, ""),
         Verdict::NoTools => {
             let asked: Value = serde_json::from_slice(&body).unwrap();
             let result = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"tools": []}});
