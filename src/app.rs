@@ -116,6 +116,7 @@ async fn serve(
     if let Some(vault) = &vault {
         let kept = durable::keep(vault.clone(), config.connect.forget, parts.audit.clone());
         tasks.spawn_service(kept);
+        tasks.spawn_service(vault.clone().follow_changes());
     }
     let readiness = AdminReadiness::new(tasks.clone());
     tasks.spawn_service(Arc::clone(&parts.sessions).reap());

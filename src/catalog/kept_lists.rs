@@ -221,6 +221,11 @@ impl KeptList {
         }
     }
 
+    /// Whether nothing was listed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.items == "[]"
+    }
+
     /// The declaration and the list as one page; `None` where the revision is unknown to this release.
     pub(super) fn read(&self, kind: ListKind) -> Option<(Arc<ServerDeclaration>, Message)> {
         let revision = Revision::parse(&self.revision)?;

@@ -59,15 +59,17 @@ impl ListsWithoutAccount {
         kind: ListKind,
     ) -> AccountlessList {
         let owner = session.owner();
-        let mut known = self.kept.last_of(owner, upstream, kind).await;
+        // An empty list of tools leaves no way to ask for the account.
+        let does = |known: &KeptList| kind != ListKind::Tools || !known.is_empty();
+        let mut known = self.kept.last_of(owner, upstream, kind).await.filter(does);
         if known.is_none() {
-            known = self.anonymous.list(upstream, kind).await;
+            known = self.anonymous.list(upstream, kind).await.filter(does);
         }
         if known.is_none() {
-            known = self.public(session, upstream, kind);
+            known = self.public(session, upstream, kind).filter(does);
         }
         if known.is_none() && kind == ListKind::Tools {
-            known = self.kept.common(upstream).as_deref().cloned();
+            known = self.kept.common(upstream).as_deref().cloned().filter(does);
         }
         if let Some((declared, message)) = known.and_then(|known| known.read(kind)) {
             return AccountlessList::Last(declared, message);

@@ -5,6 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, timeout_at};
+
 use super::page_key::list_request;
 use super::reader::{ListReader, UpstreamList};
 use crate::call::{ClientCapabilities, Principal, ServerDeclaration};
@@ -109,8 +112,8 @@ impl OwnLister {
         Ok(lengths.collect())
     }
 
-    /// The same with what is listed, and what the upstream declares. A list that fails is left out where `may_miss` says
-    /// so.
+    /// The same with what is listed, and what the upstream declares. A list that fails, or does not come within `limit`,
+    /// is left out where `may_miss` says so.
     ///
     /// # Errors
     /// The [`Fault`] of the first list that may not be missed, or of the handshake.
@@ -135,25 +138,49 @@ impl OwnLister {
         let sessions = &self.sessions;
         let opening = sessions.open(new).map_err(refused)?;
         let session = Arc::clone(opening.session());
+        let by = Instant::now() + limit;
+        let late = || too_late(upstream, limit);
         let listing = async {
-            let declared = self.links.learn(&session, upstream, None).await?;
-            let mut parts = Vec::new();
-            for kind in ListKind::ALL {
-                let request = list_request(self.edits, kind, None)?;
-                let call = own_call(&principal, &session, request, ClientCapabilities::none());
-                match self.reader.list_one(&call, &session, upstream, kind).await {
-                    Ok(part) if part.pages.is_empty() => {}
-                    Ok(part) => parts.push((kind, part)),
-                    Err(fault) if may_miss(kind, &fault) => {}
-                    Err(fault) => return Err(fault),
-                }
-            }
+            let declared = timeout_at(by, self.links.learn(&session, upstream, None)).await;
+            let declared = declared.unwrap_or_else(|_| Err(late()))?;
+            let list_one = |kind| -> BoxFuture<'_, Result<UpstreamList, Fault>> {
+                let (principal, session) = (&principal, &session);
+                Box::pin(async move {
+                    let request = list_request(self.edits, kind, None)?;
+                    let call = own_call(principal, session, request, ClientCapabilities::none());
+                    self.reader.list_one(&call, session, upstream, kind).await
+                })
+            };
+            let parts = each_list(by, &list_one, (may_miss, &late)).await?;
             Ok((declared, parts))
         };
-        let listed = tokio::time::timeout(limit, listing).await;
+        let listed = listing.await;
         sessions.close(&session);
-        listed.unwrap_or_else(|_| Err(too_late(upstream, limit)))
+        listed
     }
+}
+
+/// The lists of each kind by `list_one`. Those that fail, or have not come at `by`, are left out where `may_miss` says so of
+/// their fault.
+async fn each_list<'a>(
+    by: Instant,
+    list_one: &(dyn Fn(ListKind) -> BoxFuture<'a, Result<UpstreamList, Fault>> + Sync),
+    (may_miss, late): (MayMiss<'_>, &(dyn Fn() -> Fault + Sync)),
+) -> Result<Vec<(ListKind, UpstreamList)>, Fault> {
+    let mut parts = Vec::new();
+    for kind in ListKind::ALL {
+        let listed = timeout_at(by, list_one(kind)).await;
+        match listed.unwrap_or_else(|_| Err(late())) {
+            Ok(part) if part.pages.is_empty() => {}
+            Ok(part) => parts.push((kind, part)),
+            Err(fault) if may_miss(kind, &fault) => {}
+            Err(fault) => return Err(fault),
+        }
+        if Instant::now() >= by {
+            break;
+        }
+    }
+    Ok(parts)
 }
 
 /// Whether an upstream answered with something else than a list.
@@ -165,4 +192,47 @@ fn too_late(upstream: &str, limit: Duration) -> Fault {
     let seconds = limit.as_secs();
     let text = format!("upstream \"{upstream}\" was not opened and listed within {seconds} s");
     Fault::upstream(FaultKind::UpstreamTimeout, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Message, json};
+    use crate::store::lists::digest_of;
+    use crate::translate::project::CacheHints;
+
+    #[tokio::test(start_paused = true)]
+    async fn lists_that_came_before_the_limit_are_kept() {
+        let limit = Duration::from_secs(30);
+        let list_one = |kind| -> BoxFuture<'static, Result<UpstreamList, Fault>> {
+            Box::pin(async move {
+                if kind != ListKind::Tools {
+                    std::future::pending::<()>().await;
+                }
+                let text = r#"{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}"#;
+                let page = Message::parse(text.into(), json::MAX_DEPTH).unwrap();
+                let mut part = UpstreamList::empty(&Arc::from("up"), CacheHints::NONE);
+                part.pages.push((digest_of([b"page".as_slice()]), page));
+                Ok(part)
+            })
+        };
+        let late = || too_late("up", limit);
+        let begun = Instant::now();
+        let missed = std::sync::Mutex::new(Vec::new());
+        let may_miss = |kind, fault: &Fault| {
+            missed.lock().unwrap().push((kind, fault.kind));
+            true
+        };
+        let parts = each_list(begun + limit, &list_one, (&may_miss, &late)).await;
+        let kinds = parts.map(|parts| parts.iter().map(|(kind, _)| *kind).collect::<Vec<_>>());
+        assert_eq!(kinds.unwrap(), [ListKind::Tools]);
+        assert_eq!(begun.elapsed(), limit);
+        assert!(missed.lock().unwrap()[0].1 == FaultKind::UpstreamTimeout);
+        let again = Instant::now() + limit;
+        let fault = each_list(again, &list_one, (&|_, _| false, &late)).await;
+        assert_eq!(
+            fault.map(drop).unwrap_err().kind,
+            FaultKind::UpstreamTimeout
+        );
+    }
 }

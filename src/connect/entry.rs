@@ -14,7 +14,7 @@ use super::form::Form;
 use super::login::views::{self as login_views, LoginForm};
 use super::login::{
     CallbackQuery, KeptLogin, LoginKeeping, LoginOutcome, LoginPurpose, Logins, NextPage,
-    RefusedLogin, log_out,
+    RefusedLogin, UnkeptLogin, log_out,
 };
 use super::person::Person;
 use super::{ConnectPages, PageRequest, response, views};
@@ -131,7 +131,10 @@ impl ConnectPages {
         }
         LABELED.connect_accounts.add("connected", 1);
         let audited = AccountRecord::new(AccountEvent::Connected, owner, upstream);
+        let link = self.find(upstream).zip(kept.link.as_deref());
+        let link = link.and_then(|(upstream, sealed)| self.open(upstream, sealed));
         let audited = audited.by(&kept.person).server(&record.issuer);
+        let audited = audited.program(link.as_ref().map(|link| &*link.program));
         self.parts.audit.account(audited.scopes(&record.scopes));
         tracing::info!(upstream, %owner, issuer = %record.issuer, "account was connected");
         let ends = record.access_ends.map(Duration::from_millis);
@@ -148,6 +151,19 @@ impl ConnectPages {
             scopes: record.scopes.clone(),
         };
         response::page(StatusCode::OK, &views::authorized(upstream, &finished))
+    }
+
+    /// Has the identity provider forget a login that nothing uses.
+    async fn revoke_unkept(&self, unkept: &UnkeptLogin) {
+        let (owner, record) = (unkept.owner, &unkept.record);
+        let key = GrantKey::new(owner, &login_name(&record.issuer));
+        if let Err(error) = self.parts.vault.revoke_unkept(&key, record).await {
+            let error: &(dyn Error + 'static) = &error;
+            tracing::warn!(
+                issuer = %record.issuer, %owner, error,
+                "cannot have the login of another person revoked at the identity provider"
+            );
+        }
     }
 
     /// Records that a login is not kept, and why.
@@ -186,6 +202,9 @@ impl ConnectPages {
         LABELED.connect_logins.add(end.outcome.word(), 1);
         if let Some(LoginKeeping::Refused(refused)) = &end.keeping {
             self.login_not_kept(refused, &end.outcome);
+        }
+        if let Some(unkept) = &end.unkept {
+            self.revoke_unkept(unkept).await;
         }
         let page = match &end.keeping {
             Some(LoginKeeping::Kept(kept)) => self.keep_login(kept).await,

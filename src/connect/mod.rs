@@ -363,10 +363,15 @@ impl ConnectPages {
     fn link(&self, upstream: &ConnectedUpstream, query: Option<&str>) -> Option<ConsentLink> {
         let mut query = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
         let (_, sealed) = query.find(|(name, _)| name == "for")?;
+        self.open(upstream, &sealed)
+    }
+
+    /// The call that a sealed link tells of; `None` where it has expired.
+    fn open(&self, upstream: &ConnectedUpstream, sealed: &str) -> Option<ConsentLink> {
         match open_link(
             (&self.parts.sealer, &self.parts.clock),
             &upstream.name,
-            &sealed,
+            sealed,
         ) {
             OpenedLink::Good(link) => Some(link),
             OpenedLink::Unknown => None,

@@ -63,10 +63,10 @@ fn details(grant: &StoredGrant, programs: &[ProgramRecord]) -> Markup {
 }
 
 fn name_of(program: &ProgramRecord) -> &str {
-    if program.name.trim().is_empty() {
-        "(without a name)"
-    } else {
-        &program.name
+    match program.name.as_deref() {
+        None => "(other programs)",
+        Some(name) if name.trim().is_empty() => "(without a name)",
+        Some(name) => name,
     }
 }
 
@@ -336,4 +336,26 @@ pub(super) fn no_database() -> Markup {
     let body =
         html! { p role="alert" { "Accounts cannot be read or kept now. Try again in a moment." } };
     layout("Not now", None, &body)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn programs_without_a_name_and_all_others_have_names_of_the_page() {
+        let name = |name: Option<&str>| {
+            let program = ProgramRecord {
+                name: name.map(str::to_owned),
+                first: Duration::ZERO,
+                used: Duration::ZERO,
+            };
+            name_of(&program).to_owned()
+        };
+        assert_eq!(name(None), "(other programs)");
+        assert_eq!(name(Some(" ")), "(without a name)");
+        assert_eq!(name(Some("editor")), "editor");
+    }
 }

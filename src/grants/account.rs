@@ -251,7 +251,6 @@ impl UpstreamAccount {
             TokenSubject::Person(provider, owner) => {
                 let request = AssertedRequest {
                     client,
-                    upstream: self.lookup.url(),
                     found,
                     scopes,
                 };

@@ -55,6 +55,10 @@ impl FailureDetail {
 pub(super) const NO_TOKEN: &str = "the authorization server gives the gateway no token for it";
 pub(super) const NO_ANSWER: &str = "the authorization server for its tokens does not answer";
 pub(super) const NO_PLACE: &str = "the gateway does not know where to get a token for it";
+/// The same at the identity provider.
+const NO_ASSERTION: &str = "the identity provider gives the gateway no assertion for it";
+const PROVIDER_SILENT: &str = "the identity provider does not answer";
+const NO_PROVIDER: &str = "the gateway does not know where its identity provider gives assertions";
 
 impl TokenFailure {
     /// What every caller may be told.
@@ -242,12 +246,22 @@ impl TokenFailure {
         self
     }
 
-    /// Rewords a failure of a request to the identity provider, where the gateway is the client of the login.
+    /// Rewords the refusal of an assertion of the identity provider by the upstream's authorization server.
+    pub(super) fn of_assertion(mut self) -> Self {
+        if matches!(self.outcome, "invalid_grant" | "access_denied") {
+            self.remedy = "let the authorization server of the upstream trust the identity provider, and look into the \
+                           log there: the assertion has to name the `client_id` of [upstreams.<name>.auth]"
+                .into();
+        }
+        self
+    }
+
+    /// Rewords a failure of a token request to the identity provider, where the gateway is the client of the login.
     pub(super) fn at_provider(mut self) -> Self {
         self.public = match self.public {
-            NO_ANSWER => "the identity provider does not answer",
-            NO_PLACE => "the gateway does not know where its identity provider gives assertions",
-            _ => "the identity provider gives the gateway no assertion for it",
+            NO_ANSWER => PROVIDER_SILENT,
+            NO_PLACE => NO_PROVIDER,
+            _ => NO_ASSERTION,
         };
         self.remedy = match self.outcome {
             "invalid_grant" | "invalid_token" => {
@@ -257,7 +271,11 @@ impl TokenFailure {
             "invalid_target" => {
                 "let the identity provider know the authorization server of the upstream, and its `resource`".into()
             }
-            "invalid_client" => "correct the client of the login at the identity provider, and its proof".into(),
+            "invalid_client" | "client_auth" => {
+                "correct `client_id` and `client_secret` or `private_key` of [connect] login: the identity provider does \
+                 not know this client, or not with this proof"
+                    .into()
+            }
             "unauthorized_client" | "unsupported_grant_type" | "access_denied" | "token_type" => {
                 "let the identity provider give the client of the login identity assertions (ID-JAG) for the \
                  authorization server of the upstream"

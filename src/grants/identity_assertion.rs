@@ -2,16 +2,18 @@
 //! authorization server accepts that for an access token. Spec: MCP, enterprise-managed authorization; RFC 8693 §2; RFC
 //! 7523 §2.1.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 use url::Url;
 
 use super::client_key::{ClientKeyError, ClientProof};
 use super::discovery::Discovered;
+use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, MAX_SHOWN};
 use super::exchange::{self, TOKEN_EXCHANGE};
 use super::extension_grant::{self, RequestingClient};
@@ -20,7 +22,6 @@ use super::server_metadata::{self, ServerMetadata};
 use super::token_endpoint::{IssuedToken, TokenError};
 use crate::call::OwnerKey;
 use crate::config::ClientKey;
-use crate::lock::lock;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 use crate::telemetry::trace::StepSpan;
@@ -30,6 +31,13 @@ const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
 const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
 /// How long the metadata of the identity provider is cached.
 const BELIEVED: Duration = Duration::from_hours(1);
+/// How long a failure to fetch it is cached.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// Metadata younger than this is kept when the identity provider fails.
+const JUST_FOUND: Duration = Duration::from_mins(1);
+
+/// The metadata of the identity provider, or why there is none.
+type FoundServer = Result<Arc<ServerMetadata>, TokenFailure>;
 
 /// ID tokens of persons, from their login at the identity provider.
 pub trait IdTokens: std::fmt::Debug + Send + Sync {
@@ -41,6 +49,12 @@ pub trait IdTokens: std::fmt::Debug + Send + Sync {
     /// # Cancel safety
     /// Dropping the future loses nothing.
     fn id_token(&self, owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>>;
+
+    /// Whether [`id_token`](Self::id_token) would bring one, as far as memory tells: it has none where the login has
+    /// ended and cannot be refreshed.
+    fn is_at_hand(&self, _owner: OwnerKey) -> bool {
+        true
+    }
 
     /// Another ID token of `owner` than `refused`, which the identity provider does not take; `None` where there is
     /// none.
@@ -66,14 +80,14 @@ pub struct IdentityProvider {
     client_id: String,
     proof: ClientProof,
     tokens: Arc<dyn IdTokens>,
-    found: Mutex<Option<(Arc<ServerMetadata>, Instant)>>,
+    /// The metadata fetched last, and when. The lock is held during a fetch, so that parallel requests share one.
+    found: Mutex<Option<(FoundServer, Instant)>>,
 }
 
 /// The requested scopes, and the client at the upstream's server.
 #[derive(Debug)]
 pub(super) struct AssertedRequest<'a> {
     pub(super) client: RequestingClient<'a>,
-    pub(super) upstream: &'a Url,
     pub(super) found: &'a Discovered,
     pub(super) scopes: &'a [String],
 }
@@ -98,6 +112,11 @@ impl IdentityProvider {
         }))
     }
 
+    /// Whether `owner` has an ID token to be asserted by.
+    pub(super) fn has_id_token(&self, owner: OwnerKey) -> bool {
+        self.tokens.is_at_hand(owner)
+    }
+
     /// A token of `owner` for the upstream.
     ///
     /// # Errors
@@ -112,7 +131,7 @@ impl IdentityProvider {
         asked: &AssertedRequest<'_>,
     ) -> Result<IssuedToken, TokenFailure> {
         let id_token = self.tokens.id_token(owner).await?;
-        let server = self.server(clients, asked.upstream).await?;
+        let server = self.server(clients).await?;
         let mut assertion = self.assertion(clients, &server, &id_token, asked).await;
         if assertion.as_ref().is_err_and(is_of_subject)
             && let Some(another) = self.tokens.another(owner, &id_token).await?
@@ -122,8 +141,12 @@ impl IdentityProvider {
         let assertion = match assertion {
             Ok(assertion) => assertion,
             Err(error) => {
-                *lock(&self.found) = None;
-                return Err(error.into_failure(&server.token_endpoint).at_provider());
+                let failure = error.into_failure(&server.token_endpoint).at_provider();
+                // A refusal of one person's token says nothing of the server.
+                if !failure.is_of_caller() {
+                    self.forget_old().await;
+                }
+                return Err(failure);
             }
         };
         let fields = [
@@ -132,7 +155,10 @@ impl IdentityProvider {
         ];
         let granted = extension_grant::request(clients, &asked.client, &fields).await;
         let issued = granted.and_then(exchange::issued);
-        issued.map_err(|error| error.into_failure(&asked.client.server.token_endpoint))
+        issued.map_err(|error| {
+            let failure = error.into_failure(&asked.client.server.token_endpoint);
+            failure.of_assertion()
+        })
     }
 
     /// The ID-JAG for the upstream's server.
@@ -176,21 +202,31 @@ impl IdentityProvider {
         }
     }
 
-    async fn server(
-        &self,
-        clients: &DocumentClients,
-        upstream: &Url,
-    ) -> Result<Arc<ServerMetadata>, TokenFailure> {
-        let known = lock(&self.found).clone();
-        if let Some((server, _)) = known.filter(|(_, at)| at.elapsed() < BELIEVED) {
-            return Ok(server);
+    /// The metadata, fetched at most once an hour, or once in five seconds while that fails.
+    async fn server(&self, clients: &DocumentClients) -> FoundServer {
+        let mut found = self.found.lock().await;
+        if let Some((known, at)) = &*found {
+            let lasts = if known.is_ok() {
+                BELIEVED
+            } else {
+                AFTER_FAILURE
+            };
+            if at.elapsed() < lasts {
+                return known.clone();
+            }
         }
         let trusted = Url::parse(&self.issuer).ok();
-        let found = server_metadata::fetch(clients, &self.issuer, trusted.as_ref()).await;
-        let found = found.map_err(|error| error.into_failure(upstream).at_provider())?;
-        let found = Arc::new(found);
-        *lock(&self.found) = Some((Arc::clone(&found), Instant::now()));
-        Ok(found)
+        let fetched = server_metadata::fetch(clients, &self.issuer, trusted.as_ref()).await;
+        let fetched = fetched.map(Arc::new);
+        let fetched = fetched.map_err(DiscoveryError::into_provider_failure);
+        *found = Some((fetched.clone(), Instant::now()));
+        fetched
+    }
+
+    /// Drops the metadata, which may have changed, unless it is younger than a minute.
+    async fn forget_old(&self) {
+        let mut found = self.found.lock().await;
+        *found = found.take().filter(|(_, at)| at.elapsed() < JUST_FOUND);
     }
 }
 
@@ -199,7 +235,8 @@ fn is_of_subject(error: &TokenError) -> bool {
     matches!(
         error,
         TokenError::OAuth {
-            code: "invalid_grant" | "invalid_token",
+            // RFC 8693 §2.2.2 wants `invalid_request` for a subject token that is no longer valid.
+            code: "invalid_grant" | "invalid_token" | "invalid_request",
             ..
         }
     )

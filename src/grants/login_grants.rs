@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
-use futures_util::{FutureExt as _, TryFutureExt as _};
 
 use super::account::{AccountSetupError, UpstreamAccount};
 use super::documents::SharedClients;
@@ -133,8 +133,12 @@ impl IssuerLogins {
 
 impl IdTokens for KeptIdTokens {
     fn id_token(&self, owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>> {
-        let token = Arc::clone(&self.0).id_token(key_of(&self.0, owner));
-        token.map_err(at_provider).boxed()
+        Arc::clone(&self.0).id_token(key_of(&self.0, owner)).boxed()
+    }
+
+    fn is_at_hand(&self, owner: OwnerKey) -> bool {
+        let login = self.0.known_login(&key_of(&self.0, owner));
+        matches!(login, Some(LoginState::Kept(_)))
     }
 
     fn another<'a>(
@@ -143,8 +147,7 @@ impl IdTokens for KeptIdTokens {
         refused: &'a Secret,
     ) -> BoxFuture<'a, Result<Option<Secret>, TokenFailure>> {
         let key = key_of(&self.0, owner);
-        let another = Arc::clone(&self.0).another_id_token(key, refused);
-        another.map_err(at_provider).boxed()
+        Arc::clone(&self.0).another_id_token(key, refused).boxed()
     }
 }
 
@@ -152,14 +155,5 @@ fn key_of(tokens: &UserTokens, owner: OwnerKey) -> GrantKey {
     GrantKey {
         owner,
         upstream: Arc::clone(tokens.account().upstream()),
-    }
-}
-
-/// A person who has to log in again is told so as it stands.
-fn at_provider(failure: TokenFailure) -> TokenFailure {
-    if failure.asks_user() {
-        failure
-    } else {
-        failure.at_provider()
     }
 }

@@ -48,7 +48,7 @@ enum Told {
 /// A revocation under way is retried later.
 pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
     loop {
-        // A failing database is already logged by `Vault::keep`.
+        // A failing database is already logged by `Vault::follow_changes`.
         for due in vault.due_revocations(BATCH).await.unwrap_or_default() {
             let Some(account) = accounts.get(&*due.record.upstream) else {
                 continue;

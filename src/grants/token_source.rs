@@ -161,7 +161,17 @@ impl TokenSource {
 
     /// Whether a refresh is due and would give a token that lasts longer.
     fn is_due(&self, token: &HeldToken) -> bool {
-        token.is_due() && (token.ends_with.is_none() || token.ends_with != self.subject_number())
+        if !token.is_due() {
+            return false;
+        }
+        match &self.owner {
+            SourceOwner::Gateway => true,
+            SourceOwner::Caller(_) => {
+                token.ends_with.is_none() || token.ends_with != self.subject_number()
+            }
+            // Else it fails: only another login brings a token then.
+            SourceOwner::Person(provider, person) => provider.has_id_token(*person),
+        }
     }
 
     /// The number of the caller's newest token.

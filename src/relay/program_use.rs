@@ -20,7 +20,7 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::Session;
 use crate::telemetry::line_limit::LineLimit;
 use crate::upstream::Upstreams;
-use crate::vault::{GrantKey, Vault};
+use crate::vault::{GrantKey, MAX_NAME, Vault};
 
 /// Between two notes of the same program, milliseconds: the last use is exact to this.
 const NOTE_EVERY: i64 = 10 * 60 * 1000;
@@ -91,7 +91,7 @@ impl ProgramUses {
             // Another call of the program notes it.
             return;
         }
-        let program = program_name(info).into_owned();
+        let program = queued_name(info);
         let record = AccountRecord::new(AccountEvent::FirstUse, owner, upstream);
         let sent = self.queue.try_send(ProgramUse {
             keys: upstreams.grant_keys(upstream, owner),
@@ -144,8 +144,25 @@ pub(super) fn client_info<'a>(call: &'a Call, session: &'a Session) -> &'a str {
     }
 }
 
+/// [`program_name`], cut before it waits for the database: clients choose how long it is.
+fn queued_name(info: &str) -> String {
+    program_name(info).chars().take(MAX_NAME).collect()
+}
+
 /// The name in what a program says of itself; empty where there is none.
 pub(super) fn program_name(info: &str) -> Cow<'_, str> {
     let name = json::member(info, "name").and_then(json::string);
     name.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_name_is_cut_before_it_is_queued() {
+        let info = format!(r#"{{"name":"{}","version":"1"}}"#, "é".repeat(1 << 20));
+        assert_eq!(queued_name(&info), "é".repeat(MAX_NAME));
+        assert_eq!(queued_name(r#"{"name":"editor"}"#), "editor");
+    }
 }

@@ -33,7 +33,7 @@ use crate::process::holders::SessionHolders;
 use crate::process::{OpenError, WaitPolicy};
 use crate::protocol::{Era, Message, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::telemetry::metrics::UpstreamLoad;
+use crate::telemetry::metrics::{LABELED, UpstreamLoad};
 
 /// The transport of an upstream.
 #[derive(Debug, Clone)]
@@ -135,6 +135,21 @@ pub(super) struct LinkSettings {
 const LEAVING: Duration = Duration::from_secs(30);
 
 impl LinkSettings {
+    /// Whether an upstream with accounts of callers refuses what the gateway requests for itself, without one. Nothing is
+    /// wrong then.
+    pub(super) fn is_turned_away(&self, error: &LinkError) -> bool {
+        let auth = self.upstream.auth.as_ref();
+        let has_accounts = auth.is_some_and(config::UpstreamAuth::is_of_users);
+        has_accounts && self.owner.is_gateway() && error.is_of_credential()
+    }
+
+    /// Counts a session that could not be opened.
+    pub(super) fn count_unopened(&self, error: &LinkError) {
+        if !self.is_turned_away(error) {
+            LABELED.upstream_failed.add(&self.name, 1);
+        }
+    }
+
     /// Upper bound on closing one connection.
     pub(super) fn closing_limit(&self) -> Duration {
         self.upstream.connect_timeout.saturating_add(LEAVING)

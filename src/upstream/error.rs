@@ -245,10 +245,12 @@ impl LinkError {
     /// Whether an HTTP status is about the caller and does not tell the era of the upstream.
     // Spec: SPEC U-06
     pub(super) fn is_wall(&self) -> bool {
-        matches!(
-            self,
-            Self::Status(401 | 403) | Self::Account(_) | Self::Busy { status: 429, .. }
-        )
+        self.is_of_credential() || matches!(self, Self::Busy { status: 429, .. })
+    }
+
+    /// Whether the upstream, or an authorization server, refuses the credential of a request, or wants one.
+    pub(super) fn is_of_credential(&self) -> bool {
+        matches!(self, Self::Status(401 | 403) | Self::Account(_))
     }
 
     /// Whether the upstream has refused what was asked, of itself.

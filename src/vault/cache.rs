@@ -82,7 +82,7 @@ impl Vault {
     }
 
     /// The grant, from the cache or else from the database. Changes by other processes show up within [5
-    /// s](Vault::keep).
+    /// s](Vault::follow_changes).
     ///
     /// # Errors
     /// The grant is not cached and the database fails.

@@ -17,12 +17,6 @@ use crate::telemetry::chain::chain;
 
 /// Pause between two polls of the counter: even with a slow database an account ends everywhere within 5 s.
 const POLL: Duration = Duration::from_secs(2);
-/// Polls between two writes of last-used stamps: a minute.
-const FLUSH: u64 = 30;
-/// Polls between two sweeps: five minutes.
-const SWEEP: u64 = 150;
-/// Looks from a sweep to the count of grants, which opens each: not while a gateway with many of them starts.
-const COUNT: u64 = 1;
 /// Changes read by one poll; more empty the whole cache.
 const MAX_CHANGES: i64 = 10_000;
 /// Changes by this process that the next poll skips.
@@ -87,27 +81,18 @@ impl Vault {
         Ok(())
     }
 
-    /// Polls the counter, writes last-used stamps, sweeps and counts, until it is dropped. Grants that are unused for
-    /// `forget` are removed, and `forgotten` is told of each.
+    /// Polls the counter until it is dropped. Nothing else is waited for here: an account that ends in another process ends
+    /// within 5 s in this one, however long [`keep`](Self::keep) takes.
     ///
     /// # Cancel safety
-    /// Nothing is lost but last-used stamps of up to a minute.
-    pub async fn keep(self, forget: Duration, forgotten: impl Fn(&GrantKey) + Send + Sync) {
+    /// Nothing is lost.
+    pub async fn follow_changes(self) {
         let mut ticks = interval(POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut failing = false;
-        for tick in 0_u64.. {
+        loop {
             ticks.tick().await;
-            let mut done = self.poll_changes().await;
-            if tick % FLUSH == FLUSH - 1 {
-                done = done.and(self.flush_used().await);
-            }
-            if tick % SWEEP == 0 {
-                done = done.and(self.sweep_telling(forget, &forgotten).await.map(drop));
-            }
-            if tick % SWEEP == COUNT {
-                done = done.and(self.count().await);
-            }
+            let done = self.poll_changes().await;
             match &done {
                 Ok(()) if failing => tracing::info!("database answers again"),
                 Err(error) if !failing => tracing::error!(

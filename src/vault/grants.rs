@@ -236,6 +236,27 @@ impl Vault {
         Ok(grants + lists > 0)
     }
 
+    /// Queues the tokens of `record`, which is not stored as the grant of `key`, for revocation: as those of a replaced
+    /// grant.
+    ///
+    /// # Errors
+    /// The database fails.
+    ///
+    /// # Cancel safety
+    /// Queued all or not at all.
+    pub async fn revoke_unkept(
+        &self,
+        key: &GrantKey,
+        record: &GrantRecord,
+    ) -> Result<(), DatabaseError> {
+        let mut tx = self.database().begin().await?;
+        let current = self.read(&mut tx, key).await?;
+        let current = current.as_ref().map(|grant| &grant.record);
+        self.queue_revocation(&mut tx, key, (record, current))
+            .await?;
+        tx.commit().await
+    }
+
     /// The record of a row; `None` where it cannot be opened.
     pub(super) fn open_grant(
         &self,

@@ -93,7 +93,8 @@ impl Vault {
 
     /// Writes the result of a refresh and ends the lease; returns the new version. `None` where the grant was replaced
     /// or removed meanwhile: the result is void, its tokens are queued for revocation as for a replaced grant, and the
-    /// caller has to read the grant again.
+    /// caller has to read the grant again. A `record` without access token is of no use: its refresh token is queued
+    /// for revocation in place of being kept.
     ///
     /// # Errors
     /// The database fails: try again, since this is the only copy of a rotated refresh token.
@@ -113,7 +114,12 @@ impl Vault {
             .as_ref()
             .map_or_else(Default::default, |it| it.state);
         state.refused = None;
-        let sealed = self.seal_grant(key, version, (record, state));
+        let useless = record.access_token.is_none().then(|| GrantRecord {
+            refresh_token: None,
+            ..record.clone()
+        });
+        let kept = useless.as_ref().unwrap_or(record);
+        let sealed = self.seal_grant(key, version, (kept, state));
         let written = tx
             .execute(
                 "UPDATE grants SET version = $1, key_id = $2, sealed = $3, lease = $4, lease_ends = 0 \
@@ -133,6 +139,8 @@ impl Vault {
             let current = current.as_ref().map(|grant| &grant.record);
             self.queue_revocation(&mut tx, key, (record, current))
                 .await?;
+        } else if useless.is_some() {
+            self.queue_revocation(&mut tx, key, (record, None)).await?;
         }
         tx.commit().await?;
         self.changed(key, version);

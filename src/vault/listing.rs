@@ -9,6 +9,10 @@ use crate::database::{Database, DatabaseError};
 
 /// Rows read at once.
 const PAGE: i64 = 500;
+/// A page of grants. The comparison of rows is a range of the primary key; written with `OR` it is none, and every page
+/// reads the grants of the pages before.
+const PAGE_AFTER: &str = "SELECT owner, upstream, version, key_id, sealed, made, used FROM grants \
+     WHERE (owner, upstream) > ($1, $2) ORDER BY owner, upstream LIMIT $3";
 
 /// One grant, as operators see it.
 #[derive(Debug)]
@@ -60,11 +64,7 @@ impl Vault {
         };
         let rows = self
             .database()
-            .fetch(
-                "SELECT owner, upstream, version, key_id, sealed, made, used FROM grants \
-                 WHERE owner > $1 OR (owner = $1 AND upstream > $2) ORDER BY owner, upstream LIMIT $3",
-                &[owner.into(), upstream.into(), PAGE.into()],
-            )
+            .fetch(PAGE_AFTER, &[owner.into(), upstream.into(), PAGE.into()])
             .await?;
         let mut page = Vec::with_capacity(rows.len());
         for row in rows {
@@ -111,12 +111,39 @@ impl Vault {
 impl From<OpenedGrant> for GrantState {
     fn from(OpenedGrant { record, state }: OpenedGrant) -> Self {
         let lasts = record.refresh_token.is_some() && record.token_endpoint.is_some();
+        let ends = match &record.access_token {
+            Some(_) => record.access_ends,
+            None => Some(0),
+        };
         Self::Readable {
             issuer: record.issuer,
             scopes: record.scopes,
             account: record.account,
             state,
-            ends: record.access_ends.filter(|_| !lasts),
+            ends: ends.filter(|_| !lasts),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::database::DatabasePlace;
+
+    #[tokio::test]
+    async fn page_is_a_range_of_the_primary_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
+        let database = Database::open(&place).await.unwrap();
+        let plan: &'static str = format!("EXPLAIN QUERY PLAN {PAGE_AFTER}").leak();
+        let values = [(&[1_u8; 32]).into(), "up".into(), PAGE.into()];
+        let steps = database.fetch(plan, &values).await.unwrap();
+        let steps: Vec<String> = steps.iter().map(|step| step.text(3).unwrap()).collect();
+        assert_eq!(steps.len(), 1, "{steps:?}");
+        let range = "(owner,upstream)>(?,?)";
+        assert!(
+            steps[0].starts_with("SEARCH") && steps[0].contains(range),
+            "{steps:?}"
+        );
     }
 }

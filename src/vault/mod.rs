@@ -39,7 +39,7 @@ pub use lease::{GrantLease, LEASE, LeaseOutcome};
 pub use listing::{GrantListing, GrantState};
 pub use lists::MAX_LIST;
 pub use pending::{MAX_PENDING, MAX_PENDING_PER_OWNER, PendingError};
-pub use programs::{MAX_PROGRAMS, ProgramRecord, ProgramTable};
+pub use programs::{MAX_NAME, MAX_PROGRAMS, ProgramRecord, ProgramTable};
 pub use records::{
     ConnectionState, GrantKey, GrantKind, GrantRecord, PendingRecord, RegistrationRecord,
     RevocationRecord, StoredGrant, TokenPlacement,

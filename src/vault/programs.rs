@@ -5,19 +5,24 @@
 use std::time::Duration;
 
 use super::grants::find;
-use super::{GrantKey, Vault, time_of};
+use super::{GrantKey, Vault, millis, time_of};
 use crate::database::{Database, DatabaseError, SqlRow, SqlTransaction};
 
-/// Programs of one grant; the one that was used longest ago is evicted for another.
+/// Programs of one grant by their names; all further ones are one row. Clients choose names: were programs evicted for
+/// others, one client could make every name look new, and the programs of all others disappear.
 pub const MAX_PROGRAMS: i64 = 32;
-/// Characters of a name that are kept.
-const MAX_NAME: usize = 80;
+/// A program that has not been used for so long makes room for another.
+const STALE: Duration = Duration::from_hours(90 * 24);
+/// The row of all further programs. No name has a control character.
+const OTHERS: &str = "\u{1}";
+/// Characters of the name of a program that are kept.
+pub const MAX_NAME: usize = 80;
 
 /// A program that used a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramRecord {
-    /// As it names itself; empty for one that does not.
-    pub name: String,
+    /// As it names itself; empty for one that does not. `None` stands for all programs above [`MAX_PROGRAMS`].
+    pub name: Option<String>,
     /// When it used the grant first, since the Unix epoch.
     pub first: Duration,
     /// When it used the grant last, since the Unix epoch, exact to ten minutes.
@@ -30,7 +35,7 @@ pub struct ProgramTable<'a>(pub(super) &'a Vault);
 
 impl ProgramTable<'_> {
     /// Notes that `program` uses the grant of `key` now. Returns whether this is its first use since the grant was
-    /// connected; `false` without a grant.
+    /// connected; `false` without a grant. Of the programs above [`MAX_PROGRAMS`] only the first is told of.
     ///
     /// # Errors
     /// The database fails.
@@ -41,12 +46,8 @@ impl ProgramTable<'_> {
         let name: String = program.chars().take(MAX_NAME).collect();
         // PostgreSQL takes no NUL, and no page has a use for the others.
         let name = name.replace(char::is_control, " ");
-        let now = self.0.now();
-        let [owner, upstream] = find(key);
         let mut tx = self.0.database().begin().await?;
-        let text = "UPDATE grant_programs SET used = $1 WHERE owner = $2 AND upstream = $3 AND program = $4";
-        let values = [now.into(), owner, upstream, name.as_str().into()];
-        if tx.execute(text, &values).await? > 0 {
+        if self.used(&mut tx, key, &name).await? {
             tx.commit().await?;
             return Ok(false);
         }
@@ -54,20 +55,55 @@ impl ProgramTable<'_> {
         if tx.number(text, &find(key)).await? == 0 {
             return Ok(false);
         }
+        let has_room = self.has_room(&mut tx, key).await?;
+        let row = if has_room { &*name } else { OTHERS };
+        if !has_room && self.used(&mut tx, key, row).await? {
+            tx.commit().await?;
+            return Ok(false);
+        }
+        let [owner, upstream] = find(key);
         let text = "INSERT INTO grant_programs (used, owner, upstream, program, made) VALUES ($1, $2, $3, $4, $1) \
                     ON CONFLICT (owner, upstream, program) DO NOTHING";
+        let values = [self.0.now().into(), owner, upstream, row.into()];
         let is_first = tx.execute(text, &values).await? > 0;
-        let text = "DELETE FROM grant_programs WHERE owner = $1 AND upstream = $2 AND program NOT IN \
-                    (SELECT program FROM grant_programs WHERE owner = $1 AND upstream = $2 \
-                    ORDER BY used DESC, program LIMIT $3)";
-        let [owner, upstream] = find(key);
-        tx.execute(text, &[owner, upstream, MAX_PROGRAMS.into()])
-            .await?;
         tx.commit().await?;
         Ok(is_first)
     }
 
-    /// The programs that used the grant of `key`, the one of the last use first; [`MAX_PROGRAMS`] at most.
+    /// Stamps the row of `program`; `false` where there is none.
+    async fn used(
+        &self,
+        tx: &mut SqlTransaction,
+        key: &GrantKey,
+        program: &str,
+    ) -> Result<bool, DatabaseError> {
+        let [owner, upstream] = find(key);
+        let text = "UPDATE grant_programs SET used = $1 WHERE owner = $2 AND upstream = $3 AND program = $4";
+        let values = [self.0.now().into(), owner, upstream, program.into()];
+        Ok(tx.execute(text, &values).await? > 0)
+    }
+
+    /// Whether the grant has room for one more program, if need be in place of one that is [`STALE`].
+    async fn has_room(
+        &self,
+        tx: &mut SqlTransaction,
+        key: &GrantKey,
+    ) -> Result<bool, DatabaseError> {
+        let [owner, upstream] = find(key);
+        let text = "SELECT COUNT(*) FROM grant_programs WHERE owner = $1 AND upstream = $2 AND program <> $3";
+        let count = tx.number(text, &[owner, upstream, OTHERS.into()]).await?;
+        if count < MAX_PROGRAMS {
+            return Ok(true);
+        }
+        let stale = self.0.now().saturating_sub(millis(STALE));
+        let [owner, upstream] = find(key);
+        let text = "DELETE FROM grant_programs WHERE owner = $1 AND upstream = $2 AND used < $3 AND program <> $4";
+        let values = [owner, upstream, stale.into(), OTHERS.into()];
+        Ok(tx.execute(text, &values).await? > 0)
+    }
+
+    /// The programs that used the grant of `key`, the one of the last use first: [`MAX_PROGRAMS`] and, in one, all
+    /// others.
     ///
     /// # Errors
     /// The database fails.
@@ -76,8 +112,9 @@ impl ProgramTable<'_> {
                     ORDER BY used DESC, program";
         let rows = self.0.database().fetch(text, &find(key)).await?;
         let record = |row: &SqlRow| -> Result<ProgramRecord, DatabaseError> {
+            let name = row.text(0)?;
             Ok(ProgramRecord {
-                name: row.text(0)?,
+                name: (name != OTHERS).then_some(name),
                 first: time_of(row.int(1)?),
                 used: time_of(row.int(2)?),
             })

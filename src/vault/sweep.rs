@@ -3,12 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::{MissedTickBehavior, interval};
+
 use super::revocations::MAX_QUEUED;
 use super::{GrantKey, Vault, digest_of, millis, programs};
 use crate::call::OwnerKey;
 use crate::database::DatabaseError;
+use crate::telemetry::chain::chain;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
+/// Pause between two rounds of upkeep.
+const ROUND: Duration = Duration::from_secs(2);
+/// Rounds between two writes of last-used stamps: a minute.
+const FLUSH: u64 = 30;
+/// Rounds between two sweeps: five minutes.
+const SWEEP: u64 = 150;
+/// Rounds from a sweep to the count of grants, which opens each: not while a gateway with many of them starts.
+const COUNT: u64 = 1;
 /// How long changes are kept, for processes that lag behind.
 const CHANGES_KEPT: Duration = Duration::from_hours(1);
 /// Unused grants removed per sweep.
@@ -28,6 +39,38 @@ pub struct SweepResult {
 }
 
 impl Vault {
+    /// Writes last-used stamps, sweeps and counts, until it is dropped. Grants that are unused for `forget` are removed, and
+    /// `forgotten` is told of each. Uses one connection of the database at a time.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but last-used stamps of up to a minute.
+    pub async fn keep(self, forget: Duration, forgotten: impl Fn(&GrantKey) + Send + Sync) {
+        let mut rounds = interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut failing = false;
+        for round in 0_u64.. {
+            rounds.tick().await;
+            let mut done = Ok(());
+            if round % FLUSH == FLUSH - 1 {
+                done = self.flush_used().await;
+            }
+            if round % SWEEP == 0 {
+                done = done.and(self.sweep_telling(forget, &forgotten).await.map(drop));
+            }
+            if round % SWEEP == COUNT {
+                done = done.and(self.count().await);
+            }
+            // What fails is tried again in minutes: one line until it succeeds.
+            if let Err(error) = &done
+                && !failing
+            {
+                tracing::warn!(error = chain(error), "upkeep of the database failed");
+            }
+            let has_run = round % FLUSH == FLUSH - 1 || round % SWEEP <= COUNT;
+            failing = if has_run { done.is_err() } else { failing };
+        }
+    }
+
     /// Writes the last-used stamps that [`touch`](Vault::touch) has recorded.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use url::form_urlencoded;
 
 use super::begun::{self, BegunLogin, owner_text};
-use super::outcome::{KeptLogin, LoginEnd, LoginKeeping, LoginOutcome};
+use super::outcome::{KeptLogin, LoginEnd, LoginKeeping, LoginOutcome, UnkeptLogin};
 use super::{Login, Logins, person_cookie};
 use crate::auth::{IdTokenCheck, LoginRefusal, PersonLogin};
 use crate::config::LoginToken;
@@ -64,7 +64,7 @@ enum ExchangeError {
     #[error("no endpoint has the resource any more that the login was begun for")]
     NoEndpoint,
     #[error("the issuer names another person than the one whose login was to be kept")]
-    OtherPerson,
+    OtherPerson(Option<UnkeptLogin>),
 }
 
 impl ExchangeError {
@@ -75,7 +75,7 @@ impl ExchangeError {
             Self::NoIdToken => "no_id_token",
             Self::Crowded => "crowded",
             Self::NoEndpoint => "no_endpoint",
-            Self::OtherPerson => "other_person",
+            Self::OtherPerson(_) => "other_person",
         }
     }
 
@@ -89,7 +89,7 @@ impl ExchangeError {
             Self::Crowded => {
                 "look whether the token endpoint of the issuer is slow: 32 codes are redeemed at a time"
             }
-            Self::NoEndpoint | Self::OtherPerson => "none: the person logs in again",
+            Self::NoEndpoint | Self::OtherPerson(_) => "none: the person logs in again",
         }
     }
 }
@@ -133,10 +133,12 @@ impl Logins {
                 outcome: LoginOutcome::NoCookie,
                 cookies: Vec::new(),
                 keeping: None,
+                unkept: None,
             };
         };
         let mut cookies: Vec<_> = begun::removed(state).into_iter().collect();
         let mut keeping = begun.refused().map(LoginKeeping::Refused);
+        let mut unkept = None;
         let outcome = match (self.find(&begun.issuer), &answer.error, &answer.code) {
             (Some(login), None, Some(code)) => {
                 match self.exchange(login, &begun, answer, code).await {
@@ -150,7 +152,10 @@ impl Logins {
                     Err(error) => {
                         self.log_failure(&begun.issuer, &error);
                         match error {
-                            ExchangeError::OtherPerson => LoginOutcome::OtherPerson(begun.next),
+                            ExchangeError::OtherPerson(login) => {
+                                unkept = login;
+                                LoginOutcome::OtherPerson(begun.next)
+                            }
                             _ => LoginOutcome::Failed(begun.next),
                         }
                     }
@@ -178,6 +183,7 @@ impl Logins {
             outcome,
             cookies,
             keeping,
+            unkept,
         }
     }
 
@@ -216,8 +222,14 @@ impl Logins {
         (owner, person): (&str, &PersonLogin),
         tokens: LoginTokens,
     ) -> Result<KeptLogin, ExchangeError> {
-        if owner_text(person.principal.owner()) != owner {
-            return Err(ExchangeError::OtherPerson);
+        let other = person.principal.owner();
+        if owner_text(other) != owner {
+            let record = login.client.kept(tokens).map(Box::new);
+            let unkept = record.map(|record| UnkeptLogin {
+                owner: other,
+                record,
+            });
+            return Err(ExchangeError::OtherPerson(unkept));
         }
         if login.config.token == LoginToken::Access {
             // An access token has said who it is, and the ID token is sent on.
@@ -229,6 +241,7 @@ impl Logins {
             person: Arc::new(person.principal.clone()),
             record: Box::new(record),
             upstream: begun.next.upstream.clone().unwrap_or_default(),
+            link: begun.next.link.clone(),
         })
     }
 

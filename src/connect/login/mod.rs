@@ -25,7 +25,9 @@ use url::Url;
 pub(super) use self::begun::NextPage;
 use self::begun::{BegunLogin, LIFE, owner_text};
 pub(super) use self::callback::CallbackQuery;
-pub(super) use self::outcome::{KeptLogin, LoginKeeping, LoginOutcome, RefusedLogin, log_out};
+pub(super) use self::outcome::{
+    KeptLogin, LoginKeeping, LoginOutcome, RefusedLogin, UnkeptLogin, log_out,
+};
 use super::person::Person;
 use crate::auth::{Authenticator, accepts_issuer};
 use crate::call::OwnerKey;

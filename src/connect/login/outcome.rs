@@ -18,6 +18,17 @@ pub(crate) struct LoginEnd {
     pub(crate) cookies: Vec<HeaderValue>,
     /// What became of a login that was begun to be kept.
     pub(crate) keeping: Option<LoginKeeping>,
+    /// A login whose tokens nothing is going to use.
+    pub(crate) unkept: Option<UnkeptLogin>,
+}
+
+/// A login of another person than the one whose login was to be kept.
+#[derive(Debug)]
+pub(crate) struct UnkeptLogin {
+    /// Whose.
+    pub(crate) owner: OwnerKey,
+    /// Its tokens.
+    pub(crate) record: Box<GrantRecord>,
 }
 
 /// What became of a login that was begun to be kept.
@@ -38,6 +49,8 @@ pub(crate) struct KeptLogin {
     pub(crate) record: Box<GrantRecord>,
     /// The upstream whose page it was begun on.
     pub(crate) upstream: String,
+    /// The link that was opened, sealed.
+    pub(crate) link: Option<String>,
 }
 
 /// A login that is not kept.

@@ -7,7 +7,9 @@ use url::Url;
 use super::super::discovery_error::DiscoveryError;
 use super::super::documents::DocumentError;
 use super::super::token_endpoint::TokenError;
-use super::{LOOK_BETWEEN, NO_ANSWER, NO_PLACE, NO_TOKEN, TokenFailure};
+use super::{
+    LOOK_BETWEEN, NO_ANSWER, NO_PLACE, NO_PROVIDER, NO_TOKEN, PROVIDER_SILENT, TokenFailure,
+};
 use crate::cause::chain;
 use crate::egress::EgressRefusal;
 
@@ -73,6 +75,48 @@ impl DiscoveryError {
                 );
                 failure(NO_PLACE, remedy.into(), false)
             }
+        }
+    }
+}
+
+impl DiscoveryError {
+    /// Converts the error to a failure at the identity provider. Its remedies name the keys of the login alone: those of
+    /// the upstream say where the upstream's secret goes.
+    pub(in crate::grants) fn into_provider_failure(self) -> TokenFailure {
+        let detail = chain(&self);
+        let failure = |public, remedy, may_pass| {
+            TokenFailure::new(public, "metadata", remedy, may_pass, &detail)
+        };
+        match &self {
+            Self::Fetch {
+                source: DocumentError::Refused(refusal),
+                url,
+            } => failure(NO_PROVIDER, remedy_of_refusal(*refusal, url), false),
+            Self::Fetch { source, .. } if source.may_pass() => {
+                let remedy = "look whether the identity provider runs, and whether a firewall is between it and this machine";
+                let mut failure = failure(PROVIDER_SILENT, remedy.into(), true);
+                failure.outcome = "unreachable";
+                failure
+            }
+            Self::OtherIssuer { found, .. } => {
+                let remedy = format!(
+                    "if {found:?} is the identity provider that you trust, write exactly this as `issuer` of [connect] \
+                     login, and of its [[auth.issuers]]"
+                );
+                failure(NO_PROVIDER, remedy.into(), false)
+            }
+            Self::NoTokenEndpoint { .. } => failure(
+                NO_PROVIDER,
+                "let the identity provider publish its token endpoint".into(),
+                false,
+            ),
+            _ => failure(
+                NO_PROVIDER,
+                "ask for this address from this machine, for instance with curl: no metadata of the identity provider is \
+                 there. `issuer` of [connect] login says where it is"
+                    .into(),
+                true,
+            ),
         }
     }
 }

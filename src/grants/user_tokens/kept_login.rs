@@ -39,7 +39,12 @@ impl UserTokens {
     ) -> Result<LoginState, TokenFailure> {
         let grant = self.vault().grant(key).await;
         let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
-        Ok(grant.map_or(LoginState::Missing, |grant| self.login_of(&grant)))
+        let Some(grant) = grant else {
+            // Else `connection` would name the login that was removed, once this leaves the vault's cache.
+            self.held.invalidate(key);
+            return Ok(LoginState::Missing);
+        };
+        Ok(self.login_of(&grant))
     }
 
     fn login_of(&self, grant: &StoredGrant) -> LoginState {

@@ -408,9 +408,12 @@ impl UserTokens {
     async fn refresh(&self, key: &GrantKey, seen: (Option<&Secret>, RefreshCause)) -> Outcome {
         let began = Instant::now();
         let refreshed = refresh::refresh(&self.account, key, seen).await;
+        let is_audited = matches!(refreshed, Err(refresh::RefreshFailure::Ended(_)));
         let outcome = match refreshed {
             Ok(()) => self.read(key).await,
-            Err(failure) => Err(failure),
+            Err(
+                refresh::RefreshFailure::Ended(failure) | refresh::RefreshFailure::Failed(failure),
+            ) => Err(failure),
         };
         let word = outcome
             .as_ref()
@@ -426,13 +429,18 @@ impl UserTokens {
             Err(failure) => {
                 let pause = pause(failure, state.failures);
                 // One record for a server that is down, however often it is asked.
-                if state.failures == 0 {
+                if state.failures == 0 && !is_audited {
                     let record =
                         AccountRecord::new(AccountEvent::Refreshed, key.owner, &key.upstream);
                     let record = record.reason(AuditOutcome::Failed, failure.outcome);
                     self.account.audit.account(record);
                 }
-                state.failures = state.failures.saturating_add(1);
+                // The failures of the next connection are counted, and audited, from the first one on.
+                state.failures = if is_audited {
+                    0
+                } else {
+                    state.failures.saturating_add(1)
+                };
                 state.failure = Some((failure.clone(), Instant::now() + pause, None));
                 self.account.log.failed(failure, Some(key.owner));
             }
@@ -464,23 +472,26 @@ mod tests {
         let (here, there) = (tokens.vault().clone(), vault(&dir).await);
         here.poll_changes().await.unwrap();
         let record = record("token", None, "https://as.test/token");
-        for reads_token in [false, true] {
+        for reading in ["state", "token", "login"] {
             here.put_grant(&key(), &record).await.unwrap();
             let (state, connection) = tokens.kept(&key()).await.unwrap();
             assert!(matches!(state, UserToken::Good(_)), "{state:?}");
             assert_eq!(tokens.connection(&key()), Some(connection));
             here.remove_grant(&key()).await.unwrap();
-            if reads_token {
-                Arc::clone(&tokens).token(key()).await.unwrap_err();
-            } else {
-                tokens.kept(&key()).await.unwrap();
+            match reading {
+                "token" => drop(Arc::clone(&tokens).token(key()).await.unwrap_err()),
+                "login" => assert_eq!(
+                    tokens.read_login(&key()).await.unwrap(),
+                    LoginState::Missing
+                ),
+                _ => drop(tokens.kept(&key()).await.unwrap()),
             }
             // Has it leave the cache of the vault.
             there.put_grant(&key(), &record).await.unwrap();
             there.remove_grant(&key()).await.unwrap();
             here.poll_changes().await.unwrap();
             assert!(here.cached_grant(&key()).is_none());
-            assert_eq!(tokens.connection(&key()), None);
+            assert_eq!(tokens.connection(&key()), None, "{reading}");
         }
     }
 

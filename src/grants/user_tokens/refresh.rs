@@ -33,6 +33,21 @@ const FRESH: Duration = Duration::from_secs(1);
 const WRITE_PAUSE: Duration = Duration::from_millis(200);
 const WRITE_ATTEMPTS: u32 = 8;
 
+/// Why a refresh brought no token.
+#[derive(Debug)]
+pub(super) enum RefreshFailure {
+    /// The account has ended; the audit log has it.
+    Ended(TokenFailure),
+    /// The account is as it was.
+    Failed(TokenFailure),
+}
+
+impl From<TokenFailure> for RefreshFailure {
+    fn from(failure: TokenFailure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
 /// Outcome of one token request.
 enum Refreshed {
     /// The vault has the new token.
@@ -53,19 +68,20 @@ pub(super) async fn refresh(
     account: &UserAccount,
     key: &GrantKey,
     (seen, cause): (Option<&Secret>, RefreshCause),
-) -> Result<(), TokenFailure> {
+) -> Result<(), RefreshFailure> {
     let began = Instant::now();
     let mut refused = None;
     while began.elapsed() < LIMIT {
         let grant = account.vault.read_grant(key).await.map_err(no_database)?;
         let Some(grant) = grant.filter(|grant| account.is_ours(&grant.record)) else {
-            return Err(TokenFailure::not_connected());
+            return Err(TokenFailure::not_connected().into());
         };
         let current = grant.record.access_token.as_ref();
         let is_another = current.map(Secret::expose) != seen.map(Secret::expose);
         if is_another && is_fresh(&grant.record) {
             // Another process has refreshed it: drop the old grant from this process's cache.
-            return account.vault.poll_changes().await.map_err(no_database);
+            let polled = account.vault.poll_changes().await;
+            return Ok(polled.map_err(no_database)?);
         }
         if refused == Some(grant.version) {
             end(account, &grant).await?;
@@ -83,7 +99,7 @@ pub(super) async fn refresh(
         }
     }
     tracing::debug!(upstream = %account.upstream, ?cause, "refresh took too long");
-    Err(TokenFailure::slow(LIMIT))
+    Err(of_server(account, TokenFailure::slow(LIMIT)).into())
 }
 
 /// Requests the next token; `None` where the server says `invalid_grant`.
@@ -91,12 +107,12 @@ async fn ask(
     account: &UserAccount,
     grant: &StoredGrant,
     lease: GrantLease,
-) -> Result<Option<Refreshed>, TokenFailure> {
+) -> Result<Option<Refreshed>, RefreshFailure> {
     let (server, client_id, proof, token) = match parts(account, grant).await {
         Ok(parts) => parts,
         Err(failure) => {
             give_back(account, lease).await;
-            return Err(failure);
+            return Err(failure.into());
         }
     };
     let asked = TokenRequest {
@@ -116,12 +132,21 @@ async fn ask(
         match *code {
             "invalid_grant" => return Ok(None),
             "invalid_client" if account.config.client.is_none() => {
-                return Err(unregister(account, &server.issuer, client_id).await);
+                return Err(unregister(account, &server.issuer, client_id).await.into());
             }
             _ => {}
         }
     }
-    Err(failure.into_failure(&server.token_endpoint))
+    let failure = failure.into_failure(&server.token_endpoint);
+    Err(of_server(account, failure).into())
+}
+
+/// `failure` in the words for the server that was asked: the identity provider, for a kept login.
+fn of_server(account: &UserAccount, failure: TokenFailure) -> TokenFailure {
+    match account.kind {
+        GrantKind::Login => failure.at_provider(),
+        GrantKind::User | GrantKind::UserKey => failure,
+    }
 }
 
 /// The server, client and token of a refresh request.
@@ -157,7 +182,7 @@ async fn write(
     account: &UserAccount,
     grant: &StoredGrant,
     (lease, issued): (&GrantLease, IssuedToken),
-) -> Result<Refreshed, TokenFailure> {
+) -> Result<Refreshed, RefreshFailure> {
     let record = match grant.record.kind {
         GrantKind::Login => logged_in(&grant.record, issued),
         GrantKind::User | GrantKind::UserKey => renewed(&grant.record, issued),
@@ -167,12 +192,16 @@ async fn write(
         match account.vault.finish_lease(lease, &record).await {
             Ok(Some(_)) => break,
             Ok(None) => return Ok(Refreshed::Changed),
-            Err(error) if attempt >= WRITE_ATTEMPTS => return Err(no_database(error)),
+            Err(error) if attempt >= WRITE_ATTEMPTS => return Err(no_database(error).into()),
             Err(_) => {
                 tokio::time::sleep(pause).await;
                 pause *= 2;
             }
         }
+    }
+    if record.access_token.is_none() {
+        let why = "the identity provider gave no ID token for a refresh token";
+        return Err(ended(account, grant, ("no_id_token", why)));
     }
     account
         .log
@@ -194,8 +223,8 @@ fn renewed(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     }
 }
 
-/// The kept login with the next ID token. Without an ID token of the same person the login is written without tokens, so
-/// that its user is asked again. Spec: `OpenID` Connect Core 1.0 §12.2
+/// The kept login with the next ID token. Without an ID token of the same person it has no token that could be sent, so
+/// that the vault has its refresh token revoked and its user is asked again. Spec: `OpenID` Connect Core 1.0 §12.2
 fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
     let id_token = issued.id_token.clone();
     let id_token = id_token.filter(|token| token_claims::is_of(token, record));
@@ -205,10 +234,9 @@ fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
             "the identity provider gave no ID token of the same person for a refresh token: the user is asked to log in"
         );
     }
-    let refresh = issued.refresh.or_else(|| record.refresh_token.clone());
     GrantRecord {
         access_ends: id_token.as_ref().and_then(token_claims::ends),
-        refresh_token: refresh.filter(|_| id_token.is_some()),
+        refresh_token: issued.refresh.or_else(|| record.refresh_token.clone()),
         access_token: id_token,
         scopes: issued.scopes.unwrap_or_else(|| record.scopes.clone()),
         ..record.clone()
@@ -219,21 +247,30 @@ fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
 ///
 /// # Errors
 /// The account has ended; or the database fails.
-async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<(), TokenFailure> {
-    let ended = account.vault.end_grant(&grant.key, grant.version).await;
-    if !ended.map_err(no_database)? {
+async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<(), RefreshFailure> {
+    let removed = account.vault.end_grant(&grant.key, grant.version).await;
+    if !removed.map_err(no_database)? {
         return Ok(());
     }
     tracing::warn!(
         upstream = %account.upstream, owner = %grant.key.owner, issuer = %grant.record.issuer,
         "the authorization server has ended an account: its user is asked again"
     );
+    let why = "the authorization server says invalid_grant";
+    Err(ended(account, grant, ("invalid_grant", why)))
+}
+
+/// Audits that the account of `grant` has ended.
+fn ended(
+    account: &UserAccount,
+    grant: &StoredGrant,
+    (reason, why): (&'static str, &str),
+) -> RefreshFailure {
     let record = audited(AccountEvent::Revoked, grant);
     account
         .audit
-        .account(record.reason(AuditOutcome::Ok, "invalid_grant"));
-    let why = "the authorization server says invalid_grant";
-    Err(TokenFailure::account_ended(why))
+        .account(record.reason(AuditOutcome::Ok, reason));
+    RefreshFailure::Ended(TokenFailure::account_ended(why))
 }
 
 /// The audit record of an event of `grant`.

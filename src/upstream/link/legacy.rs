@@ -144,7 +144,7 @@ impl LegacyLink {
             Ok(connection) => connection,
             Err(error) => {
                 let error = error.of_opening();
-                LABELED.upstream_failed.add(&self.settings.name, 1);
+                self.settings.count_unopened(&error);
                 tracing::debug!(upstream = %self.settings.name, error = chain(&error), "upstream not opened");
                 turn.share(error.clone());
                 return Err(error);

@@ -37,7 +37,6 @@ use crate::call::{Call, ClientCapabilities, LogLevel, Reply, ServerDeclaration};
 use crate::cause::chain;
 use crate::protocol::{Message, extensions, json};
 use crate::sync::shared_failure::SharedFailure;
-use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::http::http_session::HttpSession;
 use crate::upstream::carrier::{Carrier, LinkSettings, StartedConnection};
 use crate::upstream::deadlines::CallActivity;
@@ -157,7 +156,7 @@ impl ModernServerLink {
             }
             Err(error) => {
                 let error = error.of_opening();
-                LABELED.upstream_failed.add(&self.settings.name, 1);
+                self.settings.count_unopened(&error);
                 tracing::debug!(upstream = %self.settings.name, error = chain(&error), "upstream not opened");
                 turn.share(error.clone());
                 Err(error)

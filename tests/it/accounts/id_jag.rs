@@ -2,6 +2,7 @@
 //! gateway's configuration: the login is not there yet. Spec: MCP, enterprise-managed authorization; RFC 7523.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use drawbridge::call::{OwnerKey, Principal};
@@ -15,7 +16,7 @@ use drawbridge::grants::{
 };
 use drawbridge::runtime::lifecycle::TaskSpawner;
 use drawbridge::secret::Secret;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use rstest::rstest;
@@ -35,8 +36,31 @@ impl IdTokens for OneToken {
     }
 }
 
+/// A first ID token, which the identity provider does not take, and another one.
+#[derive(Debug)]
+struct TwoTokens;
+
+impl IdTokens for TwoTokens {
+    fn id_token(&self, _owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>> {
+        Box::pin(async { Ok(Secret::new("first")) })
+    }
+
+    fn another<'a>(
+        &'a self,
+        _owner: OwnerKey,
+        refused: &'a Secret,
+    ) -> BoxFuture<'a, Result<Option<Secret>, TokenFailure>> {
+        assert_eq!(refused.expose(), "first");
+        Box::pin(async { Ok(Some(Secret::new("second"))) })
+    }
+}
+
 fn alice() -> OwnerKey {
-    Principal::new("https://issuer", "alice", "c", Vec::new(), None).owner()
+    person("alice")
+}
+
+fn person(name: &str) -> OwnerKey {
+    Principal::new("https://issuer", name, "c", Vec::new(), None).owner()
 }
 
 /// The account at `upstream`, whose authorization server `issuer` knows the gateway as `client` with `secret`.
@@ -69,14 +93,16 @@ fn account(upstream: &GuardedUpstream, issuer: &str, client: (&str, &str)) -> Ar
 }
 
 fn provider(issuer: &str, client: (&str, &str), id_token: &str) -> Arc<IdentityProvider> {
+    provider_of(issuer, client, Arc::new(OneToken(id_token.to_owned())))
+}
+
+fn provider_of(
+    issuer: &str,
+    client: (&str, &str),
+    tokens: Arc<dyn IdTokens>,
+) -> Arc<IdentityProvider> {
     let key = ClientKey::Secret(Secret::new(client.1));
-    IdentityProvider::new(
-        issuer,
-        client.0,
-        &key,
-        Arc::new(OneToken(id_token.to_owned())),
-    )
-    .unwrap()
+    IdentityProvider::new(issuer, client.0, &key, tokens).unwrap()
 }
 
 const SERVICE: (&str, &str) = ("with-secret", "a service's secret: %&+");
@@ -208,4 +234,150 @@ async fn refused_assertion_is_the_upstreams_servers_failure() {
     let failure = source.token().await.unwrap_err();
     let told = "the authorization server gives the gateway no token";
     assert!(failure.to_string().contains(told), "{failure}");
+    let remedy = failure.remedy();
+    assert!(remedy.contains("trust the identity provider"), "{remedy}");
+}
+
+// A remedy that named the upstream's `issuer` would have its secret sent to the identity provider.
+#[tokio::test]
+async fn remedy_for_the_providers_metadata_names_the_login() {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    for metadata in [
+        json!({"issuer": "https://other.test", "token_endpoint": format!("{}/token", idp.origin)}),
+        json!({"issuer": idp.origin}),
+        json!([]),
+    ] {
+        idp.publishes(metadata);
+        let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+        let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
+        let source = TokenSource::of_person(account, provider, alice());
+        let failure = source.token().await.unwrap_err();
+        let (told, remedy) = (failure.to_string(), failure.remedy());
+        assert!(told.contains("its identity provider"), "{told}");
+        assert!(remedy.contains("identity provider"), "{remedy}");
+        assert!(!remedy.contains("[upstreams."), "{remedy}");
+    }
+}
+
+// RFC 8693 §2.2.2 wants `invalid_request` for a subject token that has ended; others say `invalid_grant`.
+#[rstest]
+#[case::of_the_rfc("invalid_request")]
+#[case::of_others("invalid_grant")]
+#[case::of_bearers("invalid_token")]
+#[tokio::test]
+async fn refused_id_token_is_replaced_by_another(#[case] code: &'static str) {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    idp.answers(Answering::Judged(Arc::new(move |form| {
+        if form["subject_token"] == "first" {
+            return (400, json!({"error": code}));
+        }
+        let kind = "urn:ietf:params:oauth:token-type:id-jag";
+        let assertion =
+            json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind});
+        (200, assertion)
+    })));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let provider = provider_of(
+        &idp.origin,
+        ("at-idp", "secret-of-idp"),
+        Arc::new(TwoTokens),
+    );
+    let source = TokenSource::of_person(account, provider, alice());
+    source.token().await.unwrap();
+    let forms = idp.forms();
+    let sent: Vec<_> = forms.iter().map(|form| &*form["subject_token"]).collect();
+    assert_eq!(sent, ["first", "second"]);
+}
+
+#[tokio::test]
+async fn persons_share_one_look_at_the_identity_provider() {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    let refuses = Arc::new(AtomicBool::new(false));
+    let refusing = Arc::clone(&refuses);
+    idp.answers(Answering::Judged(Arc::new(move |_| {
+        if refusing.load(Ordering::Relaxed) {
+            return (400, json!({"error": "access_denied"}));
+        }
+        let kind = "urn:ietf:params:oauth:token-type:id-jag";
+        let assertion =
+            json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind});
+        (200, assertion)
+    })));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
+    let token = async |name: &str| {
+        let (account, provider) = (Arc::clone(&account), Arc::clone(&provider));
+        let source = TokenSource::of_person(account, provider, person(name));
+        source.token().await
+    };
+    let names: Vec<String> = (0..20).map(|number| format!("person {number}")).collect();
+    let tokens = join_all(names.iter().map(|name| token(name))).await;
+    assert!(tokens.iter().all(Result::is_ok), "{tokens:?}");
+    assert_eq!(idp.looks(), 1);
+    // Nor does the refusal of one person make the next one's look again, however old the metadata is.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_mins(2)).await;
+    tokio::time::resume();
+    refuses.store(true, Ordering::Relaxed);
+    token("refused").await.unwrap_err();
+    refuses.store(false, Ordering::Relaxed);
+    token("another").await.unwrap();
+    assert_eq!(idp.looks(), 1);
+}
+
+/// A token that is there once, and cannot be had again.
+#[derive(Debug)]
+struct CountedToken {
+    is_at_hand: bool,
+    asked: AtomicUsize,
+}
+
+impl IdTokens for CountedToken {
+    fn id_token(&self, _owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Ok(Secret::new("id-token")) })
+    }
+
+    fn is_at_hand(&self, _owner: OwnerKey) -> bool {
+        self.is_at_hand
+    }
+}
+
+// Columns: whether the login has an ID token, and how often one is taken.
+#[rstest]
+#[case::kept(true, 2)]
+#[case::ended(false, 1)]
+#[tokio::test]
+async fn refresh_ahead_needs_a_login_that_has_not_ended(
+    #[case] is_at_hand: bool,
+    #[case] times: usize,
+) {
+    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+    idp.answers(Answering::Made(Arc::new(|_, _| {
+        let kind = "urn:ietf:params:oauth:token-type:id-jag";
+        json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind})
+    })));
+    server.answers(Answering::Tokens(Some(1000)));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let tokens = Arc::new(CountedToken {
+        is_at_hand,
+        asked: AtomicUsize::new(0),
+    });
+    let counted: Arc<dyn IdTokens> = tokens.clone();
+    let provider = provider_of(&idp.origin, ("at-idp", "secret-of-idp"), counted);
+    let source = TokenSource::of_person(account, provider, alice());
+    let token = Arc::clone(&source).token().await.unwrap();
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(950)).await;
+    tokio::time::resume();
+    assert!(Arc::ptr_eq(&source.held().unwrap(), &token));
+    // The refresh would be another task of this thread, which asks for the ID token first.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(tokens.asked.load(Ordering::Relaxed), times);
 }

@@ -261,6 +261,21 @@ async fn what_is_listed_without_an_account_is_shown_to_who_has_none() {
 }
 
 #[tokio::test]
+async fn empty_list_without_an_account_leaves_the_tool_that_connects() {
+    let world = World::start("").await;
+    world
+        .upstream
+        .judges(|token, body| match (token, body.contains("tools/list")) {
+            (None, true) => Verdict::NoTools,
+            (None, false) => Verdict::of(!body.contains("tools/call")),
+            (Some(key), _) => Verdict::of(key == KEY),
+        });
+    assert_eq!(open(&world).await.tools().await, ["connect_up"]);
+    assert_eq!(world.keys_of("tools/list"), [None]);
+    world.gw.stop().await;
+}
+
+#[tokio::test]
 async fn merged_list_has_what_is_listed_without_an_account() {
     let world = World::start("[upstreams.down]\nurl = \"http://127.0.0.1:9/mcp\"").await;
     lists_to_all(&world);
@@ -304,5 +319,43 @@ async fn upstream_that_lists_nothing_without_an_account_is_asked_once() {
     let seen = world.upstream.seen();
     let without = seen.iter().filter(|(_, body)| body.contains("initialize"));
     assert!(without.count() <= 1, "{seen:?}");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn upstream_that_demands_tokens_has_not_failed() {
+    let world = World::start("").await;
+    assert_eq!(open(&world).await.tools().await, ["connect_up"]);
+    assert_eq!(world.upstream.count("initialize"), 1);
+    let status = world.gw.admin_text("/status").await.unwrap().1;
+    assert!(!status.contains("wants a token"), "{status}");
+    let failed = world
+        .gw
+        .metric("drawbridge_upstream_failed_total", "")
+        .await;
+    assert!(failed < 1.0, "{failed}");
+    let log = world.gw.log().join("\n");
+    for line in [
+        "a call of the upstream failed",
+        "upstream fails",
+        "names the issuer",
+    ] {
+        assert!(!log.contains(line), "{log}");
+    }
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn upstream_that_was_down_is_soon_asked_again_for_its_lists() {
+    let world = World::start("").await;
+    world.upstream.judges(|_, _| Verdict::Down);
+    let session = open(&world).await;
+    assert_eq!(session.tools().await, ["connect_up"]);
+    lists_to_all(&world);
+    eventually("the lists without an account", async || {
+        let tools = session.tools().await;
+        tools.contains(&"echo".to_owned()).then_some(())
+    })
+    .await;
     world.gw.stop().await;
 }

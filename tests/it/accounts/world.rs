@@ -1,6 +1,7 @@
 //! A scripted authorization server, and an upstream that demands its tokens.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use axum::body::{Body, to_bytes};
@@ -25,7 +26,12 @@ pub(super) enum Answering {
     Status(u16, String),
     /// With what is made of the form and of the number of tokens so far.
     Made(MakeAnswer),
+    /// With the status and the answer that are made of the form.
+    Judged(JudgeForm),
 }
+
+/// Makes the status and the answer of a token request.
+pub(super) type JudgeForm = Arc<dyn Fn(&BTreeMap<String, String>) -> (u16, Value) + Send + Sync>;
 
 /// Makes the answer to a token request.
 pub(super) type MakeAnswer = Arc<dyn Fn(&BTreeMap<String, String>, usize) -> Value + Send + Sync>;
@@ -45,6 +51,7 @@ pub(super) struct AuthServer {
     answering: Arc<Mutex<Answering>>,
     metadata: Arc<Mutex<Option<Value>>>,
     seen: Arc<Mutex<Seen>>,
+    looks: Arc<AtomicUsize>,
 }
 
 impl AuthServer {
@@ -52,16 +59,19 @@ impl AuthServer {
         let answering = Arc::new(Mutex::new(Answering::Tokens(Some(600))));
         let metadata: Arc<Mutex<Option<Value>>> = Arc::default();
         let seen: Arc<Mutex<Seen>> = Arc::default();
-        let (answers, published, requests) = (
+        let looks: Arc<AtomicUsize> = Arc::default();
+        let (answers, published, requests, looked) = (
             Arc::clone(&answering),
             Arc::clone(&metadata),
             Arc::clone(&seen),
+            Arc::clone(&looks),
         );
         let origin = serve(move |request| {
-            let (answers, published, requests) = (
+            let (answers, published, requests, looked) = (
                 Arc::clone(&answers),
                 Arc::clone(&published),
                 Arc::clone(&requests),
+                Arc::clone(&looked),
             );
             async move {
                 if request.uri().path() == "/token" {
@@ -73,6 +83,7 @@ impl AuthServer {
                 if request.uri().path() != "/.well-known/oauth-authorization-server" {
                     return answer(404, "");
                 }
+                looked.fetch_add(1, Ordering::Relaxed);
                 let origin = format!("http://{host}");
                 let usual = json!({
                     "issuer": origin, "token_endpoint": format!("{origin}/token"),
@@ -87,7 +98,13 @@ impl AuthServer {
             answering,
             metadata,
             seen,
+            looks,
         }
+    }
+
+    /// Requests for its metadata so far.
+    pub(super) fn looks(&self) -> usize {
+        self.looks.load(Ordering::Relaxed)
     }
 
     pub(super) fn answers(&self, answering: Answering) {
@@ -142,6 +159,10 @@ async fn token(request: Request, answering: Answering, seen: &Mutex<Seen>) -> Re
             }
             answer(200, &body.to_string())
         }
+        Answering::Judged(judge) => {
+            let (status, body) = judge(&form);
+            answer(status, &body.to_string())
+        }
         Answering::Status(status, text) => answer(status, &text),
     }
 }
@@ -159,6 +180,10 @@ pub(super) enum Verdict {
     Unauthorized,
     /// 403: these scopes are needed.
     Lacks(&'static str),
+    /// 503.
+    Down,
+    /// An answer to `tools/list` with none.
+    NoTools,
 }
 
 impl Verdict {
@@ -296,6 +321,12 @@ async fn guard(
                 .headers_mut()
                 .insert(WWW_AUTHENTICATE, challenge.parse().unwrap());
             return refused;
+        }
+        Verdict::Down => return answer(503, ""),
+        Verdict::NoTools => {
+            let asked: Value = serde_json::from_slice(&body).unwrap();
+            let result = json!({"jsonrpc": "2.0", "id": asked["id"], "result": {"tools": []}});
+            return answer(200, &result.to_string());
         }
         Verdict::Lacks(scope) => {
             let mut refused = answer(403, "{}");

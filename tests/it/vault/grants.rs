@@ -110,6 +110,76 @@ async fn lost_key_means_not_connected(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
+async fn pages_list_each_grant_once(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let vault = db.vault(&["k1"], &clock()).await;
+    let raw = db.open().await;
+    let row = "INSERT INTO grants (owner, upstream, version, key_id, sealed, lease, lease_ends, made, used) \
+               VALUES ($1, $2, 1, 'k', $1, $1, 0, 0, 0)";
+    // Three for each owner: the first page, of 500, ends between two of the same one.
+    for number in 0..170 {
+        for upstream in ["mail", "tracker", "wiki"] {
+            let owner = owner(&format!("user {number}"));
+            let values = [owner.bytes().into(), upstream.into()];
+            raw.execute(row, &values).await.unwrap();
+        }
+    }
+    let mut listed: Vec<GrantKey> = Vec::new();
+    loop {
+        let page = vault.list_grants(listed.last()).await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        listed.extend(page.into_iter().map(|grant| grant.key));
+    }
+    assert_eq!(listed.len(), 510);
+    let place = |key: &GrantKey| (*key.owner.bytes(), Arc::clone(&key.upstream));
+    assert!(listed.is_sorted_by(|one, next| place(one) < place(next)));
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn changes_are_followed_while_upkeep_takes_long(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let clock = clock();
+    let (here, there) = (
+        db.vault(&["k1"], &clock).await,
+        db.vault(&["k1"], &clock).await,
+    );
+    there.put_grant(&key("unused"), &record("a")).await.unwrap();
+    clock.advance(2 * DAY);
+    here.poll_changes().await.unwrap();
+    let mut changes = here.changes();
+    // The sweep tells of the unused grant, and gets no further until the end of the test.
+    let (told, mut hears) = tokio::sync::mpsc::channel(1);
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let ended = std::sync::Mutex::new(ended);
+    let keeping = tokio::spawn(here.clone().keep(DAY, move |_| {
+        told.try_send(()).unwrap();
+        // The tasks that are queued on this thread go on elsewhere.
+        tokio::task::block_in_place(|| ended.lock().unwrap().recv().unwrap_err());
+    }));
+    let following = tokio::spawn(here.clone().follow_changes());
+    hears.recv().await.unwrap();
+    there.put_grant(&key("alice"), &record("b")).await.unwrap();
+    let followed = async { while changes.recv().await.unwrap() != key("alice") {} };
+    let followed = tokio::time::timeout(Duration::from_secs(5), followed).await;
+    drop(end);
+    followed.expect("the change of the other process");
+    keeping.abort();
+    following.abort();
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
 async fn rotation_frees_the_old_key(#[case] backend: Backend) {
     let Some(db) = backend.database().await else {
         return;

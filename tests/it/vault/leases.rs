@@ -159,6 +159,61 @@ async fn refresh_of_a_removed_grant_is_revoked(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
+async fn refresh_without_access_token_is_revoked_and_has_ended(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let vault = db.vault(&["k1"], &clock()).await;
+    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
+    let LeaseOutcome::Held(lease) = vault.lease(&key("alice"), version).await.unwrap() else {
+        panic!("nobody refreshes");
+    };
+    let useless = GrantRecord {
+        access_token: None,
+        access_ends: None,
+        ..record("b")
+    };
+    assert!(
+        vault
+            .finish_lease(&lease, &useless)
+            .await
+            .unwrap()
+            .is_some()
+    );
+    let grant = vault.read_grant(&key("alice")).await.unwrap().unwrap();
+    assert!(grant.record.refresh_token.is_none());
+    let due = vault.due_revocations(10).await.unwrap();
+    let tokens: Vec<_> = due
+        .iter()
+        .map(|due| due.record.token.as_ref().unwrap().expose())
+        .collect();
+    assert_eq!(tokens, ["refresh-b"]);
+    vault.count().await.unwrap();
+    assert_eq!(vault.census().unwrap()["tracker"].ended, 1);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn unkept_tokens_are_revoked_unless_they_share_an_account(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let vault = db.vault(&["k1"], &clock()).await;
+    vault.put_grant(&key("bob"), &record("a")).await.unwrap();
+    for name in ["alice", "bob"] {
+        vault.revoke_unkept(&key(name), &record("b")).await.unwrap();
+    }
+    let due = vault.due_revocations(10).await.unwrap();
+    let owners: Vec<_> = due.iter().map(|due| due.record.owner.unwrap()).collect();
+    assert_eq!(owners, [*owner("alice").bytes(); 2]);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
 async fn lease_of_a_wrong_clock_is_taken_over(#[case] backend: Backend) {
     let Some(db) = backend.database().await else {
         return;

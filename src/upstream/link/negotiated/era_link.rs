@@ -133,6 +133,8 @@ impl EraLink {
         self.first_start.ended(&self.settings, outcome);
         match outcome {
             Ok(_) => self.settings.health.succeeded(),
+            // Where callers have accounts the gateway has none: nothing is wrong.
+            Err(error) if self.settings.is_turned_away(error) => {}
             Err(error) => {
                 let (settings, health) = (&self.settings, &self.settings.health);
                 let login = settings.carrier.login();

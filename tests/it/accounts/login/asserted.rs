@@ -47,6 +47,7 @@ impl AssertedWorld {
         idp.answers_grant(EXCHANGE, asserted);
         let known = json!(["openid", "offline_access"]);
         idp.publishes("scopes_supported", known);
+        idp.revokes();
         server.answers(Answering::Made(Arc::new(|form, number| {
             let subject = form["assertion"].strip_prefix("assertion-hunter2-of-");
             let token = format!("for-{}-{number}", subject.unwrap());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::asserted::{
     AT_SERVER, AssertedWorld, EXCHANGE, ID_JAG, REFRESH, asserted, ended, greeting,
@@ -13,6 +13,7 @@ use super::asserted::{
 use super::path_in;
 use super::world::{Begun, Browser, Form, SECRET};
 use crate::accounts::personal::claims;
+use crate::accounts::watch::{audited, records};
 use crate::accounts::world::{logged, tells_none};
 use crate::harness::eventually;
 
@@ -54,6 +55,8 @@ async fn one_login_is_asserted_to_all_upstreams_that_want_it() {
     world.answers_login(&begun, "alice", (&json!({}), Some(REFRESH)));
     let done = world.back(&mut browser, &begun).await;
     assert!(done.text.contains("up is connected"), "{}", done.text);
+    let connected = audited(&world.gw, 0, "account_connected").await;
+    assert_eq!(connected["program"], "harness");
     assert_eq!(greeting(&session, "alice").await, "I am alice");
     let two = world.session("alice", "two").await;
     assert_eq!(greeting(&two, "alice").await, "I am alice");
@@ -113,6 +116,20 @@ async fn id_token_that_has_ended_is_refreshed_for_an_assertion() {
     assert_eq!(greeting(&session, "alice").await, "I am alice");
     assert_eq!(world.forms("refresh_token").len(), 1);
     assert_eq!(world.server.issued().len(), 1);
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn failed_refresh_of_a_login_is_logged_as_the_identity_providers() {
+    let world = AssertedWorld::start().await;
+    let refused = |_: &Form| (401, json!({"error": "invalid_client"}));
+    world.idp.answers_grant("refresh_token", refused);
+    let session = world.session("alice", "up").await;
+    world.connect("alice", (&ended(), Some(REFRESH))).await;
+    let told = format!("{:?}", session.call("greet_alice", json!({})).await);
+    logged(&world.gw, "of [connect] login").await;
+    let log = world.gw.log().join("\n");
+    assert!(!log.contains("of [upstreams."), "{told}: {log}");
     world.gw.stop().await;
 }
 
@@ -179,7 +196,7 @@ async fn provider_that_is_down_or_forbids_it_ends_no_login() {
 }
 
 #[tokio::test]
-async fn login_of_another_person_is_not_kept() {
+async fn login_of_another_person_is_not_kept_but_revoked() {
     let world = AssertedWorld::start().await;
     let mut browser = Browser::new();
     let page = world.page(&mut browser, "/connect/up", "alice").await;
@@ -194,6 +211,39 @@ async fn login_of_another_person_is_not_kept() {
     // The browser is still alice's.
     let page = browser.open(&world.url("/connect")).await;
     assert!(page.text.contains("(alice)"), "{}", page.text);
+    is_revoked(&world).await;
+    world.gw.stop().await;
+}
+
+/// The refresh token, and it alone, is revoked at the identity provider.
+async fn is_revoked(world: &AssertedWorld) {
+    eventually("a revocation", async || {
+        (world.idp.revoked() == [REFRESH]).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn login_without_another_id_token_is_revoked() {
+    let world = AssertedWorld::start().await;
+    world.idp.answers_grant("refresh_token", |_| {
+        let answer = json!({
+            "access_token": "opaque-hunter2", "token_type": "Bearer", "refresh_token": "rotated",
+        });
+        (200, answer)
+    });
+    world.connect("alice", (&ended(), Some(REFRESH))).await;
+    let session = world.session("alice", "up").await;
+    let asked = greeting(&session, "alice").await;
+    assert!(asked.contains("/connect/up?for="), "{asked}");
+    eventually("a revocation", async || {
+        (world.idp.revoked() == ["rotated"]).then_some(())
+    })
+    .await;
+    let ended = audited(&world.gw, 0, "account_revoked").await;
+    assert_eq!(ended["reason"], "no_id_token");
+    let refreshed = |one: &&Value| one["event"] == "account_refreshed";
+    assert_eq!(records(&world.gw).iter().find(refreshed), None);
     world.gw.stop().await;
 }
 
@@ -214,14 +264,13 @@ async fn refreshed_id_token_of_another_person_is_not_used() {
     assert!(asked.contains("/connect/up?for="), "{asked}");
     assert!(world.forms(EXCHANGE).is_empty());
     logged(&world.gw, "no ID token of the same person").await;
+    is_revoked(&world).await;
     world.gw.stop().await;
 }
 
 #[tokio::test]
 async fn disconnecting_one_upstream_ends_the_login_of_all() {
     let world = AssertedWorld::start().await;
-    let revoked = format!("{}/revoke", world.idp.origin);
-    world.idp.publishes("revocation_endpoint", json!(revoked));
     world.connect("alice", (&json!({}), Some(REFRESH))).await;
     let (one, two) = (
         world.session("alice", "up").await,

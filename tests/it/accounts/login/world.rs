@@ -39,6 +39,7 @@ pub(super) struct LoginServer {
     grants: Arc<Mutex<BTreeMap<&'static str, MakeTokens>>>,
     metadata: Arc<Mutex<Value>>,
     seen: Arc<Mutex<TokenRequests>>,
+    revoked: Arc<Mutex<Vec<Form>>>,
 }
 
 impl LoginServer {
@@ -52,6 +53,8 @@ impl LoginServer {
         let (replies, published, requests) =
             (Arc::clone(&reply), Arc::clone(&metadata), Arc::clone(&seen));
         let special = Arc::clone(&grants);
+        let revoked: Arc<Mutex<Vec<Form>>> = Arc::default();
+        let revocations = Arc::clone(&revoked);
         let origin = serve(move |request: Request| {
             let (replies, published, requests) = (
                 Arc::clone(&replies),
@@ -59,6 +62,7 @@ impl LoginServer {
                 Arc::clone(&requests),
             );
             let (jwks, special) = (jwks.clone(), Arc::clone(&special));
+            let revocations = Arc::clone(&revocations);
             async move {
                 match request.uri().path() {
                     "/jwks" => answer(200, &jwks.to_string()),
@@ -76,6 +80,12 @@ impl LoginServer {
                         let usual = || replies.lock().unwrap().clone();
                         let (status, body) = made.unwrap_or_else(usual);
                         answer(status, &body.to_string())
+                    }
+                    "/revoke" => {
+                        let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
+                        let form = url::form_urlencoded::parse(&body).into_owned().collect();
+                        revocations.lock().unwrap().push(form);
+                        answer(200, "")
                     }
                     _ => answer(404, ""),
                 }
@@ -98,7 +108,20 @@ impl LoginServer {
             grants,
             metadata,
             seen,
+            revoked,
         }
+    }
+
+    /// Publishes a revocation endpoint.
+    pub(super) fn revokes(&self) {
+        let endpoint = format!("{}/revoke", self.origin);
+        self.publishes("revocation_endpoint", json!(endpoint));
+    }
+
+    /// The tokens that it was told to revoke.
+    pub(super) fn revoked(&self) -> Vec<String> {
+        let forms = self.revoked.lock().unwrap();
+        forms.iter().map(|form| form["token"].clone()).collect()
     }
 
     /// Answers requests with this `grant_type`.

@@ -87,6 +87,9 @@ async fn account_that_its_server_ends_is_audited() {
     assert_eq!(echo(&session, "again").await, "again");
     // Another connection: the program uses it for the first time.
     audited(gw, seen, "account_first_use").await;
+    // Nor is the refresh that found out another event.
+    let refreshed = |one: &&Value| one["event"] == "account_refreshed";
+    assert_eq!(records(gw).iter().find(refreshed), None);
     let name = "drawbridge_grant_refresh_duration_seconds_count";
     let labels = "outcome=\"ended\"";
     assert_eq!(count_of(gw, name, labels).await, "1");

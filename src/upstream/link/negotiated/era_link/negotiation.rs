@@ -59,7 +59,7 @@ impl EraLink {
             (Ok(offer), found) => self.after_offer(link, offer, known, found).await,
             (Err(refusal), found) => self.after_refusal(link, refusal, known, found, end).await,
         };
-        outcome.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))
+        outcome.inspect_err(|error| self.settings.count_unopened(error))
     }
 
     /// Sends `initialize`. Silence alone proves nothing: towards the end of `connect_timeout`, `server/discover` is

@@ -229,7 +229,7 @@ impl EraLink {
         // A child that has already ended is not probed.
         let started = started.filter(|started| !started.child.closed().is_cancelled());
         let found = probe::probe(&self.settings, started).await;
-        let found = found.inspect_err(|_| LABELED.upstream_failed.add(&self.settings.name, 1))?;
+        let found = found.inspect_err(|error| self.settings.count_unopened(error))?;
         match &found {
             ProbeFinding::Modern(declared, _) => {
                 self.cell.learn(&EraVerdict::Modern(Arc::clone(declared)));
