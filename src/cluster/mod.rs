@@ -18,7 +18,7 @@ mod peers;
 mod record;
 mod self_check;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Request, Response};
@@ -63,6 +63,8 @@ pub struct Cluster {
     redis: RedisClient,
     forwarder: Forwarder,
     tasks: TaskSpawner,
+    /// Set once there are sessions.
+    fence: OnceLock<Fence>,
 }
 
 /// Why a replica cannot join.
@@ -143,6 +145,7 @@ impl Cluster {
             identity,
             redis,
             tasks: tasks.clone(),
+            fence: OnceLock::new(),
         }))
     }
 
@@ -254,6 +257,7 @@ impl Cluster {
             version: own.version.clone(),
             lease_ms: self.lease_ms(),
             adopts_after_ms: millis(self.lost_owners.unknown_for()),
+            serves_ms: self.fence.get().map_or(0, |fence| millis(fence.left())),
         }
     }
 
@@ -267,6 +271,7 @@ impl Cluster {
     /// sessions were adopted by other replicas. To be called before there is a session.
     pub fn keep_fence(&self, fence: &Fence, check: Arc<dyn SessionCheck>) {
         fence.open_until(boot_time() + self.membership.length());
+        self.fence.get_or_init(|| fence.clone());
         let keeper = FenceKeeper {
             membership: Arc::clone(&self.membership),
             identity: Arc::clone(&self.identity),
@@ -279,6 +284,9 @@ impl Cluster {
 
     /// Gives the lease up; the others know at their next heartbeat.
     pub async fn leave(&self) {
+        if let Some(fence) = self.fence.get() {
+            fence.open_until(Duration::ZERO);
+        }
         self.membership.leave().await;
     }
 

@@ -45,6 +45,16 @@ impl Fence {
         }
     }
 
+    /// How long it stays open if it is not moved; zero where it is closed, and where there is one process.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        let until = self
+            .0
+            .as_ref()
+            .map_or(0, |state| state.until.load(Ordering::Acquire));
+        Duration::from_millis(until).saturating_sub(boot_time())
+    }
+
     /// Waits until the fence is open.
     ///
     /// # Cancel safety
