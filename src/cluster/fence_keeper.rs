@@ -64,9 +64,26 @@ impl FenceKeeper {
             };
             if next != reason {
                 tell(reason, next);
+                self.follow(reason, next);
                 reason = next;
             }
             sleep(length / LOOKS).await;
+        }
+    }
+
+    /// What a change of the reason asks for.
+    fn follow(&self, before: FenceReason, now: FenceReason) {
+        match (before, now) {
+            // It has closed by itself.
+            (_, FenceReason::Lapsed) => self.fence.open_until(Duration::ZERO),
+            // A peer that was not asked may have reached Redis all the time.
+            (FenceReason::Outage, FenceReason::Lease) => {
+                let check = Arc::clone(&self.check);
+                self.tasks.spawn_service(async move {
+                    check.give_up_adopted().await;
+                });
+            }
+            _ => {}
         }
     }
 

@@ -4,6 +4,7 @@
 //! address too, and its word counts. Reasons: `docs/adr/0027`.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -120,6 +121,8 @@ impl LostOwners {
             return true;
         };
         let said = self.word_of(&peer.record).await;
+        let is_cut_off = said.as_ref().is_some_and(|said| said.adopts_after_ms > 0);
+        peer.is_cut_off.store(is_cut_off, Ordering::Relaxed);
         let is_lost = !said.is_some_and(|said| lives(&said));
         if is_lost {
             peer.connections.give_up();
