@@ -143,6 +143,33 @@ async fn owner_that_is_cut_off_loses_its_session_and_leaves_it_alone() {
 }
 
 #[tokio::test]
+async fn owner_that_is_cut_off_leaves_the_get_stream_of_its_session() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let gate = Gate::before(&redis).await;
+    let one = at(gate.port, 0, &stub).start().await;
+    let two = over_http(&redis, &stub).start().await;
+    knows(&two, 2).await;
+    knows(&one, 2).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let listening = here.listen().await;
+    stub.heard().await;
+    gate.close();
+    is_fenced(&one).await;
+    eventually("the upstream's GET stream has ended", async || {
+        (stub.stats().await["open_get_streams"] == 0).then_some(())
+    })
+    .await;
+    gate.open();
+    stub.heard().await;
+    drop(listening);
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
 async fn peer_that_was_cut_off_is_asked_when_it_reaches_redis_alone() {
     let Some(redis) = redis::server(&[]).await else {
         return;
