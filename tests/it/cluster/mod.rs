@@ -9,6 +9,7 @@ mod lost_owner;
 mod lost_tasks;
 mod membership;
 mod redis_client;
+mod stopping;
 
 use crate::harness::redis::RedisServer;
 use crate::harness::{Gateway, Setup, eventually};
