@@ -108,6 +108,10 @@ impl SessionAdopter {
     /// Dropping the future stops the wait alone.
     pub(super) async fn find(self: &Arc<Self>, named: &NamedSession) -> SessionPlace {
         loop {
+            // The tasks of a process that stops are dropped: a look in one of them would never end.
+            if self.tasks.stopping().is_cancelled() {
+                return Box::pin(self.look(named)).await;
+            }
             match self.work.looks.join(named.handle.key) {
                 Joined::Lead(leader) => {
                     let (this, named) = (Arc::clone(self), named.clone());

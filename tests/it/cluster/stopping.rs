@@ -5,13 +5,51 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::adoption::LEASE;
+use super::adoption::{LEASE, adopted, over_http, ping, settled};
 use super::{SECRET, knows, pair, tables};
 use crate::harness::redis;
-use crate::harness::Setup;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Session, Setup, eventually};
 
 /// A child that is only ended with the process.
 const STUBBORN: [&str; 2] = ["--ignore-sigterm", "--ignore-eof"];
+
+/// The first answer to the session that is not that of a living one.
+async fn end_of(session: &Session) -> u16 {
+    eventually("the session ends", async || {
+        let status = session.post(&ping()).await.status();
+        (status != 200).then_some(status)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn sessions_of_a_replica_that_ends_its_children_are_over_at_once() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let make = || over_http(&redis, &stub).stub("slow", &STUBBORN);
+    let [one, two] = settled(make).await;
+    let busy = one.anonymous().open("/mcp/slow").await;
+    busy.text("echo", json!({"text": "hi"})).await;
+    let there = one.anonymous().open("/mcp/stub").await.at(two.anonymous());
+    there.text("echo", json!({"text": "hi"})).await;
+    one.signal(Signal::TERM);
+    assert_eq!(end_of(&there).await, 404, "as the replica says");
+    let asked = Instant::now();
+    assert_eq!(there.post(&ping()).await.status(), 404);
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    // Its children still end.
+    one.kill().await;
+    assert_eq!(
+        there.post(&ping()).await.status(),
+        404,
+        "as the record says"
+    );
+    assert!(adopted(&two).await < 0.5);
+    two.stop().await;
+}
 
 #[tokio::test]
 async fn replica_has_its_lease_until_its_children_have_ended() {
