@@ -180,6 +180,8 @@ impl SessionAdopter {
                 self.work.unfinished.remove(&key);
                 SessionPlace::At(by)
             }
+            // Nothing could be sent for the session here.
+            RecordState::Owned { .. } if !self.may_adopt() => SessionPlace::Unknown,
             RecordState::Owned {
                 by,
                 record: Some(_),
@@ -188,6 +190,11 @@ impl SessionAdopter {
             // A record without a body is about to be written, or is of a later release.
             RecordState::Owned { .. } => SessionPlace::Unknown,
         }
+    }
+
+    /// Whether a session that is adopted now would be served here.
+    fn may_adopt(&self) -> bool {
+        self.stores.fence.is_open() && !self.tasks.stopping().is_cancelled()
     }
 
     /// Adopts a session that `seen` owned.

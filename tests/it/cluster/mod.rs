@@ -3,6 +3,7 @@
 mod adoption;
 mod cut_off;
 mod entry;
+mod fenced;
 mod forwarding;
 mod internal;
 mod lost_owner;

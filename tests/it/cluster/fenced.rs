@@ -1,0 +1,42 @@
+//! Replicas whose fence is closed, and what they answer meanwhile. Spec: DESIGN §8; `docs/adr/0027`.
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::adoption::{LEASE, keeps, over_http, ping, settled};
+use crate::harness::eventually;
+use crate::harness::redis;
+use crate::harness::upstream::HttpStub;
+
+#[tokio::test]
+async fn fenced_replica_adopts_no_session_and_knows_what_is_over() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [one, two] = settled(|| over_http(&redis, &stub)).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    here.text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    let over = one.anonymous().open("/mcp/stub").await;
+    assert_eq!(over.delete().await, 204);
+    let (here, over) = (here.at(two.anonymous()), over.at(two.anonymous()));
+    two.signal(Signal::STOP);
+    one.kill().await;
+    tokio::time::sleep(2 * LEASE).await;
+    two.signal(Signal::CONT);
+    let (mut session_answers, mut over_answers) = (Vec::new(), Vec::new());
+    eventually("the session is adopted", async || {
+        let request = ping();
+        let (one, other) = tokio::join!(here.post(&request), over.post(&request));
+        session_answers.push(one.status());
+        over_answers.push(other.status());
+        (one.status() == 200).then_some(())
+    })
+    .await;
+    assert!(!session_answers.contains(&502), "{session_answers:?}");
+    assert!(!over_answers.contains(&502), "{over_answers:?}");
+    assert_eq!(over_answers.last(), Some(&404));
+    assert!(keeps(&here).await.contains("kept"));
+    two.stop().await;
+}
