@@ -176,6 +176,12 @@ impl RequestForwarder {
                             let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
                             let again = unsent.or_else(|| kept.again().filter(|_| is_refused));
                             let Some(again) = again else {
+                                // Its client sends it again, and the owner is known then.
+                                if is_refused
+                                    && let SessionPlace::At(by) = self.adopter.find(named).await
+                                {
+                                    self.owners.insert(key, by);
+                                }
                                 return PassedOn::Answered(refused(&failure, owner, record));
                             };
                             body = again;

@@ -4,6 +4,7 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use super::adoption::{LEASE, keeps, over_http, ping, settled};
+use super::knows;
 use crate::harness::eventually;
 use crate::harness::redis;
 use crate::harness::upstream::HttpStub;
@@ -39,4 +40,39 @@ async fn fenced_replica_adopts_no_session_and_knows_what_is_over() {
     assert_eq!(over_answers.last(), Some(&404));
     assert!(keeps(&here).await.contains("kept"));
     two.stop().await;
+}
+
+#[tokio::test]
+async fn large_message_finds_the_replica_that_has_adopted_its_session() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [one, two] = settled(|| over_http(&redis, &stub)).await;
+    let three = over_http(&redis, &stub).start().await;
+    knows(&two, 3).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    one.signal(Signal::STOP);
+    let there = here.at(two.anonymous());
+    eventually("the session is adopted", async || {
+        (there.post(&ping()).await.status() == 200).then_some(())
+    })
+    .await;
+    one.signal(Signal::CONT);
+    eventually("the former owner has no session", async || {
+        let open = one.metric("drawbridge_sessions_open", "").await;
+        (open < 0.5).then_some(())
+    })
+    .await;
+    knows(&three, 3).await;
+    // Its id names the former owner, and its body is not kept.
+    let entry = here.at(three.anonymous());
+    let large = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params":
+        {"name": "echo", "arguments": {"text": "x".repeat(100 * 1024)}}});
+    let first = entry.post(&large).await.status();
+    assert!([200, 503].contains(&first), "{first}");
+    assert_eq!(entry.post(&large).await.status(), 200);
+    for replica in [one, two, three] {
+        replica.stop().await;
+    }
 }
