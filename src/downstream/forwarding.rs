@@ -129,6 +129,14 @@ impl RequestForwarder {
         owner.node != self.cluster.node() && !is_forwarded(extensions)
     }
 
+    /// Whether another replica keeps something, and is not lost.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub(super) async fn is_kept_elsewhere(&self, keeper: Ownership) -> bool {
+        keeper.node != self.cluster.node() && !self.cluster.is_lost(keeper.node).await
+    }
+
     /// Passes a request of `client` on to the owner of its session, whose answer is the answer. Where the owner is lost,
     /// the session is adopted meanwhile; a request waits for that as long as for its owner.
     ///
