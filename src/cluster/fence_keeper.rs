@@ -19,8 +19,8 @@ use crate::telemetry::metrics::COUNTERS;
 
 /// For the word of a peer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// After a lapse: adoptions that were decided before the lease was renewed are over by then. A decision holds for a
-/// second, and a command to Redis ends within two.
+/// After a lapse: adoptions that were decided before the lease was renewed are over by then. Redis carries out none that
+/// was decided more than a second before, by a clock that may run a little slow.
 const DECIDED_BEFORE: Duration = Duration::from_secs(3);
 /// Looks in one lease.
 const LOOKS: u32 = 24;

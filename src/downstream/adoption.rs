@@ -13,7 +13,6 @@ use tokio::sync::Semaphore;
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::Principal;
 use crate::cause::chain;
-use crate::clock::boot_time;
 use crate::cluster::Cluster;
 use crate::endpoint::Endpoint;
 use crate::ownership::{Fence, Ownership};
@@ -27,8 +26,8 @@ use crate::telemetry::metrics::COUNTERS;
 
 /// Adoptions under way at once; others wait.
 const AT_ONCE: usize = 100;
-/// How long a replica counts as lost after Redis was asked for its lease. It asks for its records 3 s after it has a lease
-/// again at the earliest, and a compare-and-set that was sent takes 2 s at most.
+/// How long a replica counts as lost after Redis was asked for its lease, by the clock of the server that has the record:
+/// later the compare-and-set changes nothing. The owner asks for its records 3 s after it has a lease again at the earliest.
 const DECISION_HOLDS: Duration = Duration::from_secs(1);
 
 /// The shared stores that an adoption reads and changes.
@@ -207,14 +206,16 @@ impl SessionAdopter {
         if self.stores.events.fetch(key).await.is_err() {
             return SessionPlace::Unknown;
         }
-        let asked = boot_time();
-        let is_lost = self.cluster.is_without_lease(seen.node).await;
-        if !is_lost || boot_time().saturating_sub(asked) > DECISION_HOLDS {
+        // Read before the lease is looked for, so that the time begins no later than the answer holds.
+        let Ok(asked) = self.stores.records.time(key).await else {
+            return SessionPlace::Unknown;
+        };
+        if !self.cluster.is_without_lease(seen.node).await {
             return SessionPlace::Unknown;
         }
         self.work.unfinished.insert(key);
-        let node = self.cluster.node();
-        match self.stores.records.adopt(key, seen, node).await {
+        let by = (self.cluster.node(), asked + DECISION_HOLDS);
+        match self.stores.records.adopt(key, seen, by).await {
             Ok(Adoption::Adopted {
                 by,
                 highest_stream,
