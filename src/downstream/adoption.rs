@@ -7,8 +7,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dashmap::DashSet;
+use moka::sync::Cache;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::Principal;
@@ -26,6 +27,8 @@ use crate::telemetry::metrics::COUNTERS;
 
 /// Adoptions under way at once; others wait.
 const AT_ONCE: usize = 100;
+/// Sessions that are remembered at most in each of the caches of [`AdoptionWork`].
+const REMEMBERED: u64 = 64 * 1024;
 /// How long a replica counts as lost after Redis was asked for its lease, by the clock of the server that has the record:
 /// later the compare-and-set changes nothing. The owner asks for its records 3 s after it has a lease again at the earliest.
 const DECISION_HOLDS: Duration = Duration::from_secs(1);
@@ -61,15 +64,23 @@ pub(super) struct AdoptionWork {
     looks: SingleFlight<SessionKey, SessionPlace>,
     permits: Semaphore,
     /// Sessions that this replica owns, or may own, and that do not live here yet.
-    unfinished: DashSet<SessionKey>,
+    unfinished: Cache<SessionKey, ()>,
+    /// Sessions of lost replicas whose records cannot be read, since their first request.
+    unreadable: Cache<SessionKey, Instant>,
 }
 
-impl Default for AdoptionWork {
-    fn default() -> Self {
+impl AdoptionWork {
+    /// Nothing is under way. What is known of a session is forgotten after `idle`, when its record has expired.
+    pub(super) fn new(idle: Duration) -> Self {
+        fn cache<T: Clone + Send + Sync + 'static>(idle: Duration) -> Cache<SessionKey, T> {
+            let cache = Cache::builder().max_capacity(REMEMBERED);
+            cache.time_to_live(idle).build()
+        }
         Self {
             looks: SingleFlight::default(),
             permits: Semaphore::new(AT_ONCE),
-            unfinished: DashSet::new(),
+            unfinished: cache(idle),
+            unreadable: cache(idle),
         }
     }
 }
@@ -156,7 +167,7 @@ impl SessionAdopter {
             // Redis may have lost the record of a session that lives.
             RecordState::Absent if !self.cluster.is_redis_settled() => SessionPlace::Unknown,
             RecordState::Absent | RecordState::Over => {
-                self.work.unfinished.remove(&key);
+                self.work.unfinished.invalidate(&key);
                 SessionPlace::Here
             }
             RecordState::Owned {
@@ -164,10 +175,9 @@ impl SessionAdopter {
                 highest_stream,
                 record,
             } if by.node == own => {
-                let is_unfinished = self.work.unfinished.remove(&key).is_some();
+                let is_unfinished = self.work.unfinished.contains_key(&key);
                 match record.filter(|_| is_unfinished) {
                     Some(record) => {
-                        self.work.unfinished.insert(key);
                         let owned = (by, highest_stream, *record);
                         self.finish(named, owned).await
                     }
@@ -176,19 +186,26 @@ impl SessionAdopter {
                 }
             }
             RecordState::Owned { by, .. } if self.cluster.is_living(by.node) => {
-                self.work.unfinished.remove(&key);
+                self.work.unfinished.invalidate(&key);
                 SessionPlace::At(by)
             }
             // Nothing could be sent for the session here.
             RecordState::Owned { .. } if !self.may_adopt() => SessionPlace::Unknown,
-            RecordState::Owned {
-                by,
-                record: Some(_),
-                ..
-            } if self.cluster.is_lost(by.node).await => self.adopt(named, by).await,
-            // A record without a body is about to be written, or is of a later release.
+            RecordState::Owned { by, record, .. }
+                if self.cluster.is_lost(by.node).await
+                    && (record.is_some() || self.is_unreadable(key)) =>
+            {
+                self.adopt(named, by).await
+            }
             RecordState::Owned { .. } => SessionPlace::Unknown,
         }
+    }
+
+    /// Whether the record of a session of a lost replica cannot be read for good: a replica of a later release, or with
+    /// another key, has had as long as a request waits to adopt the session.
+    fn is_unreadable(&self, key: SessionKey) -> bool {
+        let since = self.work.unreadable.get_with(key, Instant::now);
+        since.elapsed() > self.cluster.patience()
     }
 
     /// Whether a session that is adopted now would be served here.
@@ -213,7 +230,7 @@ impl SessionAdopter {
         if !self.cluster.is_without_lease(seen.node).await {
             return SessionPlace::Unknown;
         }
-        self.work.unfinished.insert(key);
+        self.work.unfinished.insert(key, ());
         let by = (self.cluster.node(), asked + DECISION_HOLDS);
         match self.stores.records.adopt(key, seen, by).await {
             Ok(Adoption::Adopted {
@@ -231,12 +248,24 @@ impl SessionAdopter {
                 let owned = (by, highest_stream, *record);
                 self.finish(named, owned).await
             }
+            Ok(Adoption::Adopted {
+                by, record: None, ..
+            }) => {
+                COUNTERS.sessions_lost.add(1);
+                tracing::warn!(
+                    from = format!("{:08x}", seen.node),
+                    "session ended: its record cannot be read"
+                );
+                self.stores.writer.end_adopted(key, by);
+                self.work.unfinished.invalidate(&key);
+                SessionPlace::Here
+            }
             Ok(Adoption::Refused(_)) => {
-                self.work.unfinished.remove(&key);
+                self.work.unfinished.invalidate(&key);
                 SessionPlace::Unknown
             }
-            // Its texts have expired, or the store does not answer: it may be this replica's.
-            Ok(Adoption::Adopted { .. }) | Err(_) => SessionPlace::Unknown,
+            // It may be this replica's.
+            Err(_) => SessionPlace::Unknown,
         }
     }
 
@@ -277,7 +306,7 @@ impl SessionAdopter {
             self.relay.reopen(&session, &continued);
             COUNTERS.sessions_adopted.add(1);
         }
-        self.work.unfinished.remove(&key);
+        self.work.unfinished.invalidate(&key);
         SessionPlace::Here
     }
 }

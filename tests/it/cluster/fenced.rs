@@ -1,5 +1,6 @@
 //! Replicas whose fence is closed, and what they answer meanwhile. Spec: DESIGN §8; `docs/adr/0027`.
 
+use drawbridge::redis_client::cmd;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -39,6 +40,40 @@ async fn fenced_replica_adopts_no_session_and_knows_what_is_over() {
     assert!(!over_answers.contains(&502), "{over_answers:?}");
     assert_eq!(over_answers.last(), Some(&404));
     assert!(keeps(&here).await.contains("kept"));
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn session_with_an_unreadable_record_is_over() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [one, two] = settled(|| over_http(&redis, &stub)).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let client = redis.client().await;
+    let mut records = cmd("KEYS");
+    records.arg("drawbridge:*:record");
+    let record = eventually("the record is written", async || {
+        let found: Vec<String> = client.command("keys", &records).await.unwrap();
+        found.into_iter().next()
+    })
+    .await;
+    one.kill().await;
+    // As if a later release, or a key that is not here, had sealed it.
+    let mut spoil = cmd("SETRANGE");
+    spoil.arg(&record).arg(20).arg("unreadable");
+    client.command::<()>("spoil", &spoil).await.unwrap();
+    let there = here.at(two.anonymous());
+    assert_eq!(
+        there.post(&ping()).await.status(),
+        503,
+        "it may be another's"
+    );
+    eventually("the session is over", async || {
+        (there.post(&ping()).await.status() == 404).then_some(())
+    })
+    .await;
     two.stop().await;
 }
 
