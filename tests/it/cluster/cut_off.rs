@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::adoption::{LEASE, adopted, keeps, over_http, ping, settled};
 use super::{SECRET, knows};
+use crate::harness::http::initialize;
 use crate::harness::redis::{self, RedisServer, free_port};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
@@ -165,6 +166,27 @@ async fn owner_that_is_cut_off_leaves_the_get_stream_of_its_session() {
     gate.open();
     stub.heard().await;
     drop(listening);
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn owner_that_is_cut_off_opens_no_session() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let gate = Gate::before(&redis).await;
+    let one = at(gate.port, 0, &stub).start().await;
+    let two = over_http(&redis, &stub).start().await;
+    knows(&two, 2).await;
+    knows(&one, 2).await;
+    gate.close();
+    is_fenced(&one).await;
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    let refused = one.anonymous().post("/mcp", &[], &hello).await;
+    assert_eq!(refused.status(), 503);
+    assert!(refused.header("retry-after").is_some());
     one.stop().await;
     two.stop().await;
 }
