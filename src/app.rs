@@ -165,7 +165,7 @@ async fn serve(
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
     upstreams.shut_down(by).await;
     if let Some((cluster, internal)) = cluster.zip(internal) {
-        replica::leave(&cluster, &sessions, &internal, config.server.drain_linger).await;
+        replica::leave(&cluster, &internal, config.server.drain_linger).await;
     }
     if let Some(vault) = vault {
         vault.close().await;

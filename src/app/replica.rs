@@ -16,10 +16,7 @@ use crate::downstream::McpService;
 use crate::downstream::listener::Listener;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::runtime::workers::Workers;
-use crate::session::SessionRegistry;
 
-/// How long Redis may take at a shutdown to be told which sessions are over.
-const RECORDS_GRACE: Duration = Duration::from_secs(1);
 /// Headers that replicas add to a request.
 const OWN_HEADERS: usize = 1024;
 /// Bytes of the digest.
@@ -67,15 +64,8 @@ pub(super) fn serve(
     Some(serving)
 }
 
-/// After all sessions have ended: says in Redis that they are over, gives the lease up, and ends the internal listener
-/// within `linger`.
-pub(super) async fn leave(
-    cluster: &Cluster,
-    sessions: &SessionRegistry,
-    internal: &TaskSpawner,
-    linger: Duration,
-) {
-    sessions.flush_records(RECORDS_GRACE).await;
+/// After all sessions have ended: gives the lease up, and ends the internal listener within `linger`.
+pub(super) async fn leave(cluster: &Cluster, internal: &TaskSpawner, linger: Duration) {
     cluster.leave().await;
     internal.shut_down(linger).await;
 }

@@ -107,7 +107,7 @@ impl PeerConnections {
         let mut lapsed = pin!(lapsed);
         loop {
             if self.is_given_up() {
-                return Err((ForwardFailure::Gone, Some(request)));
+                return Err((ForwardFailure::NoReplica, Some(request)));
             }
             let (mut connection, is_reused) = if let Some(connection) = self.idle().await {
                 (connection, true)
@@ -134,9 +134,12 @@ impl PeerConnections {
                     on_way(unsent.is_none());
                     match unsent {
                         Some(unsent) if is_reused => request = unsent,
-                        unsent => {
-                            let failure = ForwardFailure::Broken(error.into_error());
-                            return Err((failure, unsent));
+                        Some(unsent) => {
+                            let error = io::Error::other(error.into_error());
+                            return Err((ForwardFailure::Unreachable(error), Some(unsent)));
+                        }
+                        None => {
+                            return Err((ForwardFailure::Broken(error.into_error()), None));
                         }
                     }
                 }
@@ -278,5 +281,30 @@ impl Drop for ForwardedAnswer {
         if self.body.is_end_stream() {
             self.end();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{BodyExt as _, Empty};
+
+    use super::*;
+    use crate::cluster::identity::ReplicaIdentity;
+    use crate::config::ReplicaTrust;
+    use crate::secret::Secret;
+
+    #[tokio::test]
+    async fn request_that_was_not_sent_to_a_lost_replica_has_not_run() {
+        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
+        let address = "127.0.0.1:9".to_owned();
+        let tls = identity.client(&address, Some("f")).unwrap();
+        let connections = Arc::new(PeerConnections::new(address, tls));
+        connections.give_up();
+        let body = Empty::<Bytes>::new().map_err(|never| match never {});
+        let (tasks, pending) = (TaskSpawner::new(), std::future::pending());
+        let sent = connections.send(Request::new(body.boxed_unsync()), &tasks, &|_| {}, pending);
+        let (failure, unsent) = sent.await.unwrap_err();
+        assert!(unsent.is_some());
+        assert!(!failure.is_uncertain(), "{failure:?}");
     }
 }

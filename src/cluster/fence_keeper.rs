@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::{sleep, timeout};
 
-use super::greeting::{self, GreetingFailure};
+use super::greeting::{self, GreetingFailure, ReplicaGreeting};
 use super::identity::ReplicaIdentity;
 use super::membership::Membership;
 use super::peers::Peer;
@@ -19,8 +19,8 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// For the word of a peer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// After a lapse: adoptions that were decided before the lease was renewed are over by then. A decision holds for a
-/// second, and a command to Redis ends within two.
+/// After a lapse: adoptions that were decided before the lease was renewed are over by then. Redis carries out none that
+/// was decided more than a second before, by a clock that may run a little slow.
 const DECIDED_BEFORE: Duration = Duration::from_secs(3);
 /// Looks in one lease.
 const LOOKS: u32 = 24;
@@ -64,9 +64,26 @@ impl FenceKeeper {
             };
             if next != reason {
                 tell(reason, next);
+                self.follow(reason, next);
                 reason = next;
             }
             sleep(length / LOOKS).await;
+        }
+    }
+
+    /// What a change of the reason asks for.
+    fn follow(&self, before: FenceReason, now: FenceReason) {
+        match (before, now) {
+            // It has closed by itself.
+            (_, FenceReason::Lapsed) => self.fence.open_until(Duration::ZERO),
+            // A peer that was not asked may have reached Redis all the time.
+            (FenceReason::Outage, FenceReason::Lease) => {
+                let check = Arc::clone(&self.check);
+                self.tasks.spawn_service(async move {
+                    check.give_up_adopted().await;
+                });
+            }
+            _ => {}
         }
     }
 
@@ -84,16 +101,8 @@ impl FenceKeeper {
             return FenceReason::Lease;
         }
         let asked = boot_time();
-        let spared = self.spared_by_all(length).await;
-        if !spared.is_zero() && self.fence.is_open() {
-            self.fence.open_until(asked + spared);
-            return FenceReason::Outage;
-        }
-        if lease.is_held() {
-            return FenceReason::Lease;
-        }
-        self.fence.open_until(Duration::ZERO);
-        FenceReason::Lapsed
+        let word = self.word_of_all(length).await;
+        heed(&self.fence, until, asked, word)
     }
 
     /// Opens the fence again once this replica has a lease and has given up what others have adopted.
@@ -116,27 +125,74 @@ impl FenceKeeper {
         FenceReason::Lease
     }
 
-    /// For how long no peer can adopt a session of this replica, half a lease at most: none of them reaches Redis either,
-    /// or has reached it for less than a lease. A silent peer may reach Redis, and so may a replica that has the address of
-    /// a peer by now: that one is not known where it began during the outage.
-    async fn spared_by_all(&self, length: Duration) -> Duration {
+    /// The worst word of all peers. A peer that is silent may reach Redis, and so may a replica that has the address of a
+    /// peer by now: that one is not known where it began during the outage.
+    async fn word_of_all(&self, length: Duration) -> PeerWord {
         let peers = self.membership.peers();
-        let asked = peers.known().map(|record| self.spared_by(record, length));
-        let least = join_all(asked).await.into_iter().min();
-        least.unwrap_or(length).min(length / 2)
+        let asked = peers.known().map(|record| self.word_of(record, length));
+        let words = join_all(asked).await.into_iter();
+        words.fold(PeerWord::Spares(length / 2), PeerWord::min)
     }
 
-    async fn spared_by(&self, record: &ReplicaRecord, length: Duration) -> Duration {
+    async fn word_of(&self, record: &ReplicaRecord, length: Duration) -> PeerWord {
         let Ok(peer) = Peer::new(record.clone(), &self.identity) else {
-            return Duration::ZERO;
+            return PeerWord::Silent;
         };
         match timeout(ANSWER_WITHIN, greeting::ask(&peer, &self.tasks)).await {
-            // Peers have heard of Redis at most a third of a lease later than this replica.
-            Ok(Ok(greeting)) if Duration::from_millis(greeting.lease_ms) <= length / 2 => length,
-            Ok(Ok(greeting)) => Duration::from_millis(greeting.adopts_after_ms),
-            Ok(Err(GreetingFailure::Unanswered(failure))) if failure.is_refused() => length,
-            Ok(Err(_)) | Err(_) => Duration::ZERO,
+            Ok(Ok(greeting)) => PeerWord::said(&greeting, length),
+            Ok(Err(GreetingFailure::Unanswered(failure))) if failure.is_refused() => {
+                PeerWord::Spares(length)
+            }
+            Ok(Err(_)) | Err(_) => PeerWord::Silent,
         }
+    }
+}
+
+/// Whether a peer can adopt sessions of this replica, the worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum PeerWord {
+    /// It reaches Redis.
+    MayAdopt,
+    /// It says nothing: it may be slow, restarting or cut off.
+    Silent,
+    /// It cannot for so long: it does not reach Redis either, or has reached it for less than a lease.
+    Spares(Duration),
+}
+
+impl PeerWord {
+    /// What a greeting says, where a lease is as long as `length`.
+    fn said(greeting: &ReplicaGreeting, length: Duration) -> Self {
+        // Peers have heard of Redis at most a third of a lease later than this replica.
+        if Duration::from_millis(greeting.lease_ms) <= length / 2 {
+            return Self::Spares(length);
+        }
+        match Duration::from_millis(greeting.adopts_after_ms) {
+            Duration::ZERO => Self::MayAdopt,
+            spared => Self::Spares(spared),
+        }
+    }
+}
+
+/// Moves the end of a fence whose lease ends at `until`, by what the peers say that were asked at `asked`. A fence that
+/// has closed meanwhile stays closed. What was granted before a peer fell silent stands: it was no guess.
+fn heed(fence: &Fence, until: Duration, asked: Duration, word: PeerWord) -> FenceReason {
+    if !fence.is_open() {
+        return FenceReason::Lapsed;
+    }
+    match word {
+        PeerWord::Spares(time) => {
+            fence.open_until(asked + time);
+            return FenceReason::Outage;
+        }
+        PeerWord::Silent => {}
+        PeerWord::MayAdopt => fence.open_until(until),
+    }
+    if !fence.is_open() {
+        FenceReason::Lapsed
+    } else if until > boot_time() {
+        FenceReason::Lease
+    } else {
+        FenceReason::Outage
     }
 }
 
@@ -155,5 +211,63 @@ fn tell(before: FenceReason, now: FenceReason) {
             tracing::warn!("Redis is away for all replicas: they go on with the sessions they own");
         }
         FenceReason::Lease => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LENGTH: Duration = Duration::from_secs(5);
+
+    fn greeting(lease_ms: u64, adopts_after_ms: u64) -> ReplicaGreeting {
+        ReplicaGreeting {
+            node: 1,
+            version: "1".to_owned(),
+            lease_ms,
+            adopts_after_ms,
+            serves_ms: 0,
+        }
+    }
+
+    /// A fence that is open for a minute, of a lease that is over.
+    fn granted() -> (Fence, Duration, Duration) {
+        let (fence, now) = (Fence::closed(), boot_time());
+        fence.open_until(now + Duration::from_mins(1));
+        (fence, now.saturating_sub(LENGTH), now)
+    }
+
+    #[test]
+    fn silence_of_a_peer_takes_back_nothing_that_was_granted() {
+        let (fence, until, now) = granted();
+        let reason = heed(&fence, until, now, PeerWord::Silent);
+        assert_eq!((reason, fence.is_open()), (FenceReason::Outage, true));
+    }
+
+    #[test]
+    fn peer_that_reaches_redis_closes_the_fence_of_a_lease_that_is_over() {
+        let (fence, until, now) = granted();
+        let reason = heed(&fence, until, now, PeerWord::MayAdopt);
+        assert_eq!((reason, fence.is_open()), (FenceReason::Lapsed, false));
+        // It does not open again but by the lease.
+        let reason = heed(&fence, until, now, PeerWord::Spares(LENGTH));
+        assert_eq!((reason, fence.is_open()), (FenceReason::Lapsed, false));
+    }
+
+    #[test]
+    fn peer_without_redis_or_new_to_it_spares_the_sessions() {
+        let said = |lease, after| PeerWord::said(&greeting(lease, after), LENGTH);
+        assert_eq!(said(2_000, 0), PeerWord::Spares(LENGTH));
+        let short = Duration::from_millis(700);
+        assert_eq!(said(4_000, 700), PeerWord::Spares(short));
+        assert_eq!(said(4_000, 0), PeerWord::MayAdopt);
+        let worst = [
+            PeerWord::Spares(LENGTH),
+            PeerWord::Spares(short),
+            PeerWord::Silent,
+        ];
+        assert_eq!(worst.into_iter().min(), Some(PeerWord::Silent));
+        assert!(PeerWord::MayAdopt < PeerWord::Silent);
+        assert!(PeerWord::Spares(short) < PeerWord::Spares(LENGTH));
     }
 }

@@ -30,6 +30,9 @@ pub struct ReplicaGreeting {
     /// Milliseconds in which it adopts no session, as Redis was away; earlier releases do not say.
     #[serde(default)]
     pub adopts_after_ms: u64,
+    /// Milliseconds in which it serves its sessions for certain, with a lease or, in an outage of Redis, without.
+    #[serde(default)]
+    pub serves_ms: u64,
 }
 
 /// Why a replica has not greeted.

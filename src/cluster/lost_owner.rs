@@ -4,13 +4,14 @@
 //! address too, and its word counts. Reasons: `docs/adr/0027`.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::{Instant, timeout};
 
-use super::greeting;
+use super::greeting::{self, ReplicaGreeting};
 use super::identity::ReplicaIdentity;
 use super::membership::Membership;
 use super::peers::Peer;
@@ -119,7 +120,10 @@ impl LostOwners {
         let Some((peer, _)) = known else {
             return true;
         };
-        let is_lost = !self.says_that_it_lives(&peer.record).await;
+        let said = self.word_of(&peer.record).await;
+        let is_cut_off = said.as_ref().is_some_and(|said| said.adopts_after_ms > 0);
+        peer.is_cut_off.store(is_cut_off, Ordering::Relaxed);
+        let is_lost = !said.is_some_and(|said| lives(&said));
         if is_lost {
             peer.connections.give_up();
         }
@@ -140,12 +144,35 @@ impl LostOwners {
         found.unwrap_or(true)
     }
 
-    async fn says_that_it_lives(&self, record: &ReplicaRecord) -> bool {
+    /// The greeting of a replica, if that one answers at its address.
+    async fn word_of(&self, record: &ReplicaRecord) -> Option<ReplicaGreeting> {
         // A connection of its own: those of the replica are given up with it.
-        let Ok(peer) = Peer::new(record.clone(), &self.identity) else {
-            return false;
-        };
+        let peer = Peer::new(record.clone(), &self.identity).ok()?;
         let said = timeout(ANSWER_WITHIN, greeting::ask(&peer, &self.tasks)).await;
-        matches!(said, Ok(Ok(greeting)) if greeting.node == record.node && greeting.lease_ms > 0)
+        let said = said.ok()?.ok()?;
+        (said.node == record.node).then_some(said)
+    }
+}
+
+/// Whether a replica goes on with its sessions: also without a lease, where it takes Redis to be away for all.
+fn lives(said: &ReplicaGreeting) -> bool {
+    said.lease_ms > 0 || said.serves_ms > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replica_lives_while_it_serves_its_sessions() {
+        let said = |lease_ms, serves_ms| ReplicaGreeting {
+            node: 1,
+            version: "1".to_owned(),
+            lease_ms,
+            adopts_after_ms: 0,
+            serves_ms,
+        };
+        assert!(lives(&said(1, 0)) && lives(&said(0, 1)));
+        assert!(!lives(&said(0, 0)), "it is fenced");
     }
 }

@@ -63,6 +63,8 @@ pub struct Cluster {
     redis: RedisClient,
     forwarder: Forwarder,
     tasks: TaskSpawner,
+    /// Heartbeats and the fence, which go on until this replica [leaves](Self::leave).
+    leasing: TaskSpawner,
     /// The fence of this replica's sessions, once there may be sessions.
     fence: OnceLock<Fence>,
 }
@@ -137,7 +139,8 @@ impl Cluster {
             tracing::warn!("replica starts without a lease: Redis does not answer");
         }
         let membership = Arc::new(membership);
-        tasks.spawn_service(Arc::clone(&membership).keep());
+        let leasing = TaskSpawner::new();
+        leasing.spawn_service(Arc::clone(&membership).keep());
         Ok(Arc::new(Self {
             forwarder: Forwarder::new(Arc::clone(&membership), tasks.clone()),
             lost_owners: LostOwners::watch(&membership, &identity, &redis, tasks),
@@ -145,6 +148,7 @@ impl Cluster {
             identity,
             redis,
             tasks: tasks.clone(),
+            leasing,
             fence: OnceLock::new(),
         }))
     }
@@ -257,6 +261,7 @@ impl Cluster {
             version: own.version.clone(),
             lease_ms: self.lease_ms(),
             adopts_after_ms: millis(self.lost_owners.unknown_for()),
+            serves_ms: self.fence.get().map_or(0, |fence| millis(fence.left())),
         }
     }
 
@@ -274,15 +279,20 @@ impl Cluster {
         let keeper = FenceKeeper {
             membership: Arc::clone(&self.membership),
             identity: Arc::clone(&self.identity),
-            tasks: self.tasks.clone(),
+            tasks: self.leasing.clone(),
             fence: fence.clone(),
             check,
         };
-        self.tasks.spawn_service(keeper.keep());
+        self.leasing.spawn_service(keeper.keep());
     }
 
-    /// Gives the lease up; the others know at their next heartbeat.
+    /// Ends the heartbeats and gives the lease up; the others know at their next heartbeat. To be called once all sessions
+    /// have ended.
     pub async fn leave(&self) {
+        self.leasing.shut_down(Duration::ZERO).await;
+        if let Some(fence) = self.fence.get() {
+            fence.open_until(Duration::ZERO);
+        }
         self.membership.leave().await;
     }
 

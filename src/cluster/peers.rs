@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,11 +12,16 @@ use super::identity::{IdentityError, ReplicaIdentity};
 use super::record::ReplicaRecord;
 use crate::cause::chain;
 
+/// Leases for which a replica is known that lives and does not reach Redis.
+const CUT_OFF_LEASES: u32 = 20;
+
 /// Another replica, and the connections to it.
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) record: ReplicaRecord,
     pub(super) connections: Arc<PeerConnections>,
+    /// Whether it has answered, without a lease, that it does not reach Redis.
+    pub(super) is_cut_off: AtomicBool,
 }
 
 /// A peer as of the last heartbeat.
@@ -59,7 +65,18 @@ impl Peer {
         Ok(Self {
             connections: Arc::new(PeerConnections::new(record.address.clone(), client)),
             record,
+            is_cut_off: AtomicBool::new(false),
         })
+    }
+
+    /// How long it is known after its lease was missed first. One that only does not reach Redis may reach it when this
+    /// replica does not, and has to be asked then.
+    fn known_for(&self, lease: Duration) -> Duration {
+        if self.is_cut_off.load(Ordering::Relaxed) {
+            CUT_OFF_LEASES * lease
+        } else {
+            lease
+        }
     }
 }
 
@@ -97,7 +114,7 @@ impl PeerList {
     }
 
     /// The list after a heartbeat that was answered with `records`. A peer is forgotten a lease after its lease was
-    /// missed first; after a new connection to Redis that time begins again.
+    /// missed first, or later if it is cut off; after a new connection to Redis that time begins again.
     pub(super) fn next(
         &self,
         records: Vec<ReplicaRecord>,
@@ -110,7 +127,8 @@ impl PeerList {
             let since = known.lapsed.filter(|_| is_same).unwrap_or(at.now);
             let peer = Arc::clone(&known.peer);
             let lapsed = Some(since);
-            (at.now.duration_since(since) < at.lease).then_some((*node, KnownPeer { peer, lapsed }))
+            let is_known = at.now.duration_since(since) < peer.known_for(at.lease);
+            is_known.then_some((*node, KnownPeer { peer, lapsed }))
         });
         let mut next: BTreeMap<u32, KnownPeer> = lapsed.collect();
         for record in records {
@@ -221,6 +239,21 @@ mod tests {
         let list = list.next(vec![record(1)], at(start, 7, 1), make);
         assert!(list.get(2).is_none());
         assert!(!list.has_certificate("f2"));
+    }
+
+    #[test]
+    fn peer_that_is_cut_off_from_redis_is_known_longer() {
+        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
+        let make = |record| Peer::new(record, &identity);
+        let start = Instant::now();
+        let list = PeerList::default().next(vec![record(1)], at(start, 0, 1), make);
+        let list = list.next(Vec::new(), at(start, 2, 1), make);
+        let (peer, _) = list.get(1).unwrap();
+        peer.is_cut_off.store(true, Ordering::Relaxed);
+        let list = list.next(Vec::new(), at(start, 60, 1), make);
+        assert!(list.get(1).unwrap().1, "lapsed, and not forgotten");
+        let list = list.next(Vec::new(), at(start, 110, 1), make);
+        assert!(list.get(1).is_none());
     }
 
     #[test]

@@ -7,13 +7,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dashmap::DashSet;
+use moka::sync::Cache;
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::Principal;
 use crate::cause::chain;
-use crate::clock::boot_time;
 use crate::cluster::Cluster;
 use crate::endpoint::Endpoint;
 use crate::ownership::{Fence, Ownership};
@@ -27,8 +27,10 @@ use crate::telemetry::metrics::COUNTERS;
 
 /// Adoptions under way at once; others wait.
 const AT_ONCE: usize = 100;
-/// How long a replica counts as lost after Redis was asked for its lease. It asks for its records 3 s after it has a lease
-/// again at the earliest, and a compare-and-set that was sent takes 2 s at most.
+/// Sessions that are remembered at most in each of the caches of [`AdoptionWork`].
+const REMEMBERED: u64 = 64 * 1024;
+/// How long a replica counts as lost after Redis was asked for its lease, by the clock of the server that has the record:
+/// later the compare-and-set changes nothing. The owner asks for its records 3 s after it has a lease again at the earliest.
 const DECISION_HOLDS: Duration = Duration::from_secs(1);
 
 /// The shared stores that an adoption reads and changes.
@@ -62,15 +64,23 @@ pub(super) struct AdoptionWork {
     looks: SingleFlight<SessionKey, SessionPlace>,
     permits: Semaphore,
     /// Sessions that this replica owns, or may own, and that do not live here yet.
-    unfinished: DashSet<SessionKey>,
+    unfinished: Cache<SessionKey, ()>,
+    /// Sessions of lost replicas whose records cannot be read, since their first request.
+    unreadable: Cache<SessionKey, Instant>,
 }
 
-impl Default for AdoptionWork {
-    fn default() -> Self {
+impl AdoptionWork {
+    /// Nothing is under way. What is known of a session is forgotten after `idle`, when its record has expired.
+    pub(super) fn new(idle: Duration) -> Self {
+        fn cache<T: Clone + Send + Sync + 'static>(idle: Duration) -> Cache<SessionKey, T> {
+            let cache = Cache::builder().max_capacity(REMEMBERED);
+            cache.time_to_live(idle).build()
+        }
         Self {
             looks: SingleFlight::default(),
             permits: Semaphore::new(AT_ONCE),
-            unfinished: DashSet::new(),
+            unfinished: cache(idle),
+            unreadable: cache(idle),
         }
     }
 }
@@ -108,6 +118,10 @@ impl SessionAdopter {
     /// Dropping the future stops the wait alone.
     pub(super) async fn find(self: &Arc<Self>, named: &NamedSession) -> SessionPlace {
         loop {
+            // The tasks of a process that stops are dropped: a look in one of them would never end.
+            if self.tasks.stopping().is_cancelled() {
+                return Box::pin(self.look(named)).await;
+            }
             match self.work.looks.join(named.handle.key) {
                 Joined::Lead(leader) => {
                     let (this, named) = (Arc::clone(self), named.clone());
@@ -153,7 +167,7 @@ impl SessionAdopter {
             // Redis may have lost the record of a session that lives.
             RecordState::Absent if !self.cluster.is_redis_settled() => SessionPlace::Unknown,
             RecordState::Absent | RecordState::Over => {
-                self.work.unfinished.remove(&key);
+                self.work.unfinished.invalidate(&key);
                 SessionPlace::Here
             }
             RecordState::Owned {
@@ -161,10 +175,9 @@ impl SessionAdopter {
                 highest_stream,
                 record,
             } if by.node == own => {
-                let is_unfinished = self.work.unfinished.remove(&key).is_some();
+                let is_unfinished = self.work.unfinished.contains_key(&key);
                 match record.filter(|_| is_unfinished) {
                     Some(record) => {
-                        self.work.unfinished.insert(key);
                         let owned = (by, highest_stream, *record);
                         self.finish(named, owned).await
                     }
@@ -173,17 +186,31 @@ impl SessionAdopter {
                 }
             }
             RecordState::Owned { by, .. } if self.cluster.is_living(by.node) => {
-                self.work.unfinished.remove(&key);
+                self.work.unfinished.invalidate(&key);
                 SessionPlace::At(by)
             }
-            RecordState::Owned {
-                by,
-                record: Some(_),
-                ..
-            } if self.cluster.is_lost(by.node).await => self.adopt(named, by).await,
-            // A record without a body is about to be written, or is of a later release.
+            // Nothing could be sent for the session here.
+            RecordState::Owned { .. } if !self.may_adopt() => SessionPlace::Unknown,
+            RecordState::Owned { by, record, .. }
+                if self.cluster.is_lost(by.node).await
+                    && (record.is_some() || self.is_unreadable(key)) =>
+            {
+                self.adopt(named, by).await
+            }
             RecordState::Owned { .. } => SessionPlace::Unknown,
         }
+    }
+
+    /// Whether the record of a session of a lost replica cannot be read for good: a replica of a later release, or with
+    /// another key, has had as long as a request waits to adopt the session.
+    fn is_unreadable(&self, key: SessionKey) -> bool {
+        let since = self.work.unreadable.get_with(key, Instant::now);
+        since.elapsed() > self.cluster.patience()
+    }
+
+    /// Whether a session that is adopted now would be served here.
+    fn may_adopt(&self) -> bool {
+        self.stores.fence.is_open() && !self.tasks.stopping().is_cancelled()
     }
 
     /// Adopts a session that `seen` owned.
@@ -196,14 +223,16 @@ impl SessionAdopter {
         if self.stores.events.fetch(key).await.is_err() {
             return SessionPlace::Unknown;
         }
-        let asked = boot_time();
-        let is_lost = self.cluster.is_without_lease(seen.node).await;
-        if !is_lost || boot_time().saturating_sub(asked) > DECISION_HOLDS {
+        // Read before the lease is looked for, so that the time begins no later than the answer holds.
+        let Ok(asked) = self.stores.records.time(key).await else {
+            return SessionPlace::Unknown;
+        };
+        if !self.cluster.is_without_lease(seen.node).await {
             return SessionPlace::Unknown;
         }
-        self.work.unfinished.insert(key);
-        let node = self.cluster.node();
-        match self.stores.records.adopt(key, seen, node).await {
+        self.work.unfinished.insert(key, ());
+        let by = (self.cluster.node(), asked + DECISION_HOLDS);
+        match self.stores.records.adopt(key, seen, by).await {
             Ok(Adoption::Adopted {
                 by,
                 highest_stream,
@@ -219,12 +248,24 @@ impl SessionAdopter {
                 let owned = (by, highest_stream, *record);
                 self.finish(named, owned).await
             }
+            Ok(Adoption::Adopted {
+                by, record: None, ..
+            }) => {
+                COUNTERS.sessions_lost.add(1);
+                tracing::warn!(
+                    from = format!("{:08x}", seen.node),
+                    "session ended: its record cannot be read"
+                );
+                self.stores.writer.end_adopted(key, by);
+                self.work.unfinished.invalidate(&key);
+                SessionPlace::Here
+            }
             Ok(Adoption::Refused(_)) => {
-                self.work.unfinished.remove(&key);
+                self.work.unfinished.invalidate(&key);
                 SessionPlace::Unknown
             }
-            // Its texts have expired, or the store does not answer: it may be this replica's.
-            Ok(Adoption::Adopted { .. }) | Err(_) => SessionPlace::Unknown,
+            // It may be this replica's.
+            Err(_) => SessionPlace::Unknown,
         }
     }
 
@@ -265,7 +306,7 @@ impl SessionAdopter {
             self.relay.reopen(&session, &continued);
             COUNTERS.sessions_adopted.add(1);
         }
-        self.work.unfinished.remove(&key);
+        self.work.unfinished.invalidate(&key);
         SessionPlace::Here
     }
 }

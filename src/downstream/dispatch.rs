@@ -230,6 +230,7 @@ impl McpService {
         let response = self.hand_over(target, caller, request, record).await;
         if is_of_session
             && let Some(forwarder) = &self.forwarder
+            && response.status() != StatusCode::NOT_FOUND
             && let Some(lost) = forwarder.lost_meanwhile(record)
         {
             return lost;

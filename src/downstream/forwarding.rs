@@ -129,6 +129,14 @@ impl RequestForwarder {
         owner.node != self.cluster.node() && !is_forwarded(extensions)
     }
 
+    /// Whether another replica keeps something, and is not lost.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub(super) async fn is_kept_elsewhere(&self, keeper: Ownership) -> bool {
+        keeper.node != self.cluster.node() && !self.cluster.is_lost(keeper.node).await
+    }
+
     /// Passes a request of `client` on to the owner of its session, whose answer is the answer. Where the owner is lost,
     /// the session is adopted meanwhile; a request waits for that as long as for its owner.
     ///
@@ -176,6 +184,12 @@ impl RequestForwarder {
                             let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
                             let again = unsent.or_else(|| kept.again().filter(|_| is_refused));
                             let Some(again) = again else {
+                                // Its client sends it again, and the owner is known then.
+                                if is_refused
+                                    && let SessionPlace::At(by) = self.adopter.find(named).await
+                                {
+                                    self.owners.insert(key, by);
+                                }
                                 return PassedOn::Answered(refused(&failure, owner, record));
                             };
                             body = again;

@@ -6,7 +6,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::access_log::AccessRecord;
+use super::busy::fenced;
 use super::call_telemetry::{log_fault, note_request, note_session, refused};
+use super::forwarding::RequestForwarder;
 use super::{McpService, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -34,6 +36,14 @@ impl McpService {
                 FaultSide::Gateway,
                 "the gateway is shutting down, try again elsewhere",
             ));
+        }
+        // Its record could not be written, and no other replica would know the session.
+        if self
+            .forwarder
+            .as_ref()
+            .is_some_and(RequestForwarder::is_fenced)
+        {
+            return Err(fenced());
         }
         let id = message.id().unwrap_or("null").to_owned();
         let parent =

@@ -175,7 +175,7 @@ impl McpService {
                 replies: Arc::clone(&parts.replies),
                 tasks: parts.tasks.clone(),
                 stores,
-                work: AdoptionWork::default(),
+                work: AdoptionWork::new(parts.settings.sessions.idle),
             })
         });
         Arc::new(Self {

@@ -1,10 +1,11 @@
 //! `Fence`: whether this replica may write for its sessions, by its own clock.
 
+use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use crate::clock::boot_time;
 
@@ -17,7 +18,8 @@ pub struct Fence(Option<Arc<FenceState>>);
 struct FenceState {
     /// Milliseconds on `CLOCK_BOOTTIME`, which counts the time in which the machine was suspended.
     until: AtomicU64,
-    opened: Notify,
+    /// Whether it was open when it was last moved.
+    told: watch::Sender<bool>,
 }
 
 impl Fence {
@@ -36,13 +38,26 @@ impl Fence {
         boot_time() < Duration::from_millis(state.until.load(Ordering::Acquire))
     }
 
-    /// Opens the fence up to a time on `CLOCK_BOOTTIME`; zero closes it.
+    /// Opens the fence up to a time on `CLOCK_BOOTTIME`; zero closes it. A fence that has closed by itself is to be closed
+    /// as well, for the sake of [`until_closed`](Self::until_closed).
     pub fn open_until(&self, until: Duration) {
         if let Some(state) = &self.0 {
             let millis = u64::try_from(until.as_millis()).unwrap_or(u64::MAX);
             state.until.store(millis, Ordering::Release);
-            state.opened.notify_waiters();
+            let is_open = self.is_open();
+            let is_change = |told: &mut bool| std::mem::replace(told, is_open) != is_open;
+            state.told.send_if_modified(is_change);
         }
+    }
+
+    /// How long it stays open if it is not moved; zero where it is closed, and where there is one process.
+    #[must_use]
+    pub fn left(&self) -> Duration {
+        let until = self
+            .0
+            .as_ref()
+            .map_or(0, |state| state.until.load(Ordering::Acquire));
+        Duration::from_millis(until).saturating_sub(boot_time())
     }
 
     /// Waits until the fence is open.
@@ -50,12 +65,19 @@ impl Fence {
     /// # Cancel safety
     /// Nothing is changed.
     pub async fn opened(&self) {
-        while let Some(state) = &self.0 {
-            let opened = state.opened.notified();
-            if self.is_open() {
-                return;
-            }
-            opened.await;
+        if let Some(state) = &self.0 {
+            drop(state.told.subscribe().wait_for(|is_open| *is_open).await);
+        }
+    }
+
+    /// Waits until the fence was closed, which may be a moment after its time was over: for what only has to end soon.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn until_closed(&self) {
+        match &self.0 {
+            Some(state) => drop(state.told.subscribe().wait_for(|is_open| !is_open).await),
+            None => pending().await,
         }
     }
 }
@@ -91,5 +113,17 @@ mod tests {
         let open = async { fence.open_until(boot_time() + Duration::from_mins(1)) };
         tokio::join!(fence.opened(), open);
         assert!(fence.is_open());
+    }
+
+    #[tokio::test]
+    async fn waiting_ends_when_the_fence_is_closed() {
+        let fence = Fence::closed();
+        fence.open_until(boot_time() + Duration::from_mins(1));
+        assert!(fence.left() > Duration::from_secs(50));
+        assert!(fence.until_closed().now_or_never().is_none());
+        let close = async { fence.open_until(Duration::ZERO) };
+        tokio::join!(fence.until_closed(), close);
+        assert_eq!(fence.left(), Duration::ZERO);
+        assert!(Fence::default().until_closed().now_or_never().is_none());
     }
 }

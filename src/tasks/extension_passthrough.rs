@@ -128,7 +128,7 @@ impl TaskHandles {
     }
 
     /// The upstream of a task whose session another replica kept; `None` for any other handle. Requests about such a task
-    /// are forwarded to that replica, and reach this point only if the replica is lost.
+    /// are forwarded to that replica, or refused on a WebSocket, and reach this point only if the replica is lost.
     pub(super) fn lost(&self, call: &Call, given: &str) -> Option<Arc<str>> {
         let context = task_context(&call.endpoint, &call.principal);
         let task = SealedTask::open(&self.sealer, &context, given)?;

@@ -160,6 +160,9 @@ impl From<ExchangeError> for LinkError {
             }
             return Self::Account(failure.clone());
         }
+        if error.is_fenced() {
+            return Self::Fenced;
+        }
         if error.is_connect() {
             let fault = ConnectionFault::of(&error);
             let reached = NotReached::new(error.reason()).remedied(NotReached::remedy_of(fault));

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use self::request::{
     EndedRequest, HandedMessages, IdReservation, RunningCalls, SocketMessages, SocketRequest,
 };
+use super::keeper::keeper_of;
 use super::{EarlyEnd, ParsedRequest, envelope, refusal};
 use crate::call::Reply;
 use crate::config::LimitsConfig;
@@ -26,7 +27,7 @@ use crate::downstream::admission::MessageDue;
 use crate::downstream::busy::draining;
 use crate::downstream::call_telemetry::error_word;
 use crate::downstream::channel::Channel;
-use crate::fault::{Fault, FaultKind};
+use crate::fault::{Fault, FaultKind, FaultSide};
 use crate::protocol::{Message, MessageKind, RequestId};
 use crate::relay::modern_notification;
 use crate::telemetry::names::error_type;
@@ -248,6 +249,9 @@ impl McpService {
             let paid = Box::pin(self.pay_modern(&mut asked, due)).await;
             paid.map_err(EarlyEnd::Failed)?;
         }
+        if let Some(keeper) = self.other_keeper(&asked).await {
+            return Err(EarlyEnd::Failed(keeper));
+        }
         if asked.method() == "subscriptions/listen" {
             let begun = self.subscribe(&asked).await;
             return Ok(begun.inspect(|_| record.answered())?.boxed());
@@ -261,6 +265,19 @@ impl McpService {
             Poll::Ready(None)
         });
         Ok(messages.chain(ending).boxed())
+    }
+
+    /// The refusal of a request that goes on with what another replica keeps, unless that replica is lost: frames are not
+    /// forwarded.
+    async fn other_keeper(&self, asked: &ParsedRequest) -> Option<Fault> {
+        let forwarder = self.forwarder.as_ref()?;
+        let parts = (&*self.relay, &*self.parking);
+        let keeper = keeper_of(parts, &asked.principal, &asked.endpoint, &asked.message)?;
+        let is_elsewhere = Box::pin(forwarder.is_kept_elsewhere(keeper)).await;
+        is_elsewhere.then(|| {
+            let text = "another replica keeps what this request goes on with: send it over HTTP";
+            Fault::new(FaultKind::GatewayBusy, FaultSide::Gateway, text)
+        })
     }
 }
 

@@ -83,7 +83,9 @@ impl SessionRegistry {
         }
     }
 
-    /// Ends every session, for a shutdown, and waits up to `grace` for its upstream links.
+    /// Ends every session, for a shutdown, and waits up to `grace` for its upstream links, and for the shared store, where
+    /// there is one, to say of all sessions that have ended that they are over. The store is told at once: while the lease
+    /// of this replica lasts, no other one adopts its sessions.
     pub async fn close_all(&self, grace: Duration) {
         let all: Vec<_> = self
             .live
@@ -99,15 +101,13 @@ impl SessionRegistry {
         let closing = ended
             .iter()
             .map(|(session, links)| part(session, links, wait));
-        drop(tokio::time::timeout(grace, join_all(closing)).await);
-    }
-
-    /// Has the shared store, where there is one, say of all sessions that have ended that they are over; waits `within`
-    /// for it. For a shutdown, after [`close_all`](Self::close_all).
-    pub async fn flush_records(&self, within: Duration) {
-        if let Some(records) = self.records.get() {
-            records.flush(within).await;
-        }
+        let closed = tokio::time::timeout(grace, join_all(closing));
+        let told = async {
+            if let Some(records) = self.records.get() {
+                records.flush(grace).await;
+            }
+        };
+        drop(tokio::join!(told, closed));
     }
 
     /// Ends idle and over-age sessions and sweeps the event log, for ever.

@@ -11,7 +11,7 @@ use crate::ownership::Ownership;
 use crate::redis_client::{RedisFailure, Value};
 use crate::seal::{SealPurpose, Sealer};
 use crate::store::events::SessionKey;
-use crate::store::scripts::{Script, ScriptCall, ScriptRunner, StoreKeys, bytes, run_one};
+use crate::store::scripts::{Script, ScriptCall, ScriptRunner, StoreKeys, bytes, integer, run_one};
 
 static PUT: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_put", include_str!("shared/put.lua")));
@@ -19,6 +19,8 @@ static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_renew", include_str!("shared/renew.lua")));
 static ADOPT: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_adopt", include_str!("shared/adopt.lua")));
+static TIME: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_time", include_str!("shared/time.lua")));
 static CLAIM: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_claim", include_str!("shared/claim.lua")));
 static FINISH: LazyLock<Script> =
@@ -104,7 +106,18 @@ impl SharedRecords {
         self.opened(session, value.as_deref()).await
     }
 
-    /// Adopts a session that `seen` owns, as the replica `node`, in the next epoch.
+    /// The time of the store, for [`adopt`](Self::adopt) of the same session: servers of a Cluster have clocks of their own.
+    ///
+    /// # Errors
+    /// The store cannot be reached.
+    pub async fn time(&self, session: SessionKey) -> Result<Duration, RedisFailure> {
+        let reply = run_one(&*self.store, self.call(&TIME, session, Vec::new())).await?;
+        let millis = integer(&reply).and_then(|millis| u64::try_from(millis).ok());
+        Ok(Duration::from_millis(millis.unwrap_or_default()))
+    }
+
+    /// Adopts a session that `seen` owns, as the replica `node`, in the next epoch, unless the store carries that out
+    /// later than at its time `until`.
     ///
     /// # Errors
     /// The store cannot be reached. The session may have been adopted: [`read`](Self::read) says so.
@@ -115,7 +128,7 @@ impl SharedRecords {
         &self,
         session: SessionKey,
         seen: Ownership,
-        node: u32,
+        (node, until): (u32, Duration),
     ) -> Result<Adoption, RedisFailure> {
         let Some(epoch) = seen.epoch.checked_add(1) else {
             return Ok(Adoption::Refused(self.read(session).await?));
@@ -125,6 +138,7 @@ impl SharedRecords {
             seen.to_bytes().to_vec(),
             by.to_bytes().to_vec(),
             self.life(),
+            until.as_millis().to_string().into(),
         ];
         let reply = run_one(&*self.store, self.call(&ADOPT, session, args)).await?;
         let state = self.opened(session, bytes(&reply)).await?;

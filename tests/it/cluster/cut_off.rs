@@ -13,6 +13,7 @@ use tokio::sync::watch;
 
 use super::adoption::{LEASE, adopted, keeps, over_http, ping, settled};
 use super::{SECRET, knows};
+use crate::harness::http::initialize;
 use crate::harness::redis::{self, RedisServer, free_port};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
@@ -44,6 +45,10 @@ impl Gate {
             }
         });
         Self { port, is_open }
+    }
+
+    fn open(&self) {
+        self.is_open.send_replace(true);
     }
 
     fn close(&self) {
@@ -154,6 +159,84 @@ async fn owner_that_is_cut_off_loses_its_session_and_leaves_it_alone() {
     // It still has a link to the session at the upstream.
     one.stop().await;
     assert!(keeps(&there).await.contains("kept"), "not ended there");
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn owner_that_is_cut_off_leaves_the_get_stream_of_its_session() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let gate = Gate::before(&redis).await;
+    let one = at(gate.port, 0, &stub).start().await;
+    let two = over_http(&redis, &stub).start().await;
+    knows(&two, 2).await;
+    knows(&one, 2).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let listening = here.listen().await;
+    stub.heard().await;
+    gate.close();
+    is_fenced(&one).await;
+    eventually("the upstream's GET stream has ended", async || {
+        (stub.stats().await["open_get_streams"] == 0).then_some(())
+    })
+    .await;
+    gate.open();
+    stub.heard().await;
+    drop(listening);
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn owner_that_is_cut_off_opens_no_session() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let gate = Gate::before(&redis).await;
+    let one = at(gate.port, 0, &stub).start().await;
+    let two = over_http(&redis, &stub).start().await;
+    knows(&two, 2).await;
+    knows(&one, 2).await;
+    gate.close();
+    is_fenced(&one).await;
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    let refused = one.anonymous().post("/mcp", &[], &hello).await;
+    assert_eq!(refused.status(), 503);
+    assert!(refused.header("retry-after").is_some());
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn peer_that_was_cut_off_is_asked_when_it_reaches_redis_alone() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let (gate, other) = (Gate::before(&redis).await, Gate::before(&redis).await);
+    let one = at(gate.port, 0, &stub).start().await;
+    let two = at(other.port, 0, &stub).start().await;
+    knows(&two, 2).await;
+    knows(&one, 2).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let there = here.at(two.anonymous());
+    here.text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    other.close();
+    knows(&one, 1).await;
+    tokio::time::sleep(2 * LEASE).await;
+    other.open();
+    gate.close();
+    is_fenced(&one).await;
+    eventually("the session is adopted", async || {
+        (there.post(&ping()).await.status() == 200).then_some(())
+    })
+    .await;
+    assert!(keeps(&there).await.contains("kept"));
+    one.stop().await;
     two.stop().await;
 }
 

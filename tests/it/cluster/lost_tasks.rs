@@ -15,6 +15,7 @@ use super::SECRET;
 use super::adoption::{over_http, settled, setup};
 use crate::harness::redis::{self, RedisServer};
 use crate::harness::session::text_of;
+use crate::harness::socket::Socket;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, eventually};
 use crate::modern::Modern;
@@ -93,6 +94,43 @@ async fn task_of_an_upstream_goes_on() {
     until(&there, &task, "completed").await;
     let result = there.request("tasks/result", about(&task)).await.unwrap();
     assert_eq!(text_of(&result), "errand done");
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn task_of_a_living_replica_has_not_failed_on_a_socket() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let make = || {
+        let setup = setup(&redis).server("[server.websocket]\nenabled = true");
+        setup.stub("stub", &["--tasks"])
+    };
+    let [one, two] = settled(make).await;
+    let extensions = json!({"extensions": {"io.modelcontextprotocol/tasks": {}}});
+    let user = |gw: &Gateway| Modern::with(gw.anonymous(), "/mcp/stub", extensions.clone());
+    let (here, there) = (user(&one), user(&two));
+    let begun = here
+        .call("errand", json!({"looks": 1_000_000}))
+        .await
+        .unwrap();
+    let asked = json!({"taskId": begun["taskId"]});
+    let mut socket = Socket::connect(&two.url, "/ws/stub", None).await;
+    for method in ["tasks/get", "tasks/cancel"] {
+        let request = there.request(&json!(1), method, asked.clone());
+        socket.tell(&request).await;
+        let refused = socket.reply(1).await.1.unwrap_err();
+        let said = refused["message"].as_str().unwrap();
+        assert!(said.contains("over HTTP"), "{refused}");
+    }
+    let state: Value = there.send("tasks/get", asked.clone()).await.unwrap();
+    assert_eq!(state["status"], "working", "{state}");
+    one.kill().await;
+    let state: Value = there.send("tasks/get", asked.clone()).await.unwrap();
+    assert_eq!(state["status"], "failed", "{state}");
+    let request = there.request(&json!(2), "tasks/get", asked);
+    socket.tell(&request).await;
+    assert_eq!(socket.reply(2).await.1.unwrap()["status"], "failed");
     two.stop().await;
 }
 

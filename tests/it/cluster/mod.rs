@@ -4,6 +4,7 @@ mod adoption;
 mod cut_off;
 mod entry;
 mod failover;
+mod fenced;
 mod forwarding;
 mod internal;
 mod lost_owner;
@@ -11,6 +12,7 @@ mod lost_tasks;
 mod membership;
 mod new_keys;
 mod redis_client;
+mod stopping;
 
 use crate::harness::redis::RedisServer;
 use crate::harness::{Gateway, Setup, eventually};

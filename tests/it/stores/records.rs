@@ -158,9 +158,20 @@ async fn record_is_written_and_adopted_once() {
         replica(&client, &sealer, LIFE),
         replica(&client, &sealer, LIFE),
     );
+    let now = two.records.time(SESSION).await.unwrap();
+    let late = two.records.adopt(
+        SESSION,
+        owner(1, 0),
+        (2, now.saturating_sub(Duration::from_millis(1))),
+    );
+    assert!(matches!(
+        late.await.unwrap(),
+        Adoption::Refused(RecordState::Owned { by, .. }) if by == owner(1, 0)
+    ));
+    let soon = now + Duration::from_mins(1);
     let both = tokio::join!(
-        two.records.adopt(SESSION, owner(1, 0), 2),
-        three.records.adopt(SESSION, owner(1, 0), 3),
+        two.records.adopt(SESSION, owner(1, 0), (2, soon)),
+        three.records.adopt(SESSION, owner(1, 0), (3, soon)),
     );
     let outcomes = [both.0.unwrap(), both.1.unwrap()];
     let adopted: Vec<Ownership> = outcomes
@@ -224,7 +235,9 @@ async fn ended_session_stays_ended() {
     one.has_record(&record()).await;
     one.writer.end(SESSION, owner(1, 0), true);
     one.is(&RecordState::Over).await;
-    let adoption = one.records.adopt(SESSION, owner(1, 0), 2).await.unwrap();
+    let soon = one.records.time(SESSION).await.unwrap() + Duration::from_mins(1);
+    let adoption = one.records.adopt(SESSION, owner(1, 0), (2, soon));
+    let adoption = adoption.await.unwrap();
     assert_eq!(adoption, Adoption::Refused(RecordState::Over));
     let two = replica(&client, &sealer, LIFE);
     two.track(&source);

@@ -24,6 +24,7 @@ use super::ways::{ClientChoice, ClientGrant};
 use crate::call::{CallerAccess, OwnerKey};
 use crate::config::HttpCarrier;
 use crate::grants::{Challenge, HeldToken, Renewal};
+use crate::ownership::Fence;
 use crate::protocol::headers::MCP_SESSION_ID;
 use crate::upstream::account::Account;
 use crate::upstream::credentials::{Credential, Credentials, FixedHeaders, Requester};
@@ -48,6 +49,8 @@ pub struct HttpClient {
     /// `Host` of requests in origin form.
     host: HeaderValue,
     login: Arc<UpstreamLogin>,
+    /// Open while requests may be sent.
+    fence: Fence,
 }
 
 /// When a request is retried. An unread request always is.
@@ -75,6 +78,7 @@ impl HttpClient {
             account: Account::Common,
             caller: None,
             login: Arc::new(UpstreamLogin::new(carrier, false)),
+            fence: Fence::default(),
         })
     }
 
@@ -111,6 +115,15 @@ impl HttpClient {
         Self {
             account: self.account_of(owner),
             caller: caller.map(|caller| LinkCaller::new(Arc::clone(caller))),
+            ..self.clone()
+        }
+    }
+
+    /// This client, which sends nothing while `fence` is closed.
+    #[must_use]
+    pub fn behind(&self, fence: &Fence) -> Self {
+        Self {
+            fence: fence.clone(),
             ..self.clone()
         }
     }
@@ -353,11 +366,18 @@ impl HttpClient {
         &self,
         prepared: PreparedRequest<'_>,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
+        if !self.fence.is_open() {
+            return Err(ExchangeError::fenced());
+        }
         // Each part is moved and none borrowed, so that the future has no room for the request twice.
         let (answer, used) = match prepared.awaited {
-            None => (prepared.carry.send(prepared.request).await, prepared.held),
+            None => (
+                prepared.carry.send(prepared.request, &self.fence).await,
+                prepared.held,
+            ),
             Some(credential) => {
-                let later = send_with(credential, prepared.carry, prepared.request);
+                let (carry, request) = (prepared.carry, prepared.request);
+                let later = send_with(credential, carry, request, &self.fence);
                 Box::pin(later).await?
             }
         };

@@ -33,6 +33,17 @@ impl<E: Into<ExchangeCause>> From<E> for ExchangeError {
 }
 
 impl ExchangeError {
+    /// Another replica may own the session of the request, which was not sent.
+    pub(super) fn fenced() -> Self {
+        PoolError::Fenced.into()
+    }
+
+    /// Whether another replica may own the session of the request, so that it was not sent.
+    #[must_use]
+    pub fn is_fenced(&self) -> bool {
+        matches!(&self.0, ExchangeCause::Pool(PoolError::Fenced))
+    }
+
     pub(super) fn moved(status: http::StatusCode) -> Self {
         Self(ExchangeCause::Moved(status.as_u16()))
     }

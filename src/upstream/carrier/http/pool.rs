@@ -30,6 +30,7 @@ pub(super) use self::dial::{TcpRoute, UpstreamDial};
 pub(super) use self::keep::{KeepRule, LONGEST};
 use self::stream::{ExchangeState, PooledStream};
 use crate::lock::lock;
+use crate::ownership::Fence;
 use crate::runtime::poll_time;
 use crate::runtime::wake::{WakeFilter, defer_wakes};
 use crate::runtime::workers;
@@ -47,6 +48,9 @@ pub(super) enum PoolError {
     /// No connection could be made.
     #[error("cannot connect")]
     Connect(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// Another replica may own the session of the request by now: nothing was sent.
+    #[error("the session may belong to another replica")]
+    Fenced,
     /// The connection broke before the upstream read the request: nothing has run.
     #[error("the connection ended before the request was read")]
     Unread(#[source] hyper::Error),
@@ -121,8 +125,8 @@ impl ConnectionPool {
     }
 
     /// Sends `request`, which names its host and is in origin form, and waits for the head of the
-    /// response. Sent again here only when a kept connection turns out to have been closed before
-    /// anything of the request was written to it.
+    /// response. Nothing is sent over a connection that is made while `fence` closes. Sent again here only when a kept
+    /// connection turns out to have been closed before anything of the request was written to it.
     ///
     /// # Errors
     /// [`PoolError`] when no head arrives; with [`PoolError::Unread`] the caller may send the request again,
@@ -133,6 +137,7 @@ impl ConnectionPool {
     pub(super) async fn send(
         &self,
         mut request: Request<Full<Bytes>>,
+        fence: &Fence,
     ) -> Result<Response<PooledBody>, PoolError> {
         while let Some(line) = self.shared.take() {
             match self.exchange(line, request).await {
@@ -149,6 +154,9 @@ impl ConnectionPool {
         }
         // Larger, and seldom needed.
         let line = Box::pin(self.connect()).await?;
+        if !fence.is_open() {
+            return Err(PoolError::Fenced);
+        }
         self.exchange(line, request)
             .await
             .map_err(|failed| failed.error)

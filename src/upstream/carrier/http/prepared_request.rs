@@ -12,6 +12,7 @@ use super::exchange_error::ExchangeError;
 use super::targets::SentRoute;
 use super::ways::ClientGrant;
 use crate::grants::HeldToken;
+use crate::ownership::Fence;
 use crate::upstream::credentials::Requester;
 
 /// A request, with the client to send it.
@@ -29,11 +30,12 @@ pub(super) struct PreparedRequest<'a> {
 /// Sends a request once its credential is there; the answer, and the token that the request carried.
 ///
 /// # Errors
-/// There is no credential: nothing was sent.
+/// There is no credential, or `fence` has closed meanwhile: nothing was sent.
 pub(super) async fn send_with(
     credential: BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>>,
     carry: ClientGrant<'_>,
     mut request: Request<Full<Bytes>>,
+    fence: &Fence,
 ) -> Result<
     (
         Result<Response<UpstreamBody>, ExchangeError>,
@@ -42,8 +44,11 @@ pub(super) async fn send_with(
     ExchangeError,
 > {
     let token = credential.await?;
+    if !fence.is_open() {
+        return Err(ExchangeError::fenced());
+    }
     bear(request.headers_mut(), token.headers());
-    Ok((carry.send(request).await, Some(token)))
+    Ok((carry.send(request, fence).await, Some(token)))
 }
 
 /// Adds a credential to a request, whose own headers stand.

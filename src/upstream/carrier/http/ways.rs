@@ -24,6 +24,7 @@ use super::exchange_error::ExchangeError;
 use super::h2_clients::{AT_ONCE, ClientSet};
 use super::pool::{self, ConnectionPool, KeepRule, TcpRoute, UpstreamDial};
 use crate::config::{HttpCarrier, TransportKind};
+use crate::ownership::Fence;
 
 /// How long a TCP connect may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -144,12 +145,14 @@ impl HyperClients {
 }
 
 impl ClientGrant<'_> {
+    /// Sends a request, unless `fence` closes while a connection of the pool is made.
     pub(super) async fn send(
         self,
         request: Request<Full<Bytes>>,
+        fence: &Fence,
     ) -> Result<Response<UpstreamBody>, ExchangeError> {
         Ok(match self {
-            Self::Pool(pool) => pool.send(request).await?.map(UpstreamBody::Plain),
+            Self::Pool(pool) => pool.send(request, fence).await?.map(UpstreamBody::Plain),
             Self::Shared(HyperClients::Direct(lanes)) => lanes.send(request).await?,
             Self::Shared(HyperClients::Proxied(lanes)) => lanes.send(request).await?,
         })

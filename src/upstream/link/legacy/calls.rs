@@ -301,15 +301,16 @@ impl LegacyConnection {
         trace: Option<&TraceContext>,
         reply: ReplySlot,
     ) -> Result<Message, LinkError> {
-        if !self.settings.fence.is_open() {
-            return Err(LinkError::Fenced);
-        }
         match &self.wire {
             LegacyWire::Duplex(duplex) => {
+                if !self.settings.fence.is_open() {
+                    return Err(LinkError::Fenced);
+                }
                 let _busy = duplex.busy();
                 let reply = async { reply.await.map_err(|_| duplex.lost())? };
                 duplex.ask(bytes, &pending.departure, reply).await
             }
+            // Its client looks at the fence, after each wait.
             LegacyWire::Http(http) => {
                 let mut take = LegacyPostStream::new(self, pending);
                 let caller = pending.caller.as_ref();

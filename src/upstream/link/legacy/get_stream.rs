@@ -142,14 +142,7 @@ impl LegacyConnection {
             (None, true) => {
                 let stop = self.closed.child_token();
                 *listener = Some(stop.clone());
-                let (changing, this) = (Arc::downgrade(self), Arc::downgrade(self));
-                let forgotten = Arc::downgrade(self);
-                let on_change = move |change| {
-                    if let Some(this) = changing.upgrade() {
-                        this.get_stream_changed(change);
-                    }
-                };
-                let listen = Arc::clone(http).listen(on_change, Heard(this));
+                let (listen, forgotten) = (self.listen_while_owned(http), Arc::downgrade(self));
                 self.settings.tasks.spawn_service(async move {
                     let none = tokio::select! {
                         none = listen => none,
@@ -167,6 +160,36 @@ impl LegacyConnection {
                 *listener = None;
             }
             _ => {}
+        }
+    }
+
+    /// Keeps the GET stream open except while the fence is closed: another replica that goes on with the session needs the
+    /// stream, and upstreams may allow one only. Does not keep the connection.
+    fn listen_while_owned(
+        self: &Arc<Self>,
+        http: &Arc<HttpSession>,
+    ) -> impl Future<Output = NoGetStream> + Send + use<> {
+        let (fence, http) = (self.settings.fence.clone(), Arc::clone(http));
+        let this = Arc::downgrade(self);
+        let listen = move || {
+            let changing = Weak::clone(&this);
+            let on_change = move |change| {
+                if let Some(this) = changing.upgrade() {
+                    this.get_stream_changed(change);
+                }
+            };
+            Box::pin(Arc::clone(&http).listen(on_change, Heard(Weak::clone(&this))))
+        };
+        let mut listening = listen();
+        async move {
+            loop {
+                tokio::select! {
+                    none = listening => return none,
+                    () = fence.until_closed() => {}
+                }
+                fence.opened().await;
+                listening = listen();
+            }
         }
     }
 

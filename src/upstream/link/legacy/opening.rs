@@ -77,7 +77,8 @@ impl LegacyConnection {
         bounds: ResponseBounds,
         said: &mut Option<String>,
     ) -> Result<Arc<Self>, LinkError> {
-        let wire = HttpSession::new(settings.name.clone(), client.clone(), bounds);
+        let client = client.behind(&settings.fence);
+        let wire = HttpSession::new(settings.name.clone(), client, bounds);
         let mut unused = UnusedWire::new(settings, wire);
         let wire = Arc::clone(unused.wire());
         let first = handshake::request(settings);
@@ -106,7 +107,8 @@ impl LegacyConnection {
         };
         let (continuation, first_id) = settings.take_continuation()?;
         let id = HeaderValue::from_str(continuation.id.expose()).ok()?;
-        let wire = HttpSession::new(settings.name.clone(), (**client).clone(), *bounds);
+        let client = client.behind(&settings.fence);
+        let wire = HttpSession::new(settings.name.clone(), client, *bounds);
         wire.set_version(continuation.declared.revision.as_str());
         wire.continue_as(id);
         let declared = if settings.upstream.list_changed {

@@ -10,6 +10,7 @@ use tokio::net::TcpListener;
 
 use super::*;
 use crate::call::Principal;
+use crate::clock::boot_time;
 use crate::config::{TokenPlace, TransportKind};
 use crate::grants::PlacedToken;
 use crate::lock::lock;
@@ -41,6 +42,29 @@ impl Credentials for Counted {
                 prefix: format!("{whose} "),
             };
             let placed = PlacedToken::new(&fixed, &place, &Secret::new(made.to_string()));
+            Ok(Arc::new(HeldToken::lasting(placed.unwrap())))
+        };
+        Credential::Awaited(fetch.boxed())
+    }
+}
+
+/// Closes a fence while the token is waited for.
+#[derive(Debug)]
+struct Closing(Fence);
+
+impl Credentials for Closing {
+    fn account_of(&self, _owner: OwnerKey) -> Account {
+        Account::Common
+    }
+
+    fn for_request(&self, _requester: &Requester) -> Credential<'_> {
+        let fetch = async move {
+            self.0.open_until(Duration::ZERO);
+            let place = TokenPlace::Header {
+                name: HeaderName::from_static("x-token"),
+                prefix: String::new(),
+            };
+            let placed = PlacedToken::new(&HeaderMap::new(), &place, &Secret::new("t"));
             Ok(Arc::new(HeldToken::lasting(placed.unwrap())))
         };
         Credential::Awaited(fetch.boxed())
@@ -113,6 +137,23 @@ async fn each_request_asks_for_the_credential_of_its_account() {
         .map(|number| vec![format!("{} {number}", whose(number))])
         .collect();
     assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_once_the_fence_has_closed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let fence = Fence::closed();
+    fence.open_until(boot_time() + Duration::from_mins(1));
+    let client = HttpClient::new(&carrier(&listener, Vec::new())).unwrap();
+    let client = client.with_credentials(Arc::new(Closing(fence.clone())));
+    let client = client.behind(&fence);
+    for when in ["while its credential is waited for", "before"] {
+        let sent = client.post(Bytes::new(), MessageHeaders::default());
+        let sent = tokio::time::timeout(Duration::from_secs(5), sent).await;
+        let refused = sent.expect("an error at once").unwrap_err();
+        assert!(refused.is_fenced(), "{when}: {refused:?}");
+    }
+    assert!(listener.accept().now_or_never().is_none(), "not connected");
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
 use std::net::Ipv4Addr;
+use std::sync::LazyLock;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -16,6 +17,8 @@ const SMALL: usize = 2;
 /// `pool_idle` in these tests.
 const UNNAMED: Duration = Duration::from_secs(4);
 const REPLY: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+
+static UNFENCED: LazyLock<Fence> = LazyLock::new(Fence::default);
 
 /// An upstream that tests play by hand.
 struct Upstream {
@@ -40,7 +43,7 @@ impl Upstream {
             answer(&mut stream, reply).await;
             stream
         };
-        let (stream, response) = tokio::join!(play, self.pool.send(request()));
+        let (stream, response) = tokio::join!(play, self.pool.send(request(), &UNFENCED));
         (stream, response.unwrap())
     }
 
@@ -75,7 +78,10 @@ async fn a_connection_is_used_again_once_its_response_was_read() {
     assert_eq!(upstream.idle(), 0, "the body is still to be read");
     assert_eq!(text(response).await, "ok");
     assert_eq!(upstream.idle(), 1);
-    let (second, ()) = tokio::join!(upstream.pool.send(request()), answer(&mut stream, REPLY));
+    let (second, ()) = tokio::join!(
+        upstream.pool.send(request(), &UNFENCED),
+        answer(&mut stream, REPLY)
+    );
     assert_eq!(text(second.unwrap()).await, "ok");
 }
 
@@ -156,7 +162,7 @@ async fn request_queued_in_an_ended_connection_takes_another() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }
-    let mut sending = pin!(upstream.pool.send(request()));
+    let mut sending = pin!(upstream.pool.send(request(), &UNFENCED));
     poll_fn(|cx| {
         while pin!(tokio::task::coop::consume_budget())
             .poll(cx)
@@ -186,7 +192,7 @@ async fn a_request_that_may_have_run_is_not_sent_again() {
         answer(&mut stream, b"").await;
         drop(stream);
     };
-    let (second, ()) = tokio::join!(upstream.pool.send(request()), lost);
+    let (second, ()) = tokio::join!(upstream.pool.send(request(), &UNFENCED), lost);
     assert!(matches!(second, Err(PoolError::Http(_))), "{second:?}");
 }
 
@@ -205,7 +211,7 @@ async fn request_behind_a_close_may_have_run() {
     }
     // Nothing is awaited in between: the reactor has not seen the close.
     drop(streams);
-    let second = upstream.pool.send(request()).await;
+    let second = upstream.pool.send(request(), &UNFENCED).await;
     assert!(matches!(second, Err(PoolError::Http(_))), "{second:?}");
     assert_eq!(upstream.idle(), 0, "the others are as old");
     let (_stream, response) = upstream.first(REPLY).await;
@@ -222,7 +228,7 @@ async fn request_that_never_left_whole_is_unread() {
     };
     let mut large = request();
     *large.body_mut() = Full::new(vec![b' '; 32 << 20].into());
-    let (sent, ()) = tokio::join!(upstream.pool.send(large), refuse);
+    let (sent, ()) = tokio::join!(upstream.pool.send(large, &UNFENCED), refuse);
     assert!(matches!(sent, Err(PoolError::Unread(_))), "{sent:?}");
 }
 
@@ -288,7 +294,7 @@ async fn kernel_is_asked_about_a_close() {
 async fn nobody_at_the_address_is_told_apart() {
     let upstream = Upstream::start().await;
     drop(upstream.listener);
-    let refused = upstream.pool.send(request()).await;
+    let refused = upstream.pool.send(request(), &UNFENCED).await;
     assert!(matches!(refused, Err(PoolError::Connect(_))), "{refused:?}");
 }
 
@@ -335,7 +341,7 @@ async fn a_call_among_others_hears_of_the_rest_of_its_answer() {
     });
     let calls: FuturesUnordered<_> = (0..3)
         .map(|_| async {
-            let response = pool.send(request()).await.unwrap();
+            let response = pool.send(request(), &UNFENCED).await.unwrap();
             heads.try_send(()).unwrap();
             assert_eq!(text(response).await, "ok");
             texts.try_send(()).unwrap();
@@ -345,4 +351,13 @@ async fn a_call_among_others_hears_of_the_rest_of_its_answer() {
     let calls = poll_fn(|cx| wake_filter.poll(calls.as_mut(), cx));
     let calls = tokio::time::timeout(Duration::from_secs(5), calls);
     assert_eq!(calls.await.expect("nobody was woken"), 3);
+}
+
+#[tokio::test]
+async fn nothing_is_sent_over_a_connection_that_is_made_while_the_fence_closes() {
+    let upstream = Upstream::start().await;
+    let refused = upstream.pool.send(request(), &Fence::closed()).await;
+    assert!(matches!(refused, Err(PoolError::Fenced)), "{refused:?}");
+    let (mut stream, _) = upstream.listener.accept().await.unwrap();
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0, "closed unused");
 }

@@ -1,0 +1,79 @@
+//! A replica that stops: what the others hear of it and of its sessions meanwhile. Spec: DESIGN §8.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::adoption::{LEASE, adopted, over_http, ping, settled};
+use super::{SECRET, knows, pair, tables};
+use crate::harness::redis;
+use crate::harness::upstream::HttpStub;
+use crate::harness::{Session, Setup, eventually};
+
+/// A child that is only ended with the process.
+const STUBBORN: [&str; 2] = ["--ignore-sigterm", "--ignore-eof"];
+
+/// The first answer to the session that is not that of a living one.
+async fn end_of(session: &Session) -> u16 {
+    eventually("the session ends", async || {
+        let status = session.post(&ping()).await.status();
+        (status != 200).then_some(status)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn sessions_of_a_replica_that_ends_its_children_are_over_at_once() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let make = || over_http(&redis, &stub).stub("slow", &STUBBORN);
+    let [one, two] = settled(make).await;
+    let busy = one.anonymous().open("/mcp/slow").await;
+    busy.text("echo", json!({"text": "hi"})).await;
+    let there = one.anonymous().open("/mcp/stub").await.at(two.anonymous());
+    there.text("echo", json!({"text": "hi"})).await;
+    one.signal(Signal::TERM);
+    assert_eq!(end_of(&there).await, 404, "as the replica says");
+    let asked = Instant::now();
+    assert_eq!(there.post(&ping()).await.status(), 404);
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    // Its children still end.
+    one.kill().await;
+    assert_eq!(
+        there.post(&ping()).await.status(),
+        404,
+        "as the record says"
+    );
+    assert!(adopted(&two).await < 0.5);
+    two.stop().await;
+}
+
+#[tokio::test]
+async fn replica_has_its_lease_until_its_children_have_ended() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let tables = tables(&redis, SECRET, "lease = \"2s\"");
+    let keys = "stop = { eof = \"5s\", term = \"1s\" }";
+    let make = || {
+        Setup::open()
+            .toml(&tables)
+            .stub_with("slow", &STUBBORN, keys)
+    };
+    let [mut one, two] = pair(make).await;
+    let busy = one.anonymous().open("/mcp/slow").await;
+    busy.text("echo", json!({"text": "hi"})).await;
+    one.signal(Signal::TERM);
+    // A lease, and until the other replica has missed it.
+    let until = Instant::now() + LEASE + LEASE;
+    while Instant::now() < until {
+        let known = two.metric("drawbridge_cluster_replicas", "").await;
+        assert!((known - 2.0).abs() < 0.5, "{known}");
+    }
+    assert_eq!(one.exit().await, Some(0));
+    knows(&two, 1).await;
+    two.stop().await;
+}
