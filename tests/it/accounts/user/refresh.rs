@@ -220,6 +220,29 @@ async fn token_that_ends_without_a_refresh_token_asks_again() {
     world.gw.stop().await;
 }
 
+// SPEC B-10
+#[tokio::test]
+async fn upstream_that_changes_its_server_has_its_users_sent_there() {
+    let (first, second) = (ConsentServer::start().await, ConsentServer::start().await);
+    first.gives_no_refresh_tokens();
+    let world = World::with(&first, "").await;
+    let session = world.in_use().await;
+    let knows = second.clone();
+    let is_known = move |token: Option<&str>| token.is_some_and(|token| knows.knows(token));
+    world
+        .upstream
+        .judges(move |token, _| Verdict::of(is_known(token)));
+    world.upstream.publishes(json!({
+        "resource": world.upstream.url(), "authorization_servers": [second.origin],
+    }));
+    let said = asked(&session, "asked").await;
+    world.browser().connect(&path_in(&said)).await;
+    assert_eq!((first.asked().len(), second.asked().len()), (1, 1));
+    assert_eq!(second.registered().len(), 1);
+    assert_eq!(echo(&session, "after").await, "after");
+    world.gw.stop().await;
+}
+
 /// A 401 to a token that was just refreshed: the call is not repeated for ever, and its user is asked.
 #[tokio::test]
 async fn fresh_token_that_is_refused_asks_its_user() {
