@@ -20,6 +20,7 @@ use super::RefreshCause;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::clock::{Clock as _, SystemClock};
 use crate::database::DatabaseError;
+use crate::runtime::fault_point;
 use crate::secret::Secret;
 use crate::vault::{GrantKey, GrantKind, GrantLease, GrantRecord, LeaseOutcome, StoredGrant};
 
@@ -107,6 +108,7 @@ async fn ask(
         resource: (account.kind == GrantKind::User).then_some(&*grant.record.resource),
         grant: TokenGrant::Refresh(token),
     };
+    fault_point::reached("refresh_leased");
     let failure = match account.ask(&asked).await {
         Ok(issued) => return write(account, grant, (&lease, issued)).await.map(Some),
         Err(error) => error,
@@ -162,6 +164,7 @@ async fn write(
         GrantKind::Login => logged_in(&grant.record, issued),
         GrantKind::User | GrantKind::UserKey => renewed(&grant.record, issued),
     };
+    fault_point::reached("token_refreshed");
     let mut pause = WRITE_PAUSE;
     for attempt in 1.. {
         match account.vault.finish_lease(lease, &record).await {
@@ -174,6 +177,7 @@ async fn write(
             }
         }
     }
+    fault_point::reached("refresh_stored");
     account
         .log
         .succeeded(&grant.record.scopes, Some(&record.scopes));
@@ -220,10 +224,12 @@ fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
 /// # Errors
 /// The account has ended; or the database fails.
 async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<(), TokenFailure> {
+    fault_point::reached("refresh_refused");
     let ended = account.vault.end_grant(&grant.key, grant.version).await;
     if !ended.map_err(no_database)? {
         return Ok(());
     }
+    fault_point::reached("grant_ended");
     tracing::warn!(
         upstream = %account.upstream, owner = %grant.key.owner, issuer = %grant.record.issuer,
         "the authorization server has ended an account: its user is asked again"

@@ -5,6 +5,7 @@ mod attacks;
 mod consents;
 mod kept;
 mod kept_observed;
+mod killed;
 mod real;
 mod world;
 
