@@ -7,6 +7,7 @@ mod kept;
 mod kept_observed;
 mod killed;
 mod real;
+mod second_server;
 mod world;
 
 use std::collections::BTreeMap;
