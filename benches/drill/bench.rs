@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 
+use crate::accounts;
 use crate::bare::{self, BarePlan};
 use crate::figures::{Figures, Handshakes, RowFigures, Runs};
 use crate::gauges::{count, stats};
@@ -106,13 +107,13 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     };
     let list: Arc<str> = lanes::reference_list(&legacy).await?.into();
     let mut programs = Programs::default();
-    let lanes = starter.lanes(&mut programs)?;
+    let lanes = starter.lanes(&mut programs).await?;
     (measured.rows, measured.handshakes) = measure_rows(&args, &lanes, &stubs, &list).await?;
     drop(programs);
     if !args.no_memory && !args.no_gateway {
         let sink = nginx.as_ref().map(|nginx| nginx.sink.as_str());
         let plan = stubs.plan(&args.stub, &args.gateway, "gateway-memory", 2, sink)?;
-        rest(&place, &args, &plan, &mut measured).await?;
+        rest(&place, &args, (&plan, &stubs.legacy.url), &mut measured).await?;
         if !args.no_bare {
             let plan = BarePlan::new("bare-start", &args.bare, 2, &behind);
             let millis = bare::start_to_first_answer(&place, plan, starts(&args)).await?;
@@ -159,7 +160,7 @@ fn median(mut figures: Vec<f64>) -> Option<f64> {
 async fn rest(
     place: &Place,
     args: &BenchArgs,
-    plan: &GatewayPlan<'_>,
+    (plan, legacy): (&GatewayPlan<'_>, &str),
     figures: &mut Figures,
 ) -> anyhow::Result<()> {
     let sizes = Sizes {
@@ -171,9 +172,38 @@ async fn rest(
     figures.memory = Some(memory::measure(place, &gateway, "http", sizes).await?);
     drop(gateway);
     let starts = starts(args);
-    let millis = memory::start_to_first_answer(place, plan.binary, &plan.upstreams, starts).await?;
+    let without_tables = GatewayPlan {
+        tables: String::new(),
+        ..plan.clone()
+    };
+    let millis = memory::start_to_first_answer(place, &without_tables, starts).await?;
     figures.start_millis = median(millis);
+    figures.account_start_millis =
+        Some(account_starts(place, &without_tables, legacy, starts).await?);
     Ok(())
+}
+
+/// Milliseconds of a start without accounts, and with many.
+async fn account_starts(
+    place: &Place,
+    plan: &GatewayPlan<'_>,
+    legacy: &str,
+    starts: usize,
+) -> anyhow::Result<(f64, f64)> {
+    let mut medians = [0.0; 2];
+    for (count, figure) in [0, accounts::MANY].into_iter().zip(&mut medians) {
+        let subjects = (0..count).map(|number| format!("subject-{number}"));
+        let name = format!("start-{count}");
+        let tables = accounts::prepare(place, &name, legacy, subjects).await?;
+        let plan = GatewayPlan {
+            tables,
+            ..plan.clone()
+        };
+        let millis = memory::start_to_first_answer(place, &plan, starts).await?;
+        *figure = median(millis).unwrap_or_default();
+    }
+    let [none, many] = medians;
+    Ok((none, many))
 }
 
 fn wanted(args: &BenchArgs) -> Vec<&'static Row> {

@@ -31,6 +31,8 @@ pub(crate) struct Figures {
     pub(crate) handshakes: Option<Handshakes>,
     pub(crate) memory: Option<Memory>,
     pub(crate) start_millis: Option<f64>,
+    /// The same of a gateway with a database: without accounts, and with many.
+    pub(crate) account_start_millis: Option<(f64, f64)>,
     /// The same of the bare proxy.
     pub(crate) bare_start_millis: Option<f64>,
     /// Instructions per reply with one worker thread.

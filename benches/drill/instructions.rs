@@ -18,7 +18,7 @@ use crate::figures;
 use crate::lanes::{self, Between, Lane, Stubs};
 use crate::load::Crowd;
 use crate::place::{Gateway, GatewayPlan, Place, Running};
-use crate::rows::{Over, ROWS, Row, Variant};
+use crate::rows::{CALL_16, CALL_WITH_ACCOUNT, Over, ROWS, Row, Variant};
 
 /// Steps of each session before anything is counted: caches are full then, and lists kept.
 const WARM: u64 = 30;
@@ -27,6 +27,9 @@ const REPLIES: u64 = 1_600;
 
 /// How much a row may cost more than before, in percent: repeated counts differ by up to 2.
 pub(crate) const LIMIT: f64 = 3.0;
+
+/// How much a caller's account at the upstream may add to a call, in percent.
+const ACCOUNT_LIMIT: f64 = 2.0;
 
 /// Configuration for all other rows: below callgrind a row may outlive the cached lists.
 const CACHED: &str = "\n[lists]\nfresh = \"1h\"\n";
@@ -100,9 +103,19 @@ pub(crate) async fn run(args: InstructionsArgs) -> anyhow::Result<bool> {
     Ok(passed)
 }
 
-/// Prints every row; true when none costs more than before by over `limit` percent.
+/// Prints every row; true when none costs more than before by over `limit` percent, and an account no more than it may.
 fn report(before: &Counts, after: &Counts, limit: f64) -> anyhow::Result<bool> {
     let mut passed = true;
+    if let (Some(without), Some(with)) = (after.get(CALL_16), after.get(CALL_WITH_ACCOUNT)) {
+        let is_kept = is_within(*without, *with, ACCOUNT_LIMIT);
+        passed &= is_kept;
+        let verdict = if is_kept { "" } else { "  OVER THE LIMIT" };
+        let ratio = with / without;
+        writeln!(
+            std::io::stdout(),
+            "an account of the caller makes a call x {ratio:.3}{verdict}"
+        )?;
+    }
     for (name, after) in after {
         let verdict = match before.get(name) {
             Some(before) => {
@@ -191,12 +204,22 @@ impl<'a> Counting<'a> {
             let lane = Lane::gateway(figures::ONE, Between::gateway(self.place, &gateway)?);
             self.count(&gateway.process, &lane, &out, rows).await
         };
-        let is_uncached = |row: &&&Row| row.variant == Variant::Uncached;
-        let (uncached, cached): (Vec<_>, Vec<_>) = self.rows.iter().partition(is_uncached);
-        let mut counts = count(name, CACHED, &cached).await?;
+        let rows_of = |variants: &[Variant]| -> Vec<&Row> {
+            let rows = self.rows.iter().copied();
+            rows.filter(|row| variants.contains(&row.variant)).collect()
+        };
+        let common = rows_of(&[Variant::Tuned, Variant::Untuned]);
+        let mut counts = count(name, CACHED, &common).await?;
+        let uncached = rows_of(&[Variant::Uncached]);
         if !uncached.is_empty() {
             let name = format!("{name}-uncached");
             counts.extend(count(&name, lanes::UNCACHED, &uncached).await?);
+        }
+        let with_accounts = rows_of(&[Variant::Accounts]);
+        if !with_accounts.is_empty() {
+            let name = format!("{name}-accounts");
+            let tables = self.stubs.accounts(self.place, &name).await? + CACHED;
+            counts.extend(count(&name, &tables, &with_accounts).await?);
         }
         Ok(counts)
     }
@@ -306,6 +329,16 @@ mod tests {
         let file = folder.path().join("instructions.toml");
         std::fs::write(&file, text_of(&written).unwrap()).unwrap();
         assert_eq!(read(&file).unwrap(), written);
+    }
+
+    #[test]
+    fn account_that_costs_a_call_more_than_the_limit_fails() {
+        let judge = |with| {
+            let after = counts(&[(CALL_16, 1000.0), (CALL_WITH_ACCOUNT, with)]);
+            report(&Counts::new(), &after, 3.0)
+        };
+        assert!(judge(1019.0).unwrap());
+        assert!(!judge(1021.0).unwrap());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
+use crate::accounts;
 use crate::client::{Caller, Client, Target};
 use crate::figures;
 use crate::keys::SCOPE;
@@ -108,8 +109,13 @@ impl Between {
 }
 
 fn callers(place: &Place, gateway: &Gateway, upstream: &str) -> anyhow::Result<Vec<Caller>> {
-    let caller = |n: usize| gateway.caller(place, upstream, &format!("principal-{n}"));
+    let caller = |n: usize| gateway.caller(place, upstream, &principal(n));
     (0..PRINCIPALS).map(caller).collect()
+}
+
+/// The subject of a principal.
+fn principal(number: usize) -> String {
+    format!("principal-{number}")
 }
 
 /// The stub upstreams that listen.
@@ -153,6 +159,12 @@ impl Stubs {
             upstreams: upstreams(&self.legacy.url, stub)? + &modern,
             tables: tables(sink),
         })
+    }
+
+    /// Tables of a gateway where each of the callers has an account at the legacy upstream; `name` names its files.
+    pub(crate) async fn accounts(&self, place: &Place, name: &str) -> anyhow::Result<String> {
+        let subjects = (0..PRINCIPALS).map(principal);
+        accounts::prepare(place, name, &self.legacy.url, subjects).await
     }
 
     fn behind(&self, over: Over) -> &Stub {

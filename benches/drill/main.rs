@@ -8,6 +8,7 @@
     reason = "a test driver beside the gateway: it starts processes and reads the real clock"
 )]
 
+mod accounts;
 mod bare;
 mod bench;
 mod client;

@@ -1,6 +1,5 @@
 //! What sessions cost while nothing happens, and how fast a start is.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -129,19 +128,14 @@ fn per_session(before: u64, after: u64, sessions: usize) -> f64 {
 /// Milliseconds from starting the process to its first answer to an authorized `initialize`.
 pub(crate) async fn start_to_first_answer(
     place: &Place,
-    binary: &Path,
-    upstreams: &str,
+    plan: &GatewayPlan<'_>,
     rounds: usize,
 ) -> anyhow::Result<Vec<f64>> {
     let mut millis = Vec::new();
     for round in 0..rounds {
         let plan = GatewayPlan {
-            under: Vec::new(),
-            binary,
             name: "start",
-            threads: 2,
-            upstreams: upstreams.to_owned(),
-            tables: String::new(),
+            ..plan.clone()
         };
         let (config, addr, _) = configure(place, &plan)?;
         let url = format!("http://{addr}/mcp/http");

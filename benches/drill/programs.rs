@@ -29,7 +29,7 @@ pub(crate) struct Programs {
 
 impl Starter<'_> {
     /// Starts what the command line does not leave out. The lanes are usable while the programs are kept.
-    pub(crate) fn lanes(self, programs: &mut Programs) -> anyhow::Result<Vec<Lane>> {
+    pub(crate) async fn lanes(self, programs: &mut Programs) -> anyhow::Result<Vec<Lane>> {
         let (legacy, modern) = self.stubs.targets()?;
         let mut lanes = vec![Lane::plain(DIRECT, Between::plain(&legacy, &modern, None))];
         if let Some(nginx) = self.nginx {
@@ -44,7 +44,7 @@ impl Starter<'_> {
         }
         if !self.args.no_gateway {
             for (name, threads) in [(ONE, 1), (TWO, 2)] {
-                lanes.push(self.gateway_lane(name, threads, programs)?);
+                lanes.push(self.gateway_lane(name, threads, programs).await?);
             }
         }
         Ok(lanes)
@@ -73,7 +73,7 @@ impl Starter<'_> {
         Ok(lane)
     }
 
-    fn gateway_lane(
+    async fn gateway_lane(
         self,
         name: &'static str,
         threads: usize,
@@ -93,6 +93,10 @@ impl Starter<'_> {
         let uncached = format!("uncached-{name}");
         let uncached = start(&uncached, &args.gateway, lanes::UNCACHED)?;
         lane = lane.with(Variant::Uncached, uncached);
+        let accounts = format!("accounts-{name}");
+        let tables = self.stubs.accounts(self.place, &accounts).await?;
+        let accounts = start(&accounts, &args.gateway, &tables)?;
+        lane = lane.with(Variant::Accounts, accounts);
         if let Some(untuned) = &args.untuned {
             let untuned = start(&format!("untuned-{name}"), &untuned.join("drawbridge"), "")?;
             lane = lane.with(Variant::Untuned, untuned);

@@ -6,6 +6,7 @@ use std::io::Write as _;
 use anyhow::Context as _;
 use serde_json::{Value, json};
 
+use crate::accounts;
 use crate::bench::BenchArgs;
 use crate::figures::{Figures, Handshakes, ONE, RowFigures, TWO};
 use crate::tables::{self, word};
@@ -99,6 +100,16 @@ fn singles(figures: &Figures) -> Vec<Single> {
     if let Some(millis) = figures.start_millis {
         let limit = figures.bare_start_millis.map(|bare| bare + 15.0);
         add("start to first answer", millis, "ms", limit);
+    }
+    if let Some((none, many)) = figures.account_start_millis {
+        add("start to first answer, no accounts", none, "ms", None);
+        let limit = none * accounts::START_LIMIT;
+        add(
+            "start to first answer, 10,000 accounts",
+            many,
+            "ms",
+            Some(limit),
+        );
     }
     singles
 }
@@ -237,6 +248,8 @@ another quarter a progress token. One list row is answered from the gateway's ca
 upstream each time (`lists.fresh = \"0s\"`); nginx and the bare proxy ask it in both.
 Instructions are those of user mode, counted by callgrind where valgrind is installed; they repeat within 2 % on a busy
 machine. A row fails where the gateway takes over 3 % more than `benches/instructions.toml` records, as in `make instructions`.
+In the row with an account each caller has an account at the upstream, whose token is sent with the call. The start with 10,000
+accounts is held against the start of the same gateway with an empty database.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
 not open a session each: one for every caller and gateway is enough, and the stub counts them.
 

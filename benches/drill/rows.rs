@@ -34,6 +34,8 @@ pub(crate) enum Variant {
     Tuned,
     /// The same gateway, configured to cache no lists.
     Uncached,
+    /// The same gateway, where each caller has an account at the upstream.
+    Accounts,
     /// Compiled without the profile, as with a compiler or for a processor that has none.
     Untuned,
 }
@@ -116,7 +118,8 @@ const fn untuned(row: Row) -> Row {
     }
 }
 
-const CALL_16: &str = "call, 16 sessions";
+pub(crate) const CALL_16: &str = "call, 16 sessions";
+pub(crate) const CALL_WITH_ACCOUNT: &str = "call with an account, 16 sessions";
 const CALL_64: &str = "call, 64 sessions";
 const CALL_256: &str = "call, 256 sessions";
 const BRIDGED: &str = "modern call to a legacy upstream, 16 at once";
@@ -129,7 +132,7 @@ const NOTICES: &[Budget] = &[Budget::TimesNginx(1.5)];
 
 /// All rows. A row compared with another row follows that row: a modern call may cost no more than the legacy one with
 /// as many at once.
-pub(crate) static ROWS: [Row; 18] = [
+pub(crate) static ROWS: [Row; 19] = [
     http("call, 1 session", Scenario::Call, 1, &[]),
     http(CALL_16, Scenario::Call, 16, CALL),
     modern(
@@ -137,6 +140,10 @@ pub(crate) static ROWS: [Row; 18] = [
         16,
         &[Budget::TimesBare(1.6), Budget::TimesRow(1.0, CALL_16)],
     ),
+    Row {
+        variant: Variant::Accounts,
+        ..http(CALL_WITH_ACCOUNT, Scenario::Call, 16, CALL)
+    },
     http(CALL_64, Scenario::Call, 64, CALL),
     modern(
         "modern call, 64 at once",

@@ -21,6 +21,7 @@ use super::{ConnectPages, PageRequest, response, views};
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::grants::authorization::FinishedAuthorization;
 use crate::grants::login_name;
+use crate::runtime::fault_point;
 use crate::telemetry::metrics::LABELED;
 use crate::vault::GrantKey;
 
@@ -124,11 +125,13 @@ impl ConnectPages {
     async fn keep_login(&self, kept: &KeptLogin) -> Response<Bytes> {
         let (owner, record, upstream) = (kept.person.owner(), &kept.record, &*kept.upstream);
         let key = GrantKey::new(owner, &login_name(&record.issuer));
+        fault_point::reached("login_redeemed");
         if let Err(error) = self.parts.vault.put_grant(&key, record).await {
             let error: &(dyn Error + 'static) = &error;
             tracing::error!(error, "kept login cannot be written to the database");
             return response::page(StatusCode::SERVICE_UNAVAILABLE, &views::no_database());
         }
+        fault_point::reached("login_stored");
         LABELED.connect_accounts.add("connected", 1);
         let audited = AccountRecord::new(AccountEvent::Connected, owner, upstream);
         let link = self.find(upstream).zip(kept.link.as_deref());

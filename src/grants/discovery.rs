@@ -98,7 +98,7 @@ async fn look(
 ) -> Result<(Challenge, Option<ResourceMetadata>), DiscoveryError> {
     // No answer here is not reported: the request for the metadata fails too, and its error says why.
     let challenge = match clients.knock().await {
-        Ok((status, headers)) if matches!(status.as_u16(), 401 | 403) => Challenge::of(&headers),
+        Ok(Some(headers)) => Challenge::of(&headers),
         _ => Challenge::default(),
     };
     let is_checked = hints.resource.is_none();

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use http::header::ACCEPT;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use reqwest::{Certificate, Client, ClientBuilder, Proxy, Response};
 use url::Url;
@@ -31,6 +31,8 @@ const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(5);
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for connecting alone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// A request that changes nothing, and that servers refuse without a token: many let anyone send `initialize`.
+const LIST_TOOLS: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
 
 /// Why a request failed. For the log alone: the answers of servers inside the network must not reach a client (SPEC
 /// X-02).
@@ -202,18 +204,28 @@ impl DocumentClients {
         read_body(answer, MAX_DOCUMENT).await
     }
 
-    /// Requests the upstream without a token; returns status and headers, not the body.
+    /// Requests the upstream without a token; returns the headers of its 401 or 403, if it refuses. By GET, and by POST
+    /// where GET is not refused: servers without a stream answer it by 404 or 405, whoever asks.
     ///
     /// # Errors
     /// The upstream does not answer.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request.
-    pub(super) async fn knock(&self) -> Result<(StatusCode, HeaderMap), DocumentError> {
-        let request = self.own.get(self.upstream.clone());
-        let request = request.header(ACCEPT, "application/json, text/event-stream");
-        let answer = request.timeout(DOCUMENT_TIMEOUT).send().await?;
-        Ok((answer.status(), answer.headers().clone()))
+    pub(super) async fn knock(&self) -> Result<Option<HeaderMap>, DocumentError> {
+        let get = self.own.get(self.upstream.clone());
+        let post = self.own.post(self.upstream.clone());
+        let post = post
+            .header(CONTENT_TYPE, "application/json")
+            .body(LIST_TOOLS);
+        for request in [get, post] {
+            let request = request.header(ACCEPT, "application/json, text/event-stream");
+            let answer = request.timeout(DOCUMENT_TIMEOUT).send().await?;
+            if matches!(answer.status().as_u16(), 401 | 403) {
+                return Ok(Some(answer.headers().clone()));
+            }
+        }
+        Ok(None)
     }
 
     /// Posts a token request. Its errors hold nothing of the request or of the answer.

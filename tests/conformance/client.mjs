@@ -2,45 +2,12 @@
 // judges is how we treat upstreams. Started by `conformance client --command`, which appends the
 // URL of its server. DRAWBRIDGE is the gateway's binary, DRAWBRIDGE_CALLER the era of whoever
 // calls: `legacy` or `modern`, DRAWBRIDGE_ERA the `era` of the upstream.
-import { spawn } from 'node:child_process';
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import readline from 'node:readline';
 import { connect } from '../clients/connect.mjs';
+import { withGateway } from './gateway.mjs';
 
 const scenario = process.env.MCP_CONFORMANCE_SCENARIO;
 const context = JSON.parse(process.env.MCP_CONFORMANCE_CONTEXT ?? '{}');
 const era = process.env.DRAWBRIDGE_CALLER;
-const upstream = process.argv.at(-1);
-const directory = mkdtempSync(join(tmpdir(), 'conformance-'));
-const file = join(directory, 'gateway.toml');
-writeFileSync(
-  file,
-  `[server]
-listen = "127.0.0.1:0"
-[admin]
-listen = "127.0.0.1:0"
-[auth]
-mode = "none"
-[upstreams.suite]
-url = "${upstream}"
-era = "${process.env.DRAWBRIDGE_ERA}"
-`,
-);
-
-const gateway = spawn(process.env.DRAWBRIDGE, ['serve', '--config', file], {
-  stdio: ['ignore', 'pipe', 'inherit'],
-});
-const exited = new Promise((resolve) => gateway.on('exit', resolve));
-
-async function listening() {
-  for await (const line of readline.createInterface({ input: gateway.stdout })) {
-    const { message, url } = JSON.parse(line);
-    if (message === 'gateway started') return new URL('/mcp/suite', url);
-  }
-  throw new Error('the gateway did not start');
-}
 
 const tools = async ({ client }) => (await client.listTools()).tools;
 
@@ -127,19 +94,15 @@ const answer = {
   },
 };
 
-try {
+await withGateway(process.argv.at(-1), async (url) => {
   const tour = TOURS[scenario];
   if (!tour) throw new Error(`nobody knows what ${scenario} wants`);
   const peer = await connect(era === 'modern' ? 2 : 1, {
-    url: await listening(),
+    url,
     era,
     answer,
     capabilities: { elicitation: { form: { applyDefaults: true } }, sampling: {}, roots: {} },
   });
   await tour(peer);
   await peer.close();
-} finally {
-  gateway.kill('SIGTERM');
-  await exited;
-  rmSync(directory, { recursive: true, force: true });
-}
+});

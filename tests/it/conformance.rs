@@ -11,6 +11,7 @@ use serde_json::Value;
 use crate::harness::peers::{self, Finished, Service};
 use crate::harness::{Gateway, Setup};
 
+mod authorization;
 mod callers;
 mod eras;
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Installs what the tests need beside Rust: Node, npm modules, four Python environments, a fixture, PostgreSQL,
+"""Installs what the tests need beside Rust: Node, npm modules, five Python environments, a fixture, PostgreSQL,
 Redis.
 
 All but PostgreSQL and Redis, packages of Debian, lands in `.cache/` and `tests/node_modules`, both ignored by git; versions come from the
@@ -185,7 +185,7 @@ def main():
         except Failed as failure:
             failures.append(str(failure))
 
-    environments = [(environment, name) for name in ("python1", "python1-8", "python1-22", "python2")]
+    environments = [(environment, name) for name in ("python1", "python1-8", "python1-22", "python2", "authlib")]
     steps = [(node_and_modules,), *environments, (tasks_fixture,), (from_debian,)]
     threads = [threading.Thread(target=guarded, args=step) for step in steps]
     for thread in threads:

@@ -18,6 +18,7 @@ use super::gateway_client::GatewayClient;
 use super::registration::{self, RegistrationError};
 use crate::clock::{Clock as _, SystemClock};
 use crate::config::ClientRegistration;
+use crate::runtime::fault_point;
 use crate::telemetry::redact;
 use crate::vault::{GrantKey, RegistrationRecord};
 
@@ -195,8 +196,10 @@ impl ClientChoice {
                 return Err(refusal(source));
             }
         };
+        fault_point::reached("registered");
         let kept = account.vault.put_registration(&record).await;
         kept.map_err(AuthorizationError::Database)?;
+        fault_point::reached("registration_stored");
         tracing::info!(
             upstream = %account.upstream, issuer = shown(), client_id = %record.client_id,
             "registered at an authorization server"

@@ -41,6 +41,7 @@ use super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
 use super::user_account::UserAccount;
 use crate::call::Principal;
 use crate::clock::{Clock as _, SystemClock};
+use crate::runtime::fault_point;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 use crate::telemetry::request_tag;
@@ -219,6 +220,7 @@ impl Authorizer {
             .put_pending(request.key.owner, &digest, &record)
             .await;
         kept.map_err(|error| self.failed(AuthorizationError::Pending(error)))?;
+        fault_point::reached("authorization_pending");
         Ok(StartedAuthorization {
             host: host(&url),
             url,
@@ -302,6 +304,7 @@ impl Authorizer {
                 redirect_uri: &pending.redirect_uri,
             },
         };
+        fault_point::reached("code_brought");
         let token = account.ask(&asked).await;
         let refused =
             |error: TokenError| error.into_failure(&endpoint).of_code(&pending.redirect_uri);
@@ -310,8 +313,10 @@ impl Authorizer {
             .log
             .succeeded(&pending.scopes, token.scopes.as_ref());
         let record = self.record(pending, token);
+        fault_point::reached("code_redeemed");
         let kept = account.vault.put_grant(key, &record).await;
         kept.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
+        fault_point::reached("grant_stored");
         let now = SystemClock.now();
         let ends = record.access_ends.map(Duration::from_millis);
         let asks_again_after = match &record.refresh_token {

@@ -235,13 +235,13 @@ impl UserTokens {
             return self.lacks_scopes(&grant, &challenge);
         }
         let is_fresh = lock(&self.state(&key)).force(grant.version)?;
+        // The upstream may have changed its authorization server: the user is sent to the present one.
+        self.account.forget();
         if is_fresh || !held.is_refreshable {
             self.account.log.refused(status.as_u16());
             self.mark(&key, grant.version, true).await;
             return Err(TokenFailure::refused());
         }
-        // The upstream may have changed its authorization server.
-        self.account.forget();
         let refreshed = self.refreshed(key.clone(), &grant, RefreshCause::Refusal);
         match refreshed.await {
             Ok(_) => Ok(Renewal::Renewed),

@@ -20,6 +20,7 @@ use super::RefreshCause;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::clock::{Clock as _, SystemClock};
 use crate::database::DatabaseError;
+use crate::runtime::fault_point;
 use crate::secret::Secret;
 use crate::vault::{GrantKey, GrantKind, GrantLease, GrantRecord, LeaseOutcome, StoredGrant};
 
@@ -123,6 +124,7 @@ async fn ask(
         resource: (account.kind == GrantKind::User).then_some(&*grant.record.resource),
         grant: TokenGrant::Refresh(token),
     };
+    fault_point::reached("refresh_leased");
     let failure = match account.ask(&asked).await {
         Ok(issued) => return write(account, grant, (&lease, issued)).await.map(Some),
         Err(error) => error,
@@ -187,6 +189,7 @@ async fn write(
         GrantKind::Login => logged_in(&grant.record, issued),
         GrantKind::User | GrantKind::UserKey => renewed(&grant.record, issued),
     };
+    fault_point::reached("token_refreshed");
     let mut pause = WRITE_PAUSE;
     for attempt in 1.. {
         match account.vault.finish_lease(lease, &record).await {
@@ -199,6 +202,7 @@ async fn write(
             }
         }
     }
+    fault_point::reached("refresh_stored");
     if record.access_token.is_none() {
         let why = "the identity provider gave no ID token for a refresh token";
         return Err(ended(account, grant, ("no_id_token", why)));
@@ -248,10 +252,12 @@ fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
 /// # Errors
 /// The account has ended; or the database fails.
 async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<(), RefreshFailure> {
+    fault_point::reached("refresh_refused");
     let removed = account.vault.end_grant(&grant.key, grant.version).await;
     if !removed.map_err(no_database)? {
         return Ok(());
     }
+    fault_point::reached("grant_ended");
     tracing::warn!(
         upstream = %account.upstream, owner = %grant.key.owner, issuer = %grant.record.issuer,
         "the authorization server has ended an account: its user is asked again"

@@ -14,9 +14,21 @@ use super::world::{
     Answering, AuthServer, GuardedUpstream, SECRET, Verdict, gateway, tells_none, token_requests,
     with_keys,
 };
-use crate::harness::eventually;
-use crate::harness::session::text_of;
+use crate::harness::session::{Session, text_of};
+use crate::harness::{Gateway, eventually};
 use crate::modern::Modern;
+
+/// A gateway before an upstream with one account for all, whose tokens last `lasts` seconds, and the session of a caller
+/// who has used it.
+async fn in_use(lasts: u64) -> (AuthServer, GuardedUpstream, Gateway, Session) {
+    let server = AuthServer::start().await;
+    server.answers(Answering::Tokens(Some(lasts)));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let gw = gateway(&server, &upstream).await;
+    let session = gw.principal("alice").open("/mcp/up").await;
+    session.call("echo", json!({"text": "x"})).await.unwrap();
+    (server, upstream, gw, session)
+}
 
 #[tokio::test]
 async fn legacy_and_modern_clients_are_served_with_one_token() {
@@ -62,12 +74,7 @@ async fn legacy_and_modern_clients_are_served_with_one_token() {
 // SPEC B-12
 #[tokio::test]
 async fn a_hundred_calls_after_the_end_of_a_token_make_one_request() {
-    let server = AuthServer::start().await;
-    server.answers(Answering::Tokens(Some(1)));
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let gw = gateway(&server, &upstream).await;
-    let session = gw.principal("alice").open("/mcp/up").await;
-    session.call("echo", json!({"text": "x"})).await.unwrap();
+    let (server, _upstream, gw, session) = in_use(1).await;
     // The token's whole life.
     tokio::time::sleep(Duration::from_millis(1100)).await;
     server.answers(Answering::Tokens(Some(600)));
@@ -82,11 +89,7 @@ async fn a_hundred_calls_after_the_end_of_a_token_make_one_request() {
 
 #[tokio::test]
 async fn a_token_that_ends_soon_is_refreshed_while_it_is_used() {
-    let server = AuthServer::start().await;
-    server.answers(Answering::Tokens(Some(4)));
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let gw = gateway(&server, &upstream).await;
-    let session = gw.principal("alice").open("/mcp/up").await;
+    let (server, _upstream, gw, session) = in_use(4).await;
     eventually("a refresh", async || {
         session.call("echo", json!({"text": "x"})).await.unwrap();
         (server.issued().len() > 1).then_some(())
@@ -97,11 +100,7 @@ async fn a_token_that_ends_soon_is_refreshed_while_it_is_used() {
 
 #[tokio::test]
 async fn a_hundred_calls_with_a_revoked_token_make_one_request() {
-    let server = AuthServer::start().await;
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let gw = gateway(&server, &upstream).await;
-    let session = gw.principal("alice").open("/mcp/up").await;
-    session.call("echo", json!({"text": "x"})).await.unwrap();
+    let (server, upstream, gw, session) = in_use(600).await;
     upstream.judges(without_the_first(&server));
     let calls = (0..100).map(|_| session.call("echo", json!({"text": "x"})));
     for outcome in join_all(calls).await {
@@ -124,11 +123,7 @@ fn without_the_first(
 
 #[tokio::test]
 async fn an_upstream_that_refuses_a_token_gets_another_one_once() {
-    let server = AuthServer::start().await;
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let gw = gateway(&server, &upstream).await;
-    let session = gw.principal("alice").open("/mcp/up").await;
-    session.call("echo", json!({"text": "x"})).await.unwrap();
+    let (server, upstream, gw, session) = in_use(600).await;
     // The token was revoked.
     upstream.judges(without_the_first(&server));
     assert_eq!(
@@ -156,10 +151,7 @@ async fn an_upstream_that_refuses_a_token_gets_another_one_once() {
 // SPEC B-11
 #[tokio::test]
 async fn a_call_that_needs_more_scopes_has_them_added() {
-    let server = AuthServer::start().await;
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let gw = gateway(&server, &upstream).await;
-    let session = gw.principal("alice").open("/mcp/up").await;
+    let (server, upstream, gw, session) = in_use(600).await;
     let granted = server.clone();
     upstream.judges(move |_, body| {
         let last = granted
@@ -188,10 +180,7 @@ async fn a_call_that_needs_more_scopes_has_them_added() {
 // SPEC B-11
 #[tokio::test]
 async fn each_scope_is_added_once() {
-    let server = AuthServer::start().await;
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let gw = gateway(&server, &upstream).await;
-    let session = gw.principal("alice").open("/mcp/up").await;
+    let (server, upstream, gw, session) = in_use(600).await;
     let round = Arc::new(AtomicUsize::new(0));
     upstream.judges(move |_, body| {
         const MORE: [&str; 4] = ["a", "b", "c", "d"];

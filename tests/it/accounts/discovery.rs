@@ -139,6 +139,24 @@ async fn what_is_no_document_is_refused(#[case] document: &str, #[case] why: &st
     gw.stop().await;
 }
 
+// SPEC B-11
+#[tokio::test]
+async fn challenge_to_requests_alone_is_heard() {
+    let server = AuthServer::start().await;
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let issued = server.clone();
+    upstream.judges(move |token, body| {
+        let is_good = token.is_some_and(|token| issued.issued().iter().any(|one| one == token));
+        let is_open = body.is_empty() || body.contains("\"initialize\"");
+        Verdict::unless(!is_good && !is_open, "notes:write")
+    });
+    let gw = gateway(&server, &upstream).await;
+    let session = gw.principal("alice").open("/mcp/up").await;
+    session.call("echo", json!({"text": "x"})).await.unwrap();
+    assert_eq!(server.forms()[0]["scope"], "notes:write");
+    gw.stop().await;
+}
+
 // An upstream that publishes nothing is served with what the configuration says.
 #[tokio::test]
 async fn an_upstream_without_metadata_needs_an_issuer() {

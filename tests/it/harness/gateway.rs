@@ -122,6 +122,17 @@ impl Gateway {
         Self::start_as(program, config, issuer).await
     }
 
+    /// The same where it kills itself at `point` (`runtime::fault_point`).
+    pub(crate) async fn start_doomed(
+        config: &str,
+        issuer: Option<Arc<Issuer>>,
+        point: &str,
+    ) -> Self {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_drawbridge"));
+        program.env("DRAWBRIDGE_FAULT_POINT", point);
+        Self::start_as(program, config, issuer).await
+    }
+
     /// The same without capabilities, which root has.
     pub(crate) async fn start_without_capabilities(config: &str) -> Self {
         let program = without_capabilities(env!("CARGO_BIN_EXE_drawbridge"));
@@ -232,6 +243,11 @@ impl Gateway {
         std::iter::once("/mcp".to_owned())
             .chain(names.map(|name| format!("/mcp/{name}")))
             .collect()
+    }
+
+    /// Host and port where it listens.
+    pub(crate) fn address(&self) -> &str {
+        self.url.trim_start_matches("http://")
     }
 
     /// Host and port of the admin port.

@@ -23,6 +23,7 @@ pub(crate) fn are_installed() -> bool {
         "python2",
         "python1-8",
         "python1-22",
+        "authlib",
         "tasks",
     ]
     .iter()

@@ -9,6 +9,7 @@ use super::upstream::{HttpStub, stub_program};
 
 /// A gateway to be: ports are chosen by the system, everything else has its default.
 pub(crate) struct Setup {
+    listen: String,
     server: String,
     admin: String,
     auth: String,
@@ -22,6 +23,7 @@ impl Setup {
     /// Without authentication: everybody is `anonymous`.
     pub(crate) fn open() -> Self {
         Self {
+            listen: "127.0.0.1:0".to_owned(),
             server: String::new(),
             admin: String::new(),
             auth: "mode = \"none\"\n".into(),
@@ -36,6 +38,7 @@ impl Setup {
         let issuer = Arc::new(Issuer::new());
         let auth = "mode = \"oauth\"\nrequired_scopes = [\"mcp:tools\"]\n".into();
         Self {
+            listen: "127.0.0.1:0".to_owned(),
             server: String::new(),
             admin: String::new(),
             auth,
@@ -57,6 +60,12 @@ impl Setup {
         Self::open()
             .toml(&tables)
             .auth("mode = \"oauth\"\nrequired_scopes = [\"mcp:tools\"]")
+    }
+
+    /// At this address, where another gateway was before.
+    pub(crate) fn listen(mut self, address: &str) -> Self {
+        address.clone_into(&mut self.listen);
+        self
     }
 
     /// Lines for `[server]`.
@@ -128,8 +137,8 @@ impl Setup {
             "drain_linger = \"20ms\"\n"
         };
         let mut text = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n{linger}{}\n[admin]\nlisten = \"127.0.0.1:0\"\n{}\n[auth]\n{}\n",
-            self.server, self.admin, self.auth
+            "[server]\nlisten = \"{}\"\n{linger}{}\n[admin]\nlisten = \"127.0.0.1:0\"\n{}\n[auth]\n{}\n",
+            self.listen, self.server, self.admin, self.auth
         );
         if let Some(issuer) = &self.issuer {
             write!(
@@ -147,6 +156,11 @@ impl Setup {
             "[health]\ninterval = \"0s\"\n"
         };
         text + &self.rest + health
+    }
+
+    /// Starts a gateway that kills itself at `point` (`runtime::fault_point`), and waits until ready.
+    pub(crate) async fn start_doomed(self, point: &str) -> Gateway {
+        Gateway::start_doomed(&self.render(), self.issuer, point).await
     }
 
     /// Starts the gateway and waits until ready.

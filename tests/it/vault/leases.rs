@@ -1,6 +1,6 @@
 //! One process refreshes a grant at a time, and no result is lost.
 
-use drawbridge::vault::{LEASE, LeaseOutcome};
+use drawbridge::vault::{GrantLease, LEASE, LeaseOutcome};
 use futures_util::future::join_all;
 use rstest::rstest;
 
@@ -11,6 +11,20 @@ fn held(outcomes: impl IntoIterator<Item = LeaseOutcome>) -> usize {
         .into_iter()
         .filter(|outcome| matches!(outcome, LeaseOutcome::Held(_)));
     held.count()
+}
+
+/// The database, a vault in it with the grant of alice, the grant's version and its lease, which is held.
+async fn leased(
+    backend: Backend,
+    clock: &Arc<TestClock>,
+) -> Option<(TestDatabase, Vault, i64, GrantLease)> {
+    let db = backend.database().await?;
+    let vault = db.vault(&["k1"], clock).await;
+    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
+    let LeaseOutcome::Held(lease) = vault.lease(&key("alice"), version).await.unwrap() else {
+        panic!("nobody refreshes");
+    };
+    Some((db, vault, version, lease))
 }
 
 #[rstest]
@@ -44,16 +58,11 @@ async fn one_of_a_hundred_holds_the_lease(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn lease_ends_by_itself_or_when_given_back(#[case] backend: Backend) {
-    let Some(db) = backend.database().await else {
+    let clock = clock();
+    let Some((_db, vault, version, dead)) = leased(backend, &clock).await else {
         return;
     };
-    let clock = clock();
-    let vault = db.vault(&["k1"], &clock).await;
-    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
     let lease = async || vault.lease(&key("alice"), version).await.unwrap();
-    let LeaseOutcome::Held(dead) = lease().await else {
-        panic!("nobody refreshes");
-    };
     let LeaseOutcome::Busy(ends) = lease().await else {
         panic!("it is held");
     };
@@ -74,16 +83,11 @@ async fn lease_ends_by_itself_or_when_given_back(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn late_result_is_kept_unless_superseded(#[case] backend: Backend) {
-    let Some(db) = backend.database().await else {
+    let clock = clock();
+    let Some((_db, vault, version, first)) = leased(backend, &clock).await else {
         return;
     };
-    let clock = clock();
-    let vault = db.vault(&["k1"], &clock).await;
-    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
     let lease = async |version| vault.lease(&key("alice"), version).await.unwrap();
-    let LeaseOutcome::Held(first) = lease(version).await else {
-        panic!("nobody refreshes");
-    };
     clock.advance(2 * LEASE);
     let LeaseOutcome::Held(second) = lease(version).await else {
         panic!("it has ended");
@@ -112,13 +116,8 @@ async fn late_result_is_kept_unless_superseded(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn refresh_of_a_replaced_grant_is_void(#[case] backend: Backend) {
-    let Some(db) = backend.database().await else {
+    let Some((_db, vault, _, lease)) = leased(backend, &clock()).await else {
         return;
-    };
-    let vault = db.vault(&["k1"], &clock()).await;
-    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
-    let LeaseOutcome::Held(lease) = vault.lease(&key("alice"), version).await.unwrap() else {
-        panic!("nobody refreshes");
     };
     // Disconnected and connected again: the row is another one, with the same key.
     vault.remove_grant(&key("alice")).await.unwrap();
@@ -138,13 +137,8 @@ async fn refresh_of_a_replaced_grant_is_void(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn refresh_of_a_removed_grant_is_revoked(#[case] backend: Backend) {
-    let Some(db) = backend.database().await else {
+    let Some((_db, vault, _, lease)) = leased(backend, &clock()).await else {
         return;
-    };
-    let vault = db.vault(&["k1"], &clock()).await;
-    let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
-    let LeaseOutcome::Held(lease) = vault.lease(&key("alice"), version).await.unwrap() else {
-        panic!("nobody refreshes");
     };
     vault.remove_grant(&key("alice")).await.unwrap();
     let void = vault.finish_lease(&lease, &record("b")).await.unwrap();
@@ -237,16 +231,10 @@ async fn lease_of_a_wrong_clock_is_taken_over(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn refusal_during_a_refresh_takes_nothing_from_it(#[case] backend: Backend) {
-    let Some(db) = backend.database().await else {
+    let Some((_db, vault, version, lease)) = leased(backend, &clock()).await else {
         return;
     };
-    let clock = clock();
-    let vault = db.vault(&["k1"], &clock).await;
     let alice = key("alice");
-    let version = vault.put_grant(&alice, &record("a")).await.unwrap();
-    let LeaseOutcome::Held(lease) = vault.lease(&alice, version).await.unwrap() else {
-        panic!("the lease is free");
-    };
     assert!(!vault.mark_refused(&alice, version, true).await.unwrap());
     let written = vault.finish_lease(&lease, &record("b")).await.unwrap();
     let version = written.expect("the refresh is written");

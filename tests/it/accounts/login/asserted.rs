@@ -36,6 +36,32 @@ pub(super) fn asserted(form: &Form) -> (u16, Value) {
     (200, answer)
 }
 
+/// A gateway before the upstreams; `login` has further members.
+fn setup(
+    idp: &LoginServer,
+    (server, upstreams): (&AuthServer, &[PersonalUpstream; 2]),
+    state: &tempfile::TempDir,
+    login: &str,
+) -> Setup {
+    let at = |name: &str| state.path().join(name).display().to_string();
+    std::fs::write(at("vault.key"), "k".repeat(32)).unwrap();
+    let mut setup = Setup::behind_issuer(&idp.origin);
+    for (name, upstream) in ["up", "two"].into_iter().zip(upstreams) {
+        setup = setup.url(name, &upstream.url(), "").toml(&format!(
+            "[upstreams.{name}.auth]\nkind = \"id_jag\"\nissuer = {:?}\nclient_id = \"at-server\"\n\
+             client_secret = \"{AT_SERVER}\"\n",
+            server.origin
+        ));
+    }
+    setup.toml(&format!(
+        "[database]\nurl = \"sqlite:{}\"\n[keys]\nvault = [{{ id = \"k1\", file = \"{}\" }}]\n\
+         [connect.login]\nissuer = {:?}\nclient_id = \"drawbridge\"\nclient_secret = \"{SECRET}\"\n{login}\n",
+        at("test.db"),
+        at("vault.key"),
+        idp.origin
+    ))
+}
+
 impl AssertedWorld {
     pub(super) async fn start() -> Self {
         Self::with("").await
@@ -58,30 +84,38 @@ impl AssertedWorld {
             PersonalUpstream::start(&server, false).await,
         ];
         let state = tempfile::tempdir().unwrap();
-        let at = |name: &str| state.path().join(name).display().to_string();
-        std::fs::write(at("vault.key"), "k".repeat(32)).unwrap();
-        let mut setup = Setup::behind_issuer(&idp.origin);
-        for (name, upstream) in ["up", "two"].into_iter().zip(&upstreams) {
-            setup = setup.url(name, &upstream.url(), "").toml(&format!(
-                "[upstreams.{name}.auth]\nkind = \"id_jag\"\nissuer = {:?}\nclient_id = \"at-server\"\n\
-                 client_secret = \"{AT_SERVER}\"\n",
-                server.origin
-            ));
-        }
-        let setup = setup.toml(&format!(
-            "[database]\nurl = \"sqlite:{}\"\n[keys]\nvault = [{{ id = \"k1\", file = \"{}\" }}]\n\
-             [connect.login]\nissuer = {:?}\nclient_id = \"drawbridge\"\nclient_secret = \"{SECRET}\"\n{login}\n",
-            at("test.db"),
-            at("vault.key"),
-            idp.origin
-        ));
         Self {
-            gw: setup.start().await,
+            gw: setup(&idp, (&server, &upstreams), &state, login)
+                .start()
+                .await,
             idp,
             server,
             upstreams,
             state,
         }
+    }
+
+    /// The same with a gateway that kills itself at `point`.
+    pub(super) async fn doomed(point: &str) -> Self {
+        let world = Self::start().await;
+        let setup = world.setup();
+        world.gw.stop().await;
+        let gw = setup.start_doomed(point).await;
+        Self { gw, ..world }
+    }
+
+    /// The same with the next gateway, at the address of the one that has killed itself.
+    pub(super) async fn restarted(self) -> Self {
+        let setup = self.setup().listen(self.gw.address());
+        let mut dead = self.gw;
+        assert_eq!(dead.exit().await, None, "it was killed by a signal");
+        let gw = setup.start().await;
+        Self { gw, ..self }
+    }
+
+    fn setup(&self) -> Setup {
+        let servers = (&self.server, &self.upstreams);
+        setup(&self.idp, servers, &self.state, "")
     }
 
     pub(super) fn caller(&self, subject: &str, upstream: &str) -> Actor {

@@ -2,7 +2,6 @@
 
 use http::header::LOCATION;
 use serde_json::json;
-use url::Url;
 
 use super::path_in;
 use super::world::{Browser, Page, World};
@@ -14,17 +13,8 @@ const PERSON: &str = "__Host-drawbridge-person";
 /// Begins an authorization on `page`, and agrees to it at once: the callback that the browser is sent to.
 async fn agreed(browser: &mut Browser, page: &Page) -> String {
     let page = browser.submit(page, &[("action", "connect")]).await;
-    let found = page
-        .text
-        .split_once("http-equiv=\"refresh\" content=\"1;url=");
-    let (_, rest) = found.unwrap_or_else(|| panic!("goes nowhere: {}", page.text));
-    let url = rest.split('"').next().unwrap().replace("&amp;", "&");
     let client = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-    let answer = client
-        .build()
-        .unwrap()
-        .get(Url::parse(&url).unwrap())
-        .send();
+    let answer = client.build().unwrap().get(page.goes_on()).send();
     let answer = answer.await.unwrap();
     answer.headers()[LOCATION].to_str().unwrap().to_owned()
 }

@@ -5,7 +5,9 @@ mod attacks;
 mod consents;
 mod kept;
 mod kept_observed;
+mod killed;
 mod real;
+mod second_server;
 mod world;
 
 use std::collections::BTreeMap;
@@ -13,9 +15,10 @@ use std::collections::BTreeMap;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::prelude::{BASE64_STANDARD, BASE64_URL_SAFE_NO_PAD};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::world::{Browser, CLIENT, KEY, SECRET, World, before};
+use super::watch::checked;
 use super::world::{logged, tells_none};
 use crate::harness::session::text_of;
 
@@ -265,24 +268,10 @@ async fn access_token_says_who_it_is_where_subjects_differ() {
 #[tokio::test]
 async fn issuer_that_is_pairwise_alone_is_warned_of() {
     let world = World::start().await;
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("gateway.toml");
-    let setup = before(
-        &world.server.origin,
-        ("user_key", CLIENT),
-        &world.upstream,
-        &directory,
-    );
-    std::fs::write(&file, setup.render()).unwrap();
-    let warnings = async || {
-        let check = tokio::process::Command::new(env!("CARGO_BIN_EXE_drawbridge"))
-            .args(["check", "--online", "--json", "--config"])
-            .arg(&file)
-            .env("XDG_STATE_HOME", directory.path())
-            .output();
-        let found: Value = serde_json::from_slice(&check.await.unwrap().stdout).unwrap();
-        found["warnings"].to_string()
-    };
+    let state = tempfile::tempdir().unwrap();
+    let login = ("user_key", CLIENT);
+    let setup = || before(&world.server.origin, login, &world.upstream, &state);
+    let warnings = async || checked(setup()).await.1["warnings"].to_string();
     let both = json!(["public", "pairwise"]);
     world.server.publishes("subject_types_supported", both);
     let said = warnings().await;
@@ -302,32 +291,18 @@ async fn issuer_that_is_pairwise_alone_is_warned_of() {
 #[tokio::test]
 async fn check_names_a_login_that_cannot_be_begun() {
     let world = World::start().await;
-    let directory = tempfile::tempdir().unwrap();
-    let file = directory.path().join("gateway.toml");
-    let setup = before(
-        &world.server.origin,
-        ("user_key", CLIENT),
-        &world.upstream,
-        &directory,
-    );
-    std::fs::write(&file, setup.render()).unwrap();
-    let checked = async || {
-        let check = tokio::process::Command::new(env!("CARGO_BIN_EXE_drawbridge"))
-            .args(["check", "--online", "--json", "--config"])
-            .arg(&file)
-            .env("XDG_STATE_HOME", directory.path())
-            .output();
-        let output = check.await.unwrap();
-        let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-        (output.status.code(), found["logins"][0].clone())
-    };
-    let (_, login) = checked().await;
-    assert_eq!(login, json!({"issuer": world.server.origin, "cause": null}));
+    let state = tempfile::tempdir().unwrap();
+    let login = ("user_key", CLIENT);
+    let setup = || before(&world.server.origin, login, &world.upstream, &state);
+    let (_, found) = checked(setup()).await;
+    let expected = json!({"issuer": world.server.origin, "cause": null});
+    assert_eq!(found["logins"][0], expected);
     let clear = json!("http://10.1.2.3/auth");
     world.server.publishes("authorization_endpoint", clear);
-    let (code, login) = checked().await;
+    let (code, found) = checked(setup()).await;
     assert_eq!(code, Some(1));
-    let text = login["cause"]["text"].as_str().unwrap();
-    assert!(text.contains("authorization_endpoint"), "{login}");
+    let cause = &found["logins"][0]["cause"];
+    let text = cause["text"].as_str().unwrap();
+    assert!(text.contains("authorization_endpoint"), "{cause}");
     world.gw.stop().await;
 }

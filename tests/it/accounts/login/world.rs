@@ -209,8 +209,12 @@ impl World {
 
     /// Before an upstream that takes the tokens of `consents`, where persons agree.
     pub(super) async fn of_users(consents: &ConsentServer) -> Self {
+        Self::of_users_at(upstream_of(consents).await).await
+    }
+
+    /// Before `upstream`, where persons have accounts.
+    pub(super) async fn of_users_at(upstream: GuardedUpstream) -> Self {
         let server = LoginServer::start().await;
-        let upstream = upstream_of(consents).await;
         let state = tempfile::tempdir().unwrap();
         let login = format!("{CLIENT}[egress]\nallow = [\"127.0.0.1\"]\n");
         let setup = before(&server.origin, ("user", &login), &upstream, &state);
@@ -346,9 +350,8 @@ pub(super) struct Page {
 impl Page {
     /// Where it goes on by itself.
     pub(super) fn goes_on(&self) -> String {
-        let found = self
-            .text
-            .split_once("http-equiv=\"refresh\" content=\"0;url=");
+        let found = self.text.split_once("http-equiv=\"refresh\" content=\"");
+        let found = found.and_then(|(_, rest)| rest.split_once(";url="));
         let (_, rest) = found.unwrap_or_else(|| panic!("goes nowhere: {}", self.text));
         let url = rest.split('"').next().unwrap().replace("&amp;", "&");
         self.url.join(&url).unwrap().into()

@@ -4,10 +4,10 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::server::{ConsentServer, first_client};
-use super::world::{Browser, World, echo, path_in, tables};
+use super::world::{Browser, World, echo, path_in, setup};
 use crate::accounts::world::{AuthServer, GuardedUpstream, Verdict, logged, tells_none};
 use crate::harness::session::text_of;
-use crate::harness::{Setup, eventually, peers};
+use crate::harness::{eventually, peers};
 
 // SPEC B-04, B-05, B-09, B-12, B-14
 #[tokio::test]
@@ -211,12 +211,7 @@ async fn real_server_gives_a_token_and_the_next_one() {
     let (expected, resource) = (issuer.clone(), upstream.url());
     upstream.judges(move |token, _| Verdict::of(is_for(token, &expected, &resource)));
     let state = tempfile::tempdir().unwrap();
-    let database = format!("sqlite:{}", state.path().join("test.db").display());
-    let gw = Setup::open()
-        .url("up", &upstream.url(), "")
-        .toml(&tables(state.path(), &database, ""))
-        .start()
-        .await;
+    let gw = setup(&upstream, state.path(), "").start().await;
     let user = gw.anonymous();
     let session = user.open_as("/mcp/up", "2025-06-18", json!({})).await;
     let said = echo(&session, "x").await;

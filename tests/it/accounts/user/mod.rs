@@ -3,6 +3,7 @@
 mod attacks;
 mod children;
 mod consent;
+mod killed;
 mod observed;
 mod refresh;
 pub(super) mod server;

@@ -4,7 +4,7 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::{Value, json};
 
 use super::server::ConsentServer;
-use super::world::{Browser, World, echo, path_in, tables, upstream_of, with_query};
+use super::world::{Browser, World, asked, echo, path_in, setup, upstream_of, with_query};
 use crate::accounts::watch::{audited, checked, count_of, records};
 use crate::accounts::world::{AuthServer, tells_none};
 use crate::harness::{Setup, eventually};
@@ -75,11 +75,7 @@ async fn account_that_its_server_ends_is_audited() {
     assert_eq!(echo(&session, "one").await, "one");
     audited(gw, 0, "account_first_use").await;
     world.server.forgets_all();
-    let said = eventually("the user is asked", async || {
-        let said = echo(&session, "asked").await;
-        said.contains("/connect/up?for=").then_some(said)
-    })
-    .await;
+    let said = asked(&session, "asked").await;
     let ended = audited(gw, 0, "account_revoked").await;
     assert_eq!(ended["reason"], "invalid_grant");
     let seen = records(gw).len();
@@ -169,9 +165,7 @@ async fn user_that_declines_in_the_client_is_audited() {
 #[tokio::test]
 async fn refused_account_is_audited_once() {
     let world = World::start().await;
-    world.connect().await;
-    let session = world.plain().await;
-    assert_eq!(echo(&session, "before").await, "before");
+    let session = world.in_use().await;
     world
         .upstream
         .judges(|_, body| crate::accounts::world::Verdict::of(!body.contains("refused")));
@@ -214,9 +208,7 @@ async fn pages_name_the_programs_that_used_an_account() {
 #[tokio::test]
 async fn refreshes_are_measured_by_outcome() {
     let world = World::start().await;
-    world.connect().await;
-    let session = world.plain().await;
-    assert_eq!(echo(&session, "before").await, "before");
+    let session = world.in_use().await;
     world.server.forgets_access_tokens();
     assert_eq!(echo(&session, "after").await, "after");
     let count = async |outcome: &str| {
@@ -234,19 +226,11 @@ async fn grants_are_counted_by_upstream_and_state() {
     let server = ConsentServer::start().await;
     let upstream = upstream_of(&server).await;
     let state = tempfile::tempdir().unwrap();
-    let database = format!("sqlite:{}", state.path().join("test.db").display());
-    let start = async || {
-        Setup::open()
-            .url("up", &upstream.url(), "")
-            .toml(&tables(state.path(), &database, ""))
-            .start()
-            .await
-    };
-    let gw = start().await;
+    let gw = setup(&upstream, state.path(), "").start().await;
     let text = Browser::of(&gw).connect("/connect/up").await;
     assert!(text.contains("is connected"), "{text}");
     gw.stop().await;
-    let gw = start().await;
+    let gw = setup(&upstream, state.path(), "").start().await;
     let accounts = eventually("the count", async || {
         let (_, text) = gw.admin_text("/status").await.unwrap();
         let status: Value = serde_json::from_str(&text).unwrap();
@@ -284,9 +268,7 @@ async fn token_requests_are_spans_below_their_page_and_their_call() {
     let (collector, url) = Collector::start().await;
     let telemetry = format!("[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 1.0");
     let world = World::with(&ConsentServer::start().await, &telemetry).await;
-    world.connect().await;
-    let session = world.plain().await;
-    assert_eq!(echo(&session, "before").await, "before");
+    let session = world.in_use().await;
     world.server.forgets_access_tokens();
     assert_eq!(echo(&session, "after").await, "after");
     let secrets = world.server.secrets();

@@ -6,7 +6,7 @@ use drawbridge::database::{Database, DatabasePlace};
 use serde_json::json;
 
 use super::server::{ConsentServer, Mood};
-use super::world::{Browser, World, echo, tables, upstream_of};
+use super::world::{Browser, World, asked, echo, path_in, tables, upstream_of};
 use crate::accounts::world::{Verdict, logged, token_requests};
 use crate::harness::{Setup, eventually, postgres};
 
@@ -44,9 +44,7 @@ async fn token_is_refreshed_before_it_ends_and_the_session_goes_on() {
 #[tokio::test]
 async fn hundred_calls_at_the_end_of_a_token_make_one_refresh() {
     let world = World::start().await;
-    world.connect().await;
-    let session = world.plain().await;
-    assert_eq!(echo(&session, "before").await, "before");
+    let session = world.in_use().await;
     world.server.set_mood(Mood::Slow(300));
     world.server.forgets_access_tokens();
     let calls = (0..100).map(|_| echo(&session, "at-the-end"));
@@ -138,9 +136,7 @@ async fn held_refresh_delays_no_news_of_another_account() {
 #[tokio::test]
 async fn server_that_is_down_keeps_the_account() {
     let world = World::start().await;
-    world.connect().await;
-    let session = world.plain().await;
-    assert_eq!(echo(&session, "before").await, "before");
+    let session = world.in_use().await;
     world.server.set_mood(Mood::Status(503));
     world.server.forgets_access_tokens();
     let said = echo(&session, "during").await;
@@ -162,9 +158,7 @@ async fn server_that_is_down_keeps_the_account() {
 #[tokio::test]
 async fn lost_answer_asks_once_more_and_no_other_user() {
     let world = World::start().await;
-    world.connect().await;
-    let session = world.plain().await;
-    assert_eq!(echo(&session, "before").await, "before");
+    let session = world.in_use().await;
     world.server.set_mood(Mood::Loses);
     world.server.forgets_access_tokens();
     let said = echo(&session, "lost").await;
@@ -173,13 +167,9 @@ async fn lost_answer_asks_once_more_and_no_other_user() {
         "the grant may still be good: {said}"
     );
     world.server.set_mood(Mood::Good);
-    let said = eventually("the user is asked", async || {
-        let said = echo(&session, "asked").await;
-        said.contains("/connect/up?for=").then_some(said)
-    })
-    .await;
+    let said = asked(&session, "asked").await;
     logged(&world.gw, "has ended an account").await;
-    world.browser().connect(&super::world::path_in(&said)).await;
+    world.browser().connect(&path_in(&said)).await;
     assert_eq!(echo(&session, "after").await, "after");
     world.gw.stop().await;
 }
@@ -187,17 +177,11 @@ async fn lost_answer_asks_once_more_and_no_other_user() {
 #[tokio::test]
 async fn revoked_grant_asks_its_user() {
     let world = World::start().await;
-    world.connect().await;
-    let session = world.plain().await;
-    assert_eq!(echo(&session, "before").await, "before");
+    let session = world.in_use().await;
     world.server.forgets_all();
-    let said = eventually("the user is asked", async || {
-        let said = echo(&session, "asked").await;
-        said.contains("/connect/up?for=").then_some(said)
-    })
-    .await;
+    let said = asked(&session, "asked").await;
     assert_eq!(world.server.forms("refresh_token").len(), 1);
-    world.browser().connect(&super::world::path_in(&said)).await;
+    world.browser().connect(&path_in(&said)).await;
     assert_eq!(echo(&session, "after").await, "after");
     world.gw.stop().await;
 }
@@ -205,16 +189,10 @@ async fn revoked_grant_asks_its_user() {
 #[tokio::test]
 async fn forgotten_client_is_registered_again() {
     let world = World::start().await;
-    world.connect().await;
-    let session = world.plain().await;
-    assert_eq!(echo(&session, "before").await, "before");
+    let session = world.in_use().await;
     world.server.set_mood(Mood::Error("invalid_client"));
     world.server.forgets_access_tokens();
-    eventually("the user is asked", async || {
-        let said = echo(&session, "asked").await;
-        said.contains("/connect/up?for=").then_some(())
-    })
-    .await;
+    asked(&session, "asked").await;
     world.server.set_mood(Mood::Good);
     world.connect().await;
     assert_eq!(world.server.registered().len(), 2);
@@ -237,12 +215,31 @@ async fn token_that_ends_without_a_refresh_token_asks_again() {
     let world = World::with(&server, "").await;
     world.connect().await;
     let session = world.plain().await;
-    eventually("the user is asked", async || {
-        let said = echo(&session, "asked").await;
-        said.contains("/connect/up?for=").then_some(())
-    })
-    .await;
+    asked(&session, "asked").await;
     assert!(server.forms("refresh_token").is_empty());
+    world.gw.stop().await;
+}
+
+// SPEC B-10
+#[tokio::test]
+async fn upstream_that_changes_its_server_has_its_users_sent_there() {
+    let (first, second) = (ConsentServer::start().await, ConsentServer::start().await);
+    first.gives_no_refresh_tokens();
+    let world = World::with(&first, "").await;
+    let session = world.in_use().await;
+    let knows = second.clone();
+    let is_known = move |token: Option<&str>| token.is_some_and(|token| knows.knows(token));
+    world
+        .upstream
+        .judges(move |token, _| Verdict::of(is_known(token)));
+    world.upstream.publishes(json!({
+        "resource": world.upstream.url(), "authorization_servers": [second.origin],
+    }));
+    let said = asked(&session, "asked").await;
+    world.browser().connect(&path_in(&said)).await;
+    assert_eq!((first.asked().len(), second.asked().len()), (1, 1));
+    assert_eq!(second.registered().len(), 1);
+    assert_eq!(echo(&session, "after").await, "after");
     world.gw.stop().await;
 }
 
@@ -250,17 +247,11 @@ async fn token_that_ends_without_a_refresh_token_asks_again() {
 #[tokio::test]
 async fn fresh_token_that_is_refused_asks_its_user() {
     let world = World::start().await;
-    world.connect().await;
-    let session = world.plain().await;
-    assert_eq!(echo(&session, "before").await, "before");
+    let session = world.in_use().await;
     world
         .upstream
         .judges(|_, body| Verdict::of(!body.contains("refused")));
-    let said = eventually("the user is asked", async || {
-        let said = echo(&session, "refused").await;
-        said.contains("/connect/up?for=").then_some(said)
-    })
-    .await;
+    let said = asked(&session, "refused").await;
     assert!(!said.contains("hunter2"), "{said}");
     assert_eq!(world.server.forms("refresh_token").len(), 1);
     let limit = Duration::from_secs(10);
@@ -283,7 +274,7 @@ async fn call_that_needs_more_scopes_asks_for_them() {
     assert!(said.contains("/connect/up?for="), "{said}");
     // Other calls go on with the grant that is there.
     assert_eq!(echo(&session, "read").await, "read");
-    world.browser().connect(&super::world::path_in(&said)).await;
+    world.browser().connect(&path_in(&said)).await;
     let scope = &world.server.asked()[1]["scope"];
     assert_eq!(scope, "notes:read offline_access notes:write");
     assert_eq!(echo(&session, "write").await, "write");
@@ -305,7 +296,7 @@ async fn list_that_needs_more_scopes_leads_to_them() {
     let said = session.call("connect_up", json!({})).await.unwrap();
     let said = crate::harness::session::text_of(&said).to_owned();
     assert!(said.contains("/connect/up?for="), "{said}");
-    world.browser().connect(&super::world::path_in(&said)).await;
+    world.browser().connect(&path_in(&said)).await;
     let scope = &world.server.asked()[1]["scope"];
     assert_eq!(scope, "notes:read offline_access notes:write");
     eventually("the whole list", async || {

@@ -11,7 +11,7 @@ use url::Url;
 use super::super::world::{AuthServer, GuardedUpstream, Verdict};
 use super::server::ConsentServer;
 use crate::harness::session::{Session, text_of};
-use crate::harness::{Gateway, Setup};
+use crate::harness::{Gateway, Setup, eventually};
 
 /// A gateway before an upstream that takes the tokens of a server.
 pub(super) struct World {
@@ -44,6 +44,14 @@ pub(super) fn tables(state: &Path, database: &str, keys: &str) -> String {
     )
 }
 
+/// A gateway before `upstream` whose accounts are in `state`, with further keys of the account.
+pub(super) fn setup(upstream: &GuardedUpstream, state: &Path, keys: &str) -> Setup {
+    let database = format!("sqlite:{}", state.join("test.db").display());
+    Setup::open()
+        .url("up", &upstream.url(), "")
+        .toml(&tables(state, &database, keys))
+}
+
 impl World {
     pub(super) async fn start() -> Self {
         Self::with(&ConsentServer::start().await, "").await
@@ -53,14 +61,8 @@ impl World {
     pub(super) async fn with(server: &ConsentServer, keys: &str) -> Self {
         let upstream = upstream_of(server).await;
         let state = tempfile::tempdir().unwrap();
-        let database = format!("sqlite:{}", state.path().join("test.db").display());
-        let gw = Setup::open()
-            .url("up", &upstream.url(), "")
-            .toml(&tables(state.path(), &database, keys))
-            .start()
-            .await;
         Self {
-            gw,
+            gw: setup(&upstream, state.path(), keys).start().await,
             server: server.clone(),
             upstream,
             state,
@@ -81,6 +83,14 @@ impl World {
     pub(super) async fn plain(&self) -> Session {
         let user = self.gw.anonymous();
         user.open_as("/mcp/up", "2025-06-18", json!({})).await
+    }
+
+    /// Connects the account, and makes a call with it; the session.
+    pub(super) async fn in_use(&self) -> Session {
+        self.connect().await;
+        let session = self.plain().await;
+        assert_eq!(echo(&session, "before").await, "before");
+        session
     }
 
     /// The tokens that the upstream was sent with the body that holds `text`.
@@ -110,6 +120,15 @@ pub(super) async fn echo(session: &Session, text: &str) -> String {
         Ok(result) => text_of(&result).to_owned(),
         Err(error) => error.to_string(),
     }
+}
+
+/// Calls `echo` with `text` until the user is asked to connect; what is said then.
+pub(super) async fn asked(session: &Session, text: &str) -> String {
+    eventually("the user is asked", async || {
+        let said = echo(session, text).await;
+        said.contains("/connect/up?for=").then_some(said)
+    })
+    .await
 }
 
 /// Path and query of the first URL in `text`.
