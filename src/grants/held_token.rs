@@ -16,6 +16,8 @@ const REFRESH_AT: f64 = 0.8;
 const SPREAD: f64 = 0.1;
 /// A token is not used in the last ten seconds of its life, or the last tenth where that is shorter.
 const MARGIN: Duration = Duration::from_secs(10);
+/// How long the next child waits for the refresh of a token that is due and still good.
+pub(super) const NEXT_WITHIN: Duration = Duration::from_secs(5);
 /// Longer lives are cut to this.
 const LONGEST_LIFE: Duration = Duration::from_hours(365 * 24);
 
@@ -125,7 +127,8 @@ impl HeldToken {
     }
 
     /// Whether a refresh is due.
-    pub(super) fn is_due(&self) -> bool {
+    #[must_use]
+    pub fn is_due(&self) -> bool {
         self.refresh_at.is_some_and(Moment::has_come)
     }
 
