@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::time::Instant;
+
 /// Tells the time of day.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Time since the Unix epoch.
@@ -33,7 +35,45 @@ impl Clock for SystemClock {
 pub fn boot_time() -> Duration {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
-    Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
+    let now = Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default());
+    #[cfg(test)]
+    let now = now + SUSPENDED.get();
+    now
+}
+
+#[cfg(test)]
+thread_local! {
+    static SUSPENDED: std::cell::Cell<Duration> = const { std::cell::Cell::new(Duration::ZERO) };
+}
+
+/// Moves [`boot_time`] on for this thread, as after a suspension: Tokio's clock has stood still.
+#[cfg(test)]
+pub fn suspend_for(time: Duration) {
+    SUSPENDED.set(SUSPENDED.get() + time);
+}
+
+/// A moment that also comes while the machine is suspended, when Tokio's clock stands still.
+#[derive(Debug, Clone, Copy)]
+pub struct Moment {
+    awake: Instant,
+    since_boot: Duration,
+}
+
+impl Moment {
+    /// The moment after `time` from now.
+    #[must_use]
+    pub fn after(time: Duration) -> Self {
+        Self {
+            awake: Instant::now() + time,
+            since_boot: boot_time() + time,
+        }
+    }
+
+    /// Whether it has come, by the clock that is ahead.
+    #[must_use]
+    pub fn has_come(self) -> bool {
+        Instant::now() >= self.awake || boot_time() >= self.since_boot
+    }
 }
 
 /// A clock for tests that advances only on request.

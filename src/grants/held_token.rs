@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
 use crate::call::CallerToken;
+use crate::clock::Moment;
 use crate::config::TokenPlace;
 use crate::secret::Secret;
 
@@ -15,6 +16,8 @@ const REFRESH_AT: f64 = 0.8;
 const SPREAD: f64 = 0.1;
 /// A token is not used in the last ten seconds of its life, or the last tenth where that is shorter.
 const MARGIN: Duration = Duration::from_secs(10);
+/// How long the next child waits for the refresh of a token that is due and still good.
+pub(super) const NEXT_WITHIN: Duration = Duration::from_secs(5);
 /// Longer lives are cut to this.
 const LONGEST_LIFE: Duration = Duration::from_hours(365 * 24);
 
@@ -52,8 +55,8 @@ pub struct HeldToken {
     placed: PlacedToken,
     /// Scopes that were requested.
     pub(super) scopes: Vec<String>,
-    refresh_at: Option<Instant>,
-    ends: Option<Instant>,
+    refresh_at: Option<Moment>,
+    ends: Option<Moment>,
     /// The number of the caller's token, where the end of that token ends this one: a refresh before a newer one
     /// arrives would gain nothing.
     pub(super) ends_with: Option<u64>,
@@ -120,12 +123,13 @@ impl HeldToken {
     /// Whether its end has come, or comes within seconds.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        self.ends.is_some_and(|ends| Instant::now() >= ends)
+        self.ends.is_some_and(Moment::has_come)
     }
 
     /// Whether a refresh is due.
-    pub(super) fn is_due(&self) -> bool {
-        self.refresh_at.is_some_and(|at| Instant::now() >= at)
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        self.refresh_at.is_some_and(Moment::has_come)
     }
 
     /// A token that expires after `lasts`, and no later than the caller's token `subject`.
@@ -135,10 +139,9 @@ impl HeldToken {
         lasts: Option<Duration>,
         subject: Option<&CallerToken>,
     ) -> Self {
-        let now = Instant::now();
         let lasts = lasts.map(|lasts| lasts.min(LONGEST_LIFE));
         let left = subject.and_then(|subject| subject.ends);
-        let left = left.map(|ends| ends.saturating_duration_since(now));
+        let left = left.map(|ends| ends.saturating_duration_since(Instant::now()));
         let ends_with = subject.filter(|_| match (left, lasts) {
             (Some(left), Some(lasts)) => left <= lasts,
             (left, None) => left.is_some(),
@@ -146,8 +149,8 @@ impl HeldToken {
         });
         let lasts = lasts.into_iter().chain(left).min();
         let chance = rand::random_range(1.0 - SPREAD..=1.0 + SPREAD);
-        let refresh_at = lasts.map(|lasts| now + lasts.mul_f64(REFRESH_AT * chance));
-        let ends = lasts.map(|lasts| now + lasts.saturating_sub(MARGIN.min(lasts / 10)));
+        let refresh_at = lasts.map(|lasts| Moment::after(lasts.mul_f64(REFRESH_AT * chance)));
+        let ends = lasts.map(|lasts| Moment::after(lasts.saturating_sub(MARGIN.min(lasts / 10))));
         Self {
             placed,
             scopes,
@@ -172,6 +175,17 @@ mod tests {
         let forever = Some(Duration::from_secs(u64::MAX));
         let token = HeldToken::new(PlacedToken::default(), Vec::new(), forever, None);
         assert!(!token.has_ended() && !token.is_due());
+    }
+
+    // A child never finds out otherwise: nothing that it says means that its token has ended.
+    #[test]
+    fn token_ends_while_the_machine_is_suspended() {
+        let hour = Duration::from_hours(1);
+        let token = HeldToken::new(PlacedToken::default(), Vec::new(), Some(hour), None);
+        crate::clock::suspend_for(hour / 2);
+        assert!(!token.has_ended() && !token.is_due());
+        crate::clock::suspend_for(hour / 2);
+        assert!(token.has_ended() && token.is_due());
     }
 
     #[test]

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use http::StatusCode;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::account::{Obtained, UpstreamAccount};
 use super::challenge::Challenge;
 use super::failure::TokenFailure;
-use super::held_token::HeldToken;
+use super::held_token::{HeldToken, NEXT_WITHIN};
 use super::identity_assertion::IdentityProvider;
 use super::source_state::{Outcome, Running, SourceState, pause};
 use super::token_subject::{TokenSubject, Wanted};
@@ -120,6 +120,22 @@ impl TokenSource {
         match self.begin()? {
             Ok(token) => Ok(token),
             Err(running) => self.wait(running).await,
+        }
+    }
+
+    /// The token for a child, which keeps it: the one that is being requested in place of `due`, waited for 5 s at most,
+    /// else `due`.
+    ///
+    /// # Cancel safety
+    /// Dropping the future abandons nothing: the request goes on.
+    pub async fn next(&self, due: Arc<HeldToken>) -> Arc<HeldToken> {
+        let running = lock(&self.state).running();
+        let Some(running) = running else {
+            return self.good().unwrap_or(due);
+        };
+        match timeout(NEXT_WITHIN, self.wait(running)).await {
+            Ok(Ok(next)) => next,
+            Ok(Err(_)) | Err(_) => due,
         }
     }
 

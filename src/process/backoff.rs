@@ -2,9 +2,10 @@
 //!
 //! Counted per principal and upstream, since one user's requests may crash a server that works
 //! for everybody else. Only starts that fail for different principals in a row count against the
-//! upstream as a whole.
+//! upstream as a whole. A credential of the child's own starts a series of its own: crashes with another one tell nothing.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::call::OwnerKey;
 use crate::lock::lock;
+use crate::secret::Secret;
 
 /// Failed starts without a message that cause no wait.
 const FREE_STARTS: u32 = 1;
@@ -53,7 +55,13 @@ pub(super) struct BackoffRefusal {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct CrashBackoff(Mutex<CrashSeries>);
+pub(super) struct CrashBackoff {
+    series: Mutex<CrashSeries>,
+    marks: RandomState,
+}
+
+/// Tells credentials of children apart, without giving them away; `None` for a child without one.
+pub(super) type CredentialMark = Option<u64>;
 
 type BackoffKey = (OwnerKey, Arc<str>);
 
@@ -65,6 +73,8 @@ struct CrashSeries {
 
 #[derive(Debug)]
 struct CrashHistory {
+    /// What the children had that crashed.
+    credential: CredentialMark,
     starts: u32,
     crashes: u32,
     until: Instant,
@@ -72,8 +82,9 @@ struct CrashHistory {
 }
 
 impl CrashHistory {
-    fn none(now: Instant) -> Self {
+    fn none(credential: CredentialMark, now: Instant) -> Self {
         Self {
+            credential,
             starts: 0,
             crashes: 0,
             until: now,
@@ -118,15 +129,22 @@ impl CrashHistory {
 }
 
 impl CrashBackoff {
-    /// Whether a start is refused now.
+    /// The mark of a child's own credential, for this process.
+    pub(super) fn mark(&self, credential: Option<&Secret>) -> CredentialMark {
+        credential.map(|credential| self.marks.hash_one(credential.expose()))
+    }
+
+    /// Whether a start with `credential` is refused now.
     pub(super) fn check(
         &self,
         owner: OwnerKey,
         upstream: &Arc<str>,
+        credential: CredentialMark,
         now: Instant,
     ) -> Option<BackoffRefusal> {
         let series = self.series();
         let own = series.single.get(&(owner, Arc::clone(upstream)));
+        let own = own.filter(|failures| failures.credential == credential);
         let own = own.and_then(|failures| failures.wait(now));
         own.or_else(|| {
             let (_, failures) = series.for_all.get(upstream)?;
@@ -138,11 +156,10 @@ impl CrashBackoff {
         })
     }
 
-    /// A child ended by itself.
+    /// A child with `credential` ended by itself.
     pub(super) fn crashed(
         &self,
-        owner: OwnerKey,
-        upstream: &Arc<str>,
+        (owner, upstream, credential): (OwnerKey, &Arc<str>, CredentialMark),
         crash: ChildCrash,
         last_words: Option<String>,
         now: Instant,
@@ -156,13 +173,16 @@ impl CrashBackoff {
         let own = series
             .single
             .entry(key)
-            .or_insert_with(|| CrashHistory::none(now));
+            .or_insert_with(|| CrashHistory::none(credential, now));
+        if own.credential != credential {
+            *own = CrashHistory::none(credential, now);
+        }
         own.add(crash, last_words, LONGEST, now);
         if crash.spoke {
             return;
         }
         let all = series.for_all.entry(Arc::clone(upstream));
-        let (last, failures) = all.or_insert_with(|| (owner, CrashHistory::none(now)));
+        let (last, failures) = all.or_insert_with(|| (owner, CrashHistory::none(None, now)));
         if *last != owner || failures.starts == 0 {
             *last = owner;
             failures.add(crash, None, LONGEST_FOR_ALL, now);
@@ -190,7 +210,7 @@ impl CrashBackoff {
     }
 
     fn series(&self) -> MutexGuard<'_, CrashSeries> {
-        lock(&self.0)
+        lock(&self.series)
     }
 }
 
@@ -214,14 +234,13 @@ mod tests {
 
     /// The wait of `who` at `now`.
     fn told(backoff: &CrashBackoff, who: &str, now: Instant) -> Option<BackoffRefusal> {
-        backoff.check(owner(who), &"up".into(), now)
+        backoff.check(owner(who), &"up".into(), None, now)
     }
 
     fn crash(backoff: &CrashBackoff, now: Instant, who: &str, crash: ChildCrash, times: u32) {
         for _ in 0..times {
             backoff.crashed(
-                owner(who),
-                &"up".into(),
+                (owner(who), &"up".into(), None),
                 crash,
                 Some("boom".to_owned()),
                 now,
@@ -261,7 +280,10 @@ mod tests {
         crash(&backoff, now, "mallory", AFTER_START, 50);
         crash(&backoff, now, "mallory", AT_START, 50);
         assert_eq!(told(&backoff, "alice", now), None);
-        assert_eq!(backoff.check(owner("mallory"), &"other".into(), now), None);
+        assert_eq!(
+            backoff.check(owner("mallory"), &"other".into(), None, now),
+            None
+        );
     }
 
     #[test]
@@ -275,6 +297,29 @@ mod tests {
         assert_eq!(wait.last_words, None);
         backoff.spoke(&"up".into());
         assert_eq!(told(&backoff, "dave", now), None);
+    }
+
+    #[test]
+    fn crashes_with_another_credential_do_not_count() {
+        let (backoff, now) = (CrashBackoff::default(), Instant::now());
+        let mark = |key| backoff.mark(Some(&Secret::new(key)));
+        assert_eq!(mark("wrong"), mark("wrong"));
+        let crash = |key| {
+            let of = (owner("alice"), &"up".into(), mark(key));
+            backoff.crashed(of, AT_START, None, now);
+        };
+        let waits = |key| {
+            let check = backoff.check(owner("alice"), &"up".into(), mark(key), now);
+            check.is_some()
+        };
+        for _ in 0..5 {
+            crash("wrong");
+        }
+        assert_eq!((waits("wrong"), waits("right")), (true, false));
+        crash("right");
+        assert!(!waits("right"), "the first one of its own");
+        crash("right");
+        assert!(waits("right"));
     }
 
     #[test]

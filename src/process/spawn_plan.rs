@@ -89,12 +89,14 @@ impl StdioRuntime {
         )
         .among(Arc::clone(permit.starts()));
         let backoff = Arc::clone(&self.backoff);
+        let credential = backoff.mark(config.own.map(|(_, secret)| secret));
         let state = Arc::new(ChildState::new(ChildParams {
             upstream,
             owner,
             pid,
             log,
             backoff,
+            credential,
             slots: Arc::clone(&self.slots),
             start_permit: permit,
         }));

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::ChildSlots;
-use super::backoff::{ChildCrash, CrashBackoff};
+use super::backoff::{ChildCrash, CrashBackoff, CredentialMark};
 use super::child_lines::ChildEvent;
 use super::start_limiter::{StartLimiter, StartPermit};
 use super::stderr::StderrLog;
@@ -26,6 +26,7 @@ pub(super) struct ChildState {
     pub(super) pid: u32,
     pub(super) log: StderrLog,
     backoff: Arc<CrashBackoff>,
+    credential: CredentialMark,
     slots: Arc<ChildSlots>,
     started: Instant,
     /// Running uses; the child is not idle while this is above zero.
@@ -70,6 +71,8 @@ pub(super) struct ChildParams {
     pub(super) pid: u32,
     pub(super) log: StderrLog,
     pub(super) backoff: Arc<CrashBackoff>,
+    /// The mark of a credential of its own.
+    pub(super) credential: CredentialMark,
     pub(super) slots: Arc<ChildSlots>,
     pub(super) start_permit: StartPermit,
 }
@@ -82,6 +85,7 @@ impl ChildState {
             pid: birth.pid,
             log: birth.log,
             backoff: birth.backoff,
+            credential: birth.credential,
             slots: birth.slots,
             started: Instant::now(),
             busy: AtomicU32::new(0),
@@ -303,8 +307,8 @@ impl ChildState {
                 age: self.started.elapsed(),
             };
             let words = self.last_words();
-            self.backoff
-                .crashed(self.owner, &self.upstream, crash, words, Instant::now());
+            let of = (self.owner, &self.upstream, self.credential);
+            self.backoff.crashed(of, crash, words, Instant::now());
         }
     }
 

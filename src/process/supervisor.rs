@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::admission::{Admission, ChildSlot, ChildSlots, SlotRequest, WaitPolicy};
-use super::backoff::{BackoffRefusal, CrashBackoff};
+use super::backoff::{BackoffRefusal, CrashBackoff, CredentialMark};
 use super::child::StdioConnection;
 use super::child_lines::ChildEvent;
 use super::environment::{self, ChildConfig, HostEnvironment};
@@ -246,7 +246,8 @@ impl StdioRuntime {
             return Err(io::Error::from(io::ErrorKind::InvalidInput).into());
         };
         let name: Arc<str> = upstream.name.as_str().into();
-        self.back_off(owner, &name).await?;
+        let credential = self.backoff.mark(own.map(|(_, secret)| secret));
+        self.back_off(owner, &name, credential).await?;
         let deadline = Instant::now() + self.settings.spawn_wait;
         let request = SlotRequest {
             owner,
@@ -354,10 +355,17 @@ impl StdioRuntime {
         self.guardian.pid()
     }
 
-    async fn back_off(&self, owner: OwnerKey, upstream: &Arc<str>) -> Result<(), OpenError> {
-        while let Some(BackoffRefusal { left, last_words }) =
-            self.backoff.check(owner, upstream, Instant::now())
-        {
+    async fn back_off(
+        &self,
+        owner: OwnerKey,
+        upstream: &Arc<str>,
+        credential: CredentialMark,
+    ) -> Result<(), OpenError> {
+        let check = || {
+            self.backoff
+                .check(owner, upstream, credential, Instant::now())
+        };
+        while let Some(BackoffRefusal { left, last_words }) = check() {
             if left > SHORT_BACKOFF {
                 return Err(OpenError::Backoff {
                     retry_after: left,

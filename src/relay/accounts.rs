@@ -47,7 +47,9 @@ impl Relay {
 
     /// Tells the sessions of every account, whichever was changed.
     async fn look_at_all(&self, known: &Cache<GrantKey, AccountState>) {
-        for owner in self.opener.sessions.owners() {
+        let mut owners = self.parts.links.upstreams.shared_account_owners();
+        owners.extend(self.opener.sessions.owners());
+        for owner in owners {
             for upstream in self.parts.links.upstreams.with_accounts() {
                 let key = GrantKey::new(owner, upstream);
                 self.account_changed(&key, known).await;
@@ -62,7 +64,8 @@ impl Relay {
             return;
         }
         let sessions = self.opener.sessions.of_owner(key.owner);
-        if sessions.is_empty() {
+        let is_shared = links.upstreams.has_shared_accounts(upstream, key.owner);
+        if sessions.is_empty() && !is_shared {
             known.invalidate(key);
             return;
         }
@@ -72,10 +75,14 @@ impl Relay {
         let state = state.ok().flatten();
         match state {
             Some(state) if known.get(key) == Some(state) => return,
-            Some(state) => known.insert(key.clone(), state),
-            None => known.invalidate(key),
+            Some(state) if !sessions.is_empty() => known.insert(key.clone(), state),
+            _ => known.invalidate(key),
         }
         let account = links.upstreams.account(upstream, key.owner);
+        // A shared link is kept for a while after its last session.
+        links
+            .upstreams
+            .end_shared_accounts(upstream, key.owner, account.connection());
         for session in sessions {
             if !session.endpoint.upstreams.contains(upstream) {
                 continue;
@@ -98,13 +105,14 @@ impl Relay {
 mod tests {
     use tokio::sync::broadcast;
 
-    use super::super::pairings::with_keys;
+    use super::super::pairings::{with_keys, with_shared_keys};
     use super::*;
     use crate::call::Principal;
     use crate::clock::SystemClock;
     use crate::config::SealKey;
     use crate::database::{Database, DatabasePlace};
     use crate::secret::Secret;
+    use crate::upstream::ClientContext;
     use crate::vault::{GrantKind, GrantRecord, TokenPlacement, Vault, VaultKeys};
 
     async fn vault(dir: &tempfile::TempDir) -> Vault {
@@ -160,5 +168,33 @@ mod tests {
         drop(sender);
         Arc::clone(&f.relay).follow_accounts(receiver).await;
         assert!(f.session.link("up").is_none());
+    }
+
+    // Its last session has left.
+    #[tokio::test]
+    async fn shared_link_ends_with_a_change_among_too_many() {
+        let dir = tempfile::tempdir().unwrap();
+        let vault = vault(&dir).await;
+        let f = with_shared_keys(vault.clone());
+        let owner = |subject| Principal::new("issuer", subject, "", Vec::new(), None).owner();
+        let key = GrantKey::new(owner("alice"), "up");
+        vault.put_grant(&key, &pasted()).await.unwrap();
+        let links = &f.relay.parts.links;
+        let upstreams = &links.upstreams;
+        upstreams.kept_account("up", key.owner).await.unwrap();
+        let client = ClientContext {
+            owner: key.owner,
+            ..links.client(&f.session, &"up".into())
+        };
+        let _link = upstreams.link("up", client).unwrap();
+        assert!(upstreams.has_shared_accounts("up", key.owner));
+        vault.remove_grant(&key).await.unwrap();
+        let (sender, receiver) = broadcast::channel(1);
+        for other in ["bob", "carol"] {
+            sender.send(GrantKey::new(owner(other), "up")).unwrap();
+        }
+        drop(sender);
+        Arc::clone(&f.relay).follow_accounts(receiver).await;
+        assert!(!upstreams.has_shared_accounts("up", key.owner));
     }
 }

@@ -35,6 +35,13 @@ pub(super) fn with_keys(vault: Vault) -> PairingFixture {
     fixture_with(upstream, keys, Some(vault))
 }
 
+/// The same, where all sessions of a caller share a link.
+pub(super) fn with_shared_keys(vault: Vault) -> PairingFixture {
+    let upstream = ScriptedUpstream::new(ScriptStep::Modern);
+    let keys = "isolation = \"principal\"\n[upstreams.up.auth]\nkind = \"user_key\"\n";
+    fixture_with(upstream, keys, Some(vault))
+}
+
 fn fixture_with(
     upstream: Arc<dyn UpstreamLink>,
     tables: &str,

@@ -65,6 +65,13 @@ impl<K: Eq + Hash + Clone, V> SingleFlight<K, V> {
             told,
         })
     }
+
+    /// Joins the flight for `key`, if one is under way.
+    #[must_use]
+    pub fn follow(&self, key: &K) -> Option<Follower<V>> {
+        let running = lock(&self.0);
+        running.get(key).map(|told| Follower(told.clone()))
+    }
 }
 
 impl<K: Eq + Hash + Clone, V: Clone> SingleFlight<K, V> {

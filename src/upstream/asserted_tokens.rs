@@ -11,7 +11,7 @@ use moka::sync::Cache;
 
 use super::account::Account;
 use super::carrier::http::exchange_error::ExchangeError;
-use super::credentials::{Credential, Credentials, Requester, of_source};
+use super::credentials::{Credential, Credentials, Requester, next_of, of_source};
 use super::user_accounts::{AccountState, UserAccounts};
 use crate::call::OwnerKey;
 use crate::grants::{
@@ -151,6 +151,18 @@ impl Credentials for AssertedTokens {
                 Credential::Awaited(token.boxed())
             }
         }
+    }
+
+    fn for_child(
+        &self,
+        requester: &Requester,
+        due: Arc<HeldToken>,
+    ) -> BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>> {
+        let source = match requester.account {
+            Account::Connected(owner, connection) => self.sources.get(&(owner, connection)),
+            Account::Common | Account::Principal(_) => None,
+        };
+        next_of(source, due)
     }
 
     /// No caller is there: a refusal tells as much as any other answer.

@@ -3,6 +3,8 @@
 //! stream, socket).
 
 pub(super) mod duplex;
+#[cfg(test)]
+pub(super) mod fixture;
 pub mod http;
 
 use std::sync::atomic::{AtomicBool, Ordering};

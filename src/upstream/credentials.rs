@@ -34,6 +34,16 @@ pub trait Credentials: Send + Sync + std::fmt::Debug {
         self.for_request(requester)
     }
 
+    /// The token for a child, where [`for_request`](Self::for_request) gave `due`, whose refresh it has begun: the child
+    /// keeps its token, so that the next one is waited for.
+    fn for_child(
+        &self,
+        _requester: &Requester,
+        due: Arc<HeldToken>,
+    ) -> BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>> {
+        ready(Ok(due)).boxed()
+    }
+
     /// What a 401 or 403 to a request with `used` means: whether there is another credential by now.
     fn refused(
         &self,
@@ -130,6 +140,14 @@ impl Credentials for CommonTokens {
         of_source(&self.0)
     }
 
+    fn for_child(
+        &self,
+        _requester: &Requester,
+        due: Arc<HeldToken>,
+    ) -> BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>> {
+        next_of(Some(Arc::clone(&self.0)), due)
+    }
+
     fn refused(
         &self,
         _requester: &Requester,
@@ -179,6 +197,15 @@ impl Credentials for ExchangedTokens {
         }
     }
 
+    fn for_child(
+        &self,
+        requester: &Requester,
+        due: Arc<HeldToken>,
+    ) -> BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>> {
+        let source = requester.caller.as_ref().map(|caller| self.source(caller));
+        next_of(source, due)
+    }
+
     /// No caller is there: a refusal tells as much as any other answer.
     fn for_check(&self, _requester: &Requester) -> Credential<'_> {
         Credential::Ready(self.account.fixed_headers())
@@ -214,6 +241,20 @@ impl Credentials for WithheldTokens {
         let none = ExchangeError::from(TokenFailure::children_not_isolated());
         Credential::Awaited(ready(Err(none)).boxed())
     }
+}
+
+/// The token for a child in place of `due`, which is of `source`.
+pub(super) fn next_of(
+    source: Option<Arc<TokenSource>>,
+    due: Arc<HeldToken>,
+) -> BoxFuture<'static, Result<Arc<HeldToken>, ExchangeError>> {
+    let next = async move {
+        Ok(match source {
+            Some(source) => source.next(due).await,
+            None => due,
+        })
+    };
+    next.boxed()
 }
 
 /// The token of `source`, waited for only if none is good.

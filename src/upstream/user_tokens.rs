@@ -148,6 +148,21 @@ impl Credentials for PrincipalTokens {
         }
     }
 
+    fn for_child(
+        &self,
+        requester: &Requester,
+        due: Arc<HeldToken>,
+    ) -> BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>> {
+        let account = requester.account;
+        let next = async move {
+            let Some((tokens, key)) = self.of(account) else {
+                return Ok(due);
+            };
+            Ok(of_account(account, tokens.next(&key, due).await?)?)
+        };
+        next.boxed()
+    }
+
     /// No caller is there: a refusal tells as much as any other answer.
     fn for_check(&self, _requester: &Requester) -> Credential<'_> {
         Credential::Ready(&self.fixed)

@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use http::StatusCode;
 use moka::sync::Cache;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 pub use self::kept_login::LoginState;
 use self::state::PrincipalState;
 use super::challenge::Challenge;
 use super::failure::TokenFailure;
-use super::held_token::HeldToken;
+use super::held_token::{HeldToken, NEXT_WITHIN};
 use super::source_state::{Outcome, pause};
 use super::token_source::Renewal;
 use super::user_account::UserAccount;
@@ -148,6 +148,25 @@ impl UserTokens {
                 }
                 self.refreshed(key, &grant, RefreshCause::Age).await
             }
+        }
+    }
+
+    /// The token of `key` for a child, which keeps it: the one that is being got in place of `due`, waited for 5 s at most,
+    /// else `due`.
+    ///
+    /// # Errors
+    /// The refresh has found that the user has to connect.
+    ///
+    /// # Cancel safety
+    /// As for [`token`](Self::token).
+    pub async fn next(&self, key: &GrantKey, due: Arc<HeldToken>) -> Outcome {
+        let Some(running) = self.refreshing.follow(key) else {
+            return Ok(due);
+        };
+        match timeout(NEXT_WITHIN, running.result()).await {
+            Ok(Some(Ok(next))) => Ok(next),
+            Ok(Some(Err(failure))) if failure.asks_user() => Err(failure),
+            Ok(_) | Err(_) => Ok(due),
         }
     }
 
@@ -517,7 +536,7 @@ mod tests {
         tokio::time::resume();
         assert!(is_good().await);
         // The server is asked, and gives no answer.
-        let asked = tokio::time::timeout(Duration::from_secs(10), listener.accept());
+        let asked = timeout(Duration::from_secs(10), listener.accept());
         let _asked = asked.await.expect("a refresh ahead").unwrap();
         assert!(is_good().await);
     }

@@ -49,6 +49,7 @@ fn child(slots: &Arc<ChildSlots>, slot: &ChildSlot, request: &SlotRequest) -> Ar
         pid: 0,
         log: StderrLog::new([""; 0], [""; 0]),
         backoff: Arc::new(CrashBackoff::default()),
+        credential: None,
         slots: Arc::clone(slots),
         start_permit: permit.unwrap(),
     }));

@@ -48,7 +48,7 @@ use crate::upstream::carrier::duplex::DuplexSender;
 use crate::upstream::carrier::{LinkSettings, StartedConnection};
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
-use connection::LegacyConnection;
+use connection::{LegacyConnection, TakenConnection};
 use draining::DrainingConnections;
 use extra_connections::ExtraConnections;
 use subscribe::PendingSubscribes;
@@ -115,12 +115,15 @@ impl LegacyLink {
         Ok(Arc::clone(connection.declared()))
     }
 
-    /// The open connection, if it takes new calls.
-    fn usable_connection(&self) -> Option<Arc<LegacyConnection>> {
-        self.open_connection().filter(|open| !open.is_outdated())
+    /// The open connection, if it takes new calls. Taken under the lock: nothing retires it in between.
+    fn usable_connection(&self) -> Option<TakenConnection> {
+        let current = lock(&self.current);
+        let open = current.as_ref().filter(|open| !open.is_closed());
+        open.filter(|open| !open.is_outdated())
+            .map(TakenConnection::new)
     }
 
-    async fn connection(&self) -> Result<Arc<LegacyConnection>, LinkError> {
+    async fn connection(&self) -> Result<TakenConnection, LinkError> {
         match self.usable_connection() {
             Some(open) => Ok(open),
             // Seldom, and large: a call need not have room for it.
@@ -128,7 +131,7 @@ impl LegacyLink {
         }
     }
 
-    async fn reopen(&self) -> Result<Arc<LegacyConnection>, LinkError> {
+    async fn reopen(&self) -> Result<TakenConnection, LinkError> {
         let turn = self.opening.attempt().await;
         if let Some(open) = self.usable_connection() {
             return Ok(open);
@@ -150,8 +153,9 @@ impl LegacyLink {
                 return Err(error);
             }
         };
+        let taken = TakenConnection::new(&connection);
         self.install(&connection).await?;
-        Ok(connection)
+        Ok(taken)
     }
 
     /// Opens the first connection of an upstream that may keep no sessions. Returns whether it keeps one; over HTTP a

@@ -1,6 +1,7 @@
 //! `SharedLinks`: links with several sessions. Each session has a place, gets the messages outside calls, and follows
 //! resources independently of the others. Spec: DESIGN §6; BRIDGING §1.3.
 
+mod accounts;
 mod followers;
 mod leaving;
 mod levels;

@@ -13,6 +13,8 @@ mod observed_children;
 mod personal;
 mod real_server;
 mod refusals;
+mod shared_links;
+mod started_children;
 mod token_exchange;
 mod user;
 mod user_key;

@@ -114,6 +114,9 @@ impl ChildSource {
         match own.credentials.for_request(&requester) {
             // Of the gateway itself, which has no account: no child is started without its token.
             Credential::Ready(_) => Err(ExchangeError::from(TokenFailure::not_connected()).into()),
+            Credential::Held(token) if token.is_due() => {
+                Ok(Some(own.credentials.for_child(&requester, token).await?))
+            }
             Credential::Held(token) => Ok(Some(token)),
             Credential::Awaited(token) => Ok(Some(token.await?)),
         }

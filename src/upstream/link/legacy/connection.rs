@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::LinkSettings;
 use super::calls::PendingReply;
@@ -67,7 +69,33 @@ pub(super) struct LegacyConnection {
     epoch: u64,
     /// Spares an unused child from the idle stop.
     held: Mutex<Option<HoldGuard>>,
+    /// Calls that have taken the connection, from before they have requests.
+    takers: TaskTracker,
     _counted: UpstreamSession,
+}
+
+/// A connection that a call has taken: when another one takes the new calls, it stays open for this one.
+#[derive(Debug)]
+pub(super) struct TakenConnection {
+    pub(super) connection: Arc<LegacyConnection>,
+    _taken: TaskTrackerToken,
+}
+
+impl TakenConnection {
+    pub(super) fn new(connection: &Arc<LegacyConnection>) -> Self {
+        Self {
+            connection: Arc::clone(connection),
+            _taken: connection.takers.token(),
+        }
+    }
+}
+
+impl Deref for TakenConnection {
+    type Target = Arc<LegacyConnection>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.connection
+    }
 }
 
 impl LegacyConnection {
@@ -108,6 +136,7 @@ impl LegacyConnection {
             get_stream: GetStream::default(),
             epoch: next_epoch(),
             held: Mutex::default(),
+            takers: TaskTracker::new(),
             _counted: UpstreamSession::begin(&settings.load),
         })
     }
@@ -260,6 +289,17 @@ impl LegacyConnection {
         } else if held.is_none() {
             *held = duplex.hold();
         }
+    }
+
+    /// Ready when no call has the connection, and no request of ours is pending. For a connection that the link does not
+    /// give to calls any more.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) async fn until_given_back(&self) {
+        self.takers.close();
+        self.takers.wait().await;
+        self.until_unused().await;
     }
 
     /// Ready when no request of ours is pending.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::connection::LegacyConnection;
+use super::connection::{LegacyConnection, TakenConnection};
 use super::extra_connections::ExtraConnections;
 use super::input_turn::{self, TurnGuard};
 use super::{LegacyLink, LinkSettings};
@@ -21,13 +21,13 @@ use crate::upstream::error::LinkError;
 /// The connection a call runs on. Dropping it gives the turn back, if the call had one.
 #[derive(Debug)]
 pub(super) struct ConnectionLease {
-    pub(super) connection: Arc<LegacyConnection>,
+    pub(super) connection: TakenConnection,
     turn: Option<(TurnGuard, Arc<ExtraConnections>)>,
 }
 
 impl ConnectionLease {
     /// A place without a turn, beside any other calls.
-    pub(super) fn beside(connection: Arc<LegacyConnection>) -> Self {
+    pub(super) fn beside(connection: TakenConnection) -> Self {
         Self {
             connection,
             turn: None,
@@ -37,7 +37,7 @@ impl ConnectionLease {
     /// A place with the turn: alone among the calls of the connection whose clients may be asked, or beside others of
     /// the same client where the upstream never asked anything.
     pub(super) fn with_turn(
-        (connection, turn): (Arc<LegacyConnection>, TurnGuard),
+        (connection, turn): (TakenConnection, TurnGuard),
         extra_connections: &Arc<ExtraConnections>,
     ) -> Self {
         Self {
@@ -81,36 +81,42 @@ impl LegacyLink {
         } else {
             first.turn.take()
         };
-        let turn = match free {
-            Some(turn) => (first, turn),
-            None => Box::pin(self.turn(call)).await?,
+        let turn = if let Some(turn) = free {
+            (first, turn)
+        } else {
+            // Its child may have the only place, and has to end before another one is started.
+            drop(first);
+            Box::pin(self.turn(call)).await?
         };
         Ok(ConnectionLease::with_turn(turn, &self.extra_connections))
     }
 
     /// The first connection, as long as the call is wanted and may last.
-    async fn first_for(&self, call: &Call) -> Result<Arc<LegacyConnection>, LinkError> {
+    async fn first_for(&self, call: &Call) -> Result<TakenConnection, LinkError> {
         let limit = self.settings.upstream.total_timeout;
         before_sending(&call.cancel, limit, self.connection()).await
     }
 
     /// Waits for the turn of a connection, and opens another one meanwhile if the caps allow it.
-    async fn turn(&self, call: &Call) -> Result<(Arc<LegacyConnection>, TurnGuard), LinkError> {
+    async fn turn(&self, call: &Call) -> Result<(TakenConnection, TurnGuard), LinkError> {
         let limit = Instant::now() + self.settings.upstream.ask_wait;
         loop {
-            let mut all = vec![self.first_for(call).await?];
+            let first = self.first_for(call).await?;
+            let mut all = vec![Arc::clone(&first.connection)];
             let extra = self.extra_connections.all().into_iter();
             all.extend(extra.filter(|connection| !connection.is_outdated()));
             let free = all.iter().find_map(|connection| {
                 let turn = connection.turn.take()?;
                 Some((Arc::clone(connection), turn))
             });
-            let taken = match free {
+            let (connection, turn) = match free {
                 Some(free) => free,
                 None => self.wait_for_turn(call, &all, limit).await?,
             };
-            if !taken.0.is_closed() && !taken.0.is_outdated() {
-                return Ok(taken);
+            // Before `first` is given back, which may be the same.
+            let taken = TakenConnection::new(&connection);
+            if !taken.is_closed() && !taken.is_outdated() {
+                return Ok((taken, turn));
             }
         }
     }

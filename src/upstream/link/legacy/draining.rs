@@ -68,11 +68,51 @@ impl LegacyLink {
             if let Some(oldest) = oldest {
                 oldest.close().await;
             }
-            connection.until_unused().await;
+            connection.until_given_back().await;
             if let Some(link) = link.upgrade() {
                 link.draining.remove(&connection);
             }
             connection.close().await;
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use bytes::Bytes;
+    use tokio::time::timeout;
+
+    use super::super::connection::TakenConnection;
+    use super::super::wire::LegacyWire;
+    use super::*;
+    use crate::call::ServerDeclaration;
+    use crate::protocol::Revision;
+    use crate::upstream::carrier::fixture;
+    use crate::upstream::carrier::http::http_session::HttpSession;
+    use crate::upstream::link::session_state::SessionState;
+
+    // A call finds a connection before it has a request there.
+    #[tokio::test(start_paused = true)]
+    async fn connection_that_a_call_has_just_taken_is_not_closed() {
+        let (settings, client, bounds) = fixture::over_http();
+        let settings = Arc::new(settings);
+        let link = LegacyLink::new(Arc::clone(&settings), SessionState::default(), None);
+        let session = HttpSession::new(Arc::clone(&settings.name), client, bounds);
+        let (none, info) = (Bytes::from_static(b"{}"), Bytes::from_static(b"{}"));
+        let declared = ServerDeclaration::new(Revision::V2025_11_25, none, info, None);
+        let wire = LegacyWire::Http(Arc::new(session));
+        let connection = LegacyConnection::new(&settings, wire, Arc::new(declared));
+        let taken = TakenConnection::new(&connection);
+        link.retire(Arc::clone(&connection));
+        let minute = Duration::from_mins(1);
+        assert!(
+            timeout(minute, connection.closed.cancelled())
+                .await
+                .is_err()
+        );
+        drop(taken);
+        assert!(timeout(minute, connection.closed.cancelled()).await.is_ok());
     }
 }

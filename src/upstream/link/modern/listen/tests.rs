@@ -1,63 +1,19 @@
 //! Waiters for the notice feed of a link. Nothing is sent: the upstream's declaration is given.
 
-use std::sync::Mutex;
 use std::time::Duration;
 
 use super::super::ToolSchemas;
 use super::*;
-use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
-use crate::call::{ClientCapabilities, NullIntake, Principal, ServerDeclaration};
-use crate::config;
-use crate::ownership::Fence;
-use crate::process::holders::SessionHolders;
+use crate::call::ServerDeclaration;
 use crate::protocol::{Era, Revision};
-use crate::runtime::lifecycle::TaskSpawner;
-use crate::telemetry::metrics::UpstreamLoad;
-use crate::upstream::carrier::http::client::HttpClient;
-use crate::upstream::carrier::http::http_session::ResponseBounds;
-use crate::upstream::carrier::{AskedClient, AskingHabit, Carrier, LinkSettings};
-use crate::upstream::first_start::FirstStarts;
-use crate::upstream::health::UpstreamHealth;
+use crate::upstream::carrier::{LinkSettings, fixture};
 use crate::upstream::link::session_state::SessionState;
 
 /// A link to an upstream that declares these capabilities and is never contacted.
 fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
-    let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
-    let config = config::parse(text, "test.toml", &|_| None).unwrap();
-    let upstream = config.upstreams.first().unwrap();
-    let config::CarrierConfig::Http(http) = &upstream.carrier else {
-        panic!("it is reached over HTTP");
-    };
-    let bounds = ResponseBounds {
-        message: 1 << 20,
-        event: 1 << 20,
-        depth: 64,
-    };
-    let client = Box::new(HttpClient::new(http).unwrap());
-    let name: Arc<str> = "up".into();
-    let budget = ByteBudget::of_replies(1 << 20, 1 << 20, 1 << 20);
     let settings = LinkSettings {
-        upstream: Arc::new(upstream.clone()),
-        name: Arc::clone(&name),
-        carrier: Carrier::Http(client, bounds, None),
-        owner: Principal::anonymous().owner(),
-        capabilities: ClientCapabilities::none(),
-        client_info: Bytes::from_static(b"{}"),
         client: Era::Modern,
-        offer: Revision::LATEST_LEGACY,
-        intake: Arc::new(NullIntake),
-        holders: SessionHolders::default(),
-        exclusive: true,
-        unattributed: AskedClient::Call,
-        asks: AskingHabit::default(),
-        tasks: TaskSpawner::new(),
-        message_depth: 64,
-        replies: ReplyShare::new(&budget, BudgetHolder::Upstream(0)),
-        load: UpstreamLoad::of(&name),
-        health: Arc::new(UpstreamHealth::new(name, FirstStarts::new(false))),
-        fence: Fence::default(),
-        connection: 0,
-        adopted: Mutex::default(),
+        ..fixture::over_http().0
     };
     let (schemas, state) = (Arc::<ToolSchemas>::default(), SessionState::default());
     let link = ModernServerLink::new(Arc::new(settings), schemas, state, None, None);
