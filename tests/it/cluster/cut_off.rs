@@ -54,10 +54,6 @@ impl Gate {
     fn close(&self) {
         self.is_open.send_replace(false);
     }
-
-    fn open(&self) {
-        self.is_open.send_replace(true);
-    }
 }
 
 /// A replica with these ports of Redis and of its internal listener.
