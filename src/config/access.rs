@@ -3,8 +3,9 @@
 
 use url::Url;
 
+use super::auth_types::IssuerConfig;
 use super::report::{ReadReport, join};
-use super::types::{Config, IssuerConfig};
+use super::types::Config;
 use super::units;
 use super::upstream_types::Isolation;
 

@@ -4,8 +4,9 @@ use super::account_types::{
     AccountConfig, AccountKind, ClientRegistration, LoginAccountConfig, TokenPlace, UpstreamAuth,
     UserAccountConfig,
 };
+use super::auth_types::AuthMode;
 use super::report::{ReadReport, join};
-use super::types::{AuthMode, Config};
+use super::types::Config;
 use super::units;
 use super::upstream_types::{CarrierConfig, Isolation, StdioCarrier, UpstreamConfig};
 

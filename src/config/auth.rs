@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use super::auth_types::{
+    AuthConfig, AuthMode, IntrospectedTokens, IntrospectionConfig, IssuerConfig, ScopeImplies,
+    ToolScope,
+};
 use super::entry::BESIDE;
 use super::files;
 use super::reader::ConfigSection;
 use super::reference::ShownKey;
-use super::types::{
-    AuthConfig, AuthMode, IntrospectedTokens, IntrospectionConfig, IssuerConfig, ScopeImplies,
-    ToolScope,
-};
 use super::units;
 use crate::secret::Secret;
 

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use super::access;
 use super::account_checks;
+use super::auth_types::AuthMode;
 use super::budget;
 use super::cluster;
 use super::database;
 use super::logins;
 use super::nearest::nearest;
 use super::report::{ReadReport, join};
-use super::types::{AuthMode, Config};
+use super::types::Config;
 use super::units;
 use super::upstream_types::{CarrierConfig, EraPin, TransportKind};
 

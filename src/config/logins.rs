@@ -1,11 +1,12 @@
 //! `connect.login`: the issuers where people log in to open the connect pages.
 
 use super::accounts;
+use super::auth_types::AuthMode;
 use super::login_types::{LoginConfig, LoginToken};
 use super::reader::ConfigSection;
 use super::reference::ShownKey;
 use super::report::{ReadReport, join};
-use super::types::{AuthMode, Config};
+use super::types::Config;
 use super::upstream_types::UpstreamConfig;
 
 const ABOUT: &str = "Where people log in to open the connect pages, with auth.mode = \"oauth\": one table, or a list with \

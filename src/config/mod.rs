@@ -8,6 +8,7 @@ mod account_checks;
 mod account_types;
 mod accounts;
 mod auth;
+mod auth_types;
 mod budget;
 mod carriers;
 mod check;
@@ -55,6 +56,7 @@ use std::path::Path;
 use toml::de::DeTable;
 
 pub use account_types::*;
+pub use auth_types::*;
 pub use cluster_types::*;
 pub use database_types::{ConnectConfig, DatabaseConfig, DatabaseUrl};
 pub use endpoint_types::*;

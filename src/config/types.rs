@@ -12,6 +12,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::account_types::{AccountLists, EgressConfig, UpstreamAuth};
+use super::auth_types::AuthConfig;
 use super::cluster_types::ClusterConfig;
 use super::database_types::{ConnectConfig, DatabaseConfig};
 use super::endpoint_types::{MergedConfig, NamedEndpoint};
@@ -174,93 +175,6 @@ pub struct AdminConfig {
 pub struct HealthConfig {
     /// Interval between health checks of an upstream, from 1 s to 1 h; `None` disables them.
     pub interval: Option<Duration>,
-}
-
-/// `[auth]`.
-#[derive(Debug, Clone)]
-pub struct AuthConfig {
-    /// Whether callers need a token.
-    pub mode: AuthMode,
-    /// Scopes of every endpoint that names none.
-    pub required_scopes: Vec<String>,
-    /// Scopes that clients request at login, on every endpoint that names none.
-    pub login_scopes: Vec<String>,
-    /// Trusted issuers.
-    pub issuers: Vec<IssuerConfig>,
-    /// Scopes that individual tools require.
-    pub tool_scopes: Vec<ToolScope>,
-    /// Scopes that imply further scopes.
-    pub scope_implies: Vec<ScopeImplies>,
-    /// Whether callers' tokens are kept in memory, since an upstream exchanges them.
-    pub keeps_tokens: bool,
-}
-
-/// `[[auth.scope_implies]]`.
-#[derive(Debug, Clone)]
-pub struct ScopeImplies {
-    /// The implying scope.
-    pub scope: String,
-    /// Implied scopes, transitively.
-    pub implies: Vec<String>,
-}
-
-/// `auth.mode`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuthMode {
-    /// Every request carries a bearer token.
-    OAuth,
-    /// All callers are the principal `anonymous`; loopback only.
-    None,
-}
-
-/// `[[auth.issuers]]`.
-#[derive(Debug, Clone)]
-pub struct IssuerConfig {
-    /// The issuer identifier, compared byte for byte.
-    pub issuer: String,
-    /// File with fixed keys, instead of discovery.
-    pub jwks_file: Option<PathBuf>,
-    /// Audiences accepted on every endpoint.
-    pub audiences: Vec<String>,
-    /// The claim that identifies the subject; `sub` by default.
-    pub subject_claim: Option<String>,
-    /// Introspection of tokens at the issuer, if enabled.
-    pub introspection: Option<IntrospectionConfig>,
-}
-
-/// `introspection` of `[[auth.issuers]]`.
-#[derive(Debug, Clone)]
-pub struct IntrospectionConfig {
-    /// The introspection endpoint; found by discovery when absent.
-    pub endpoint: Option<Url>,
-    /// The gateway's client id at the issuer.
-    pub client_id: String,
-    /// Its client secret.
-    pub client_secret: Secret,
-    /// Which tokens are introspected.
-    pub tokens: IntrospectedTokens,
-    /// How long an answer is cached.
-    pub max_age: Duration,
-}
-
-/// `introspection.tokens`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IntrospectedTokens {
-    /// Only tokens that are not JWTs.
-    Opaque,
-    /// JWTs too, after their signature was verified.
-    All,
-}
-
-/// `[[auth.tool_scopes]]`.
-#[derive(Debug, Clone)]
-pub struct ToolScope {
-    /// Tool name patterns (`*` matches any run), as the upstream spells them.
-    pub tools: Vec<String>,
-    /// The upstreams that the rule applies to; empty means all.
-    pub upstreams: Vec<String>,
-    /// Required scopes; all of them.
-    pub scopes: Vec<String>,
 }
 
 /// `[sessions]`.
