@@ -10,7 +10,7 @@ use crate::clock::SystemClock;
 use crate::config::{Config, DatabaseUrl};
 use crate::database::{self, Database, DatabaseError, DatabasePlace, MigrationResult};
 use crate::process::HostEnvironment;
-use crate::vault::{GrantKey, Vault, VaultKeyError, VaultKeys, key_file};
+use crate::vault::{GrantKey, Vault, VaultKeyError, VaultKeys, has_grants, key_file};
 
 /// The database, below the state directory.
 const DATABASE: &str = "drawbridge.db";
@@ -136,7 +136,7 @@ async fn open(
     }
     let keys = if config.keys.vault.is_empty() {
         let path = own_key(host)?;
-        if lost == LostKey::Refused && !path.exists() && Vault::is_used(&database).await? {
+        if lost == LostKey::Refused && !path.exists() && has_grants(&database).await? {
             return Err(DurableError::LostKey(path));
         }
         let key = key_file(&path);
@@ -145,7 +145,7 @@ async fn open(
         config.keys.vault.clone()
     };
     let vault = Vault::new(database, VaultKeys::new(&keys)?, Arc::new(SystemClock));
-    vault.report_missing_keys().await?;
+    vault.listing().report_missing_keys().await?;
     Ok(vault)
 }
 

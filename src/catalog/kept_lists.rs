@@ -142,7 +142,7 @@ impl KeptLists {
                 };
                 let text = serde_json::to_string(kept).unwrap_or_default();
                 let name = name_of(&key, upstream, *kind);
-                return vault.keep_list(&key, grant.version, (&name, &text)).await;
+                return vault.lists().put(&key, grant.version, (&name, &text)).await;
             }
             Ok(false)
         };
@@ -165,7 +165,7 @@ impl KeptLists {
         let vault = self.vault.as_ref()?;
         for key in self.upstreams.grant_keys(upstream, owner) {
             let name = name_of(&key, upstream, kind);
-            if let Some(kept) = vault.kept_list(&key, &name).await.ok()? {
+            if let Some(kept) = vault.lists().get(&key, &name).await.ok()? {
                 return serde_json::from_str(&kept).ok();
             }
         }

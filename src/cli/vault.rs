@@ -212,7 +212,8 @@ async fn all_grants(vault: &Vault) -> Result<Vec<GrantListing>, DatabaseError> {
     let mut all: Vec<GrantListing> = Vec::new();
     loop {
         let page = vault
-            .list_grants(all.last().map(|grant| &grant.key))
+            .listing()
+            .page(all.last().map(|grant| &grant.key))
             .await?;
         if page.is_empty() {
             return Ok(all);

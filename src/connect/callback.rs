@@ -82,7 +82,12 @@ impl ConnectPages {
         if !browser.is_known() {
             return Ok(self.refuse(CallbackFault::Browser, None, Some(person)));
         }
-        let pending = self.parts.vault.take_pending(&state_digest(state)).await?;
+        let pending = self
+            .parts
+            .vault
+            .pending()
+            .take(&state_digest(state))
+            .await?;
         let Some((owner, pending)) = pending else {
             return Ok(self.refuse(CallbackFault::State, None, Some(person)));
         };

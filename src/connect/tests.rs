@@ -166,7 +166,7 @@ async fn answer_is_taken_from_who_began_and_at_the_address_of_the_client() {
         };
         let state = "s".repeat(43);
         let digest = state_digest(&state);
-        let kept = pages.parts.vault.put_pending(owner, &digest, &pending);
+        let kept = pages.parts.vault.pending().put(owner, &digest, &pending);
         kept.await.unwrap();
         let uri: Uri = format!("{path}?state={state}&code=c").parse().unwrap();
         let response = pages.callback(&Method::GET, &uri, &headers).await;

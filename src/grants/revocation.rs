@@ -49,7 +49,7 @@ enum Told {
 pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
     loop {
         // A failing database is already logged by `Vault::follow_changes`.
-        for due in vault.due_revocations(BATCH).await.unwrap_or_default() {
+        for due in vault.revocations().due(BATCH).await.unwrap_or_default() {
             let Some(account) = accounts.get(&*due.record.upstream) else {
                 continue;
             };
@@ -57,7 +57,7 @@ pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
             audit(account, &due.record, &told);
             match told {
                 Told::Done | Told::Refused | Told::Never => {
-                    let finished = vault.finish_revocation(&due).await;
+                    let finished = vault.revocations().finish(&due).await;
                     tracing::debug!(
                         upstream = %due.record.upstream, hint = %due.record.hint, kept = finished.is_err(),
                         "asked an authorization server to revoke a token"

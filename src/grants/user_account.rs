@@ -250,7 +250,7 @@ impl UserAccount {
         if auth_method == Some("none") {
             return Ok(Some(Arc::new(ClientProof::Public)));
         }
-        let registration = self.vault.registration_of(issuer, client_id).await?;
+        let registration = self.vault.registrations().get(issuer, client_id).await?;
         let secret = registration.and_then(|record| record.client_secret);
         Ok(secret.map(|secret| Arc::new(ClientProof::Secret(secret))))
     }

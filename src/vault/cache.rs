@@ -6,8 +6,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use super::{GrantKey, StoredGrant, Vault};
-use crate::database::DatabaseError;
+use super::{GrantKey, StoredGrant};
 use crate::lock::lock;
 
 /// Cached grants, absent ones included.
@@ -18,7 +17,7 @@ const STAMP_EVERY: i64 = 10 * 60 * 1000;
 /// Last-used stamps waiting to be written.
 const MAX_STAMPS: usize = 100_000;
 
-type CachedGrant = Option<Arc<StoredGrant>>;
+pub(super) type CachedGrant = Option<Arc<StoredGrant>>;
 
 /// Grants as last read from the database.
 #[derive(Debug)]
@@ -42,6 +41,16 @@ impl GrantCache {
         }
     }
 
+    /// The cached grant, without a lock: `None` where nothing is cached, `Some(None)` where the owner has no grant.
+    pub(super) fn get(&self, key: &GrantKey) -> Option<CachedGrant> {
+        self.grants.get(key)
+    }
+
+    /// Number of evictions so far.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
     pub(super) fn drop_one(&self, key: &GrantKey) {
         let _write = lock(&self.write);
         self.epoch.fetch_add(1, Ordering::Relaxed);
@@ -60,56 +69,28 @@ impl GrantCache {
     }
 
     /// Caches what was read during `epoch`; skipped after any eviction since, in which case the next call reads again.
-    fn insert(&self, key: &GrantKey, grant: CachedGrant, epoch: u64) {
+    pub(super) fn insert(&self, key: &GrantKey, grant: CachedGrant, epoch: u64) {
         let _write = lock(&self.write);
         if self.epoch.load(Ordering::Relaxed) == epoch {
             self.grants.insert(key.clone(), grant);
         }
     }
 
-    /// Takes the grants with a waiting last-used stamp.
-    pub(super) fn take_used(&self) -> HashSet<GrantKey> {
-        std::mem::take(&mut lock(&self.used))
-    }
-}
-
-impl Vault {
-    /// The cached grant, without lock and without waiting: `None` where nothing is cached, `Some(None)` where the owner
-    /// has no grant.
-    #[must_use]
-    pub fn cached_grant(&self, key: &GrantKey) -> Option<Option<Arc<StoredGrant>>> {
-        self.0.cache.grants.get(key)
-    }
-
-    /// The grant, from the cache or else from the database. Changes by other processes show up within [5
-    /// s](Vault::follow_changes).
-    ///
-    /// # Errors
-    /// The grant is not cached and the database fails.
-    ///
-    /// # Cancel safety
-    /// Nothing is changed.
-    pub async fn grant(&self, key: &GrantKey) -> Result<Option<Arc<StoredGrant>>, DatabaseError> {
-        if let Some(cached) = self.cached_grant(key) {
-            return Ok(cached);
-        }
-        let epoch = self.0.cache.epoch.load(Ordering::Relaxed);
-        let grant = self.read_grant(key).await?.map(Arc::new);
-        self.0.cache.insert(key, grant.clone(), epoch);
-        Ok(grant)
-    }
-
-    /// Records that a call uses the grant now. Takes a lock once in ten minutes per grant; [`keep`](Vault::keep) writes
-    /// to the database.
-    pub fn touch(&self, grant: &StoredGrant) {
-        let now = self.now();
+    /// Records that a call uses the grant at `now`, milliseconds since the Unix epoch. Takes a lock once in ten minutes
+    /// per grant.
+    pub(super) fn touch(&self, grant: &StoredGrant, now: i64) {
         if now.saturating_sub(grant.used.load(Ordering::Relaxed)) < STAMP_EVERY {
             return;
         }
         grant.used.store(now, Ordering::Relaxed);
-        let mut used = lock(&self.0.cache.used);
+        let mut used = lock(&self.used);
         if used.len() < MAX_STAMPS {
             used.insert(grant.key.clone());
         }
+    }
+
+    /// Takes the grants with a waiting last-used stamp.
+    pub(super) fn take_used(&self) -> HashSet<GrantKey> {
+        std::mem::take(&mut lock(&self.used))
     }
 }

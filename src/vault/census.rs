@@ -67,7 +67,7 @@ pub(super) async fn take(vault: &Vault) -> Result<GrantCensus, DatabaseError> {
     let mut census = GrantCensus::new();
     let mut last = None;
     loop {
-        let page = vault.list_grants(last.as_ref()).await?;
+        let page = vault.listing().page(last.as_ref()).await?;
         let Some(end) = page.last() else { break };
         last = Some(end.key.clone());
         for grant in &page {

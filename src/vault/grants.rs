@@ -1,5 +1,6 @@
 //! Grants in the database: write, read, remove.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use std::time::Duration;
 
@@ -18,6 +19,37 @@ pub const REFUSED_FOR: Duration = Duration::from_mins(1);
 pub(super) const NO_LEASE: [u8; 0] = [];
 
 impl Vault {
+    /// The cached grant, without lock and without waiting: `None` where nothing is cached, `Some(None)` where the owner
+    /// has no grant.
+    #[must_use]
+    pub fn cached_grant(&self, key: &GrantKey) -> Option<Option<Arc<StoredGrant>>> {
+        self.0.cache.get(key)
+    }
+
+    /// The grant, from the cache or else from the database. Changes by other processes show up within [5
+    /// s](Vault::follow_changes).
+    ///
+    /// # Errors
+    /// The grant is not cached and the database fails.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn grant(&self, key: &GrantKey) -> Result<Option<Arc<StoredGrant>>, DatabaseError> {
+        if let Some(cached) = self.cached_grant(key) {
+            return Ok(cached);
+        }
+        let epoch = self.0.cache.epoch();
+        let grant = self.read_grant(key).await?.map(Arc::new);
+        self.0.cache.insert(key, grant.clone(), epoch);
+        Ok(grant)
+    }
+
+    /// Records that a call uses the grant now. Takes a lock once in ten minutes per grant; [`keep`](Vault::keep) writes
+    /// to the database.
+    pub fn touch(&self, grant: &StoredGrant) {
+        self.0.cache.touch(grant, self.now());
+    }
+
     /// Stores a grant and replaces the previous one; returns its version.
     ///
     /// Tokens of the previous grant are queued for revocation if it is of another issuer, registration or account and
@@ -47,7 +79,7 @@ impl Vault {
             account.is_some() && old.issuer == record.issuer && old.account == *account
         };
         if !old.as_ref().is_some_and(is_the_same) {
-            self.remove_lists(&mut tx, key).await?;
+            self.lists().remove(&mut tx, key).await?;
         }
         programs::remove(&mut tx, key).await?;
         let state = ConnectionState {
@@ -178,7 +210,7 @@ impl Vault {
             upstream,
             version.into(),
             self.now().into(),
-            self.no_lease_after().into(),
+            self.leases().no_lease_after().into(),
         ];
         if tx.execute(text, &values).await? == 0 {
             return Ok(false);
@@ -229,7 +261,7 @@ impl Vault {
         if let Some(old) = self.read(tx, key).await? {
             self.queue_revocation(tx, key, (&old.record, None)).await?;
         }
-        let lists = self.remove_lists(tx, key).await?;
+        let lists = self.lists().remove(tx, key).await?;
         programs::remove(tx, key).await?;
         let text = "DELETE FROM grants WHERE owner = $1 AND upstream = $2";
         let grants = tx.execute(text, &find(key)).await?;
@@ -350,7 +382,7 @@ impl Vault {
                 token: Some(token.clone()),
                 hint: hint.to_owned(),
             };
-            self.queue(tx, &record).await?;
+            self.revocations().add(tx, &record).await?;
         }
         Ok(())
     }

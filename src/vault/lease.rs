@@ -34,7 +34,11 @@ pub enum LeaseOutcome {
     Gone,
 }
 
-impl Vault {
+/// The leases on all grants.
+#[derive(Debug, Clone, Copy)]
+pub struct GrantLeases<'a>(pub(super) &'a Vault);
+
+impl GrantLeases<'_> {
     /// Takes the lease on the grant with this version.
     ///
     /// # Errors
@@ -42,10 +46,11 @@ impl Vault {
     ///
     /// # Cancel safety
     /// A lease that was taken ends by itself.
-    pub async fn lease(&self, key: &GrantKey, version: i64) -> Result<LeaseOutcome, DatabaseError> {
+    pub async fn take(self, key: &GrantKey, version: i64) -> Result<LeaseOutcome, DatabaseError> {
         let holder: [u8; 16] = rand::random();
-        let now = self.now();
+        let now = self.0.now();
         let taken = self
+            .0
             .database()
             .execute(
                 "UPDATE grants SET lease = $1, lease_ends = $2 \
@@ -69,7 +74,7 @@ impl Vault {
                 holder,
             }));
         }
-        match self.read_grant(key).await? {
+        match self.0.read_grant(key).await? {
             None => Ok(LeaseOutcome::Gone),
             Some(grant) if grant.version != version => Ok(LeaseOutcome::Newer(Box::new(grant))),
             Some(_) => self.busy(key).await,
@@ -77,13 +82,14 @@ impl Vault {
     }
 
     /// A lease that ends later than this is ignored: a wrong clock wrote it. Milliseconds since the Unix epoch.
-    pub(super) fn no_lease_after(&self) -> i64 {
-        self.now().saturating_add(millis(2 * LEASE))
+    pub(super) fn no_lease_after(self) -> i64 {
+        self.0.now().saturating_add(millis(2 * LEASE))
     }
 
-    async fn busy(&self, key: &GrantKey) -> Result<LeaseOutcome, DatabaseError> {
+    async fn busy(self, key: &GrantKey) -> Result<LeaseOutcome, DatabaseError> {
         let text = "SELECT lease_ends FROM grants WHERE owner = $1 AND upstream = $2";
         let rows = self
+            .0
             .database()
             .fetch(text, &super::grants::find(key))
             .await?;
@@ -101,15 +107,15 @@ impl Vault {
     ///
     /// # Cancel safety
     /// Written whole or not at all.
-    pub async fn finish_lease(
-        &self,
+    pub async fn finish(
+        self,
         lease: &GrantLease,
         record: &GrantRecord,
     ) -> Result<Option<i64>, DatabaseError> {
         let key = &lease.key;
-        let mut tx = self.database().begin().await?;
-        let version = self.begin_change(&mut tx, key).await?;
-        let current = self.read(&mut tx, key).await?;
+        let mut tx = self.0.database().begin().await?;
+        let version = self.0.begin_change(&mut tx, key).await?;
+        let current = self.0.read(&mut tx, key).await?;
         let mut state = current
             .as_ref()
             .map_or_else(Default::default, |it| it.state);
@@ -119,7 +125,7 @@ impl Vault {
             ..record.clone()
         });
         let kept = useless.as_ref().unwrap_or(record);
-        let sealed = self.seal_grant(key, version, (kept, state));
+        let sealed = self.0.seal_grant(key, version, (kept, state));
         let written = tx
             .execute(
                 "UPDATE grants SET version = $1, key_id = $2, sealed = $3, lease = $4, lease_ends = 0 \
@@ -137,13 +143,16 @@ impl Vault {
             .await?;
         if written == 0 {
             let current = current.as_ref().map(|grant| &grant.record);
-            self.queue_revocation(&mut tx, key, (record, current))
+            self.0
+                .queue_revocation(&mut tx, key, (record, current))
                 .await?;
         } else if useless.is_some() {
-            self.queue_revocation(&mut tx, key, (record, None)).await?;
+            self.0
+                .queue_revocation(&mut tx, key, (record, None))
+                .await?;
         }
         tx.commit().await?;
-        self.changed(key, version);
+        self.0.changed(key, version);
         Ok((written > 0).then_some(version))
     }
 
@@ -151,11 +160,11 @@ impl Vault {
     ///
     /// # Errors
     /// The database fails: the lease ends by itself.
-    pub async fn release_lease(&self, lease: GrantLease) -> Result<(), DatabaseError> {
+    pub async fn release(self, lease: GrantLease) -> Result<(), DatabaseError> {
         let text =
             "UPDATE grants SET lease_ends = 0 WHERE owner = $1 AND upstream = $2 AND lease = $3";
         let [owner, upstream] = super::grants::find(&lease.key);
         let values = [owner, upstream, (&lease.holder).into()];
-        self.database().execute(text, &values).await.map(drop)
+        self.0.database().execute(text, &values).await.map(drop)
     }
 }

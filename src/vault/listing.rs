@@ -49,20 +49,22 @@ pub enum GrantState {
     Unreadable,
 }
 
-impl Vault {
+/// All grants, as operators see them.
+#[derive(Debug, Clone, Copy)]
+pub struct GrantList<'a>(pub(super) &'a Vault);
+
+impl GrantList<'_> {
     /// A page of grants after `after`, ordered by owner and upstream; empty at the end.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn list_grants(
-        &self,
-        after: Option<&GrantKey>,
-    ) -> Result<Vec<GrantListing>, DatabaseError> {
+    pub async fn page(self, after: Option<&GrantKey>) -> Result<Vec<GrantListing>, DatabaseError> {
         let (owner, upstream) = match after {
             Some(key) => (&key.owner.bytes()[..], &*key.upstream),
             None => (&[][..], ""),
         };
         let rows = self
+            .0
             .database()
             .fetch(PAGE_AFTER, &[owner.into(), upstream.into(), PAGE.into()])
             .await?;
@@ -71,10 +73,12 @@ impl Vault {
             let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
             let key = GrantKey::new(owner, &row.text(1)?);
             let key_id = row.text(3)?;
-            let opened = self.open_grant(&key, row.int(2)?, (&key_id, &row.bytes(4)?));
+            let opened = self
+                .0
+                .open_grant(&key, row.int(2)?, (&key_id, &row.bytes(4)?));
             page.push(GrantListing {
                 key,
-                sealed_by: self.0.keys.name_of(&key_id).unwrap_or(&key_id).to_owned(),
+                sealed_by: self.0.0.keys.name_of(&key_id).unwrap_or(&key_id).to_owned(),
                 made: time_of(row.int(5)?),
                 used: time_of(row.int(6)?),
                 state: opened.map_or(GrantState::Unreadable, GrantState::from),
@@ -83,29 +87,29 @@ impl Vault {
         Ok(page)
     }
 
-    /// Whether `database` has grants, which open only under the keys that sealed them.
-    ///
-    /// # Errors
-    /// The database fails.
-    pub async fn is_used(database: &Database) -> Result<bool, DatabaseError> {
-        let rows = database.fetch("SELECT 1 FROM grants LIMIT 1", &[]).await?;
-        Ok(!rows.is_empty())
-    }
-
     /// Logs one ERROR per missing key of a grant. These grants count as not connected.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn report_missing_keys(&self) -> Result<(), DatabaseError> {
+    pub async fn report_missing_keys(self) -> Result<(), DatabaseError> {
         let text = "SELECT key_id, COUNT(*) FROM grants GROUP BY key_id";
-        for row in self.database().fetch(text, &[]).await? {
+        for row in self.0.database().fetch(text, &[]).await? {
             let key_id = row.text(0)?;
-            if !self.0.keys.ids().any(|id| id == key_id) {
-                self.report_missing_key(&key_id, row.int(1)?);
+            if !self.0.0.keys.ids().any(|id| id == key_id) {
+                self.0.report_missing_key(&key_id, row.int(1)?);
             }
         }
         Ok(())
     }
+}
+
+/// Whether `database` has grants, which open only under the keys that sealed them.
+///
+/// # Errors
+/// The database fails.
+pub async fn has_grants(database: &Database) -> Result<bool, DatabaseError> {
+    let rows = database.fetch("SELECT 1 FROM grants LIMIT 1", &[]).await?;
+    Ok(!rows.is_empty())
 }
 
 impl From<OpenedGrant> for GrantState {

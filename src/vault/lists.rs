@@ -8,14 +8,18 @@ use crate::database::{DatabaseError, SqlTransaction};
 /// The longest list that is stored, bytes.
 pub const MAX_LIST: usize = 1024 * 1024;
 
-impl Vault {
+/// The last lists of all principals.
+#[derive(Debug, Clone, Copy)]
+pub struct ListTable<'a>(pub(super) &'a Vault);
+
+impl ListTable<'_> {
     /// Stores the text of a list and replaces the previous one. Returns whether it was stored: not without the grant of
     /// this version, and not where it is longer than 1 MiB.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn keep_list(
-        &self,
+    pub async fn put(
+        self,
         key: &GrantKey,
         version: i64,
         (kind, text): (&str, &str),
@@ -24,8 +28,9 @@ impl Vault {
             return Ok(false);
         }
         let place: [&[u8]; 3] = [key.owner.bytes(), key.upstream.as_bytes(), kind.as_bytes()];
-        let sealed = self.seal(RecordKind::List, &place, &text);
+        let sealed = self.0.seal(RecordKind::List, &place, &text);
         let kept = self
+            .0
             .database()
             .execute(
                 "INSERT INTO kept_lists (owner, upstream, kind, key_id, sealed, made) \
@@ -39,7 +44,7 @@ impl Vault {
                     kind.into(),
                     (&*sealed.key_id).into(),
                     (&*sealed.bytes).into(),
-                    self.now().into(),
+                    self.0.now().into(),
                     version.into(),
                 ],
             )
@@ -51,12 +56,9 @@ impl Vault {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn kept_list(
-        &self,
-        key: &GrantKey,
-        kind: &str,
-    ) -> Result<Option<String>, DatabaseError> {
+    pub async fn get(self, key: &GrantKey, kind: &str) -> Result<Option<String>, DatabaseError> {
         let rows = self
+            .0
             .database()
             .fetch(
                 "SELECT key_id, sealed FROM kept_lists WHERE owner = $1 AND upstream = $2 AND kind = $3",
@@ -71,11 +73,13 @@ impl Vault {
             return Ok(None);
         };
         let place: [&[u8]; 3] = [key.owner.bytes(), key.upstream.as_bytes(), kind.as_bytes()];
-        Ok(self.open(RecordKind::List, &place, (&row.text(0)?, &row.bytes(1)?)))
+        Ok(self
+            .0
+            .open(RecordKind::List, &place, (&row.text(0)?, &row.bytes(1)?)))
     }
 
-    pub(super) async fn remove_lists(
-        &self,
+    pub(super) async fn remove(
+        self,
         tx: &mut SqlTransaction,
         key: &GrantKey,
     ) -> Result<u64, DatabaseError> {

@@ -11,13 +11,17 @@ const MAX_DOCUMENT: usize = 1024 * 1024;
 /// Cached documents; the oldest are evicted.
 const MAX_DOCUMENTS: i64 = 1000;
 
-impl Vault {
+/// Cached public documents.
+#[derive(Debug, Clone, Copy)]
+pub struct MetadataCache<'a>(pub(super) &'a Vault);
+
+impl MetadataCache<'_> {
     /// Caches a document for `ttl`. Returns whether it was cached: not where it is longer than 1 MiB.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn put_metadata(
-        &self,
+    pub async fn put(
+        self,
         kind: &str,
         url: &str,
         body: &[u8],
@@ -26,8 +30,8 @@ impl Vault {
         if body.len() > MAX_DOCUMENT {
             return Ok(false);
         }
-        let now = self.now();
-        let mut tx = self.database().begin().await?;
+        let now = self.0.now();
+        let mut tx = self.0.database().begin().await?;
         tx.execute(
             "INSERT INTO metadata (kind, url, body, made, ends) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT (kind, url) DO UPDATE SET body = excluded.body, made = excluded.made, ends = excluded.ends",
@@ -54,10 +58,10 @@ impl Vault {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn metadata(&self, kind: &str, url: &str) -> Result<Option<Vec<u8>>, DatabaseError> {
+    pub async fn get(self, kind: &str, url: &str) -> Result<Option<Vec<u8>>, DatabaseError> {
         let text = "SELECT body FROM metadata WHERE kind = $1 AND url = $2 AND ends > $3";
-        let values = [kind.into(), url.into(), self.now().into()];
-        let rows = self.database().fetch(text, &values).await?;
+        let values = [kind.into(), url.into(), self.0.now().into()];
+        let rows = self.0.database().fetch(text, &values).await?;
         rows.first().map(|row| row.bytes(0)).transpose()
     }
 }

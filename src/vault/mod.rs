@@ -35,16 +35,18 @@ pub use census::{GrantCensus, GrantCounts};
 pub use grants::REFUSED_FOR;
 pub use key_file::key_file;
 pub use keys::{VaultKeyError, VaultKeys};
-pub use lease::{GrantLease, LEASE, LeaseOutcome};
-pub use listing::{GrantListing, GrantState};
-pub use lists::MAX_LIST;
-pub use pending::{MAX_PENDING, MAX_PENDING_PER_OWNER, PendingError};
+pub use lease::{GrantLease, GrantLeases, LEASE, LeaseOutcome};
+pub use listing::{GrantList, GrantListing, GrantState, has_grants};
+pub use lists::{ListTable, MAX_LIST};
+pub use metadata::MetadataCache;
+pub use pending::{MAX_PENDING, MAX_PENDING_PER_OWNER, PendingError, PendingTable};
 pub use programs::{MAX_NAME, MAX_PROGRAMS, ProgramRecord, ProgramTable};
 pub use records::{
     ConnectionState, GrantKey, GrantKind, GrantRecord, PendingRecord, RegistrationRecord,
     RevocationRecord, StoredGrant, TokenPlacement,
 };
-pub use revocations::DueRevocation;
+pub use registrations::RegistrationTable;
+pub use revocations::{DueRevocation, RevocationQueue};
 pub use rotate::RotationResult;
 pub use sweep::SweepResult;
 
@@ -104,6 +106,48 @@ impl Vault {
         &self.0.keys
     }
 
+    /// The leases on grants, under which they are refreshed.
+    #[must_use]
+    pub fn leases(&self) -> GrantLeases<'_> {
+        GrantLeases(self)
+    }
+
+    /// All grants, as operators see them.
+    #[must_use]
+    pub fn listing(&self) -> GrantList<'_> {
+        GrantList(self)
+    }
+
+    /// The lists that principals saw last.
+    #[must_use]
+    pub fn lists(&self) -> ListTable<'_> {
+        ListTable(self)
+    }
+
+    /// Authorizations that wait for their callback.
+    #[must_use]
+    pub fn pending(&self) -> PendingTable<'_> {
+        PendingTable(self)
+    }
+
+    /// Client registrations at authorization servers.
+    #[must_use]
+    pub fn registrations(&self) -> RegistrationTable<'_> {
+        RegistrationTable(self)
+    }
+
+    /// Tokens to be revoked at their servers.
+    #[must_use]
+    pub fn revocations(&self) -> RevocationQueue<'_> {
+        RevocationQueue(self)
+    }
+
+    /// Cached public documents.
+    #[must_use]
+    pub fn metadata(&self) -> MetadataCache<'_> {
+        MetadataCache(self)
+    }
+
     /// The programs that used grants.
     #[must_use]
     pub fn programs(&self) -> ProgramTable<'_> {
@@ -125,6 +169,46 @@ impl Vault {
     #[must_use]
     pub fn census(&self) -> Option<Arc<GrantCensus>> {
         lock(&self.0.census).clone()
+    }
+
+    /// Writes last-used stamps, sweeps and counts, until it is dropped. Grants that are unused for `forget` are removed, and
+    /// `forgotten` is told of each. Uses one connection of the database at a time.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost but last-used stamps of up to a minute.
+    pub async fn keep(self, forget: Duration, forgotten: impl Fn(&GrantKey) + Send + Sync) {
+        sweep::keep(self, forget, forgotten).await;
+    }
+
+    /// Writes the last-used stamps that [`touch`](Self::touch) has recorded.
+    ///
+    /// # Errors
+    /// The database fails; the stamps are lost.
+    pub async fn flush_used(&self) -> Result<(), DatabaseError> {
+        sweep::flush_used(self).await
+    }
+
+    /// Removes expired rows, and grants unused for `forget`, whose tokens are queued for revocation.
+    ///
+    /// # Errors
+    /// The database fails; the next sweep continues.
+    ///
+    /// # Cancel safety
+    /// The next sweep continues.
+    pub async fn sweep(&self, forget: Duration) -> Result<SweepResult, DatabaseError> {
+        sweep::sweep(self, forget, &|_| ()).await
+    }
+
+    /// Seals every record again whose key is not the first, a hundred per transaction, while gateways run: a record
+    /// that a gateway writes meanwhile is left as written. Every gateway must have the first key in its ring before.
+    ///
+    /// # Errors
+    /// The database fails; the next rotation continues.
+    ///
+    /// # Cancel safety
+    /// The next rotation continues.
+    pub async fn rotate(&self) -> Result<RotationResult, DatabaseError> {
+        rotate::rotate(self).await
     }
 
     /// Closes the connections to the database.

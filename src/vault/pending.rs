@@ -28,7 +28,11 @@ pub enum PendingError {
     Database(#[from] DatabaseError),
 }
 
-impl Vault {
+/// Authorizations that wait for their callback.
+#[derive(Debug, Clone, Copy)]
+pub struct PendingTable<'a>(pub(super) &'a Vault);
+
+impl PendingTable<'_> {
     /// Stores an authorization of `owner` for ten minutes. `state` is the SHA-256 of the `state` that was sent.
     ///
     /// # Errors
@@ -36,15 +40,17 @@ impl Vault {
     ///
     /// # Cancel safety
     /// Stored whole or not at all.
-    pub async fn put_pending(
-        &self,
+    pub async fn put(
+        self,
         owner: OwnerKey,
         state: &[u8; 32],
         record: &PendingRecord,
     ) -> Result<(), PendingError> {
-        let now = self.now();
-        let sealed = self.seal(RecordKind::Pending, &[state, owner.bytes()], record);
-        let mut tx = self.database().begin().await?;
+        let now = self.0.now();
+        let sealed = self
+            .0
+            .seal(RecordKind::Pending, &[state, owner.bytes()], record);
+        let mut tx = self.0.database().begin().await?;
         // Serialises transactions on PostgreSQL: the counts below hold until the commit.
         tx.execute(
             "UPDATE change_counter SET number = number WHERE id = 1",
@@ -91,23 +97,25 @@ impl Vault {
     ///
     /// # Errors
     /// The database fails; the authorization may be gone.
-    pub async fn take_pending(
-        &self,
+    pub async fn take(
+        self,
         state: &[u8; 32],
     ) -> Result<Option<(OwnerKey, PendingRecord)>, DatabaseError> {
-        let mut tx = self.database().begin().await?;
+        let mut tx = self.0.database().begin().await?;
         let text = "DELETE FROM pending WHERE state = $1 RETURNING owner, key_id, sealed, ends";
         let rows = tx.fetch(text, &[state.into()]).await?;
         tx.commit().await?;
         let Some(row) = rows.first() else {
             return Ok(None);
         };
-        if row.int(3)? <= self.now() {
+        if row.int(3)? <= self.0.now() {
             return Ok(None);
         }
         let owner: [u8; 32] = digest_of(row.bytes(0)?)?;
         let (key_id, sealed) = (row.text(1)?, row.bytes(2)?);
-        let record = self.open(RecordKind::Pending, &[state, &owner], (&key_id, &sealed));
+        let record = self
+            .0
+            .open(RecordKind::Pending, &[state, &owner], (&key_id, &sealed));
         Ok(record.map(|record| (OwnerKey::from_bytes(owner), record)))
     }
 }

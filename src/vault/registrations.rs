@@ -9,7 +9,11 @@ const MAX_PER_ISSUER: i64 = 8;
 /// Registrations kept in all; bounded, since upstreams name the issuers.
 const MAX_REGISTRATIONS: i64 = 1000;
 
-impl Vault {
+/// Registrations of the gateway at authorization servers.
+#[derive(Debug, Clone, Copy)]
+pub struct RegistrationTable<'a>(pub(super) &'a Vault);
+
+impl RegistrationTable<'_> {
     /// Stores a registration, which new grants of its issuer use from now on. Of the older ones the last seven stay,
     /// and of all issuers together the newest 1000.
     ///
@@ -18,11 +22,11 @@ impl Vault {
     ///
     /// # Cancel safety
     /// Stored whole or not at all.
-    pub async fn put_registration(&self, record: &RegistrationRecord) -> Result<(), DatabaseError> {
+    pub async fn put(self, record: &RegistrationRecord) -> Result<(), DatabaseError> {
         let (issuer, client_id) = (&*record.issuer, &*record.client_id);
         let place = [issuer.as_bytes(), client_id.as_bytes()];
-        let sealed = self.seal(RecordKind::Registration, &place, record);
-        let mut tx = self.database().begin().await?;
+        let sealed = self.0.seal(RecordKind::Registration, &place, record);
+        let mut tx = self.0.database().begin().await?;
         tx.execute(
             "INSERT INTO registrations (issuer, client_id, key_id, sealed, made) VALUES ($1, $2, $3, $4, $5) \
              ON CONFLICT (issuer, client_id) DO UPDATE SET key_id = excluded.key_id, sealed = excluded.sealed, \
@@ -32,7 +36,7 @@ impl Vault {
                 client_id.into(),
                 (&*sealed.key_id).into(),
                 (&*sealed.bytes).into(),
-                self.now().into(),
+                self.0.now().into(),
             ],
         )
         .await?;
@@ -55,47 +59,40 @@ impl Vault {
     ///
     /// # Errors
     /// The database fails.
-    pub async fn registration(
-        &self,
-        issuer: &str,
-    ) -> Result<Option<RegistrationRecord>, DatabaseError> {
+    pub async fn newest(self, issuer: &str) -> Result<Option<RegistrationRecord>, DatabaseError> {
         let text = "SELECT client_id, key_id, sealed FROM registrations WHERE issuer = $1 \
              ORDER BY made DESC, client_id LIMIT 1";
-        let rows = self.database().fetch(text, &[issuer.into()]).await?;
-        self.opened_registration(issuer, rows.first())
+        let rows = self.0.database().fetch(text, &[issuer.into()]).await?;
+        self.opened(issuer, rows.first())
     }
 
     /// The registration at `issuer` that a grant was obtained with.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn registration_of(
-        &self,
+    pub async fn get(
+        self,
         issuer: &str,
         client_id: &str,
     ) -> Result<Option<RegistrationRecord>, DatabaseError> {
         let text = "SELECT client_id, key_id, sealed FROM registrations WHERE issuer = $1 AND client_id = $2";
         let values = [issuer.into(), client_id.into()];
-        let rows = self.database().fetch(text, &values).await?;
-        self.opened_registration(issuer, rows.first())
+        let rows = self.0.database().fetch(text, &values).await?;
+        self.opened(issuer, rows.first())
     }
 
     /// Removes a registration that its server no longer knows.
     ///
     /// # Errors
     /// The database fails.
-    pub async fn remove_registration(
-        &self,
-        issuer: &str,
-        client_id: &str,
-    ) -> Result<(), DatabaseError> {
+    pub async fn remove(self, issuer: &str, client_id: &str) -> Result<(), DatabaseError> {
         let text = "DELETE FROM registrations WHERE issuer = $1 AND client_id = $2";
         let values = [issuer.into(), client_id.into()];
-        self.database().execute(text, &values).await.map(drop)
+        self.0.database().execute(text, &values).await.map(drop)
     }
 
-    fn opened_registration(
-        &self,
+    fn opened(
+        self,
         issuer: &str,
         row: Option<&SqlRow>,
     ) -> Result<Option<RegistrationRecord>, DatabaseError> {
@@ -103,6 +100,6 @@ impl Vault {
         let client_id = row.text(0)?;
         let place = [issuer.as_bytes(), client_id.as_bytes()];
         let sealed = (&*row.text(1)?, &*row.bytes(2)?);
-        Ok(self.open(RecordKind::Registration, &place, sealed))
+        Ok(self.0.open(RecordKind::Registration, &place, sealed))
     }
 }

@@ -26,15 +26,19 @@ pub struct DueRevocation {
     pub tries: i64,
 }
 
-impl Vault {
-    pub(super) async fn queue(
-        &self,
+/// Tokens to be revoked at their servers.
+#[derive(Debug, Clone, Copy)]
+pub struct RevocationQueue<'a>(pub(super) &'a Vault);
+
+impl RevocationQueue<'_> {
+    pub(super) async fn add(
+        self,
         tx: &mut SqlTransaction,
         record: &RevocationRecord,
     ) -> Result<(), DatabaseError> {
         let id: [u8; 16] = rand::random();
-        let sealed = self.seal(RecordKind::Revocation, &[&id], record);
-        let now = self.now();
+        let sealed = self.0.seal(RecordKind::Revocation, &[&id], record);
+        let now = self.0.now();
         tx.execute(
             "INSERT INTO revocations (id, key_id, sealed, tries, due, made) VALUES ($1, $2, $3, 0, $4, $4)",
             &[
@@ -51,17 +55,18 @@ impl Vault {
     /// Takes up to `most` tokens that are due. Each becomes due again after a pause, unless [finished]; no
     /// other process gets it before.
     ///
-    /// [finished]: Vault::finish_revocation
+    /// [finished]: Self::finish
     ///
     /// # Errors
     /// The database fails.
     ///
     /// # Cancel safety
     /// A taken token becomes due again after its pause.
-    pub async fn due_revocations(&self, most: i64) -> Result<Vec<DueRevocation>, DatabaseError> {
-        let now = self.now();
+    pub async fn due(self, most: i64) -> Result<Vec<DueRevocation>, DatabaseError> {
+        let now = self.0.now();
         let text = "SELECT id, key_id, sealed, tries FROM revocations WHERE due <= $1 ORDER BY due LIMIT $2";
         let rows = self
+            .0
             .database()
             .fetch(text, &[now.into(), most.into()])
             .await?;
@@ -74,11 +79,11 @@ impl Vault {
             let text =
                 "UPDATE revocations SET due = $1, tries = tries + 1 WHERE id = $2 AND tries = $3";
             let values = [again.into(), (&id).into(), tries.into()];
-            if self.database().execute(text, &values).await? == 0 {
+            if self.0.database().execute(text, &values).await? == 0 {
                 continue;
             }
             let sealed = (&*row.text(1)?, &*row.bytes(2)?);
-            if let Some(record) = self.open(RecordKind::Revocation, &[&id], sealed) {
+            if let Some(record) = self.0.open(RecordKind::Revocation, &[&id], sealed) {
                 due.push(DueRevocation { id, record, tries });
             }
         }
@@ -89,22 +94,27 @@ impl Vault {
     ///
     /// # Errors
     /// The database fails: the token becomes due again after its pause.
-    pub async fn finish_revocation(&self, done: &DueRevocation) -> Result<(), DatabaseError> {
+    pub async fn finish(self, done: &DueRevocation) -> Result<(), DatabaseError> {
         let text = "DELETE FROM revocations WHERE id = $1";
         let values = [(&done.id).into()];
-        self.database().execute(text, &values).await.map(drop)
+        self.0.database().execute(text, &values).await.map(drop)
     }
 
     /// Drops tokens that have waited for a week, and the oldest beyond [`MAX_QUEUED`].
-    pub(super) async fn give_up_revocations(&self) -> Result<u64, DatabaseError> {
-        let old = self.now().saturating_sub(millis(GIVE_UP));
+    pub(super) async fn give_up(self) -> Result<u64, DatabaseError> {
+        let old = self.0.now().saturating_sub(millis(GIVE_UP));
         let aged = self
+            .0
             .database()
             .execute("DELETE FROM revocations WHERE made < $1", &[old.into()])
             .await?;
         let text = "DELETE FROM revocations WHERE id IN \
              (SELECT id FROM revocations ORDER BY made DESC, id LIMIT $1 OFFSET $1)";
-        let crowded = self.database().execute(text, &[MAX_QUEUED.into()]).await?;
+        let crowded = self
+            .0
+            .database()
+            .execute(text, &[MAX_QUEUED.into()])
+            .await?;
         COUNTERS.vault_revocations_given_up.add(aged + crowded);
         Ok(aged + crowded)
     }

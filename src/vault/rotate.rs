@@ -91,86 +91,77 @@ const TABLES: [SealedTable; 5] = [
     },
 ];
 
-impl Vault {
-    /// Seals every record again whose key is not the first, a hundred per transaction, while gateways run: a record
-    /// that a gateway writes meanwhile is left as written. Every gateway must have the first key in its ring before.
-    ///
-    /// # Errors
-    /// The database fails; the next rotation continues.
-    ///
-    /// # Cancel safety
-    /// The next rotation continues.
-    pub async fn rotate(&self) -> Result<RotationResult, DatabaseError> {
-        let mut result = RotationResult::default();
-        let key_id = self.0.keys.sealing_id();
-        for table in &TABLES {
-            let mut passed = 0;
-            loop {
-                let mut tx = self.database().begin().await?;
-                // Resealed rows leave the selection, so that the offset counts only rows that were left.
-                let values = [key_id.into(), BATCH.into(), SqlValue::Int(passed)];
-                let rows = tx.fetch(table.select, &values).await?;
-                if rows.is_empty() {
-                    break;
-                }
-                for row in rows {
-                    if self.reseal(&mut tx, table, &row).await? {
-                        result.resealed += 1;
-                    } else {
-                        passed += 1;
-                    }
-                }
-                tx.commit().await?;
+/// [`Vault::rotate`].
+pub(super) async fn rotate(vault: &Vault) -> Result<RotationResult, DatabaseError> {
+    let mut result = RotationResult::default();
+    let key_id = vault.0.keys.sealing_id();
+    for table in &TABLES {
+        let mut passed = 0;
+        loop {
+            let mut tx = vault.database().begin().await?;
+            // Resealed rows leave the selection, so that the offset counts only rows that were left.
+            let values = [key_id.into(), BATCH.into(), SqlValue::Int(passed)];
+            let rows = tx.fetch(table.select, &values).await?;
+            if rows.is_empty() {
+                break;
             }
-            let rows = self.database().fetch(table.left, &[key_id.into()]).await?;
-            let left = rows.first().map_or(Ok(0), |row| row.int(0))?;
-            result.left += u64::try_from(left).unwrap_or_default();
+            for row in rows {
+                if reseal(vault, &mut tx, table, &row).await? {
+                    result.resealed += 1;
+                } else {
+                    passed += 1;
+                }
+            }
+            tx.commit().await?;
         }
-        Ok(result)
+        let rows = vault.database().fetch(table.left, &[key_id.into()]).await?;
+        let left = rows.first().map_or(Ok(0), |row| row.int(0))?;
+        result.left += u64::try_from(left).unwrap_or_default();
     }
+    Ok(result)
+}
 
-    async fn reseal(
-        &self,
-        tx: &mut SqlTransaction,
-        table: &SealedTable,
-        row: &SqlRow,
-    ) -> Result<bool, DatabaseError> {
-        let (key_id, sealed) = (row.text(0)?, row.bytes(1)?);
-        let mut place = Vec::new();
-        let mut columns = Vec::new();
-        for (at, column) in table.place.iter().enumerate() {
-            let (bytes, value): (_, SqlValue) = match column {
-                Bytes => {
-                    let bytes = row.bytes(at + 2)?;
-                    (bytes.clone(), SqlValue::Bytes(bytes))
-                }
-                Text => {
-                    let text = row.text(at + 2)?;
-                    (text.clone().into_bytes(), SqlValue::Text(text))
-                }
-                Number => {
-                    let number = row.int(at + 2)?;
-                    (number.to_be_bytes().to_vec(), SqlValue::Int(number))
-                }
-            };
-            place.push(bytes);
-            columns.push(value);
-        }
-        let place: Vec<&[u8]> = place.iter().map(Vec::as_slice).collect();
-        let keys = &self.0.keys;
-        let Ok(plain) = keys.open(table.kind, &place, &key_id, &sealed) else {
-            return Ok(false);
+async fn reseal(
+    vault: &Vault,
+    tx: &mut SqlTransaction,
+    table: &SealedTable,
+    row: &SqlRow,
+) -> Result<bool, DatabaseError> {
+    let (key_id, sealed) = (row.text(0)?, row.bytes(1)?);
+    let mut place = Vec::new();
+    let mut columns = Vec::new();
+    for (at, column) in table.place.iter().enumerate() {
+        let (bytes, value): (_, SqlValue) = match column {
+            Bytes => {
+                let bytes = row.bytes(at + 2)?;
+                (bytes.clone(), SqlValue::Bytes(bytes))
+            }
+            Text => {
+                let text = row.text(at + 2)?;
+                (text.clone().into_bytes(), SqlValue::Text(text))
+            }
+            Number => {
+                let number = row.int(at + 2)?;
+                (number.to_be_bytes().to_vec(), SqlValue::Int(number))
+            }
         };
-        let again = keys.seal(table.kind, &place, plain.to_vec());
-        let mut values = vec![
-            (&*again.key_id).into(),
-            (&*again.bytes).into(),
-            (&*key_id).into(),
-            (&*sealed).into(),
-        ];
-        values.extend(columns);
-        Ok(tx.execute(table.update, &values).await? > 0)
+        place.push(bytes);
+        columns.push(value);
     }
+    let place: Vec<&[u8]> = place.iter().map(Vec::as_slice).collect();
+    let keys = &vault.0.keys;
+    let Ok(plain) = keys.open(table.kind, &place, &key_id, &sealed) else {
+        return Ok(false);
+    };
+    let again = keys.seal(table.kind, &place, plain.to_vec());
+    let mut values = vec![
+        (&*again.key_id).into(),
+        (&*again.bytes).into(),
+        (&*key_id).into(),
+        (&*sealed).into(),
+    ];
+    values.extend(columns);
+    Ok(tx.execute(table.update, &values).await? > 0)
 }
 
 #[cfg(test)]
@@ -219,10 +210,10 @@ mod tests {
         let newer = sealed("newer");
         let text = "UPDATE kept_lists SET sealed = $1";
         tx.execute(text, &[(&*newer.bytes).into()]).await.unwrap();
-        let has_resealed = rotating.reseal(&mut tx, table, &rows[0]).await;
+        let has_resealed = reseal(&rotating, &mut tx, table, &rows[0]).await;
         assert!(!has_resealed.unwrap());
         tx.commit().await.unwrap();
-        let kept = async || rotating.kept_list(&key, "tools").await.unwrap();
+        let kept = async || rotating.lists().get(&key, "tools").await.unwrap();
         assert_eq!(kept().await.as_deref(), Some("newer"));
         assert_eq!(rotating.rotate().await.unwrap().resealed, 1);
         assert_eq!(kept().await.as_deref(), Some("newer"));

@@ -38,147 +38,134 @@ pub struct SweepResult {
     pub revocations: u64,
 }
 
-impl Vault {
-    /// Writes last-used stamps, sweeps and counts, until it is dropped. Grants that are unused for `forget` are removed, and
-    /// `forgotten` is told of each. Uses one connection of the database at a time.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost but last-used stamps of up to a minute.
-    pub async fn keep(self, forget: Duration, forgotten: impl Fn(&GrantKey) + Send + Sync) {
-        let mut rounds = interval(ROUND);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut failing = false;
-        for round in 0_u64.. {
-            rounds.tick().await;
-            let mut done = Ok(());
-            if round % FLUSH == FLUSH - 1 {
-                done = self.flush_used().await;
-            }
-            if round % SWEEP == 0 {
-                done = done.and(self.sweep_telling(forget, &forgotten).await.map(drop));
-            }
-            if round % SWEEP == COUNT {
-                done = done.and(self.count().await);
-            }
-            // What fails is tried again in minutes: one line until it succeeds.
-            if let Err(error) = &done
-                && !failing
-            {
-                tracing::warn!(error = chain(error), "upkeep of the database failed");
-            }
-            let has_run = round % FLUSH == FLUSH - 1 || round % SWEEP <= COUNT;
-            failing = if has_run { done.is_err() } else { failing };
+/// [`Vault::keep`].
+pub(super) async fn keep(
+    vault: Vault,
+    forget: Duration,
+    forgotten: impl Fn(&GrantKey) + Send + Sync,
+) {
+    let mut rounds = interval(ROUND);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failing = false;
+    for round in 0_u64.. {
+        rounds.tick().await;
+        let mut done = Ok(());
+        if round % FLUSH == FLUSH - 1 {
+            done = flush_used(&vault).await;
         }
-    }
-
-    /// Writes the last-used stamps that [`touch`](Vault::touch) has recorded.
-    ///
-    /// # Errors
-    /// The database fails; the stamps are lost.
-    pub async fn flush_used(&self) -> Result<(), DatabaseError> {
-        let mut used: Vec<GrantKey> = self.0.cache.take_used().into_iter().collect();
-        // Sorted, so that every process locks rows in the same order and none deadlocks.
-        used.sort_unstable_by(|one, other| {
-            let place = |key: &GrantKey| (*key.owner.bytes(), Arc::clone(&key.upstream));
-            place(one).cmp(&place(other))
-        });
-        let now = self.now();
-        for keys in used.chunks(STAMPS) {
-            let mut tx = self.database().begin().await?;
-            for key in keys {
-                let text =
-                    "UPDATE grants SET used = $1 WHERE owner = $2 AND upstream = $3 AND used < $1";
-                let [owner, upstream] = super::grants::find(key);
-                tx.execute(text, &[now.into(), owner, upstream]).await?;
-            }
-            tx.commit().await?;
+        if round % SWEEP == 0 {
+            done = done.and(sweep(&vault, forget, &forgotten).await.map(drop));
         }
-        Ok(())
-    }
-
-    /// Removes expired rows, and grants unused for `forget`, whose tokens are queued for revocation.
-    ///
-    /// # Errors
-    /// The database fails; the next sweep continues.
-    ///
-    /// # Cancel safety
-    /// The next sweep continues.
-    pub async fn sweep(&self, forget: Duration) -> Result<SweepResult, DatabaseError> {
-        self.sweep_telling(forget, &|_| ()).await
-    }
-
-    /// [`sweep`](Self::sweep); tells `forgotten` of each grant that nothing used.
-    pub(super) async fn sweep_telling(
-        &self,
-        forget: Duration,
-        forgotten: &(dyn Fn(&GrantKey) + Send + Sync),
-    ) -> Result<SweepResult, DatabaseError> {
-        let now = self.now();
-        let database = self.database();
-        let ended = [now.into()];
-        let pending = "DELETE FROM pending WHERE ends <= $1";
-        let pending = database.execute(pending, &ended).await?;
-        let metadata = "DELETE FROM metadata WHERE ends <= $1";
-        database.execute(metadata, &ended).await?;
-        let seen_by_all = now.saturating_sub(millis(CHANGES_KEPT));
-        let changes = "DELETE FROM changes WHERE made < $1";
-        database.execute(changes, &[seen_by_all.into()]).await?;
-        let revocations = self.give_up_revocations().await?;
-        let unused = now.saturating_sub(millis(forget));
-        let lists = "DELETE FROM kept_lists WHERE made < $1 AND NOT EXISTS (SELECT 1 FROM grants \
-             WHERE grants.owner = kept_lists.owner AND grants.upstream = kept_lists.upstream)";
-        database.execute(lists, &[unused.into()]).await?;
-        programs::sweep(database, unused).await?;
-        let rows = database
-            .fetch(
-                "SELECT owner, upstream FROM grants WHERE used < $1 ORDER BY used LIMIT $2",
-                &[unused.into(), MAX_FORGOTTEN.into()],
-            )
-            .await?;
-        let mut count = 0;
-        for row in rows {
-            let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
-            let key = GrantKey::new(owner, &row.text(1)?);
-            if self.forget(&key, unused).await? {
-                forgotten(&key);
-                count += 1;
-            }
+        if round % SWEEP == COUNT {
+            done = done.and(vault.count().await);
         }
-        COUNTERS.vault_grants_forgotten.add(count);
-        self.measure().await?;
-        Ok(SweepResult {
-            forgotten: count,
-            pending,
-            revocations,
-        })
-    }
-
-    /// Removes a grant unless a call has used it since `unused`.
-    async fn forget(&self, key: &GrantKey, unused: i64) -> Result<bool, DatabaseError> {
-        let mut tx = self.database().begin().await?;
-        // First, as in every change: the lock keeps other processes from using or replacing the grant between the check
-        // and the removal.
-        let number = self.begin_change(&mut tx, key).await?;
-        let [owner, upstream] = super::grants::find(key);
-        let text = "SELECT COUNT(*) FROM grants WHERE owner = $1 AND upstream = $2 AND used < $3";
-        if tx.number(text, &[owner, upstream, unused.into()]).await? == 0 {
-            return Ok(false);
+        // What fails is tried again in minutes: one line until it succeeds.
+        if let Err(error) = &done
+            && !failing
+        {
+            tracing::warn!(error = chain(error), "upkeep of the database failed");
         }
-        self.remove_rows(&mut tx, key).await?;
+        let has_run = round % FLUSH == FLUSH - 1 || round % SWEEP <= COUNT;
+        failing = if has_run { done.is_err() } else { failing };
+    }
+}
+
+/// Writes the last-used stamps that [`touch`](Vault::touch) has recorded.
+///
+/// # Errors
+/// The database fails; the stamps are lost.
+pub(super) async fn flush_used(vault: &Vault) -> Result<(), DatabaseError> {
+    let mut used: Vec<GrantKey> = vault.0.cache.take_used().into_iter().collect();
+    // Sorted, so that every process locks rows in the same order and none deadlocks.
+    used.sort_unstable_by(|one, other| {
+        let place = |key: &GrantKey| (*key.owner.bytes(), Arc::clone(&key.upstream));
+        place(one).cmp(&place(other))
+    });
+    let now = vault.now();
+    for keys in used.chunks(STAMPS) {
+        let mut tx = vault.database().begin().await?;
+        for key in keys {
+            let text =
+                "UPDATE grants SET used = $1 WHERE owner = $2 AND upstream = $3 AND used < $1";
+            let [owner, upstream] = super::grants::find(key);
+            tx.execute(text, &[now.into(), owner, upstream]).await?;
+        }
         tx.commit().await?;
-        self.changed(key, number);
-        Ok(true)
     }
+    Ok(())
+}
 
-    async fn measure(&self) -> Result<(), DatabaseError> {
-        let text = "SELECT (SELECT COUNT(*) FROM grants), (SELECT COUNT(*) FROM pending), \
-             (SELECT COUNT(*) FROM (SELECT id FROM revocations LIMIT $1) AS queued)";
-        let rows = self.database().fetch(text, &[MAX_QUEUED.into()]).await?;
-        if let Some(row) = rows.first() {
-            GAUGES.vault_grants.set(row.int(0)?);
-            GAUGES.vault_pending.set(row.int(1)?);
-            GAUGES.vault_revocations.set(row.int(2)?);
+/// [`Vault::sweep`]; tells `forgotten` of each grant that nothing used.
+pub(super) async fn sweep(
+    vault: &Vault,
+    forget: Duration,
+    forgotten: &(dyn Fn(&GrantKey) + Send + Sync),
+) -> Result<SweepResult, DatabaseError> {
+    let now = vault.now();
+    let database = vault.database();
+    let ended = [now.into()];
+    let pending = "DELETE FROM pending WHERE ends <= $1";
+    let pending = database.execute(pending, &ended).await?;
+    let metadata = "DELETE FROM metadata WHERE ends <= $1";
+    database.execute(metadata, &ended).await?;
+    let seen_by_all = now.saturating_sub(millis(CHANGES_KEPT));
+    let changes = "DELETE FROM changes WHERE made < $1";
+    database.execute(changes, &[seen_by_all.into()]).await?;
+    let revocations = vault.revocations().give_up().await?;
+    let unused = now.saturating_sub(millis(forget));
+    let lists = "DELETE FROM kept_lists WHERE made < $1 AND NOT EXISTS (SELECT 1 FROM grants \
+         WHERE grants.owner = kept_lists.owner AND grants.upstream = kept_lists.upstream)";
+    database.execute(lists, &[unused.into()]).await?;
+    programs::sweep(database, unused).await?;
+    let rows = database
+        .fetch(
+            "SELECT owner, upstream FROM grants WHERE used < $1 ORDER BY used LIMIT $2",
+            &[unused.into(), MAX_FORGOTTEN.into()],
+        )
+        .await?;
+    let mut count = 0;
+    for row in rows {
+        let owner = OwnerKey::from_bytes(digest_of(row.bytes(0)?)?);
+        let key = GrantKey::new(owner, &row.text(1)?);
+        if remove_unused(vault, &key, unused).await? {
+            forgotten(&key);
+            count += 1;
         }
-        Ok(())
     }
+    COUNTERS.vault_grants_forgotten.add(count);
+    measure(vault).await?;
+    Ok(SweepResult {
+        forgotten: count,
+        pending,
+        revocations,
+    })
+}
+
+/// Removes a grant unless a call has used it since `unused`.
+async fn remove_unused(vault: &Vault, key: &GrantKey, unused: i64) -> Result<bool, DatabaseError> {
+    let mut tx = vault.database().begin().await?;
+    // First, as in every change: the lock keeps other processes from using or replacing the grant between the check
+    // and the removal.
+    let number = vault.begin_change(&mut tx, key).await?;
+    let [owner, upstream] = super::grants::find(key);
+    let text = "SELECT COUNT(*) FROM grants WHERE owner = $1 AND upstream = $2 AND used < $3";
+    if tx.number(text, &[owner, upstream, unused.into()]).await? == 0 {
+        return Ok(false);
+    }
+    vault.remove_rows(&mut tx, key).await?;
+    tx.commit().await?;
+    vault.changed(key, number);
+    Ok(true)
+}
+
+async fn measure(vault: &Vault) -> Result<(), DatabaseError> {
+    let text = "SELECT (SELECT COUNT(*) FROM grants), (SELECT COUNT(*) FROM pending), \
+         (SELECT COUNT(*) FROM (SELECT id FROM revocations LIMIT $1) AS queued)";
+    let rows = vault.database().fetch(text, &[MAX_QUEUED.into()]).await?;
+    if let Some(row) = rows.first() {
+        GAUGES.vault_grants.set(row.int(0)?);
+        GAUGES.vault_pending.set(row.int(1)?);
+        GAUGES.vault_revocations.set(row.int(2)?);
+    }
+    Ok(())
 }

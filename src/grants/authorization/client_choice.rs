@@ -160,7 +160,7 @@ impl ClientChoice {
             return Err(AuthorizationError::NoClient { issuer: shown() });
         }
         let mut failed = self.registering.lock().await;
-        let known = account.vault.registration(issuer).await;
+        let known = account.vault.registrations().newest(issuer).await;
         let known = known.map_err(AuthorizationError::Database)?;
         let redirect_uri = gateway.redirect_of_registration(issuer);
         if let Some(known) = known.filter(|known| is_usable(known, &redirect_uri)) {
@@ -197,7 +197,7 @@ impl ClientChoice {
             }
         };
         fault_point::reached("registered");
-        let kept = account.vault.put_registration(&record).await;
+        let kept = account.vault.registrations().put(&record).await;
         kept.map_err(AuthorizationError::Database)?;
         fault_point::reached("registration_stored");
         tracing::info!(

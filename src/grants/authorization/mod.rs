@@ -217,7 +217,8 @@ impl Authorizer {
         let digest = state_digest(&state);
         let kept = account
             .vault
-            .put_pending(request.key.owner, &digest, &record)
+            .pending()
+            .put(request.key.owner, &digest, &record)
             .await;
         kept.map_err(|error| self.failed(AuthorizationError::Pending(error)))?;
         fault_point::reached("authorization_pending");

@@ -88,7 +88,7 @@ pub(super) async fn refresh(
             end(account, &grant).await?;
             continue;
         }
-        let lease = account.vault.lease(key, grant.version).await;
+        let lease = account.vault.leases().take(key, grant.version).await;
         match lease.map_err(no_database)? {
             LeaseOutcome::Held(lease) => match ask(account, &grant, lease).await? {
                 Some(Refreshed::Written) => return Ok(()),
@@ -192,7 +192,7 @@ async fn write(
     fault_point::reached("token_refreshed");
     let mut pause = WRITE_PAUSE;
     for attempt in 1.. {
-        match account.vault.finish_lease(lease, &record).await {
+        match account.vault.leases().finish(lease, &record).await {
             Ok(Some(_)) => break,
             Ok(None) => return Ok(Refreshed::Changed),
             Err(error) if attempt >= WRITE_ATTEMPTS => return Err(no_database(error).into()),
@@ -291,14 +291,19 @@ async fn unregister(account: &UserAccount, issuer: &str, client_id: &str) -> Tok
         upstream = %account.upstream, issuer, client_id,
         "the authorization server does not know the gateway any more: users are asked again"
     );
-    match account.vault.remove_registration(issuer, client_id).await {
+    match account
+        .vault
+        .registrations()
+        .remove(issuer, client_id)
+        .await
+    {
         Ok(()) => TokenFailure::account_ended("the authorization server says invalid_client"),
         Err(error) => no_database(error),
     }
 }
 
 async fn give_back(account: &UserAccount, lease: GrantLease) {
-    if let Err(error) = account.vault.release_lease(lease).await {
+    if let Err(error) = account.vault.leases().release(lease).await {
         let error: &(dyn std::error::Error + 'static) = &error;
         tracing::debug!(error, "lease ends by itself");
     }

@@ -113,7 +113,7 @@ async fn role() {
     wait_for_go();
     let attempts = (0..50).map(|_| {
         let (vault, version) = (vault.clone(), grant.version);
-        tokio::spawn(async move { vault.lease(&key("alice"), version).await.unwrap() })
+        tokio::spawn(async move { vault.leases().take(&key("alice"), version).await.unwrap() })
     });
     let outcomes = join_all(attempts).await.into_iter().map(Result::unwrap);
     let held = outcomes.filter(|outcome| matches!(outcome, LeaseOutcome::Held(_)));
@@ -146,13 +146,13 @@ async fn one_of_two_processes_holds_the_lease(#[case] backend: Backend) {
     assert_eq!(held.map(Result::unwrap).sum::<u32>(), 1);
     // Both are killed in the middle of the refresh: the lease ends by itself.
     others.into_iter().for_each(OtherProcess::kill);
-    let lease = async || vault.lease(&key("alice"), version).await.unwrap();
+    let lease = async || vault.leases().take(&key("alice"), version).await.unwrap();
     assert!(matches!(lease().await, LeaseOutcome::Busy(_)));
     clock.advance(2 * MINUTE);
     let LeaseOutcome::Held(lease) = lease().await else {
         panic!("the holder is dead");
     };
-    let written = vault.finish_lease(&lease, &record("b")).await.unwrap();
+    let written = vault.leases().finish(&lease, &record("b")).await.unwrap();
     assert!(written.is_some());
     assert_eq!(token(&vault, &key("alice")).await.unwrap(), "access-b");
 }
@@ -199,7 +199,7 @@ async fn files_are_private_and_hold_no_secret() {
         .put_grant(&alice, &record(&format!("{mark}-2")))
         .await
         .unwrap();
-    let kept = vault.keep_list(&alice, version, ("tools", mark)).await;
+    let kept = vault.lists().put(&alice, version, ("tools", mark)).await;
     assert!(kept.unwrap());
     let files = files(db.dir.path());
     let names: Vec<_> = files.iter().map(|file| file.0.as_str()).collect();

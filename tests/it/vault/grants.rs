@@ -98,9 +98,9 @@ async fn lost_key_means_not_connected(#[case] backend: Backend) {
     let before = db.vault(&["k1"], &clock()).await;
     before.put_grant(&key("alice"), &record("a")).await.unwrap();
     let vault = db.vault(&["other"], &clock()).await;
-    vault.report_missing_keys().await.unwrap();
+    vault.listing().report_missing_keys().await.unwrap();
     assert!(vault.grant(&key("alice")).await.unwrap().is_none());
-    let listed = vault.list_grants(None).await.unwrap();
+    let listed = vault.listing().page(None).await.unwrap();
     assert!(matches!(listed[0].state, GrantState::Unreadable));
     vault.put_grant(&key("alice"), &record("b")).await.unwrap();
     assert_eq!(token(&vault, &key("alice")).await.unwrap(), "access-b");
@@ -128,7 +128,7 @@ async fn pages_list_each_grant_once(#[case] backend: Backend) {
     }
     let mut listed: Vec<GrantKey> = Vec::new();
     loop {
-        let page = vault.list_grants(listed.last()).await.unwrap();
+        let page = vault.listing().page(listed.last()).await.unwrap();
         if page.is_empty() {
             break;
         }
@@ -191,7 +191,10 @@ async fn rotation_frees_the_old_key(#[case] backend: Backend) {
         old.put_grant(&key, &record(&n.to_string())).await.unwrap();
     }
     let one = old.read_grant(&key("user 1")).await.unwrap().unwrap();
-    let kept = old.keep_list(&one.key, one.version, ("tools", "[]")).await;
+    let kept = old
+        .lists()
+        .put(&one.key, one.version, ("tools", "[]"))
+        .await;
     assert!(kept.unwrap());
     old.remove_grant(&key("user 0")).await.unwrap();
     let lost = db.vault(&["lost"], &clock()).await;
@@ -210,9 +213,9 @@ async fn rotation_frees_the_old_key(#[case] backend: Backend) {
         let token = token(&new, &key(&format!("user {n}"))).await;
         assert_eq!(token.unwrap(), format!("access-{n}"));
     }
-    let list = new.kept_list(&key("user 1"), "tools").await.unwrap();
+    let list = new.lists().get(&key("user 1"), "tools").await.unwrap();
     assert_eq!(list.as_deref(), Some("[]"));
-    assert_eq!(new.due_revocations(10).await.unwrap().len(), 2);
+    assert_eq!(new.revocations().due(10).await.unwrap().len(), 2);
 }
 
 #[rstest]
@@ -296,7 +299,7 @@ async fn unused_grant_is_forgotten_and_revoked(#[case] backend: Backend) {
     assert_eq!(vault.sweep(180 * DAY).await.unwrap().forgotten, 1);
     assert_eq!(token(&vault, &key("idle")).await, None);
     assert!(token(&vault, &key("busy")).await.is_some());
-    assert_eq!(vault.due_revocations(10).await.unwrap().len(), 2);
+    assert_eq!(vault.revocations().due(10).await.unwrap().len(), 2);
 }
 
 #[rstest]
@@ -326,7 +329,7 @@ async fn ten_thousand_grants_are_read_when_used(#[case] backend: Backend) {
         .unwrap();
     let again = db.vault(&["k1"], &clock()).await;
     let started = std::time::Instant::now();
-    again.report_missing_keys().await.unwrap();
+    again.listing().report_missing_keys().await.unwrap();
     again.poll_changes().await.unwrap();
     assert!(again.grant(&key("alice")).await.unwrap().is_some());
     assert!(started.elapsed() < Duration::from_secs(1));

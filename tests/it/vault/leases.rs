@@ -21,7 +21,8 @@ async fn leased(
     let db = backend.database().await?;
     let vault = db.vault(&["k1"], clock).await;
     let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
-    let LeaseOutcome::Held(lease) = vault.lease(&key("alice"), version).await.unwrap() else {
+    let LeaseOutcome::Held(lease) = vault.leases().take(&key("alice"), version).await.unwrap()
+    else {
         panic!("nobody refreshes");
     };
     Some((db, vault, version, lease))
@@ -47,7 +48,7 @@ async fn one_of_a_hundred_holds_the_lease(#[case] backend: Backend) {
         } else {
             other.clone()
         };
-        tokio::spawn(async move { vault.lease(&key("alice"), version).await.unwrap() })
+        tokio::spawn(async move { vault.leases().take(&key("alice"), version).await.unwrap() })
     });
     let outcomes = join_all(attempts).await.into_iter().map(Result::unwrap);
     assert_eq!(held(outcomes), 1);
@@ -62,7 +63,7 @@ async fn lease_ends_by_itself_or_when_given_back(#[case] backend: Backend) {
     let Some((_db, vault, version, dead)) = leased(backend, &clock).await else {
         return;
     };
-    let lease = async || vault.lease(&key("alice"), version).await.unwrap();
+    let lease = async || vault.leases().take(&key("alice"), version).await.unwrap();
     let LeaseOutcome::Busy(ends) = lease().await else {
         panic!("it is held");
     };
@@ -72,9 +73,9 @@ async fn lease_ends_by_itself_or_when_given_back(#[case] backend: Backend) {
         panic!("it has ended");
     };
     // The one that is late gives back what is not its own any more.
-    vault.release_lease(dead).await.unwrap();
+    vault.leases().release(dead).await.unwrap();
     assert!(matches!(lease().await, LeaseOutcome::Busy(_)));
-    vault.release_lease(second).await.unwrap();
+    vault.leases().release(second).await.unwrap();
     assert!(matches!(lease().await, LeaseOutcome::Held(_)));
 }
 
@@ -87,16 +88,16 @@ async fn late_result_is_kept_unless_superseded(#[case] backend: Backend) {
     let Some((_db, vault, version, first)) = leased(backend, &clock).await else {
         return;
     };
-    let lease = async |version| vault.lease(&key("alice"), version).await.unwrap();
+    let lease = async |version| vault.leases().take(&key("alice"), version).await.unwrap();
     clock.advance(2 * LEASE);
     let LeaseOutcome::Held(second) = lease(version).await else {
         panic!("it has ended");
     };
     // The refresh token was rotated for the first one: without its result the grant would be lost.
-    let newer = vault.finish_lease(&first, &record("b")).await.unwrap();
+    let newer = vault.leases().finish(&first, &record("b")).await.unwrap();
     let newer = newer.unwrap();
     assert_eq!(
-        vault.finish_lease(&second, &record("c")).await.unwrap(),
+        vault.leases().finish(&second, &record("c")).await.unwrap(),
         None
     );
     assert_eq!(token(&vault, &key("alice")).await.unwrap(), "access-b");
@@ -126,7 +127,7 @@ async fn refresh_of_a_replaced_grant_is_void(#[case] backend: Backend) {
         .await
         .unwrap();
     assert_eq!(
-        vault.finish_lease(&lease, &record("b")).await.unwrap(),
+        vault.leases().finish(&lease, &record("b")).await.unwrap(),
         None
     );
     assert_eq!(token(&vault, &key("alice")).await.unwrap(), "access-new");
@@ -141,9 +142,9 @@ async fn refresh_of_a_removed_grant_is_revoked(#[case] backend: Backend) {
         return;
     };
     vault.remove_grant(&key("alice")).await.unwrap();
-    let void = vault.finish_lease(&lease, &record("b")).await.unwrap();
+    let void = vault.leases().finish(&lease, &record("b")).await.unwrap();
     assert_eq!(void, None);
-    let due = vault.due_revocations(10).await.unwrap();
+    let due = vault.revocations().due(10).await.unwrap();
     let tokens = due.iter().map(|due| due.record.token.as_ref().unwrap());
     let fresh = tokens.filter(|token| token.expose().ends_with("-b"));
     assert_eq!(fresh.count(), 2);
@@ -159,7 +160,8 @@ async fn refresh_without_access_token_is_revoked_and_has_ended(#[case] backend: 
     };
     let vault = db.vault(&["k1"], &clock()).await;
     let version = vault.put_grant(&key("alice"), &record("a")).await.unwrap();
-    let LeaseOutcome::Held(lease) = vault.lease(&key("alice"), version).await.unwrap() else {
+    let LeaseOutcome::Held(lease) = vault.leases().take(&key("alice"), version).await.unwrap()
+    else {
         panic!("nobody refreshes");
     };
     let useless = GrantRecord {
@@ -169,14 +171,15 @@ async fn refresh_without_access_token_is_revoked_and_has_ended(#[case] backend: 
     };
     assert!(
         vault
-            .finish_lease(&lease, &useless)
+            .leases()
+            .finish(&lease, &useless)
             .await
             .unwrap()
             .is_some()
     );
     let grant = vault.read_grant(&key("alice")).await.unwrap().unwrap();
     assert!(grant.record.refresh_token.is_none());
-    let due = vault.due_revocations(10).await.unwrap();
+    let due = vault.revocations().due(10).await.unwrap();
     let tokens: Vec<_> = due
         .iter()
         .map(|due| due.record.token.as_ref().unwrap().expose())
@@ -199,7 +202,7 @@ async fn unkept_tokens_are_revoked_unless_they_share_an_account(#[case] backend:
     for name in ["alice", "bob"] {
         vault.revoke_unkept(&key(name), &record("b")).await.unwrap();
     }
-    let due = vault.due_revocations(10).await.unwrap();
+    let due = vault.revocations().due(10).await.unwrap();
     let owners: Vec<_> = due.iter().map(|due| due.record.owner.unwrap()).collect();
     assert_eq!(owners, [*owner("alice").bytes(); 2]);
 }
@@ -220,7 +223,7 @@ async fn lease_of_a_wrong_clock_is_taken_over(#[case] backend: Backend) {
     );
     let version = here.put_grant(&key("alice"), &record("a")).await.unwrap();
     for vault in [&there, &here] {
-        let outcome = vault.lease(&key("alice"), version).await.unwrap();
+        let outcome = vault.leases().take(&key("alice"), version).await.unwrap();
         assert!(matches!(outcome, LeaseOutcome::Held(_)), "{outcome:?}");
     }
 }
@@ -236,7 +239,7 @@ async fn refusal_during_a_refresh_takes_nothing_from_it(#[case] backend: Backend
     };
     let alice = key("alice");
     assert!(!vault.mark_refused(&alice, version, true).await.unwrap());
-    let written = vault.finish_lease(&lease, &record("b")).await.unwrap();
+    let written = vault.leases().finish(&lease, &record("b")).await.unwrap();
     let version = written.expect("the refresh is written");
     assert_eq!(token(&vault, &alice).await.unwrap(), "access-b");
     assert!(vault.mark_refused(&alice, version, true).await.unwrap());

@@ -43,18 +43,18 @@ async fn state_works_once_and_for_ten_minutes(#[case] backend: Backend) {
     let vault = db.vault(&["k1"], &clock).await;
     let put = async |n| {
         let (state, record) = (state(n), pending("tracker"));
-        let put = vault.put_pending(owner("alice"), &state, &record);
+        let put = vault.pending().put(owner("alice"), &state, &record);
         put.await.unwrap();
     };
     put(1).await;
     put(2).await;
-    let (whose, taken) = vault.take_pending(&state(1)).await.unwrap().unwrap();
+    let (whose, taken) = vault.pending().take(&state(1)).await.unwrap().unwrap();
     assert_eq!(whose, owner("alice"));
     assert_eq!(taken.verifier.unwrap().expose(), "verifier");
-    assert!(vault.take_pending(&state(1)).await.unwrap().is_none());
-    assert!(vault.take_pending(&state(9)).await.unwrap().is_none());
+    assert!(vault.pending().take(&state(1)).await.unwrap().is_none());
+    assert!(vault.pending().take(&state(9)).await.unwrap().is_none());
     clock.advance(10 * MINUTE);
-    assert!(vault.take_pending(&state(2)).await.unwrap().is_none());
+    assert!(vault.pending().take(&state(2)).await.unwrap().is_none());
     put(3).await;
     clock.advance(10 * MINUTE);
     assert_eq!(vault.sweep(DAY).await.unwrap().pending, 1);
@@ -64,7 +64,7 @@ async fn state_works_once_and_for_ten_minutes(#[case] backend: Backend) {
     let moved = "UPDATE pending SET owner = $1";
     let values = [SqlValue::from(owner("mallory").bytes())];
     raw.execute(moved, &values).await.unwrap();
-    assert!(vault.take_pending(&state(4)).await.unwrap().is_none());
+    assert!(vault.pending().take(&state(4)).await.unwrap().is_none());
 }
 
 #[rstest]
@@ -80,17 +80,17 @@ async fn oldest_of_too_many_pending_makes_room(#[case] backend: Backend) {
     let put = async |who: &str, n| {
         clock.advance(Duration::from_millis(1));
         let record = pending("tracker");
-        vault.put_pending(owner(who), &state(n), &record).await
+        vault.pending().put(owner(who), &state(n), &record).await
     };
     put("bob", 200).await.unwrap();
     let most = u8::try_from(MAX_PENDING_PER_OWNER).unwrap();
     for n in 0..=most {
         put("alice", n).await.unwrap();
     }
-    assert!(vault.take_pending(&state(0)).await.unwrap().is_none());
-    assert!(vault.take_pending(&state(1)).await.unwrap().is_some());
-    assert!(vault.take_pending(&state(most)).await.unwrap().is_some());
-    assert!(vault.take_pending(&state(200)).await.unwrap().is_some());
+    assert!(vault.pending().take(&state(0)).await.unwrap().is_none());
+    assert!(vault.pending().take(&state(1)).await.unwrap().is_some());
+    assert!(vault.pending().take(&state(most)).await.unwrap().is_some());
+    assert!(vault.pending().take(&state(200)).await.unwrap().is_some());
     // Those of all others: one more is refused, and none of them goes.
     let raw = db.open().await;
     let bytes = if backend == Backend::Sqlite {
@@ -122,9 +122,9 @@ async fn lists_live_as_long_as_their_grant(#[case] backend: Backend) {
     };
     let vault = db.vault(&["k1"], &clock()).await;
     let alice = key("alice");
-    let list = async |kind: &str| vault.kept_list(&alice, kind).await.unwrap();
+    let list = async |kind: &str| vault.lists().get(&alice, kind).await.unwrap();
     let keep = async |version, kind, text: &str| {
-        let kept = vault.keep_list(&alice, version, (kind, text)).await;
+        let kept = vault.lists().put(&alice, version, (kind, text)).await;
         kept.unwrap()
     };
     assert!(!keep(1, "tools", "[]").await);
@@ -137,7 +137,7 @@ async fn lists_live_as_long_as_their_grant(#[case] backend: Backend) {
     assert_eq!(list("tools").await.as_deref(), Some("[2]"));
     let long = "x".repeat(MAX_LIST + 1);
     assert!(!keep(version, "tools", &long).await);
-    let bob = vault.kept_list(&key("bob"), "tools").await.unwrap();
+    let bob = vault.lists().get(&key("bob"), "tools").await.unwrap();
     assert_eq!(bob, None);
     // One list in place of another one of the same principal.
     let raw = db.open().await;
@@ -164,9 +164,9 @@ async fn lists_outlive_a_grant_that_its_server_ended(#[case] backend: Backend) {
     let clock = clock();
     let vault = db.vault(&["k1"], &clock).await;
     let alice = key("alice");
-    let list = async || vault.kept_list(&alice, "tools").await.unwrap();
+    let list = async || vault.lists().get(&alice, "tools").await.unwrap();
     let keep = async |version, text| {
-        let kept = vault.keep_list(&alice, version, ("tools", text)).await;
+        let kept = vault.lists().put(&alice, version, ("tools", text)).await;
         kept.unwrap()
     };
     let version = vault.put_grant(&alice, &record("a")).await.unwrap();
@@ -193,7 +193,7 @@ async fn reconnected_account_is_not_revoked(#[case] backend: Backend) {
         return;
     };
     let vault = db.vault(&["k1"], &clock()).await;
-    let due = async || vault.due_revocations(10).await.unwrap().len();
+    let due = async || vault.revocations().due(10).await.unwrap().len();
     vault.put_grant(&key("alice"), &record("a")).await.unwrap();
     let mut unnamed = record("b");
     unnamed.account = None;
@@ -226,21 +226,25 @@ async fn registration_belongs_to_its_issuer(#[case] backend: Backend) {
             redirect_uri: Some("https://gw.test/connect/callback".to_owned()),
             secret_ends: None,
         };
-        vault.put_registration(&record).await.unwrap();
+        vault.registrations().put(&record).await.unwrap();
     }
-    let newest = vault.registration(issuer).await.unwrap().unwrap();
+    let newest = vault.registrations().newest(issuer).await.unwrap().unwrap();
     assert_eq!(newest.client_id, "client-11");
     assert_eq!(newest.client_secret.unwrap().expose(), "secret-11");
-    assert!(vault.registration(other).await.unwrap().is_none());
-    let of = async |client: &str| vault.registration_of(issuer, client).await.unwrap();
+    assert!(vault.registrations().newest(other).await.unwrap().is_none());
+    let of = async |client: &str| vault.registrations().get(issuer, client).await.unwrap();
     assert_eq!(of("client-4").await.unwrap().client_id, "client-4");
     assert!(of("client-3").await.is_none(), "the ninth newest");
     // An edited issuer does not carry the secret to another server.
     let raw = db.open().await;
     let moved = "UPDATE registrations SET issuer = $1";
     raw.execute(moved, &[other.into()]).await.unwrap();
-    assert!(vault.registration(other).await.unwrap().is_none());
-    vault.remove_registration(other, "client-11").await.unwrap();
+    assert!(vault.registrations().newest(other).await.unwrap().is_none());
+    vault
+        .registrations()
+        .remove(other, "client-11")
+        .await
+        .unwrap();
     let rows = "SELECT COUNT(*) FROM registrations";
     let left = raw.fetch(rows, &[]).await.unwrap()[0].int(0).unwrap();
     assert_eq!(left, 7);
@@ -266,7 +270,7 @@ async fn registrations_of_all_issuers_are_bounded(#[case] backend: Backend) {
             redirect_uri: None,
             secret_ends: None,
         };
-        vault.put_registration(&record).await.unwrap();
+        vault.registrations().put(&record).await.unwrap();
     };
     put("https://oldest.test").await;
     put("https://as.test").await;
@@ -275,7 +279,14 @@ async fn registrations_of_all_issuers_are_bounded(#[case] backend: Backend) {
          INSERT INTO registrations SELECT issuer || CAST(i AS TEXT), client_id, key_id, sealed, made \
          FROM registrations, n WHERE issuer = 'https://as.test'";
     raw.execute(copy, &[]).await.unwrap();
-    let is_there = async |issuer| vault.registration(issuer).await.unwrap().is_some();
+    let is_there = async |issuer| {
+        vault
+            .registrations()
+            .newest(issuer)
+            .await
+            .unwrap()
+            .is_some()
+    };
     assert!(is_there("https://oldest.test").await);
     put("https://newest.test").await;
     assert!(!is_there("https://oldest.test").await);
@@ -293,24 +304,28 @@ async fn metadata_ends_and_is_bounded(#[case] backend: Backend) {
     let clock = clock();
     let vault = db.vault(&["k1"], &clock).await;
     let url = "https://as.test/.well-known";
-    let put = vault.put_metadata("as", url, b"{}", MINUTE);
+    let put = vault.metadata().put("as", url, b"{}", MINUTE);
     assert!(put.await.unwrap());
-    let found = vault.metadata("as", url).await.unwrap();
+    let found = vault.metadata().get("as", url).await.unwrap();
     assert_eq!(found.as_deref(), Some(&b"{}"[..]));
-    assert_eq!(vault.metadata("resource", url).await.unwrap(), None);
+    assert_eq!(vault.metadata().get("resource", url).await.unwrap(), None);
     clock.advance(MINUTE);
-    assert_eq!(vault.metadata("as", url).await.unwrap(), None);
+    assert_eq!(vault.metadata().get("as", url).await.unwrap(), None);
     for n in 0..1010 {
         let url = format!("https://{n}.test");
         clock.advance(Duration::from_millis(1));
-        vault.put_metadata("as", &url, b"{}", DAY).await.unwrap();
+        vault.metadata().put("as", &url, b"{}", DAY).await.unwrap();
     }
-    let old = vault.metadata("as", "https://5.test").await.unwrap();
+    let old = vault.metadata().get("as", "https://5.test").await.unwrap();
     assert_eq!(old, None);
-    let new = vault.metadata("as", "https://1009.test").await.unwrap();
+    let new = vault
+        .metadata()
+        .get("as", "https://1009.test")
+        .await
+        .unwrap();
     assert!(new.is_some());
     let large = vec![0; 1024 * 1024 + 1];
-    assert!(!vault.put_metadata("as", url, &large, DAY).await.unwrap());
+    assert!(!vault.metadata().put("as", url, &large, DAY).await.unwrap());
 }
 
 #[rstest]
@@ -329,25 +344,25 @@ async fn revocation_is_tried_again_for_a_week(#[case] backend: Backend) {
     same.account = Some("Bob".to_owned());
     same.refresh_token = record("a").refresh_token;
     vault.put_grant(&key("alice"), &same).await.unwrap();
-    let due = vault.due_revocations(10).await.unwrap();
+    let due = vault.revocations().due(10).await.unwrap();
     let tokens = due.iter().map(|due| due.record.token.as_ref().unwrap());
     let tokens: Vec<_> = tokens.map(Secret::expose).collect();
     assert_eq!(tokens, ["access-a"]);
     assert_eq!(due[0].record.hint, "access_token");
     assert_eq!(due[0].record.endpoint, "https://as.test/revoke");
     // Taken: not due for another process, nor here before a pause that grows.
-    assert!(vault.due_revocations(10).await.unwrap().is_empty());
+    assert!(vault.revocations().due(10).await.unwrap().is_empty());
     clock.advance(MINUTE);
-    assert_eq!(vault.due_revocations(10).await.unwrap()[0].tries, 1);
+    assert_eq!(vault.revocations().due(10).await.unwrap()[0].tries, 1);
     clock.advance(MINUTE);
-    assert!(vault.due_revocations(10).await.unwrap().is_empty());
+    assert!(vault.revocations().due(10).await.unwrap().is_empty());
     clock.advance(MINUTE);
-    let due = vault.due_revocations(10).await.unwrap();
-    vault.finish_revocation(&due[0]).await.unwrap();
+    let due = vault.revocations().due(10).await.unwrap();
+    vault.revocations().finish(&due[0]).await.unwrap();
     clock.advance(DAY);
-    assert!(vault.due_revocations(10).await.unwrap().is_empty());
+    assert!(vault.revocations().due(10).await.unwrap().is_empty());
     vault.remove_grant(&key("alice")).await.unwrap();
     clock.advance(8 * DAY);
     assert_eq!(vault.sweep(100 * DAY).await.unwrap().revocations, 2);
-    assert!(vault.due_revocations(10).await.unwrap().is_empty());
+    assert!(vault.revocations().due(10).await.unwrap().is_empty());
 }
