@@ -47,7 +47,7 @@ impl Relay {
 
     /// Tells the sessions of every account, whichever was changed.
     async fn look_at_all(&self, known: &Cache<GrantKey, AccountState>) {
-        let mut owners = self.parts.links.upstreams.shared_account_owners();
+        let mut owners = self.parts.links.upstreams.shared_accounts().owners();
         owners.extend(self.opener.sessions.owners());
         for owner in owners {
             for upstream in self.parts.links.upstreams.with_accounts() {
@@ -64,7 +64,7 @@ impl Relay {
             return;
         }
         let sessions = self.opener.sessions.of_owner(key.owner);
-        let is_shared = links.upstreams.has_shared_accounts(upstream, key.owner);
+        let is_shared = links.upstreams.shared_accounts().has(upstream, key.owner);
         if sessions.is_empty() && !is_shared {
             known.invalidate(key);
             return;
@@ -82,7 +82,8 @@ impl Relay {
         // A shared link is kept for a while after its last session.
         links
             .upstreams
-            .end_shared_accounts(upstream, key.owner, account.connection());
+            .shared_accounts()
+            .end_others(upstream, key.owner, account.connection());
         for session in sessions {
             if !session.endpoint.upstreams.contains(upstream) {
                 continue;
@@ -187,7 +188,7 @@ mod tests {
             ..links.client(&f.session, &"up".into())
         };
         let _link = upstreams.link("up", client).unwrap();
-        assert!(upstreams.has_shared_accounts("up", key.owner));
+        assert!(upstreams.shared_accounts().has("up", key.owner));
         vault.remove_grant(&key).await.unwrap();
         let (sender, receiver) = broadcast::channel(1);
         for other in ["bob", "carol"] {
@@ -195,6 +196,6 @@ mod tests {
         }
         drop(sender);
         Arc::clone(&f.relay).follow_accounts(receiver).await;
-        assert!(!upstreams.has_shared_accounts("up", key.owner));
+        assert!(!upstreams.shared_accounts().has("up", key.owner));
     }
 }

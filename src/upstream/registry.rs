@@ -6,6 +6,7 @@ mod asking;
 mod checks;
 mod entries;
 mod links;
+mod shared_accounts;
 mod status;
 
 use std::borrow::Cow;
@@ -19,6 +20,7 @@ use tokio::time::Instant;
 pub use self::entries::SetupError;
 use self::entries::{EntryParts, RegistryEntry};
 use self::links::LinkMaker;
+pub use self::shared_accounts::SharedAccounts;
 use super::account::Account;
 use super::carrier::http::http_session::ResponseBounds;
 use super::first_start::FirstStart;
@@ -151,6 +153,12 @@ impl Upstreams {
     #[must_use]
     pub fn has_any_accounts(&self) -> bool {
         self.any_accounts
+    }
+
+    /// The links of accounts that several sessions may share.
+    #[must_use]
+    pub fn shared_accounts(&self) -> SharedAccounts<'_> {
+        SharedAccounts(self)
     }
 
     /// Whether callers have accounts of their own at the upstream.

@@ -1,12 +1,11 @@
 //! `LinkMaker`: links of sessions to one upstream, their own or memberships of shared ones.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::entries::RegistryEntry;
 use super::{ClientContext, Upstreams};
-use crate::call::{OwnerKey, UpstreamLink};
+use crate::call::UpstreamLink;
 use crate::config::{AccountKind, Isolation};
 use crate::process::holders::SessionHolders;
 use crate::protocol::Era;
@@ -18,30 +17,6 @@ use crate::upstream::link::shared::PoolKey;
 
 /// A shared HTTP session without users is ended after this.
 const SHARED_HTTP_IDLE: Duration = Duration::from_mins(1);
-
-impl Upstreams {
-    /// Whether links of accounts of `owner` to `upstream` are kept that several sessions may share.
-    #[must_use]
-    pub fn has_shared_accounts(&self, upstream: &str, owner: OwnerKey) -> bool {
-        let entry = self.entries.get(upstream);
-        let is_shared = entry.is_some_and(|it| it.settings.isolation != Isolation::Session);
-        is_shared && self.shared.has_accounts(upstream, owner)
-    }
-
-    /// The principals whose accounts have links that several sessions may share.
-    #[must_use]
-    pub fn shared_account_owners(&self) -> HashSet<OwnerKey> {
-        self.shared.account_owners()
-    }
-
-    /// Ends the shared links to `upstream` of other accounts of `owner` than that of `connection`, with the calls that
-    /// run on them: in the background.
-    pub fn end_shared_accounts(&self, upstream: &str, owner: OwnerKey, connection: i64) {
-        for link in self.shared.take_other_accounts(upstream, owner, connection) {
-            self.tasks.spawn_service(async move { link.close().await });
-        }
-    }
-}
 
 /// Makes links to one upstream.
 pub(super) struct LinkMaker<'a> {
