@@ -8,7 +8,9 @@ use std::sync::mpsc;
 use super::*;
 use crate::config::LogFormat;
 use crate::protocol::{Message, Revision};
-use crate::telemetry::metrics::UpstreamLoad;
+use crate::telemetry::metrics::{
+    UpstreamLoad, forward_ended, grant_refresh_ended, redis_command_ended, token_request_ended,
+};
 use crate::telemetry::trace::{CallSpan, SpanOutcome, TraceContext};
 
 fn settings(otlp_endpoint: Option<Url>) -> config::TelemetryConfig {
@@ -220,7 +222,10 @@ fn metrics_named_in(text: &str) -> Vec<&str> {
             ![
                 "drawbridge_listener",
                 "drawbridge_upstream",
+                "drawbridge_outcome",
                 "drawbridge_reason",
+                "drawbridge_redis_operation",
+                "drawbridge_state",
                 "mcp_method_name",
             ]
             .contains(word)
@@ -244,6 +249,13 @@ fn dashboards_and_alerts_ask_for_metrics_that_exist() {
     for level in LEVELS.all() {
         level.set("x", 1);
     }
+    for state in STATES.all() {
+        state.replace([(("x".to_owned(), "x"), 1)]);
+    }
+    forward_ended("x", Duration::ZERO);
+    grant_refresh_ended("x", "x", Duration::ZERO);
+    redis_command_ended("x", "x", Duration::ZERO);
+    token_request_ended("x", "x", "x", Duration::ZERO);
     let page = guard.metrics_page().render();
     // What the alerts know a new process by.
     let target = page.lines().find(|line| line.starts_with("target_info{"));
