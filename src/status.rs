@@ -45,7 +45,7 @@ pub struct ClusterStatus {
     pub node: String,
     /// Milliseconds left of this replica's lease; 0 without a lease.
     pub lease_ms: u64,
-    /// Whether this replica is fenced: it does not serve its sessions, as others may have adopted them.
+    /// Whether this replica is fenced: it does not serve its sessions, since other replicas may have adopted them.
     #[serde(default)]
     pub fenced: bool,
     /// Whether Redis is connected.

@@ -116,7 +116,7 @@ impl FenceKeeper {
         if lease.held_since() != Some(since) || !self.check.give_up_adopted().await {
             return FenceReason::Lapsed;
         }
-        // Another lapse meanwhile is one in which others may have adopted more.
+        // In another lapse meanwhile, other replicas may have adopted more sessions.
         let until = lease.until();
         if lease.held_since() != Some(since) {
             return FenceReason::Lapsed;
@@ -125,8 +125,8 @@ impl FenceKeeper {
         FenceReason::Lease
     }
 
-    /// The worst word of all peers. A peer that is silent may reach Redis, and so may a replica that has the address of a
-    /// peer by now: that one is not known where it began during the outage.
+    /// The worst word of all peers. A silent peer may reach Redis. So may a replica that started during the outage at the
+    /// address of a peer: this replica does not know it.
     async fn word_of_all(&self, length: Duration) -> PeerWord {
         let peers = self.membership.peers();
         let asked = peers.known().map(|record| self.word_of(record, length));

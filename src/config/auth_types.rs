@@ -1,4 +1,4 @@
-//! The typed values of `[auth]`: who may call, which tokens are good, which scopes tools need.
+//! The typed values of `[auth]`: issuers, accepted tokens, scopes of endpoints and tools.
 
 use std::path::PathBuf;
 use std::time::Duration;

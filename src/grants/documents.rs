@@ -31,7 +31,7 @@ const DOCUMENT_TIMEOUT: Duration = Duration::from_secs(5);
 const TOKEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for connecting alone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// A request that changes nothing, and that servers refuse without a token: many let anyone send `initialize`.
+/// A request without effect. Servers that demand tokens refuse it; many of them let anyone send `initialize`.
 const LIST_TOOLS: &str = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
 
 /// Why a request failed. For the log alone: the answers of servers inside the network must not reach a client (SPEC
@@ -204,8 +204,8 @@ impl DocumentClients {
         read_body(answer, MAX_DOCUMENT).await
     }
 
-    /// Requests the upstream without a token; returns the headers of its 401 or 403, if it refuses. By GET, and by POST
-    /// where GET is not refused: servers without a stream answer it by 404 or 405, whoever asks.
+    /// Requests the upstream without a token; returns the headers of its 401 or 403, if it refuses. Sends a GET, and a
+    /// POST where the GET is not refused: a server without streams answers every GET with 404 or 405.
     ///
     /// # Errors
     /// The upstream does not answer.

@@ -177,7 +177,7 @@ mod tests {
         assert!(!token.has_ended() && !token.is_due());
     }
 
-    // A child never finds out otherwise: nothing that it says means that its token has ended.
+    // No answer of a child tells that its token has ended: the clock alone does.
     #[test]
     fn token_ends_while_the_machine_is_suspended() {
         let hour = Duration::from_hours(1);

@@ -102,7 +102,7 @@ impl LoginGrants {
         all.find_map(|issuer| issuer.tokens.connection(&issuer.key(owner)))
     }
 
-    /// The names by which the vault has logins: that of a principal is one of these.
+    /// Names of kept logins in the vault, one per identity provider. The login of a principal has one of them.
     pub fn names(&self) -> impl Iterator<Item = Arc<str>> {
         self.tokens()
             .map(|tokens| Arc::clone(tokens.account().upstream()))

@@ -123,8 +123,8 @@ impl TokenSource {
         }
     }
 
-    /// The token for a child, which keeps it: the one that is being requested in place of `due`, waited for 5 s at most,
-    /// else `due`.
+    /// The token for a child, which cannot get another one later. Waits 5 s at most for the token that is being requested in
+    /// place of `due`, and returns `due` where none comes.
     ///
     /// # Cancel safety
     /// Dropping the future abandons nothing: the request goes on.

@@ -50,7 +50,7 @@ impl Fence {
         }
     }
 
-    /// How long it stays open if it is not moved; zero where it is closed, and where there is one process.
+    /// How long the fence stays open unless it is moved; zero if it is closed, and without `[cluster]`.
     #[must_use]
     pub fn left(&self) -> Duration {
         let until = self

@@ -12,7 +12,7 @@ const VARIABLE: &str = "DRAWBRIDGE_FAULT_POINT";
 pub(crate) fn reached(name: &str) {
     use rustix::process::{Signal, getpid, kill_process};
     if std::env::var_os(VARIABLE).is_some_and(|wanted| wanted == name) {
-        // Fails for a process that does not exist, and this one does.
+        // Fails only for a process that does not exist.
         kill_process(getpid(), Signal::KILL).unwrap_or_default();
         std::process::abort();
     }

@@ -95,7 +95,7 @@ pub(super) async fn flush_used(vault: &Vault) -> Result<(), DatabaseError> {
     Ok(())
 }
 
-/// [`Vault::sweep`]; tells `forgotten` of each grant that nothing used.
+/// [`Vault::sweep`]; calls `forgotten` for each removed grant.
 pub(super) async fn sweep(
     vault: &Vault,
     forget: Duration,

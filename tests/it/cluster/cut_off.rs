@@ -248,7 +248,7 @@ async fn replica_in_place_of_a_known_one_tells_that_it_reaches_redis() {
     knows(&one, 2).await;
     gate.close();
     two.kill().await;
-    // It begins after the lease of the first one, which it never hears of.
+    // The third replica starts after the lease of the first one has ended, so that it never knows the first one.
     tokio::time::sleep(LEASE).await;
     let three = at(redis.port, internal, &stub).start().await;
     is_fenced(&one).await;

@@ -58,7 +58,7 @@ async fn knows(gateway: &Gateway, count: u32) {
     .await;
 }
 
-/// Requests that a replica has passed on, whatever became of them.
+/// Requests that a replica has forwarded, with any outcome.
 async fn forwards(gateway: &Gateway, labels: &str) -> f64 {
     let name = "drawbridge_cluster_forward_duration_seconds_count";
     gateway.metric(name, labels).await

@@ -74,7 +74,7 @@ pub(super) struct LegacyConnection {
     _counted: UpstreamSession,
 }
 
-/// A connection that a call has taken: when another one takes the new calls, it stays open for this one.
+/// A connection that a call has taken. It stays open for the call when another connection takes the new calls.
 #[derive(Debug)]
 pub(super) struct TakenConnection {
     pub(super) connection: Arc<LegacyConnection>,
@@ -166,7 +166,7 @@ impl LegacyConnection {
             }
     }
 
-    /// Whether it takes no new calls, and ends with those that run.
+    /// Whether the connection takes no new calls and ends with its running ones.
     pub(super) fn is_outdated(&self) -> bool {
         match &self.wire {
             LegacyWire::Duplex(duplex) => duplex.is_outdated(),
