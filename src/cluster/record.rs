@@ -39,8 +39,8 @@ pub(super) struct ReplicaRecord {
 }
 
 impl ReplicaRecord {
-    /// Whether this replica has another configuration than `other`, which runs the same release: that of another release
-    /// may have other keys.
+    /// Whether this replica has another configuration than `other`. Only replicas of the same release are compared, since
+    /// releases may differ in their configuration keys.
     pub(super) fn is_configured_unlike(&self, other: &Self) -> bool {
         self.version == other.version && self.config != other.config
     }

@@ -50,8 +50,8 @@ pub trait IdTokens: std::fmt::Debug + Send + Sync {
     /// Dropping the future loses nothing.
     fn id_token(&self, owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>>;
 
-    /// Whether [`id_token`](Self::id_token) would bring one, as far as is known without a
-    /// request: not if the login has ended and cannot be refreshed.
+    /// Whether [`id_token`](Self::id_token) can succeed, judged without a request: `false` if the login has ended and cannot
+    /// be refreshed.
     fn is_at_hand(&self, _owner: OwnerKey) -> bool {
         true
     }

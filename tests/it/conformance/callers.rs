@@ -95,7 +95,7 @@ impl Scenario<'_> {
     }
 }
 
-/// Checks that are not as they should be.
+/// The checks that have failed.
 fn failures(checks: &[Value]) -> Vec<String> {
     let is_good = |check: &Value| match check["status"].as_str() {
         Some("SUCCESS" | "INFO") => true,

@@ -27,7 +27,7 @@ pub(crate) struct RedisServer {
     dir: TempDir,
 }
 
-/// A certificate for 127.0.0.1 that is its own authority, and its key: servers that share it believe each other.
+/// A certificate for 127.0.0.1 that is its own authority, and its key. Servers that share it trust each other.
 pub(crate) struct RedisTls(TempDir);
 
 impl RedisTls {

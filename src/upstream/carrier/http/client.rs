@@ -119,7 +119,7 @@ impl HttpClient {
         }
     }
 
-    /// A copy of this client that sends nothing while `fence` is closed.
+    /// A copy of this client that refuses requests while `fence` is closed.
     #[must_use]
     pub fn behind(&self, fence: &Fence) -> Self {
         Self {

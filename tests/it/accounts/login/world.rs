@@ -118,7 +118,7 @@ impl LoginServer {
         self.publishes("revocation_endpoint", json!(endpoint));
     }
 
-    /// The tokens that it was told to revoke.
+    /// The tokens in the revocation requests that the provider has received.
     pub(super) fn revoked(&self) -> Vec<String> {
         let forms = self.revoked.lock().unwrap();
         forms.iter().map(|form| form["token"].clone()).collect()
