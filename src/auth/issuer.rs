@@ -15,6 +15,7 @@ use super::discovery::{self, DiscoveryError};
 use super::fetch::{IssuerClients, MAX_BYTES, NO_ANSWER};
 use super::introspection::IntrospectionClient;
 use super::key_set::{BadKeySet, KeySet};
+use super::setup_error::AuthError;
 use super::token_policy::SKEW_SECS;
 use crate::cause::{ErrorCause, LastCause};
 use crate::config;
@@ -144,8 +145,8 @@ impl Issuer {
     /// The file holds no keys.
     pub(super) fn new(
         config: &config::IssuerConfig,
-        fetcher: &mut impl FnMut() -> Result<IssuerClients, super::AuthError>,
-    ) -> Result<Self, super::AuthError> {
+        fetcher: &mut impl FnMut() -> Result<IssuerClients, AuthError>,
+    ) -> Result<Self, AuthError> {
         let (source, keys) = if let Some(path) = &config.jwks_file {
             let file = path.display().to_string();
             let keys = std::fs::read(path)
@@ -155,7 +156,7 @@ impl Issuer {
                     keys.usable()?;
                     Ok(keys)
                 })
-                .map_err(|source| super::AuthError::Keys {
+                .map_err(|source| AuthError::Keys {
                     issuer: config.issuer.clone(),
                     source: source.into(),
                 })?;

@@ -13,7 +13,7 @@ use super::challenge::DeniedResponse;
 use super::claims::ClaimSet;
 use super::issuer::Issuer;
 use super::jwt::MAX_LEN;
-use super::reject::RejectReason;
+use super::reject::{RejectReason, TokenRefusal};
 use super::{Authenticator, metadata, refuse_malformed, refuse_token};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -27,22 +27,6 @@ const MAX_VALUES: usize = 8;
 
 /// Lines that were written, by reason and the issuer's place in the configuration. Both are few.
 pub(super) type RefusalLines = LineLimit<(&'static str, Option<usize>)>;
-
-/// A refusal, and the place of the issuer whose rules were applied, if one was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct TokenRefusal {
-    pub(super) reject: RejectReason,
-    pub(super) issuer: Option<usize>,
-}
-
-impl From<RejectReason> for TokenRefusal {
-    fn from(reject: RejectReason) -> Self {
-        Self {
-            reject,
-            issuer: None,
-        }
-    }
-}
 
 /// Fields of the presented token in a log line. Every value is untrusted.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use super::cache::TokenKey;
-use super::refusals::TokenRefusal;
+use super::reject::TokenRefusal;
 use crate::lock::lock;
 use crate::sync::fast_maps::FastMap;
 

@@ -117,3 +117,19 @@ impl From<WrongType> for RejectReason {
         Self::Claim
     }
 }
+
+/// A refusal, and the place of the issuer whose rules were applied, if one was found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct TokenRefusal {
+    pub(super) reject: RejectReason,
+    pub(super) issuer: Option<usize>,
+}
+
+impl From<RejectReason> for TokenRefusal {
+    fn from(reject: RejectReason) -> Self {
+        Self {
+            reject,
+            issuer: None,
+        }
+    }
+}
