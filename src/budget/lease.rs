@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::guarded_bytes::guarded;
 use super::{BudgetExhausted, BudgetHolder, ByteBudget, EXEMPT_BYTES, weight};
 
 /// What one message takes out of its caller's share; given back when it is dropped.
@@ -14,26 +15,6 @@ pub struct BudgetLease {
     holder: BudgetHolder,
     /// Taken so far: the weight, not the length.
     taken: usize,
-}
-
-/// Bytes that keep their guard for as long as any slice of them lives.
-struct GuardedBytes<G> {
-    bytes: Bytes,
-    _guard: G,
-}
-
-impl<G> AsRef<[u8]> for GuardedBytes<G> {
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
-/// `bytes`, which keep `guard` until the last slice of them is dropped.
-pub(super) fn guarded<G: Send + 'static>(bytes: Bytes, guard: G) -> Bytes {
-    Bytes::from_owner(GuardedBytes {
-        bytes,
-        _guard: guard,
-    })
 }
 
 /// Wraps `copy`, bytes copied out of `sources`, so that sources which may hold a lease live until the

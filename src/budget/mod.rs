@@ -4,6 +4,7 @@
 //! Bytes are taken before they are read and given back when the last holder of the message drops it. Small
 //! messages are exempt: running calls and connections are counted, and each has a read buffer anyway.
 
+mod guarded_bytes;
 mod lease;
 mod process;
 mod replies;

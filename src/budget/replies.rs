@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 
-use super::lease::guarded;
+use super::guarded_bytes::guarded;
 use super::{BudgetHolder, BudgetLease, ByteBudget, EXEMPT_BYTES, ReservePermit};
 use crate::lock::lock;
 use crate::telemetry::metrics::COUNTERS;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::BudgetHolder;
-use super::lease::guarded;
+use super::guarded_bytes::guarded;
 use crate::lock::lock;
 
 /// Permits of the reserve: a fixed number in all, and one for each holder.
