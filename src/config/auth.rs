@@ -6,10 +6,10 @@ use super::auth_types::{
     AuthConfig, AuthMode, IntrospectedTokens, IntrospectionConfig, IssuerConfig, ScopeImplies,
     ToolScope,
 };
+use super::declarations::ShownKey;
 use super::entry::BESIDE;
 use super::files;
 use super::reader::ConfigSection;
-use super::reference::ShownKey;
 use super::units;
 use crate::secret::Secret;
 

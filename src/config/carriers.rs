@@ -5,10 +5,10 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue};
 use url::Url;
 
+use super::declarations::ShownKey;
 use super::entry::BESIDE;
 use super::files;
 use super::reader::ConfigSection;
-use super::reference::ShownKey;
 use super::report::join;
 use super::upstream_types::{HttpCarrier, StdioCarrier, TransportKind};
 use crate::protocol::headers::MCP_PARAM_PREFIX;

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use super::cluster_types::{ClusterConfig, RedisConfig, RedisTopology, ReplicaTls, ReplicaTrust};
 use super::database_types::DatabaseUrl;
+use super::declarations::ShownKey;
 use super::entry::BESIDE;
 use super::files;
 use super::reader::ConfigSection;
 use super::redis_url;
-use super::reference::ShownKey;
 use super::report::{ReadReport, join};
 use super::types::Config;
 use super::units;

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::declarations::ShownKey;
 use super::entry::{DeclaredKey, number, quote, read_secret, read_text};
 use super::nearest::unknown_word;
-use super::reader::{ConfigSection, found};
-use super::reference::ShownKey;
+use super::reader::ConfigSection;
+use super::report::found;
 use super::report::join;
 use super::units;
 use crate::secret::Secret;

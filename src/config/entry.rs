@@ -10,11 +10,11 @@ use toml::Spanned;
 use toml::de::{DeInteger, DeValue};
 use url::Url;
 
+use super::declarations::ShownKey;
 use super::log_levels::LogLevels;
 use super::nearest::unknown_word;
-use super::reader::found;
-use super::reference::ShownKey;
 use super::report::ReadReport;
+use super::report::found;
 use super::types::RateConfig;
 use super::units;
 use crate::secret::Secret;

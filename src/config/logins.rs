@@ -2,9 +2,9 @@
 
 use super::accounts;
 use super::auth_types::AuthMode;
+use super::declarations::ShownKey;
 use super::login_types::{LoginConfig, LoginToken};
 use super::reader::ConfigSection;
-use super::reference::ShownKey;
 use super::report::{ReadReport, join};
 use super::types::Config;
 use super::upstream_types::UpstreamConfig;

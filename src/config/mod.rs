@@ -17,6 +17,7 @@ mod cluster_types;
 mod collection;
 mod database;
 mod database_types;
+mod declarations;
 mod doubts;
 mod endpoint_types;
 mod endpoints;

@@ -8,10 +8,11 @@
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
+use super::declarations::TableHeader;
 use super::entry::DeclaredKey;
 use super::nearest::nearest;
-use super::reference::{TableHeader, tables_with};
-use super::report::{ReadReport, join};
+use super::reference::tables_with;
+use super::report::{ReadReport, found, join};
 
 /// The sample in the reference of tables whose names the operator chooses.
 pub(super) struct SampleEntry {
@@ -307,16 +308,3 @@ const MEANT: [(&str, &str); 14] = [
     ("jwks_uri", "jwks_file"),
     ("timeout", "total_timeout"),
 ];
-
-/// The type of a value, in words.
-pub(super) fn found(value: &Spanned<DeValue<'_>>) -> &'static str {
-    match value.get_ref() {
-        DeValue::String(_) => "text",
-        DeValue::Integer(_) => "a whole number",
-        DeValue::Float(_) => "a number",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "a list",
-        DeValue::Table(_) => "a table",
-    }
-}

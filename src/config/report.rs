@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::declarations::ConfigReference;
 use super::problem::ConfigProblem;
-use super::reference::ConfigReference;
 use super::source::ConfigSource;
 
 /// Errors and warnings of one reading; shared by all its sections.
@@ -165,6 +165,19 @@ pub(super) fn join(path: &str, key: &str) -> String {
         key
     } else {
         format!("{path}.{key}")
+    }
+}
+
+/// The type of a value, in words.
+pub(super) fn found(value: &Spanned<DeValue<'_>>) -> &'static str {
+    match value.get_ref() {
+        DeValue::String(_) => "text",
+        DeValue::Integer(_) => "a whole number",
+        DeValue::Float(_) => "a number",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
     }
 }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use url::Url;
 
+use super::declarations::ShownKey;
 use super::entry::BESIDE;
 use super::files;
 use super::reader::ConfigSection;
-use super::reference::ShownKey;
 use super::types::{AdminConfig, EventPaths, HealthConfig, HttpServerConfig, TlsConfig};
 use super::units;
 use crate::secret::Secret;
