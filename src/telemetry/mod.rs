@@ -9,6 +9,7 @@ mod log;
 pub mod metrics;
 pub mod names;
 pub mod record;
+mod record_fields;
 pub mod redact;
 pub mod request_tag;
 pub mod setup;

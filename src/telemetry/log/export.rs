@@ -12,7 +12,7 @@ use tracing_subscriber::layer::Context;
 use super::TimeStamps;
 use super::line::MAX_VALUE_BYTES;
 use crate::telemetry::chain::chain;
-use crate::telemetry::record::{self, RecordEvent};
+use crate::telemetry::record_fields::{RecordEvent, RecordFields};
 use crate::telemetry::redact::{MASK, cut, is_secret_name, redact};
 use crate::telemetry::request_tag;
 use crate::telemetry::trace::TraceId;
@@ -42,7 +42,7 @@ impl<S: Subscriber> Layer<S> for ExportLayer {
         emit(&self.0, target, level, |attributes| {
             event.record(attributes);
             if let Some(tag) = request_tag::current() {
-                record::RecordFields::word(attributes, "request_id", tag.as_str());
+                RecordFields::word(attributes, "request_id", tag.as_str());
             }
         });
     }
@@ -143,7 +143,7 @@ impl<R: LogRecord> Visit for RecordAttributes<'_, R> {
     }
 }
 
-impl<R: LogRecord> record::RecordFields for RecordAttributes<'_, R> {
+impl<R: LogRecord> RecordFields for RecordAttributes<'_, R> {
     fn word(&mut self, name: &'static str, value: &str) {
         self.add(name, AnyValue::from(value.to_owned()));
     }

@@ -11,7 +11,7 @@ use super::escape;
 use super::stamp::TimeStamps;
 use crate::config::LogFormat;
 use crate::telemetry::chain::chain;
-use crate::telemetry::record::{self, CachedText};
+use crate::telemetry::record_fields::{CachedText, RecordFields};
 use crate::telemetry::redact::{MASK, cut, is_harmless, is_secret_name, redact};
 use crate::telemetry::request_tag;
 
@@ -63,7 +63,7 @@ impl LineBuffer {
         self.render(look, now, *about.level(), about.target(), |fields| {
             event.record(fields);
             if let Some(tag) = request_tag::current() {
-                record::RecordFields::word(fields, "request_id", tag.as_str());
+                RecordFields::word(fields, "request_id", tag.as_str());
             }
         });
     }
@@ -269,7 +269,7 @@ impl Visit for FieldWriter<'_> {
     }
 }
 
-impl record::RecordFields for FieldWriter<'_> {
+impl RecordFields for FieldWriter<'_> {
     fn word(&mut self, name: &'static str, value: &str) {
         self.quoted(name, |text, _| text.push_str(value));
     }
