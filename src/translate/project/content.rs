@@ -2,16 +2,15 @@
 
 use std::borrow::Cow;
 
-use super::RevisionProjection;
 use super::object::{MemberFate, array, object, string_member};
+use crate::protocol::Revision;
 use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 
-impl RevisionProjection {
-    /// Whether there are blocks that the client does not know and the upstream may send.
-    pub(super) fn narrows_content(self) -> bool {
-        self.from > self.to && !self.to.has_structured_content()
-    }
+/// Content blocks for a client of this revision.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ContentProjection(pub(super) Revision);
 
+impl ContentProjection {
     /// Projects one content block, or an array of blocks.
     pub(super) fn content(self, text: &str) -> Result<Cow<'_, str>, JsonError> {
         if text.starts_with('[') {
@@ -35,7 +34,7 @@ impl RevisionProjection {
     fn block(self, block: &str) -> Cow<'_, str> {
         let kind = string_member(block, "type").unwrap_or_default();
         let shown = match &*kind {
-            "resource_link" if !self.to.has_structured_content() => {
+            "resource_link" if !self.0.has_structured_content() => {
                 let part = |key| string_member(block, key).unwrap_or_default();
                 let (name, uri) = (part("name"), part("uri"));
                 if name.is_empty() {
@@ -44,7 +43,7 @@ impl RevisionProjection {
                     format!("{name}: {uri}")
                 }
             }
-            "audio" if !self.to.has_audio() => {
+            "audio" if !self.0.has_audio() => {
                 let mime = string_member(block, "mimeType").unwrap_or_default();
                 format!("[audio {mime}, which this client cannot play]")
             }

@@ -4,7 +4,6 @@
 //!
 //! Pure: bytes in, bytes out. Where nothing has to change the same bytes come out.
 
-mod answer;
 mod content;
 mod error;
 mod hints;
@@ -15,14 +14,15 @@ mod result;
 mod schema;
 mod tool;
 
-pub(crate) use answer::methods;
 pub(crate) use error::{ErrorSubject, ProjectedError, covers, from_upstream as error};
 pub(crate) use hints::{CacheHints, CacheScope};
+pub(crate) use question::methods;
 pub(crate) use request::request;
 pub(crate) use result::{ResultOrigin, UnusableResult, is_of_unknown_kind, tool_error, wraps};
 
 use std::borrow::Cow;
 
+use self::content::ContentProjection;
 use self::object::MemberFate;
 use crate::call::{Notice, NoticeKind};
 use crate::cause::chain;
@@ -47,6 +47,16 @@ impl RevisionProjection {
             to,
             hosts_tasks: false,
         }
+    }
+
+    /// Whether there are content blocks that the client does not know and the upstream may send.
+    fn narrows_content(self) -> bool {
+        self.from > self.to && !self.to.has_structured_content()
+    }
+
+    /// Content blocks as the client knows them.
+    fn blocks(self) -> ContentProjection {
+        ContentProjection(self.to)
     }
 
     /// [`new`](Self::new) for an upstream whose revision may be unknown yet: the other era is assumed, so

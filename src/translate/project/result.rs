@@ -209,7 +209,7 @@ impl RevisionProjection {
             "tools/call" => {
                 let content = message.result_member("content");
                 if let Some(content) = content.filter(|_| self.narrows_content()) {
-                    put("content", self.content(content)?);
+                    put("content", self.blocks().content(content)?);
                 }
                 let Some(value) = message.result_member("structuredContent") else {
                     return Ok(());
@@ -228,7 +228,7 @@ impl RevisionProjection {
             }
             "prompts/get" if self.narrows_content() => {
                 if let Some(messages) = message.result_member("messages") {
-                    put("messages", self.messages(messages)?);
+                    put("messages", self.blocks().messages(messages)?);
                 }
             }
             "tools/list" => {
