@@ -3,62 +3,26 @@
 
 mod access;
 mod log_level;
+mod no_store;
+mod readiness;
 mod status;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode, Uri};
 
 pub use self::access::AccessRule;
+use self::no_store::NO_STORE;
+pub use self::readiness::AdminReadiness;
 pub use self::status::StatusPage;
 use super::guard::{OriginGuard, RequestKind};
-use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::setup::{LogControl, MetricsPage};
-
-const NO_STORE: (http::HeaderName, HeaderValue) =
-    (CACHE_CONTROL, HeaderValue::from_static("no-store"));
-
-/// Whether new work is taken: not before the start is complete, and not during a drain.
-#[derive(Debug, Clone)]
-pub struct AdminReadiness {
-    started: Arc<AtomicBool>,
-    tasks: TaskSpawner,
-}
-
-impl AdminReadiness {
-    /// Not ready yet.
-    #[must_use]
-    pub fn new(tasks: TaskSpawner) -> Self {
-        Self {
-            started: Arc::default(),
-            tasks,
-        }
-    }
-
-    /// Everything is bound and built.
-    pub fn started(&self) {
-        self.started.store(true, Ordering::Release);
-    }
-
-    /// Whether the gateway is about to stop.
-    #[must_use]
-    pub fn is_draining(&self) -> bool {
-        self.tasks.draining().is_cancelled()
-    }
-
-    /// Whether new work is taken now.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
-        self.started.load(Ordering::Acquire) && !self.tasks.draining().is_cancelled()
-    }
-}
 
 /// The pages of the admin port, with the checks before them.
 #[derive(Debug)]
@@ -154,6 +118,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::runtime::lifecycle::TaskSpawner;
 
     fn port(readiness: AdminReadiness) -> AdminPort {
         let admin = crate::config::AdminConfig {

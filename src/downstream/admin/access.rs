@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use http::header::{AUTHORIZATION, FORWARDED, ORIGIN, WWW_AUTHENTICATE};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri};
 
-use super::NO_STORE;
+use super::no_store::NO_STORE;
 use crate::downstream::guard;
 use crate::downstream::listener::ConnectionPermit;
 use crate::secret::Secret;

@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 
-use super::NO_STORE;
+use super::no_store::NO_STORE;
 use crate::config::LogLevels;
 use crate::telemetry::setup::LogControl;
 

@@ -8,7 +8,8 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode, Uri};
 use tokio::time::Instant;
 
-use super::{AdminReadiness, NO_STORE};
+use super::no_store::NO_STORE;
+use super::readiness::AdminReadiness;
 use crate::auth::Authenticator;
 use crate::clock::SharedClock;
 use crate::cluster::Cluster;
