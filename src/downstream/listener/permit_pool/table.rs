@@ -9,8 +9,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::super::activity::ConnectionUse;
-use super::super::connection_permit::ConnectionEntry;
-use super::{ConnectionShares, EvictionReason, LEAVING};
+use super::super::connection_entry::ConnectionEntry;
+use super::super::connection_shares::{ConnectionShares, EvictionReason, LEAVING};
 use crate::address::ClientNetwork;
 use crate::call::OwnerKey;
 
