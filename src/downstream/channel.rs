@@ -2,8 +2,6 @@
 //! or a WebSocket. The session begins with the client's `initialize` and ends with the connection; nothing can be
 //! resumed. Spec: SPEC H-01…H-03, H-07.
 
-mod writer;
-
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::task::Waker;
@@ -13,14 +11,14 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-pub(super) use self::writer::ChannelWriter;
-use super::McpService;
 use super::access_log::{AccessLine, AccessRecord};
 use super::unwritten::UnwrittenAnswers;
+use crate::auth::Authenticator;
 use crate::budget::ReplyShare;
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
+use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::Session;
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::{GAUGES, GaugeGuard};
@@ -54,16 +52,17 @@ pub(super) struct Channel {
 }
 
 #[derive(Debug)]
-struct ChannelState {
-    stage: HandshakeStage,
-    early: Vec<Bytes>,
-    waker: Option<Waker>,
+pub(super) struct ChannelState {
+    pub(super) stage: HandshakeStage,
+    pub(super) early: Vec<Bytes>,
+    pub(super) waker: Option<Waker>,
     /// When the newest token expires, since the Unix epoch.
     expires: Option<Duration>,
 }
 
+/// How far a connection has come.
 #[derive(Debug)]
-enum HandshakeStage {
+pub(super) enum HandshakeStage {
     Fresh,
     Opening,
     Open(Arc<Session>),
@@ -83,6 +82,17 @@ pub(super) enum ChannelEnd {
     Expired,
     /// The gateway stops.
     Draining,
+}
+
+/// What ends a connection besides its client: tokens, by this clock, and the stop of the gateway.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ChannelTerms<'a> {
+    pub(super) auth: &'a Authenticator,
+    pub(super) tasks: &'a TaskSpawner,
+    /// How long a connection outlives its token.
+    pub(super) token_grace: Duration,
+    /// How long messages are read after the stop has begun.
+    pub(super) drain_linger: Duration,
 }
 
 /// A request whose reply is not on its way yet.
@@ -224,7 +234,7 @@ impl Channel {
     }
 
     /// Ends the channel for good; returns the session to close.
-    fn finish(&self) -> Option<Arc<Session>> {
+    pub(super) fn finish(&self) -> Option<Arc<Session>> {
         self.ended.cancel();
         match std::mem::replace(&mut self.state().stage, HandshakeStage::Over) {
             HandshakeStage::Open(session) => Some(session),
@@ -236,7 +246,7 @@ impl Channel {
         self.state().expires
     }
 
-    fn state(&self) -> MutexGuard<'_, ChannelState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ChannelState> {
         lock(&self.state)
     }
 
@@ -244,7 +254,7 @@ impl Channel {
     ///
     /// # Cancel safety
     /// Can be dropped and asked again.
-    async fn has_to_end(&self, service: &McpService) -> ChannelEnd {
+    pub(super) async fn has_to_end(&self, terms: ChannelTerms<'_>) -> ChannelEnd {
         let silent = async {
             tokio::time::sleep(INITIALIZE_WITHIN).await;
             let sessionless = self.sessionless.load(Ordering::Relaxed);
@@ -259,8 +269,8 @@ impl Channel {
                     return std::future::pending().await;
                 };
                 // DESIGN §5.
-                let end = at.saturating_add(service.settings.sessions.token_grace);
-                let left = end.saturating_sub(service.auth.now());
+                let end = at.saturating_add(terms.token_grace);
+                let left = end.saturating_sub(terms.auth.now());
                 if left.is_zero() {
                     return;
                 }
@@ -271,9 +281,9 @@ impl Channel {
             }
         };
         let drained = async {
-            service.tasks.draining().cancelled().await;
+            terms.tasks.draining().cancelled().await;
             // A message that was sent before its client could know is read and answered.
-            tokio::time::sleep(service.settings.server.drain_linger).await;
+            tokio::time::sleep(terms.drain_linger).await;
             loop {
                 let changed = self.changed.notified();
                 if self.owed.load(Ordering::Acquire) == 0 {

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 
-use super::{Channel, ChannelEnd, HandshakeStage};
-use crate::downstream::McpService;
+use super::McpService;
+use super::channel::{Channel, ChannelEnd, ChannelTerms, HandshakeStage};
 use crate::session::{ReaderStep, StreamReader};
 
 /// Messages handed out at once.
@@ -16,21 +16,29 @@ const AT_ONCE: usize = 64;
 type ChannelEnds = Pin<Box<dyn Future<Output = ChannelEnd> + Send>>;
 
 /// The way out of a channel. Dropping it ends the channel and its session.
-pub(in crate::downstream) struct ChannelWriter {
+pub(super) struct ChannelWriter {
     service: Arc<McpService>,
-    pub(in crate::downstream) channel: Arc<Channel>,
+    pub(super) channel: Arc<Channel>,
     reader: Option<StreamReader>,
     ends: ChannelEnds,
 }
 
 impl ChannelWriter {
-    pub(in crate::downstream) fn new(service: &Arc<McpService>, channel: Arc<Channel>) -> Self {
+    pub(super) fn new(service: &Arc<McpService>, channel: Arc<Channel>) -> Self {
         let (gateway, watched) = (Arc::clone(service), Arc::clone(&channel));
         Self {
             service: Arc::clone(service),
             channel,
             reader: None,
-            ends: Box::pin(async move { watched.has_to_end(&gateway).await }),
+            ends: Box::pin(async move {
+                let terms = ChannelTerms {
+                    auth: &gateway.auth,
+                    tasks: &gateway.tasks,
+                    token_grace: gateway.settings.sessions.token_grace,
+                    drain_linger: gateway.settings.server.drain_linger,
+                };
+                watched.has_to_end(terms).await
+            }),
         }
     }
 
@@ -38,7 +46,7 @@ impl ChannelWriter {
     ///
     /// # Cancel safety
     /// Nothing is lost between polls.
-    pub(in crate::downstream) fn poll_next(
+    pub(super) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Vec<Bytes>, ChannelEnd>> {
@@ -116,7 +124,7 @@ impl McpService {
 
     /// Ends a channel as soon as its client leaves too much unread. A task of its own, because the body is not polled
     /// while the connection's buffers are full.
-    pub(in crate::downstream) fn watch_channel(self: &Arc<Self>, channel: &Arc<Channel>) {
+    pub(super) fn watch_channel(self: &Arc<Self>, channel: &Arc<Channel>) {
         let (service, channel) = (Arc::clone(self), Arc::clone(channel));
         self.tasks.spawn_service(async move {
             channel.ended.cancelled().await;

@@ -28,8 +28,9 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Message, Role, WebSoc
 use self::upgrade::NoUpgrade;
 use super::access_log::{AccessLine, AccessRecord};
 use super::call_telemetry::error_word;
-use super::channel::{Channel, ChannelEnd, ChannelWriter};
+use super::channel::{Channel, ChannelEnd};
 use super::channel_dispatch::IncomingMessage;
+use super::channel_writer::ChannelWriter;
 use super::listener::ConnectionPermit;
 use super::liveness::{ClientLiveness, WrittenBytes};
 use super::modern::{self, SocketCalls, SocketFrames};

@@ -8,7 +8,7 @@ mod exchange;
 mod keeper;
 mod link;
 mod listen;
-mod parking;
+pub(super) mod parking;
 mod parsed_request;
 mod refusal;
 mod request_state;
@@ -29,7 +29,6 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio::time::Instant;
 
 pub(super) use envelope::{is_modern, names_modern};
-pub(super) use parking::{ParkedCalls, ParkingCaps};
 pub(super) use socket::{SocketCalls, SocketFrames, on_socket};
 
 use self::exchange::{CallFuture, ModernExchange};
