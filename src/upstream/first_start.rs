@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use moka::sync::Cache;
 use tokio::time::Instant;
 
-use super::carrier::LinkSettings;
 use super::error::LinkError;
 use super::lock;
 use crate::call::OwnerKey;
@@ -82,15 +81,20 @@ pub(super) struct FirstStartWitness {
 }
 
 impl FirstStartWitness {
-    /// Notes a use of the link.
-    pub(super) fn began(&self, link: &LinkSettings) {
+    /// Notes in `starts` a use of the link, which is of `owner`.
+    pub(super) fn began(&self, starts: &FirstStarts, owner: &OwnerKey) {
         if !self.has_ended.load(Ordering::Relaxed) {
-            link.health.first_starts.begin(&link.owner);
+            starts.begin(owner);
         }
     }
 
-    /// Notes the `outcome` of a use of the link.
-    pub(super) fn ended<T>(&self, link: &LinkSettings, outcome: &Result<T, LinkError>) {
+    /// Notes in `starts` the `outcome` of a use of the link, which is of `owner`.
+    pub(super) fn ended<T>(
+        &self,
+        starts: &FirstStarts,
+        owner: &OwnerKey,
+        outcome: &Result<T, LinkError>,
+    ) {
         if self.has_ended.load(Ordering::Relaxed) {
             return;
         }
@@ -99,7 +103,7 @@ impl FirstStartWitness {
         };
         if !outcome.as_ref().is_err_and(says_nothing) {
             self.has_ended.store(true, Ordering::Relaxed);
-            link.health.first_starts.end(&link.owner);
+            starts.end(owner);
         }
     }
 }

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use super::{DuplexReceiver, DuplexSender};
 use crate::call::{CallerAccess, OwnerKey};
+use crate::config::UpstreamConfig;
 use crate::grants::{HeldToken, TokenFailure};
-use crate::process::{StdioRuntime, WaitPolicy};
+use crate::process::holders::SessionHolders;
+use crate::process::{StdioConnection, StdioRuntime, StdoutReader, WaitPolicy};
 use crate::upstream::account::Account;
-use crate::upstream::carrier::LinkSettings;
 use crate::upstream::carrier::http::exchange_error::ExchangeError;
 use crate::upstream::credentials::{Credential, Credentials, Requester};
 use crate::upstream::error::LinkError;
@@ -30,6 +30,9 @@ struct ChildAccount {
     /// The caller whose tokens are exchanged.
     caller: Option<Arc<LinkCaller>>,
 }
+
+/// A child, the token that it was started with, and its output.
+pub(super) type StartedChild = (StdioConnection, Option<Arc<HeldToken>>, StdoutReader);
 
 impl ChildSource {
     /// Children of `runtime`, with tokens of `credentials`; without any they have none.
@@ -75,7 +78,7 @@ impl ChildSource {
         self.account.as_ref()?.caller.as_ref()
     }
 
-    /// Starts a child for the link of `settings`, which waits for a place with this patience. Its token comes first: without
+    /// Starts a child of `owner` for the sessions of `holders`, and waits for a place with this patience. Its token comes first: without
     /// one nothing is started.
     ///
     /// # Errors
@@ -85,21 +88,18 @@ impl ChildSource {
     /// A child that was started meanwhile is stopped; a token request goes on.
     pub(super) async fn open(
         &self,
-        settings: &LinkSettings,
+        owner: OwnerKey,
+        upstream: &UpstreamConfig,
+        holders: &SessionHolders,
         patience: WaitPolicy,
-    ) -> Result<(DuplexSender, DuplexReceiver), LinkError> {
+    ) -> Result<StartedChild, LinkError> {
         let token = self.token().await?;
         let variable = token.as_ref().and_then(|token| token.variable());
-        let (owner, upstream) = (settings.owner, &settings.upstream);
-        let holders = &settings.holders;
         let opened = self
             .runtime
             .open(owner, upstream, patience, holders, variable);
         let (child, lines) = opened.await?;
-        Ok((
-            DuplexSender::Child(child, token),
-            DuplexReceiver::Lines(lines),
-        ))
+        Ok((child, token, lines))
     }
 
     /// The token for the next child; `None` where children have none.

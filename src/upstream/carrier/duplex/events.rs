@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use super::refused;
+use super::refused::refused;
 use crate::cause::chain;
 use crate::protocol::sse::{SseDecoder, SseEvent};
 use crate::runtime::lifecycle::TaskSpawner;

@@ -4,6 +4,7 @@
 mod children;
 mod departure;
 mod events;
+mod refused;
 mod socket;
 
 use std::pin::pin;
@@ -11,7 +12,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{Response, StatusCode};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,10 +20,8 @@ pub(crate) use self::children::ChildSource;
 pub(crate) use self::departure::DepartureFlag;
 use self::events::PostRelease;
 use super::LinkSettings;
-use super::http::body::UpstreamBody;
 use super::http::client::HttpClient;
 use super::http::http_session::ResponseBounds;
-use super::http::response_head::retry_after;
 use crate::config::Isolation;
 use crate::grants::HeldToken;
 use crate::process::{
@@ -82,7 +80,18 @@ impl DuplexSource {
         patience: WaitPolicy,
     ) -> Result<(DuplexSender, DuplexReceiver), LinkError> {
         match self {
-            Self::Children(children) => children.open(settings, patience).await,
+            Self::Children(children) => {
+                let LinkSettings {
+                    owner,
+                    upstream,
+                    holders,
+                    ..
+                } = settings;
+                let opened = children.open(*owner, upstream, holders, patience);
+                let (child, token, lines) = opened.await?;
+                let sender = DuplexSender::Child(child, token);
+                Ok((sender, DuplexReceiver::Lines(lines)))
+            }
             Self::Events(client, bounds) => {
                 Self::open_events(client, *bounds, &settings.tasks).await
             }
@@ -409,19 +418,6 @@ impl DuplexReceiver {
             Self::Events(reader) => reader.next(room).await,
             Self::Socket(reader) => reader.next(room).await,
         }
-    }
-}
-
-/// The error of a response that opens no connection.
-fn refused(response: &Response<UpstreamBody>) -> LinkError {
-    match response.status() {
-        status @ (StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) => {
-            LinkError::Busy {
-                status: status.as_u16(),
-                retry_after: retry_after(response.headers()),
-            }
-        }
-        status => LinkError::Status(status.as_u16()),
     }
 }
 

@@ -20,7 +20,7 @@ use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::{Message, Role, WebSocketConfig};
 use tokio_util::sync::CancellationToken;
 
-use super::refused;
+use super::refused::refused;
 use crate::budget::EXEMPT_BYTES;
 use crate::protocol::websocket::{SUBPROTOCOL, accept_key, fresh_key};
 use crate::runtime::lifecycle::TaskSpawner;

@@ -2,16 +2,16 @@
 //! Spec: SPEC U-10, T-27.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::http_session::{CallOrigin, HttpSession};
-use super::reading::{LONGEST_RETRY, RESUME_DELAY, SHORTEST_RETRY, StreamCursor, may_pass};
+use super::opening_attempts::OpeningAttempts;
 use super::response_head::{is_event_stream, is_gone, retry_after};
 use super::sink::MessageSink;
+use super::stream_cursor::{LONGEST_RETRY, RESUME_DELAY, SHORTEST_RETRY, StreamCursor, may_pass};
 use crate::cause::chain;
 use crate::protocol::headers::LAST_EVENT_ID;
 use crate::sync::on_drop::OnDrop;
@@ -36,18 +36,6 @@ pub(crate) enum GetStreamChange {
     Opened,
     /// The upstream refused the stream with this status: it has none. Tried again if a stream was open before.
     Refused(u16),
-}
-
-/// Numbers the attempts to open the GET stream, and tells whether one is under way.
-#[derive(Debug, Default)]
-pub(super) struct OpeningAttempts {
-    last: AtomicU64,
-    /// The attempt under way; zero for none.
-    running: AtomicU64,
-    /// Told when `running` becomes zero.
-    over: Notify,
-    /// Ends the pause before an attempt, also one that is about to begin.
-    hurry: Notify,
 }
 
 /// An attempt under way; answered, or given up, when dropped.

@@ -10,12 +10,13 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use super::body::UpstreamBody;
 use super::client::{HttpClient, RetryRule};
 use super::exchange_error::ExchangeError;
-use super::get_stream::OpeningAttempts;
 use super::message_headers::MessageHeaders;
 use super::non_mcp_response;
-use super::reading::StreamCursor;
+use super::opening_attempts::OpeningAttempts;
 use super::response_head::{is_event_stream, is_gone, names_lost_session, retry_after};
 use super::sink::MessageSink;
+use super::stream_cursor::StreamCursor;
+use super::whole::whole_body;
 use crate::call::CallerAccess;
 use crate::protocol::headers::{MCP_PROTOCOL_VERSION, MCP_SESSION_ID, TRACEPARENT, TRACESTATE};
 use crate::protocol::{DecodeError, Message, Revision, methods};
@@ -206,7 +207,7 @@ impl HttpSession {
         sink: &mut dyn MessageSink,
     ) -> Result<Message, LinkError> {
         let (head, body) = response.into_parts();
-        let body = self.body(body, sink).await?;
+        let body = whole_body(body, self.bounds.message, sink).await?;
         if body.is_empty() {
             let what = format!("nothing, with HTTP status {}", head.status.as_u16());
             return Err(LinkError::Invalid(what));
@@ -343,7 +344,8 @@ impl HttpSession {
         let status = response.status();
         let retry = retry_after(response.headers());
         let gone = is_gone(status) && self.has_session();
-        if !gone && let Ok(body) = self.body(response.into_body(), sink).await {
+        if !gone && let Ok(body) = whole_body(response.into_body(), self.bounds.message, sink).await
+        {
             let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
             if status == StatusCode::BAD_REQUEST
                 && self.has_session()

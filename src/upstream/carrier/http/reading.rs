@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use http::{HeaderValue, Response, StatusCode};
+use http::{Response, StatusCode};
 use http_body_util::BodyExt;
 
 use super::body::UpstreamBody;
 use super::http_session::{CallOrigin, HttpSession};
 use super::response_head::{is_event_stream, is_gone, names_lost_session};
 use super::sink::MessageSink;
+use super::stream_cursor::{StreamCursor, may_pass};
+use super::whole::whole_body;
 use crate::budget::EXEMPT_BYTES;
 use crate::call::CallerAccess;
 use crate::protocol::headers::LAST_EVENT_ID;
@@ -23,58 +24,6 @@ use crate::upstream::error::LinkError;
 
 /// How often a broken stream is resumed without any event in between.
 const RESUME_ATTEMPTS: u32 = 5;
-/// Before a stream is resumed when the upstream did not say how long to wait.
-pub(super) const RESUME_DELAY: Duration = Duration::from_millis(500);
-/// The shortest wait that an upstream may ask for.
-pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(20);
-/// The longest `retry` that we honour.
-pub(super) const LONGEST_RETRY: Duration = Duration::from_mins(1);
-
-/// Where we are in a stream.
-#[derive(Debug, Default)]
-pub(super) struct StreamCursor {
-    /// The id of the last event that had one.
-    pub(super) last_event: Option<HeaderValue>,
-    /// How long the upstream wants us to wait before we come back.
-    pub(super) retry: Option<Duration>,
-    /// How many events were seen.
-    pub(super) events: u64,
-    /// Whether the last connection was closed properly, not broken.
-    pub(super) closed: bool,
-}
-
-impl StreamCursor {
-    fn note(&mut self, id: Option<&str>, retry: Option<u64>) {
-        self.events += 1;
-        if let Some(id) = id {
-            self.last_event = HeaderValue::from_str(id).ok().filter(|id| !id.is_empty());
-        }
-        if let Some(retry) = retry {
-            self.retry = Some(Duration::from_millis(retry).min(LONGEST_RETRY));
-        }
-    }
-
-    /// How long to wait before a stream that broke off here is resumed: as long as the upstream wants, and never zero,
-    /// as an upstream may end its streams for as long as the call lasts.
-    fn pause(&self) -> Duration {
-        self.retry
-            .map_or(RESUME_DELAY, |retry| retry.max(SHORTEST_RETRY))
-    }
-}
-
-/// Whether a refused stream may be available a moment later: the upstream restarts, is overloaded, or has not noticed
-/// yet that the stream before is gone.
-pub(super) fn may_pass(status: StatusCode) -> bool {
-    status.is_server_error()
-        || matches!(
-            status,
-            StatusCode::REQUEST_TIMEOUT
-                | StatusCode::CONFLICT
-                | StatusCode::TOO_EARLY
-                | StatusCode::TOO_MANY_REQUESTS
-        )
-}
-
 impl HttpSession {
     /// Reads a stream until the reply, resuming it where the upstream gave event ids. The request was taken: no error
     /// may look like that of a request that has not run (SPEC M-44).
@@ -135,13 +84,14 @@ impl HttpSession {
         }
         let is_gone = match status {
             status if is_gone(status) => true,
-            StatusCode::BAD_REQUEST => self
-                .body(response.into_body(), &mut |_: Message| None)
-                .await
-                .is_ok_and(|body| {
+            StatusCode::BAD_REQUEST => {
+                let (body, limit) = (response.into_body(), self.bounds.message);
+                let body = whole_body(body, limit, &mut |_: Message| None).await;
+                body.is_ok_and(|body| {
                     let parsed = Message::parse(body.clone(), self.bounds.depth).ok();
                     names_lost_session(&body, parsed.as_ref())
-                }),
+                })
+            }
             _ => false,
         };
         if is_gone {
@@ -247,24 +197,5 @@ impl HttpSession {
                 }
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    // Spec: SPEC U-10.
-    #[test]
-    fn a_stream_is_resumed_when_the_upstream_wants_but_never_at_once() {
-        let pause = |retry| {
-            let mut place = StreamCursor::default();
-            place.note(Some("1"), retry);
-            place.pause()
-        };
-        assert_eq!(pause(None), RESUME_DELAY);
-        assert_eq!(pause(Some(300)), Duration::from_millis(300));
-        assert_eq!(pause(Some(0)), SHORTEST_RETRY);
-        assert_eq!(pause(Some(u64::MAX)), LONGEST_RETRY);
     }
 }

@@ -124,13 +124,15 @@ impl EraLink {
             let reason = self.settings.health.public_reason();
             return Err(LinkError::Unreachable(NotReached::lately(reason)));
         }
-        self.first_start.began(&self.settings);
+        let LinkSettings { health, owner, .. } = &*self.settings;
+        self.first_start.began(&health.first_starts, owner);
         Ok(Instant::now())
     }
 
     /// Records what a use of the upstream, begun at `since`, says about its health.
     fn note<T>(&self, since: Instant, outcome: &Result<T, LinkError>) {
-        self.first_start.ended(&self.settings, outcome);
+        let LinkSettings { health, owner, .. } = &*self.settings;
+        self.first_start.ended(&health.first_starts, owner, outcome);
         match outcome {
             Ok(_) => self.settings.health.succeeded(),
             // Where callers have accounts the gateway has none: nothing is wrong.

@@ -1,0 +1,77 @@
+//! `StreamCursor`: the position in an event stream of an upstream, and how long to wait before it is resumed there.
+//! Spec: SPEC U-10, U-14
+
+use std::time::Duration;
+
+use http::{HeaderValue, StatusCode};
+
+/// Before a stream is resumed when the upstream did not say how long to wait.
+pub(super) const RESUME_DELAY: Duration = Duration::from_millis(500);
+/// The shortest wait that an upstream may ask for.
+pub(super) const SHORTEST_RETRY: Duration = Duration::from_millis(20);
+/// The longest `retry` that we honour.
+pub(super) const LONGEST_RETRY: Duration = Duration::from_mins(1);
+
+/// Where we are in a stream.
+#[derive(Debug, Default)]
+pub(super) struct StreamCursor {
+    /// The id of the last event that had one.
+    pub(super) last_event: Option<HeaderValue>,
+    /// How long the upstream wants us to wait before we come back.
+    pub(super) retry: Option<Duration>,
+    /// How many events were seen.
+    pub(super) events: u64,
+    /// Whether the last connection was closed properly, not broken.
+    pub(super) closed: bool,
+}
+
+impl StreamCursor {
+    pub(super) fn note(&mut self, id: Option<&str>, retry: Option<u64>) {
+        self.events += 1;
+        if let Some(id) = id {
+            self.last_event = HeaderValue::from_str(id).ok().filter(|id| !id.is_empty());
+        }
+        if let Some(retry) = retry {
+            self.retry = Some(Duration::from_millis(retry).min(LONGEST_RETRY));
+        }
+    }
+
+    /// How long to wait before a stream that broke off here is resumed: as long as the upstream wants, and never zero,
+    /// as an upstream may end its streams for as long as the call lasts.
+    pub(super) fn pause(&self) -> Duration {
+        self.retry
+            .map_or(RESUME_DELAY, |retry| retry.max(SHORTEST_RETRY))
+    }
+}
+
+/// Whether a refused stream may be available a moment later: the upstream restarts, is overloaded, or has not noticed
+/// yet that the stream before is gone.
+pub(super) fn may_pass(status: StatusCode) -> bool {
+    status.is_server_error()
+        || matches!(
+            status,
+            StatusCode::REQUEST_TIMEOUT
+                | StatusCode::CONFLICT
+                | StatusCode::TOO_EARLY
+                | StatusCode::TOO_MANY_REQUESTS
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Spec: SPEC U-10.
+    #[test]
+    fn a_stream_is_resumed_when_the_upstream_wants_but_never_at_once() {
+        let pause = |retry| {
+            let mut place = StreamCursor::default();
+            place.note(Some("1"), retry);
+            place.pause()
+        };
+        assert_eq!(pause(None), RESUME_DELAY);
+        assert_eq!(pause(Some(300)), Duration::from_millis(300));
+        assert_eq!(pause(Some(0)), SHORTEST_RETRY);
+        assert_eq!(pause(Some(u64::MAX)), LONGEST_RETRY);
+    }
+}
