@@ -3,9 +3,11 @@
 
 mod accounts;
 mod asking;
+mod checked_links;
 mod checks;
 mod entries;
 mod links;
+mod setup_error;
 mod shared_accounts;
 mod status;
 
@@ -17,9 +19,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-pub use self::entries::SetupError;
 use self::entries::{EntryParts, RegistryEntry};
 use self::links::LinkMaker;
+pub use self::setup_error::SetupError;
 pub use self::shared_accounts::SharedAccounts;
 use super::account::Account;
 use super::carrier::http::http_session::ResponseBounds;
@@ -158,7 +160,11 @@ impl Upstreams {
     /// The links of accounts that several sessions may share.
     #[must_use]
     pub fn shared_accounts(&self) -> SharedAccounts<'_> {
-        SharedAccounts(self)
+        SharedAccounts {
+            entries: &self.entries,
+            shared: &self.shared,
+            tasks: &self.tasks,
+        }
     }
 
     /// Whether callers have accounts of their own at the upstream.

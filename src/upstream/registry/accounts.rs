@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderMap;
 use url::Url;
 
-use super::entries::SetupError;
+use super::setup_error::SetupError;
 use crate::config::{
     AccountConfig, AccountKind, Config, HttpCarrier, LoginConfig, UpstreamAuth, UpstreamConfig,
     UserAccountConfig,

@@ -1,13 +1,30 @@
-//! Support for `check --online`: how many children may start at once, and why an upstream failed.
+//! What `/status` and `check --online` ask of upstreams: their state, how many children may start at once, and why one
+//! failed.
 
 use std::error::Error as _;
+use std::time::Duration;
 
 use super::Upstreams;
 use crate::cause::{ErrorCause, LastCause};
 use crate::fault::{Fault, FaultKind};
+use crate::status::UpstreamStatus;
 use crate::upstream::error::LinkError;
+use crate::vault::GrantCensus;
 
 impl Upstreams {
+    /// Every upstream as it does at `now`, since the Unix epoch; by name. `census` has the accounts of callers, where
+    /// they were counted.
+    #[must_use]
+    pub fn status(&self, now: Duration, census: Option<&GrantCensus>) -> Vec<UpstreamStatus> {
+        let mut all: Vec<_> = self
+            .entries
+            .iter()
+            .map(|(name, entry)| entry.status(name, now, census))
+            .collect();
+        all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
     /// Children that one principal can start at the same time without waiting for a place: one at least.
     #[must_use]
     pub fn children_at_once(&self) -> usize {

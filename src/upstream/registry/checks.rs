@@ -1,7 +1,7 @@
 //! Background checks of upstreams without recent calls: a dead upstream becomes `down`, and one that has returned `up`,
 //! before the next call. Spec: DESIGN §6 (health).
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -14,8 +14,6 @@ use crate::upstream::carrier::Carrier;
 use crate::upstream::carrier::duplex::DuplexSource;
 use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::error::LinkError;
-use crate::upstream::link::negotiated::EraLink;
-use crate::upstream::lock;
 
 /// For connecting and the answer, and no longer than `connect_timeout`: with two looks in a row, an upstream is down
 /// within 150 s of its last answer.
@@ -28,30 +26,6 @@ const MOST_ASKED: usize = 4;
 const LEAST_PART: f64 = 0.8;
 /// The first look comes within this part of the interval.
 const FIRST_PART: f64 = 0.2;
-
-/// Links whose children can be asked.
-#[derive(Debug, Default)]
-pub(super) struct CheckedLinks {
-    all: std::sync::Mutex<Vec<Weak<EraLink>>>,
-}
-
-impl CheckedLinks {
-    /// Remembers a link for as long as it lives.
-    pub(super) fn add(&self, link: &Arc<EraLink>) {
-        let mut all = lock(&self.all);
-        // Cheap on average: only when the list would grow anyway.
-        if all.len() == all.capacity() {
-            all.retain(|link| link.strong_count() > 0);
-        }
-        all.push(Arc::downgrade(link));
-    }
-
-    /// The newest first.
-    fn living(&self) -> Vec<Arc<EraLink>> {
-        let all = lock(&self.all);
-        all.iter().rev().filter_map(Weak::upgrade).collect()
-    }
-}
 
 impl Upstreams {
     /// Looks at every upstream in the background, about `every` so often.

@@ -4,18 +4,18 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::accounts::{AccountFactory, EntryAccounts};
-use super::checks::CheckedLinks;
+use super::checked_links::CheckedLinks;
+use super::setup_error::SetupError;
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::OwnerKey;
 use crate::config::{self, Isolation, TransportKind};
-use crate::grants::{AccountSetupError, LoginGrants};
+use crate::grants::LoginGrants;
 use crate::process::StdioRuntime;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::UpstreamLoad;
 use crate::upstream::account::{Account, PerAccount};
 use crate::upstream::carrier::duplex::{ChildSource, DuplexSource};
 use crate::upstream::carrier::http::client::HttpClient;
-use crate::upstream::carrier::http::client_error::ClientError;
 use crate::upstream::carrier::http::http_session::ResponseBounds;
 use crate::upstream::carrier::{AskingHabit, Carrier, LegacySseOnly};
 use crate::upstream::first_start::FirstStarts;
@@ -23,30 +23,6 @@ use crate::upstream::health::UpstreamHealth;
 use crate::upstream::link::modern::ToolSchemas;
 use crate::upstream::link::negotiated::EraCell;
 use crate::upstream::user_accounts::AccountKeeping;
-
-/// Why upstreams cannot be made ready.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// An HTTP client cannot be made.
-    #[error("upstream {upstream:?}: {source}")]
-    Client {
-        /// Which upstream.
-        upstream: String,
-        /// Why.
-        source: ClientError,
-    },
-    /// An account cannot be set up.
-    #[error("upstream {upstream:?}: auth")]
-    Account {
-        /// Which upstream.
-        upstream: String,
-        /// Why.
-        source: AccountSetupError,
-    },
-    /// The helper processes for children cannot be started.
-    #[error("helper processes for stdio upstreams cannot be started")]
-    Stdio(#[from] std::io::Error),
-}
 
 /// One upstream, and what is known of it.
 #[derive(Debug)]

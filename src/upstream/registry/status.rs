@@ -1,8 +1,7 @@
-//! Upstreams in `/status`.
+//! One upstream in `/status`.
 
 use std::time::Duration;
 
-use super::Upstreams;
 use super::entries::RegistryEntry;
 use crate::cause::{ErrorCause, LastCause};
 use crate::config::{self, TransportKind};
@@ -14,23 +13,14 @@ use crate::status::{
 use crate::upstream::carrier::Carrier;
 use crate::vault::{GrantCensus, GrantCounts};
 
-impl Upstreams {
-    /// Every upstream as it does at `now`, since the Unix epoch; by name. `census` has the accounts of callers, where
-    /// they were counted.
-    #[must_use]
-    pub fn status(&self, now: Duration, census: Option<&GrantCensus>) -> Vec<UpstreamStatus> {
-        let mut all: Vec<_> = self
-            .entries
-            .iter()
-            .map(|(name, entry)| entry.status(name, now, census))
-            .collect();
-        all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        all
-    }
-}
-
 impl RegistryEntry {
-    fn status(&self, name: &str, now: Duration, census: Option<&GrantCensus>) -> UpstreamStatus {
+    /// What `/status` says of it under `name`.
+    pub(super) fn status(
+        &self,
+        name: &str,
+        now: Duration,
+        census: Option<&GrantCensus>,
+    ) -> UpstreamStatus {
         let (state, lasted) = self.health.state();
         let (era, revision) = self.spoken();
         let recent = self.load.recent();
