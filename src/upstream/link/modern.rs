@@ -15,6 +15,7 @@ mod rounds;
 mod running_request;
 mod schemas;
 mod send;
+mod unmarked;
 mod url_elicitations;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,7 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::discover::DiscoverVerdict;
-use self::listen::LinkListening;
+use self::listen::wanted::LinkListening;
 use self::outgoing_call::OutgoingCall;
 use self::pipe::ChildPipe;
 use self::running_request::{ReplyOwner, RunningRequest};

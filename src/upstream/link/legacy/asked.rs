@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use super::calls::PendingReply;
 use super::connection::LegacyConnection;
+use super::pending_reply::PendingReply;
 use super::related::RelatedQuestion;
 use crate::call::{DownstreamLink, InputOutcome, InputRequest, InputRequests};
 use crate::telemetry::metrics::COUNTERS;

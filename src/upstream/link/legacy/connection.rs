@@ -16,9 +16,9 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use super::LinkSettings;
-use super::calls::PendingReply;
 use super::get_stream::GetStream;
 use super::input_turn::InputTurn;
+use super::pending_reply::PendingReply;
 use super::task_progress::TaskProgress;
 use super::wire::LegacyWire;
 use crate::call::{ServerDeclaration, UpstreamContinuation};

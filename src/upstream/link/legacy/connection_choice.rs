@@ -7,12 +7,14 @@ use tokio::time::{Instant, sleep_until};
 
 use super::connection::{LegacyConnection, TakenConnection};
 use super::extra_connections::ExtraConnections;
-use super::input_turn::{self, TurnGuard};
+use super::input_turn::TurnGuard;
+use super::next_turn::next_turn;
+use super::pending_reply::may_be_asked;
 use super::{LegacyLink, LinkSettings};
 use crate::call::Call;
 use crate::cause::chain;
+use crate::protocol::Message;
 use crate::protocol::json::quote;
-use crate::protocol::{Message, methods};
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::AskedClient;
 use crate::upstream::deadlines::before_sending;
@@ -134,7 +136,7 @@ impl LegacyLink {
         loop {
             tokio::select! {
                 biased;
-                taken = input_turn::next(all), if !no_turn => match taken {
+                taken = next_turn(all), if !no_turn => match taken {
                     Some(taken) => {
                         // The opening begun for this call goes on, and serves the next one.
                         if !no_other {
@@ -165,13 +167,6 @@ impl LegacyLink {
             }
         }
     }
-}
-
-/// Whether the upstream may ask the client of a call while it runs: questions of a task come with the request for its
-/// result.
-pub(super) fn may_be_asked(request: &Message, call: &Call) -> bool {
-    let asks = |method| methods::may_ask(method) || method == "tasks/result";
-    request.method().is_some_and(asks) && call.link.capabilities().allow_any()
 }
 
 /// Whether a call needs the turn of its connection: its client may be asked, and only the turn matches the question to

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::LegacyConnection;
-use super::connection_choice::may_be_asked;
+use super::pending_reply::may_be_asked;
 use super::wire::LegacyWire;
 use crate::call::{Call, Notice};
 use crate::protocol::{Era, Message};

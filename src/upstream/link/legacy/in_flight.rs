@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::calls::PendingReply;
 use super::connection::LegacyConnection;
+use super::pending_reply::PendingReply;
 use super::wire::LegacyWire;
 use crate::upstream::link::cancellation;
 use crate::upstream::lock;

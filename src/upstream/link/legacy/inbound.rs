@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{error, its_call_is_over, out_of_reach, refusal, response, unanswered};
-use super::calls::PendingReply;
 use super::connection::LegacyConnection;
+use super::pending_reply::PendingReply;
 use super::related::{self, RelatedQuestion};
 use super::wire::LegacyWire;
 use crate::call::{InputOutcome, InputRequest, InputResponse, Notice, NoticeKind};

@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use futures_util::future::select_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::connection::LegacyConnection;
 use crate::sync::on_drop::OnDrop;
 
 /// Permits of one connection: a turn takes `PERMITS`, a call beside others takes one.
@@ -17,7 +15,7 @@ const PERMITS: u32 = 1 << 20;
 pub(super) struct InputTurn {
     permits: Arc<Semaphore>,
     /// Open questions of the call whose turn it is.
-    questions: watch::Sender<usize>,
+    pub(super) questions: watch::Sender<usize>,
 }
 
 /// A call's turn, or its permit beside others; free again when it is dropped.
@@ -53,46 +51,13 @@ impl InputTurn {
         OnDrop::new(|| self.questions.send_modify(|open| *open -= 1))
     }
 
-    fn is_parked(&self) -> bool {
+    pub(super) fn is_parked(&self) -> bool {
         *self.questions.borrow() > 0
     }
 
-    async fn wait(&self) -> Option<TurnGuard> {
+    pub(super) async fn wait(&self) -> Option<TurnGuard> {
         let permits = Arc::clone(&self.permits);
         let permit = permits.acquire_many_owned(PERMITS).await.ok()?;
         Some(TurnGuard { _permit: permit })
-    }
-}
-
-/// Waits for the turn of any connection, in order of arrival at each; `None` as soon as all of them wait for their
-/// clients, which may take as long as people do.
-///
-/// # Cancel safety
-/// A turn that was just granted goes on to the next waiter.
-pub(super) async fn next(
-    all: &[Arc<LegacyConnection>],
-) -> Option<(Arc<LegacyConnection>, TurnGuard)> {
-    let turns = all.iter().map(|connection| {
-        Box::pin(async move {
-            let guard = connection.turn.wait().await;
-            guard.map(|guard| (Arc::clone(connection), guard))
-        })
-    });
-    tokio::select! {
-        biased;
-        (taken, _, _) = select_all(turns) => taken,
-        () = all_parked(all) => None,
-    }
-}
-
-async fn all_parked(all: &[Arc<LegacyConnection>]) {
-    loop {
-        for connection in all {
-            let mut questions = connection.turn.questions.subscribe();
-            drop(questions.wait_for(|open| *open > 0).await);
-        }
-        if all.iter().all(|connection| connection.turn.is_parked()) {
-            return;
-        }
     }
 }

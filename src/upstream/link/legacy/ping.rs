@@ -7,8 +7,8 @@ use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::LegacyLink;
-use super::calls::PendingReply;
 use super::connection::LegacyConnection;
+use super::pending_reply::PendingReply;
 use super::wire::LegacyWire;
 use crate::call::Reply;
 use crate::upstream::deadlines::CallActivity;

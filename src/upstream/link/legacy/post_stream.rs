@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::PendingReply;
 use super::connection::LegacyConnection;
+use super::pending_reply::PendingReply;
 use crate::budget::ReplyLease;
 use crate::call::ProgressBatch;
 use crate::protocol::{Message, ProgressNotice};

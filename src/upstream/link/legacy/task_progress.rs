@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::calls::PendingReply;
+use super::pending_reply::PendingReply;
 use crate::call::DownstreamLink;
 use crate::protocol::{Message, json};
 use crate::telemetry::metrics::COUNTERS;

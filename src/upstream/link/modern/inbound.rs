@@ -211,15 +211,3 @@ fn kind(method: &str, message: &Message) -> NoticeKind {
         _ => NoticeKind::Other,
     }
 }
-
-/// The message without the subscription id, which is valid for this hop only.
-pub(super) fn unmarked(message: &Message) -> Bytes {
-    let marks = message
-        .param("_meta")
-        .and_then(|text| json::members(text).ok());
-    let edit = message.edit();
-    match marks {
-        Some(marks) if marks.len() > 1 => edit.remove_meta(meta::SUBSCRIPTION_ID).finish(),
-        _ => edit.remove_param("_meta").finish(),
-    }
-}

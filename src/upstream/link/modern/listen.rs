@@ -5,9 +5,9 @@
 mod eras;
 mod filter;
 mod pace;
-mod sink;
+pub(super) mod sink;
 mod spacing;
-mod wanted;
+pub(super) mod wanted;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
@@ -19,10 +19,8 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::filter::{ListenFilter, params};
 use self::pace::ListenBackoff;
-use self::sink::ForgetTools;
-pub(super) use self::sink::ListenSink;
+use self::sink::{ForgetTools, ListenSink};
 use self::spacing::OpeningInterval;
-pub(super) use self::wanted::LinkListening;
 use self::wanted::WantedNotices;
 use super::ModernServerLink;
 use super::discover;

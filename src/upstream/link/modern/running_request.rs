@@ -8,7 +8,7 @@ use crate::protocol::{Message, meta, methods};
 use crate::upstream::deadlines::CallActivity;
 use crate::upstream::lock;
 
-use super::listen::ListenSink;
+use super::listen::sink::ListenSink;
 
 /// The receiver of a reply and of the messages before it.
 #[derive(Debug)]

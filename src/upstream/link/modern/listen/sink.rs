@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::super::inbound::unmarked;
+use super::super::unmarked::unmarked;
 use super::filter::{ListenFilter, honoured};
 use crate::call::{Notice, NoticeIntake, NoticeKind};
 use crate::protocol::Message;

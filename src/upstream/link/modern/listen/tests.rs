@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::super::ToolSchemas;
+use super::wanted::LinkListening;
 use super::*;
 use crate::call::ServerDeclaration;
 use crate::protocol::{Era, Revision};
