@@ -174,6 +174,11 @@ fn targets(own: &[String], code: &str) -> BTreeSet<String> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let path = |text: &str| -> String { text.chars().take_while(|c| is_part(*c)).collect() };
     let mut out = BTreeSet::new();
+    // `pub(in crate::…)` says who may see an item, and imports nothing.
+    let mut parts = code.split("pub(in ");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let after = parts.filter_map(|part| part.split_once(')'));
+    let code = after.fold(first, |code, (_, rest)| code + "pub" + rest);
     let lines = code
         .lines()
         .filter(|line| !line.trim_start().starts_with("//"));
@@ -282,14 +287,8 @@ fn rooms_import_what_they_may() {
 }
 
 /// The most modules that import each other in a circle, where that is more than a parent and its child.
-const CIRCLES: [(&str, usize); 6] = [
-    ("auth", 6),
-    ("budget", 3),
-    ("config", 4),
-    ("downstream", 20),
-    ("telemetry", 3),
-    ("upstream", 9),
-];
+/// A parked call holds its place among parked calls, which hold the call.
+const CIRCLES: [(&str, usize); 1] = [("downstream", 3)];
 
 /// Module → the modules that it imports, whole paths.
 fn module_graph() -> BTreeMap<String, BTreeSet<String>> {
@@ -362,17 +361,13 @@ fn circles_of_imports_are_a_parent_and_its_child() {
 }
 
 /// Classes in more files than three, and in how many.
-const WIDE_CLASSES: [(&str, usize); 10] = [
-    ("auth::Authenticator", 5),
+const WIDE_CLASSES: [(&str, usize); 6] = [
     ("downstream::McpService", 18),
     ("session::Session", 10),
-    ("translate::RevisionProjection", 5),
     ("upstream::EraLink", 5),
-    ("upstream::HttpSession", 4),
     ("upstream::LegacyConnection", 8),
     ("upstream::LegacyLink", 8),
     ("upstream::ModernServerLink", 8),
-    ("upstream::Upstreams", 4),
 ];
 
 /// The type that a line begins to implement; traits of other crates count too.
