@@ -1,36 +1,48 @@
 //! `AnonymousLists`: the lists that upstreams with accounts of callers give without an account. The gateway requests them
 //! in a session of its own, with the configured headers alone, and caches the answer for five minutes, also an empty one
-//! or a refusal. After another failure it asks again soon.
+//! or a refusal. After another failure it asks again soon, and tells the sessions that were given another list meanwhile.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use moka::sync::Cache;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use super::kept_lists::{KeptList, KeptLists};
+use super::unanswered_lists::UnansweredLists;
 use super::warm::OwnLister;
 use crate::cause::chain;
 use crate::config::CarrierConfig;
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind, RetryHint};
 use crate::protocol::methods::ListKind;
+use crate::session::Session;
 use crate::sync::single_flight::{Joined, SingleFlight};
 
 /// For how long an answer is believed.
 const BELIEVED: Duration = Duration::from_mins(5);
 /// Pause after a failure that is no answer; doubled by each further one, up to [`BELIEVED`].
 const AFTER_FAILURE: Duration = Duration::from_secs(5);
+/// For how long a list is used after it was found, while the upstream does not answer.
+const KEPT: Duration = Duration::from_hours(1);
 /// For the handshake and all lists.
 const LIMIT: Duration = Duration::from_secs(30);
 /// Upstreams whose answers are remembered.
 const MAX_UPSTREAMS: u64 = 10_000;
 
+/// A list, and when it was found.
+#[derive(Debug, Clone)]
+struct FoundList {
+    kind: ListKind,
+    list: KeptList,
+    at: Instant,
+}
+
 /// The lists of one upstream. Cloning shares them.
 #[derive(Debug, Clone)]
 struct FoundLists {
-    lists: Arc<Vec<(ListKind, KeptList)>>,
+    lists: Arc<Vec<FoundList>>,
     /// When the upstream is asked again.
     until: Instant,
     /// Failures in a row that were no answer.
@@ -41,17 +53,19 @@ impl FoundLists {
     /// An answer about each list.
     fn answered(lists: Vec<(ListKind, KeptList)>) -> Self {
         Self {
-            lists: Arc::new(lists),
+            lists: Arc::new(found_now(lists)),
             until: Instant::now() + BELIEVED,
             failures: 0,
         }
     }
 
-    /// `lists` after a failure, with those of `before` that are missing.
-    fn failed(mut lists: Vec<(ListKind, KeptList)>, before: Option<&Self>) -> Self {
-        for (kind, list) in before.iter().flat_map(|before| &*before.lists) {
-            if !lists.iter().any(|(found, _)| found == kind) {
-                lists.push((*kind, list.clone()));
+    /// `lists` after a failure, with those of `before` that are missing and were found less than [`KEPT`] ago.
+    fn failed(lists: Vec<(ListKind, KeptList)>, before: Option<&Self>) -> Self {
+        let mut lists = found_now(lists);
+        for known in before.iter().flat_map(|before| &*before.lists) {
+            let is_missing = !lists.iter().any(|found| found.kind == known.kind);
+            if is_missing && known.at.elapsed() < KEPT {
+                lists.push(known.clone());
             }
         }
         let failures = before.map_or(0, |before| before.failures);
@@ -63,10 +77,29 @@ impl FoundLists {
         }
     }
 
-    fn list(&self, kind: ListKind) -> Option<KeptList> {
-        let mut lists = self.lists.iter();
-        lists.find_map(|(found, list)| (*found == kind).then(|| list.clone()))
+    /// Whether the upstream need not be asked again yet.
+    fn is_fresh(&self) -> bool {
+        Instant::now() < self.until
     }
+
+    /// Whether the upstream has answered, and need not be asked again yet.
+    fn is_answer(&self) -> bool {
+        self.failures == 0 && self.is_fresh()
+    }
+
+    /// The list of this kind, if it can stand in for a caller's own.
+    fn list(&self, kind: ListKind) -> Option<KeptList> {
+        let found = self.lists.iter().find(|found| found.kind == kind)?;
+        Some(found.list.clone()).filter(|list| list.is_of_use(kind))
+    }
+}
+
+fn found_now(lists: Vec<(ListKind, KeptList)>) -> Vec<FoundList> {
+    let at = Instant::now();
+    let lists = lists.into_iter();
+    lists
+        .map(|(kind, list)| FoundList { kind, list, at })
+        .collect()
 }
 
 /// What upstreams list without an account.
@@ -75,6 +108,7 @@ pub(super) struct AnonymousLists {
     own: Arc<OwnLister>,
     found: Cache<Arc<str>, FoundLists>,
     asking: SingleFlight<Arc<str>, FoundLists>,
+    unanswered: UnansweredLists,
 }
 
 impl AnonymousLists {
@@ -85,16 +119,19 @@ impl AnonymousLists {
             // Longer than an answer is believed: what was found before a failure goes on after it.
             found: found.time_to_live(2 * BELIEVED).build(),
             asking: SingleFlight::default(),
+            unanswered: UnansweredLists::default(),
         }
     }
 
     /// The list of `upstream`, which is waited for as long as for any upstream (`mcp.connect_wait`); `None` where there is
-    /// none, or not in time.
+    /// none, or not in time. Where the upstream does not answer, `session` is sent `list_changed` as soon as it does, if
+    /// its answer is another list than the returned one.
     ///
     /// # Cancel safety
     /// Dropping the future abandons nothing: the upstream is asked to the end.
     pub(super) async fn list(
         self: &Arc<Self>,
+        session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> Option<KeptList> {
@@ -103,11 +140,60 @@ impl AnonymousLists {
         if !matches!(settings.carrier, CarrierConfig::Http(_)) {
             return None;
         }
-        let found = self.found.get(upstream);
-        let is_good = |found: &FoundLists| Instant::now() < found.until;
-        match found.filter(is_good) {
-            Some(found) => found.list(kind),
-            None => self.asked(upstream).await?.list(kind),
+        let mut found = self.found.get(upstream).filter(FoundLists::is_fresh);
+        if found.is_none() {
+            found = self.asked(upstream).await;
+            // Not in time: what was found before.
+            found = found.or_else(|| self.found.get(upstream));
+        }
+        let list = found.as_ref().and_then(|found| found.list(kind));
+        if !found.is_some_and(|found| found.is_answer()) {
+            self.await_answer(session, upstream, (kind, list.as_ref()));
+        }
+        list
+    }
+
+    /// Has `session`, which is given `given` or another list than those here, told of the upstream's answer.
+    fn await_answer(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        upstream: &Arc<str>,
+        (kind, given): (ListKind, Option<&KeptList>),
+    ) {
+        let given = given.map(KeptList::digest);
+        if self.unanswered.note(session, upstream, (kind, given)) {
+            let (lists, upstream) = (Arc::clone(self), Arc::clone(upstream));
+            let looking = async move { lists.look_again(&upstream).await };
+            self.own.links.spawner.spawn_service(looking);
+        }
+        // The answer may have come before the note.
+        if let Some(found) = self.found.get(upstream).filter(FoundLists::is_answer) {
+            self.tell(upstream, &found);
+        }
+    }
+
+    /// Asks the upstream again, as long as sessions wait for its answer.
+    async fn look_again(self: &Arc<Self>, upstream: &Arc<str>) {
+        loop {
+            let soonest = Instant::now() + AFTER_FAILURE;
+            let due = self.found.get(upstream).map(|found| found.until);
+            sleep_until(due.map_or(soonest, |due| due.max(soonest))).await;
+            if !self.unanswered.is_waited_for(upstream) {
+                return;
+            }
+            let found = self.found.get(upstream);
+            if !found.is_some_and(|found| found.is_fresh()) {
+                drop(self.asked(upstream).await);
+            }
+        }
+    }
+
+    /// Tells the sessions that were given other lists than those found.
+    fn tell(&self, upstream: &Arc<str>, found: &FoundLists) {
+        let digest = |kind| found.list(kind).map(|list| list.digest());
+        let is_answer = found.is_answer();
+        for (session, what) in self.unanswered.asked(upstream, is_answer, digest) {
+            self.own.links.tell_changed(&session, upstream, what);
         }
     }
 
@@ -123,7 +209,8 @@ impl AnonymousLists {
                         (listed, true) => FoundLists::answered(listed),
                         (listed, false) => FoundLists::failed(listed, before.as_ref()),
                     };
-                    lists.found.insert(upstream, found.clone());
+                    lists.found.insert(Arc::clone(&upstream), found.clone());
+                    lists.tell(&upstream, &found);
                     leader.complete(found);
                 });
                 follower
@@ -177,10 +264,10 @@ mod tests {
     use crate::call::ServerDeclaration;
     use crate::protocol::Revision;
 
-    fn list() -> KeptList {
+    fn list(kind: ListKind) -> (ListKind, KeptList) {
         let text = || Bytes::from_static(b"{}");
         let declared = ServerDeclaration::new(Revision::LATEST_LEGACY, text(), text(), None);
-        KeptLists::whole(&declared, ListKind::Tools, &[]).unwrap()
+        (kind, KeptLists::whole(&declared, kind, &[]).unwrap())
     }
 
     #[tokio::test(start_paused = true)]
@@ -200,13 +287,33 @@ mod tests {
 
     #[tokio::test]
     async fn failure_leaves_what_was_found_before() {
-        let before = FoundLists::answered(vec![(ListKind::Tools, list())]);
-        let prompts = vec![(ListKind::Prompts, list())];
-        let found = FoundLists::failed(prompts, Some(&before));
-        for kind in [ListKind::Tools, ListKind::Prompts] {
+        let before = FoundLists::answered(vec![list(ListKind::Resources)]);
+        let found = FoundLists::failed(vec![list(ListKind::Prompts)], Some(&before));
+        for kind in [ListKind::Resources, ListKind::Prompts] {
             assert!(found.list(kind).is_some(), "{kind:?}");
         }
         let refused = FoundLists::answered(Vec::new());
-        assert!(refused.list(ListKind::Tools).is_none());
+        assert!(refused.list(ListKind::Resources).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn list_ends_after_an_hour_of_failures() {
+        let mut found = FoundLists::answered(vec![list(ListKind::Resources)]);
+        let begun = Instant::now();
+        let minute = Duration::from_mins(1);
+        while found.list(ListKind::Resources).is_some() {
+            assert!(begun.elapsed() < 2 * KEPT);
+            tokio::time::advance(minute).await;
+            found = FoundLists::failed(Vec::new(), Some(&found));
+        }
+        assert_eq!(begun.elapsed(), KEPT);
+    }
+
+    #[tokio::test]
+    async fn empty_list_of_tools_does_not_stand_in() {
+        let lists = vec![list(ListKind::Tools), list(ListKind::Prompts)];
+        let found = FoundLists::answered(lists);
+        assert!(found.list(ListKind::Tools).is_none());
+        assert!(found.list(ListKind::Prompts).is_some());
     }
 }

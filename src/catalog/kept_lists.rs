@@ -117,7 +117,7 @@ impl KeptLists {
             return;
         }
         let kept = KeptList::new(declared, &items);
-        let digest = digest_of([kept.capabilities.as_bytes(), kept.items.as_bytes()]);
+        let digest = kept.digest();
         if place.kind == ListKind::Tools
             && let Some((_, common)) = self.common.iter().find(|(name, _)| name == place.upstream)
         {
@@ -221,9 +221,15 @@ impl KeptList {
         }
     }
 
-    /// Whether nothing was listed.
-    pub(super) fn is_empty(&self) -> bool {
-        self.items == "[]"
+    /// Whether it can stand in for the list of a caller without an account: an empty list of tools leaves no way to ask for
+    /// the account.
+    pub(super) fn is_of_use(&self, kind: ListKind) -> bool {
+        kind != ListKind::Tools || self.items != "[]"
+    }
+
+    /// Equal for equal lists.
+    pub(super) fn digest(&self) -> ContentDigest {
+        digest_of([self.capabilities.as_bytes(), self.items.as_bytes()])
     }
 
     /// The declaration and the list as one page; `None` where the revision is unknown to this release.

@@ -41,7 +41,7 @@ impl ListsWithoutAccount {
     /// The list for a caller without an account at `upstream`; `None` for a caller that has or needs none.
     pub(crate) async fn list(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> Option<AccountlessList> {
@@ -54,22 +54,23 @@ impl ListsWithoutAccount {
     /// The list for a caller whose account does not do for it.
     pub(crate) async fn stand_in(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> AccountlessList {
         let owner = session.owner();
-        // An empty list of tools leaves no way to ask for the account.
-        let does = |known: &KeptList| kind != ListKind::Tools || !known.is_empty();
-        let mut known = self.kept.last_of(owner, upstream, kind).await.filter(does);
+        let is_of_use = |known: &KeptList| known.is_of_use(kind);
+        let own = self.kept.last_of(owner, upstream, kind).await;
+        let mut known = own.filter(is_of_use);
         if known.is_none() {
-            known = self.anonymous.list(upstream, kind).await.filter(does);
+            known = self.anonymous.list(session, upstream, kind).await;
         }
         if known.is_none() {
-            known = self.public(session, upstream, kind).filter(does);
+            known = self.public(session, upstream, kind).filter(is_of_use);
         }
         if known.is_none() && kind == ListKind::Tools {
-            known = self.kept.common(upstream).as_deref().cloned().filter(does);
+            let common = self.kept.common(upstream).as_deref().cloned();
+            known = common.filter(is_of_use);
         }
         if let Some((declared, message)) = known.and_then(|known| known.read(kind)) {
             return AccountlessList::Last(declared, message);
@@ -81,7 +82,7 @@ impl ListsWithoutAccount {
     /// The same as the part of one upstream in a merged list.
     pub(super) async fn part(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> Option<UpstreamList> {

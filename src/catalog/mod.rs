@@ -20,6 +20,7 @@ mod resolve_name;
 mod session_index;
 mod tool_headers;
 mod tools;
+mod unanswered_lists;
 mod uris;
 mod warm;
 

@@ -164,7 +164,7 @@ impl ConnectPages {
             let error: &(dyn Error + 'static) = &error;
             tracing::warn!(
                 issuer = %record.issuer, %owner, error,
-                "cannot have the login of another person revoked at the identity provider"
+                "cannot have a login that is not kept revoked at the identity provider"
             );
         }
     }

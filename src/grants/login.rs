@@ -211,10 +211,20 @@ impl LoginClient {
     /// The login of `tokens`, whose ID token was verified, as it is kept; `None` without an ID token.
     #[must_use]
     pub fn kept(&self, tokens: LoginTokens) -> Option<GrantRecord> {
-        let (server, id_token) = (&tokens.server, tokens.id_token?);
+        tokens.id_token.is_some().then(|| self.record(tokens))
+    }
+
+    /// The login of `tokens`, which are refused, for their revocation; `None` without a refresh token.
+    #[must_use]
+    pub fn unkept(&self, tokens: LoginTokens) -> Option<GrantRecord> {
+        tokens.refresh_token.is_some().then(|| self.record(tokens))
+    }
+
+    fn record(&self, tokens: LoginTokens) -> GrantRecord {
+        let (server, id_token) = (&tokens.server, tokens.id_token);
         let revocation = server.consent.revocation_endpoint.as_ref();
         let asked = || vec![OPENID.to_owned(), OFFLINE.to_owned()];
-        Some(GrantRecord {
+        GrantRecord {
             kind: GrantKind::Login,
             issuer: self.issuer.clone(),
             token_endpoint: Some(server.token_endpoint.to_string()),
@@ -224,11 +234,11 @@ impl LoginClient {
             auth_method: Some(self.proof.method(server.client_auth.as_deref()).to_owned()),
             placement: TokenPlacement::None,
             scopes: tokens.scopes.unwrap_or_else(asked),
-            account: token_claims::subject(&id_token),
-            access_ends: token_claims::ends(&id_token),
-            access_token: Some(id_token),
+            account: id_token.as_ref().and_then(token_claims::subject),
+            access_ends: id_token.as_ref().and_then(token_claims::ends),
+            access_token: id_token,
             refresh_token: tokens.refresh_token,
-        })
+        }
     }
 
     /// Whether a login could be begun and ended, as far as the issuer's metadata tells: as [`is_pairwise`](Self::is_pairwise)

@@ -7,7 +7,7 @@
 // ACCESS_TTL: seconds that access tokens last.
 // Any resource is known; each token carries the resource it was asked for as its only audience.
 // The client `with-secret` may exchange tokens too, and bring identity assertions of TRUSTED_ISSUER; `login` may have its ID
-// tokens asserted, to servers that know the gateway as JAG_CLIENT (extension_grants.mjs).
+// tokens asserted, to servers that know the gateway as JAG_CLIENT (extension_grants.mjs). LOGIN_REDIRECT: its redirect URI.
 import { createPrivateKey, generateKeyPairSync } from 'node:crypto';
 import http from 'node:http';
 import Provider from 'oidc-provider';
@@ -51,7 +51,7 @@ function people() {
     grant_types: [...code.grant_types, 'refresh_token', EXCHANGE],
     client_id: 'login',
     client_secret: "a login's secret: %&+",
-    redirect_uris: ['http://127.0.0.1/connect/callback/login'],
+    redirect_uris: [process.env.LOGIN_REDIRECT ?? 'http://127.0.0.1/connect/callback/login'],
     subject_type: process.env.SUBJECTS ?? 'public',
   };
   const program = {

@@ -49,11 +49,16 @@ pub(super) fn owner_text(owner: OwnerKey) -> String {
 }
 
 impl BegunLogin {
+    /// The principal whose login is kept.
+    pub(super) fn keeper(&self) -> Option<OwnerKey> {
+        let owner = BASE64_URL_SAFE_NO_PAD.decode(self.keeps.as_ref()?).ok()?;
+        Some(OwnerKey::from_bytes(owner.try_into().ok()?))
+    }
+
     /// What is recorded where this login was begun to be kept, and is not.
     pub(super) fn refused(&self) -> Option<RefusedLogin> {
-        let owner = BASE64_URL_SAFE_NO_PAD.decode(self.keeps.as_ref()?).ok()?;
         Some(RefusedLogin {
-            owner: OwnerKey::from_bytes(owner.try_into().ok()?),
+            owner: self.keeper()?,
             issuer: self.issuer.clone(),
             upstream: self.next.upstream.clone().unwrap_or_default(),
         })

@@ -8,10 +8,11 @@ use http::HeaderMap;
 use tokio::time::timeout;
 use url::form_urlencoded;
 
-use super::begun::{self, BegunLogin, owner_text};
+use super::begun::{self, BegunLogin};
 use super::outcome::{KeptLogin, LoginEnd, LoginKeeping, LoginOutcome, UnkeptLogin};
 use super::{Login, Logins, person_cookie};
 use crate::auth::{IdTokenCheck, LoginRefusal, PersonLogin};
+use crate::call::OwnerKey;
 use crate::config::LoginToken;
 use crate::grants::{LoginFailure, LoginResponse, LoginTokens};
 use crate::secret::Secret;
@@ -64,7 +65,24 @@ enum ExchangeError {
     #[error("no endpoint has the resource any more that the login was begun for")]
     NoEndpoint,
     #[error("the issuer names another person than the one whose login was to be kept")]
-    OtherPerson(Option<UnkeptLogin>),
+    OtherPerson(OwnerKey),
+}
+
+/// A failed exchange.
+#[derive(Debug)]
+struct FailedExchange {
+    error: ExchangeError,
+    /// The login whose tokens the issuer gave nevertheless.
+    unkept: Option<UnkeptLogin>,
+}
+
+impl From<ExchangeError> for FailedExchange {
+    fn from(error: ExchangeError) -> Self {
+        Self {
+            error,
+            unkept: None,
+        }
+    }
 }
 
 impl ExchangeError {
@@ -149,13 +167,11 @@ impl Logins {
                         cookies.extend(made);
                         LoginOutcome::Done(begun.next)
                     }
-                    Err(error) => {
-                        self.log_failure(&begun.issuer, &error);
-                        match error {
-                            ExchangeError::OtherPerson(login) => {
-                                unkept = login;
-                                LoginOutcome::OtherPerson(begun.next)
-                            }
+                    Err(failed) => {
+                        self.log_failure(&begun.issuer, &failed.error);
+                        unkept = failed.unkept;
+                        match failed.error {
+                            ExchangeError::OtherPerson(_) => LoginOutcome::OtherPerson(begun.next),
                             _ => LoginOutcome::Failed(begun.next),
                         }
                     }
@@ -194,7 +210,7 @@ impl Logins {
         begun: &BegunLogin,
         answer: &CallbackQuery,
         code: &Secret,
-    ) -> Result<(PersonLogin, Option<KeptLogin>), ExchangeError> {
+    ) -> Result<(PersonLogin, Option<KeptLogin>), FailedExchange> {
         // The semaphore is never closed: the only error is the timeout.
         let permit = timeout(EXCHANGE_WAIT, self.exchanges.acquire()).await;
         let _permit = permit.map_err(|_| ExchangeError::Crowded)?;
@@ -205,44 +221,52 @@ impl Logins {
             verifier: &Secret::new(&*begun.verifier),
             resource: begun.resource.as_deref(),
         };
-        let tokens = login.client.redeem(&answer).await?;
-        let person = self.identify(login, begun, &tokens).await?;
-        let kept = match &begun.keeps {
-            None => None,
-            Some(owner) => Some(self.kept(login, begun, (owner, &person), tokens).await?),
+        let redeemed = login.client.redeem(&answer).await;
+        let tokens = redeemed.map_err(ExchangeError::from)?;
+        let Some(owner) = begun.keeper() else {
+            // What the issuer gave ends with the person's session there.
+            return Ok((self.identify(login, begun, &tokens).await?, None));
         };
-        Ok((person, kept))
-    }
-
-    /// The login of `person`, who has to be `owner`, as it is kept.
-    async fn kept(
-        &self,
-        login: &Login,
-        begun: &BegunLogin,
-        (owner, person): (&str, &PersonLogin),
-        tokens: LoginTokens,
-    ) -> Result<KeptLogin, ExchangeError> {
-        let other = person.principal.owner();
-        if owner_text(other) != owner {
-            let record = login.client.kept(tokens).map(Box::new);
-            let unkept = record.map(|record| UnkeptLogin {
-                owner: other,
-                record,
-            });
-            return Err(ExchangeError::OtherPerson(unkept));
-        }
-        if login.config.token == LoginToken::Access {
-            // An access token has said who it is, and the ID token is sent on.
-            self.check_id_token(login, begun, (&tokens, Some("sub")))
-                .await?;
-        }
+        let person = match self.check_kept(login, begun, (owner, &tokens)).await {
+            Ok(person) => person,
+            Err(error) => {
+                let owner = match error {
+                    ExchangeError::OtherPerson(other) => other,
+                    _ => owner,
+                };
+                let record = login.client.unkept(tokens).map(Box::new);
+                let unkept = record.map(|record| UnkeptLogin { owner, record });
+                return Err(FailedExchange { error, unkept });
+            }
+        };
         let record = login.client.kept(tokens).ok_or(ExchangeError::NoIdToken)?;
-        Ok(KeptLogin {
+        let kept = KeptLogin {
             person: Arc::new(person.principal.clone()),
             record: Box::new(record),
             upstream: begun.next.upstream.clone().unwrap_or_default(),
             link: begun.next.link.clone(),
-        })
+        };
+        Ok((person, Some(kept)))
+    }
+
+    /// The person of `tokens`, who has to be `owner` for the login to be kept.
+    async fn check_kept(
+        &self,
+        login: &Login,
+        begun: &BegunLogin,
+        (owner, tokens): (OwnerKey, &LoginTokens),
+    ) -> Result<PersonLogin, ExchangeError> {
+        let person = self.identify(login, begun, tokens).await?;
+        let found = person.principal.owner();
+        if found != owner {
+            return Err(ExchangeError::OtherPerson(found));
+        }
+        if login.config.token == LoginToken::Access {
+            // An access token has said who it is, and the ID token is sent on.
+            self.check_id_token(login, begun, (tokens, Some("sub")))
+                .await?;
+        }
+        Ok(person)
     }
 
     async fn check_id_token(
@@ -343,7 +367,8 @@ mod tests {
         };
         let (answer, code) = (CallbackQuery::default(), Secret::new("code"));
         let exchange = logins.exchange(&logins.all[0], &begun, &answer, &code);
-        assert!(matches!(exchange.await, Err(ExchangeError::Crowded)));
+        let failed = exchange.await.err().unwrap();
+        assert!(matches!(failed.error, ExchangeError::Crowded));
     }
 
     // Spec: RFC 6749 §3.1

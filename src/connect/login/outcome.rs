@@ -22,10 +22,10 @@ pub(crate) struct LoginEnd {
     pub(crate) unkept: Option<UnkeptLogin>,
 }
 
-/// A login of another person than the one whose login was to be kept.
+/// A login that was begun to be kept and is refused, though the issuer gave its tokens.
 #[derive(Debug)]
 pub(crate) struct UnkeptLogin {
-    /// Whose.
+    /// The person that it is of; where that could not be verified, the one whose login was to be kept.
     pub(crate) owner: OwnerKey,
     /// Its tokens.
     pub(crate) record: Box<GrantRecord>,

@@ -359,3 +359,28 @@ async fn upstream_that_was_down_is_soon_asked_again_for_its_lists() {
     .await;
     world.gw.stop().await;
 }
+
+/// Waits for this notification.
+async fn is_told(listening: &mut EventStream, method: &str) {
+    loop {
+        let message = listening.message().await.expect("a notification");
+        if message["method"] == method {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn session_is_told_when_an_upstream_that_was_down_lists() {
+    let world = World::start("").await;
+    world.upstream.judges(|_, _| Verdict::Down);
+    let session = world.gw.anonymous().open("/mcp/up").await;
+    let mut listening = session.listen().await;
+    assert_eq!(session.tools().await, ["connect_up"]);
+    lists_to_all(&world);
+    // Neither this client nor another lists meanwhile.
+    is_told(&mut listening, "notifications/tools/list_changed").await;
+    let tools = session.tools().await;
+    assert!(tools.contains(&"echo".to_owned()), "{tools:?}");
+    world.gw.stop().await;
+}

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use http::StatusCode;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::asserted::{
@@ -211,6 +212,36 @@ async fn login_of_another_person_is_not_kept_but_revoked() {
     // The browser is still alice's.
     let page = browser.open(&world.url("/connect")).await;
     assert!(page.text.contains("(alice)"), "{}", page.text);
+    is_revoked(&world).await;
+    world.gw.stop().await;
+}
+
+#[rstest]
+#[case::nonce(&json!({"nonce": "another"}))]
+#[case::client(&json!({"aud": "another"}))]
+#[tokio::test]
+async fn login_that_is_refused_is_revoked(#[case] changes: &Value) {
+    let world = AssertedWorld::start().await;
+    let said = world.connect("alice", (changes, Some(REFRESH))).await;
+    assert!(said.contains("could not be verified"), "{said}");
+    is_revoked(&world).await;
+    let session = world.session("alice", "up").await;
+    assert_eq!(session.tools().await, ["connect_up"]);
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn login_without_an_id_token_is_revoked() {
+    let world = AssertedWorld::start().await;
+    let mut browser = Browser::new();
+    let page = world.page(&mut browser, "/connect/up", "alice").await;
+    let begun = Begun::of(&browser.submit(&page, &[("action", "connect")]).await);
+    let answer = json!({
+        "access_token": "opaque-hunter2", "token_type": "Bearer", "refresh_token": REFRESH,
+    });
+    world.idp.answers(200, answer);
+    let done = world.back(&mut browser, &begun).await;
+    assert!(done.text.contains("could not be verified"), "{}", done.text);
     is_revoked(&world).await;
     world.gw.stop().await;
 }

@@ -7,6 +7,7 @@ mod kept;
 mod kept_observed;
 mod killed;
 mod real;
+mod sdk_servers;
 mod second_server;
 mod world;
 

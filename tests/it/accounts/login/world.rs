@@ -177,11 +177,11 @@ impl LoginServer {
 }
 
 /// A gateway that people log in to, before an upstream that takes [`KEY`].
-pub(super) struct World {
+pub(super) struct World<U = GuardedUpstream> {
     pub(super) gw: Gateway,
     pub(super) server: LoginServer,
-    pub(super) upstream: GuardedUpstream,
-    _state: tempfile::TempDir,
+    pub(super) upstream: U,
+    pub(super) state: tempfile::TempDir,
 }
 
 impl World {
@@ -203,7 +203,7 @@ impl World {
             gw: setup.start().await,
             server,
             upstream,
-            _state: state,
+            state,
         }
     }
 
@@ -214,21 +214,35 @@ impl World {
 
     /// Before `upstream`, where persons have accounts.
     pub(super) async fn of_users_at(upstream: GuardedUpstream) -> Self {
+        let url = upstream.url();
+        Self::of_users_before(upstream, &url, "").await
+    }
+}
+
+impl<U> World<U> {
+    /// Before `upstream` at `url`, where persons have accounts; `keys` are further ones of the account.
+    pub(super) async fn of_users_before(upstream: U, url: &str, keys: &str) -> Self {
         let server = LoginServer::start().await;
         let state = tempfile::tempdir().unwrap();
+        let account = format!("kind = \"user\"\n{keys}");
         let login = format!("{CLIENT}[egress]\nallow = [\"127.0.0.1\"]\n");
-        let setup = before(&server.origin, ("user", &login), &upstream, &state);
+        let setup = before_url(&server.origin, (&account, &login), url, &state);
         Self {
             gw: setup.start().await,
             server,
             upstream,
-            _state: state,
+            state,
         }
     }
 
     /// One who calls.
     pub(super) fn caller(&self, subject: &str) -> Actor {
-        let resource = format!("{}/mcp/up", self.gw.url);
+        self.caller_at(subject, "/mcp/up")
+    }
+
+    /// One who calls the endpoint at `path`.
+    pub(super) fn caller_at(&self, subject: &str, path: &str) -> Actor {
+        let resource = self.url(path);
         self.gw
             .bearer(&self.server.access_token(subject, &resource))
     }
@@ -281,12 +295,23 @@ pub(super) fn before(
     upstream: &GuardedUpstream,
     state: &tempfile::TempDir,
 ) -> Setup {
+    let account = format!("kind = \"{kind}\"");
+    before_url(issuer, (&account, login), &upstream.url(), state)
+}
+
+/// The same before the upstream at `url`, with these keys of the account.
+fn before_url(
+    issuer: &str,
+    (account, login): (&str, &str),
+    url: &str,
+    state: &tempfile::TempDir,
+) -> Setup {
     let at = |name: &str| state.path().join(name).display().to_string();
     std::fs::write(at("vault.key"), "k".repeat(32)).unwrap();
     Setup::behind_issuer(issuer)
-        .url("up", &upstream.url(), "")
+        .url("up", url, "")
         .toml(&format!(
-            "[upstreams.up.auth]\nkind = \"{kind}\"\n[database]\nurl = \"sqlite:{}\"\n[keys]\n\
+            "[upstreams.up.auth]\n{account}\n[database]\nurl = \"sqlite:{}\"\n[keys]\n\
              vault = [{{ id = \"k1\", file = \"{}\" }}]\n[connect.login]\nissuer = {issuer:?}\n{login}",
             at("test.db"),
             at("vault.key")
