@@ -4,6 +4,7 @@ mod attacks;
 mod children;
 mod client_credentials;
 mod discovery;
+mod draining_children;
 mod exchange_end;
 mod exchange_failures;
 mod id_jag;
