@@ -3,8 +3,11 @@
 use rstest::rstest;
 use serde_json::json;
 
+use super::children::{keys_table, page};
+use super::user_key::{KEY, OTHER};
 use super::world::{Answering, AuthServer, account};
-use crate::harness::Setup;
+use crate::harness::http::initialize;
+use crate::harness::{Gateway, Setup, eventually};
 
 /// Longer than the life of a token of the test.
 const MOST_CHILDREN: usize = 1000;
@@ -34,4 +37,44 @@ async fn child_that_is_started_when_a_refresh_is_due_gets_the_next_token(
         }
     }
     panic!("no refresh");
+}
+
+/// A server that ends at once with another key than [`OTHER`].
+const PICKY: &str = r#"
+case "$TRACKER_TOKEN" in another-*) ;; *) echo "the key is wrong" >&2; exit 1 ;; esac
+while read -r line; do
+    id=$(printf '%s' "$line" | sed 's/.*"id":\([0-9]*\).*/\1/')
+    case "$line" in
+        *'"initialize"'*) printf '%s\n' '{"jsonrpc":"2.0","id":'$id',"result":{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"picky","version":"1"}}}' ;;
+        *'"tools/call"'*) printf '%s\n' '{"jsonrpc":"2.0","id":'$id',"result":{"content":[{"type":"text","text":"done"}]}}' ;;
+    esac
+done"#;
+
+/// The answer to a client that opens a session.
+async fn hello(gw: &Gateway) -> String {
+    let hello = initialize(1, "2025-11-25", &json!({}));
+    gw.anonymous()
+        .post("/mcp/up", &[], &hello)
+        .await
+        .text()
+        .await
+}
+
+#[tokio::test]
+async fn crashes_with_another_key_hold_up_no_child() {
+    let state = tempfile::tempdir().unwrap();
+    let gw = Setup::open()
+        .stdio("up", "sh", &["-c", PICKY], "era = \"legacy\"\n")
+        .toml(&keys_table(state.path()))
+        .start()
+        .await;
+    page(&gw).await.submit("connect", KEY).await;
+    eventually("the wait after crashes", async || {
+        hello(&gw).await.contains("keeps crashing").then_some(())
+    })
+    .await;
+    page(&gw).await.submit("connect", OTHER).await;
+    let session = gw.anonymous().open("/mcp/up").await;
+    assert_eq!(session.text("anything", json!({})).await, "done");
+    gw.stop().await;
 }
