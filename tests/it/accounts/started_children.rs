@@ -78,3 +78,45 @@ async fn crashes_with_another_key_hold_up_no_child() {
     assert_eq!(session.text("anything", json!({})).await, "done");
     gw.stop().await;
 }
+
+/// The account of a child whose user agrees at an authorization server.
+const AGREED: &str = "kind = \"user\"\nissuer = \"https://login.test\"\nclient_id = \"gateway\"\n\
+                      client_secret = \"hunter2\"\nresource = \"https://api.test/v1\"";
+
+// It would be kept for nothing. What is kept already can be taken back.
+#[tokio::test]
+async fn account_that_no_child_would_use_is_not_connected() {
+    let state = tempfile::tempdir().unwrap();
+    let keys = keys_table(state.path());
+    let setup = |keys: &str| Setup::open().stub("up", &[]).toml(keys);
+    let gw = setup(&keys).start().await;
+    page(&gw).await.submit("connect", KEY).await;
+    gw.stop().await;
+
+    let gw = Gateway::start_without_landlock(&setup(&keys).render()).await;
+    let shown = page(&gw).await;
+    let why = "No account can be connected now: the gateway cannot keep its credential";
+    assert!(shown.text.contains(why), "{}", shown.text);
+    assert!(!shown.text.contains("value=\"connect\""), "{}", shown.text);
+    let form = [
+        ("token", &*shown.token),
+        ("action", "connect"),
+        ("key", OTHER),
+    ];
+    let headers = [("origin", &*shown.origin), ("cookie", &*shown.cookie)];
+    assert_eq!(shown.send(&form, &headers).await.0, 502);
+    shown.submit("disconnect", "").await;
+    let shown = page(&gw).await;
+    assert!(shown.text.contains("not connected"), "{}", shown.text);
+    gw.stop().await;
+
+    for (keys, is_refused) in [
+        (keys.replace("kind = \"user_key\"", AGREED), true),
+        (format!("{keys}\n[stdio]\ntrust_children = true"), false),
+    ] {
+        let gw = Gateway::start_without_landlock(&setup(&keys).render()).await;
+        let shown = page(&gw).await;
+        assert_eq!(shown.text.contains(why), is_refused, "{}", shown.text);
+        gw.stop().await;
+    }
+}
