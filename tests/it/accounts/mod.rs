@@ -15,6 +15,7 @@ mod personal;
 mod real_server;
 mod refusals;
 mod shared_links;
+mod spying_children;
 mod started_children;
 mod token_exchange;
 mod user;
