@@ -292,6 +292,7 @@ fn assemble(
                 sealer: Arc::clone(&sealer),
                 clock: Arc::clone(&clock),
                 tokens: upstreams.user_tokens().cloned().collect(),
+                withheld: upstreams.withheld_accounts().collect(),
                 auth: Arc::clone(&auth),
                 endpoints: endpoints.to_vec(),
             };

@@ -171,7 +171,7 @@ impl ConnectPages {
         let upstream = self.find(name)?;
         match &upstream.method {
             ConnectMethod::Authorize(form) => Some((upstream.name.to_string(), form)),
-            ConnectMethod::Key(_) | ConnectMethod::Login => None,
+            ConnectMethod::Key(_) | ConnectMethod::Login | ConnectMethod::Withheld(_) => None,
         }
     }
 }

@@ -20,6 +20,7 @@ mod upstream;
 mod user_key;
 mod views;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -42,7 +43,7 @@ use crate::consent::{ConsentLink, OpenedLink, open_link};
 use crate::database::DatabaseError;
 use crate::endpoint::Endpoint;
 use crate::grants::authorization::GatewayClient;
-use crate::grants::{AccountSetupError, UserTokens};
+use crate::grants::{AccountSetupError, TokenFailure, UserTokens};
 use crate::seal::Sealer;
 use crate::telemetry::metrics::LABELED;
 use crate::vault::{ProgramRecord, StoredGrant, Vault};
@@ -62,6 +63,8 @@ pub struct ConnectParts {
     pub clock: SharedClock,
     /// The tokens of each upstream where persons authorize the gateway.
     pub tokens: Vec<Arc<UserTokens>>,
+    /// Why the accounts of an upstream are not used.
+    pub withheld: HashMap<Arc<str>, TokenFailure>,
     /// Identifies persons by the tokens of their logins.
     pub auth: Arc<Authenticator>,
     /// All endpoints.
@@ -133,7 +136,7 @@ impl ConnectPages {
         let gateway = Arc::new(GatewayClient::new(&parts.settings.server.public_url));
         let made = (&*parts.tokens, &gateway);
         let upstreams: Vec<_> = upstreams
-            .filter_map(|upstream| ConnectedUpstream::of(upstream, made))
+            .filter_map(|one| ConnectedUpstream::of(one, parts.withheld.get(&*one.name), made))
             .collect();
         Ok(Arc::new(Self {
             names: upstreams.iter().map(|one| Arc::clone(&one.name)).collect(),

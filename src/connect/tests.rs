@@ -31,6 +31,7 @@ async fn pages(dir: &tempfile::TempDir) -> Arc<ConnectPages> {
         sealer: Arc::new(Sealer::new(&[]).unwrap()),
         clock: Arc::new(SystemClock),
         tokens: Vec::new(),
+        withheld: HashMap::new(),
         auth: auth.unwrap(),
         endpoints: Vec::new(),
     });

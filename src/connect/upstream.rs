@@ -10,7 +10,7 @@ use super::person::Person;
 use super::user_key::KeyForm;
 use crate::config::{CarrierConfig, UpstreamAuth, UpstreamConfig};
 use crate::grants::authorization::GatewayClient;
-use crate::grants::{UserTokens, login_name};
+use crate::grants::{TokenFailure, UserTokens, login_name};
 use crate::vault::GrantKey;
 
 /// An upstream with a connect page.
@@ -19,6 +19,8 @@ pub(super) struct ConnectedUpstream {
     pub(super) name: Arc<str>,
     /// Host of the upstream; of a child its program.
     place: String,
+    /// Whether its account is a person's kept login.
+    keeps_login: bool,
     pub(super) method: ConnectMethod,
 }
 
@@ -31,24 +33,31 @@ pub(super) enum ConnectMethod {
     Authorize(AuthorizeForm),
     /// The person's login is kept, for all upstreams that want it.
     Login,
+    /// No account is used, for this reason: an older one can be disconnected.
+    Withheld(&'static str),
 }
 
 impl ConnectedUpstream {
-    /// `None` for an upstream without accounts of persons. `tokens` are those of all upstreams of kind `user`.
+    /// `None` for an upstream without accounts of persons. `withheld` says why its accounts are not used; `tokens` are those
+    /// of all upstreams of kind `user`.
     pub(super) fn of(
         upstream: &UpstreamConfig,
+        withheld: Option<&TokenFailure>,
         (tokens, gateway): (&[Arc<UserTokens>], &Arc<GatewayClient>),
     ) -> Option<Self> {
-        let carrier = &upstream.carrier;
-        let method = match upstream.auth.as_ref()? {
-            UpstreamAuth::UserKey(config) => ConnectMethod::Key(KeyForm::new(config, carrier)),
-            UpstreamAuth::User(_) => {
+        let (carrier, auth) = (&upstream.carrier, upstream.auth.as_ref()?);
+        let method = match (auth, withheld) {
+            (UpstreamAuth::Gateway(_), _) => return None,
+            (_, Some(failure)) => ConnectMethod::Withheld(failure.public()),
+            (UpstreamAuth::UserKey(config), None) => {
+                ConnectMethod::Key(KeyForm::new(config, carrier))
+            }
+            (UpstreamAuth::User(_), None) => {
                 let mut tokens = tokens.iter();
                 let of_it = tokens.find(|one| **one.account().upstream() == *upstream.name)?;
                 ConnectMethod::Authorize(AuthorizeForm::new(of_it, gateway))
             }
-            UpstreamAuth::Login(_) => ConnectMethod::Login,
-            UpstreamAuth::Gateway(_) => return None,
+            (UpstreamAuth::Login(_), None) => ConnectMethod::Login,
         };
         Some(Self {
             name: upstream.name.as_str().into(),
@@ -56,6 +65,7 @@ impl ConnectedUpstream {
                 CarrierConfig::Http(http) => http.url.host_str().unwrap_or_default().to_owned(),
                 CarrierConfig::Stdio(stdio) => format!("program {}", stdio.program()),
             },
+            keeps_login: matches!(auth, UpstreamAuth::Login(_)),
             method,
         })
     }
@@ -67,10 +77,8 @@ impl ConnectedUpstream {
 
     /// The key of the grant of `person` in the vault.
     pub(super) fn key(&self, person: &Person) -> GrantKey {
-        match (&self.method, person.issuer()) {
-            (ConnectMethod::Login, Some(issuer)) => {
-                GrantKey::new(person.owner(), &login_name(issuer))
-            }
+        match person.issuer() {
+            Some(issuer) if self.keeps_login => GrantKey::new(person.owner(), &login_name(issuer)),
             _ => GrantKey::new(person.owner(), &self.name),
         }
     }
@@ -81,6 +89,10 @@ impl ConnectedUpstream {
             ConnectMethod::Key(form) => form.parts(),
             ConnectMethod::Authorize(form) => form.parts(&self.key(person)).await,
             ConnectMethod::Login => kept_login::parts(person.issuer().unwrap_or_default()),
+            ConnectMethod::Withheld(why) => FormParts {
+                promise: why,
+                fields: None,
+            },
         }
     }
 
@@ -95,6 +107,7 @@ impl ConnectedUpstream {
             ConnectMethod::Key(pasted) => pasted.submitted(form),
             ConnectMethod::Authorize(authorize) => authorize.submitted(key, by).await,
             ConnectMethod::Login => return None,
+            ConnectMethod::Withheld(why) => Submitted::Failed(why),
         })
     }
 }

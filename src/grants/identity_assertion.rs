@@ -3,12 +3,9 @@
 //! 7523 §2.1.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, ready};
-use tokio::sync::Mutex;
-use tokio::time::Instant;
 use url::Url;
 
 use super::client_key::{ClientKeyError, ClientProof};
@@ -18,6 +15,7 @@ use super::documents::{DocumentClients, MAX_SHOWN};
 use super::exchange::{self, TOKEN_EXCHANGE};
 use super::extension_grant::{self, RequestingClient};
 use super::failure::TokenFailure;
+use super::metadata_cache::{FoundServer, MetadataCache};
 use super::server_metadata::{self, ServerMetadata};
 use super::token_endpoint::{IssuedToken, TokenError};
 use crate::call::OwnerKey;
@@ -29,16 +27,6 @@ use crate::telemetry::trace::StepSpan;
 const JWT_BEARER: &str = "urn:ietf:params:oauth:grant-type:jwt-bearer";
 const ID_TOKEN: &str = "urn:ietf:params:oauth:token-type:id_token";
 const ID_JAG: &str = "urn:ietf:params:oauth:token-type:id-jag";
-/// How long the metadata of the identity provider is cached.
-const BELIEVED: Duration = Duration::from_hours(1);
-/// How long a failure to fetch it is cached.
-const AFTER_FAILURE: Duration = Duration::from_secs(5);
-/// Metadata younger than this is kept when the identity provider fails.
-const JUST_FOUND: Duration = Duration::from_mins(1);
-
-/// The metadata of the identity provider, or why there is none.
-type FoundServer = Result<Arc<ServerMetadata>, TokenFailure>;
-
 /// ID tokens of persons, from their login at the identity provider.
 pub trait IdTokens: std::fmt::Debug + Send + Sync {
     /// An unexpired ID token of `owner`, issued to the client of the login.
@@ -80,8 +68,7 @@ pub struct IdentityProvider {
     client_id: String,
     proof: ClientProof,
     tokens: Arc<dyn IdTokens>,
-    /// The metadata fetched last, and when. The lock is held during a fetch, so that parallel requests share one.
-    found: Mutex<Option<(FoundServer, Instant)>>,
+    metadata: MetadataCache<TokenFailure>,
 }
 
 /// The requested scopes, and the client at the upstream's server.
@@ -108,7 +95,7 @@ impl IdentityProvider {
             client_id: client_id.to_owned(),
             proof: ClientProof::new(key)?,
             tokens,
-            found: Mutex::default(),
+            metadata: MetadataCache::default(),
         }))
     }
 
@@ -144,7 +131,7 @@ impl IdentityProvider {
                 let failure = error.into_failure(&server.token_endpoint).at_provider();
                 // A refusal of one person's token says nothing of the server.
                 if !failure.is_of_caller() {
-                    self.forget_old().await;
+                    self.metadata.forget_old().await;
                 }
                 return Err(failure);
             }
@@ -202,31 +189,14 @@ impl IdentityProvider {
         }
     }
 
-    /// The metadata, fetched at most once an hour, or once in five seconds while that fails.
-    async fn server(&self, clients: &DocumentClients) -> FoundServer {
-        let mut found = self.found.lock().await;
-        if let Some((known, at)) = &*found {
-            let lasts = if known.is_ok() {
-                BELIEVED
-            } else {
-                AFTER_FAILURE
-            };
-            if at.elapsed() < lasts {
-                return known.clone();
-            }
-        }
-        let trusted = Url::parse(&self.issuer).ok();
-        let fetched = server_metadata::fetch(clients, &self.issuer, trusted.as_ref()).await;
-        let fetched = fetched.map(Arc::new);
-        let fetched = fetched.map_err(DiscoveryError::into_provider_failure);
-        *found = Some((fetched.clone(), Instant::now()));
-        fetched
-    }
-
-    /// Drops the metadata, which may have changed, unless it is younger than a minute.
-    async fn forget_old(&self) {
-        let mut found = self.found.lock().await;
-        *found = found.take().filter(|(_, at)| at.elapsed() < JUST_FOUND);
+    /// The metadata, fetched where it is not cached.
+    async fn server(&self, clients: &DocumentClients) -> FoundServer<TokenFailure> {
+        let fetch = async {
+            let trusted = Url::parse(&self.issuer).ok();
+            let fetched = server_metadata::fetch(clients, &self.issuer, trusted.as_ref()).await;
+            fetched.map_err(DiscoveryError::into_provider_failure)
+        };
+        self.metadata.get(fetch).await
     }
 }
 

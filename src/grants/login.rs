@@ -10,8 +10,7 @@ use std::time::Duration;
 use aws_lc_rs::digest::{SHA256, digest};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
-use tokio::sync::Mutex;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use url::Url;
 
 use super::account::AccountSetupError;
@@ -19,6 +18,7 @@ use super::client_key::ClientProof;
 use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, DocumentError, SharedClients};
 use super::login_failure::LoginFailure;
+use super::metadata_cache::{FoundServer, MetadataCache};
 use super::server_metadata::{self, ServerMetadata};
 use super::token_claims;
 use super::token_endpoint::{self, TokenError, TokenGrant, TokenRequest};
@@ -27,10 +27,6 @@ use crate::secret::Secret;
 use crate::telemetry::trace::StepSpan;
 use crate::vault::{GrantKind, GrantRecord, TokenPlacement};
 
-/// How long metadata is cached.
-const BELIEVED: Duration = Duration::from_hours(1);
-/// How long a failure to fetch metadata is cached.
-const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// Time limit for discovery and the token request together.
 const LIMIT: Duration = Duration::from_secs(20);
 /// The scope of a login that ends with an ID token.
@@ -45,11 +41,8 @@ pub struct LoginClient {
     client_id: String,
     proof: ClientProof,
     clients: DocumentClients,
-    /// The metadata fetched last, and when. The lock is held during a fetch, so that parallel logins share one.
-    found: Mutex<Option<(FoundServer, Instant)>>,
+    metadata: MetadataCache<LoginFailure>,
 }
-
-type FoundServer = Result<Arc<ServerMetadata>, LoginFailure>;
 
 /// The parameters of the URL that a browser is sent to.
 pub struct LoginRequest<'a> {
@@ -122,7 +115,7 @@ impl LoginClient {
             client_id: config.client_id.clone(),
             proof: ClientProof::new(&config.client_key)?,
             clients: DocumentClients::of_issuer(shared, origin),
-            found: Mutex::default(),
+            metadata: MetadataCache::default(),
         })
     }
 
@@ -271,30 +264,16 @@ impl LoginClient {
         Ok(self.server().await?.consent.is_pairwise)
     }
 
-    /// The issuer's metadata, fetched at most once an hour, or once in five seconds while that fails.
-    async fn server(&self) -> FoundServer {
-        let mut found = self.found.lock().await;
-        if let Some((known, at)) = &*found {
-            let lasts = if known.is_ok() {
-                BELIEVED
-            } else {
-                AFTER_FAILURE
-            };
-            if at.elapsed() < lasts {
-                return known.clone();
+    /// The issuer's metadata, fetched where it is not cached.
+    async fn server(&self) -> FoundServer<LoginFailure> {
+        let fetch = async {
+            let fetched = server_metadata::fetch(&self.clients, &self.issuer, None);
+            match timeout(LIMIT, fetched).await {
+                Ok(fetched) => fetched.map_err(|error| LoginFailure::of_discovery(&error)),
+                Err(_) => Err(LoginFailure::slow(LIMIT)),
             }
-        }
-        let fetched = timeout(
-            LIMIT,
-            server_metadata::fetch(&self.clients, &self.issuer, None),
-        );
-        let fetched = match fetched.await {
-            Ok(Ok(server)) => Ok(Arc::new(server)),
-            Ok(Err(error)) => Err(LoginFailure::of_discovery(&error)),
-            Err(_) => Err(LoginFailure::slow(LIMIT)),
         };
-        *found = Some((fetched.clone(), Instant::now()));
-        fetched
+        self.metadata.get(fetch).await
     }
 
     /// The authorization endpoint, which a document names and may thus be `javascript:` or an address inside. Spec:

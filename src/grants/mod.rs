@@ -23,6 +23,7 @@ mod identity_assertion;
 mod login;
 mod login_failure;
 mod login_grants;
+mod metadata_cache;
 mod resource_metadata;
 pub mod revocation;
 mod server_lookup;

@@ -193,6 +193,15 @@ impl Upstreams {
         with_users.map(|(name, _)| &**name)
     }
 
+    /// The upstreams whose accounts are not used, and why.
+    pub fn withheld_accounts(&self) -> impl Iterator<Item = (Arc<str>, TokenFailure)> {
+        let entries = self.entries.iter();
+        entries.filter_map(|(name, entry)| {
+            let withheld = entry.accounts.withheld.as_ref()?;
+            Some((Arc::clone(name), withheld.clone()))
+        })
+    }
+
     /// The tokens of callers at each upstream where they agree at an authorization server, and those of their kept logins
     /// at each issuer.
     pub fn user_tokens(&self) -> impl Iterator<Item = &Arc<UserTokens>> {

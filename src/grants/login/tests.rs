@@ -11,6 +11,17 @@ use crate::grants::server_metadata::ConsentSupport;
 
 const ISSUER: &str = "https://as.test";
 
+/// The metadata of the issuer.
+fn server(consent: ConsentSupport) -> ServerMetadata {
+    ServerMetadata {
+        issuer: ISSUER.to_owned(),
+        token_endpoint: Url::parse("https://as.test/token").unwrap(),
+        client_auth: None,
+        assertion_algorithms: None,
+        consent,
+    }
+}
+
 /// A client whose issuer has the metadata `consent`.
 fn client(consent: ConsentSupport) -> LoginClient {
     let config = LoginConfig {
@@ -22,14 +33,7 @@ fn client(consent: ConsentSupport) -> LoginClient {
     };
     let rules = EgressRules::new(&EgressConfig::default());
     let mut client = LoginClient::new(&config, SharedClients::new(rules).unwrap()).unwrap();
-    let server = ServerMetadata {
-        issuer: ISSUER.to_owned(),
-        token_endpoint: Url::parse("https://as.test/token").unwrap(),
-        client_auth: None,
-        assertion_algorithms: None,
-        consent,
-    };
-    *client.found.get_mut() = Some((Ok(Arc::new(server)), Instant::now()));
+    client.metadata = MetadataCache::knowing(server(consent));
     client
 }
 
@@ -225,7 +229,6 @@ async fn answer_has_to_be_of_the_issuer_that_was_asked(
         names_issuer: is_announced,
         ..at("https://as.test/auth")
     };
-    let mut client = client(metadata);
-    let server = client.found.get_mut().as_ref().unwrap().0.clone().unwrap();
-    assert_eq!(client.check_issuer(named, &server).is_ok(), is_good);
+    let checked = client(at("https://as.test/auth")).check_issuer(named, &server(metadata));
+    assert_eq!(checked.is_ok(), is_good);
 }

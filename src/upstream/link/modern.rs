@@ -28,9 +28,10 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::discover::DiscoverVerdict;
+use self::inbound::ANSWERS_UNASKED;
 use self::listen::wanted::LinkListening;
 use self::outgoing_call::OutgoingCall;
-use self::pipe::ChildPipe;
+use self::pipe::{ChildPipe, OpenPipe};
 use self::running_request::{ReplyOwner, RunningRequest};
 pub(in crate::upstream) use self::schemas::ToolSchemas;
 use super::session_state::SessionState;
@@ -146,7 +147,7 @@ impl ModernServerLink {
             self.start().await?;
             let since = Instant::now();
             let declared = tokio::time::timeout(limit, self.discover()).await;
-            declared.unwrap_or_else(|_| Err(self.timed_out(since)))
+            declared.unwrap_or_else(|_| Err(self.timed_out(since, None)))
         };
         match discovered.await {
             Ok(declared) => {
@@ -246,7 +247,8 @@ impl ModernServerLink {
                 Err(if trip.activity.awaits_room() {
                     LinkError::no_room()
                 } else {
-                    self.timed_out(trip.activity.started())
+                    let request = lock(&trip.flight).clone();
+                    self.timed_out(trip.activity.started(), request.as_deref())
                 })
             }
             () = call.cancel.cancelled() => {
@@ -256,10 +258,10 @@ impl ModernServerLink {
         }
     }
 
-    fn timed_out(&self, since: Instant) -> LinkError {
+    fn timed_out(&self, since: Instant, request: Option<&RunningRequest>) -> LinkError {
         let pipe = self.pipe();
         pipe.map_or(LinkError::Timeout, |pipe| {
-            pipe.timed_out(since, &self.settings)
+            pipe.timed_out(since, request, &self.settings)
         })
     }
 
@@ -329,19 +331,20 @@ impl ModernServerLink {
         self.pipe()?.flight(id)
     }
 
-    fn only_call(&self) -> Option<Arc<RunningRequest>> {
-        self.pipe()?.only_call(self.settings.exclusive)
+    /// The call that a message of the child `from` without an id is about.
+    fn only_call(&self, from: &OpenPipe) -> Option<Arc<RunningRequest>> {
+        self.pipe()?.only_call(from, self.settings.exclusive)
     }
 
-    /// Delivers a reply read from a pipe to its request. Late replies are ignored (SPEC C-10); if one begins a task,
+    /// Delivers a reply of the child `from` to its request. Late replies are ignored (SPEC C-10); if one begins a task,
     /// the task is cancelled.
-    fn deliver(&self, id: u64, message: Message) {
+    fn deliver(&self, id: u64, message: Message, from: Option<&OpenPipe>) {
         let Some(pipe) = self.pipe() else { return };
         match pipe.deliver(id, Ok(message)) {
             Some(_) if !self.has_used(id) => {
-                self.suspect("it answered a request that we did not make");
+                self.suspect(ANSWERS_UNASKED);
             }
-            Some(Ok(late)) => pipe.cancel_begun(id, &late, || self.next_id()),
+            Some(Ok(late)) => pipe.cancel_begun(id, &late, from, || self.next_id()),
             None | Some(Err(_)) => {}
         }
     }

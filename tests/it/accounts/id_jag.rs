@@ -1,8 +1,9 @@
 //! Identity assertions: the ID token of a login becomes an assertion, and that a token of the upstream. Below the
 //! gateway's configuration: the login is not there yet. Spec: MCP, enterprise-managed authorization; RFC 7523.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use drawbridge::call::{OwnerKey, Principal};
@@ -20,7 +21,7 @@ use futures_util::future::{BoxFuture, join_all};
 use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use rstest::rstest;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::personal::claims;
 use super::world::{Answering, AuthServer, GuardedUpstream};
@@ -29,6 +30,12 @@ use crate::harness::peers;
 /// The same ID token for all.
 #[derive(Debug)]
 struct OneToken(String);
+
+impl OneToken {
+    fn new(token: &str) -> Arc<Self> {
+        Arc::new(Self(token.to_owned()))
+    }
+}
 
 impl IdTokens for OneToken {
     fn id_token(&self, _owner: OwnerKey) -> BoxFuture<'_, Result<Secret, TokenFailure>> {
@@ -92,11 +99,53 @@ fn account(upstream: &GuardedUpstream, issuer: &str, client: (&str, &str)) -> Ar
     UpstreamAccount::new("up".into(), carrier.url, config, parts, TaskSpawner::new()).unwrap()
 }
 
-fn provider(issuer: &str, client: (&str, &str), id_token: &str) -> Arc<IdentityProvider> {
-    provider_of(issuer, client, Arc::new(OneToken(id_token.to_owned())))
+/// An identity provider that gives assertions, and an upstream with its authorization server.
+struct Servers {
+    idp: AuthServer,
+    server: AuthServer,
+    upstream: GuardedUpstream,
 }
 
-fn provider_of(
+impl Servers {
+    async fn start() -> Self {
+        let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
+        idp.answers(Answering::Made(Arc::new(|_, _| assertion())));
+        let upstream = GuardedUpstream::start(&server, &[]).await;
+        Self {
+            idp,
+            server,
+            upstream,
+        }
+    }
+
+    fn account(&self) -> Arc<UpstreamAccount> {
+        let client = ("at-server", "secret-of-server");
+        account(&self.upstream, &self.server.origin, client)
+    }
+
+    /// The identity provider, with the ID tokens of `tokens`.
+    fn provider(&self, tokens: Arc<dyn IdTokens>) -> Arc<IdentityProvider> {
+        provider(&self.idp.origin, ("at-idp", "secret-of-idp"), tokens)
+    }
+
+    /// The tokens of alice, whose ID tokens are those of `tokens`.
+    fn source_of(&self, tokens: Arc<dyn IdTokens>) -> Arc<TokenSource> {
+        TokenSource::of_person(self.account(), self.provider(tokens), alice())
+    }
+
+    /// The tokens of alice.
+    fn source(&self) -> Arc<TokenSource> {
+        self.source_of(OneToken::new("id-token"))
+    }
+}
+
+/// What an identity provider answers.
+fn assertion() -> Value {
+    let kind = "urn:ietf:params:oauth:token-type:id-jag";
+    json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind, "expires_in": 300})
+}
+
+fn provider(
     issuer: &str,
     client: (&str, &str),
     tokens: Arc<dyn IdTokens>,
@@ -126,7 +175,11 @@ async fn two_real_servers_turn_a_login_into_a_token_of_the_upstream() {
     let url = format!("{idp}/test/id_token?sub=alice&client_id=with-secret");
     let id_token = reqwest::get(url).await.unwrap().text().await.unwrap();
     let account = account(&upstream, issuer, SERVICE);
-    let source = TokenSource::of_person(account, provider(idp, SERVICE, &id_token), alice());
+    let source = TokenSource::of_person(
+        account,
+        provider(idp, SERVICE, OneToken::new(&id_token)),
+        alice(),
+    );
     let token = Arc::clone(&source).token().await.unwrap();
     let sent = token.headers()[AUTHORIZATION].to_str().unwrap();
     let said = claims(sent.strip_prefix("Bearer ").unwrap()).unwrap();
@@ -140,16 +193,13 @@ async fn two_real_servers_turn_a_login_into_a_token_of_the_upstream() {
 
 #[tokio::test]
 async fn each_server_gets_its_own_part_alone() {
-    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
-    idp.answers(Answering::Made(Arc::new(|_, _| {
-        let kind = "urn:ietf:params:oauth:token-type:id-jag";
-        json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind, "expires_in": 300})
-    })));
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
-    let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
-    let source = TokenSource::of_person(account, provider, alice());
-    source.token().await.unwrap();
+    let servers = Servers::start().await;
+    servers.source().token().await.unwrap();
+    let Servers {
+        idp,
+        server,
+        upstream,
+    } = servers;
     let (first, second) = (idp.forms(), server.forms());
     assert_eq!((first.len(), second.len()), (1, 1));
     let expected = [
@@ -201,37 +251,26 @@ async fn failure_at_the_identity_provider_names_it(
     #[case] body: &str,
     #[case] told: &str,
 ) {
-    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
-    idp.answers(Answering::Status(status, body.to_owned()));
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
-    let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
-    let source = TokenSource::of_person(account, provider, alice());
-    let failure = source.token().await.unwrap_err();
+    let servers = Servers::start().await;
+    let failing = Answering::Status(status, body.to_owned());
+    servers.idp.answers(failing);
+    let failure = servers.source().token().await.unwrap_err();
     assert!(failure.to_string().contains(told), "{failure}");
     assert!(
         failure.remedy().contains("identity provider"),
         "{}",
         failure.remedy()
     );
-    assert!(server.forms().is_empty(), "nothing is asked there");
+    assert!(servers.server.forms().is_empty(), "nothing is asked there");
     assert!(!format!("{failure:?}").contains("hunter2"));
 }
 
 #[tokio::test]
 async fn refused_assertion_is_the_upstreams_servers_failure() {
-    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
-    idp.answers(Answering::Made(Arc::new(|_, _| {
-        let kind = "urn:ietf:params:oauth:token-type:id-jag";
-        json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind})
-    })));
+    let servers = Servers::start().await;
     let refused = r#"{"error":"invalid_grant"}"#.to_owned();
-    server.answers(Answering::Status(400, refused));
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
-    let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
-    let source = TokenSource::of_person(account, provider, alice());
-    let failure = source.token().await.unwrap_err();
+    servers.server.answers(Answering::Status(400, refused));
+    let failure = servers.source().token().await.unwrap_err();
     let told = "the authorization server gives the gateway no token";
     assert!(failure.to_string().contains(told), "{failure}");
     let remedy = failure.remedy();
@@ -241,18 +280,15 @@ async fn refused_assertion_is_the_upstreams_servers_failure() {
 // A remedy that named the upstream's `issuer` would have its secret sent to the identity provider.
 #[tokio::test]
 async fn remedy_for_the_providers_metadata_names_the_login() {
-    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
-    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let servers = Servers::start().await;
+    let idp = &servers.idp;
     for metadata in [
         json!({"issuer": "https://other.test", "token_endpoint": format!("{}/token", idp.origin)}),
         json!({"issuer": idp.origin}),
         json!([]),
     ] {
         idp.publishes(metadata);
-        let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
-        let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
-        let source = TokenSource::of_person(account, provider, alice());
-        let failure = source.token().await.unwrap_err();
+        let failure = servers.source().token().await.unwrap_err();
         let (told, remedy) = (failure.to_string(), failure.remedy());
         assert!(told.contains("its identity provider"), "{told}");
         assert!(remedy.contains("identity provider"), "{remedy}");
@@ -267,47 +303,25 @@ async fn remedy_for_the_providers_metadata_names_the_login() {
 #[case::of_bearers("invalid_token")]
 #[tokio::test]
 async fn refused_id_token_is_replaced_by_another(#[case] code: &'static str) {
-    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
-    idp.answers(Answering::Judged(Arc::new(move |form| {
-        if form["subject_token"] == "first" {
-            return (400, json!({"error": code}));
-        }
-        let kind = "urn:ietf:params:oauth:token-type:id-jag";
-        let assertion =
-            json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind});
-        (200, assertion)
-    })));
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
-    let provider = provider_of(
-        &idp.origin,
-        ("at-idp", "secret-of-idp"),
-        Arc::new(TwoTokens),
-    );
-    let source = TokenSource::of_person(account, provider, alice());
+    let servers = Servers::start().await;
+    let judge = move |form: &BTreeMap<String, String>| match &*form["subject_token"] {
+        "first" => (400, json!({"error": code})),
+        _ => (200, assertion()),
+    };
+    servers.idp.answers(Answering::Judged(Arc::new(judge)));
+    let source = servers.source_of(Arc::new(TwoTokens));
     source.token().await.unwrap();
-    let forms = idp.forms();
+    let forms = servers.idp.forms();
     let sent: Vec<_> = forms.iter().map(|form| &*form["subject_token"]).collect();
     assert_eq!(sent, ["first", "second"]);
 }
 
 #[tokio::test]
 async fn persons_share_one_look_at_the_identity_provider() {
-    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
-    let refuses = Arc::new(AtomicBool::new(false));
-    let refusing = Arc::clone(&refuses);
-    idp.answers(Answering::Judged(Arc::new(move |_| {
-        if refusing.load(Ordering::Relaxed) {
-            return (400, json!({"error": "access_denied"}));
-        }
-        let kind = "urn:ietf:params:oauth:token-type:id-jag";
-        let assertion =
-            json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind});
-        (200, assertion)
-    })));
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
-    let provider = provider(&idp.origin, ("at-idp", "secret-of-idp"), "id-token");
+    let servers = Servers::start().await;
+    let idp = &servers.idp;
+    let account = servers.account();
+    let provider = servers.provider(OneToken::new("id-token"));
     let token = async |name: &str| {
         let (account, provider) = (Arc::clone(&account), Arc::clone(&provider));
         let source = TokenSource::of_person(account, provider, person(name));
@@ -321,9 +335,10 @@ async fn persons_share_one_look_at_the_identity_provider() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_mins(2)).await;
     tokio::time::resume();
-    refuses.store(true, Ordering::Relaxed);
+    let refused = r#"{"error":"access_denied"}"#.to_owned();
+    idp.answers(Answering::Status(400, refused));
     token("refused").await.unwrap_err();
-    refuses.store(false, Ordering::Relaxed);
+    idp.answers(Answering::Made(Arc::new(|_, _| assertion())));
     token("another").await.unwrap();
     assert_eq!(idp.looks(), 1);
 }
@@ -355,21 +370,13 @@ async fn refresh_ahead_needs_a_login_that_has_not_ended(
     #[case] is_at_hand: bool,
     #[case] times: usize,
 ) {
-    let (idp, server) = (AuthServer::start().await, AuthServer::start().await);
-    idp.answers(Answering::Made(Arc::new(|_, _| {
-        let kind = "urn:ietf:params:oauth:token-type:id-jag";
-        json!({"access_token": "assertion", "token_type": "N_A", "issued_token_type": kind})
-    })));
-    server.answers(Answering::Tokens(Some(1000)));
-    let upstream = GuardedUpstream::start(&server, &[]).await;
-    let account = account(&upstream, &server.origin, ("at-server", "secret-of-server"));
+    let servers = Servers::start().await;
+    servers.server.answers(Answering::Tokens(Some(1000)));
     let tokens = Arc::new(CountedToken {
         is_at_hand,
         asked: AtomicUsize::new(0),
     });
-    let counted: Arc<dyn IdTokens> = tokens.clone();
-    let provider = provider_of(&idp.origin, ("at-idp", "secret-of-idp"), counted);
-    let source = TokenSource::of_person(account, provider, alice());
+    let source = servers.source_of(tokens.clone());
     let token = Arc::clone(&source).token().await.unwrap();
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(950)).await;

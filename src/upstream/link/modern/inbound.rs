@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::ModernServerLink;
+use super::pipe::OpenPipe;
 use super::running_request::{ReplyOwner, RunningRequest};
 use crate::call::{LogLevel, Notice, NoticeKind};
 use crate::protocol::salvage;
@@ -14,35 +15,48 @@ use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::error::LinkError;
 use crate::upstream::salvage::salvage;
 
+/// What is wrong with a request of a modern server.
+const ASKS: &str = "a modern server sends no requests";
+/// What is wrong with a reply without a request.
+pub(super) const ANSWERS_UNASKED: &str = "it answered a request that we did not make";
+
 impl ModernServerLink {
-    /// Takes one message of the stream of `flight`, or of the shared pipe. Returns the message if it is the reply to
-    /// `flight`.
+    /// Takes one message of the stream of `flight`. Returns the message if it is the reply to `flight`.
     pub(super) fn on_message(
         &self,
         message: Message,
-        flight: Option<&Arc<RunningRequest>>,
+        flight: &Arc<RunningRequest>,
     ) -> Option<Message> {
-        if let Some(flight) = flight {
-            flight.activity.touch();
-        }
+        flight.activity.touch();
         match (message.method(), message.id()) {
-            // A pipe gets an error answer; an HTTP stream has no way back. Spec: SPEC D-09, M-42
-            (Some(method), Some(id)) => {
-                self.suspect("a modern server sends no requests");
-                if flight.is_none() {
-                    self.answer_request(method, id);
-                }
-            }
-            (Some(method), None) => self.on_notice(method, &message, flight),
-            (None, _) => match (message.number(), flight) {
-                (Some(id), Some(flight)) if id == flight.id => return Some(message),
-                (Some(id), None) => self.deliver(id, message),
-                // An error without an id counts as the reply. Spec: JSON-RPC 2.0 §5
-                (None, Some(_)) if message.id().is_none() => return Some(message),
-                _ => self.suspect("it answered a request that we did not make"),
-            },
+            // An HTTP stream has no way back. Spec: SPEC M-42
+            (Some(_), Some(_)) => self.suspect(ASKS),
+            (Some(method), None) => self.on_notice(method, &message, Some(flight)),
+            // An error without an id counts as the reply. Spec: JSON-RPC 2.0 §5
+            (None, None) => return Some(message),
+            (None, Some(_)) if message.number() == Some(flight.id) => return Some(message),
+            (None, Some(_)) => self.suspect(ANSWERS_UNASKED),
         }
         None
+    }
+
+    /// Takes one message of the child `from`; `None` where the child has been replaced and has no calls left.
+    pub(super) fn on_line(&self, message: Message, from: Option<&Arc<OpenPipe>>) {
+        match (message.method(), message.id()) {
+            // A pipe gets an error answer. Spec: SPEC D-09
+            (Some(method), Some(id)) => {
+                self.suspect(ASKS);
+                if let Some(from) = from {
+                    self.answer_request(from, method, id);
+                }
+            }
+            (Some("notifications/message"), None) => self.on_log_of_child(&message, from),
+            (Some(method), None) => self.on_notice(method, &message, None),
+            (None, _) => match message.number() {
+                Some(id) => self.deliver(id, message, from.map(|from| &**from)),
+                None => self.suspect(ANSWERS_UNASKED),
+            },
+        }
     }
 
     fn on_notice(&self, method: &str, message: &Message, flight: Option<&Arc<RunningRequest>>) {
@@ -138,19 +152,23 @@ impl ModernServerLink {
         });
     }
 
-    /// Passes a log message on if it reaches the level of the request. Spec: SPEC C-20
-    fn on_log(&self, message: &Message, flight: Option<&Arc<RunningRequest>>) {
+    /// Passes a log message of the child `from` on to the call that runs on it.
+    fn on_log_of_child(&self, message: &Message, from: Option<&Arc<OpenPipe>>) {
         // A pipe shared by several owners: the message may be about another owner. Spec: BRIDGING §3.5
-        if flight.is_none() && self.settings.intake.serves_several_owners() {
+        if self.settings.intake.serves_several_owners() {
             return COUNTERS.notices_unread.add(1);
         }
-        let alone = || self.only_call();
-        let flight = flight.cloned().or_else(alone);
+        let call = from.and_then(|from| self.only_call(from));
+        self.on_log(message, call.as_ref());
+    }
+
+    /// Passes a log message on if it reaches the level of the request. Spec: SPEC C-20
+    fn on_log(&self, message: &Message, flight: Option<&Arc<RunningRequest>>) {
         let Some(ReplyOwner::Call {
             link,
             level: Some(wanted),
             ..
-        }) = flight.as_ref().map(|flight| &flight.whose)
+        }) = flight.map(|flight| &flight.whose)
         else {
             LABELED.upstream_garbage.add(&self.settings.name, 1);
             return;
@@ -175,17 +193,16 @@ impl ModernServerLink {
         }
     }
 
-    /// Records a line that is not a message. If the line names an awaited id, that request fails at once, as no other
-    /// reply will follow.
-    pub(super) fn not_read(&self, line: &Bytes, error: &DecodeError) {
+    /// Records a line of the child `from` that is not a message. If the line names an awaited id, that request fails at
+    /// once, as no other reply will follow.
+    pub(super) fn not_read(&self, line: &Bytes, error: &DecodeError, from: Option<&Arc<OpenPipe>>) {
         let is_awaited = |id| self.flight(id).is_some();
         let depth = self.settings.message_depth;
         if let Some(reply) = salvage(&self.settings.name, line, depth, is_awaited) {
-            drop(self.on_message(reply, None));
-            return;
+            return self.on_line(reply, from);
         }
-        if let Some(pipe) = self.pipe() {
-            pipe.keep_stray(line);
+        if let Some(from) = from {
+            from.keep_stray(line);
         }
         self.suspect(&format!("a line is no JSON-RPC message: {error}"));
         if let (Some(pipe), Some(id)) = (self.pipe(), salvage::answered(line)) {

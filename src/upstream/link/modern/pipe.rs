@@ -40,7 +40,7 @@ pub(super) struct ChildPipe {
 
 /// A running child.
 #[derive(Debug)]
-struct OpenPipe {
+pub(super) struct OpenPipe {
     child: DuplexSender,
     serial: u64,
     /// Whether the child has answered any request.
@@ -58,7 +58,8 @@ struct OpenPipe {
 #[derive(Debug)]
 struct PipeWaiter {
     flight: Arc<RunningRequest>,
-    /// `serial` of the child that received the request.
+    /// The child that received the request, and its `serial`.
+    child: Weak<OpenPipe>,
     serial: u64,
     reply: Option<PipeReply>,
 }
@@ -116,19 +117,24 @@ impl ChildPipe {
         drop(open);
     }
 
-    /// Keeps a line that failed to parse, for the error of a call that times out.
-    pub(super) fn keep_stray(&self, line: &[u8]) {
-        if let Some(open) = self.open() {
-            open.child.keep_stray(line);
-        }
-    }
-
-    /// The error of a call that began at `since` and was not answered in time.
-    pub(super) fn timed_out(&self, since: Instant, settings: &LinkSettings) -> LinkError {
-        let open = self.open();
+    /// The error of a call that began at `since` and was not answered in time; `request` is the one that runs.
+    pub(super) fn timed_out(
+        &self,
+        since: Instant,
+        request: Option<&RunningRequest>,
+        settings: &LinkSettings,
+    ) -> LinkError {
+        let asked = request.and_then(|request| self.child_of(request.id));
+        let open = asked.or_else(|| self.open());
         open.map_or(LinkError::Timeout, |open| {
             open.child.timed_out(since, settings)
         })
+    }
+
+    /// The child that received the running request with this id.
+    fn child_of(&self, id: u64) -> Option<Arc<OpenPipe>> {
+        let waiting = lock(&self.waiting);
+        waiting.get(&id)?.child.upgrade()
     }
 
     /// The running request with this id.
@@ -137,11 +143,16 @@ impl ChildPipe {
         Some(Arc::clone(&waiting.get(&id)?.flight))
     }
 
-    /// The only running call; of several calls the newest, if all are of one client.
-    pub(super) fn only_call(&self, exclusive: bool) -> Option<Arc<RunningRequest>> {
+    /// The only call that runs on `open`; of several calls the newest, if all are of one client.
+    pub(super) fn only_call(
+        &self,
+        open: &OpenPipe,
+        exclusive: bool,
+    ) -> Option<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
         let mut calls: Vec<_> = waiting
             .values()
+            .filter(|waiting| waiting.serial == open.serial)
             .map(|waiting| &waiting.flight)
             .filter(|flight| matches!(flight.whose, ReplyOwner::Call { .. }))
             .collect();
@@ -169,10 +180,16 @@ impl ChildPipe {
         }
     }
 
-    /// Cancels the task that the late reply to the call `id` begins, with a new request id. The reply to `tasks/cancel`
-    /// is ignored.
-    pub(super) fn cancel_begun(&self, id: u64, reply: &Message, next_id: impl FnOnce() -> u64) {
-        let Some((cancel, open)) = self.given_up.take(id).zip(self.open()) else {
+    /// Cancels the task that the late reply to the call `id` begins, with a new request id, at the child `from` that sent
+    /// the reply. The reply to `tasks/cancel` is ignored.
+    pub(super) fn cancel_begun(
+        &self,
+        id: u64,
+        reply: &Message,
+        from: Option<&OpenPipe>,
+        next_id: impl FnOnce() -> u64,
+    ) {
+        let Some((cancel, open)) = self.given_up.take(id).zip(from) else {
             return;
         };
         let begins = reply.result_member("resultType") == Some("\"task\"");
@@ -194,23 +211,14 @@ impl ChildPipe {
         flights.collect()
     }
 
-    /// Stops the idle clocks of the running child's requests while the child's output is not read; `None` without a
-    /// running child.
-    pub(super) fn stop_clocks(&self) -> Option<StoppedClocks> {
-        let open = self.open()?;
-        Some(open.clocks.stop(|| {
+    /// Stops the idle clocks of the requests of `open` while the output of that child is not read.
+    pub(super) fn stop_clocks(&self, open: &OpenPipe) -> StoppedClocks {
+        open.clocks.stop(|| {
             let waiting = lock(&self.waiting);
             let own = waiting.values().filter(|one| one.serial == open.serial);
             let activities = own.map(|one| Arc::clone(&one.flight.activity));
             activities.collect::<Vec<_>>()
-        }))
-    }
-
-    /// Resolves once the present child has ended; at once without a running child.
-    pub(super) async fn ended(&self) {
-        if let Some(open) = self.open() {
-            open.child.closed().cancelled().await;
-        }
+        })
     }
 
     /// Takes the reply sender of the request `id`.
@@ -248,5 +256,17 @@ impl ChildPipe {
             self.fail(open.serial);
         });
         join_all(closing).await;
+    }
+}
+
+impl OpenPipe {
+    /// Keeps a line that failed to parse, for the error of a call that times out.
+    pub(super) fn keep_stray(&self, line: &[u8]) {
+        self.child.keep_stray(line);
+    }
+
+    /// Cancelled once the child has ended.
+    pub(super) fn closed(&self) -> &CancellationToken {
+        self.child.closed()
     }
 }

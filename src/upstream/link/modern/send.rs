@@ -270,7 +270,7 @@ struct ModernPostStream<'a>(&'a ModernServerLink, &'a Arc<RunningRequest>);
 
 impl MessageSink for ModernPostStream<'_> {
     fn message(&mut self, message: Message) -> Option<Message> {
-        self.0.on_message(message, Some(self.1))
+        self.0.on_message(message, self.1)
     }
 
     fn awaits(&self, id: u64) -> bool {

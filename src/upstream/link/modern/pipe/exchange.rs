@@ -18,6 +18,7 @@ use crate::upstream::carrier::duplex::{DepartureFlag, DuplexReceiver};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::cancellation;
 use crate::upstream::link::modern::ModernServerLink;
+use crate::upstream::link::modern::room::ChildCalls;
 use crate::upstream::link::modern::running_request::RunningRequest;
 use crate::upstream::lock;
 use crate::upstream::room::ArrivingMessage;
@@ -40,12 +41,9 @@ impl ModernServerLink {
         }
     }
 
-    /// Answers a request of the child. Modern servers send no requests, yet some check that their client is alive and
-    /// exit when a request stays unanswered. Spec: SPEC D-09, L-07.
-    pub(in super::super) fn answer_request(&self, method: &str, id: &str) {
-        let Some(open) = self.pipe().and_then(ChildPipe::open) else {
-            return;
-        };
+    /// Answers a request of the child `open`. Modern servers send no requests, yet some check that their client is alive
+    /// and exit when a request stays unanswered. Spec: SPEC D-09, L-07.
+    pub(in super::super) fn answer_request(&self, open: &Arc<OpenPipe>, method: &str, id: &str) {
         let Ok(place) = Arc::clone(&open.answers).try_acquire_owned() else {
             return self.suspect("it asks faster than it reads answers");
         };
@@ -55,7 +53,7 @@ impl ModernServerLink {
             r#""error":{"code":-32601,"message":"a client of this revision takes no requests"}"#
         };
         let answer: Bytes = format!(r#"{{"jsonrpc":"2.0","id":{id},{answer}}}"#).into();
-        let name = Arc::clone(&self.settings.name);
+        let (name, open) = (Arc::clone(&self.settings.name), Arc::clone(open));
         self.settings.tasks.spawn_service(async move {
             if let Err(error) = open.child.tell(answer).await {
                 tracing::debug!(upstream = %name, error = chain(&error), "answer not delivered");
@@ -100,7 +98,8 @@ impl ModernServerLink {
             return Err(LinkError::Cancelled);
         }
         LABELED.upstream_opened.add(&self.settings.name, 1);
-        let reader = read_lines(Arc::downgrade(self), serial, started.lines);
+        let child = (Arc::downgrade(&open), serial);
+        let reader = read_lines(Arc::downgrade(self), child, started.lines);
         self.settings.tasks.spawn_service(reader);
         Ok(open)
     }
@@ -138,6 +137,7 @@ impl ModernServerLink {
         let (reply, waiting) = oneshot::channel();
         let entry = PipeWaiter {
             flight: Arc::clone(flight),
+            child: Arc::downgrade(&open),
             serial: open.serial,
             reply: Some(reply),
         };
@@ -220,20 +220,26 @@ fn cancelling(request: &Bytes) -> Option<Message> {
     Message::parse(told, json::MAX_DEPTH).ok()
 }
 
-/// Reads a child's output until it ends. Does not keep the link alive.
-async fn read_lines(link: Weak<ModernServerLink>, serial: u64, mut lines: DuplexReceiver) {
-    let mut room = ArrivingMessage::new(Weak::clone(&link));
+/// Reads the output of the child `open` until it ends. Keeps neither the link nor the child alive.
+async fn read_lines(
+    link: Weak<ModernServerLink>,
+    (open, serial): (Weak<OpenPipe>, u64),
+    mut lines: DuplexReceiver,
+) {
+    let mut room = ArrivingMessage::new(ChildCalls::new(&link, &open));
     while let Some(line) = lines.next_in(&mut room).await {
         let Some(link) = link.upgrade() else { return };
         let lease = room.take(line.len());
+        // `None` once the child has been replaced and its last call has ended: no call waits for its messages.
+        let from = open.upgrade();
         match Message::parse(line.clone(), link.settings.message_depth) {
             Ok(message) => {
                 let is_large = line.len() > EXEMPT_BYTES;
-                if !is_large || Box::pin(link.has_room(&message, lease)).await {
-                    drop(link.on_message(message, None));
+                if !is_large || Box::pin(link.has_room(&message, lease, from.as_deref())).await {
+                    link.on_line(message, from.as_ref());
                 }
             }
-            Err(error) => link.not_read(&line, &error),
+            Err(error) => link.not_read(&line, &error, from.as_ref()),
         }
     }
     if let Some(link) = link.upgrade()

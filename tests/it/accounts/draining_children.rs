@@ -1,0 +1,300 @@
+//! A modern child whose token has ended ends its calls while another child has the next ones. What each of them says and
+//! is sent concerns its own calls.
+
+use std::path::{Path, PathBuf};
+
+use futures_util::future::join_all;
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use super::world::{Answering, AuthServer, account};
+use crate::harness::session::{Session, text_of};
+use crate::harness::{Answer, Gateway, Setup, eventually, within};
+
+/// A child of the modern era. It waits for files in `$DIR`, and writes its pid into others: what it has been called for
+/// into `called`, the call that it is told to cancel into `cancelled`.
+const CHILD: &str = "
+import json, os, sys, threading, time
+at = os.environ['DIR'] + '/'
+lock = threading.Lock()
+def say(message):
+    with lock:
+        print(json.dumps({'jsonrpc': '2.0', **message}), flush=True)
+def text(id, text):
+    say({'id': id, 'result': {'content': [{'type': 'text', 'text': text}]}})
+def stray(whose):
+    with lock:
+        # It begins like a message: the gateway skips other lines.
+        print('{ a line of', whose, flush=True)
+def note(name):
+    with open(at + name + '.new', 'w') as file:
+        file.write(str(os.getpid()))
+    os.rename(at + name + '.new', at + name)
+def after(name, act):
+    def wait():
+        while not os.path.exists(at + name):
+            time.sleep(0.02)
+        act()
+    threading.Thread(target=wait, daemon=True).start()
+def many(ids, last):
+    for id in ids:
+        text(id, 'x' * 7500000)
+    text(last, 'slow')
+def log(id):
+    say({'method': 'notifications/message', 'params': {'level': 'error', 'data': 'said'}})
+    text(id, 'logged')
+tasks = 'io.modelcontextprotocol/tasks'
+task = {'taskId': 'late', 'status': 'working', 'createdAt': '2026-07-28T00:00:00Z',
+    'lastUpdatedAt': '2026-07-28T00:00:00Z', 'ttlMs': 60000}
+big, late, watching = [], None, None
+for line in sys.stdin:
+    message = json.loads(line)
+    id, method, params = message.get('id'), message.get('method'), message.get('params', {})
+    tool = params.get('name')
+    if method == 'server/discover':
+        capabilities = {'tools': {}, 'logging': {}, 'extensions': {tasks: {}}}
+        say({'id': id, 'result': {'supportedVersions': ['2026-07-28'], 'capabilities': capabilities}})
+    elif method == 'tools/list':
+        say({'id': id, 'result': {'tools': []}})
+    elif method == 'tasks/cancel':
+        note('cancelled')
+        say({'id': id, 'result': {}})
+    elif method == 'notifications/cancelled' and params['requestId'] == late:
+        say({'id': late, 'result': {'resultType': 'task', **task}})
+    elif id == 'alive':
+        text(watching, 'alive')
+    elif tool == 'which':
+        text(id, str(os.getpid()))
+    elif tool == 'watch':
+        watching = id
+        note('called')
+        after('go', lambda: say({'id': 'alive', 'method': 'ping'}))
+    elif tool == 'late' and tasks not in line:
+        required = {'requiredCapabilities': {'extensions': {tasks: {}}}}
+        say({'id': id, 'error': {'code': -32021, 'message': 'no', 'data': required}})
+    elif tool == 'late':
+        late = id
+        note('late')
+    elif tool == 'noisy':
+        whose = params['arguments']['whose']
+        if params['arguments']['answers']:
+            stray(whose)
+            text(id, 'noisy')
+        else:
+            note('called')
+            after('go', lambda whose=whose: stray(whose))
+    elif tool == 'logs':
+        note('called')
+        after('go', lambda id=id: log(id))
+    elif tool == 'waits':
+        note('waits')
+        after('end', lambda id=id: text(id, 'waited'))
+    elif tool == 'big':
+        big.append(id)
+    elif tool == 'slow':
+        note('called')
+        after('go', lambda id=id: many(big, id))
+";
+
+/// Longer than the start of a child.
+const LIFE: u64 = 4;
+
+struct World {
+    gw: Gateway,
+    server: AuthServer,
+    dir: tempfile::TempDir,
+}
+
+impl World {
+    /// A gateway whose children get a token that ends soon. `keys` are those of the upstream, `tables` others.
+    async fn start(keys: &str, tables: &str) -> Self {
+        let (server, dir) = (AuthServer::start().await, tempfile::tempdir().unwrap());
+        server.answers(Answering::Tokens(Some(LIFE)));
+        let keys = format!(
+            "era = \"modern\"\nenv = {{ DIR = \"{}\" }}\n{keys}",
+            dir.path().display()
+        );
+        let child = "env = \"TRACKER_TOKEN\"\nresource = \"https://api.test/v1\"";
+        let gw = Setup::secured()
+            .toml(tables)
+            .stdio("up", "python3", &["-u", "-c", CHILD], &keys)
+            .toml(&account(&server, child));
+        let gw = gw.start().await;
+        Self { gw, server, dir }
+    }
+
+    async fn user(&self) -> Session {
+        self.gw.principal("alice").open("/mcp/up").await
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn go(&self) {
+        std::fs::write(self.at("go"), "").unwrap();
+    }
+
+    /// Waits until another child than that of the call noted in `called` has the new calls.
+    async fn replaced(&self, user: &Session) {
+        let first = pid(&self.at("called")).await;
+        self.server.answers(Answering::Tokens(Some(600)));
+        eventually("another child", async || {
+            (user.text("which", json!({})).await != first).then_some(())
+        })
+        .await;
+    }
+}
+
+/// The pid that a child has written into `file`.
+async fn pid(file: &Path) -> String {
+    eventually(&file.display().to_string(), async || {
+        std::fs::read_to_string(file).ok()
+    })
+    .await
+}
+
+// Spec: SPEC D-09. It has an answer of its own, also where no other child can be started.
+#[rstest]
+#[case::replaced(true)]
+#[case::without_a_successor(false)]
+#[tokio::test]
+async fn draining_child_is_answered_itself(#[case] is_replaced: bool) {
+    let world = World::start("", "").await;
+    let user = world.user().await;
+    let watch = within("the sign of life", user.text("watch", json!({})));
+    let meanwhile = async {
+        if is_replaced {
+            world.replaced(&user).await;
+        } else {
+            pid(&world.at("called")).await;
+            world.server.answers(Answering::Status(503, String::new()));
+            eventually("no other child", async || {
+                let told = user.call("which", json!({})).await;
+                let is_refused = told.map_or(true, |told| told["isError"] == true);
+                is_refused.then_some(())
+            })
+            .await;
+        }
+        world.go();
+    };
+    let (text, ()) = tokio::join!(watch, meanwhile);
+    assert_eq!(text, "alive");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn timed_out_call_quotes_its_own_child_alone() {
+    let world = World::start("idle_timeout = \"8s\"", "").await;
+    let user = world.user().await;
+    let mute = user.call("noisy", json!({"whose": "its own", "answers": false}));
+    let meanwhile = async {
+        world.replaced(&user).await;
+        let other = json!({"whose": "the other", "answers": true});
+        assert_eq!(user.text("noisy", other).await, "noisy");
+        world.go();
+    };
+    let (mute, ()) = tokio::join!(mute, meanwhile);
+    let said = format!("{mute:?}");
+    assert!(said.contains("a line of its own"), "{said}");
+    assert!(!said.contains("a line of the other"), "{said}");
+    world.gw.stop().await;
+}
+
+// Spec: SPEC C-10, C-11.
+#[tokio::test]
+async fn late_task_is_cancelled_at_the_child_that_has_it() {
+    let world = World::start("", "").await;
+    let user = world.user().await;
+    let late = json!({"name": "late", "arguments": {}, "_meta": {"progressToken": "mine"}});
+    let (id, call) = user.start("tools/call", late).await;
+    let has_it = pid(&world.at("late")).await;
+    // A call that the child lives for.
+    let watch = user.text("watch", json!({}));
+    let meanwhile = async {
+        world.replaced(&user).await;
+        let enough = json!({"requestId": id, "reason": "enough"});
+        user.notify("notifications/cancelled", enough).await;
+        assert_eq!(pid(&world.at("cancelled")).await, has_it);
+        world.go();
+    };
+    let (text, ()) = tokio::join!(watch, meanwhile);
+    assert_eq!(text, "alive");
+    drop(call);
+    world.gw.stop().await;
+}
+
+// Spec: SPEC C-20.
+#[tokio::test]
+async fn log_message_goes_to_a_call_of_its_child() {
+    let world = World::start("", "").await;
+    let user = world.user().await;
+    let level = json!({"level": "debug"});
+    user.request("logging/setLevel", level).await.unwrap();
+    let call = async |tool: &str| {
+        let params = json!({"name": tool, "arguments": {}});
+        user.start("tools/call", params).await.1.finish().await
+    };
+    let of_the_other = async {
+        world.replaced(&user).await;
+        let speaking = async {
+            pid(&world.at("waits")).await;
+            world.go();
+        };
+        tokio::join!(call("waits"), speaking).0
+    };
+    let logging = async {
+        let ended = call("logs").await;
+        std::fs::write(world.at("end"), "").unwrap();
+        ended
+    };
+    let ((logged, _), (waited, reply)) = tokio::join!(logging, of_the_other);
+    assert_eq!(text_of(&reply.unwrap()), "waited");
+    assert_eq!(waited, Vec::<Value>::new());
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    assert_eq!(logged[0]["params"]["data"], "said");
+    world.gw.stop().await;
+}
+
+/// More than the system keeps of answers that are not read.
+const CALLS: i64 = 5;
+
+// Spec: SPEC U-12: its reply waits behind others that are not read.
+#[tokio::test]
+async fn idle_clocks_stand_still_for_the_child_that_is_not_read() {
+    let limits = "[limits]\nupstream_message = \"8MiB\"\nsse_event = \"8MiB\"\n\
+                  replies_per_principal = \"32MiB\"\nreplies_total = \"128MiB\"";
+    let world = World::start("idle_timeout = \"9s\"", limits).await;
+    let user = world.user().await;
+    let big = |id: i64| {
+        json!({"jsonrpc": "2.0", "id": 100_000 + id, "method": "tools/call",
+               "params": {"name": "big", "arguments": {}}})
+    };
+    let messages: Vec<Value> = (0..CALLS).map(big).collect();
+    let unread = join_all(messages.iter().map(|message| user.post(message)));
+    let slow = user.call("slow", json!({}));
+    let meanwhile = async {
+        world.replaced(&user).await;
+        world.go();
+        eventually("a reply that waits", async || {
+            let waited = world.gw.metric("drawbridge_replies_waited_total", "").await;
+            (waited > 0.0).then_some(())
+        })
+        .await;
+        // The other child is read: for its call time goes on.
+        let mute = json!({"whose": "the other", "answers": false});
+        let told = within("the end of an idle call", user.call("noisy", mute)).await;
+        format!("{told:?}")
+    };
+    let work = async {
+        let (unread, told) = tokio::join!(unread, meanwhile);
+        assert!(told.contains("in time"), "{told}");
+        join_all(unread.into_iter().map(Answer::message))
+            .await
+            .len()
+    };
+    let (slow, count) = tokio::join!(slow, work);
+    assert_eq!(text_of(&slow.expect("a result")), "slow");
+    assert_eq!(count, messages.len());
+    world.gw.stop().await;
+}
