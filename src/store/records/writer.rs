@@ -104,8 +104,10 @@ impl RecordWriter {
         writer
     }
 
-    /// Has the record of a session written, and kept up to date until [`end`](Self::end), or until `source` has none.
+    /// Has the record of a session written, and kept up to date until [`end`](Self::end), or until `source` has none. An
+    /// end of an earlier session under this key that the store was not told of is forgotten: it would end this one.
     pub fn track(&self, session: SessionKey, source: Arc<dyn RecordSource>) {
+        lock(&self.lists).untold.remove(&session);
         self.tracked.insert(
             session,
             TrackedSession {

@@ -299,6 +299,22 @@ async fn one_replica_gets_a_claimed_session() {
 }
 
 #[tokio::test]
+async fn session_that_begins_again_is_not_ended_by_the_one_before() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let one = replica(&client, &sealer(), LIFE);
+    one.track(&Source::of(owner(1, 0), record()));
+    one.has_record(&record()).await;
+    // Its task is gone: the store is told of nothing.
+    assert!(one.tasks.shut_down(Duration::ZERO).await);
+    one.writer.end(SESSION, owner(1, 0), false);
+    one.track(&Source::of(owner(1, 0), record()));
+    one.writer.flush(Duration::from_secs(1)).await;
+    one.has_record(&record()).await;
+}
+
+#[tokio::test]
 async fn record_is_renewed_while_its_session_lives() {
     let Some((_server, client)) = redis().await else {
         return;
