@@ -171,11 +171,12 @@ impl RecordWriter {
     }
 
     /// Has the record of a session that this replica has adopted as `by`, and does not keep, say that the session is over.
-    pub fn end_adopted(&self, session: SessionKey, by: Ownership) {
+    /// `leaves_record` is as for [`end`](Self::end).
+    pub fn end_adopted(&self, session: SessionKey, by: Ownership, leaves_record: bool) {
         self.list_end(EndedSession {
             session,
             by,
-            leaves_record: true,
+            leaves_record,
         });
     }
 
