@@ -4,7 +4,9 @@
 //! next. An adoption that has begun is finished whether or not its client waits for it.
 //! Spec: DESIGN §8; `docs/adr/0027`.
 
-use std::sync::Arc;
+mod homes;
+
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use moka::sync::Cache;
@@ -19,7 +21,7 @@ use crate::endpoint::Endpoint;
 use crate::ownership::{Fence, Ownership};
 use crate::relay::Relay;
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::session::{AdoptedSession, SessionId, SessionRegistry};
+use crate::session::{AdoptedSession, ImplicitSessionKey, SessionId, SessionRegistry};
 use crate::store::events::{SessionKey, SharedEvents};
 use crate::store::records::{Adoption, RecordState, RecordWriter, SessionRecord, SharedRecords};
 use crate::sync::single_flight::{Joined, SingleFlight};
@@ -67,6 +69,8 @@ pub(super) struct AdoptionWork {
     unfinished: Cache<SessionKey, ()>,
     /// Sessions of lost replicas whose records cannot be read, since their first request.
     unreadable: Cache<SessionKey, Instant>,
+    /// The run of Redis that this replica has seen first.
+    first_run: OnceLock<Arc<str>>,
 }
 
 impl AdoptionWork {
@@ -81,6 +85,7 @@ impl AdoptionWork {
             permits: Semaphore::new(AT_ONCE),
             unfinished: cache(idle),
             unreadable: cache(idle),
+            first_run: OnceLock::new(),
         }
     }
 }
@@ -98,6 +103,8 @@ pub(super) struct NamedSession {
     pub(super) endpoint: Arc<Endpoint>,
     /// Whose share of the reply budget its calls use.
     pub(super) holder: BudgetHolder,
+    /// What an implicit session is found by. It has no id, and `handle` has the key of its record.
+    pub(super) implicit: Option<ImplicitSessionKey>,
 }
 
 /// Where a session is.
@@ -105,6 +112,10 @@ pub(super) struct NamedSession {
 pub(super) enum SessionPlace {
     /// It lives here, or is over.
     Here,
+    /// An implicit session that this replica owns, and that is opened here unless it lives.
+    Own(Ownership),
+    /// An implicit session that has ended with its owner: a further request begins another.
+    Ended,
     /// Another replica with a lease owns it.
     At(Ownership),
     /// Not known now: the shared store does not answer, or its owner may come back.
@@ -138,7 +149,19 @@ impl SessionAdopter {
         }
     }
 
+    /// Remembers the run of Redis that this replica begins with.
+    pub(super) fn note_first_run(&self) {
+        let server = self.cluster.redis().server();
+        let run = Arc::clone(&server.borrow().run_id);
+        if !run.is_empty() {
+            self.work.first_run.get_or_init(|| run);
+        }
+    }
+
     async fn look(&self, named: &NamedSession) -> SessionPlace {
+        if named.implicit.is_some() {
+            return self.look_home(named).await;
+        }
         let is_live = self.sessions.is_live(named.handle);
         if is_live && self.stores.fence.is_open() {
             return SessionPlace::Here;
@@ -219,8 +242,8 @@ impl SessionAdopter {
         let Ok(_permit) = self.work.permits.acquire().await else {
             return SessionPlace::Unknown;
         };
-        // What cannot be read now most likely cannot be read afterwards.
-        if self.stores.events.fetch(key).await.is_err() {
+        // What cannot be read now most likely cannot be read afterwards. An implicit session has no events.
+        if named.implicit.is_none() && self.stores.events.fetch(key).await.is_err() {
             return SessionPlace::Unknown;
         }
         // Read before the lease is looked for, so that the time begins no later than the answer holds.
@@ -248,6 +271,13 @@ impl SessionAdopter {
                 let owned = (by, highest_stream, *record);
                 self.finish(named, owned).await
             }
+            // It was claimed, and never opened.
+            Ok(Adoption::Adopted {
+                by, record: None, ..
+            }) if named.implicit.is_some() => {
+                self.work.unfinished.invalidate(&key);
+                SessionPlace::Own(by)
+            }
             Ok(Adoption::Adopted {
                 by, record: None, ..
             }) => {
@@ -256,7 +286,7 @@ impl SessionAdopter {
                     from = format!("{:08x}", seen.node),
                     "session ended: its record cannot be read"
                 );
-                self.stores.writer.end_adopted(key, by);
+                self.stores.writer.end_adopted(key, by, true);
                 self.work.unfinished.invalidate(&key);
                 SessionPlace::Here
             }
@@ -277,20 +307,30 @@ impl SessionAdopter {
         (by, highest_stream, record): (Ownership, u32, SessionRecord),
     ) -> SessionPlace {
         let key = named.handle.key;
-        let Ok(log) = self.stores.events.fetch(key).await else {
-            return SessionPlace::Unknown;
+        let is_implicit = named.implicit.is_some();
+        let log = if is_implicit {
+            None
+        } else {
+            let Ok(log) = self.stores.events.fetch(key).await else {
+                return SessionPlace::Unknown;
+            };
+            Some(log)
         };
         let tag = format!("{:016x}", record.tag);
         let mut unshared = record.unshared.iter();
         if let Some(upstream) = unshared.find(|one| self.relay.ends_with_replica(one)) {
             COUNTERS.sessions_lost.add(1);
             tracing::info!(session = tag, upstream, "session ended with its replica");
-            self.stores.writer.end_adopted(key, by);
+            self.stores.writer.end_adopted(key, by, !is_implicit);
+            if is_implicit {
+                self.work.unfinished.invalidate(&key);
+                return SessionPlace::Ended;
+            }
         } else {
             let continued: Vec<Arc<str>> = { record.upstreams.iter() }
                 .map(|session| session.upstream.as_str().into())
                 .collect();
-            let log = self.stores.events.take_over(key, by, log);
+            let log = log.map(|log| self.stores.events.take_over(key, by, log));
             let adopted = AdoptedSession {
                 id: named.id.clone(),
                 handle: named.handle,
@@ -299,14 +339,21 @@ impl SessionAdopter {
                 endpoint: Arc::clone(&named.endpoint),
                 record,
                 highest_stream,
-                log,
+                log: log.unwrap_or_default(),
+                implicit: named.implicit.clone(),
             };
             let session = adopted.rebuild(&self.sessions);
-            session.share_replies(ReplyShare::new(&self.replies, named.holder));
+            if !is_implicit {
+                session.share_replies(ReplyShare::new(&self.replies, named.holder));
+            }
             self.relay.reopen(&session, &continued);
             COUNTERS.sessions_adopted.add(1);
         }
         self.work.unfinished.invalidate(&key);
-        SessionPlace::Here
+        if is_implicit {
+            SessionPlace::Own(by)
+        } else {
+            SessionPlace::Here
+        }
     }
 }

@@ -255,6 +255,7 @@ impl McpService {
                     principal: Arc::clone(principal),
                     endpoint: Arc::clone(endpoint),
                     holder: self.holder(principal, request.extensions()),
+                    implicit: None,
                 }))
             }
             ServedTransport::Messages => {

@@ -43,8 +43,10 @@ const COME_BACK: HeaderValue = HeaderValue::from_static("2");
 const OWNERS: u64 = 64 * 1024;
 /// How long an owner is remembered.
 const REMEMBERED: Duration = Duration::from_hours(1);
+/// How long a replica believes another one that an upstream is modern. Its own calls tell it sooner.
+const BELIEVED: Duration = Duration::from_mins(1);
 /// Between two looks for a session that is not to be found now.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// Marks a request that another replica has passed on, which has authenticated itself.
 #[derive(Debug, Clone, Copy)]
@@ -53,6 +55,9 @@ struct ForwardedRequest {
     is_paid: bool,
 }
 
+/// Says that the request needed no owner: the upstreams that it reached are modern.
+pub(super) const OWNERLESS: HeaderName = HeaderName::from_static("drawbridge-ownerless");
+
 /// Marks an answer of another replica: its headers are complete.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ForwardedResponse;
@@ -60,11 +65,13 @@ pub(super) struct ForwardedResponse;
 /// Passes requests on that another replica has to answer.
 #[derive(Debug)]
 pub(super) struct RequestForwarder {
-    cluster: Arc<Cluster>,
+    pub(super) cluster: Arc<Cluster>,
     sessions: Arc<SessionRegistry>,
-    adopter: Arc<SessionAdopter>,
-    /// Owners of adopted sessions, as they have answered: ids of sessions name the first owner.
-    owners: Cache<SessionKey, Ownership>,
+    pub(super) adopter: Arc<SessionAdopter>,
+    /// Owners of adopted sessions and of implicit ones, as they have answered: ids of sessions name the first owner.
+    pub(super) owners: Cache<SessionKey, Ownership>,
+    /// Upstreams that are modern, as other replicas have said.
+    pub(super) modern: Cache<Arc<str>, ()>,
 }
 
 /// What became of a request that may be for another replica.
@@ -78,6 +85,7 @@ pub(super) enum PassedOn {
 impl RequestForwarder {
     pub(super) fn new(adopter: SessionAdopter) -> Self {
         let adopter = Arc::new(adopter);
+        adopter.note_first_run();
         Self {
             cluster: Arc::clone(&adopter.cluster),
             sessions: Arc::clone(&adopter.sessions),
@@ -86,6 +94,7 @@ impl RequestForwarder {
                 .max_capacity(OWNERS)
                 .time_to_live(REMEMBERED)
                 .build(),
+            modern: Cache::builder().time_to_live(BELIEVED).build(),
         }
     }
 
@@ -164,7 +173,7 @@ impl RequestForwarder {
         };
         loop {
             let failure = match place {
-                SessionPlace::Here => {
+                SessionPlace::Here | SessionPlace::Own(_) | SessionPlace::Ended => {
                     return PassedOn::Here(Request::from_parts(parts, Body::new(body)));
                 }
                 SessionPlace::Unknown => ForwardFailure::NoReplica,
@@ -213,7 +222,9 @@ impl RequestForwarder {
     async fn own(&self, named: &NamedSession, request: Request, until: Instant) -> PassedOn {
         loop {
             match self.adopter.find(named).await {
-                SessionPlace::Here => return PassedOn::Here(request),
+                SessionPlace::Here | SessionPlace::Own(_) | SessionPlace::Ended => {
+                    return PassedOn::Here(request);
+                }
                 SessionPlace::At(_) => return PassedOn::Answered(cluster::misdirected()),
                 SessionPlace::Unknown if Instant::now() >= until => {
                     return PassedOn::Answered(refusal(&ForwardFailure::NoReplica));
@@ -259,7 +270,8 @@ impl RequestForwarder {
         }
     }
 
-    async fn send(
+    /// Sends a request to the replica `node`.
+    pub(super) async fn send(
         &self,
         node: u32,
         request: http::Request<ForwardedBody>,
@@ -278,12 +290,22 @@ impl RequestForwarder {
     }
 }
 
-fn is_forwarded(extensions: &Extensions) -> bool {
+/// Whether another replica has passed the request on.
+pub(super) fn is_forwarded(extensions: &Extensions) -> bool {
     extensions.get::<ForwardedRequest>().is_some()
 }
 
+/// Says in the answer to a forwarded request that the request needed no owner.
+pub(super) fn say_ownerless(headers: &mut HeaderMap) {
+    headers.insert(OWNERLESS, HeaderValue::from_static("1"));
+}
+
 /// The refusal of a request that no replica has answered.
-fn refused(failure: &ForwardFailure, owner: Ownership, record: &AccessRecord) -> Response<Body> {
+pub(super) fn refused(
+    failure: &ForwardFailure,
+    owner: Ownership,
+    record: &AccessRecord,
+) -> Response<Body> {
     record.outcome("owner_unreachable");
     tracing::debug!(
         node = owner.node,
@@ -322,7 +344,7 @@ pub(super) fn is_paid(extensions: &Extensions) -> bool {
 }
 
 /// Adds what the owner has to know, in place of what the client may have sent under these names.
-fn describe(headers: &mut HeaderMap, client: Option<IpAddr>, is_paid: bool) {
+pub(super) fn describe(headers: &mut HeaderMap, client: Option<IpAddr>, is_paid: bool) {
     // First, so that a client cannot have what follows removed by naming it in `Connection`.
     cluster::remove_hop_by_hop(headers);
     headers.remove(FORWARDED_FOR);

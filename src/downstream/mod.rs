@@ -23,6 +23,7 @@ mod forwarding;
 mod get_stream;
 pub mod guard;
 mod held_body;
+mod homes;
 mod http_sse;
 mod initialize;
 mod keep_alive;

@@ -5,19 +5,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::initialize::SessionOpener;
-use crate::call::{ClientCapabilities, MAX_DECLARED, Principal};
+use crate::call::{ClientCapabilities, MAX_DECLARED, OwnerKey, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::outbound::refused;
+use crate::protocol::methods::{self, UpstreamParam};
 use crate::protocol::{Message, Revision, json, meta};
-use crate::session::{DeliveryMode, NewSession, Session};
+use crate::session::{DeliveryMode, ImplicitHome, NewSession, Session};
 use crate::translate::effective_capabilities;
+use crate::translate::naming::ResolvedName;
+use crate::translate::rewrite::CompletionRef;
 use crate::upstream::OWN_INFO;
 
 impl SessionOpener {
     /// The implicit session that a request of a modern client belongs to; `capabilities` is the JSON text of
     /// what the request declares. Several programs of one user may share an implicit session. Legacy upstreams of
-    /// the implicit session are told the `clientInfo` of the request that began it.
+    /// the implicit session are told the `clientInfo` of the request that began it. `home` makes it the only one of all
+    /// replicas.
     ///
     /// # Errors
     /// When there is no room for another session.
@@ -25,7 +29,7 @@ impl SessionOpener {
         &self,
         principal: &Arc<Principal>,
         endpoint: &Arc<Endpoint>,
-        capabilities: &str,
+        (capabilities, home): (&str, Option<ImplicitHome>),
         request: &Message,
     ) -> Result<Arc<Session>, Fault> {
         let new = || NewSession {
@@ -37,8 +41,57 @@ impl SessionOpener {
             client_info: client_info(request),
         };
         let sessions = &self.sessions;
-        let implicit_session = sessions.implicit_session(principal, endpoint, capabilities, new);
+        let implicit_session =
+            sessions.implicit_session(principal, endpoint, capabilities, home, new);
         implicit_session.map_err(refused)
+    }
+
+    /// The upstreams that a request of a modern client may reach: that whose name it has, else all of the endpoint.
+    pub(crate) fn reached<'e>(&self, endpoint: &'e Endpoint, request: &Message) -> &'e [Arc<str>] {
+        let all = endpoint.upstreams.as_slice();
+        if all.len() < 2 {
+            return all;
+        }
+        let named = self.named_upstream(request);
+        let at = named.and_then(|named| all.iter().position(|one| *one == named));
+        at.and_then(|at| all.get(at..=at)).unwrap_or(all)
+    }
+
+    /// The upstream whose name stands in what a request of a merged endpoint names.
+    fn named_upstream(&self, request: &Message) -> Option<Arc<str>> {
+        let target = methods::lookup(request.method()?)?.target?;
+        let prefixes = &self.links.views.prefixes;
+        let resolved = |name: &str, is_uri| {
+            let resolved = if is_uri {
+                prefixes.resolve_uri(name)
+            } else {
+                prefixes.resolve_name(name)
+            };
+            match resolved {
+                ResolvedName::Exact { upstream, .. } => Some(upstream),
+                ResolvedName::NeedsIndex | ResolvedName::Unknown => None,
+            }
+        };
+        match target {
+            UpstreamParam::Tool | UpstreamParam::Prompt => {
+                resolved(&request.param_str(target.param())?, false)
+            }
+            UpstreamParam::Resource | UpstreamParam::Skill => {
+                resolved(&request.param_str(target.param())?, true)
+            }
+            UpstreamParam::Reference => match CompletionRef::read(request.param("ref")?)? {
+                CompletionRef::Prompt(name) => resolved(&name, false),
+                CompletionRef::Resource(uri) => resolved(&uri, true),
+            },
+            UpstreamParam::Task => None,
+        }
+    }
+
+    /// Whether calls of a modern client share a session at an upstream. See
+    /// [`Upstreams::has_sessions_of_modern_clients`](crate::upstream::Upstreams::has_sessions_of_modern_clients).
+    pub(crate) fn has_sessions(&self, upstream: &str, owner: OwnerKey) -> Option<bool> {
+        let upstreams = &self.links.upstreams;
+        upstreams.has_sessions_of_modern_clients(upstream, owner)
     }
 
     /// What a modern client that declares `declared` can be asked through an endpoint.

@@ -10,12 +10,16 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
+use aws_lc_rs::digest::{Context, SHA256};
 use tokio::sync::watch;
 
 use super::subscriptions::LONGEST_URI;
 use super::{Session, lock};
-use crate::call::{BindingKey, Notice};
+use crate::call::{BindingKey, Notice, Principal};
+use crate::endpoint::Endpoint;
+use crate::ownership::Ownership;
 use crate::protocol::param_headers::ParamHeaders;
+use crate::store::events::SessionKey;
 
 /// Lifetime of a cached set of tools with parameter headers.
 const TOOL_HEADERS_BELIEVED: Duration = Duration::from_secs(30);
@@ -25,11 +29,40 @@ pub type ToolHeaders = BTreeMap<String, ParamHeaders>;
 
 /// Whose implicit session, where, with which capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct ImplicitSessionKey {
+pub struct ImplicitSessionKey {
     pub(super) binding: BindingKey,
     pub(super) endpoint: Arc<str>,
     /// Hash of the capabilities as the client declares them.
     pub(super) declared: u64,
+    /// Whether it has a record, which makes it the only one of all replicas.
+    pub(super) is_recorded: bool,
+}
+
+/// The record of an implicit session in the shared store, and as whose it is kept: this replica's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ImplicitHome {
+    /// The key of the record, equal at all replicas.
+    pub record: SessionKey,
+    /// The ownership of this replica.
+    pub by: Ownership,
+}
+
+impl ImplicitHome {
+    /// The key of the record of the implicit session of a client that declares the capabilities `declares` (JSON text).
+    #[must_use]
+    pub fn key(principal: &Principal, endpoint: &Endpoint, declares: &str) -> SessionKey {
+        let mut context = Context::new(&SHA256);
+        context.update(b"implicit session");
+        context.update(principal.binding().bytes());
+        context.update(&(endpoint.name.len() as u64).to_be_bytes());
+        context.update(endpoint.name.as_bytes());
+        context.update(declares.as_bytes());
+        let mut key = SessionKey::default();
+        for (to, from) in key.iter_mut().zip(context.finish().as_ref()) {
+            *to = *from;
+        }
+        key
+    }
 }
 
 /// A receiver of notices that belong to no call.
@@ -43,6 +76,8 @@ pub trait NoticeListener: Send + Sync + std::fmt::Debug {
 pub struct ImplicitSession {
     /// What it is found by.
     pub(super) key: ImplicitSessionKey,
+    /// Its record, where it has one.
+    pub(super) home: Option<ImplicitHome>,
     next: AtomicU64,
     running: AtomicUsize,
     listeners: Mutex<BTreeMap<u64, Arc<dyn NoticeListener>>>,
@@ -92,9 +127,10 @@ pub struct ListenerRegistration {
 }
 
 impl ImplicitSession {
-    pub(super) fn new(key: ImplicitSessionKey) -> Self {
+    pub(super) fn new(key: ImplicitSessionKey, home: Option<ImplicitHome>) -> Self {
         Self {
             key,
+            home,
             next: AtomicU64::default(),
             running: AtomicUsize::default(),
             listeners: Mutex::default(),
@@ -237,15 +273,16 @@ impl Drop for ListenerRegistration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::call::Principal;
 
     fn implicit_session() -> ImplicitSession {
         let principal = Principal::new("https://issuer", "alice", "client", Vec::new(), None);
-        ImplicitSession::new(ImplicitSessionKey {
+        let key = ImplicitSessionKey {
             binding: principal.binding(),
             endpoint: "files".into(),
             declared: 0,
-        })
+            is_recorded: false,
+        };
+        ImplicitSession::new(key, None)
     }
 
     #[tokio::test]

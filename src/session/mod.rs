@@ -49,8 +49,8 @@ pub use delivery::NoticeSource;
 pub use gateway_task::{GatewayTask, QuotaReservation, ResultQuota, RunningTask, TaskOutcome};
 pub use id::{EventId, SessionId, SessionIds};
 pub use implicit_session::{
-    FollowedResource, ImplicitSession, ImplicitSessionCall, ListenerRegistration, NoticeListener,
-    ToolHeaders,
+    FollowedResource, ImplicitHome, ImplicitSession, ImplicitSessionCall, ImplicitSessionKey,
+    ListenerRegistration, NoticeListener, ToolHeaders,
 };
 pub use levels::SessionLevels;
 pub use link::{LegacyClientLink, ResponseStream};

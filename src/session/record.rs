@@ -1,5 +1,5 @@
-//! The session's record in the shared store, where there is one. Not kept for a session that ends with its
-//! connection, nor for an implicit session, which no other replica could find.
+//! The session's record in the shared store, where there is one. Not kept for a session that ends with its connection,
+//! nor for an implicit session before modern upstreams alone, which each replica may have for itself.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -22,6 +22,11 @@ pub(super) struct SessionRecorder {
     inherited: Mutex<Vec<UpstreamContinuation>>,
     /// When the session was opened, since the Unix epoch.
     opened: Duration,
+    /// The key of the record of an implicit session, whose own key is another at each opening.
+    home: Option<SessionKey>,
+    /// Whether the record is not the session's any more. Locked while the writer is told, so that the next implicit
+    /// session under the same record is told of later.
+    is_left: Mutex<bool>,
 }
 
 /// A session for the task that writes records.
@@ -41,7 +46,14 @@ impl SessionRecorder {
             named: by,
             inherited: Mutex::default(),
             opened,
+            home: None,
+            is_left: Mutex::default(),
         }
+    }
+
+    /// The same for an implicit session with the record `home`.
+    pub(super) fn at_home(self, home: Option<SessionKey>) -> Self {
+        Self { home, ..self }
     }
 
     /// The same for a session that `named` has opened, and that is adopted with these sessions at upstreams.
@@ -98,22 +110,46 @@ impl SessionRecorder {
             by: self.by,
             opened: self.opened,
         };
-        self.writer.track(session.key, Arc::new(source));
+        let is_left = lock(&self.is_left);
+        if !*is_left {
+            self.writer
+                .track(self.record(session.key), Arc::new(source));
+        }
     }
 
     /// Has the record written once more.
     pub(super) fn change(&self, session: SessionKey) {
-        self.writer.change(session);
+        if !*lock(&self.is_left) {
+            self.writer.change(self.record(session));
+        }
     }
 
-    /// Has the record say that the session is over, which a client that knows its id is told from now on.
+    /// Has the record say that the session is over, which a client that knows its id is told from now on. That of an
+    /// implicit session, which has no id, is removed: the next request may begin another at any replica.
     pub(super) fn end(&self, session: SessionKey) {
-        self.writer.end(session, self.by, true);
+        let mut is_left = lock(&self.is_left);
+        if !std::mem::replace(&mut *is_left, true) {
+            let leaves_record = self.home.is_none();
+            self.writer
+                .end(self.record(session), self.by, leaves_record);
+        }
     }
 
-    /// Leaves the record to the replica that owns the session.
+    /// Leaves the record as it is: to the replica that owns the session, or to the implicit session that comes next.
     pub(super) fn leave(&self, session: SessionKey) {
-        self.writer.leave(session);
+        let mut is_left = lock(&self.is_left);
+        if !std::mem::replace(&mut *is_left, true) {
+            self.writer.leave(self.record(session));
+        }
+    }
+
+    /// Has nothing written for an implicit session that another one was faster than.
+    pub(super) fn abandon(&self) {
+        *lock(&self.is_left) = true;
+    }
+
+    fn record(&self, session: SessionKey) -> SessionKey {
+        self.home.unwrap_or(session)
     }
 }
 

@@ -7,26 +7,26 @@ mod adopted;
 mod connections;
 mod counted;
 mod ending;
+mod implicit;
 mod known;
 mod made;
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use dashmap::DashMap;
 
 use self::counted::counted;
+use self::implicit::ImplicitSessions;
 use self::known::KnownIds;
 use self::made::SessionIdentity;
 use super::gateway_task::task_time;
-use super::implicit_session::{ImplicitSession, ImplicitSessionKey};
 use super::{
-    CallCaps, CallPermits, DeliveryMode, GatewayTask, OpeningSession, QueueError, QueuedRequest,
-    RequestedService, Session, SessionId, SessionIds, lock,
+    CallCaps, CallPermits, DeliveryMode, GatewayTask, ImplicitHome, ImplicitSession,
+    ImplicitSessionKey, OpeningSession, QueueError, QueuedRequest, RequestedService, Session,
+    SessionId, SessionIds, lock,
 };
 use crate::call::{ClientCapabilities, OwnerKey, Principal};
 use crate::clock::SharedClock;
@@ -89,6 +89,8 @@ pub struct AdoptedSession {
     pub highest_stream: u32,
     /// Its event log, which this replica writes by now.
     pub log: RestoredLog,
+    /// What an implicit session is found by, whose `handle` has the key of its record.
+    pub implicit: Option<ImplicitSessionKey>,
 }
 
 /// Why no session can be opened.
@@ -108,7 +110,7 @@ pub struct SessionRegistry {
     ids: SessionIds,
     live: FastDashMap<SessionKey, Arc<Session>>,
     known: KnownIds,
-    implicit_sessions: DashMap<ImplicitSessionKey, Arc<Session>>,
+    implicit_sessions: ImplicitSessions,
     owners: FastDashMap<OwnerKey, Arc<OwnerSessions>>,
     count: AtomicUsize,
     settings: SessionSettings,
@@ -154,7 +156,7 @@ impl SessionRegistry {
             ids,
             live: FastDashMap::default(),
             known: KnownIds::default(),
-            implicit_sessions: DashMap::new(),
+            implicit_sessions: ImplicitSessions::default(),
             owners: FastDashMap::default(),
             count: AtomicUsize::new(0),
             settings,
@@ -210,7 +212,8 @@ impl SessionRegistry {
     }
 
     /// The implicit session of a modern client, found by binding, endpoint and the capabilities it `declares` (JSON
-    /// text), or a new one. An implicit session has no id, is capped like a session, and expires when idle.
+    /// text), or a new one. An implicit session has no id, is capped like a session, and expires when idle. With `home` it
+    /// is the only one of all replicas; without, the one with a record is joined where it lives here.
     ///
     /// # Errors
     /// [`SessionRefused`] when there is no room for a new one.
@@ -219,18 +222,19 @@ impl SessionRegistry {
         principal: &Principal,
         endpoint: &Endpoint,
         declares: &str,
+        home: Option<ImplicitHome>,
         new: impl FnOnce() -> NewSession,
     ) -> Result<Arc<Session>, SessionRefused> {
-        let key = ImplicitSessionKey {
-            binding: principal.binding(),
-            endpoint: Arc::clone(&endpoint.name),
-            declared: self.implicit_sessions.hasher().hash_one(declares),
-        };
-        let known = self
-            .implicit_sessions
-            .get(&key)
-            .map(|implicit_session| Arc::clone(&implicit_session));
-        if let Some(implicit_session) = known {
+        if home.is_none()
+            && self.records.get().is_some()
+            && let Some(recorded) = self.recorded(&self.implicit_key(principal, endpoint, declares))
+        {
+            recorded.touch();
+            return Ok(recorded);
+        }
+        let sessions = &self.implicit_sessions;
+        let key = sessions.key(principal, endpoint, declares, home.is_some());
+        if let Some(implicit_session) = sessions.get(&key) {
             let age = implicit_session.age();
             if !implicit_session.closed().is_cancelled() && !self.is_expired(&implicit_session, age)
             {
@@ -238,23 +242,70 @@ impl SessionRegistry {
                     implicit_session.touch_at(age);
                     return Ok(implicit_session);
                 }
-                self.retire(&implicit_session);
+                sessions.remove(&implicit_session);
             } else {
+                if let Some(recorder) = &implicit_session.recorder {
+                    // Where the reaper was faster, waits until it has told the writer.
+                    recorder.end(implicit_session.key());
+                }
                 self.close(&implicit_session);
             }
         }
-        let made = self.open_as(new(), Some(ImplicitSession::new(key.clone())))?;
-        let implicit_session = Arc::clone(
-            &self
-                .implicit_sessions
-                .entry(key)
-                .or_insert_with(|| Arc::clone(&made)),
-        );
+        let made = self.open_as(new(), Some(ImplicitSession::new(key, home)))?;
+        let implicit_session = sessions.enter(&made);
         if !Arc::ptr_eq(&implicit_session, &made) {
             // Another request of the same client was faster.
             self.close(&made);
         }
         Ok(implicit_session)
+    }
+
+    /// What the implicit session with a record is found by, of a client that declares `declares` (JSON text).
+    #[must_use]
+    pub fn implicit_key(
+        &self,
+        principal: &Principal,
+        endpoint: &Endpoint,
+        declares: &str,
+    ) -> ImplicitSessionKey {
+        let sessions = &self.implicit_sessions;
+        sessions.key(principal, endpoint, declares, true)
+    }
+
+    /// The record of the implicit session that is found by `key`, where it lives here.
+    #[must_use]
+    pub fn home(&self, key: &ImplicitSessionKey) -> Option<ImplicitHome> {
+        self.recorded(key)?.implicit.as_ref()?.home
+    }
+
+    /// As whose the record of an implicit session that lives here is kept.
+    #[must_use]
+    pub fn owner_of_record(&self, record: SessionKey) -> Option<Ownership> {
+        let session = self.implicit_sessions.of_record(record)?;
+        let home = session.implicit.as_ref()?.home?;
+        self.is_joinable(&session).then_some(home.by)
+    }
+
+    /// Leaves the implicit session with a record to its running calls, and removes the record: the next request may begin
+    /// another one at any replica.
+    pub fn release(&self, record: SessionKey) {
+        if let Some(session) = self.implicit_sessions.of_record(record) {
+            if let Some(recorder) = &session.recorder {
+                recorder.end(session.key());
+            }
+            self.implicit_sessions.remove(&session);
+        }
+    }
+
+    /// Whether further requests may join an implicit session.
+    fn is_joinable(&self, session: &Session) -> bool {
+        let age = session.age();
+        !session.closed().is_cancelled() && !self.is_expired(session, age) && !self.is_over_age(age)
+    }
+
+    fn recorded(&self, key: &ImplicitSessionKey) -> Option<Arc<Session>> {
+        let session = self.implicit_sessions.get(key)?;
+        self.is_joinable(&session).then_some(session)
     }
 
     /// Ownership of the sessions of this registry.
@@ -323,7 +374,10 @@ impl SessionRegistry {
 
     /// Counts and records a session that is in its place, and ends the one that made room.
     fn entered(&self, session: &Arc<Session>, spare: Option<Arc<Session>>) {
-        if let Some(recorder) = &session.recorder {
+        // The record of an implicit session is kept once the session has its place.
+        if session.implicit.is_none()
+            && let Some(recorder) = &session.recorder
+        {
             recorder.track(session);
         }
         counted(session).open.add(1);

@@ -26,6 +26,7 @@ pub use self::shared_accounts::SharedAccounts;
 use super::account::Account;
 use super::carrier::http::http_session::ResponseBounds;
 use super::first_start::FirstStart;
+use super::link::negotiated::EraCell;
 use super::link::shared::SharedLinks;
 use super::user_accounts::{AccountKeeping, AccountState};
 use crate::budget::ByteBudget;
@@ -38,7 +39,7 @@ use crate::grants::{LoginGrants, TokenFailure, UserTokens};
 use crate::ownership::Fence;
 use crate::process::holders::HolderKey;
 use crate::process::{ChildIsolation, HostEnvironment, StdioRuntime};
-use crate::protocol::Revision;
+use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
 use crate::vault::GrantKey;
@@ -348,6 +349,19 @@ impl Upstreams {
         };
         let settings = &entry.settings;
         settings.isolation != Isolation::Shared && !settings.restartable
+    }
+
+    /// Whether calls of a modern client for `owner` share a session at an upstream, which one replica alone may have: it
+    /// speaks the legacy era, and is not shared by all. `None` while its era is not known.
+    #[must_use]
+    pub fn has_sessions_of_modern_clients(&self, upstream: &str, owner: OwnerKey) -> Option<bool> {
+        let entry = self.entries.get(upstream)?;
+        if entry.settings.isolation == Isolation::Shared {
+            return Some(false);
+        }
+        let account = entry.carrier.account_of(owner);
+        let era = entry.eras.of(account, || EraCell::new(&entry.settings));
+        era.spoken().map(|(era, _)| era == Era::Legacy)
     }
 
     /// Whether an upstream speaks the modern era, alone or besides the legacy one.

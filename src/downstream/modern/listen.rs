@@ -189,7 +189,7 @@ impl McpService {
         let session = self.relay.opener.implicit_session(
             &asked.principal,
             &asked.endpoint,
-            capabilities,
+            (capabilities, asked.home),
             &asked.message,
         )?;
         let permit = session

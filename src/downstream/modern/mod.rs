@@ -5,6 +5,7 @@
 mod answers;
 mod envelope;
 mod exchange;
+mod homes;
 mod keeper;
 mod link;
 mod listen;
@@ -31,6 +32,7 @@ use tokio::time::Instant;
 pub(super) use envelope::{is_modern, names_modern};
 pub(super) use socket::{SocketCalls, SocketFrames, on_socket};
 
+use self::envelope::RequestEnvelope;
 use self::exchange::{CallFuture, ModernExchange};
 use self::link::{ExchangeOutcome, ExchangePreferences, InputContext, ModernClientLink};
 use self::parsed_request::{EarlyEnd, ParsedRequest, shared_connection};
@@ -38,7 +40,7 @@ use self::refusal::RequestRefusal;
 use self::response_queue::ResponseQueue;
 use self::retry::RetryContinuation;
 use super::access_log::AccessRecord;
-use super::admission::{MessageDue, claim};
+use super::admission::MessageDue;
 use super::call_telemetry::{ended, error_word, failure_word, log_fault, server_span};
 use super::{McpService, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
@@ -46,7 +48,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, MessageKind, Revision, json, methods};
 use crate::relay::{RelayFailure, modern_notification};
-use crate::session::Session;
+use crate::session::{ImplicitHome, Session};
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
@@ -60,7 +62,7 @@ impl McpService {
         endpoint: &Arc<Endpoint>,
         principal: Arc<Principal>,
         parts: &Parts,
-        (message, mut due): (Message, MessageDue),
+        (message, due): (Message, MessageDue),
         record: &AccessRecord,
     ) -> Response<Body> {
         match message.kind() {
@@ -87,30 +89,47 @@ impl McpService {
                 return refusal.response(message.id());
             }
         };
-        if let Some(forwarder) = &self.forwarder
-            && let Some(owner) =
-                keeper::keeper_of((&self.relay, &self.parking), &principal, endpoint, &message)
-            && forwarder.is_foreign(owner, &parts.extensions)
-        {
-            let is_paid = match claim(due) {
-                Ok(claim) => claim.is_none(),
-                Err(fault) => {
-                    record.outcome(error_word(fault.kind));
-                    return refusal::fault_response(&fault, message.id());
-                }
-            };
-            // What is due waits at the keeper.
-            let asked = (&message, is_paid);
-            let forwarded = keeper::forward((forwarder, owner), parts, asked, record);
-            if let Some(response) = Box::pin(forwarded).await {
-                return response;
+        let Some(forwarder) = &self.forwarder else {
+            let asked = (message, envelope);
+            let answer =
+                self.answer_modern((endpoint, principal), parts, asked, (None, due), record);
+            return answer.await;
+        };
+        let reached = homes::ReachedUpstreams {
+            service: self,
+            forwarder,
+            extensions: &parts.extensions,
+            owner: principal.owner(),
+            upstreams: self.relay.opener.reached(endpoint, &message),
+        };
+        let unplaced = homes::UnplacedRequest {
+            reached: &reached,
+            parts,
+            principal: &principal,
+            endpoint,
+            message: &message,
+            envelope: &envelope,
+        };
+        match Box::pin(unplaced.place(due, record)).await {
+            homes::PlacedRequest::Answered(response) => response,
+            homes::PlacedRequest::Here(home, due) => {
+                let asked = (message, envelope);
+                let answer =
+                    self.answer_modern((endpoint, principal), parts, asked, (home, due), record);
+                reached.answered(home, answer.await, record)
             }
-            due = if is_paid {
-                None
-            } else {
-                self.due(principal.owner())
-            };
         }
+    }
+
+    /// Answers a request here, in the implicit session `home` where it needs the only one of all replicas.
+    async fn answer_modern(
+        self: &Arc<Self>,
+        (endpoint, principal): (&Arc<Endpoint>, Arc<Principal>),
+        parts: &Parts,
+        (message, envelope): (Message, RequestEnvelope),
+        (home, due): (Option<ImplicitHome>, MessageDue),
+        record: &AccessRecord,
+    ) -> Response<Body> {
         let id = message.id().unwrap_or("null").to_owned();
         let holder = self.holder(&principal, &parts.extensions);
         let mut asked = ParsedRequest {
@@ -121,6 +140,7 @@ impl McpService {
             patience: self.settings.limits.call_wait,
             share: Some(self.reply_share(holder)),
             connection: shared_connection(parts),
+            home,
         };
         if due.is_some()
             && let Err(fault) = Box::pin(self.pay_modern(&mut asked, due)).await
@@ -258,10 +278,12 @@ impl McpService {
         } else {
             Cow::Owned(without_questions(declared))
         };
+        // Another declaration is that of another implicit session, which is this replica's alone.
+        let home = asked.home.filter(|_| matches!(declared, Cow::Borrowed(_)));
         let session = self.relay.opener.implicit_session(
             &asked.principal,
             &asked.endpoint,
-            &declared,
+            (&declared, home),
             &asked.message,
         )?;
         // A task asks in its results, never in the middle of a request.

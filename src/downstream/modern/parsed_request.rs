@@ -17,6 +17,7 @@ use crate::downstream::listener::ConnectionPermit;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::Message;
+use crate::session::ImplicitHome;
 use crate::telemetry::names::error_type;
 
 /// Why a request did not become an exchange.
@@ -55,6 +56,8 @@ pub(super) struct ParsedRequest {
     pub(super) share: Option<ReplyShare>,
     /// The HTTP/2 connection that it shares with other exchanges.
     pub(super) connection: SharedConnection,
+    /// Its implicit session, where it needs the only one of all replicas.
+    pub(super) home: Option<ImplicitHome>,
 }
 
 pub(super) fn shared_connection(parts: &Parts) -> SharedConnection {

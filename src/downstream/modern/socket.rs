@@ -214,6 +214,8 @@ impl McpService {
             patience: self.settings.limits.call_wait,
             share: channel.reply_share().cloned(),
             connection: None,
+            // Frames are not forwarded: a socket has the implicit session of its own replica.
+            home: None,
         };
         let service = Arc::clone(self);
         let about = record;

@@ -13,21 +13,32 @@ use crate::fault::Fault;
 use crate::fault::told::error_object;
 use crate::protocol::{Message, RequestId, json, rpc};
 use crate::session::record::SessionRecorder;
-use crate::session::{DeliveryMode, EventStream, Session, lock};
+use crate::session::{DeliveryMode, EventStream, ImplicitHome, ImplicitSession, Session, lock};
 use crate::store::events::{ReplayResult, RestoredLog, RestoredStream, StreamKey};
 
 impl AdoptedSession {
     /// Puts the session into the registry of this replica. Calls that ran get an error that says that their outcome is
     /// unknown, on their streams, and tasks that the former owner ran have failed with that error. Caps make room as for a
-    /// new session, but refuse nothing: in all replicas together the session is not new.
+    /// new session, but refuse nothing: in all replicas together the session is not new. An implicit session that lives
+    /// here by now stays.
     pub fn rebuild(self, registry: &SessionRegistry) -> Arc<Session> {
         let Self {
             by,
             handle,
-            record,
+            mut record,
             log,
+            implicit,
             ..
         } = self;
+        let home = implicit.as_ref().map(|_| ImplicitHome {
+            record: handle.key,
+            by,
+        });
+        if home.is_some() {
+            // Its subscriptions ended with the connections of its client, and its tasks have failed, as their handles say.
+            record.subscriptions.clear();
+            record.tasks.clear();
+        }
         let owner = registry.owner(self.principal.owner());
         let new = NewSession {
             principal: self.principal,
@@ -42,15 +53,17 @@ impl AdoptedSession {
         let age = registry.clock.now().saturating_sub(record.opened);
         let recorder = registry.records.get().map(|writer| {
             let recorder = SessionRecorder::new(writer, by, record.opened);
-            Box::new(recorder.adopted(handle.owner, record.upstreams))
+            let recorder = recorder.adopted(handle.owner, record.upstreams);
+            Box::new(recorder.at_home(home.map(|home| home.record)))
         });
         let identity = SessionIdentity {
-            key: handle.key,
+            // A task names its implicit session by a key that no other one has.
+            key: home.map_or(handle.key, |_| rand::random()),
             id: self.id,
             tag: record.tag,
             by,
             recorder,
-            implicit_session: None,
+            implicit_session: implicit.map(|key| ImplicitSession::new(key, home)),
             is_opening: false,
             next_stream: highest + 1,
             started: Instant::now().checked_sub(age).unwrap_or_else(Instant::now),
@@ -77,7 +90,11 @@ impl AdoptedSession {
             spare
         };
         registry.entered(&session, spare);
-        session
+        let present = registry.implicit_sessions.enter(&session);
+        if !Arc::ptr_eq(&present, &session) {
+            registry.close(&session);
+        }
+        present
     }
 }
 

@@ -34,10 +34,11 @@ impl SessionRegistry {
         }
     }
 
-    /// Ends a session that another replica owns, and leaves what the shared store has of it.
+    /// Ends a session that another replica owns, and leaves what the shared store has of it. An implicit session is named
+    /// by the key of its record.
     pub fn give_up(&self, session: SessionKey) {
-        let session = self.live.get(&session).map(|session| Arc::clone(&session));
-        if let Some(session) = session {
+        let live = self.live.get(&session).map(|session| Arc::clone(&session));
+        if let Some(session) = live.or_else(|| self.implicit_sessions.of_record(session)) {
             if let Some(recorder) = &session.recorder {
                 recorder.leave(session.key());
             }
@@ -59,7 +60,7 @@ impl SessionRegistry {
         self.known.forget(session);
         self.count.fetch_sub(1, Ordering::Relaxed);
         counted(session).open.add(-1);
-        self.retire(session);
+        self.implicit_sessions.remove(session);
         if session.implicit.is_none() {
             server_session_ended(session.revision.as_str(), session.age());
         }
@@ -71,16 +72,6 @@ impl SessionRegistry {
         self.owners
             .remove_if(&owner_key, |_, owner| OwnerSessions::is_unused(owner));
         Some(session.end())
-    }
-
-    /// Has no further request join an implicit session: its client's next one gets a new implicit session.
-    pub(super) fn retire(&self, session: &Arc<Session>) {
-        if let Some(implicit_session) = &session.implicit {
-            self.implicit_sessions
-                .remove_if(&implicit_session.key, |_, implicit_session| {
-                    Arc::ptr_eq(implicit_session, session)
-                });
-        }
     }
 
     /// Ends every session, for a shutdown, and waits up to `grace` for its upstream links, and for the shared store, where

@@ -36,6 +36,9 @@ impl SessionIdentity {
         registry: &SessionRegistry,
     ) -> Self {
         let is_opening = implicit_session.is_none();
+        let home = implicit_session.as_ref().and_then(|one| one.home);
+        let by = home.map_or(registry.ownership(), |home| home.by);
+        let has_record = is_opening || home.is_some();
         let (key, id) = match implicit_session {
             // Nothing that a client could send names an implicit session.
             Some(_) => (rand::random(), String::new()),
@@ -49,8 +52,10 @@ impl SessionIdentity {
             key,
             id,
             tag: rand::random(),
-            by: registry.ownership(),
-            recorder: recorder(&new.delivery, registry).filter(|_| is_opening),
+            by,
+            recorder: recorder(&new.delivery, registry, by)
+                .filter(|_| has_record)
+                .map(|recorder| Box::new(recorder.at_home(home.map(|home| home.record)))),
             implicit_session,
             is_opening,
             next_stream: 1,
@@ -126,12 +131,14 @@ impl SessionIdentity {
     }
 }
 
-/// What keeps the record of a new session that has an id; `None` without a shared store, and where the session ends with
+/// What keeps the record of a new session that `by` owns; `None` without a shared store, and where the session ends with
 /// its connection.
-fn recorder(delivery: &DeliveryMode, registry: &SessionRegistry) -> Option<Box<SessionRecorder>> {
+fn recorder(
+    delivery: &DeliveryMode,
+    registry: &SessionRegistry,
+    by: Ownership,
+) -> Option<SessionRecorder> {
     let writer = registry.records.get()?;
-    matches!(delivery, DeliveryMode::Streams).then(|| {
-        let (by, opened) = (registry.ownership(), registry.clock.now());
-        Box::new(SessionRecorder::new(writer, by, opened))
-    })
+    matches!(delivery, DeliveryMode::Streams)
+        .then(|| SessionRecorder::new(writer, by, registry.clock.now()))
 }

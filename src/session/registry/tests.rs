@@ -286,7 +286,7 @@ async fn a_busy_visit_that_is_over_age_ends_with_its_calls() {
     let implicit_session = || {
         let implicit_session = f
             .sessions
-            .implicit_session(&alice, &files, "{}", || new("alice"));
+            .implicit_session(&alice, &files, "{}", None, || new("alice"));
         implicit_session.unwrap()
     };
     let old = implicit_session();
@@ -316,7 +316,7 @@ async fn a_visit_that_is_over_age_ends_though_somebody_subscribes() {
     let f = fixture(10, 10);
     let implicit_session = f
         .sessions
-        .implicit_session(&principal("alice"), &endpoint("files"), "{}", || {
+        .implicit_session(&principal("alice"), &endpoint("files"), "{}", None, || {
             new("alice")
         })
         .unwrap();
@@ -393,7 +393,7 @@ async fn who_begins_to_listen_is_not_outrun_by_who_ends() {
     let f = fixture(10, 10);
     let session =
         f.sessions
-            .implicit_session(&principal("alice"), &endpoint("files"), "{}", || {
+            .implicit_session(&principal("alice"), &endpoint("files"), "{}", None, || {
                 new("alice")
             });
     let session = session.unwrap();

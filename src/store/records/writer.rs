@@ -104,8 +104,10 @@ impl RecordWriter {
         writer
     }
 
-    /// Has the record of a session written, and kept up to date until [`end`](Self::end), or until `source` has none.
+    /// Has the record of a session written, and kept up to date until [`end`](Self::end), or until `source` has none. An
+    /// end of an earlier session under this key that the store was not told of is forgotten: it would end this one.
     pub fn track(&self, session: SessionKey, source: Arc<dyn RecordSource>) {
+        lock(&self.lists).untold.remove(&session);
         self.tracked.insert(
             session,
             TrackedSession {
@@ -169,11 +171,12 @@ impl RecordWriter {
     }
 
     /// Has the record of a session that this replica has adopted as `by`, and does not keep, say that the session is over.
-    pub fn end_adopted(&self, session: SessionKey, by: Ownership) {
+    /// `leaves_record` is as for [`end`](Self::end).
+    pub fn end_adopted(&self, session: SessionKey, by: Ownership, leaves_record: bool) {
         self.list_end(EndedSession {
             session,
             by,
-            leaves_record: true,
+            leaves_record,
         });
     }
 

@@ -96,7 +96,7 @@ impl Modern {
     }
 
     /// Sends a request and waits for its reply.
-    pub(super) async fn send(&self, method: &str, params: Value) -> Reply {
+    pub(crate) async fn send(&self, method: &str, params: Value) -> Reply {
         self.start(method, params).await.finish().await.1
     }
 

@@ -299,6 +299,52 @@ async fn one_replica_gets_a_claimed_session() {
 }
 
 #[tokio::test]
+async fn claim_of_a_lost_replica_is_adopted_without_a_record() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let one = replica(&client, &sealer, LIFE);
+    let claimed = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
+    assert_eq!(claimed, owner(1, 0));
+    let until = one.records.time(SESSION).await.unwrap() + LIFE;
+    let adopted = one.records.adopt(SESSION, claimed, (2, until)).await;
+    let adopted = adopted.unwrap();
+    assert_eq!(
+        adopted,
+        Adoption::Adopted {
+            by: owner(2, 1),
+            highest_stream: 0,
+            record: None,
+        }
+    );
+    // The former owner neither writes nor claims it.
+    let claimed = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
+    assert_eq!(claimed, owner(2, 1));
+    one.track(&Source::of(owner(1, 0), record()));
+    assert_eq!(one.fenced.next().await, SESSION);
+    // What cannot be rebuilt leaves nothing.
+    one.writer.end_adopted(SESSION, owner(2, 1), false);
+    one.is(&RecordState::Absent).await;
+}
+
+#[tokio::test]
+async fn session_that_begins_again_is_not_ended_by_the_one_before() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let one = replica(&client, &sealer(), LIFE);
+    one.track(&Source::of(owner(1, 0), record()));
+    one.has_record(&record()).await;
+    // Its task is gone: the store is told of nothing.
+    assert!(one.tasks.shut_down(Duration::ZERO).await);
+    one.writer.end(SESSION, owner(1, 0), false);
+    one.track(&Source::of(owner(1, 0), record()));
+    one.writer.flush(Duration::from_secs(1)).await;
+    one.has_record(&record()).await;
+}
+
+#[tokio::test]
 async fn record_is_renewed_while_its_session_lives() {
     let Some((_server, client)) = redis().await else {
         return;

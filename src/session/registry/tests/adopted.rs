@@ -61,6 +61,7 @@ fn rebuilt(f: &Fixture, id: &str, by: Ownership, log: RestoredLog) -> Arc<Sessio
         record: record(),
         highest_stream: 4,
         log,
+        implicit: None,
     };
     adopted.rebuild(&f.sessions)
 }
@@ -136,4 +137,38 @@ async fn calls_without_a_reply_end_with_an_unknown_outcome() {
         );
     }
     assert!(events[1].last && session.stream(3).unwrap().is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn implicit_session_is_rebuilt_under_its_record() {
+    let (f, store) = with_records();
+    let (alice, files) = (principal("alice"), endpoint("files"));
+    let key = f.sessions.implicit_key(&alice, &files, "{}");
+    let adopted = AdoptedSession {
+        id: String::new(),
+        handle: SessionId {
+            key: [5; 16],
+            owner: FORMER,
+            issued: Duration::ZERO,
+        },
+        by: NEXT,
+        principal: Arc::clone(&alice),
+        endpoint: Arc::clone(&files),
+        record: record(),
+        highest_stream: 0,
+        log: RestoredLog::default(),
+        implicit: Some(key.clone()),
+    };
+    let session = adopted.rebuild(&f.sessions);
+    assert_eq!(store.ran().await, ["record_put"]);
+    assert_ne!(session.key(), [5; 16]);
+    assert!(session.subscriptions().granted().is_empty());
+    let home = f.sessions.home(&key).unwrap();
+    assert_eq!(home.by, NEXT);
+    let joined = f
+        .sessions
+        .implicit_session(&alice, &files, "{}", Some(home), || new("alice"));
+    assert!(Arc::ptr_eq(&joined.unwrap(), &session));
+    let link = session.adopted_link("up").unwrap();
+    assert_eq!(link.first_id, NEXT.first_number());
 }

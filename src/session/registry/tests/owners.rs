@@ -41,7 +41,7 @@ async fn visit_of_another_owner_is_not_found() {
     let (alice, files) = (principal("alice"), endpoint("files"));
     let implicit_session = f
         .sessions
-        .implicit_session(&alice, &files, "{}", || new("alice"));
+        .implicit_session(&alice, &files, "{}", None, || new("alice"));
     let key = implicit_session.unwrap().key();
     let own = f.sessions.ownership();
     assert!(f.sessions.live_implicit_session(own, key).is_some());

@@ -78,7 +78,7 @@ async fn sessions_without_an_id_have_no_record() {
     let alice = principal("alice");
     let implicit = f
         .sessions
-        .implicit_session(&alice, &endpoint("files"), "{}", || new("alice"));
+        .implicit_session(&alice, &endpoint("files"), "{}", None, || new("alice"));
     assert!(implicit.is_ok());
     let connection = NewSession {
         delivery: DeliveryMode::Connection {
@@ -90,4 +90,82 @@ async fn sessions_without_an_id_have_no_record() {
     };
     drop(f.sessions.open(connection).unwrap());
     assert!(store.ran().await.is_empty());
+}
+
+const HOME: ImplicitHome = ImplicitHome {
+    record: [7; 16],
+    by: Ownership { node: 3, epoch: 2 },
+};
+
+fn at_home(f: &Fixture, home: Option<ImplicitHome>) -> Arc<Session> {
+    let (alice, files) = (principal("alice"), endpoint("files"));
+    let sessions = &f.sessions;
+    let session = sessions.implicit_session(&alice, &files, "{}", home, || new("alice"));
+    session.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn implicit_session_with_a_home_has_a_record() {
+    let (f, store) = with_records();
+    let key = f
+        .sessions
+        .implicit_key(&principal("alice"), &endpoint("files"), "{}");
+    assert_eq!(f.sessions.home(&key), None);
+    let session = at_home(&f, Some(HOME));
+    assert_eq!(store.ran().await, ["record_put"]);
+    assert!(Arc::ptr_eq(&at_home(&f, Some(HOME)), &session));
+    assert!(Arc::ptr_eq(&at_home(&f, None), &session), "it is joined");
+    assert_eq!(f.sessions.home(&key), Some(HOME));
+    assert_eq!(f.sessions.owner_of_record(HOME.record), Some(HOME.by));
+    session.record_changed();
+    assert_eq!(store.ran().await, ["record_put"]);
+    f.sessions.close(&session);
+    assert_eq!(f.sessions.home(&key), None);
+    assert_eq!(f.sessions.owner_of_record(HOME.record), None);
+    assert_eq!(store.ran().await, ["record_finish"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn implicit_session_of_another_replica_is_given_up() {
+    let (f, store) = with_records();
+    let session = at_home(&f, Some(HOME));
+    store.ran().await;
+    f.sessions.give_up(HOME.record);
+    assert!(session.closed().is_cancelled());
+    assert!(store.ran().await.is_empty());
+}
+
+// A call runs in the former one, which is over age.
+#[tokio::test(start_paused = true)]
+async fn record_goes_on_with_the_next_implicit_session() {
+    let (f, store) = with_records();
+    let former = at_home(&f, Some(HOME));
+    let call = former.begin_implicit_call();
+    tokio::time::advance(Duration::from_secs(601)).await;
+    store.ran().await;
+    let next = at_home(&f, Some(HOME));
+    assert!(!Arc::ptr_eq(&former, &next));
+    assert_eq!(store.ran().await, ["record_put"]);
+    drop(call);
+    f.sessions.reap_once();
+    assert!(former.closed().is_cancelled());
+    assert!(
+        store.ran().await.is_empty(),
+        "the record is that of the next"
+    );
+    f.sessions.give_up(HOME.record);
+    assert!(next.closed().is_cancelled());
+}
+
+#[tokio::test(start_paused = true)]
+async fn implicit_session_that_is_idle_is_followed_by_one_with_its_record() {
+    let (f, store) = with_records();
+    let former = at_home(&f, Some(HOME));
+    store.ran().await;
+    tokio::time::advance(Duration::from_secs(61)).await;
+    let next = at_home(&f, Some(HOME));
+    assert!(former.closed().is_cancelled() && !next.closed().is_cancelled());
+    assert_eq!(store.ran().await.last(), Some(&"record_put"));
+    f.sessions.close(&next);
+    assert_eq!(store.ran().await, ["record_finish"]);
 }

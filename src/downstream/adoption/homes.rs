@@ -1,0 +1,111 @@
+//! Where the implicit session of a modern client is: the first replica that asks for it owns it.
+
+use std::sync::Arc;
+
+use super::{NamedSession, SessionAdopter, SessionPlace};
+use crate::cause::chain;
+use crate::ownership::Ownership;
+use crate::redis_client::RedisFailure;
+use crate::store::events::SessionKey;
+use crate::store::records::RecordState;
+
+impl SessionAdopter {
+    /// Where an implicit session is. It is claimed where it has no owner, and adopted where its owner is lost.
+    pub(super) async fn look_home(&self, named: &NamedSession) -> SessionPlace {
+        let key = named.handle.key;
+        if self.tasks.draining().is_cancelled()
+            && let Some(peer) = self.cluster.any_peer()
+            && let Ok(state) = self.stores.records.read(key).await
+        {
+            return self.leave_to_others(key, &state, peer);
+        }
+        if self.stores.fence.is_open()
+            && let Some(by) = self.sessions.owner_of_record(key)
+        {
+            return SessionPlace::Own(by);
+        }
+        let owner = match self.owner_of_home(key).await {
+            Ok(Some(owner)) => owner,
+            Ok(None) => return SessionPlace::Unknown,
+            Err(failure) => {
+                tracing::debug!(error = chain(&failure), "implicit session not claimed");
+                return SessionPlace::Unknown;
+            }
+        };
+        let is_own = owner.node == self.cluster.node();
+        if !is_own && self.cluster.is_living(owner.node) {
+            self.work.unfinished.invalidate(&key);
+            return SessionPlace::At(owner);
+        }
+        // Nothing could be sent for the session here.
+        if !self.may_adopt() {
+            return SessionPlace::Unknown;
+        }
+        if !is_own {
+            return if self.cluster.is_lost(owner.node).await {
+                self.adopt(named, owner).await
+            } else {
+                SessionPlace::Unknown
+            };
+        }
+        if !self.work.unfinished.contains_key(&key) {
+            return SessionPlace::Own(owner);
+        }
+        match self.stores.records.read(key).await {
+            Ok(RecordState::Owned {
+                by,
+                highest_stream,
+                record: Some(record),
+            }) => self.finish(named, (by, highest_stream, *record)).await,
+            Ok(RecordState::Owned {
+                by, record: None, ..
+            }) if by.node == owner.node => {
+                self.work.unfinished.invalidate(&key);
+                SessionPlace::Own(by)
+            }
+            _ => SessionPlace::Unknown,
+        }
+    }
+
+    /// Leaves an implicit session to other replicas while this one drains, but for its running calls: to `peer` unless
+    /// another one has it by now.
+    fn leave_to_others(&self, key: SessionKey, state: &RecordState, peer: u32) -> SessionPlace {
+        self.sessions.release(key);
+        match state {
+            RecordState::Owned { by, .. }
+                if by.node != self.cluster.node() && self.cluster.is_living(by.node) =>
+            {
+                SessionPlace::At(*by)
+            }
+            // It claims the session once the record is gone.
+            _ => SessionPlace::At(Ownership {
+                node: peer,
+                epoch: 0,
+            }),
+        }
+    }
+
+    /// The owner of an implicit session, which is claimed if it has none; `None` where it may have one that Redis has
+    /// lost, or where nothing can be claimed here.
+    async fn owner_of_home(&self, key: SessionKey) -> Result<Option<Ownership>, RedisFailure> {
+        if self.may_adopt() && self.has_all_records() {
+            let own = self.sessions.ownership();
+            return self.stores.records.claim(key, own).await.map(Some);
+        }
+        Ok(match self.stores.records.read(key).await? {
+            RecordState::Owned { by, .. } => Some(by),
+            RecordState::Absent | RecordState::Over => None,
+        })
+    }
+
+    /// Whether living owners have written their records again, if Redis has lost any since this replica began.
+    fn has_all_records(&self) -> bool {
+        if self.cluster.is_redis_settled() {
+            return true;
+        }
+        self.note_first_run();
+        let server = self.cluster.redis().server();
+        let run = Arc::clone(&server.borrow().run_id);
+        self.work.first_run.get() == Some(&run)
+    }
+}

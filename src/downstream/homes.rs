@@ -1,0 +1,120 @@
+//! Requests of modern clients whose implicit session another replica owns.
+//!
+//! The body says which one that is: it has been read, and can be sent as often as need be.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use http::header::CONTENT_LENGTH;
+use http::request::Parts;
+use http::{HeaderMap, Request, Response};
+use http_body_util::{BodyExt as _, Full};
+use tokio::time::{Instant, sleep};
+
+use super::access_log::AccessRecord;
+use super::adoption::{NamedSession, SessionPlace};
+use super::forwarding::{OWNERLESS, PAUSE, RequestForwarder, describe, is_forwarded, refused};
+use crate::cluster::{self, ForwardFailure, ForwardedBody, Unforwarded};
+use crate::protocol::Message;
+use crate::session::ImplicitHome;
+
+/// What became of a request that needs an implicit session.
+pub(super) enum HomePlace {
+    /// The owner has answered, or cannot be reached now.
+    Answered(Response<Body>),
+    /// This replica owns the session.
+    Here(ImplicitHome),
+    /// The session has ended with its owner.
+    Ended,
+}
+
+impl RequestForwarder {
+    /// Finds the owner of an implicit session, and passes a request on to it where that is another replica. All within a
+    /// lease and two seconds. What may have reached another replica is not sent again. `client` is the address of its client,
+    /// `is_paid` says whether the request was taken out of the rate of its caller.
+    ///
+    /// # Cancel safety
+    /// The owner sees its client leave. An adoption that has begun is finished.
+    pub(super) async fn find_home(
+        &self,
+        named: &NamedSession,
+        (parts, message): (&Parts, &Message),
+        (client, is_paid): (Option<IpAddr>, bool),
+        record: &AccessRecord,
+    ) -> HomePlace {
+        let until = Instant::now() + self.cluster.patience();
+        let key = named.handle.key;
+        let is_forwarded = is_forwarded(&parts.extensions);
+        let mut owner = named.handle.owner;
+        let known = self.owners.get(&key).filter(|_| !is_forwarded);
+        let mut place = match known {
+            Some(owner) => SessionPlace::At(owner),
+            None => self.adopter.find(named).await,
+        };
+        loop {
+            let failure = match place {
+                SessionPlace::Own(by) => return HomePlace::Here(ImplicitHome { record: key, by }),
+                SessionPlace::Ended => return HomePlace::Ended,
+                SessionPlace::Here | SessionPlace::Unknown => ForwardFailure::NoReplica,
+                SessionPlace::At(_) if is_forwarded => {
+                    return HomePlace::Answered(cluster::misdirected());
+                }
+                SessionPlace::At(by) => {
+                    owner = by;
+                    let request = copied(parts, message, (client, is_paid));
+                    match self.send(by.node, request, until, record).await {
+                        Ok(answer) => {
+                            self.owners.insert(key, by);
+                            return HomePlace::Answered(answer);
+                        }
+                        Err(Unforwarded { failure, unsent }) => {
+                            self.owners.invalidate(&key);
+                            let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
+                            if unsent.is_none() && !is_refused {
+                                return HomePlace::Answered(refused(&failure, by, record));
+                            }
+                            failure
+                        }
+                    }
+                }
+            };
+            if Instant::now() >= until {
+                return HomePlace::Answered(refused(&failure, owner, record));
+            }
+            let before = place;
+            place = self.adopter.find(named).await;
+            if place == before {
+                sleep(PAUSE).await;
+            }
+        }
+    }
+
+    /// Whether another replica has said that an upstream is modern.
+    pub(super) fn is_told_modern(&self, upstream: &Arc<str>) -> bool {
+        self.modern.contains_key(upstream)
+    }
+
+    /// Takes what another replica has said of a request that reached these upstreams out of its answer.
+    pub(super) fn hear_ownerless(&self, upstreams: &[Arc<str>], headers: &mut HeaderMap) {
+        if headers.remove(OWNERLESS).is_some() {
+            for upstream in upstreams {
+                self.modern.insert(Arc::clone(upstream), ());
+            }
+        }
+    }
+}
+
+/// The request once more, for the owner.
+fn copied(
+    parts: &Parts,
+    message: &Message,
+    (client, is_paid): (Option<IpAddr>, bool),
+) -> Request<ForwardedBody> {
+    let mut parts = parts.clone();
+    // A byte order mark was left out.
+    parts.headers.remove(CONTENT_LENGTH);
+    describe(&mut parts.headers, client, is_paid);
+    let body = Full::new(message.bytes().clone()).map_err(|never| match never {});
+    Request::from_parts(parts, body.boxed_unsync())
+}

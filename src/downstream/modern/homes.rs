@@ -1,0 +1,177 @@
+//! The replica that answers a request: the keeper of what the request goes on with, or the owner of its implicit session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::request::Parts;
+use http::{Extensions, Response};
+
+use super::envelope::{self, RequestEnvelope};
+use super::{keeper, refusal};
+use crate::call::{OwnerKey, Principal};
+use crate::downstream::McpService;
+use crate::downstream::access_log::AccessRecord;
+use crate::downstream::admission::{MessageDue, OwedAdmission, claim};
+use crate::downstream::adoption::NamedSession;
+use crate::downstream::call_telemetry::error_word;
+use crate::downstream::forwarding::{self, RequestForwarder};
+use crate::downstream::homes::HomePlace;
+use crate::downstream::listener::ConnectionPermit;
+use crate::endpoint::Endpoint;
+use crate::fault::{Fault, FaultKind};
+use crate::ownership::Ownership;
+use crate::protocol::Message;
+use crate::session::{ImplicitHome, SessionId};
+
+/// The upstreams that a request of a modern client may reach.
+pub(super) struct ReachedUpstreams<'a> {
+    pub(super) service: &'a McpService,
+    pub(super) forwarder: &'a RequestForwarder,
+    pub(super) extensions: &'a Extensions,
+    pub(super) owner: OwnerKey,
+    pub(super) upstreams: &'a [Arc<str>],
+}
+
+impl ReachedUpstreams<'_> {
+    /// Whether the client of the request has a session at one of them, which one replica alone may have. An upstream whose
+    /// era is not known may be one of these.
+    fn need_home(&self) -> bool {
+        let opener = &self.service.relay.opener;
+        self.upstreams.iter().any(|upstream| {
+            let has_sessions = opener.has_sessions(upstream, self.owner);
+            has_sessions.unwrap_or_else(|| !self.forwarder.is_told_modern(upstream))
+        })
+    }
+
+    /// The answer of this replica, which says to another one that the request needed no owner, if that is known by now.
+    /// What was answered may not be so where the lease of this replica was over meanwhile.
+    pub(super) fn answered(
+        &self,
+        home: Option<ImplicitHome>,
+        mut response: Response<Body>,
+        record: &AccessRecord,
+    ) -> Response<Body> {
+        if home.is_some()
+            && let Some(lost) = self.forwarder.lost_meanwhile(record)
+        {
+            return lost;
+        }
+        if forwarding::is_forwarded(self.extensions) && !self.need_home() {
+            forwarding::say_ownerless(response.headers_mut());
+        }
+        response
+    }
+}
+
+/// A request whose envelope was read, and that another replica may have to answer.
+pub(super) struct UnplacedRequest<'a> {
+    pub(super) reached: &'a ReachedUpstreams<'a>,
+    pub(super) parts: &'a Parts,
+    pub(super) principal: &'a Arc<Principal>,
+    pub(super) endpoint: &'a Arc<Endpoint>,
+    pub(super) message: &'a Message,
+    pub(super) envelope: &'a RequestEnvelope,
+}
+
+/// Where a request is answered.
+pub(super) enum PlacedRequest {
+    /// By another replica, or not at all.
+    Answered(Response<Body>),
+    /// Here, in this implicit session where it needs the only one of all replicas.
+    Here(Option<ImplicitHome>, MessageDue),
+}
+
+impl UnplacedRequest<'_> {
+    /// Finds out who answers the request, and passes it on to another replica. What has been paid to the rate of its
+    /// caller is not taken again, and what is due waits where the request is answered.
+    ///
+    /// # Cancel safety
+    /// The other replica sees its client leave.
+    pub(super) async fn place(&self, due: MessageDue, record: &AccessRecord) -> PlacedRequest {
+        let (service, forwarder) = (self.reached.service, self.reached.forwarder);
+        let parts = (&*service.relay, &*service.parking);
+        let keeper = keeper::keeper_of(parts, self.principal, self.endpoint, self.message);
+        if let Some(keeper) = keeper {
+            if !forwarder.is_foreign(keeper, &self.parts.extensions) {
+                return PlacedRequest::Here(None, due);
+            }
+            return self.pass_to_keeper(keeper, due, record).await;
+        }
+        let is_about_task = self.message.method().is_some_and(envelope::is_task);
+        if is_about_task || !self.reached.need_home() {
+            return PlacedRequest::Here(None, due);
+        }
+        let declared = &self.envelope.capabilities;
+        let sessions = &service.sessions;
+        let key = sessions.implicit_key(self.principal, self.endpoint, declared);
+        if !forwarder.is_fenced()
+            && !service.tasks.draining().is_cancelled()
+            && let Some(home) = sessions.home(&key)
+        {
+            return PlacedRequest::Here(Some(home), due);
+        }
+        let due = match claim(due) {
+            Ok(claim) => claim.map(OwedAdmission::Rate),
+            Err(fault) => return PlacedRequest::Answered(self.refused(&fault, record)),
+        };
+        let named = NamedSession {
+            id: String::new(),
+            handle: SessionId {
+                key: ImplicitHome::key(self.principal, self.endpoint, declared),
+                // None that has been found yet.
+                owner: Ownership::ALONE,
+                issued: Duration::ZERO,
+            },
+            principal: Arc::clone(self.principal),
+            endpoint: Arc::clone(self.endpoint),
+            holder: service.holder(self.principal, &self.parts.extensions),
+            implicit: Some(key),
+        };
+        let asked = (self.parts, self.message);
+        let client = self.parts.extensions.get();
+        let from = (client.and_then(ConnectionPermit::client), due.is_none());
+        let found = forwarder.find_home(&named, asked, from, record);
+        match found.await {
+            HomePlace::Here(home) => PlacedRequest::Here(Some(home), due),
+            HomePlace::Answered(mut response) => {
+                forwarder.hear_ownerless(self.reached.upstreams, response.headers_mut());
+                PlacedRequest::Answered(response)
+            }
+            HomePlace::Ended => PlacedRequest::Answered(self.refused(&lost_with_replica(), record)),
+        }
+    }
+
+    /// What is due waits at the keeper.
+    async fn pass_to_keeper(
+        &self,
+        keeper: Ownership,
+        due: MessageDue,
+        record: &AccessRecord,
+    ) -> PlacedRequest {
+        let is_paid = match claim(due) {
+            Ok(claim) => claim.is_none(),
+            Err(fault) => return PlacedRequest::Answered(self.refused(&fault, record)),
+        };
+        let asked = (self.message, is_paid);
+        let (service, forwarder) = (self.reached.service, self.reached.forwarder);
+        let answer = keeper::forward((forwarder, keeper), self.parts, asked, record);
+        match answer.await {
+            Some(response) => PlacedRequest::Answered(response),
+            None if is_paid => PlacedRequest::Here(None, None),
+            None => PlacedRequest::Here(None, service.due(self.principal.owner())),
+        }
+    }
+
+    fn refused(&self, fault: &Fault, record: &AccessRecord) -> Response<Body> {
+        record.outcome(error_word(fault.kind));
+        refusal::fault_response(fault, self.message.id())
+    }
+}
+
+/// The refusal of the requests that find out that the implicit session of their client has ended.
+fn lost_with_replica() -> Fault {
+    let text = "the server process of this client was lost with its replica of the gateway, and what it had in memory: \
+                send the request again to begin with a new one";
+    Fault::upstream(FaultKind::UpstreamLost, text)
+}
