@@ -126,7 +126,7 @@ impl FenceKeeper {
     }
 
     /// The worst word of all peers. A silent peer may reach Redis. So may a replica that started during the outage at the
-    /// address of a peer: this replica does not know it.
+    /// address of a peer: its word counts as that of the peer, where it proves that it is a replica.
     async fn word_of_all(&self, length: Duration) -> PeerWord {
         let peers = self.membership.peers();
         let asked = peers.known().map(|record| self.word_of(record, length));
@@ -138,13 +138,24 @@ impl FenceKeeper {
         let Ok(peer) = Peer::new(record.clone(), &self.identity) else {
             return PeerWord::Silent;
         };
-        match timeout(ANSWER_WITHIN, greeting::ask(&peer, &self.tasks)).await {
-            Ok(Ok(greeting)) => PeerWord::said(&greeting, length),
-            Ok(Err(GreetingFailure::Unanswered(failure))) if failure.is_refused() => {
-                PeerWord::Spares(length)
+        let asked = async {
+            let failure = match greeting::ask(&peer, &self.tasks).await {
+                Ok(greeting) => return PeerWord::said(&greeting, length),
+                Err(failure) => failure,
+            };
+            if let GreetingFailure::Unanswered(failure) = failure
+                && failure.is_refused()
+            {
+                return PeerWord::Spares(length);
             }
-            Ok(Err(_)) | Err(_) => PeerWord::Silent,
-        }
+            // It may have restarted since Redis told of it, and so may know nothing of this replica.
+            match self.membership.ask_for_proof(&record.address).await {
+                Some(proved) => PeerWord::said(&proved.greeting, length),
+                None => PeerWord::Silent,
+            }
+        };
+        let word = timeout(ANSWER_WITHIN, asked).await;
+        word.unwrap_or(PeerWord::Silent)
     }
 }
 

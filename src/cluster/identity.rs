@@ -23,6 +23,7 @@ use rustls::{
     ServerConfig, SignatureScheme,
 };
 
+use super::proof::PROOF_PROTOCOL;
 use crate::config::{ReplicaTls, ReplicaTrust};
 
 /// The name in certificates that replicas make.
@@ -103,6 +104,10 @@ impl ReplicaIdentity {
             .with_single_cert(self.chain.clone(), self.key.clone_key())?;
         // A resumed handshake would bring the decision of an earlier one; connections are kept instead.
         config.send_tls13_tickets = 0;
+        if self.roots.is_none() {
+            // Chosen by those alone that ask for a proof: other replicas name no protocol.
+            config.alpn_protocols = vec![PROOF_PROTOCOL.to_vec()];
+        }
         Ok(Arc::new(config))
     }
 
@@ -135,6 +140,25 @@ impl ReplicaIdentity {
             None => ServerName::try_from(OWN_NAME).map_err(|_| unnamed())?,
         };
         Ok((Arc::new(config), name))
+    }
+
+    /// For a connection to a process that is believed only after its proof (`super::proof`), and the name to ask for;
+    /// `None` where an authority vouches for certificates.
+    pub(super) fn asker(&self) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
+        if self.roots.is_some() {
+            return None;
+        }
+        let builder = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
+            .with_protocol_versions(&[&rustls::version::TLS13]);
+        let any = Arc::new(AnyHolder(self.signatures()));
+        let builder = builder.ok()?.dangerous();
+        let builder = builder.with_custom_certificate_verifier(any);
+        let config = builder.with_client_auth_cert(self.chain.clone(), self.key.clone_key());
+        let mut config = config.ok()?;
+        config.resumption = Resumption::disabled();
+        config.alpn_protocols = vec![PROOF_PROTOCOL.to_vec()];
+        let name = ServerName::try_from(OWN_NAME).ok()?;
+        Some((Arc::new(config), name))
     }
 
     fn signatures(&self) -> SignatureCheck {
@@ -281,6 +305,41 @@ impl ClientCertVerifier for AnyHolder {
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.tls12(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.tls13(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.schemes()
+    }
+}
+
+impl ServerCertVerifier for AnyHolder {
+    fn verify_server_cert(
+        &self,
+        _certificate: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

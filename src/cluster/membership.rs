@@ -10,6 +10,7 @@ use super::beats::BeatCounter;
 use super::identity::ReplicaIdentity;
 use super::lease::ReplicaLease;
 use super::peers::{Peer, PeerClock, PeerList};
+use super::proof::{ProvedGreeting, ReplicaProof};
 use super::record::{RecordSealer, ReplicaRecord};
 use crate::cause::chain;
 use crate::clock::boot_time;
@@ -94,6 +95,39 @@ impl Membership {
     /// The same from now on.
     pub(super) fn peer_lists(&self) -> watch::Receiver<Arc<PeerList>> {
         self.peers.subscribe()
+    }
+
+    /// Proof of this replica for peers that do not reach Redis.
+    pub(super) fn proof(&self) -> ReplicaProof<'_> {
+        let (own, records) = (&self.own, &self.records);
+        ReplicaProof { own, records }
+    }
+
+    /// Asks the replica at `address` for its greeting with a proof, and takes it in as a peer. `None` without a valid
+    /// proof. Without a bound on the time.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed before the greeting is there.
+    pub(super) async fn ask_for_proof(&self, address: &str) -> Option<ProvedGreeting> {
+        let proved = self.proof().ask(address, &self.identity).await?;
+        self.learn_proved(proved.record.clone());
+        Some(proved)
+    }
+
+    /// Takes in a replica that has proved itself, so that requests are passed on to it and taken from it while Redis is
+    /// away.
+    pub(super) fn learn_proved(&self, record: ReplicaRecord) {
+        let (node, address) = (record.node, record.address.clone());
+        let Ok(peer) = Peer::new(record, &self.identity) else {
+            return;
+        };
+        let before = self.peers();
+        let Some(next) = before.with_proved(peer, Instant::now()).map(Arc::new) else {
+            return;
+        };
+        tracing::info!(node, address, "replica found without Redis");
+        self.peers.send_replace(Arc::clone(&next));
+        next.give_up_others(&before);
     }
 
     /// Waits until the lease of the replica `node` is over, or the replica is not known any more. Heartbeats come every

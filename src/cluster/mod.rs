@@ -15,6 +15,7 @@ mod lease;
 mod lost_owner;
 mod membership;
 mod peers;
+mod proof;
 mod record;
 mod self_check;
 
@@ -22,8 +23,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use http::{Request, Response};
+use rustls::CommonState;
 use rustls::pki_types::CertificateDer;
-use tokio::time::Instant;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::server::TlsStream;
 
 pub use self::connections::{ForwardedAnswer, ForwardedBody, OnWay};
 pub use self::failure::{ForwardFailure, Unforwarded};
@@ -46,8 +50,11 @@ use crate::redis_client::{RedisClient, RedisFailure};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::status::{ClusterStatus, ReplicaStatus};
 
-/// For the first heartbeat; a replica starts without it where Redis is away.
+/// For the first heartbeat, and half a lease at most: a replica starts without it where Redis is away, and its peers
+/// count it as silent until it answers them.
 const JOIN_WITHIN: Duration = Duration::from_secs(5);
+/// For the exchange of proofs on a connection.
+const PROVE_WITHIN: Duration = Duration::from_secs(1);
 /// Between two attempts.
 const JOIN_PAUSE: Duration = Duration::from_millis(50);
 
@@ -85,8 +92,8 @@ pub enum ClusterError {
 }
 
 impl Cluster {
-    /// Takes a number that no living replica has, which needs Redis: waits five seconds for it, and goes on with a
-    /// random number where there is none, as a restart during an outage has to serve as well. `address` is where others
+    /// Takes a number that no living replica has, which needs Redis: waits half a lease for it, five seconds at most, and
+    /// goes on with a random number where there is none, as a restart during an outage has to serve as well. `address` is where others
     /// reach this replica, `digest` that of its configuration.
     ///
     /// # Errors
@@ -132,7 +139,7 @@ impl Cluster {
             }
         };
         let claimed: Result<serde_json::Result<()>, _> =
-            tokio::time::timeout(JOIN_WITHIN, claimed).await;
+            timeout(JOIN_WITHIN.min(config.lease / 2), claimed).await;
         if let Ok(claimed) = claimed {
             claimed?;
         } else {
@@ -194,6 +201,24 @@ impl Cluster {
         }
         self.membership.refresh().await;
         self.membership.peers().has_certificate(&shown)
+    }
+
+    /// Whether the other side of a connection asks for a proof that this process is a replica, in place of sending
+    /// requests. It may show a certificate that no lease record names.
+    #[must_use]
+    pub fn is_asked_for_proof(connection: &CommonState) -> bool {
+        proof::is_wanted(connection)
+    }
+
+    /// Greets the other side of such a connection, with a proof, within a second; `false`, and no answer, where the other
+    /// side does not prove first that it is a replica itself. Without Redis, it is known from then on.
+    pub async fn prove(&self, stream: &mut TlsStream<TcpStream>) -> bool {
+        let answered = self.membership.proof().answer(stream, self.greeting());
+        let Ok(Some(asker)) = timeout(PROVE_WITHIN, answered).await else {
+            return false;
+        };
+        self.membership.learn_proved(asker);
+        true
     }
 
     /// How long a request waits for the owner of its session, or for the session to be adopted: a lease and two seconds.

@@ -152,6 +152,22 @@ impl PeerList {
         Self { peers, connection }
     }
 
+    /// The list with a replica that has proved itself while Redis does not tell of it; `None` where it is in the list.
+    /// Replicas without a lease at its address are gone: it has taken their place. It is forgotten as one whose lease
+    /// is over since `now`.
+    pub(super) fn with_proved(&self, proved: Peer, now: Instant) -> Option<Self> {
+        let (node, address) = (proved.record.node, proved.record.address.clone());
+        if self.peers.contains_key(&node) {
+            return None;
+        }
+        let mut peers = self.peers.clone();
+        peers.retain(|_, known| known.lapsed.is_none() || known.peer.record.address != address);
+        let (peer, lapsed) = (Arc::new(proved), Some(now));
+        peers.insert(node, KnownPeer { peer, lapsed });
+        let connection = self.connection.clone();
+        Some(Self { peers, connection })
+    }
+
     /// Ends what is under way at those that are no longer in the list.
     pub(super) fn give_up_others(&self, before: &Self) {
         for (node, known) in &before.peers {
@@ -286,6 +302,28 @@ mod tests {
         list.get(1).unwrap().0.connections.give_up();
         let list = list.next(vec![record(1)], at(start, 3, 1), make);
         assert!(!list.get(1).unwrap().0.connections.is_given_up());
+    }
+
+    #[test]
+    fn proved_replica_takes_the_place_of_one_without_a_lease() {
+        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
+        let make = |record| Peer::new(record, &identity);
+        let start = Instant::now();
+        let successor = |node: u32, at: u32| ReplicaRecord {
+            address: record(at).address,
+            ..record(node)
+        };
+        let proved = |node, at| Peer::new(successor(node, at), &identity).unwrap();
+        let list = PeerList::default().next(vec![record(1), record(2)], at(start, 0, 1), make);
+        let list = list.next(vec![record(1)], at(start, 2, 1), make);
+        let next = list.with_proved(proved(3, 2), start).unwrap();
+        assert!(next.get(2).is_none());
+        assert!(next.get(3).unwrap().1, "without a lease");
+        assert!(next.has_certificate("f3"));
+        // Redis knows better what is at the address of a replica with a lease.
+        let beside = list.with_proved(proved(4, 1), start).unwrap();
+        assert!(!beside.get(1).unwrap().1);
+        assert!(list.with_proved(proved(1, 9), start).is_none());
     }
 
     #[test]

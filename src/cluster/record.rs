@@ -8,6 +8,7 @@ use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
 use aws_lc_rs::hmac::{self, HMAC_SHA256};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::secret::Secret;
@@ -68,7 +69,7 @@ impl RecordSealer {
     pub(super) fn seal(&self, record: &ReplicaRecord) -> serde_json::Result<String> {
         let body = BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(record)?);
         let tag = match &self.key {
-            Some(key) => BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(key, &self.signed(&body))),
+            Some(key) => sign(key, &self.signed(&body)),
             None => String::new(),
         };
         Ok(format!("{VERSION}.{body}.{tag}"))
@@ -76,26 +77,65 @@ impl RecordSealer {
 
     /// The record behind a text from Redis; `None` if it is forged, of another cluster or of an unknown version.
     pub(super) fn open(&self, text: &str) -> Option<ReplicaRecord> {
-        if text.len() > MAX_LEN {
-            return None;
-        }
-        let mut parts = text.split('.');
-        let (version, body, tag) = (parts.next()?, parts.next()?, parts.next()?);
-        if version != VERSION || parts.next().is_some() {
-            return None;
-        }
+        let (body, tag) = parts(text)?;
         if let Some(key) = &self.key {
-            let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
-            hmac::verify(key, &self.signed(body), &tag).ok()?;
+            verify(key, &self.signed(body), tag)?;
         }
-        let body = BASE64_URL_SAFE_NO_PAD.decode(body).ok()?;
-        serde_json::from_slice(&body).ok()
+        read(body)
+    }
+
+    /// Seals `said` for the connection with this `binding`. `None` with `cluster.tls`, which has no secret.
+    pub(super) fn seal_bound<T: Serialize>(&self, said: &T, binding: &str) -> Option<String> {
+        let key = self.key.as_ref()?;
+        let body = BASE64_URL_SAFE_NO_PAD.encode(serde_json::to_vec(said).ok()?);
+        let tag = sign(key, &self.signed_bound(&body, binding));
+        Some(format!("{VERSION}.{body}.{tag}"))
+    }
+
+    /// What [`Self::seal_bound`] has sealed for the connection `binding`; `None` where it is anything else, a record from
+    /// Redis included.
+    pub(super) fn open_bound<T: DeserializeOwned>(&self, text: &str, binding: &str) -> Option<T> {
+        let key = self.key.as_ref()?;
+        let (body, tag) = parts(text)?;
+        verify(key, &self.signed_bound(body, binding), tag)?;
+        read(body)
     }
 
     /// What the MAC covers. Neither prefixes nor bodies contain a zero byte.
     fn signed(&self, body: &str) -> Vec<u8> {
         [VERSION, &self.prefix, body].join("\0").into_bytes()
     }
+
+    /// The same for one connection. One part more: it is what the MAC of no record covers.
+    fn signed_bound(&self, body: &str, binding: &str) -> Vec<u8> {
+        [VERSION, &self.prefix, body, binding]
+            .join("\0")
+            .into_bytes()
+    }
+}
+
+/// Body and MAC of a text in the format of this release.
+fn parts(text: &str) -> Option<(&str, &str)> {
+    if text.len() > MAX_LEN {
+        return None;
+    }
+    let mut parts = text.split('.');
+    let (version, body, tag) = (parts.next()?, parts.next()?, parts.next()?);
+    (version == VERSION && parts.next().is_none()).then_some((body, tag))
+}
+
+fn sign(key: &hmac::Key, signed: &[u8]) -> String {
+    BASE64_URL_SAFE_NO_PAD.encode(hmac::sign(key, signed))
+}
+
+fn verify(key: &hmac::Key, signed: &[u8], tag: &str) -> Option<()> {
+    let tag = BASE64_URL_SAFE_NO_PAD.decode(tag).ok()?;
+    hmac::verify(key, signed, &tag).ok()
+}
+
+fn read<T: DeserializeOwned>(body: &str) -> Option<T> {
+    let body = BASE64_URL_SAFE_NO_PAD.decode(body).ok()?;
+    serde_json::from_slice(&body).ok()
 }
 
 #[expect(

@@ -305,7 +305,7 @@ async fn serve_tls<S: ResponseService>(
             tokio::time::sleep(settings.drain_linger).await;
         }
     };
-    let stream = tokio::select! {
+    let mut stream = tokio::select! {
         biased;
         () = tasks.stopping().cancelled() => return,
         () = lingered => return,
@@ -315,6 +315,12 @@ async fn serve_tls<S: ResponseService>(
             Err(elapsed) => return exchange.failed(ConnectionFailure::TlsTimeout, &elapsed),
         },
     };
+    if let Some(is_proved) = tls.prove(&mut stream).await {
+        // A connection for a proof carries nothing else.
+        return COUNTERS
+            .cluster_strangers_refused
+            .add(u64::from(!is_proved));
+    }
     if !tls.admits(&stream).await {
         COUNTERS.cluster_strangers_refused.add(1);
         return;

@@ -46,6 +46,17 @@ impl ListenerTls {
         }
     }
 
+    /// Answers the other side where it asks for a proof that this process is a replica; `None` where it does not, else
+    /// whether it has got one.
+    pub(super) async fn prove(&self, stream: &mut TlsStream<TcpStream>) -> Option<bool> {
+        match self {
+            Self::Replicas(replicas) if Cluster::is_asked_for_proof(stream.get_ref().1) => {
+                Some(replicas.cluster.prove(stream).await)
+            }
+            Self::Clients(_) | Self::Replicas(_) => None,
+        }
+    }
+
     /// Whether the other side may send requests; looks a replica up that is not known yet.
     pub(super) async fn admits(&self, stream: &TlsStream<TcpStream>) -> bool {
         match self {
