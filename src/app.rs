@@ -98,8 +98,9 @@ async fn serve(
     let vault = vault.context("durable data")?;
     let listener = Listener::bind(&config.server, config.limits.headers)?;
     let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?.for_operators();
-    name_chosen_port(&mut config.server.public_url, listener.local_addr().port())?;
+    // Before the chosen port is named, by which replicas may differ.
     let joined = replica::join(&config, &tasks).await.context("cluster")?;
+    name_chosen_port(&mut config.server.public_url, listener.local_addr().port())?;
     let (cluster, internal) = joined.unzip();
     let config = Arc::new(config);
     let endpoints: Vec<_> = endpoint::endpoints(&config)
