@@ -7,7 +7,7 @@ mod replica;
 mod shared_stores;
 mod started;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -265,7 +265,6 @@ fn assemble(
     let ids = SessionIds::new(Arc::clone(&sealer), own);
     let sessions = session_registry(config, ids, events, &clock, tasks);
     let fence = shared.as_ref().map(|shared| shared.fence().clone());
-    let stores = shared.map(|shared| shared.serve(&sessions, tasks));
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
     let keeping = vault.map(|vault| AccountKeeping::new(vault, &audit));
     let upstreams = Upstreams::new(config, host, keeping, tasks.clone()).context("upstreams")?;
@@ -280,6 +279,11 @@ fn assemble(
         vault: vault.cloned(),
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),
+    });
+    let stores = shared.map(|shared| {
+        let receiver: Weak<Relay> = Arc::downgrade(&relay);
+        relay.share_changes(shared.notices(receiver, tasks));
+        shared.serve(&sessions, tasks)
     });
     let auth = Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone());
     let auth = auth.context("auth")?;

@@ -1,6 +1,6 @@
 //! What replicas keep in Redis: made where there is `[cluster]`, and nowhere else.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -15,6 +15,7 @@ use crate::seal::Sealer;
 use crate::session::SessionRegistry;
 use crate::store::events::{LogBounds, SharedEvents, SharedLogParts};
 use crate::store::fenced::FencedSessions;
+use crate::store::notices::{ListChangeReceiver, SharedNotices};
 use crate::store::rates::BorrowedRates;
 use crate::store::records::{RecordWriter, SharedRecords};
 use crate::store::scripts::StoreKeys;
@@ -30,6 +31,7 @@ pub(super) struct SharedStores {
     rates: Arc<BorrowedRates>,
     fenced: Arc<FencedSessions>,
     fence: Fence,
+    keys: StoreKeys,
     cluster: Arc<Cluster>,
     lease: Duration,
 }
@@ -87,9 +89,10 @@ impl SharedStores {
             events: SharedEvents::start(events, tasks),
             writer: RecordWriter::start(Arc::clone(&records), Arc::clone(&fenced), tasks),
             records,
-            rates: BorrowedRates::start(Arc::new(redis.clone()), keys, shape, tasks),
+            rates: BorrowedRates::start(Arc::new(redis.clone()), keys.clone(), shape, tasks),
             fenced,
             fence,
+            keys,
             cluster: Arc::clone(cluster),
             lease: settings.lease,
         }
@@ -103,6 +106,16 @@ impl SharedStores {
     /// The rates of callers, which hold in sum.
     pub(super) fn rate_limiter(&self, config: &Config) -> RateLimiter {
         RateLimiter::sharing(config.limits.rate, Arc::clone(&self.rates))
+    }
+
+    /// Exchanges notices of changed lists with other replicas, for `receiver`.
+    pub(super) fn notices(
+        &self,
+        receiver: Weak<dyn ListChangeReceiver>,
+        tasks: &TaskSpawner,
+    ) -> Arc<SharedNotices> {
+        let store = Arc::new(self.cluster.redis().clone());
+        SharedNotices::start(store, self.keys.clone(), receiver, tasks)
     }
 
     /// Keeps the records of `sessions`, gives up those that another replica owns, and writes again what Redis may have

@@ -12,6 +12,7 @@ mod implicit_session;
 mod initialize;
 mod intake;
 mod levels;
+mod list_changes;
 mod listen;
 mod map_reply;
 mod methods;
@@ -56,6 +57,7 @@ use self::forward::{Forward, ForwardParts};
 use self::initialize::SessionOpener;
 use self::listen::Subscriptions;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
+use self::list_changes::SharedChanges;
 use self::notify::ClientNotices;
 pub(crate) use self::notify::modern_notification;
 use self::program_use::ProgramUses;
@@ -76,6 +78,7 @@ pub struct Relay {
     list_wait: Duration,
 }
 
+    changes: SharedChanges,
 /// What a [`Relay`] is made of.
 #[derive(Debug)]
 pub struct RelayParts {
@@ -123,6 +126,7 @@ impl Relay {
         let consents = ConsentParts::new(&settings, (vault.clone(), uses), &sealer, clock);
         Arc::new_cyclic(|own| {
             let intakes: Weak<dyn IntakeFactory> = Weak::<Self>::clone(own);
+        let changes = SharedChanges::new(&upstreams);
             let links = Arc::new(SessionLinks::new(
                 &settings,
                 upstreams,
@@ -178,6 +182,7 @@ impl Relay {
                 list_wait: settings.limits.call_wait,
             }
         })
+                changes,
     }
 
     /// Answers one request of a session.

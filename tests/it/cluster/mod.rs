@@ -7,6 +7,7 @@ mod failover;
 mod fenced;
 mod forwarding;
 mod internal;
+mod list_notices;
 mod lost_owner;
 mod lost_tasks;
 mod membership;
