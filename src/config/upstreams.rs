@@ -124,7 +124,8 @@ fn common(
         .key(
             "retry_safe",
             "Tools, as the upstream spells them, that are called again, once, when their reply was \
-             lost: calling them twice must be as good as once.",
+             lost: calling them twice must be as good as once. With [cluster] also where another replica \
+             had passed the call on to one that is lost before it answers.",
         )
         .list(&[], |text| Ok(text.to_owned()));
     let run_tasks = run_tasks(s);

@@ -41,6 +41,7 @@ use crate::outbound::{
 };
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
+use crate::protocol::Message;
 use crate::protocol::methods::{ListKind, is_list};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
@@ -49,15 +50,16 @@ pub use crate::tasks::FollowedTask;
 use crate::tasks::{TaskParts, Tasks, asks_for_task};
 use crate::telemetry::trace;
 use crate::translate::merge::GatewayInfo;
+use crate::translate::naming::ResolvedName;
 use crate::upstream::Upstreams;
 use crate::vault::Vault;
 
 use self::consents::{Consent, ConsentEnd, ConsentParts};
 use self::forward::{Forward, ForwardParts};
 use self::initialize::SessionOpener;
+use self::list_changes::SharedChanges;
 use self::listen::Subscriptions;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
-use self::list_changes::SharedChanges;
 use self::notify::ClientNotices;
 pub(crate) use self::notify::modern_notification;
 use self::program_use::ProgramUses;
@@ -76,9 +78,9 @@ pub struct Relay {
     pub(crate) subscriptions: Subscriptions,
     /// `limits.call_wait`.
     list_wait: Duration,
+    changes: SharedChanges,
 }
 
-    changes: SharedChanges,
 /// What a [`Relay`] is made of.
 #[derive(Debug)]
 pub struct RelayParts {
@@ -124,9 +126,9 @@ impl Relay {
         let policy = Arc::new(AuditedPolicy::new(policy, audit));
         let edits = EditDepth::new(settings.limits.json_depth);
         let consents = ConsentParts::new(&settings, (vault.clone(), uses), &sealer, clock);
+        let changes = SharedChanges::new(&upstreams);
         Arc::new_cyclic(|own| {
             let intakes: Weak<dyn IntakeFactory> = Weak::<Self>::clone(own);
-        let changes = SharedChanges::new(&upstreams);
             let links = Arc::new(SessionLinks::new(
                 &settings,
                 upstreams,
@@ -180,9 +182,9 @@ impl Relay {
                 },
                 parts: ForwardParts::new(links, policy, catalog, tasks, sources, consents, edits),
                 list_wait: settings.limits.call_wait,
+                changes,
             }
         })
-                changes,
     }
 
     /// Answers one request of a session.
@@ -318,6 +320,32 @@ impl Relay {
     pub fn ask_wait(&self, upstream: &str) -> Option<Duration> {
         let settings = self.parts.links.upstreams.settings(upstream)?;
         Some(settings.ask_wait)
+    }
+
+    /// Whether a request calls a tool that stands in `retry_safe` of its upstream, as far as its own words tell. A call that
+    /// begins a task is none.
+    #[must_use]
+    pub fn is_retry_safe(&self, endpoint: &Endpoint, message: &Message) -> bool {
+        let links = &self.parts.links;
+        let is_safe = |upstream: &str, tool: &str| {
+            let settings = links.upstreams.settings(upstream);
+            settings.is_some_and(|settings| settings.retry_safe.iter().any(|safe| safe == tool))
+        };
+        if message.method() != Some("tools/call") || message.param("task").is_some() {
+            return false;
+        }
+        let Some(name) = message.param_str("name") else {
+            return false;
+        };
+        if let [upstream] = endpoint.upstreams.as_slice()
+            && links.views.is_pure(endpoint)
+        {
+            return is_safe(upstream, &name);
+        }
+        match links.views.prefixes.resolve_name(&name) {
+            ResolvedName::Exact { upstream, original } => is_safe(&upstream, &original),
+            ResolvedName::NeedsIndex | ResolvedName::Unknown => false,
+        }
     }
 
     /// Raises the log level of a parked call's upstream to the level of the retry that resumes the call.
