@@ -265,6 +265,7 @@ fn assemble(
     let ids = SessionIds::new(Arc::clone(&sealer), own);
     let sessions = session_registry(config, ids, events, &clock, tasks);
     let fence = shared.as_ref().map(|shared| shared.fence().clone());
+    let parked = shared.as_ref().map(SharedStores::parked);
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
     let keeping = vault.map(|vault| AccountKeeping::new(vault, &audit));
     let upstreams = Upstreams::new(config, host, keeping, tasks.clone()).context("upstreams")?;
@@ -317,6 +318,7 @@ fn assemble(
         sessions: Arc::clone(&sessions),
         relay,
         cluster: cluster.zip(stores),
+        parked,
         pages,
         sealer,
         clock: Arc::clone(&clock),

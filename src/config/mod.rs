@@ -282,17 +282,26 @@ fn read_all(root: &mut ConfigSection<'_>) -> Config {
         mcp,
         endpoints: endpoints.into_iter().collect::<BTreeMap<_, _>>(),
         upstreams,
-        sessions: root.table("sessions", "Sessions of clients.", sessions::read),
+        sessions: root.table(
+            "sessions",
+            "Sessions of clients. With [cluster] each replica counts for itself, but for max_per_principal.",
+            sessions::read,
+        ),
         events: root.table(
             "events",
             "What a client can have again after a lost connection.",
             sessions::events,
         ),
-        stdio: root.table("stdio", "All stdio children together.", sessions::stdio),
+        stdio: root.table(
+            "stdio",
+            "All stdio children together. With [cluster] each replica counts for itself.",
+            sessions::stdio,
+        ),
         lists: root.table("lists", "Lists that upstreams gave.", sessions::lists),
         limits: root.table(
             "limits",
-            "What one caller may send, hold and ask for.",
+            "What one caller may send, hold and ask for. With [cluster] each replica counts for itself, but for \
+             parked_per_principal, task_results_per_principal and rate.",
             limits::read,
         ),
         keys: root.table("keys", "Keys that must outlive the process.", keys::read),

@@ -7,6 +7,7 @@ mod adopted;
 mod connections;
 mod counted;
 mod ending;
+mod in_sum;
 mod known;
 mod made;
 
@@ -20,9 +21,10 @@ use bytes::Bytes;
 use dashmap::DashMap;
 
 use self::counted::counted;
+pub use self::in_sum::SharedQuotas;
 use self::known::KnownIds;
 use self::made::SessionIdentity;
-use super::gateway_task::task_time;
+use super::gateway_task::{OwnResults, task_time};
 use super::implicit_session::{ImplicitSession, ImplicitSessionKey};
 use super::{
     CallCaps, CallPermits, DeliveryMode, GatewayTask, OpeningSession, QueueError, QueuedRequest,
@@ -119,19 +121,29 @@ pub struct SessionRegistry {
     results: Arc<AtomicUsize>,
     /// Keeps records in the shared store, where there is one.
     records: OnceLock<Arc<RecordWriter>>,
+    /// What holds for all replicas together, where there are several.
+    in_sum: OnceLock<SharedQuotas>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct OwnerSessions {
     sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
     places: Arc<CallPermits>,
-    /// Bytes that results of tasks take.
-    results: Arc<AtomicUsize>,
+    results: Arc<OwnResults>,
     /// Bytes of the URIs that are followed.
     uris: Arc<super::subscriptions::UriBytes>,
 }
 
 impl OwnerSessions {
+    fn new(results: OwnResults) -> Self {
+        Self {
+            sessions: Mutex::default(),
+            places: Arc::default(),
+            results: Arc::new(results),
+            uris: Arc::default(),
+        }
+    }
+
     /// Whether nothing is counted here, nor can be soon: no session is open, and no request is about to open
     /// one or to wait for its place. To be asked under the lock of the map, where all clones are made: a
     /// clone that outlived its entry would be counted beside the next one.
@@ -163,6 +175,7 @@ impl SessionRegistry {
             tasks,
             results: Arc::default(),
             records: OnceLock::new(),
+            in_sum: OnceLock::new(),
         })
     }
 
@@ -281,10 +294,12 @@ impl SessionRegistry {
         new: NewSession,
         implicit_session: Option<ImplicitSession>,
     ) -> Result<Arc<Session>, SessionRefused> {
-        let owner = self.owner(new.principal.owner());
+        let key = new.principal.owner();
+        let owner = self.owner(key);
         let (spare, session) = {
             let mut sessions = lock(&owner.sessions);
-            let spare = self.spare(&sessions)?;
+            let spare = self.spare(&sessions, self.most_sessions(key));
+            let spare = spare.inspect_err(|_| self.ask_others(key))?;
             let identity = SessionIdentity::opened(&new, implicit_session, self);
             let session = identity.make(new, &owner, self);
             self.enter(&mut sessions, &session);
@@ -298,8 +313,9 @@ impl SessionRegistry {
     fn spare(
         &self,
         sessions: &HashMap<SessionKey, Arc<Session>>,
+        most: usize,
     ) -> Result<Option<Arc<Session>>, SessionRefused> {
-        let full = sessions.len() >= self.settings.max_per_principal;
+        let full = sessions.len() >= most;
         let crowded = self.count.load(Ordering::Relaxed) >= self.settings.max_total;
         if !full && !crowded {
             return Ok(None);
@@ -319,6 +335,7 @@ impl SessionRegistry {
         sessions.insert(session.key(), Arc::clone(session));
         self.live.insert(session.key(), Arc::clone(session));
         self.count.fetch_add(1, Ordering::Relaxed);
+        self.count_sessions(session.owner(), sessions.len());
     }
 
     /// Counts and records a session that is in its place, and ends the one that made room.
@@ -335,7 +352,12 @@ impl SessionRegistry {
 
     /// The sessions of a principal. While the caller keeps them, the reaper does too ([`OwnerSessions::is_unused`]).
     fn owner(&self, key: OwnerKey) -> Arc<OwnerSessions> {
-        Arc::clone(&self.owners.entry(key).or_default())
+        let new = || {
+            let in_sum = self.in_sum.get();
+            let results = in_sum.map(|quotas| (Arc::clone(&quotas.results), key));
+            Arc::new(OwnerSessions::new(OwnResults::new(results)))
+        };
+        Arc::clone(&self.owners.entry(key).or_insert_with(new))
     }
 
     /// The time of day, as tasks show it.

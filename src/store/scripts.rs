@@ -132,6 +132,12 @@ impl StoreKeys {
         format!("{}:rate:{}", self.0, hex(owner.bytes()))
     }
 
+    /// What an owner holds of a quota at each replica.
+    #[must_use]
+    pub fn quota(&self, kind: &str, owner: OwnerKey) -> String {
+        format!("{}:quota:{kind}:{}", self.0, hex(owner.bytes()))
+    }
+
     /// Notices of all replicas.
     #[must_use]
     pub fn notices(&self) -> String {

@@ -12,6 +12,7 @@ mod lost_owner;
 mod lost_tasks;
 mod membership;
 mod new_keys;
+mod quotas;
 mod redis_client;
 mod stopping;
 

@@ -96,12 +96,12 @@ impl Modern {
     }
 
     /// Sends a request and waits for its reply.
-    pub(super) async fn send(&self, method: &str, params: Value) -> Reply {
+    pub(crate) async fn send(&self, method: &str, params: Value) -> Reply {
         self.start(method, params).await.finish().await.1
     }
 
     /// Calls a tool and waits for its reply.
-    pub(super) async fn call(&self, tool: &str, arguments: Value) -> Reply {
+    pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Reply {
         let params = json!({"name": tool, "arguments": arguments});
         self.send("tools/call", params).await
     }
