@@ -3,17 +3,16 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::Relay;
 use crate::call::Notice;
 use crate::config::Isolation;
 use crate::outbound::SessionLinks;
 use crate::protocol::Era;
 use crate::session::{Session, SessionRegistry};
-use crate::store::notices::{ListChange, ListChangeReceiver, SharedNotices};
+use crate::store::notices::{ListChange, SharedNotices};
 use crate::upstream::Upstreams;
 
 /// The lists that have change notices.
-const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
+pub(super) const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 
 /// Tells other replicas of changes, where there are any. Clones share it.
 #[derive(Debug, Clone)]
@@ -44,6 +43,28 @@ impl SharedChanges {
         }
     }
 
+    /// Tells other replicas through `notices` from now on. Only the first call has an effect.
+    pub(super) fn share(&self, notices: Arc<SharedNotices>) {
+        self.notices.get_or_init(|| notices);
+    }
+
+    /// Tells `sessions` in the background of changes that were not heard here; of those of all upstreams for `None`.
+    pub(super) fn tell_later(
+        &self,
+        (links, sessions): (&Arc<SessionLinks>, &Arc<SessionRegistry>),
+        upstream: Option<&str>,
+        lists: Vec<&'static str>,
+    ) {
+        let teller = ChangeTeller {
+            links: Arc::clone(links),
+            sessions: Arc::clone(sessions),
+            changes: self.clone(),
+            upstream: upstream.map(Into::into),
+            lists,
+        };
+        links.spawner.spawn_service(teller.run());
+    }
+
     /// Whether a change of an upstream that speaks `era` may concern sessions of other replicas: all callers use it over
     /// one session, or it knows no sessions, and callers have no accounts there, and so lists, of their own.
     fn concern_others(&self, upstream: &str, era: Option<Era>) -> bool {
@@ -54,39 +75,6 @@ impl SharedChanges {
             let is_one = settings.isolation == Isolation::Shared || era == Some(Era::Modern);
             is_one && !is_of_callers
         })
-    }
-}
-
-impl Relay {
-    /// Tells other replicas of changed lists through `notices` from now on. Only the first call has an effect.
-    pub fn share_changes(&self, notices: Arc<SharedNotices>) {
-        self.changes.notices.get_or_init(|| notices);
-    }
-
-    /// Tells sessions in the background of changes that were not heard here; of those of all upstreams for `None`.
-    fn tell_later(&self, upstream: Option<&str>, lists: Vec<&'static str>) {
-        let teller = ChangeTeller {
-            links: Arc::clone(&self.parts.links),
-            sessions: Arc::clone(&self.opener.sessions),
-            changes: self.changes.clone(),
-            upstream: upstream.map(Into::into),
-            lists,
-        };
-        let spawner = &self.parts.links.spawner;
-        spawner.spawn_service(teller.run());
-    }
-}
-
-impl ListChangeReceiver for Relay {
-    fn changed(&self, change: &ListChange) {
-        let known = LISTS.into_iter().find(|what| **what == *change.what);
-        if let Some(what) = known {
-            self.tell_later(Some(&change.upstream), vec![what]);
-        }
-    }
-
-    fn missed(&self) {
-        self.tell_later(None, LISTS.to_vec());
     }
 }
 

@@ -46,6 +46,7 @@ use crate::protocol::methods::{ListKind, is_list};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::{Session, SessionRegistry};
+use crate::store::notices::{ListChange, ListChangeReceiver, SharedNotices};
 pub use crate::tasks::FollowedTask;
 use crate::tasks::{TaskParts, Tasks, asks_for_task};
 use crate::telemetry::trace;
@@ -57,7 +58,7 @@ use crate::vault::Vault;
 use self::consents::{Consent, ConsentEnd, ConsentParts};
 use self::forward::{Forward, ForwardParts};
 use self::initialize::SessionOpener;
-use self::list_changes::SharedChanges;
+use self::list_changes::{LISTS, SharedChanges};
 use self::listen::Subscriptions;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
 use self::notify::ClientNotices;
@@ -322,6 +323,17 @@ impl Relay {
         Some(settings.ask_wait)
     }
 
+    /// Tells other replicas of changed lists through `notices` from now on. Only the first call has an effect.
+    pub fn share_changes(&self, notices: Arc<SharedNotices>) {
+        self.changes.share(notices);
+    }
+
+    /// Tells sessions in the background of changes that were not heard here; of those of all upstreams for `None`.
+    fn tell_later(&self, upstream: Option<&str>, lists: Vec<&'static str>) {
+        let told = (&self.parts.links, &self.opener.sessions);
+        self.changes.tell_later(told, upstream, lists);
+    }
+
     /// Whether a request calls a tool that stands in `retry_safe` of its upstream, as far as its own words tell. A call that
     /// begins a task is none.
     #[must_use]
@@ -380,6 +392,19 @@ impl Relay {
             .own
             .list_alone(endpoint, upstream, limit)
             .await
+    }
+}
+
+impl ListChangeReceiver for Relay {
+    fn changed(&self, change: &ListChange) {
+        let known = LISTS.into_iter().find(|what| **what == *change.what);
+        if let Some(what) = known {
+            self.tell_later(Some(&change.upstream), vec![what]);
+        }
+    }
+
+    fn missed(&self) {
+        self.tell_later(None, LISTS.to_vec());
     }
 }
 

@@ -7,21 +7,19 @@ mod adopted;
 mod connections;
 mod counted;
 mod ending;
-mod in_sum;
 mod known;
 mod made;
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
 use dashmap::DashMap;
 
 use self::counted::counted;
-pub use self::in_sum::SharedQuotas;
 use self::known::KnownIds;
 use self::made::SessionIdentity;
 use super::gateway_task::{OwnResults, task_time};
@@ -37,8 +35,11 @@ use crate::ownership::Ownership;
 use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::events::{EventStore, RestoredLog, SessionKey};
+use crate::store::quotas::{CallerQuota, QuotaClaim};
 use crate::store::records::{RecordWriter, SessionRecord};
 use crate::sync::fast_maps::FastDashMap;
+
+static GATEWAY: LazyLock<OwnerKey> = LazyLock::new(|| Principal::gateway().owner());
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]
@@ -125,6 +126,15 @@ pub struct SessionRegistry {
     in_sum: OnceLock<SharedQuotas>,
 }
 
+/// The quotas that replicas share.
+#[derive(Debug)]
+pub struct SharedQuotas {
+    /// Of live sessions.
+    pub sessions: Arc<CallerQuota>,
+    /// Of bytes of kept task results.
+    pub results: Arc<CallerQuota>,
+}
+
 #[derive(Debug)]
 struct OwnerSessions {
     sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
@@ -182,6 +192,52 @@ impl SessionRegistry {
     /// Has `records` keep the record of each session opened from now on. Only the first call has an effect.
     pub fn keep_records(&self, records: Arc<RecordWriter>) {
         self.records.get_or_init(|| records);
+    }
+
+    /// Has quotas hold in sum for callers that open their first session from now on. Only the first call has an effect.
+    pub fn share_quotas(&self, quotas: SharedQuotas) {
+        self.in_sum.get_or_init(|| quotas);
+    }
+
+    /// Claims a place for a session of `owner`, until it is opened: waits for the shared store where the caller opens so
+    /// many sessions that those of other replicas count, a second at most. `None` where the quota is this replica's own.
+    ///
+    /// # Cancel safety
+    /// Nothing is claimed.
+    pub async fn claim_place(&self, owner: OwnerKey) -> Option<QuotaClaim> {
+        let quota = self.shared_quota(owner)?;
+        let held = || {
+            let found = self.owners.get(&owner).map(|found| Arc::clone(&found));
+            found.map_or(0, |found| lock(&found.sessions).len())
+        };
+        Some(quota.claim(owner, 1, held).await)
+    }
+
+    /// The quota of a caller's sessions over all replicas. The gateway's own sessions are each replica's for itself.
+    fn shared_quota(&self, owner: OwnerKey) -> Option<&Arc<CallerQuota>> {
+        let quotas = self.in_sum.get()?;
+        (owner != *GATEWAY).then_some(&quotas.sessions)
+    }
+
+    /// Sessions that `owner` may have here.
+    fn most_sessions(&self, owner: OwnerKey) -> usize {
+        let most = self.settings.max_per_principal;
+        let quota = self.shared_quota(owner);
+        quota.map_or(most, |quota| quota.most(owner).min(most))
+    }
+
+    /// Notes how many sessions `owner` has here; under the lock of its sessions.
+    fn count_sessions(&self, owner: OwnerKey, count: usize) {
+        if let Some(quota) = self.shared_quota(owner) {
+            quota.changed(owner, || count);
+        }
+    }
+
+    /// Looks once more what other replicas have of a caller that was refused.
+    fn ask_others(&self, owner: OwnerKey) {
+        if let Some(quota) = self.shared_quota(owner) {
+            quota.ask(owner);
+        }
     }
 
     /// Live sessions now.
