@@ -26,7 +26,7 @@ use crate::descriptors::{self, DescriptorFit};
 use crate::downstream::admin::{self, AccessRule, AdminPort, AdminReadiness, StatusPage};
 use crate::downstream::guard::OriginGuard;
 use crate::downstream::listener::Listener;
-use crate::downstream::{McpService, McpServiceParts};
+use crate::downstream::{AdoptionStores, McpService, McpServiceParts};
 use crate::endpoint::{self, Endpoint};
 use crate::grants::revocation::{UserAccounts, revoke_queued};
 use crate::ownership::Ownership;
@@ -241,6 +241,18 @@ fn ownership(cluster: Option<&Cluster>) -> Ownership {
     })
 }
 
+/// Has replicas share what they keep in Redis; what adoptions need is returned.
+fn share(
+    shared: SharedStores,
+    relay: &Arc<Relay>,
+    sessions: &Arc<SessionRegistry>,
+    tasks: &TaskSpawner,
+) -> AdoptionStores {
+    let receiver: Weak<Relay> = Arc::downgrade(relay);
+    relay.share_changes(shared.notices(receiver, tasks));
+    shared.serve(sessions, tasks)
+}
+
 fn assemble(
     config: &Arc<Config>,
     (host, cluster, vault): (HostEnvironment, Option<Arc<Cluster>>, Option<&Vault>),
@@ -281,11 +293,7 @@ fn assemble(
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),
     });
-    let stores = shared.map(|shared| {
-        let receiver: Weak<Relay> = Arc::downgrade(&relay);
-        relay.share_changes(shared.notices(receiver, tasks));
-        shared.serve(&sessions, tasks)
-    });
+    let stores = shared.map(|shared| share(shared, &relay, &sessions, tasks));
     let auth = Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone());
     let auth = auth.context("auth")?;
     let mut pages = None;
