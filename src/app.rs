@@ -7,7 +7,7 @@ mod replica;
 mod shared_stores;
 mod started;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -26,7 +26,7 @@ use crate::descriptors::{self, DescriptorFit};
 use crate::downstream::admin::{self, AccessRule, AdminPort, AdminReadiness, StatusPage};
 use crate::downstream::guard::OriginGuard;
 use crate::downstream::listener::Listener;
-use crate::downstream::{McpService, McpServiceParts};
+use crate::downstream::{AdoptionStores, McpService, McpServiceParts};
 use crate::endpoint::{self, Endpoint};
 use crate::grants::revocation::{UserAccounts, revoke_queued};
 use crate::ownership::Ownership;
@@ -98,8 +98,9 @@ async fn serve(
     let vault = vault.context("durable data")?;
     let listener = Listener::bind(&config.server, config.limits.headers)?;
     let admin = Listener::bind(&admin_listener(&config), config.limits.headers)?.for_operators();
-    name_chosen_port(&mut config.server.public_url, listener.local_addr().port())?;
+    // Before the chosen port is named, by which replicas may differ.
     let joined = replica::join(&config, &tasks).await.context("cluster")?;
+    name_chosen_port(&mut config.server.public_url, listener.local_addr().port())?;
     let (cluster, internal) = joined.unzip();
     let config = Arc::new(config);
     let endpoints: Vec<_> = endpoint::endpoints(&config)
@@ -240,6 +241,18 @@ fn ownership(cluster: Option<&Cluster>) -> Ownership {
     })
 }
 
+/// Has replicas share what they keep in Redis; what adoptions need is returned.
+fn share(
+    shared: SharedStores,
+    relay: &Arc<Relay>,
+    sessions: &Arc<SessionRegistry>,
+    tasks: &TaskSpawner,
+) -> AdoptionStores {
+    let receiver: Weak<Relay> = Arc::downgrade(relay);
+    relay.share_changes(shared.notices(receiver, tasks));
+    shared.serve(sessions, tasks)
+}
+
 fn assemble(
     config: &Arc<Config>,
     (host, cluster, vault): (HostEnvironment, Option<Arc<Cluster>>, Option<&Vault>),
@@ -264,7 +277,7 @@ fn assemble(
     let ids = SessionIds::new(Arc::clone(&sealer), own);
     let sessions = session_registry(config, ids, events, &clock, tasks);
     let fence = shared.as_ref().map(|shared| shared.fence().clone());
-    let stores = shared.map(|shared| shared.serve(&sessions, tasks));
+    let parked = shared.as_ref().map(SharedStores::parked);
     let audit = audit::AuditSink::start(Arc::clone(&clock), tasks);
     let keeping = vault.map(|vault| AccountKeeping::new(vault, &audit));
     let upstreams = Upstreams::new(config, host, keeping, tasks.clone()).context("upstreams")?;
@@ -280,6 +293,7 @@ fn assemble(
         clock: Arc::clone(&clock),
         tasks: tasks.clone(),
     });
+    let stores = shared.map(|shared| share(shared, &relay, &sessions, tasks));
     let auth = Authenticator::new(&config.auth, Arc::clone(&clock), tasks.clone());
     let auth = auth.context("auth")?;
     let mut pages = None;
@@ -313,6 +327,7 @@ fn assemble(
         sessions: Arc::clone(&sessions),
         relay,
         cluster: cluster.zip(stores),
+        parked,
         pages,
         sealer,
         clock: Arc::clone(&clock),

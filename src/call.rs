@@ -318,6 +318,10 @@ pub trait NoticeIntake: Send + Sync + std::fmt::Debug {
     /// the call whose stream carried the notification, or which the notification names.
     fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>);
 
+    /// The upstream itself said that one of its lists (`tools`, `prompts`, `resources`) has changed: a notice of it comes
+    /// as well. Other replicas may not hear of it.
+    fn list_changed(&self, _upstream: &Arc<str>, _what: &'static str) {}
+
     /// A task changed, according to `notifications/tasks/status` of the upstream; `call` is the number of the
     /// call that waits for the task.
     fn task_changed(&self, upstream: &Arc<str>, status: &Message, call: Option<u64>);

@@ -86,7 +86,7 @@ fn is_series(name: &str, metrics: &[Metric]) -> bool {
     metrics.iter().any(|metric| {
         let end = name.strip_prefix(&metric.name.replace('.', "_"));
         match metric.kind {
-            MetricKind::Counter => end == Some("_total"),
+            MetricKind::Counter => matches!(end, Some("_total" | "_bytes_total")),
             MetricKind::Gauge => matches!(end, Some("" | "_bytes" | "_seconds")),
             MetricKind::Other => end.is_some_and(|end| HISTOGRAM.contains(&end)),
         }

@@ -97,7 +97,8 @@ fn config_digest(config: &Config) -> String {
     let nowhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     let mut common = config.clone();
     common.warnings.clear();
-    (common.server.listen, common.admin.listen) = (nowhere, nowhere);
+    common.server.move_to(nowhere);
+    common.admin.listen = nowhere;
     // These follow the machine where nothing is said.
     (common.server.threads, common.server.max_connections) = (0, 0);
     if let Some(cluster) = &mut common.cluster {
@@ -133,6 +134,19 @@ mod tests {
             digest_of("listen = \"10.0.0.7:8080\"\nthreads = 7\n", "")
         );
         assert_ne!(one, digest_of("", "[upstreams.b]\ncommand = \"y\"\n"));
+    }
+
+    #[test]
+    fn public_url_is_a_difference_where_it_is_configured() {
+        let digest_of = |server: &str| {
+            let text = format!(
+                "[server]\n{server}\n[auth]\nmode = \"none\"\n[upstreams.a]\ncommand = \"x\"\n"
+            );
+            config_digest(&parse(&text, "g.toml", &|_| None).unwrap())
+        };
+        let one = digest_of("listen = \"127.0.0.1:8080\"");
+        assert_eq!(one, digest_of("listen = \"127.0.0.1:8081\""));
+        assert_ne!(one, digest_of("public_url = \"http://localhost:8080\""));
     }
 
     #[test]

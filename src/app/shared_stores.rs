@@ -1,6 +1,6 @@
 //! What replicas keep in Redis: made where there is `[cluster]`, and nowhere else.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -12,9 +12,11 @@ use crate::ownership::{Fence, Ownership};
 use crate::policy::rate::{RateLimiter, shape_of};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
-use crate::session::SessionRegistry;
+use crate::session::{SessionRegistry, SharedQuotas};
 use crate::store::events::{LogBounds, SharedEvents, SharedLogParts};
 use crate::store::fenced::FencedSessions;
+use crate::store::notices::{ListChangeReceiver, SharedNotices};
+use crate::store::quotas::{CallerQuota, QuotaShape};
 use crate::store::rates::BorrowedRates;
 use crate::store::records::{RecordWriter, SharedRecords};
 use crate::store::scripts::StoreKeys;
@@ -28,8 +30,11 @@ pub(super) struct SharedStores {
     records: Arc<SharedRecords>,
     writer: Arc<RecordWriter>,
     rates: Arc<BorrowedRates>,
+    parked: Arc<CallerQuota>,
+    quotas: SharedQuotas,
     fenced: Arc<FencedSessions>,
     fence: Fence,
+    keys: StoreKeys,
     cluster: Arc<Cluster>,
     lease: Duration,
 }
@@ -83,13 +88,25 @@ impl SharedStores {
             config.sessions.idle.saturating_add(BEYOND_IDLE),
         ));
         let shape = shape_of(config.limits.rate);
+        let limits = &config.limits;
+        let quota = |kind, most| {
+            let (store, shape) = (Arc::new(redis.clone()), QuotaShape { kind, most });
+            CallerQuota::start(store, keys.clone(), shape, own.node, tasks)
+        };
+        let quotas = SharedQuotas {
+            sessions: quota("sessions", config.sessions.max_per_principal),
+            results: quota("results", limits.hosted_tasks.results_per_principal),
+        };
         Self {
             events: SharedEvents::start(events, tasks),
             writer: RecordWriter::start(Arc::clone(&records), Arc::clone(&fenced), tasks),
             records,
-            rates: BorrowedRates::start(Arc::new(redis.clone()), keys, shape, tasks),
+            parked: quota("parked", limits.parked_per_principal),
+            quotas,
+            rates: BorrowedRates::start(Arc::new(redis.clone()), keys.clone(), shape, tasks),
             fenced,
             fence,
+            keys,
             cluster: Arc::clone(cluster),
             lease: settings.lease,
         }
@@ -103,6 +120,21 @@ impl SharedStores {
     /// The rates of callers, which hold in sum.
     pub(super) fn rate_limiter(&self, config: &Config) -> RateLimiter {
         RateLimiter::sharing(config.limits.rate, Arc::clone(&self.rates))
+    }
+
+    /// The quota of parked calls, which holds in sum.
+    pub(super) fn parked(&self) -> Arc<CallerQuota> {
+        Arc::clone(&self.parked)
+    }
+
+    /// Exchanges notices of changed lists with other replicas, for `receiver`.
+    pub(super) fn notices(
+        &self,
+        receiver: Weak<dyn ListChangeReceiver>,
+        tasks: &TaskSpawner,
+    ) -> Arc<SharedNotices> {
+        let store = Arc::new(self.cluster.redis().clone());
+        SharedNotices::start(store, self.keys.clone(), receiver, tasks)
     }
 
     /// Keeps the records of `sessions`, gives up those that another replica owns, and writes again what Redis may have
@@ -124,6 +156,7 @@ impl SharedStores {
         };
         self.cluster.keep_fence(&self.fence, Arc::new(own));
         sessions.keep_records(Arc::clone(&self.writer));
+        sessions.share_quotas(self.quotas);
         let (fenced, given_up) = (self.fenced, Arc::clone(sessions));
         tasks.spawn_service(async move {
             loop {

@@ -47,7 +47,7 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> LimitsConfig {
             .key(
                 "calls_per_principal",
                 "Running calls of a principal, and tasks that the gateway runs for it: none begins beyond half of this, calls included. \
-                 As many requests more wait for `call_wait`.",
+                 As many requests more wait for `call_wait`. With [cluster] at each replica.",
             )
             .count(1024),
         call_wait: s
@@ -62,7 +62,8 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> LimitsConfig {
                 "parked_per_principal",
                 "Calls of a modern client's principal that wait for its answer. Further questions wait in order for as \
                  long as the upstream's `ask_wait`, then it cannot be asked. 128 calls may wait so, or half of \
-                 `server.exchanges_per_principal` if that is less; and 128 on one HTTP/2 connection.",
+                 `server.exchanges_per_principal` if that is less; and 128 on one HTTP/2 connection. With [cluster] in all \
+                 replicas together, where each may have a sixteenth in any case; tasks that ask count at each replica.",
             )
             .count(16),
         parked_per_upstream: parked_per_upstream(s),
@@ -90,7 +91,8 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> LimitsConfig {
 fn parked_per_upstream(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "parked_per_upstream",
-        "Calls that wait for an answer to one upstream; further questions of it wait as above.",
+        "Calls that wait for an answer to one upstream; further questions of it wait as above. With [cluster] at \
+         each replica.",
     )
     .count(5_000)
 }
@@ -98,7 +100,7 @@ fn parked_per_upstream(s: &mut ConfigSection<'_>) -> usize {
 fn parked_total(s: &mut ConfigSection<'_>) -> usize {
     s.key(
         "parked_total",
-        "Calls that wait for an answer, in all; further questions wait as above.",
+        "Calls that wait for an answer, in all; further questions wait as above. With [cluster] at each replica.",
     )
     .count(10_000)
 }
@@ -181,11 +183,15 @@ fn hosted_tasks(s: &mut ConfigSection<'_>) -> HostedTaskLimits {
         results_per_principal: s
             .key(
                 "task_results_per_principal",
-                "Results of such tasks of a principal that are kept; a task whose result finds no room fails.",
+                "Results of such tasks of a principal that are kept; a task whose result finds no room fails. With \
+                 [cluster] in all replicas together, where each may have a sixteenth in any case.",
             )
             .size("16MiB"),
         results_total: s
-            .key("task_results_total", "Results of such tasks that are kept, in all.")
+            .key(
+                "task_results_total",
+                "Results of such tasks that are kept, in all; with [cluster] at each replica.",
+            )
             .size("256MiB"),
     }
 }

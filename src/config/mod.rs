@@ -74,6 +74,13 @@ use reader::{ConfigSection, SampleEntry};
 use report::ReadReport;
 use source::ConfigSource;
 
+/// About `[sessions]`.
+const SESSIONS: &str = "Sessions of clients. With [cluster] each replica counts for itself, but for max_per_principal.";
+/// About `[stdio]`.
+const STDIO: &str = "All stdio children together. With [cluster] each replica counts for itself.";
+/// About `[limits]`.
+const LIMITS: &str = "What one caller may send, hold and ask for. With [cluster] each replica counts for itself, but for \
+    parked_per_principal, task_results_per_principal and rate.";
 /// Hint for the configuration file of an MCP client. TOML never begins with a brace.
 const NOT_JSON: &str = "this looks like JSON, and TOML is read; \
     a server of \"mcpServers\" is written like this:\n\
@@ -283,19 +290,15 @@ fn read_all(root: &mut ConfigSection<'_>) -> Config {
         mcp,
         endpoints: endpoints.into_iter().collect::<BTreeMap<_, _>>(),
         upstreams,
-        sessions: root.table("sessions", "Sessions of clients.", sessions::read),
+        sessions: root.table("sessions", SESSIONS, sessions::read),
         events: root.table(
             "events",
             "What a client can have again after a lost connection.",
             sessions::events,
         ),
-        stdio: root.table("stdio", "All stdio children together.", sessions::stdio),
+        stdio: root.table("stdio", STDIO, sessions::stdio),
         lists: root.table("lists", "Lists that upstreams gave.", sessions::lists),
-        limits: root.table(
-            "limits",
-            "What one caller may send, hold and ask for.",
-            limits::read,
-        ),
+        limits: root.table("limits", LIMITS, limits::read),
         keys: root.table("keys", "Keys that must outlive the process.", keys::read),
         egress: root.table(
             "egress",

@@ -139,6 +139,16 @@ impl HttpServerConfig {
         let quarter = self.max_connections.div_ceil(4).max(1);
         self.exchanges_per_principal.unwrap_or(quarter)
     }
+
+    /// Replaces the address by `listen`, and `public_url` where it says no more than the address, as without
+    /// configuration.
+    pub fn move_to(&mut self, listen: SocketAddr) {
+        let tls = self.tls.is_some();
+        if self.public_url == derived_url(self.listen, tls) {
+            self.public_url = derived_url(listen, tls);
+        }
+        self.listen = listen;
+    }
 }
 
 fn exchanges_per_principal(s: &mut ConfigSection<'_>) -> Option<usize> {
@@ -193,13 +203,13 @@ fn public_url(s: &mut ConfigSection<'_>, listen: SocketAddr, tls: bool) -> Url {
             Some("write the URL that clients use, such as \"https://mcp.example.com\""),
         );
     }
+    without_trailing_slash(given.unwrap_or_else(|| derived_url(listen, tls)))
+}
+
+/// The URL of a listener, for clients where no other one is configured.
+fn derived_url(listen: SocketAddr, tls: bool) -> Url {
     let scheme = if tls { "https" } else { "http" };
-    let derived = format!("{scheme}://{listen}");
-    without_trailing_slash(
-        given
-            .or_else(|| Url::parse(&derived).ok())
-            .unwrap_or_else(loopback),
-    )
+    Url::parse(&format!("{scheme}://{listen}")).unwrap_or_else(|_| loopback())
 }
 
 /// Reads `[admin]`.

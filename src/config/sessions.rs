@@ -21,10 +21,13 @@ pub(super) fn read(s: &mut ConfigSection<'_>) -> SessionsConfig {
         max_per_principal: s
             .key(
                 "max_per_principal",
-                "Live sessions of one principal; the least recently used idle one makes room.",
+                "Live sessions of one principal; the least recently used idle one makes room. With [cluster] in all \
+                 replicas together, where each makes room among its own and may have a sixteenth in any case.",
             )
             .count(1000),
-        max_total: s.key("max_total", "Live sessions.").count(20_000),
+        max_total: s
+            .key("max_total", "Live sessions; with [cluster] of each replica.")
+            .count(20_000),
         max_detached: s
             .key(
                 "max_detached",

@@ -120,13 +120,7 @@ fn common(
              replica was lost: with a new one, which knows nothing of before. Without, they end.",
         )
         .flag(false);
-    let retry_safe = s
-        .key(
-            "retry_safe",
-            "Tools, as the upstream spells them, that are called again, once, when their reply was \
-             lost: calling them twice must be as good as once.",
-        )
-        .list(&[], |text| Ok(text.to_owned()));
+    let retry_safe = retry_safe(s);
     let run_tasks = run_tasks(s);
     let list_changed = list_changed(s);
     Some(UpstreamConfig {
@@ -175,6 +169,16 @@ fn run_tasks(s: &mut ConfigSection<'_>) -> bool {
          call its tools as tasks, where it has those of the extension.",
     )
     .flag(true)
+}
+
+fn retry_safe(s: &mut ConfigSection<'_>) -> Vec<String> {
+    s.key(
+        "retry_safe",
+        "Tools, as the upstream spells them, that are called again, once, when their reply was \
+         lost: calling them twice must be as good as once. With [cluster] also where another replica \
+         had passed the call on to one that is lost before it answers.",
+    )
+    .list(&[], |text| Ok(text.to_owned()))
 }
 
 fn list_changed(s: &mut ConfigSection<'_>) -> bool {

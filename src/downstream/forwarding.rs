@@ -2,7 +2,8 @@
 //!
 //! The entry replica has checked Host, Origin, path, token and handle, and counts nothing: the owner verifies the token
 //! again, and limits, audit record and access line are its own. A request whose body names the owner is out of the
-//! caller's rate by then, and says so. A request that was forwarded is never forwarded again.
+//! caller's rate by then, and says so. A request that was forwarded is never forwarded again; the entry replica sends a
+//! call of a tool of `retry_safe` once more where its owner is lost.
 //! Spec: DESIGN §8.
 
 mod repeatable_body;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::Request;
+use bytes::Bytes;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::{Extensions, HeaderMap, HeaderName, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
@@ -27,7 +29,7 @@ use crate::cause::chain;
 use crate::cluster::{self, Cluster, ForwardFailure, ForwardedBody, REPLICA_PATH, Unforwarded};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
-use crate::protocol::{headers, json};
+use crate::protocol::{Message, headers, json};
 use crate::session::{SessionId, SessionRegistry};
 use crate::store::events::SessionKey;
 use crate::telemetry::request_tag;
@@ -157,10 +159,11 @@ impl RequestForwarder {
         (request, client): (Request, Option<IpAddr>),
         record: &AccessRecord,
     ) -> PassedOn {
-        let until = Instant::now() + self.cluster.patience();
+        let mut until = Instant::now() + self.cluster.patience();
         if is_forwarded(request.extensions()) {
             return self.own(named, request, until).await;
         }
+        let mut is_repeated = false;
         let key = named.handle.key;
         let (parts, body) = request.into_parts();
         let mut body = body.map_err(Into::into).boxed_unsync();
@@ -191,7 +194,16 @@ impl RequestForwarder {
                         Err(Unforwarded { failure, unsent }) => {
                             self.owners.invalidate(&key);
                             let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
-                            let again = unsent.or_else(|| kept.again().filter(|_| is_refused));
+                            let may_repeat = |sent: &Bytes| {
+                                is_refused
+                                    || !is_repeated
+                                        && failure.is_uncertain()
+                                        && self.is_retry_safe(named, sent)
+                            };
+                            let again = unsent.or_else(|| {
+                                let sent = kept.again().filter(may_repeat)?;
+                                Some(repeatable_body::whole(sent))
+                            });
                             let Some(again) = again else {
                                 // Its client sends it again, and the owner is known then.
                                 if is_refused
@@ -201,6 +213,11 @@ impl RequestForwarder {
                                 }
                                 return PassedOn::Answered(refused(&failure, owner, record));
                             };
+                            if failure.is_uncertain() {
+                                // It may have taken long: its owner is waited for as from the beginning.
+                                is_repeated = true;
+                                until = Instant::now() + self.cluster.patience();
+                            }
                             body = again;
                             failure
                         }
@@ -216,6 +233,15 @@ impl RequestForwarder {
                 sleep(PAUSE).await;
             }
         }
+    }
+
+    /// Whether what was sent may run twice: it calls a tool of which the operator says so.
+    fn is_retry_safe(&self, named: &NamedSession, sent: &Bytes) -> bool {
+        let message = Message::parse(sent.clone(), json::MAX_DEPTH);
+        message.is_ok_and(|message| {
+            let relay = &self.adopter.relay;
+            message.id().is_some() && relay.is_retry_safe(&named.endpoint, &message)
+        })
     }
 
     /// A forwarded request is served here, or by no replica that it was not sent to.

@@ -76,6 +76,7 @@ use crate::relay::Relay;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::SessionRegistry;
+use crate::store::quotas::CallerQuota;
 use crate::sync::fast_maps::FastMap;
 
 /// Target of a path.
@@ -146,6 +147,8 @@ pub struct McpServiceParts {
     pub relay: Arc<Relay>,
     /// The other replicas, and the stores shared with them; `None` without `[cluster]`.
     pub cluster: Option<(Arc<Cluster>, AdoptionStores)>,
+    /// The quota of each caller's parked calls over all replicas, where there are several.
+    pub parked: Option<Arc<CallerQuota>>,
     /// The connect pages, where an upstream has accounts of callers.
     pub pages: Option<Arc<ConnectPages>>,
     /// Seals the `requestState` of modern clients.
@@ -167,7 +170,10 @@ impl McpService {
             parts.sessions.ownership(),
             parts.clock,
             parts.tasks.clone(),
-            ParkingCaps::new(limits, &parts.settings.server),
+            (
+                ParkingCaps::new(limits, &parts.settings.server),
+                parts.parked,
+            ),
         );
         let forwarder = parts.cluster.map(|(cluster, stores)| {
             RequestForwarder::new(SessionAdopter {

@@ -12,6 +12,7 @@ mod link;
 mod script;
 mod server_info;
 mod server_runs;
+mod traffic;
 
 use std::sync::Arc;
 
@@ -28,7 +29,7 @@ use self::link::SharedLink;
 pub use self::script::RedisScript;
 use crate::config::RedisConfig;
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::telemetry::metrics::redis_command_ended;
+use crate::telemetry::metrics::{COUNTERS, GAUGES, redis_command_ended};
 
 /// Commands under way at once; more are refused.
 pub const MAX_COMMANDS: usize = 4096;
@@ -83,11 +84,12 @@ impl RedisClient {
         operation: &'static str,
         command: &Cmd,
     ) -> Result<T, RedisFailure> {
+        let bytes = traffic::of_command(command);
         let sent = async |mut link: RedisLink| match &mut link {
             RedisLink::Single(link) => command.query_async(link).await,
             RedisLink::Cluster(link) => command.query_async(link).await,
         };
-        self.measured(operation, sent).await
+        self.measured(operation, bytes, sent).await
     }
 
     /// Sends several commands in one round trip; in a Cluster all keys lie in one slot.
@@ -102,11 +104,12 @@ impl RedisClient {
         operation: &'static str,
         pipeline: &Pipeline,
     ) -> Result<T, RedisFailure> {
+        let bytes = traffic::of_pipeline(pipeline);
         let sent = async |mut link: RedisLink| match &mut link {
             RedisLink::Single(link) => pipeline.query_async(link).await,
             RedisLink::Cluster(link) => pipeline.query_async(link).await,
         };
-        self.measured(operation, sent).await
+        self.measured(operation, bytes, sent).await
     }
 
     /// Runs a script, sent in full only where the server does not have it. All keys lie in one slot.
@@ -133,25 +136,36 @@ impl RedisClient {
         }
     }
 
-    async fn measured<T>(
+    async fn measured<T: FromRedisValue>(
         &self,
         operation: &'static str,
-        sent: impl AsyncFnOnce(RedisLink) -> RedisResult<T>,
+        bytes: usize,
+        sent: impl AsyncFnOnce(RedisLink) -> RedisResult<Value>,
     ) -> Result<T, RedisFailure> {
         let started = Instant::now();
-        let result = self.sent(sent).await;
+        let result = self.sent(bytes, sent).await;
         let outcome = result.as_ref().err().map_or("ok", RedisFailure::word);
         redis_command_ended(operation, outcome, started.elapsed());
         result
     }
 
-    async fn sent<T>(
+    async fn sent<T: FromRedisValue>(
         &self,
-        sent: impl AsyncFnOnce(RedisLink) -> RedisResult<T>,
+        bytes: usize,
+        sent: impl AsyncFnOnce(RedisLink) -> RedisResult<Value>,
     ) -> Result<T, RedisFailure> {
         let (number, link) = self.0.present().ok_or(RedisFailure::NotConnected)?;
         let _permit = self.0.permit().ok_or(RedisFailure::TooManyCommands)?;
+        let _under_way = GAUGES.redis_commands.enter();
+        COUNTERS.redis_sent.add(bytes as u64);
         let result = tokio::time::timeout(ANSWER_WITHIN, sent(link)).await;
+        let result = result.map(|answer| {
+            let reply = answer?;
+            COUNTERS
+                .redis_received
+                .add(traffic::of_reply(&reply) as u64);
+            Ok(redis::from_redis_value(reply)?)
+        });
         let failure = match result {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(error)) => RedisFailure::of(error),

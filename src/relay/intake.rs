@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use futures_util::future::BoxFuture;
 
 use super::Relay;
+use super::list_changes::SharedChanges;
 use crate::budget::ReplyShare;
 use crate::call::{
     InputOutcome, InputRequest, Notice, NoticeIntake, NoticeKind, ServerDeclaration,
@@ -35,6 +36,8 @@ struct SessionIntake {
     shared: bool,
     /// Whether the client is told of changed lists.
     tells_changes: bool,
+    /// For changes that other replicas are told of.
+    changes: SharedChanges,
 }
 
 impl IntakeFactory for Relay {
@@ -53,6 +56,7 @@ impl IntakeFactory for Relay {
             listed: pages.catalog_key(session, upstream),
             shared,
             tells_changes: links.tells_changes(upstream),
+            changes: self.changes.clone(),
         })
     }
 }
@@ -135,6 +139,13 @@ impl NoticeIntake for SessionIntake {
         if let Some(notice) = self.view.notice(projection, notice, client, declared) {
             session.tell(notice, source);
         }
+    }
+
+    fn list_changed(&self, upstream: &Arc<str>, what: &'static str) {
+        let link = self.session.upgrade().and_then(|it| it.link(upstream));
+        let declared = link.and_then(|link| link.declared());
+        let era = declared.map(|declared| declared.revision.era());
+        self.changes.publish(upstream, what, era);
     }
 
     fn task_changed(&self, upstream: &Arc<str>, status: &Message, call: Option<u64>) {

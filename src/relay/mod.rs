@@ -12,6 +12,7 @@ mod implicit_session;
 mod initialize;
 mod intake;
 mod levels;
+mod list_changes;
 mod listen;
 mod map_reply;
 mod methods;
@@ -40,20 +41,24 @@ use crate::outbound::{
 };
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
+use crate::protocol::Message;
 use crate::protocol::methods::{ListKind, is_list};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::{Session, SessionRegistry};
+use crate::store::notices::{ListChange, ListChangeReceiver, SharedNotices};
 pub use crate::tasks::FollowedTask;
 use crate::tasks::{TaskParts, Tasks, asks_for_task};
 use crate::telemetry::trace;
 use crate::translate::merge::GatewayInfo;
+use crate::translate::naming::ResolvedName;
 use crate::upstream::Upstreams;
 use crate::vault::Vault;
 
 use self::consents::{Consent, ConsentEnd, ConsentParts};
 use self::forward::{Forward, ForwardParts};
 use self::initialize::SessionOpener;
+use self::list_changes::{LISTS, SharedChanges};
 use self::listen::Subscriptions;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
 use self::notify::ClientNotices;
@@ -74,6 +79,7 @@ pub struct Relay {
     pub(crate) subscriptions: Subscriptions,
     /// `limits.call_wait`.
     list_wait: Duration,
+    changes: SharedChanges,
 }
 
 /// What a [`Relay`] is made of.
@@ -121,6 +127,7 @@ impl Relay {
         let policy = Arc::new(AuditedPolicy::new(policy, audit));
         let edits = EditDepth::new(settings.limits.json_depth);
         let consents = ConsentParts::new(&settings, (vault.clone(), uses), &sealer, clock);
+        let changes = SharedChanges::new(&upstreams);
         Arc::new_cyclic(|own| {
             let intakes: Weak<dyn IntakeFactory> = Weak::<Self>::clone(own);
             let links = Arc::new(SessionLinks::new(
@@ -176,6 +183,7 @@ impl Relay {
                 },
                 parts: ForwardParts::new(links, policy, catalog, tasks, sources, consents, edits),
                 list_wait: settings.limits.call_wait,
+                changes,
             }
         })
     }
@@ -315,6 +323,43 @@ impl Relay {
         Some(settings.ask_wait)
     }
 
+    /// Tells other replicas of changed lists through `notices` from now on. Only the first call has an effect.
+    pub fn share_changes(&self, notices: Arc<SharedNotices>) {
+        self.changes.share(notices);
+    }
+
+    /// Tells sessions in the background of changes that were not heard here; of those of all upstreams for `None`.
+    fn tell_later(&self, upstream: Option<&str>, lists: Vec<&'static str>) {
+        let told = (&self.parts.links, &self.opener.sessions);
+        self.changes.tell_later(told, upstream, lists);
+    }
+
+    /// Whether a request calls a tool that stands in `retry_safe` of its upstream, as far as its own words tell. A call that
+    /// begins a task is none.
+    #[must_use]
+    pub fn is_retry_safe(&self, endpoint: &Endpoint, message: &Message) -> bool {
+        let links = &self.parts.links;
+        let is_safe = |upstream: &str, tool: &str| {
+            let settings = links.upstreams.settings(upstream);
+            settings.is_some_and(|settings| settings.retry_safe.iter().any(|safe| safe == tool))
+        };
+        if message.method() != Some("tools/call") || message.param("task").is_some() {
+            return false;
+        }
+        let Some(name) = message.param_str("name") else {
+            return false;
+        };
+        if let [upstream] = endpoint.upstreams.as_slice()
+            && links.views.is_pure(endpoint)
+        {
+            return is_safe(upstream, &name);
+        }
+        match links.views.prefixes.resolve_name(&name) {
+            ResolvedName::Exact { upstream, original } => is_safe(&upstream, &original),
+            ResolvedName::NeedsIndex | ResolvedName::Unknown => false,
+        }
+    }
+
     /// Raises the log level of a parked call's upstream to the level of the retry that resumes the call.
     pub fn raise_level_of_parked(&self, call: Call, session: Arc<Session>, at: &Arc<str>) {
         self.parts.levels.raise_of_parked(call, session, at);
@@ -347,6 +392,19 @@ impl Relay {
             .own
             .list_alone(endpoint, upstream, limit)
             .await
+    }
+}
+
+impl ListChangeReceiver for Relay {
+    fn changed(&self, change: &ListChange) {
+        let known = LISTS.into_iter().find(|what| **what == *change.what);
+        if let Some(what) = known {
+            self.tell_later(Some(&change.upstream), vec![what]);
+        }
+    }
+
+    fn missed(&self) {
+        self.tell_later(None, LISTS.to_vec());
     }
 }
 

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub(super) use result_quota::OwnResults;
 pub use result_quota::{QuotaReservation, ResultQuota};
 
 use self::questions::UnansweredRound;

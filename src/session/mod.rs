@@ -58,7 +58,9 @@ pub use list_validity::ListValidity;
 pub use notifications::HeldNotifications;
 pub use opening::OpeningSession;
 pub use questions::{SentRequests, reply_of};
-pub use registry::{AdoptedSession, NewSession, SessionRefused, SessionRegistry, SessionSettings};
+pub use registry::{
+    AdoptedSession, NewSession, SessionRefused, SessionRegistry, SessionSettings, SharedQuotas,
+};
 pub use stream::{EventStream, NotKept, ReaderStep, StreamReader};
 pub use subscriptions::{PendingSubscription, SessionSubscriptions, is_below};
 pub use tasks::{SessionTask, SessionTasks, TaskHandle, TaskSite, TaskStage, TrackedTask};

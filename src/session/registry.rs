@@ -13,7 +13,7 @@ mod made;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,7 +22,7 @@ use self::counted::counted;
 use self::implicit::ImplicitSessions;
 use self::known::KnownIds;
 use self::made::SessionIdentity;
-use super::gateway_task::task_time;
+use super::gateway_task::{OwnResults, task_time};
 use super::{
     CallCaps, CallPermits, DeliveryMode, GatewayTask, ImplicitHome, ImplicitSession,
     ImplicitSessionKey, OpeningSession, QueueError, QueuedRequest, RequestedService, Session,
@@ -35,8 +35,11 @@ use crate::ownership::Ownership;
 use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::events::{EventStore, RestoredLog, SessionKey};
+use crate::store::quotas::{CallerQuota, QuotaClaim};
 use crate::store::records::{RecordWriter, SessionRecord};
 use crate::sync::fast_maps::FastDashMap;
+
+static GATEWAY: LazyLock<OwnerKey> = LazyLock::new(|| Principal::gateway().owner());
 
 /// Lifetimes and caps.
 #[derive(Debug, Clone, Copy)]
@@ -121,19 +124,38 @@ pub struct SessionRegistry {
     results: Arc<AtomicUsize>,
     /// Keeps records in the shared store, where there is one.
     records: OnceLock<Arc<RecordWriter>>,
+    /// What holds for all replicas together, where there are several.
+    in_sum: OnceLock<SharedQuotas>,
 }
 
-#[derive(Debug, Default)]
+/// The quotas that replicas share.
+#[derive(Debug)]
+pub struct SharedQuotas {
+    /// Of live sessions.
+    pub sessions: Arc<CallerQuota>,
+    /// Of bytes of kept task results.
+    pub results: Arc<CallerQuota>,
+}
+
+#[derive(Debug)]
 struct OwnerSessions {
     sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
     places: Arc<CallPermits>,
-    /// Bytes that results of tasks take.
-    results: Arc<AtomicUsize>,
+    results: Arc<OwnResults>,
     /// Bytes of the URIs that are followed.
     uris: Arc<super::subscriptions::UriBytes>,
 }
 
 impl OwnerSessions {
+    fn new(results: OwnResults) -> Self {
+        Self {
+            sessions: Mutex::default(),
+            places: Arc::default(),
+            results: Arc::new(results),
+            uris: Arc::default(),
+        }
+    }
+
     /// Whether nothing is counted here, nor can be soon: no session is open, and no request is about to open
     /// one or to wait for its place. To be asked under the lock of the map, where all clones are made: a
     /// clone that outlived its entry would be counted beside the next one.
@@ -165,12 +187,59 @@ impl SessionRegistry {
             tasks,
             results: Arc::default(),
             records: OnceLock::new(),
+            in_sum: OnceLock::new(),
         })
     }
 
     /// Has `records` keep the record of each session opened from now on. Only the first call has an effect.
     pub fn keep_records(&self, records: Arc<RecordWriter>) {
         self.records.get_or_init(|| records);
+    }
+
+    /// Has quotas hold in sum for callers that open their first session from now on. Only the first call has an effect.
+    pub fn share_quotas(&self, quotas: SharedQuotas) {
+        self.in_sum.get_or_init(|| quotas);
+    }
+
+    /// Claims a place for a session of `owner`, until it is opened: waits for the shared store where the caller opens so
+    /// many sessions that those of other replicas count, a second at most. `None` where the quota is this replica's own.
+    ///
+    /// # Cancel safety
+    /// Nothing is claimed.
+    pub async fn claim_place(&self, owner: OwnerKey) -> Option<QuotaClaim> {
+        let quota = self.shared_quota(owner)?;
+        let held = || {
+            let found = self.owners.get(&owner).map(|found| Arc::clone(&found));
+            found.map_or(0, |found| lock(&found.sessions).len())
+        };
+        Some(quota.claim(owner, 1, held).await)
+    }
+
+    /// The quota of a caller's sessions over all replicas. The gateway's own sessions are each replica's for itself.
+    fn shared_quota(&self, owner: OwnerKey) -> Option<&Arc<CallerQuota>> {
+        let quotas = self.in_sum.get()?;
+        (owner != *GATEWAY).then_some(&quotas.sessions)
+    }
+
+    /// Sessions that `owner` may have here.
+    fn most_sessions(&self, owner: OwnerKey) -> usize {
+        let most = self.settings.max_per_principal;
+        let quota = self.shared_quota(owner);
+        quota.map_or(most, |quota| quota.most(owner).min(most))
+    }
+
+    /// Notes how many sessions `owner` has here; under the lock of its sessions.
+    fn count_sessions(&self, owner: OwnerKey, count: usize) {
+        if let Some(quota) = self.shared_quota(owner) {
+            quota.changed(owner, || count);
+        }
+    }
+
+    /// Looks once more what other replicas have of a caller that was refused.
+    fn ask_others(&self, owner: OwnerKey) {
+        if let Some(quota) = self.shared_quota(owner) {
+            quota.ask(owner);
+        }
     }
 
     /// Live sessions now.
@@ -332,10 +401,12 @@ impl SessionRegistry {
         new: NewSession,
         implicit_session: Option<ImplicitSession>,
     ) -> Result<Arc<Session>, SessionRefused> {
-        let owner = self.owner(new.principal.owner());
+        let key = new.principal.owner();
+        let owner = self.owner(key);
         let (spare, session) = {
             let mut sessions = lock(&owner.sessions);
-            let spare = self.spare(&sessions)?;
+            let spare = self.spare(&sessions, self.most_sessions(key));
+            let spare = spare.inspect_err(|_| self.ask_others(key))?;
             let identity = SessionIdentity::opened(&new, implicit_session, self);
             let session = identity.make(new, &owner, self);
             self.enter(&mut sessions, &session);
@@ -349,8 +420,9 @@ impl SessionRegistry {
     fn spare(
         &self,
         sessions: &HashMap<SessionKey, Arc<Session>>,
+        most: usize,
     ) -> Result<Option<Arc<Session>>, SessionRefused> {
-        let full = sessions.len() >= self.settings.max_per_principal;
+        let full = sessions.len() >= most;
         let crowded = self.count.load(Ordering::Relaxed) >= self.settings.max_total;
         if !full && !crowded {
             return Ok(None);
@@ -370,6 +442,7 @@ impl SessionRegistry {
         sessions.insert(session.key(), Arc::clone(session));
         self.live.insert(session.key(), Arc::clone(session));
         self.count.fetch_add(1, Ordering::Relaxed);
+        self.count_sessions(session.owner(), sessions.len());
     }
 
     /// Counts and records a session that is in its place, and ends the one that made room.
@@ -389,7 +462,12 @@ impl SessionRegistry {
 
     /// The sessions of a principal. While the caller keeps them, the reaper does too ([`OwnerSessions::is_unused`]).
     fn owner(&self, key: OwnerKey) -> Arc<OwnerSessions> {
-        Arc::clone(&self.owners.entry(key).or_default())
+        let new = || {
+            let in_sum = self.in_sum.get();
+            let results = in_sum.map(|quotas| (Arc::clone(&quotas.results), key));
+            Arc::new(OwnerSessions::new(OwnResults::new(results)))
+        };
+        Arc::clone(&self.owners.entry(key).or_insert_with(new))
     }
 
     /// The time of day, as tasks show it.

@@ -6,6 +6,7 @@ pub mod fenced;
 pub mod lists;
 pub mod notices;
 mod pause;
+pub mod quotas;
 pub mod rates;
 pub mod records;
 mod retries;

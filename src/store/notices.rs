@@ -1,11 +1,11 @@
 //! `SharedNotices`: changed lists of upstreams, as one replica learns of them and the others hear.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::pause::RetryPause;
 use super::scripts::{
@@ -24,6 +24,8 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const LIFE: Duration = Duration::from_mins(10);
 /// Notices that are kept.
 const KEPT: usize = 1024;
+/// How long a change that was heard here is not told once more, as another replica has heard it as well.
+const HEARD: Duration = Duration::from_secs(2);
 /// Notices added at once: a pending notice is unique by upstream and kind.
 const ADDED: usize = 256;
 
@@ -52,6 +54,8 @@ pub struct SharedNotices {
     keys: StoreKeys,
     /// To be added, each once.
     pending: Mutex<BTreeSet<ListChange>>,
+    /// When each change was last heard here. Bounded by the number of upstreams.
+    heard: Mutex<BTreeMap<ListChange, Instant>>,
     work: Notify,
 }
 
@@ -68,6 +72,7 @@ impl SharedNotices {
             store,
             keys,
             pending: Mutex::default(),
+            heard: Mutex::default(),
             work: Notify::new(),
         });
         tasks.spawn_service(Arc::clone(&notices).run(receiver));
@@ -76,6 +81,7 @@ impl SharedNotices {
 
     /// Tells the other replicas of a changed list, soon and once however often it changes meanwhile. Never waits.
     pub fn publish(&self, change: ListChange) {
+        lock(&self.heard).insert(change.clone(), Instant::now());
         if lock(&self.pending).insert(change) {
             self.work.notify_one();
         }
@@ -84,6 +90,7 @@ impl SharedNotices {
     async fn run(self: Arc<Self>, receiver: Weak<dyn ListChangeReceiver>) {
         let mut pause = RetryPause::new();
         let mut position = String::new();
+        let mut server = None;
         loop {
             match self.exchange(&position).await {
                 Ok(reply) => {
@@ -91,7 +98,13 @@ impl SharedNotices {
                     let Some(receiver) = receiver.upgrade() else {
                         return;
                     };
-                    position = hand_on(&reply, &*receiver).unwrap_or(position);
+                    let run = self.store.server_run();
+                    // Another server may lack notices of the one before that were not read yet.
+                    let former = server.replace(Arc::clone(&run));
+                    if former.is_some_and(|former| former != run) || is_gone(&reply) {
+                        receiver.missed();
+                    }
+                    position = self.hand_on(&reply, &*receiver).unwrap_or(position);
                 }
                 Err(_) => tokio::time::sleep(pause.next()).await,
             }
@@ -128,24 +141,40 @@ impl SharedNotices {
         }
         Ok(reply)
     }
+
+    /// Hands the notices of a reply on; where to read on.
+    fn hand_on(&self, reply: &Value, receiver: &dyn ListChangeReceiver) -> Option<String> {
+        let [position, _, found] = elements(reply) else {
+            return None;
+        };
+        for notice in elements(found) {
+            if let Some(change) = change(notice)
+                && !self.was_heard(&change)
+            {
+                receiver.changed(&change);
+            }
+        }
+        String::from_utf8(bytes(position)?.to_vec()).ok()
+    }
+
+    /// Whether a change was heard here just now.
+    fn was_heard(&self, change: &ListChange) -> bool {
+        let heard = lock(&self.heard);
+        heard.get(change).is_some_and(|at| at.elapsed() < HEARD)
+    }
 }
 
-/// Hands the notices of a reply on; where to read on.
-fn hand_on(reply: &Value, receiver: &dyn ListChangeReceiver) -> Option<String> {
-    let [position, gone, found] = elements(reply) else {
-        return None;
-    };
-    if integer(gone) == Some(1) {
-        receiver.missed();
-    }
-    for notice in elements(found) {
-        let text = bytes(notice).and_then(|bytes| std::str::from_utf8(bytes).ok());
-        if let Some((upstream, what)) = text.and_then(|text| text.split_once('\n')) {
-            receiver.changed(&ListChange {
-                upstream: upstream.to_owned(),
-                what: what.to_owned(),
-            });
-        }
-    }
-    String::from_utf8(bytes(position)?.to_vec()).ok()
+/// Whether notices before those of a reply may be gone.
+fn is_gone(reply: &Value) -> bool {
+    matches!(elements(reply), [_, gone, _] if integer(gone) == Some(1))
+}
+
+/// What a notice says.
+fn change(notice: &Value) -> Option<ListChange> {
+    let text = std::str::from_utf8(bytes(notice)?).ok()?;
+    let (upstream, what) = text.split_once('\n')?;
+    Some(ListChange {
+        upstream: upstream.to_owned(),
+        what: what.to_owned(),
+    })
 }

@@ -20,7 +20,9 @@ use super::scripts::{
 };
 use crate::call::OwnerKey;
 use crate::lock::lock;
+use crate::redis_client::Value;
 use crate::runtime::lifecycle::TaskSpawner;
+use crate::telemetry::metrics::LABELED;
 
 static BORROW: LazyLock<Script> =
     LazyLock::new(|| Script::new("rates_borrow", include_str!("rates/borrow.lua")));
@@ -82,6 +84,8 @@ struct Borrowing {
     debt: u32,
     /// Requests that it gives back.
     unused: u32,
+    /// Requests that it asks for; none where it only settles what was.
+    wanted: u32,
 }
 
 impl BorrowedRates {
@@ -243,6 +247,7 @@ impl BorrowedRates {
                 owner,
                 debt,
                 unused,
+                wanted,
             };
             return Some((call, borrowing));
         }
@@ -254,6 +259,8 @@ impl BorrowedRates {
         result: Option<&ScriptResult>,
         failed: &mut FailedWork<OwnerKey>,
     ) {
+        let outcome = borrowing.outcome(result);
+        LABELED.rates_borrowed.add(outcome, 1);
         let Some(mut allowance) = self.allowances.get_mut(&borrowing.owner) else {
             return;
         };
@@ -272,11 +279,26 @@ impl BorrowedRates {
         }
         allowance.is_listed = false;
         allowance.debt = allowance.debt.saturating_sub(borrowing.debt);
-        let numbers = elements(reply);
-        let number = |at: usize| numbers.get(at).and_then(integer).unwrap_or(0);
-        let lent = u32::try_from(number(0)).unwrap_or(0);
+        let lent = u32::try_from(number(reply, 0)).unwrap_or(0);
         allowance.borrowed = allowance.borrowed.saturating_add(lent);
-        let wait = u64::try_from(number(1)).unwrap_or(0);
+        let wait = u64::try_from(number(reply, 1)).unwrap_or(0);
         allowance.empty_until = (wait > 0).then(|| Instant::now() + Duration::from_micros(wait));
     }
+}
+
+impl Borrowing {
+    /// One word for the metrics.
+    fn outcome(&self, result: Option<&ScriptResult>) -> &'static str {
+        match result {
+            Some(Ok(_)) if self.wanted == 0 => "given_back",
+            Some(Ok(reply)) if number(reply, 0) > 0 => "lent",
+            Some(Ok(_)) => "used_up",
+            Some(Err(_)) | None => "failed",
+        }
+    }
+}
+
+/// The number that stands at `at` in a reply; else 0.
+fn number(reply: &Value, at: usize) -> i64 {
+    elements(reply).get(at).and_then(integer).unwrap_or(0)
 }

@@ -61,6 +61,11 @@ pub trait ScriptRunner: Send + Sync + std::fmt::Debug {
 
     /// Whether the store is connected: if not, each call fails at once.
     fn is_reachable(&self) -> bool;
+
+    /// Names the run of the server that is connected, or was last; another one may have less than the one before.
+    fn server_run(&self) -> Arc<str> {
+        Arc::default()
+    }
 }
 
 impl ScriptRunner for RedisClient {
@@ -76,6 +81,10 @@ impl ScriptRunner for RedisClient {
 
     fn is_reachable(&self) -> bool {
         self.is_connected()
+    }
+
+    fn server_run(&self) -> Arc<str> {
+        Arc::clone(&self.server().borrow().run_id)
     }
 }
 
@@ -121,6 +130,12 @@ impl StoreKeys {
     #[must_use]
     pub fn rate(&self, owner: OwnerKey) -> String {
         format!("{}:rate:{}", self.0, hex(owner.bytes()))
+    }
+
+    /// What an owner holds of a quota at each replica.
+    #[must_use]
+    pub fn quota(&self, kind: &str, owner: OwnerKey) -> String {
+        format!("{}:quota:{kind}:{}", self.0, hex(owner.bytes()))
     }
 
     /// Notices of all replicas.

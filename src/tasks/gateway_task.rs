@@ -140,7 +140,7 @@ impl GatewayRun {
                 answer = self.handler.handle(&call, &self.session) => answer,
                 () = self.task.stopped().cancelled() => return,
             };
-            let outcome = self.outcome(answer);
+            let outcome = self.outcome(answer).await;
             // Release the slot before publishing the outcome, so that a client that is told can start the next task.
             drop(running);
             self.task.end(outcome);
@@ -148,7 +148,7 @@ impl GatewayRun {
     }
 
     /// The outcome of the task: the reply that the call would have got.
-    fn outcome(&self, answer: Result<Reply, RelayFailure>) -> TaskOutcome {
+    async fn outcome(&self, answer: Result<Reply, RelayFailure>) -> TaskOutcome {
         let reply = match answer {
             Ok(reply) => reply,
             Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
@@ -169,6 +169,7 @@ impl GatewayRun {
             }
         };
         let text = reply.result().or(reply.error()).unwrap_or("{}");
+        let _claim = self.session.results().claim(text.len()).await;
         let Some(kept) = self.room_for(text.len()) else {
             COUNTERS.tasks_unkept.add(1);
             tracing::warn!(

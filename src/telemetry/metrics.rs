@@ -88,6 +88,10 @@ table! {
             "Events removed from the log for age or size.";
         events_unlogged = "drawbridge.events.unlogged" "{event}"
             "Events delivered without an id because the shared log could not take them.";
+        events_logged = "drawbridge.events.logged" "{event}"
+            "Events that the shared log has taken.";
+        events_logged_bytes = "drawbridge.events.logged_size" "By"
+            "Sealed bytes of events that the shared log has taken.";
         notices_coalesced = "drawbridge.notices.coalesced" "{notice}"
             "Notifications replaced by a newer one of the same kind.";
         notices_dropped = "drawbridge.notices.dropped" "{notice}"
@@ -182,6 +186,10 @@ table! {
             "Connections to Redis that broke.";
         redis_connects_failed = "drawbridge.redis.connects_failed" "{attempt}"
             "Attempts to connect to Redis that failed.";
+        redis_sent = "drawbridge.redis.sent" "By"
+            "Bytes of commands to Redis, without the framing of its protocol.";
+        redis_received = "drawbridge.redis.received" "By"
+            "Bytes of replies of Redis, without the framing of its protocol.";
         cluster_leases_lost = "drawbridge.cluster.leases_lost" "{lease}"
             "Leases of this replica that ended before they were renewed.";
         cluster_fencings = "drawbridge.cluster.fencings" "{lapse}"
@@ -254,6 +262,8 @@ table! {
             "Replicas of the same release whose configuration differs from this one's.";
         redis_connected = "drawbridge.redis.connected" "{connection}"
             "Whether Redis is connected: 0 or 1.";
+        redis_commands = "drawbridge.redis.commands" "{command}"
+            "Commands to Redis that have no reply yet.";
         redis_evicting = "drawbridge.redis.evicting" "{server}"
             "Whether Redis evicts keys when its memory is full, which loses sessions: 0 or 1.";
         token_cache_size = "drawbridge.token_cache.size" "{token}"
@@ -284,6 +294,8 @@ table! {
             "Logins at the connect pages, begun and ended.";
         connect_accounts = "drawbridge.connect.accounts" "{account}" by attribute::OUTCOME,
             "Accounts of callers at the connect pages: begun, connected, refused, disconnected.";
+        rates_borrowed = "drawbridge.rates.borrowed" "{slice}" by attribute::OUTCOME,
+            "Slices of callers' rates borrowed from all replicas' allowance.";
         policy_denied = "drawbridge.policy.denied" "{call}" by attribute::REASON,
             "Calls refused by a rule.";
         notices_unknown = "drawbridge.notices.unknown" "{notice}" by attribute::REASON,

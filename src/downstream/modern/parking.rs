@@ -5,6 +5,7 @@
 mod line;
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::lock::lock;
 use crate::ownership::Ownership;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
+use crate::store::quotas::CallerQuota;
 use crate::sync::keyed_counter::KeyedCounter;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
@@ -37,6 +39,8 @@ pub(in crate::downstream) struct ParkedCalls {
     pub(super) clock: SharedClock,
     pub(super) tasks: TaskSpawner,
     caps: ParkingCaps,
+    /// The quota of each principal over all replicas, where there are several.
+    in_sum: Option<Arc<CallerQuota>>,
     table: Mutex<ParkingTable>,
     refusals: LineLimit,
 }
@@ -123,7 +127,7 @@ impl ParkedCalls {
         owner: Ownership,
         clock: SharedClock,
         tasks: TaskSpawner,
-        caps: ParkingCaps,
+        (caps, in_sum): (ParkingCaps, Option<Arc<CallerQuota>>),
     ) -> Arc<Self> {
         Arc::new(Self {
             sealer,
@@ -131,6 +135,7 @@ impl ParkedCalls {
             clock,
             tasks,
             caps,
+            in_sum,
             table: Mutex::default(),
             refusals: LineLimit::default(),
         })
@@ -143,8 +148,10 @@ impl ParkedCalls {
         connection: SharedConnection,
         may_wait: impl FnOnce() -> bool,
     ) -> bool {
+        // What the shared store was not told yet is known before there is a question.
+        let caps = self.caps_by(|quota| quota.most_known(owner));
         let table = self.lock();
-        let is_free = table.parked.full_for(owner, self.caps).is_none();
+        let is_free = table.parked.full_for(owner, caps).is_none();
         let line_has_room = table.line.has_room(owner, connection, self.caps.waiting);
         drop(table);
         is_free || line_has_room && may_wait()
@@ -163,13 +170,26 @@ impl ParkedCalls {
     ) -> Option<ParkingPermit> {
         let owner = link.desk.owner;
         let spot = Spot { owner, upstream };
-        let cap = match self.enter(spot.clone(), link, patience) {
+        let claim = match &self.in_sum {
+            Some(quota) => {
+                let parked = || self.lock().parked.owners.of(&owner);
+                Some(quota.claim(owner, 1, parked).await)
+            }
+            None => None,
+        };
+        let entry = self.enter(spot.clone(), link, patience);
+        drop(claim);
+        let cap = match entry {
             Entry::Placed(place) => return Some(place),
             Entry::Full(cap) => cap,
             Entry::Waits(mut waiting, cap) => {
                 COUNTERS.calls_park_waited.add(1);
                 let granted = tokio::time::timeout(patience, &mut waiting.granted);
-                if let Ok(Ok(place)) = granted.await {
+                let granted = tokio::select! {
+                    granted = granted => granted,
+                    never = self.follow_others(owner) => match never {},
+                };
+                if let Ok(Ok(place)) = granted {
                     return Some(place);
                 }
                 cap
@@ -177,6 +197,40 @@ impl ParkedCalls {
         };
         self.refused(&spot, cap);
         None
+    }
+
+    /// Grants places to waiting calls of a principal whenever other replicas leave some, for ever.
+    async fn follow_others(self: &Arc<Self>, owner: OwnerKey) -> Infallible {
+        let Some(quota) = &self.in_sum else {
+            return std::future::pending().await;
+        };
+        loop {
+            quota.next_answer(owner).await;
+            let unclaimed = self.serve(&mut self.lock());
+            drop(unclaimed);
+        }
+    }
+
+    /// The caps, with the principal's as `most` says of the quota over all replicas.
+    fn caps_by(&self, most: impl FnOnce(&CallerQuota) -> usize) -> ParkingCaps {
+        let own = self.caps.per_principal;
+        let in_sum = self.in_sum.as_deref();
+        ParkingCaps {
+            per_principal: in_sum.map_or(own, |quota| most(quota).min(own)),
+            ..self.caps
+        }
+    }
+
+    /// The caps for a call of `owner`.
+    fn caps_of(&self, owner: OwnerKey) -> ParkingCaps {
+        self.caps_by(|quota| quota.most(owner))
+    }
+
+    /// Tells the other replicas how many calls of a principal are parked here.
+    fn tell(&self, table: &ParkingTable, owner: OwnerKey) {
+        if let Some(quota) = &self.in_sum {
+            quota.changed(owner, || table.parked.owners.of(&owner));
+        }
     }
 
     fn enter(
@@ -187,7 +241,7 @@ impl ParkedCalls {
     ) -> Entry {
         let mut table = self.lock();
         // No call in the line could enter now: it would have, when the last place became free.
-        let Some(cap) = table.parked.full(&spot, self.caps) else {
+        let Some(cap) = table.parked.full(&spot, self.caps_of(spot.owner)) else {
             return Entry::Placed(self.seat(&mut table, spot, link));
         };
         let connection = link.desk.connection;
@@ -224,6 +278,7 @@ impl ParkedCalls {
         let key: ParkingKey = rand::random();
         table.calls.insert(key, link);
         table.parked.add(&spot);
+        self.tell(table, spot.owner);
         ParkingPermit {
             parking: Arc::clone(self),
             spot,
@@ -237,7 +292,8 @@ impl ParkedCalls {
         let mut unclaimed = Vec::new();
         loop {
             let ParkingTable { line, parked, .. } = &mut *table;
-            let oldest = line.take_oldest(|spot| parked.full(spot, self.caps).is_none());
+            let oldest =
+                line.take_oldest(|spot| parked.full(spot, self.caps_of(spot.owner)).is_none());
             let Some((spot, waiter)) = oldest else {
                 return unclaimed;
             };
@@ -305,6 +361,7 @@ impl Drop for ParkingPermit {
         let mut table = self.parking.lock();
         let call = table.calls.remove(&self.key);
         table.parked.remove(&self.spot);
+        self.parking.tell(&table, self.spot.owner);
         let unclaimed = self.parking.serve(&mut table);
         drop(table);
         // Perhaps the last that held the call: not under the lock. Nor are places, which take it.

@@ -3,11 +3,23 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use crate::call::OwnerKey;
+use crate::store::quotas::{CallerQuota, QuotaClaim};
+
+/// Bytes reserved by one principal.
+#[derive(Debug, Default)]
+pub(in crate::session) struct OwnResults {
+    /// At this replica.
+    taken: AtomicUsize,
+    /// The principal's quota over all replicas, where there are several.
+    in_sum: Option<(Arc<CallerQuota>, OwnerKey)>,
+}
+
 /// Bytes reserved by one principal, and by all.
 #[derive(Debug, Clone, Default)]
 pub struct ResultQuota {
     /// By the principal.
-    pub(in crate::session) own: Arc<AtomicUsize>,
+    pub(in crate::session) own: Arc<OwnResults>,
     /// By all.
     pub(in crate::session) all: Arc<AtomicUsize>,
 }
@@ -19,7 +31,45 @@ pub struct QuotaReservation {
     room: ResultQuota,
 }
 
+impl OwnResults {
+    pub(in crate::session) fn new(in_sum: Option<(Arc<CallerQuota>, OwnerKey)>) -> Self {
+        let taken = AtomicUsize::new(0);
+        Self { taken, in_sum }
+    }
+
+    /// What may be taken here of `per_principal`.
+    fn most(&self, per_principal: usize) -> usize {
+        let in_sum = self.in_sum.as_ref();
+        in_sum.map_or(per_principal, |(quota, owner)| {
+            quota.most(*owner).min(per_principal)
+        })
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        self.tell();
+    }
+
+    /// Tells the other replicas what is taken here.
+    fn tell(&self) {
+        if let Some((quota, owner)) = &self.in_sum {
+            quota.changed(*owner, || self.taken.load(Ordering::Relaxed));
+        }
+    }
+}
+
 impl ResultQuota {
+    /// Claims room for a result, until it is taken: waits for what other replicas hold where that counts, a second at
+    /// most. `None` where the quota is this replica's own.
+    ///
+    /// # Cancel safety
+    /// Nothing is claimed.
+    pub async fn claim(&self, bytes: usize) -> Option<QuotaClaim> {
+        let (quota, owner) = self.own.in_sum.as_ref()?;
+        let taken = || self.own.taken.load(Ordering::Relaxed);
+        Some(quota.claim(*owner, bytes, taken).await)
+    }
+
     /// Reserves `bytes`; `None` if that exceeds `per_principal` for this principal or `total` for all.
     #[must_use]
     pub fn take(
@@ -32,11 +82,12 @@ impl ResultQuota {
             let sum = |taken: usize| taken.checked_add(bytes).filter(|sum| *sum <= max);
             from.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum)
         };
-        take(&self.own, per_principal).ok()?;
+        take(&self.own.taken, self.own.most(per_principal)).ok()?;
         if take(&self.all, total).is_err() {
-            self.own.fetch_sub(bytes, Ordering::Relaxed);
+            self.own.taken.fetch_sub(bytes, Ordering::Relaxed);
             return None;
         }
+        self.own.tell();
         Some(QuotaReservation {
             bytes,
             room: self.clone(),
@@ -50,13 +101,14 @@ impl ResultQuota {
             let wanted = taken.load(Ordering::Relaxed).saturating_add(bytes);
             wanted.saturating_sub(max)
         };
-        over(&self.own, per_principal).max(over(&self.all, total))
+        let own = self.own.most(per_principal);
+        over(&self.own.taken, own).max(over(&self.all, total))
     }
 }
 
 impl Drop for QuotaReservation {
     fn drop(&mut self) {
-        self.room.own.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.room.own.give_back(self.bytes);
         self.room.all.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

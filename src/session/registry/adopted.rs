@@ -85,7 +85,9 @@ impl AdoptedSession {
         restore_streams(&session, &log);
         let spare = {
             let mut sessions = lock(&owner.sessions);
-            let spare = registry.spare(&sessions).ok().flatten();
+            // Its former owner's share may be counted still: what this replica has is held against the whole quota.
+            let most = registry.settings.max_per_principal;
+            let spare = registry.spare(&sessions, most).ok().flatten();
             registry.enter(&mut sessions, &session);
             spare
         };

@@ -67,7 +67,9 @@ impl SessionRegistry {
         let owner_key = session.owner();
         let owner = self.owners.get(&owner_key).map(|owner| Arc::clone(&owner));
         if let Some(owner) = owner {
-            lock(&owner.sessions).remove(&session.key());
+            let mut sessions = lock(&owner.sessions);
+            sessions.remove(&session.key());
+            self.count_sessions(owner_key, sessions.len());
         }
         self.owners
             .remove_if(&owner_key, |_, owner| OwnerSessions::is_unused(owner));

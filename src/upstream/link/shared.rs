@@ -188,6 +188,13 @@ impl NoticeIntake for MemberFanout {
         }
     }
 
+    fn list_changed(&self, upstream: &Arc<str>, what: &'static str) {
+        // One for all: it is the same change.
+        if let Some(member) = self.all().first() {
+            member.list_changed(upstream, what);
+        }
+    }
+
     fn task_changed(&self, upstream: &Arc<str>, status: &Message, call: Option<u64>) {
         for member in self.all() {
             member.task_changed(upstream, status, call);

@@ -280,6 +280,32 @@ async fn request_that_a_stopped_owner_has_taken_breaks_off() {
 }
 
 #[tokio::test]
+async fn retry_safe_call_that_a_lost_owner_has_taken_is_made_again() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let make = || setup(&redis).http("stub", &stub, "retry_safe = [\"echo\"]");
+    let [one, two] = settled(make).await;
+    let there = one.anonymous().open("/mcp/stub").await.at(two.anonymous());
+    // Leave two connections to the owner.
+    let sleep = || there.text("sleep", json!({"ms": 100}));
+    tokio::join!(sleep(), sleep());
+    one.signal(Signal::STOP);
+    let safe = there.text("echo", json!({"text": "hi"}));
+    let unsafe_call = json!({
+        "jsonrpc": "2.0", "id": "other", "method": "tools/call",
+        "params": {"name": "state_get", "arguments": {"key": "k"}},
+    });
+    let (text, other) = tokio::join!(safe, there.post(&unsafe_call));
+    assert_eq!(text, "hi");
+    assert_eq!(other.status(), 502);
+    one.signal(Signal::CONT);
+    one.stop().await;
+    two.stop().await;
+}
+
+#[tokio::test]
 async fn session_of_a_lost_owner_is_503_while_redis_is_away() {
     let Some(mut redis) = redis::server(&[]).await else {
         return;

@@ -44,6 +44,56 @@ async fn status_lists_the_replicas() {
 }
 
 #[tokio::test]
+async fn replicas_with_one_file_have_the_same_configuration() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let both = pair(|| replica(&redis)).await;
+    let differing = Setup::open()
+        .server("drain = \"9s\"")
+        .toml(&tables(&redis, SECRET, ""))
+        .stub("stub", &[]);
+    for gateway in &both {
+        let others = gateway.metric("drawbridge_cluster_other_configurations", "");
+        assert!(others.await < 0.5);
+        let line = said(gateway, "replica has another configuration");
+        assert_eq!(line, None);
+    }
+    let third = differing.start().await;
+    knows(&third, 3).await;
+    let others = third.metric("drawbridge_cluster_other_configurations", "");
+    assert!((others.await - 2.0).abs() < 0.5);
+    for gateway in both {
+        gateway.stop().await;
+    }
+    third.stop().await;
+}
+
+#[tokio::test]
+async fn traffic_with_redis_is_counted() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let one = replica(&redis).start().await;
+    let user = one.anonymous().open("/mcp/stub").await;
+    // Long enough to be answered as a stream, whose events are logged.
+    user.text("sleep", json!({"ms": 600})).await;
+    for (name, labels) in [
+        ("drawbridge_redis_sent_bytes_total", ""),
+        ("drawbridge_redis_received_bytes_total", ""),
+        ("drawbridge_events_logged_total", ""),
+        ("drawbridge_events_logged_size_bytes_total", ""),
+        ("drawbridge_rates_borrowed_total", "lent"),
+    ] {
+        eventually(name, async || {
+            (one.metric(name, labels).await > 0.5).then_some(())
+        })
+        .await;
+    }
+    one.stop().await;
+}
+
+#[tokio::test]
 async fn gateway_without_a_cluster_says_nothing_of_one() {
     let gw = Setup::open().stub("stub", &[]).start().await;
     assert_eq!(status(&gw).await, Value::Null);

@@ -8,10 +8,12 @@ mod fenced;
 mod forwarding;
 mod implicit;
 mod internal;
+mod list_notices;
 mod lost_owner;
 mod lost_tasks;
 mod membership;
 mod new_keys;
+mod quotas;
 mod redis_client;
 mod stopping;
 

@@ -101,7 +101,7 @@ impl Modern {
     }
 
     /// Calls a tool and waits for its reply.
-    pub(super) async fn call(&self, tool: &str, arguments: Value) -> Reply {
+    pub(crate) async fn call(&self, tool: &str, arguments: Value) -> Reply {
         let params = json!({"name": tool, "arguments": arguments});
         self.send("tools/call", params).await
     }

@@ -3,6 +3,7 @@
 mod events;
 mod gateway;
 mod notices;
+mod quotas;
 mod rates;
 mod records;
 mod shards;

@@ -9,6 +9,7 @@ use drawbridge::store::scripts::StoreKeys;
 
 use super::{ask, keys_with_life, redis};
 use crate::harness::eventually;
+use crate::harness::redis::server;
 
 #[derive(Debug, Default)]
 struct Heard(Mutex<Vec<String>>);
@@ -99,6 +100,39 @@ async fn replica_learns_that_it_has_missed_notices() {
     .await;
     one.publish("files");
     two.hears("files tools").await;
+}
+
+#[tokio::test]
+async fn another_run_of_the_server_counts_as_missed_notices() {
+    // With its data: each replica finds its place again.
+    let Some(mut server) = server(&["--appendonly", "yes", "--appendfsync", "always"]).await else {
+        return;
+    };
+    let client = server.client().await;
+    let (one, two) = (Replica::start(&client), Replica::start(&client));
+    one.meet(&two).await;
+    assert!(!two.heard().contains(&"missed".to_owned()));
+    server.kill();
+    server.start().await;
+    two.hears("missed").await;
+    one.publish("files");
+    two.hears("files tools").await;
+    let missed = two.heard().into_iter().filter(|one| one == "missed");
+    assert_eq!(missed.count(), 1);
+}
+
+#[tokio::test]
+async fn change_that_was_heard_here_too_is_not_told_again() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let (one, two) = (Replica::start(&client), Replica::start(&client));
+    one.meet(&two).await;
+    two.publish("both");
+    one.publish("both");
+    one.publish("files");
+    two.hears("files tools").await;
+    assert!(!two.heard().contains(&"both tools".to_owned()));
 }
 
 #[tokio::test]

@@ -48,6 +48,8 @@ struct Append {
     settles: u64,
     /// Number and bytes of each entry.
     entries: Vec<(u64, usize)>,
+    /// How many events the entries have.
+    events: u64,
 }
 
 /// Outcome of an [`Append`].
@@ -142,7 +144,8 @@ impl<'a> AppendTask<'a> {
             queue.is_failing = false;
             return None;
         };
-        let (entries, mut contents) = self.sealed(session, &waiting, &mut queue);
+        let sealed = self.sealed(session, &waiting, &mut queue);
+        let (entries, events, mut contents) = sealed;
         if entries.is_empty() {
             queue.acknowledge(settles, &[], Instant::now());
             writer.list(session, &mut queue);
@@ -170,17 +173,20 @@ impl<'a> AppendTask<'a> {
             queue: shared,
             settles,
             entries,
+            events,
         };
         Some((call, append))
     }
 
-    /// Number and bytes of each entry that the local log still has, and what is sent of them: number and content.
+    /// Number and bytes of each entry that the local log still has, how many events they have, and what is sent of them:
+    /// number and content.
     fn sealed(
         &self,
         session: SessionKey,
         waiting: &[WaitingEntry],
         queue: &mut SessionQueue,
-    ) -> (Vec<(u64, usize)>, Vec<Vec<u8>>) {
+    ) -> (Vec<(u64, usize)>, u64, Vec<Vec<u8>>) {
+        let mut count = 0;
         let mut entries = Vec::with_capacity(waiting.len());
         let mut contents = Vec::with_capacity(2 * waiting.len());
         for wait in waiting {
@@ -191,7 +197,8 @@ impl<'a> AppendTask<'a> {
             let events = self.writer.local.between(at, wait.first, wait.newest);
             let all = wait.newest + 1 - wait.first;
             // Evicted meanwhile.
-            COUNTERS.events_unlogged.add(all - events.len() as u64);
+            let found = events.len() as u64;
+            COUNTERS.events_unlogged.add(all - found);
             let ends_stream = events.last().is_some_and(|event| event.last);
             let entry = LogEntry {
                 stream: wait.stream,
@@ -199,12 +206,13 @@ impl<'a> AppendTask<'a> {
                 calls: queue.calls_of(wait.stream, ends_stream),
             };
             if let Some(sealed) = entry.seal(&self.writer.sealer, session, wait.number) {
+                count += found;
                 entries.push((wait.number, sealed.len()));
                 contents.push(wait.number.to_string().into());
                 contents.push(sealed);
             }
         }
-        (entries, contents)
+        (entries, count, contents)
     }
 
     fn settle(&mut self, append: &Append, outcome: Appended) {
@@ -213,6 +221,9 @@ impl<'a> AppendTask<'a> {
         queue.stage = WorkStage::Idle;
         match outcome {
             Appended::Written { before } => {
+                let bytes: usize = append.entries.iter().map(|(_, bytes)| bytes).sum();
+                COUNTERS.events_logged.add(append.events);
+                COUNTERS.events_logged_bytes.add(bytes as u64);
                 let lost = queue.has_lost(before);
                 queue.acknowledge(append.settles, &append.entries, Instant::now());
                 if lost {

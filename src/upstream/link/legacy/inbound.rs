@@ -98,8 +98,11 @@ impl LegacyConnection {
             }
             _ => None,
         };
-        let name = &self.settings.name;
-        self.settings.intake.notice(name, notice, call);
+        let (intake, name) = (&self.settings.intake, &self.settings.name);
+        if let NoticeKind::ListChanged { what } = notice.kind {
+            intake.list_changed(name, what);
+        }
+        intake.notice(name, notice, call);
     }
 
     /// The number of the call that a notice names in its parameter `name`.

@@ -44,8 +44,13 @@ impl ListenSink {
             return;
         }
         match kind {
-            NoticeKind::ListChanged { what: "tools" } => (self.forget_tools.0)(),
-            NoticeKind::ListChanged { .. } | NoticeKind::ResourceUpdated { .. } => {}
+            NoticeKind::ListChanged { what } => {
+                if what == "tools" {
+                    (self.forget_tools.0)();
+                }
+                self.intake.list_changed(&self.upstream, what);
+            }
+            NoticeKind::ResourceUpdated { .. } => {}
             // Other notifications were not requested (SPEC M-71).
             _ => return,
         }

@@ -1,0 +1,119 @@
+//! Changed lists of upstreams that several replicas use: one that hears of a change tells the others, and each of them
+//! tells its sessions. Spec: DESIGN §8; `docs/adr/0025`.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::call::Notice;
+use crate::config::Isolation;
+use crate::outbound::SessionLinks;
+use crate::protocol::Era;
+use crate::session::{Session, SessionRegistry};
+use crate::store::notices::{ListChange, SharedNotices};
+use crate::upstream::Upstreams;
+
+/// The lists that have change notices.
+pub(super) const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
+
+/// Tells other replicas of changes, where there are any. Clones share it.
+#[derive(Debug, Clone)]
+pub(super) struct SharedChanges {
+    notices: Arc<OnceLock<Arc<SharedNotices>>>,
+    upstreams: Arc<Upstreams>,
+}
+
+impl SharedChanges {
+    /// For changes of `upstreams`; tells no replica yet.
+    pub(super) fn new(upstreams: &Arc<Upstreams>) -> Self {
+        Self {
+            notices: Arc::default(),
+            upstreams: Arc::clone(upstreams),
+        }
+    }
+
+    /// Tells the other replicas of a change that the upstream itself has announced, where it may concern their sessions.
+    /// `era` is what the upstream speaks.
+    pub(super) fn publish(&self, upstream: &Arc<str>, what: &'static str, era: Option<Era>) {
+        if let Some(notices) = self.notices.get()
+            && self.concern_others(upstream, era)
+        {
+            notices.publish(ListChange {
+                upstream: upstream.to_string(),
+                what: what.to_owned(),
+            });
+        }
+    }
+
+    /// Tells other replicas through `notices` from now on. Only the first call has an effect.
+    pub(super) fn share(&self, notices: Arc<SharedNotices>) {
+        self.notices.get_or_init(|| notices);
+    }
+
+    /// Tells `sessions` in the background of changes that were not heard here; of those of all upstreams for `None`.
+    pub(super) fn tell_later(
+        &self,
+        (links, sessions): (&Arc<SessionLinks>, &Arc<SessionRegistry>),
+        upstream: Option<&str>,
+        lists: Vec<&'static str>,
+    ) {
+        let teller = ChangeTeller {
+            links: Arc::clone(links),
+            sessions: Arc::clone(sessions),
+            changes: self.clone(),
+            upstream: upstream.map(Into::into),
+            lists,
+        };
+        links.spawner.spawn_service(teller.run());
+    }
+
+    /// Whether a change of an upstream that speaks `era` may concern sessions of other replicas: all callers use it over
+    /// one session, or it knows no sessions, and callers have no accounts there, and so lists, of their own.
+    fn concern_others(&self, upstream: &str, era: Option<Era>) -> bool {
+        let settings = self.upstreams.settings(upstream);
+        settings.is_some_and(|settings| {
+            let auth = settings.auth.as_ref();
+            let is_of_callers = auth.is_some_and(|auth| auth.kind().is_of_callers());
+            let is_one = settings.isolation == Isolation::Shared || era == Some(Era::Modern);
+            is_one && !is_of_callers
+        })
+    }
+}
+
+/// Tells the sessions of this replica that lists have changed, and lets no older list answer them.
+struct ChangeTeller {
+    links: Arc<SessionLinks>,
+    sessions: Arc<SessionRegistry>,
+    changes: SharedChanges,
+    /// `None` for all.
+    upstream: Option<Arc<str>>,
+    lists: Vec<&'static str>,
+}
+
+impl ChangeTeller {
+    async fn run(self) {
+        for owner in self.sessions.owners() {
+            for session in self.sessions.of_owner(owner) {
+                self.tell(&session);
+            }
+            // There may be thousands.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn tell(&self, session: &Arc<Session>) {
+        for upstream in &session.endpoint.upstreams {
+            let is_meant = self.upstream.as_ref().is_none_or(|meant| meant == upstream);
+            if !is_meant {
+                continue;
+            }
+            let key = self.links.knowledge_key(session, upstream);
+            let declared = self.links.declarations.last(&key);
+            let era = declared.map(|declared| declared.revision.era());
+            if self.changes.concern_others(upstream, era) {
+                let intake = self.links.client(session, upstream).intake;
+                for what in &self.lists {
+                    intake.notice(upstream, Notice::list_changed(what), None);
+                }
+            }
+        }
+    }
+}

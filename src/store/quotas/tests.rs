@@ -1,0 +1,125 @@
+use std::sync::atomic::AtomicUsize;
+
+use futures_util::future::{BoxFuture, join_all};
+
+use super::*;
+use crate::call::Principal;
+use crate::redis_client::{RedisFailure, Value};
+
+const MOST: usize = 160;
+const SLICE: usize = 10;
+const ROUND_TRIP: Duration = Duration::from_millis(15);
+
+/// A store in which other replicas hold so much, or that does not answer.
+#[derive(Debug)]
+struct Others(Option<i64>);
+
+impl ScriptRunner for Others {
+    fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
+        Box::pin(async move {
+            sleep(ROUND_TRIP).await;
+            let reply = |_| self.0.map(Value::Int).ok_or(RedisFailure::Silent);
+            calls.into_iter().map(reply).collect()
+        })
+    }
+
+    fn is_reachable(&self) -> bool {
+        true
+    }
+}
+
+/// A store that never answers.
+#[derive(Debug)]
+struct Silent;
+
+impl ScriptRunner for Silent {
+    fn run(&self, _calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
+        Box::pin(std::future::pending())
+    }
+
+    fn is_reachable(&self) -> bool {
+        true
+    }
+}
+
+fn quota(others: Option<i64>) -> Arc<CallerQuota> {
+    quota_in(Arc::new(Others(others)))
+}
+
+fn quota_in(store: Arc<dyn ScriptRunner>) -> Arc<CallerQuota> {
+    let keys = StoreKeys::new("test");
+    let shape = QuotaShape {
+        kind: "things",
+        most: MOST,
+    };
+    CallerQuota::start(store, keys, shape, 1, &TaskSpawner::new())
+}
+
+fn owner() -> OwnerKey {
+    Principal::new("i", "a", "", Vec::new(), None).owner()
+}
+
+#[tokio::test(start_paused = true)]
+async fn slice_needs_no_answer_and_what_comes_after_it_waits_for_one() {
+    let quota = quota(Some(0));
+    let started = Instant::now();
+    let first = quota.claim(owner(), SLICE, || 0).await;
+    quota.changed(owner(), || SLICE);
+    drop(first);
+    assert_eq!(started.elapsed(), Duration::ZERO);
+    assert_eq!(quota.most(owner()), SLICE);
+    let next = quota.claim(owner(), 1, || SLICE).await;
+    assert_eq!(next.count, 1);
+    assert_eq!(started.elapsed(), ROUND_TRIP);
+    drop(next);
+    assert_eq!(quota.most(owner()), 2 * SLICE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_at_once_go_one_slice_beyond_what_is_told() {
+    let quota = quota(Some(0));
+    let (held, ahead) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let one = async || {
+        let claim = quota
+            .claim(owner(), 1, || held.load(Ordering::Relaxed))
+            .await;
+        assert_eq!(claim.count, 1);
+        let count = 1 + held.fetch_add(1, Ordering::Relaxed);
+        quota.changed(owner(), || count);
+        let told = quota.held.get(&owner()).map_or(0, |held| held.told);
+        ahead.fetch_max(count - told, Ordering::Relaxed);
+    };
+    join_all((0..MOST).map(|_| one())).await;
+    assert_eq!(held.into_inner(), MOST);
+    assert!(ahead.into_inner() <= SLICE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn share_of_others_is_asked_for_before_a_refusal() {
+    let quota = quota(Some(100));
+    quota.changed(owner(), || 60);
+    let refused = quota.claim(owner(), 1, || 60).await;
+    assert_eq!(refused.count, 0);
+    assert_eq!(quota.most(owner()), 60);
+    assert_eq!(quota.most_known(owner()), 60);
+    let large = quota.claim(owner(), 61, || 60).await;
+    assert_eq!(large.count, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_goes_by_the_last_answer_where_there_is_none_for_a_second() {
+    let quota = quota_in(Arc::new(Silent));
+    quota.changed(owner(), || SLICE);
+    let started = Instant::now();
+    let claim = quota.claim(owner(), 1, || SLICE).await;
+    assert_eq!((claim.count, started.elapsed()), (1, CLAIM_WITHIN));
+}
+
+#[tokio::test(start_paused = true)]
+async fn whole_quota_is_left_where_the_store_does_not_answer() {
+    let quota = quota(None);
+    quota.changed(owner(), || SLICE);
+    let claim = quota.claim(owner(), 50, || SLICE).await;
+    assert_eq!(claim.count, 50);
+    assert_eq!(quota.most(owner()), MOST);
+}
