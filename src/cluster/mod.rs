@@ -209,6 +209,21 @@ impl Cluster {
         peers.get(node).is_some_and(|(_, is_lapsed)| !is_lapsed)
     }
 
+    /// Numbers of the other replicas with a lease, in random order.
+    #[must_use]
+    pub fn living_peers(&self) -> Vec<u32> {
+        let peers = self.membership.peers();
+        let mut nodes: Vec<u32> = peers.living().map(|record| record.node).collect();
+        nodes.sort_by_cached_key(|_| rand::random::<u32>());
+        nodes
+    }
+
+    /// One of them.
+    #[must_use]
+    pub fn any_peer(&self) -> Option<u32> {
+        self.living_peers().first().copied()
+    }
+
     /// Whether the sessions of the replica `node` may be adopted: Redis has no lease of the replica, and the replica does
     /// not answer at its internal address that it has a lease. Takes a second if the address is silent.
     ///

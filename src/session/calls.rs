@@ -43,6 +43,7 @@ impl Drop for StreamPermit {
             .fetch_sub(1, Ordering::Relaxed);
         self.session.touch();
         self.session.changed.notify_waiters();
+        self.session.note_rest();
     }
 }
 
@@ -156,6 +157,7 @@ impl Session {
             }
         }
         self.touch();
+        self.note_rest();
     }
 
     /// A new stream for the messages of the call `id`.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use super::leaving::{LeavingSessions, SessionUses};
 use super::{Session, lock};
 use crate::call::{AdoptedLink, UpstreamContinuation, UpstreamLink};
 use crate::ownership::Ownership;
@@ -22,6 +23,7 @@ pub(super) struct SessionRecorder {
     inherited: Mutex<Vec<UpstreamContinuation>>,
     /// When the session was opened, since the Unix epoch.
     opened: Duration,
+    uses: SessionUses,
 }
 
 /// A session for the task that writes records.
@@ -34,14 +36,24 @@ struct RecordedSession {
 
 impl SessionRecorder {
     /// Writes through `writer` the record of a session that `by` opens at `opened`.
-    pub(super) fn new(writer: &Arc<RecordWriter>, by: Ownership, opened: Duration) -> Self {
+    pub(super) fn new(
+        writer: &Arc<RecordWriter>,
+        leaving: &Arc<LeavingSessions>,
+        (by, opened): (Ownership, Duration),
+    ) -> Self {
         Self {
             writer: Arc::clone(writer),
             by,
             named: by,
             inherited: Mutex::default(),
             opened,
+            uses: SessionUses::new(leaving),
         }
+    }
+
+    /// The requests that are being served.
+    pub(super) fn uses(&self) -> &SessionUses {
+        &self.uses
     }
 
     /// The same for a session that `named` has opened, and that is adopted with these sessions at upstreams.

@@ -7,6 +7,7 @@ mod adopted;
 mod connections;
 mod counted;
 mod ending;
+mod handed_over;
 mod known;
 mod made;
 
@@ -20,10 +21,12 @@ use bytes::Bytes;
 use dashmap::DashMap;
 
 use self::counted::counted;
+pub use self::handed_over::RequestedSession;
 use self::known::KnownIds;
 use self::made::SessionIdentity;
 use super::gateway_task::task_time;
 use super::implicit_session::{ImplicitSession, ImplicitSessionKey};
+use super::leaving::LeavingSessions;
 use super::{
     CallCaps, CallPermits, DeliveryMode, GatewayTask, OpeningSession, QueueError, QueuedRequest,
     RequestedService, Session, SessionId, SessionIds, lock,
@@ -119,6 +122,8 @@ pub struct SessionRegistry {
     results: Arc<AtomicUsize>,
     /// Keeps records in the shared store, where there is one.
     records: OnceLock<Arc<RecordWriter>>,
+    /// Sessions that are to be handed over, while this replica drains.
+    leaving: Arc<LeavingSessions>,
 }
 
 #[derive(Debug, Default)]
@@ -163,6 +168,7 @@ impl SessionRegistry {
             tasks,
             results: Arc::default(),
             records: OnceLock::new(),
+            leaving: Arc::default(),
         })
     }
 
@@ -382,12 +388,6 @@ impl SessionRegistry {
         }
         session.touch_at(age);
         Some(session)
-    }
-
-    /// Whether `id` was opened before, as one of a session that lives here. Says nothing of its caller.
-    #[must_use]
-    pub fn is_known(&self, id: &str) -> bool {
-        self.known.get(id).is_some()
     }
 
     /// What a genuine id of the caller says; `None` where the id is forged, foreign or over age.

@@ -41,7 +41,7 @@ impl AdoptedSession {
         let highest = highest.unwrap_or(0).max(self.highest_stream);
         let age = registry.clock.now().saturating_sub(record.opened);
         let recorder = registry.records.get().map(|writer| {
-            let recorder = SessionRecorder::new(writer, by, record.opened);
+            let recorder = SessionRecorder::new(writer, &registry.leaving, (by, record.opened));
             Box::new(recorder.adopted(handle.owner, record.upstreams))
         });
         let identity = SessionIdentity {

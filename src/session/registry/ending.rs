@@ -92,6 +92,10 @@ impl SessionRegistry {
             .iter()
             .map(|entry| Arc::clone(entry.value()))
             .collect();
+        // Sessions that may have been given up to other replicas.
+        for session in all.iter().filter(|session| session.may_be_given_up()) {
+            self.give_up(session.key());
+        }
         let ended: Vec<_> = all
             .iter()
             .filter_map(|session| Some((session, self.remove(session)?)))

@@ -131,7 +131,7 @@ impl SessionIdentity {
 fn recorder(delivery: &DeliveryMode, registry: &SessionRegistry) -> Option<Box<SessionRecorder>> {
     let writer = registry.records.get()?;
     matches!(delivery, DeliveryMode::Streams).then(|| {
-        let (by, opened) = (registry.ownership(), registry.clock.now());
-        Box::new(SessionRecorder::new(writer, by, opened))
+        let begun = (registry.ownership(), registry.clock.now());
+        Box::new(SessionRecorder::new(writer, &registry.leaving, begun))
     })
 }

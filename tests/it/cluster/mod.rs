@@ -6,6 +6,7 @@ mod entry;
 mod failover;
 mod fenced;
 mod forwarding;
+mod hand_over;
 mod internal;
 mod lost_owner;
 mod lost_tasks;

@@ -1,0 +1,94 @@
+//! Where a request is served: here, or at another replica.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use http::Method;
+
+use super::access_log::AccessRecord;
+use super::adoption::NamedSession;
+use super::forwarding::{PassedOn, RequestForwarder};
+use super::{McpService, ServedTransport, http_sse, modern};
+use crate::call::Principal;
+use crate::endpoint::Endpoint;
+use crate::ownership::Ownership;
+use crate::protocol::headers;
+use crate::session::{RequestedSession, SessionUse};
+
+/// Where a request is served.
+pub(super) enum RequestPlace {
+    /// Here; the session that it names lives here, and stays while this is kept.
+    Here(Option<SessionUse>),
+    /// Where its session is, which does not live here.
+    Session(NamedSession),
+    /// Where the HTTP+SSE stream of this owner is.
+    Stream(Ownership),
+    /// At any other replica, as this one drains: the request may open a session.
+    NextReplica,
+}
+
+impl McpService {
+    /// Where a request is served, as its headers say.
+    pub(super) fn place_of(
+        &self,
+        forwarder: &RequestForwarder,
+        request: &Request,
+        principal: &Arc<Principal>,
+        (endpoint, way): (&Arc<Endpoint>, ServedTransport),
+    ) -> RequestPlace {
+        match way {
+            ServedTransport::Streamable => match headers::session_id(request.headers()) {
+                Ok(Some(id)) => {
+                    let requested = forwarder.requested_session(id, principal, endpoint);
+                    let handle = match requested {
+                        RequestedSession::Here(used) => return RequestPlace::Here(Some(used)),
+                        RequestedSession::Unknown => return RequestPlace::Here(None),
+                        RequestedSession::Absent(handle) => handle,
+                    };
+                    RequestPlace::Session(NamedSession {
+                        id: id.to_owned(),
+                        handle,
+                        principal: Arc::clone(principal),
+                        endpoint: Arc::clone(endpoint),
+                        holder: self.holder(principal, request.extensions()),
+                    })
+                }
+                Ok(None) if self.is_for_next_replica(request) => RequestPlace::NextReplica,
+                Ok(None) | Err(_) => RequestPlace::Here(None),
+            },
+            ServedTransport::Messages => {
+                let handle = request.uri().query().and_then(http_sse::handle);
+                let owner = handle.and_then(|handle| {
+                    forwarder.owner_of_events(request, handle, principal, endpoint)
+                });
+                owner.map_or(RequestPlace::Here(None), RequestPlace::Stream)
+            }
+            ServedTransport::Events | ServedTransport::Socket => RequestPlace::Here(None),
+        }
+    }
+
+    /// Whether a request without a session may open one, while this replica drains. Modern clients open none.
+    fn is_for_next_replica(&self, request: &Request) -> bool {
+        request.method() == Method::POST
+            && !modern::names_modern(request.headers())
+            && self.tasks.draining().is_cancelled()
+    }
+}
+
+impl RequestPlace {
+    /// Passes a request on to where it is served.
+    pub(super) async fn pass_on(
+        self,
+        forwarder: &RequestForwarder,
+        sent: (Request, Option<IpAddr>),
+        record: &AccessRecord,
+    ) -> PassedOn {
+        match self {
+            Self::Here(_) => PassedOn::Here(sent.0),
+            Self::Session(named) => forwarder.pass_on(&named, sent, record).await,
+            Self::Stream(owner) => forwarder.pass_to_keeper(owner, sent, false, record).await,
+            Self::NextReplica => forwarder.pass_new(sent, record).await,
+        }
+    }
+}
