@@ -13,6 +13,7 @@ mod lost_tasks;
 mod membership;
 mod new_keys;
 mod redis_client;
+mod rolling;
 mod stopping;
 
 use crate::harness::redis::RedisServer;
