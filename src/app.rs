@@ -152,30 +152,20 @@ async fn serve(
         TaskSpawner::new(),
         Workers::only_this(),
     ));
-    let hand_over = service.session_hand_over();
-    if let Some(hand_over) = &hand_over {
-        tasks.spawn_service(Arc::clone(hand_over).run());
-    }
     let joined = cluster.as_ref().zip(internal);
-    let internal = replica::serve(joined, &service, (&tasks, &workers));
+    let (internal, hand_over) = replica::serve(joined, &service, (&tasks, &workers));
     // The drain waits for it: the backlog is served.
     tasks.spawn(listener.run(service.service(), tasks.clone(), workers));
     readiness.started();
     let missing = missing.as_deref();
     started::log(&config, file, &endpoints, address, admin_address, missing);
-    let last = async |until: Instant| {
-        if let Some(hand_over) = hand_over {
-            hand_over.finish(until).await;
-        }
-    };
+    let last = async |until| replica::finish_hand_over(hand_over, until).await;
     let DrainResult { clean, by } = signals.drain(&tasks, config.server.drain, last).await;
     // Children that are closed with their sessions are on their ladder already.
     let left = by.saturating_duration_since(Instant::now());
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
     upstreams.shut_down(by).await;
-    if let Some((cluster, internal)) = cluster.zip(internal) {
-        replica::leave(&cluster, &internal, config.server.drain_linger).await;
-    }
+    replica::leave(cluster.zip(internal), config.server.drain_linger).await;
     if let Some(vault) = vault {
         vault.close().await;
     }

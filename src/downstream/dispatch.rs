@@ -15,7 +15,7 @@ use http::{Extensions, HeaderMap, HeaderValue, Method, Response, StatusCode, Uri
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
 use super::connect_page::{self, ConnectPage};
-use super::forwarding::{self, ForwardedResponse, PassedOn};
+use super::forwarding::{self, ForwardedResponse};
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
@@ -196,14 +196,11 @@ impl McpService {
             match self.place_of(forwarder, &request, &principal, (&endpoint, way)) {
                 RequestPlace::Here(session) => used = session,
                 other => {
-                    let sent = (request, Some(from));
-                    match Box::pin(other.pass_on(forwarder, sent, record)).await {
-                        PassedOn::Answered(response) => return response,
-                        PassedOn::Here(own) => request = own,
-                    }
-                    let place = self.place_of(forwarder, &request, &principal, (&endpoint, way));
-                    if let RequestPlace::Here(session) = place {
-                        used = session;
+                    let caller = (&principal, (&endpoint, way), from);
+                    let passed = self.pass_on_to(other, forwarder, caller, request, record);
+                    match Box::pin(passed).await {
+                        Ok(own) => (request, used) = own,
+                        Err(response) => return *response,
                     }
                 }
             }

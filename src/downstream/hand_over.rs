@@ -229,7 +229,7 @@ impl SessionDrain {
     pub(super) async fn refuses(self) {
         self.draining.cancelled().await;
         if self.hands_over() {
-            pending().await
+            pending::<()>().await;
         }
     }
 }

@@ -3,8 +3,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::Request;
-use http::Method;
+use http::{Method, Response};
 
 use super::access_log::AccessRecord;
 use super::adoption::NamedSession;
@@ -27,6 +28,13 @@ pub(super) enum RequestPlace {
     /// At any other replica, as this one drains: the request may open a session.
     NextReplica,
 }
+
+/// The client of a request, what it asks, and its address.
+pub(super) type RequestCaller<'a> = (
+    &'a Arc<Principal>,
+    (&'a Arc<Endpoint>, ServedTransport),
+    IpAddr,
+);
 
 impl McpService {
     /// Where a request is served, as its headers say.
@@ -68,6 +76,32 @@ impl McpService {
         }
     }
 
+    /// Passes a request on to the `place` where it is served; the request, and its session, if it is to be served here
+    /// after all.
+    ///
+    /// # Errors
+    /// The answer of the other replica, or the refusal where it cannot be reached.
+    pub(super) async fn pass_on_to(
+        &self,
+        place: RequestPlace,
+        forwarder: &RequestForwarder,
+        (principal, target, from): RequestCaller<'_>,
+        request: Request,
+        record: &AccessRecord,
+    ) -> Result<(Request, Option<SessionUse>), Box<Response<Body>>> {
+        match place
+            .pass_on(forwarder, (request, Some(from)), record)
+            .await
+        {
+            PassedOn::Answered(response) => Err(Box::new(response)),
+            PassedOn::Here(own) => match self.place_of(forwarder, &own, principal, target) {
+                RequestPlace::Here(used) => Ok((own, used)),
+                // Its session is over.
+                _ => Ok((own, None)),
+            },
+        }
+    }
+
     /// Whether a request without a session may open one, while this replica drains. Modern clients open none.
     fn is_for_next_replica(&self, request: &Request) -> bool {
         request.method() == Method::POST
@@ -78,7 +112,7 @@ impl McpService {
 
 impl RequestPlace {
     /// Passes a request on to where it is served.
-    pub(super) async fn pass_on(
+    async fn pass_on(
         self,
         forwarder: &RequestForwarder,
         sent: (Request, Option<IpAddr>),

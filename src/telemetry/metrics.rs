@@ -285,7 +285,7 @@ table! {
         connect_accounts = "drawbridge.connect.accounts" "{account}" by attribute::OUTCOME,
             "Accounts of callers at the connect pages: begun, connected, refused, disconnected.";
         hand_overs = "drawbridge.cluster.hand_overs" "{session}" by attribute::OUTCOME,
-            "Sessions of replicas that stop: given_up, ended or kept there, taken_over by another one.";
+            "Sessions of replicas that stop, by what became of them.";
         policy_denied = "drawbridge.policy.denied" "{call}" by attribute::REASON,
             "Calls refused by a rule.";
         notices_unknown = "drawbridge.notices.unknown" "{notice}" by attribute::REASON,

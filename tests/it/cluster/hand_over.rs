@@ -195,6 +195,8 @@ async fn new_session_is_opened_at_another_replica() {
         "it lives here"
     );
     assert_eq!(handed.at(two.anonymous()).post(&ping()).await.status(), 200);
+    // The one that was open before.
+    assert!((hand_overs(&two, "taken_over").await - 1.0).abs() < 0.5);
     two.stop().await;
 }
 
