@@ -193,11 +193,11 @@ impl McpService {
         }
         let mut used = None;
         if let Some(forwarder) = &self.forwarder {
-            match self.place_of(forwarder, &request, &principal, (&endpoint, way)) {
+            match RequestPlace::of(self, forwarder, &request, &principal, (&endpoint, way)) {
                 RequestPlace::Here(session) => used = session,
                 other => {
                     let caller = (&principal, (&endpoint, way), from);
-                    let passed = self.pass_on_to(other, forwarder, caller, request, record);
+                    let passed = other.pass_on(self, forwarder, caller, request, record);
                     match Box::pin(passed).await {
                         Ok(own) => (request, used) = own,
                         Err(response) => return *response,

@@ -17,10 +17,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use super::McpService;
 use super::adoption::SessionAdopter;
 use super::busy::come_back;
-use super::forwarding::RequestForwarder;
 use crate::cause::chain;
 use crate::session::Session;
 use crate::store::events::SessionKey;
@@ -65,7 +63,7 @@ enum HandOver {
 }
 
 impl SessionHandOver {
-    fn new(adopter: &Arc<SessionAdopter>, drain: Duration) -> Arc<Self> {
+    pub(super) fn new(adopter: &Arc<SessionAdopter>, drain: Duration) -> Arc<Self> {
         Arc::new(Self {
             adopter: Arc::clone(adopter),
             hold_after: drain / 2,
@@ -210,9 +208,9 @@ impl SessionHandOver {
 /// What a drain of this replica means for a session.
 #[derive(Debug)]
 pub(super) struct SessionDrain {
-    draining: CancellationToken,
+    pub(super) draining: CancellationToken,
     /// `None` where no other replica can go on with the session.
-    adopter: Option<Arc<SessionAdopter>>,
+    pub(super) adopter: Option<Arc<SessionAdopter>>,
 }
 
 impl SessionDrain {
@@ -230,24 +228,6 @@ impl SessionDrain {
         self.draining.cancelled().await;
         if self.hands_over() {
             pending::<()>().await;
-        }
-    }
-}
-
-impl McpService {
-    /// Hands the sessions over while the process drains; `None` without `[cluster]`.
-    #[must_use]
-    pub fn session_hand_over(&self) -> Option<Arc<SessionHandOver>> {
-        let adopter = self.forwarder.as_ref().map(RequestForwarder::adopter);
-        adopter.map(|adopter| SessionHandOver::new(adopter, self.settings.server.drain))
-    }
-
-    /// What a drain means for a session that has a record, or has none.
-    pub(super) fn drain_of(&self, is_recorded: bool) -> SessionDrain {
-        let adopter = self.forwarder.as_ref().map(RequestForwarder::adopter);
-        SessionDrain {
-            draining: self.tasks.draining().clone(),
-            adopter: adopter.filter(|_| is_recorded).map(Arc::clone),
         }
     }
 }

@@ -36,83 +36,71 @@ pub(super) type RequestCaller<'a> = (
     IpAddr,
 );
 
-impl McpService {
+impl RequestPlace {
     /// Where a request is served, as its headers say.
-    pub(super) fn place_of(
-        &self,
+    pub(super) fn of(
+        service: &McpService,
         forwarder: &RequestForwarder,
         request: &Request,
         principal: &Arc<Principal>,
         (endpoint, way): (&Arc<Endpoint>, ServedTransport),
-    ) -> RequestPlace {
+    ) -> Self {
         match way {
             ServedTransport::Streamable => match headers::session_id(request.headers()) {
                 Ok(Some(id)) => {
                     let requested = forwarder.requested_session(id, principal, endpoint);
                     let handle = match requested {
-                        RequestedSession::Here(used) => return RequestPlace::Here(Some(used)),
-                        RequestedSession::Unknown => return RequestPlace::Here(None),
+                        RequestedSession::Here(used) => return Self::Here(Some(used)),
+                        RequestedSession::Unknown => return Self::Here(None),
                         RequestedSession::Absent(handle) => handle,
                     };
-                    RequestPlace::Session(NamedSession {
+                    Self::Session(NamedSession {
                         id: id.to_owned(),
                         handle,
                         principal: Arc::clone(principal),
                         endpoint: Arc::clone(endpoint),
-                        holder: self.holder(principal, request.extensions()),
+                        holder: service.holder(principal, request.extensions()),
                     })
                 }
-                Ok(None) if self.is_for_next_replica(request) => RequestPlace::NextReplica,
-                Ok(None) | Err(_) => RequestPlace::Here(None),
+                Ok(None) if opens_at_next_replica(service, request) => Self::NextReplica,
+                Ok(None) | Err(_) => Self::Here(None),
             },
             ServedTransport::Messages => {
                 let handle = request.uri().query().and_then(http_sse::handle);
                 let owner = handle.and_then(|handle| {
                     forwarder.owner_of_events(request, handle, principal, endpoint)
                 });
-                owner.map_or(RequestPlace::Here(None), RequestPlace::Stream)
+                owner.map_or(Self::Here(None), Self::Stream)
             }
-            ServedTransport::Events | ServedTransport::Socket => RequestPlace::Here(None),
+            ServedTransport::Events | ServedTransport::Socket => Self::Here(None),
         }
     }
 
-    /// Passes a request on to the `place` where it is served; the request, and its session, if it is to be served here
+    /// Passes a request on to where it is served; the request, and its session, if it is to be served here
     /// after all.
     ///
     /// # Errors
     /// The answer of the other replica, or the refusal where it cannot be reached.
-    pub(super) async fn pass_on_to(
-        &self,
-        place: RequestPlace,
+    pub(super) async fn pass_on(
+        self,
+        service: &McpService,
         forwarder: &RequestForwarder,
         (principal, target, from): RequestCaller<'_>,
         request: Request,
         record: &AccessRecord,
     ) -> Result<(Request, Option<SessionUse>), Box<Response<Body>>> {
-        match place
-            .pass_on(forwarder, (request, Some(from)), record)
-            .await
-        {
+        match self.send(forwarder, (request, Some(from)), record).await {
             PassedOn::Answered(response) => Err(Box::new(response)),
-            PassedOn::Here(own) => match self.place_of(forwarder, &own, principal, target) {
-                RequestPlace::Here(used) => Ok((own, used)),
+            PassedOn::Here(own) => match Self::of(service, forwarder, &own, principal, target) {
+                Self::Here(used) => Ok((own, used)),
                 // Its session is over.
                 _ => Ok((own, None)),
             },
         }
     }
 
-    /// Whether a request without a session may open one, while this replica drains. Modern clients open none.
-    fn is_for_next_replica(&self, request: &Request) -> bool {
-        request.method() == Method::POST
-            && !modern::names_modern(request.headers())
-            && self.tasks.draining().is_cancelled()
-    }
-}
-
-impl RequestPlace {
-    /// Passes a request on to where it is served.
-    async fn pass_on(
+    /// Sends a request to where it is served.
+    async fn send(
         self,
         forwarder: &RequestForwarder,
         sent: (Request, Option<IpAddr>),
@@ -125,4 +113,11 @@ impl RequestPlace {
             Self::NextReplica => forwarder.pass_new(sent, record).await,
         }
     }
+}
+
+/// Whether a request without a session may open one, while this replica drains. Modern clients open none.
+fn opens_at_next_replica(service: &McpService, request: &Request) -> bool {
+    request.method() == Method::POST
+        && !modern::names_modern(request.headers())
+        && service.tasks.draining().is_cancelled()
 }

@@ -53,16 +53,14 @@ pub use implicit_session::{
     FollowedResource, ImplicitSession, ImplicitSessionCall, ListenerRegistration, NoticeListener,
     ToolHeaders,
 };
-pub use leaving::SessionUse;
+pub use leaving::{RequestedSession, SessionUse};
 pub use levels::SessionLevels;
 pub use link::{LegacyClientLink, ResponseStream};
 pub use list_validity::ListValidity;
 pub use notifications::HeldNotifications;
 pub use opening::OpeningSession;
 pub use questions::{SentRequests, reply_of};
-pub use registry::{
-    AdoptedSession, NewSession, RequestedSession, SessionRefused, SessionRegistry, SessionSettings,
-};
+pub use registry::{AdoptedSession, NewSession, SessionRefused, SessionRegistry, SessionSettings};
 pub use stream::{EventStream, NotKept, ReaderStep, StreamReader};
 pub use subscriptions::{PendingSubscription, SessionSubscriptions, is_below};
 pub use tasks::{SessionTask, SessionTasks, TaskHandle, TaskSite, TaskStage, TrackedTask};

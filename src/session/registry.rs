@@ -7,7 +7,6 @@ mod adopted;
 mod connections;
 mod counted;
 mod ending;
-mod handed_over;
 mod known;
 mod made;
 
@@ -21,7 +20,6 @@ use bytes::Bytes;
 use dashmap::DashMap;
 
 use self::counted::counted;
-pub use self::handed_over::RequestedSession;
 use self::known::KnownIds;
 use self::made::SessionIdentity;
 use super::gateway_task::task_time;
