@@ -154,20 +154,19 @@ async fn serve(
         Workers::only_this(),
     ));
     let joined = cluster.as_ref().zip(internal);
-    let internal = replica::serve(joined, &service, (&tasks, &workers));
+    let (internal, hand_over) = replica::serve(joined, &service, (&tasks, &workers));
     // The drain waits for it: the backlog is served.
     tasks.spawn(listener.run(service.service(), tasks.clone(), workers));
     readiness.started();
     let missing = missing.as_deref();
     started::log(&config, file, &endpoints, address, admin_address, missing);
-    let DrainResult { clean, by } = signals.drain(&tasks, config.server.drain).await;
+    let last = async |until| replica::finish_hand_over(hand_over, until).await;
+    let DrainResult { clean, by } = signals.drain(&tasks, config.server.drain, last).await;
     // Children that are closed with their sessions are on their ladder already.
     let left = by.saturating_duration_since(Instant::now());
     sessions.close_all(LINKS_GRACE.min(left / 2)).await;
     upstreams.shut_down(by).await;
-    if let Some((cluster, internal)) = cluster.zip(internal) {
-        replica::leave(&cluster, &internal, config.server.drain_linger).await;
-    }
+    replica::leave(cluster.zip(internal), config.server.drain_linger).await;
     if let Some(vault) = vault {
         vault.close().await;
     }

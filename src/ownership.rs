@@ -42,6 +42,21 @@ impl Ownership {
         Some((ownership, rest))
     }
 
+    /// What the record of a session says that this owner has given up: no replica owns it, in the next epoch. `None` after
+    /// the last epoch.
+    #[must_use]
+    pub fn given_up(self) -> Option<Self> {
+        let epoch = self.epoch.checked_add(1)?;
+        let node = Self::ALONE.node;
+        Some(Self { node, epoch })
+    }
+
+    /// Whether no replica owns the session, as its last owner has given it up.
+    #[must_use]
+    pub fn is_given_up(self) -> bool {
+        self.node == Self::ALONE.node && self.epoch > 0
+    }
+
     /// The base of this epoch's numbers, for ids that must differ between the epochs of a session.
     #[must_use]
     pub fn first_number(self) -> u64 {
@@ -76,6 +91,20 @@ mod tests {
         for short in 0..Ownership::LEN {
             assert_eq!(Ownership::split_from(&bytes[..short]), None);
         }
+    }
+
+    #[test]
+    fn session_that_is_given_up_is_of_no_replica() {
+        let owner = Ownership { node: 7, epoch: 3 };
+        let given_up = owner.given_up().unwrap();
+        assert_eq!(given_up, Ownership { node: 0, epoch: 4 });
+        assert!(given_up.is_given_up());
+        assert!(!owner.is_given_up() && !Ownership::ALONE.is_given_up());
+        let last = Ownership {
+            epoch: u16::MAX,
+            ..owner
+        };
+        assert_eq!(last.given_up(), None);
     }
 
     #[test]

@@ -8,12 +8,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use aws_lc_rs::digest::{SHA256, digest};
 use tokio::net::UdpSocket;
+use tokio::time::Instant;
 
 use crate::clock::SystemClock;
 use crate::cluster::Cluster;
 use crate::config::{ClusterConfig, Config, HttpServerConfig};
-use crate::downstream::McpService;
 use crate::downstream::listener::Listener;
+use crate::downstream::{McpService, SessionHandOver};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::runtime::workers::Workers;
 
@@ -49,25 +50,41 @@ pub(super) async fn join(
     Ok(Some((cluster, listener)))
 }
 
-/// Serves the internal listener where there is one, and checks `cluster.advertise`. The listener's tasks have a spawner
-/// of their own, as it serves until [`leave`]: while this replica drains, others still pass on what its sessions are sent.
+/// Serves the internal listener where there is one, checks `cluster.advertise`, and hands sessions over in a drain. The
+/// listener's tasks have a spawner of their own, as it serves until [`leave`]: while this replica drains, others still pass
+/// on what its sessions are sent.
 pub(super) fn serve(
     joined: Option<(&Arc<Cluster>, Listener)>,
     service: &Arc<McpService>,
     (tasks, workers): (&TaskSpawner, &Workers),
-) -> Option<TaskSpawner> {
-    let (cluster, internal) = joined?;
-    let service = service.replica_service(Arc::clone(cluster));
+) -> (Option<TaskSpawner>, Option<Arc<SessionHandOver>>) {
+    let Some((cluster, internal)) = joined else {
+        return (None, None);
+    };
+    let replicas = service.replica_service(Arc::clone(cluster));
     let serving = TaskSpawner::new();
-    serving.spawn(internal.run(service, serving.clone(), workers.clone()));
+    serving.spawn(internal.run(replicas, serving.clone(), workers.clone()));
     tasks.spawn_service(Arc::clone(cluster).check_own_address());
-    Some(serving)
+    let hand_over = service.session_hand_over();
+    if let Some(hand_over) = &hand_over {
+        tasks.spawn_service(Arc::clone(hand_over).run());
+    }
+    (Some(serving), hand_over)
+}
+
+/// At the end of the drain: gives up the sessions that are left, `until` then at the latest.
+pub(super) async fn finish_hand_over(hand_over: Option<Arc<SessionHandOver>>, until: Instant) {
+    if let Some(hand_over) = hand_over {
+        hand_over.finish(until).await;
+    }
 }
 
 /// After all sessions have ended: gives the lease up, and ends the internal listener within `linger`.
-pub(super) async fn leave(cluster: &Cluster, internal: &TaskSpawner, linger: Duration) {
-    cluster.leave().await;
-    internal.shut_down(linger).await;
+pub(super) async fn leave(joined: Option<(Arc<Cluster>, TaskSpawner)>, linger: Duration) {
+    if let Some((cluster, internal)) = joined {
+        cluster.leave().await;
+        internal.shut_down(linger).await;
+    }
 }
 
 /// The address of the listener; where that is unspecified, the one from which this host reaches Redis.

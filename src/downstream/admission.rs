@@ -146,7 +146,7 @@ impl McpService {
             () = over.cancelled() => {
                 Err(Fault::downstream(FaultKind::Cancelled, "cancelled while it waited"))
             }
-            () = self.tasks.draining().cancelled() => Err(draining().retry(RetryHint::After(RETRY_AFTER))),
+            () = self.drain_of(true).refuses() => Err(draining().retry(RetryHint::After(RETRY_AFTER))),
             turn = waiting.turn() => turn.map_err(refused),
         }
     }

@@ -19,13 +19,14 @@ use crate::cause::chain;
 use crate::cluster::Cluster;
 use crate::endpoint::Endpoint;
 use crate::ownership::{Fence, Ownership};
+use crate::redis_client::RedisFailure;
 use crate::relay::Relay;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::{AdoptedSession, ImplicitSessionKey, SessionId, SessionRegistry};
 use crate::store::events::{SessionKey, SharedEvents};
 use crate::store::records::{Adoption, RecordState, RecordWriter, SessionRecord, SharedRecords};
 use crate::sync::single_flight::{Joined, SingleFlight};
-use crate::telemetry::metrics::COUNTERS;
+use crate::telemetry::metrics::{COUNTERS, LABELED};
 
 /// Adoptions under way at once; others wait.
 const AT_ONCE: usize = 100;
@@ -66,7 +67,7 @@ pub(super) struct AdoptionWork {
     looks: SingleFlight<SessionKey, SessionPlace>,
     permits: Semaphore,
     /// Sessions that this replica owns, or may own, and that do not live here yet.
-    unfinished: Cache<SessionKey, ()>,
+    unfinished: Cache<SessionKey, FormerOwner>,
     /// Sessions of lost replicas whose records cannot be read, since their first request.
     unreadable: Cache<SessionKey, Instant>,
     /// The run of Redis that this replica has seen first.
@@ -122,6 +123,47 @@ pub(super) enum SessionPlace {
     Unknown,
 }
 
+/// Why a session is adopted.
+#[derive(Debug, Clone, Copy)]
+enum FormerOwner {
+    /// This replica is lost.
+    Lost(u32),
+    /// It has given the session up.
+    GaveUp,
+}
+
+impl FormerOwner {
+    /// The replica, for the log.
+    fn word(self) -> String {
+        match self {
+            Self::Lost(node) => format!("{node:08x}"),
+            Self::GaveUp => "given up".to_owned(),
+        }
+    }
+
+    fn log_adopted(self, record: &SessionRecord, by: Ownership) {
+        let (session, epoch) = (format!("{:016x}", record.tag), by.epoch);
+        match self {
+            Self::Lost(_) => tracing::info!(
+                session,
+                from = self.word(),
+                epoch,
+                reason = "its replica has no lease and does not answer",
+                "session adopted"
+            ),
+            Self::GaveUp => tracing::debug!(session, epoch, "session taken over"),
+        }
+    }
+
+    /// Counts a session that goes on here.
+    fn count_adopted(self) {
+        match self {
+            Self::Lost(_) => COUNTERS.sessions_adopted.add(1),
+            Self::GaveUp => LABELED.hand_overs.add("taken_over", 1),
+        }
+    }
+}
+
 impl SessionAdopter {
     /// Where a session is; it is adopted where its owner is lost. Requests for one session look once.
     ///
@@ -163,6 +205,9 @@ impl SessionAdopter {
             return self.look_home(named).await;
         }
         let is_live = self.sessions.is_live(named.handle);
+        if self.sessions.is_leaving(named.handle) {
+            return SessionPlace::Unknown;
+        }
         if is_live && self.stores.fence.is_open() {
             return SessionPlace::Here;
         }
@@ -198,16 +243,22 @@ impl SessionAdopter {
                 highest_stream,
                 record,
             } if by.node == own => {
-                let is_unfinished = self.work.unfinished.contains_key(&key);
-                match record.filter(|_| is_unfinished) {
-                    Some(record) => {
+                match record.zip(self.work.unfinished.get(&key)) {
+                    Some((record, former)) => {
                         let owned = (by, highest_stream, *record);
-                        self.finish(named, owned).await
+                        self.finish(named, owned, former).await
                     }
                     // The session has ended here, or cannot be rebuilt.
                     None => SessionPlace::Here,
                 }
             }
+            RecordState::Owned { by, record, .. } if by.is_given_up() => match self.next_owner() {
+                Some(node) => SessionPlace::At(Ownership { node, ..by }),
+                None if self.may_adopt() && (record.is_some() || self.is_unreadable(key)) => {
+                    self.adopt_given_up(named, by).await
+                }
+                None => SessionPlace::Unknown,
+            },
             RecordState::Owned { by, .. } if self.cluster.is_living(by.node) => {
                 self.work.unfinished.invalidate(&key);
                 SessionPlace::At(by)
@@ -236,7 +287,20 @@ impl SessionAdopter {
         self.stores.fence.is_open() && !self.tasks.stopping().is_cancelled()
     }
 
-    /// Adopts a session that `seen` owned.
+    /// Whether another replica can go on with sessions of this one now.
+    pub(super) fn has_successor(&self) -> bool {
+        let stores = &self.stores;
+        stores.fence.is_open() && stores.records.is_reachable() && self.cluster.any_peer().is_some()
+    }
+
+    /// The replica that is to adopt a session while this one drains; `None` while this one does not, and where there is no
+    /// other one.
+    fn next_owner(&self) -> Option<u32> {
+        let is_draining = self.tasks.draining().is_cancelled();
+        is_draining.then(|| self.cluster.any_peer())?
+    }
+
+    /// Adopts a session that `seen` owned, whose replica is lost.
     async fn adopt(&self, named: &NamedSession, seen: Ownership) -> SessionPlace {
         let key = named.handle.key;
         let Ok(_permit) = self.work.permits.acquire().await else {
@@ -253,23 +317,46 @@ impl SessionAdopter {
         if !self.cluster.is_without_lease(seen.node).await {
             return SessionPlace::Unknown;
         }
-        self.work.unfinished.insert(key, ());
+        let former = FormerOwner::Lost(seen.node);
+        self.work.unfinished.insert(key, former);
         let by = (self.cluster.node(), asked + DECISION_HOLDS);
-        match self.stores.records.adopt(key, seen, by).await {
+        let adoption = self.stores.records.adopt(key, seen, by).await;
+        self.take_over(named, adoption, former).await
+    }
+
+    /// Adopts a session that its owner has given up, which needs neither a lease that is over nor silence.
+    async fn adopt_given_up(&self, named: &NamedSession, seen: Ownership) -> SessionPlace {
+        let key = named.handle.key;
+        let Ok(_permit) = self.work.permits.acquire().await else {
+            return SessionPlace::Unknown;
+        };
+        if self.stores.events.fetch(key).await.is_err() {
+            return SessionPlace::Unknown;
+        }
+        let former = FormerOwner::GaveUp;
+        self.work.unfinished.insert(key, former);
+        let own = self.cluster.node();
+        let adoption = self.stores.records.adopt_given_up(key, seen, own).await;
+        self.take_over(named, adoption, former).await
+    }
+
+    /// Goes on with a session as the outcome of its adoption says.
+    async fn take_over(
+        &self,
+        named: &NamedSession,
+        adoption: Result<Adoption, RedisFailure>,
+        former: FormerOwner,
+    ) -> SessionPlace {
+        let key = named.handle.key;
+        match adoption {
             Ok(Adoption::Adopted {
                 by,
                 highest_stream,
                 record: Some(record),
             }) => {
-                tracing::info!(
-                    session = format!("{:016x}", record.tag),
-                    from = format!("{:08x}", seen.node),
-                    epoch = by.epoch,
-                    reason = "its replica has no lease and does not answer",
-                    "session adopted"
-                );
+                former.log_adopted(&record, by);
                 let owned = (by, highest_stream, *record);
-                self.finish(named, owned).await
+                self.finish(named, owned, former).await
             }
             // It was claimed, and never opened.
             Ok(Adoption::Adopted {
@@ -283,7 +370,7 @@ impl SessionAdopter {
             }) => {
                 COUNTERS.sessions_lost.add(1);
                 tracing::warn!(
-                    from = format!("{:08x}", seen.node),
+                    from = former.word(),
                     "session ended: its record cannot be read"
                 );
                 self.stores.writer.end_adopted(key, by, true);
@@ -305,6 +392,7 @@ impl SessionAdopter {
         &self,
         named: &NamedSession,
         (by, highest_stream, record): (Ownership, u32, SessionRecord),
+        former: FormerOwner,
     ) -> SessionPlace {
         let key = named.handle.key;
         let is_implicit = named.implicit.is_some();
@@ -347,7 +435,7 @@ impl SessionAdopter {
                 session.share_replies(ReplyShare::new(&self.replies, named.holder));
             }
             self.relay.reopen(&session, &continued);
-            COUNTERS.sessions_adopted.add(1);
+            former.count_adopted();
         }
         self.work.unfinished.invalidate(&key);
         if is_implicit {

@@ -101,9 +101,11 @@ impl DetachableCall {
         let counted = GAUGES.calls_detached_now.enter();
         self.background.tasks.spawn(async move {
             let outcome = future.await;
+            // The session is not handed over before the reply is on the stream.
+            let used = links.0.session().enter_request();
             links.each(LegacyClientLink::end);
             finish(&links.0, outcome);
-            drop((place, counted));
+            drop((place, counted, used));
         });
         true
     }

@@ -14,19 +14,18 @@ use http::{Extensions, HeaderMap, HeaderValue, Method, Response, StatusCode, Uri
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
-use super::adoption::NamedSession;
 use super::connect_page::{self, ConnectPage};
-use super::forwarding::{self, ForwardedResponse, PassedOn, RequestForwarder};
+use super::forwarding::{self, ForwardedResponse};
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
-use super::{McpService, PathTarget, ServedTransport, cors, http_sse, modern, reply};
+use super::request_place::RequestPlace;
+use super::{McpService, PathTarget, ServedTransport, cors, modern, reply};
 use crate::auth;
 use crate::call::{OwnerKey, Principal};
 use crate::config::{AuthMode, Config};
 use crate::connect::ConnectPages;
 use crate::endpoint::Endpoint;
-use crate::ownership::Ownership;
 use crate::protocol::headers::MCP_SESSION_ID;
 use crate::sync::fast_maps::FastMap;
 use crate::telemetry::metrics::LABELED;
@@ -192,17 +191,24 @@ impl McpService {
         if !way.methods().contains(&method) {
             return reply::method_not_allowed(way.methods());
         }
-        if let Some(forwarder) = &self.forwarder
-            && let Some(other) = self.elsewhere(forwarder, &request, &principal, (&endpoint, way))
-        {
-            let sent = (request, Some(from));
-            match Box::pin(other.pass_on(forwarder, sent, record)).await {
-                PassedOn::Answered(response) => return response,
-                PassedOn::Here(own) => request = own,
+        let mut used = None;
+        if let Some(forwarder) = &self.forwarder {
+            match RequestPlace::of(self, forwarder, &request, &principal, (&endpoint, way)) {
+                RequestPlace::Here(session) => used = session,
+                other => {
+                    let caller = (&principal, (&endpoint, way), from);
+                    let passed = other.pass_on(self, forwarder, caller, request, record);
+                    match Box::pin(passed).await {
+                        Ok(own) => (request, used) = own,
+                        Err(response) => return *response,
+                    }
+                }
             }
         }
-        self.serve_here((&endpoint, way), principal, request, record)
-            .await
+        let served = self.serve_here((&endpoint, way), principal, request, record);
+        let response = served.await;
+        drop(used);
+        response
     }
 
     /// Admits a request that no other replica answers, and serves it.
@@ -236,35 +242,6 @@ impl McpService {
             return lost;
         }
         hold(response, open)
-    }
-
-    /// What keeps a request from being served here, if anything does.
-    fn elsewhere(
-        &self,
-        forwarder: &RequestForwarder,
-        request: &Request,
-        principal: &Arc<Principal>,
-        (endpoint, way): (&Arc<Endpoint>, ServedTransport),
-    ) -> Option<Elsewhere> {
-        match way {
-            ServedTransport::Streamable => {
-                let (id, handle) = forwarder.absent_session(request, principal, endpoint)?;
-                Some(Elsewhere::Session(NamedSession {
-                    id,
-                    handle,
-                    principal: Arc::clone(principal),
-                    endpoint: Arc::clone(endpoint),
-                    holder: self.holder(principal, request.extensions()),
-                    implicit: None,
-                }))
-            }
-            ServedTransport::Messages => {
-                let handle = request.uri().query().and_then(http_sse::handle)?;
-                let owner = forwarder.owner_of_events(request, handle, principal, endpoint)?;
-                Some(Elsewhere::Stream(owner))
-            }
-            ServedTransport::Events | ServedTransport::Socket => None,
-        }
     }
 
     /// # Errors
@@ -389,28 +366,6 @@ impl McpService {
                 Box::pin(got).await
             }
             _ => self.delete(endpoint, &principal, &parts.headers, record),
-        }
-    }
-}
-
-/// What another replica may have to answer for.
-enum Elsewhere {
-    /// A session that does not live here.
-    Session(NamedSession),
-    /// An HTTP+SSE stream of this owner.
-    Stream(Ownership),
-}
-
-impl Elsewhere {
-    async fn pass_on(
-        self,
-        forwarder: &RequestForwarder,
-        sent: (Request, Option<IpAddr>),
-        record: &AccessRecord,
-    ) -> PassedOn {
-        match self {
-            Self::Session(named) => forwarder.pass_on(&named, sent, record).await,
-            Self::Stream(owner) => forwarder.pass_to_keeper(owner, sent, false, record).await,
         }
     }
 }

@@ -174,6 +174,14 @@ impl McpService {
                 }
                 Err(fault) => Err(RelayFailure::Fault(fault)),
             };
+            let answer = match answer {
+                Err(RelayFailure::Fault(fault))
+                    if fault.kind == FaultKind::Cancelled && link.is_cut_off() =>
+                {
+                    Err(RelayFailure::Fault(Fault::outcome_unknown("call")))
+                }
+                answer => answer,
+            };
             let outcome = ended(&answer, is_tool_call, reply::legacy_code);
             if let Some(word) = outcome.error_type() {
                 record.outcome(word);

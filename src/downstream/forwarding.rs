@@ -6,6 +6,7 @@
 //! call of a tool of `retry_safe` once more where its owner is lost.
 //! Spec: DESIGN §8.
 
+mod ending_body;
 mod repeatable_body;
 
 use std::net::IpAddr;
@@ -21,6 +22,7 @@ use http_body_util::BodyExt as _;
 use moka::sync::Cache;
 use tokio::time::{Instant, sleep};
 
+use self::ending_body::end_with_drain;
 use self::repeatable_body::RepeatableBody;
 use super::access_log::AccessRecord;
 use super::adoption::{NamedSession, SessionAdopter, SessionPlace};
@@ -29,8 +31,8 @@ use crate::cause::chain;
 use crate::cluster::{self, Cluster, ForwardFailure, ForwardedBody, REPLICA_PATH, Unforwarded};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
-use crate::protocol::{Message, headers, json};
-use crate::session::{SessionId, SessionRegistry};
+use crate::protocol::{Message, json};
+use crate::session::{RequestedSession, SessionRegistry};
 use crate::store::events::SessionKey;
 use crate::telemetry::request_tag;
 
@@ -105,21 +107,63 @@ impl RequestForwarder {
         !self.adopter.stores.fence.is_open()
     }
 
-    /// What the session id of a request says, where its session does not live here, or may not any more. A handle that is
-    /// forged, foreign or over age says nothing: it is refused here, as any other unknown handle.
-    pub(super) fn absent_session(
+    /// The part that goes on with sessions of other replicas, and gives up those of this one.
+    pub(super) fn adopter(&self) -> &Arc<SessionAdopter> {
+        &self.adopter
+    }
+
+    /// Where the session of the request `id` is served. A handle that is forged, foreign or over age is refused here, as
+    /// any other unknown handle. Behind a closed fence a session that lives here may not live here any more.
+    pub(super) fn requested_session(
         &self,
-        request: &Request,
+        id: &str,
         principal: &Principal,
         endpoint: &Endpoint,
-    ) -> Option<(String, SessionId)> {
-        let id = headers::session_id(request.headers()).ok()??;
-        let is_fenced = self.is_fenced();
-        if !is_fenced && self.sessions.is_known(id) {
-            return None;
+    ) -> RequestedSession {
+        if !self.is_fenced() {
+            return self.sessions.enter_request(id, principal, endpoint);
         }
-        let handle = self.sessions.read_id(id, principal, endpoint)?;
-        (is_fenced || !self.sessions.is_live(handle)).then(|| (id.to_owned(), handle))
+        let handle = self.sessions.read_id(id, principal, endpoint);
+        handle.map_or(RequestedSession::Unknown, RequestedSession::Absent)
+    }
+
+    /// Passes a request that may open a session on to another replica, while this one drains. To be served here where no
+    /// other one takes it.
+    ///
+    /// # Cancel safety
+    /// The other replica sees its client leave.
+    pub(super) async fn pass_new(
+        &self,
+        (request, client): (Request, Option<IpAddr>),
+        record: &AccessRecord,
+    ) -> PassedOn {
+        if is_forwarded(request.extensions()) {
+            // The replica that has sent it drains too, and asks another one.
+            return PassedOn::Answered(cluster::misdirected());
+        }
+        let (parts, body) = request.into_parts();
+        let mut body = body.map_err(Into::into).boxed_unsync();
+        for node in self.cluster.living_peers() {
+            let (sent, kept) = RepeatableBody::new(body);
+            let mut request = Request::from_parts(parts.clone(), sent.boxed_unsync());
+            describe(request.headers_mut(), client, false);
+            match self.send(node, request, Instant::now(), record).await {
+                Ok(answer) => return PassedOn::Answered(answer),
+                Err(Unforwarded { failure, unsent }) => {
+                    let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
+                    let again = unsent.or_else(|| {
+                        let sent = kept.again().filter(|_| is_refused)?;
+                        Some(repeatable_body::whole(sent))
+                    });
+                    let Some(again) = again else {
+                        let asked = Ownership { node, epoch: 0 };
+                        return PassedOn::Answered(refused(&failure, asked, record));
+                    };
+                    body = again;
+                }
+            }
+        }
+        PassedOn::Here(Request::from_parts(parts, Body::new(body)))
     }
 
     /// The owner of the HTTP+SSE stream with this `handle`, where that is another replica.
@@ -304,6 +348,7 @@ impl RequestForwarder {
         until: Instant,
         record: &AccessRecord,
     ) -> Result<Response<Body>, Unforwarded> {
+        let is_get = request.method() == Method::GET;
         // The owner writes the line of what it was sent, also where the client leaves.
         let on_way = |is_on_way| record.forwarded(is_on_way);
         let sent = self.cluster.forward(node, request, until, &on_way).await;
@@ -312,6 +357,10 @@ impl RequestForwarder {
             .map(Body::new);
         cluster::remove_hop_by_hop(answer.headers_mut());
         answer.extensions_mut().insert(ForwardedResponse);
+        if is_get {
+            // It has no end of its own, and would break off with this process.
+            answer = end_with_drain(answer, self.adopter.tasks.draining());
+        }
         Ok(answer)
     }
 }

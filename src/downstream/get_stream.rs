@@ -118,14 +118,15 @@ impl McpService {
         }
     }
 
-    /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway.
+    /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway. A session
+    /// that another replica goes on with ends its streams itself.
     pub(super) fn end_of_get(
         &self,
         session: &Arc<Session>,
         principal: &Principal,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let closed = session.closed().clone();
-        let draining = self.tasks.draining().clone();
+        let drain = self.drain_of(session.is_recorded());
         // A token that is accepted for the sake of clocks may have expired already.
         let grace = self.settings.sessions.token_grace;
         let left = principal
@@ -140,7 +141,7 @@ impl McpService {
             };
             tokio::select! {
                 () = closed.cancelled() => {}
-                () = draining.cancelled() => {}
+                () = drain.refuses() => {}
                 () = expired => {}
             }
         })

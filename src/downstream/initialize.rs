@@ -6,13 +6,13 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use super::access_log::AccessRecord;
-use super::busy::fenced;
+use super::busy::{draining, fenced};
 use super::call_telemetry::{log_fault, note_request, note_session, refused};
 use super::forwarding::RequestForwarder;
 use super::{McpService, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind, FaultSide};
+use crate::fault::{Fault, FaultKind};
 use crate::protocol::Message;
 use crate::relay::RelayFailure;
 use crate::session::{DeliveryMode, Session};
@@ -30,12 +30,10 @@ impl McpService {
         record: &AccessRecord,
         delivery: DeliveryMode,
     ) -> Result<(Arc<Session>, Bytes), Fault> {
-        if self.tasks.draining().is_cancelled() {
-            return Err(Fault::new(
-                FaultKind::GatewayBusy,
-                FaultSide::Gateway,
-                "the gateway is shutting down, try again elsewhere",
-            ));
+        // One that came before the drain is handed over with the others.
+        let outlives = matches!(delivery, DeliveryMode::Streams);
+        if self.tasks.draining().is_cancelled() && !self.drain_of(outlives).hands_over() {
+            return Err(draining());
         }
         // Its record could not be written, and no other replica would know the session.
         if self

@@ -22,6 +22,7 @@ mod exchange;
 mod forwarding;
 mod get_stream;
 pub mod guard;
+mod hand_over;
 mod held_body;
 mod homes;
 mod http_sse;
@@ -37,6 +38,7 @@ mod plain_events;
 mod refused_body;
 mod reply;
 mod request_body;
+mod request_place;
 mod room;
 #[cfg(test)]
 pub(crate) mod samples;
@@ -61,6 +63,8 @@ use self::connect_page::ConnectPage;
 use self::detachable_call::BackgroundCalls;
 use self::forwarding::RequestForwarder;
 use self::guard::OriginGuard;
+use self::hand_over::SessionDrain;
+pub use self::hand_over::SessionHandOver;
 use self::modern::parking::{ParkedCalls, ParkingCaps};
 use self::refused_body::BodyScans;
 use self::request_body::RequestBody;
@@ -248,5 +252,21 @@ impl McpService {
                 }
             }
         })
+    }
+
+    /// Hands the sessions over while the process drains; `None` without `[cluster]`.
+    #[must_use]
+    pub fn session_hand_over(&self) -> Option<Arc<SessionHandOver>> {
+        let adopter = self.forwarder.as_ref().map(RequestForwarder::adopter);
+        adopter.map(|adopter| SessionHandOver::new(adopter, self.settings.server.drain))
+    }
+
+    /// What a drain means for a session that has a record, or has none.
+    fn drain_of(&self, is_recorded: bool) -> SessionDrain {
+        let adopter = self.forwarder.as_ref().map(RequestForwarder::adopter);
+        SessionDrain {
+            draining: self.tasks.draining().clone(),
+            adopter: adopter.filter(|_| is_recorded).map(Arc::clone),
+        }
     }
 }

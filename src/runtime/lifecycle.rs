@@ -16,6 +16,8 @@ const NOTICE_STOP: Duration = Duration::from_millis(500);
 /// From the end of the grace period to the end of the process: for tasks to notice the hard stop, for
 /// upstream sessions and for children.
 const AFTER_DRAIN: Duration = Duration::from_secs(2);
+/// Of [`AFTER_DRAIN`], for what is done between the drain and the hard stop.
+const LAST_WORK: Duration = Duration::from_millis(700);
 
 /// The one place that spawns: every background task is counted and sees both tokens.
 #[derive(Debug, Clone, Default)]
@@ -106,17 +108,26 @@ impl TaskSpawner {
     /// # Cancel safety
     /// When dropped, the drain has begun and the hard stop has not; calling it again goes on.
     pub async fn shut_down(&self, grace: Duration) -> bool {
+        let clean = self.drain(grace).await;
+        self.stop(clean).await;
+        clean
+    }
+
+    /// Starts the drain, and waits up to `grace` for the tracked tasks; whether all have ended.
+    async fn drain(&self, grace: Duration) -> bool {
         self.drain.cancel();
         self.tracker.close();
-        let clean = tokio::time::timeout(grace, self.tracker.wait())
-            .await
-            .is_ok();
+        let ended = tokio::time::timeout(grace, self.tracker.wait());
+        ended.await.is_ok()
+    }
+
+    /// Stops what is left, after a drain that was `clean` or not.
+    async fn stop(&self, clean: bool) {
         self.stop.cancel();
         if !clean {
             // Children are killed and sockets closed by the tasks that own them.
             drop(tokio::time::timeout(NOTICE_STOP, self.tracker.wait()).await);
         }
-        clean
     }
 }
 
@@ -173,21 +184,32 @@ impl ProcessSignals {
         }
     }
 
-    /// Waits for the first signal, then drains; a second one cuts the grace period short.
+    /// Waits for the first signal, then drains; a second one cuts the grace period short. After the drain, and before what
+    /// is left is stopped, comes `last`, which is told the time by which it has to be over: the end of the grace period,
+    /// or shortly after it.
     ///
     /// # Cancel safety
     /// As that of [`TaskSpawner::shut_down`].
-    pub async fn drain(&mut self, tasks: &TaskSpawner, grace: Duration) -> DrainResult {
+    pub async fn drain(
+        &mut self,
+        tasks: &TaskSpawner,
+        grace: Duration,
+        last: impl AsyncFnOnce(Instant),
+    ) -> DrainResult {
         let name = self.next().await;
-        let by = Instant::now() + grace + AFTER_DRAIN;
+        let mut until = Instant::now() + grace;
         tracing::info!(signal = name, grace_secs = grace.as_secs_f64(), "draining");
-        let name = tokio::select! {
-            clean = tasks.shut_down(grace) => return DrainResult { clean, by },
-            name = self.next() => name,
+        let clean = tokio::select! {
+            clean = tasks.drain(grace) => clean,
+            name = self.next() => {
+                tracing::warn!(signal = name, "stopping at once");
+                until = Instant::now();
+                tasks.drain(Duration::ZERO).await
+            }
         };
-        tracing::warn!(signal = name, "stopping at once");
-        let by = Instant::now() + AFTER_DRAIN;
-        let clean = tasks.shut_down(Duration::ZERO).await;
+        let by = until + AFTER_DRAIN;
+        last(until.max(Instant::now() + LAST_WORK)).await;
+        tasks.stop(clean).await;
         DrainResult { clean, by }
     }
 }

@@ -1,10 +1,14 @@
-//! Running calls of a session, and their streams.
+//! Running calls of a session, their streams, and when the session is at rest and may be handed over to another replica.
 //! Spec: SPEC T-25, T-26; DESIGN §5.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
+use tokio::time::timeout;
+
+use super::leaving::{SessionUse, SessionUses};
 use super::{EventStream, LegacyClientLink, ResponseStream, Session, lock};
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::StreamKey;
@@ -43,6 +47,7 @@ impl Drop for StreamPermit {
             .fetch_sub(1, Ordering::Relaxed);
         self.session.touch();
         self.session.changed.notify_waiters();
+        self.session.note_rest();
     }
 }
 
@@ -156,6 +161,7 @@ impl Session {
             }
         }
         self.touch();
+        self.note_rest();
     }
 
     /// A new stream for the messages of the call `id`.
@@ -179,5 +185,139 @@ impl Session {
             stream.prime();
         }
         stream
+    }
+
+    /// The requests of a session that can be handed over. An implicit one cannot: its next request begins another.
+    pub(super) fn uses(&self) -> Option<&SessionUses> {
+        let recorder = self.recorder.as_ref();
+        let recorder = recorder.filter(|_| self.implicit.is_none());
+        recorder.map(|recorder| recorder.uses())
+    }
+
+    /// Counts a request until the guard is dropped; `None` while the session is being handed over. Only a session with a
+    /// record is.
+    #[must_use]
+    pub fn enter_request(self: &Arc<Self>) -> Option<SessionUse> {
+        let is_admitted = self
+            .uses()
+            .is_none_or(|uses| !self.is_held(uses) && uses.enter());
+        is_admitted.then(|| SessionUse::of(self))
+    }
+
+    /// Whether requests wait until the session has come to rest.
+    fn is_held(&self, uses: &SessionUses) -> bool {
+        uses.leaving.holds_requests.load(Ordering::Relaxed) && self.questions.is_empty()
+    }
+
+    /// Whether another replica can go on with the session: it has a record.
+    #[must_use]
+    pub fn is_recorded(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    /// Whether the session is being handed over, or is to be as soon as it is at rest: it admits no request.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.uses()
+            .is_some_and(|uses| uses.is_closed() || self.is_held(uses))
+    }
+
+    /// Whether another replica may own the session by now, as this one was giving it up.
+    pub(super) fn may_be_given_up(&self) -> bool {
+        self.uses().is_some_and(SessionUses::is_closed)
+    }
+
+    /// Admits requests again: the session stays.
+    pub fn stay(&self) {
+        if let Some(uses) = self.uses() {
+            uses.open();
+        }
+    }
+
+    /// A request, a call or a stream has ended: closes the session for requests if it is to be handed over and at rest.
+    pub(super) fn note_rest(&self) {
+        if let Some(uses) = self.uses()
+            && uses.leaving.has_begun.load(Ordering::Relaxed)
+            && self.close_at_rest()
+        {
+            uses.leaving.add(self.key());
+        }
+    }
+
+    /// Admits no further request if the session has a record and is at rest; whether this call closed it.
+    pub(super) fn close_at_rest(&self) -> bool {
+        let Some(uses) = self.uses() else {
+            return false;
+        };
+        if !self.is_at_rest() || !uses.close_unused() {
+            return false;
+        }
+        // A request may have begun a call and left in between. None begins any more.
+        let is_at_rest = self.is_at_rest();
+        if !is_at_rest {
+            uses.open();
+        }
+        is_at_rest
+    }
+
+    /// The same whatever still runs.
+    pub(super) fn close_anyway(&self) -> bool {
+        self.uses().is_some_and(SessionUses::close)
+    }
+
+    /// Whether nothing runs that would be lost with this process.
+    fn is_at_rest(&self) -> bool {
+        !self.opening.load(Ordering::Acquire)
+            && self.open_streams.load(Ordering::Acquire) == 0
+            && !self.tasks.is_running()
+            && self.questions.is_empty()
+            && lock(&self.calls).is_empty()
+    }
+
+    /// Ends the client's streams for messages outside calls, after what is on them; `retry` says when to come back. Waits
+    /// for their readers, `within` at most.
+    ///
+    /// # Cancel safety
+    /// The streams end in any case.
+    pub async fn end_streams(&self, retry: Duration, within: Duration) {
+        self.standalone.hang_up(Some(retry));
+        let ended = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.open_standalones.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        drop(timeout(within, ended).await);
+    }
+
+    /// Ends the calls that run, with the error that their outcome is unknown, and waits `within` at most for their streams
+    /// to be read.
+    ///
+    /// # Cancel safety
+    /// The calls end in any case.
+    pub async fn cut_calls_off(&self, within: Duration) {
+        let calls: Vec<_> = lock(&self.calls).values().map(Arc::clone).collect();
+        for call in calls {
+            call.cut_off();
+        }
+        let ended = async {
+            while !self.is_at_rest() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        drop(timeout(within, ended).await);
+    }
+
+    /// The first upstream of the session with a connection that no other replica can continue, of those that `ends`
+    /// selects.
+    #[must_use]
+    pub fn tied_to_replica(&self, ends: impl Fn(&str) -> bool) -> Option<Arc<str>> {
+        let links = self.links();
+        let mut tied = links.iter().filter(|link| link.ends_with_process());
+        let found = tied.find(|link| ends(link.upstream()));
+        found.map(|link| Arc::clone(link.upstream()))
     }
 }

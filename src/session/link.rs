@@ -32,6 +32,8 @@ pub struct LegacyClientLink {
     /// The upstream that has the call.
     upstream: OnceLock<Arc<str>>,
     cancel: CancellationToken,
+    /// Whether it was cancelled because this process ends.
+    is_cut_off: AtomicBool,
     reason: OnceLock<String>,
     /// Leases of the call's replies on the caller's share.
     leases: KeptLeases,
@@ -72,6 +74,7 @@ impl LegacyClientLink {
             order: ORDER.fetch_add(1, Ordering::Relaxed),
             upstream: OnceLock::new(),
             cancel: CancellationToken::new(),
+            is_cut_off: AtomicBool::new(false),
             reason: OnceLock::new(),
             leases: KeptLeases::default(),
         })
@@ -181,6 +184,18 @@ impl LegacyClientLink {
             self.reason.get_or_init(|| reason);
         }
         self.cancel.cancel();
+    }
+
+    /// Ends the call because its replica stops before it is over: the client is told that its outcome is unknown.
+    pub(super) fn cut_off(&self) {
+        self.is_cut_off.store(true, Ordering::Release);
+        self.cancel(Some("the gateway stops".to_owned()));
+    }
+
+    /// Whether the call was ended because its replica stops.
+    #[must_use]
+    pub fn is_cut_off(&self) -> bool {
+        self.is_cut_off.load(Ordering::Acquire)
     }
 
     /// Cancelled when nobody wants the answer.

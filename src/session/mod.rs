@@ -13,6 +13,7 @@ mod delivery;
 mod gateway_task;
 mod id;
 mod implicit_session;
+mod leaving;
 mod levels;
 mod link;
 mod list_validity;
@@ -52,6 +53,7 @@ pub use implicit_session::{
     FollowedResource, ImplicitHome, ImplicitSession, ImplicitSessionCall, ImplicitSessionKey,
     ListenerRegistration, NoticeListener, ToolHeaders,
 };
+pub use leaving::{RequestedSession, SessionUse};
 pub use levels::SessionLevels;
 pub use link::{LegacyClientLink, ResponseStream};
 pub use list_validity::ListValidity;

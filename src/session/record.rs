@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
+use super::leaving::{LeavingSessions, SessionUses};
 use super::{Session, lock};
 use crate::call::{AdoptedLink, UpstreamContinuation, UpstreamLink};
 use crate::ownership::Ownership;
@@ -22,6 +23,7 @@ pub(super) struct SessionRecorder {
     inherited: Mutex<Vec<UpstreamContinuation>>,
     /// When the session was opened, since the Unix epoch.
     opened: Duration,
+    uses: SessionUses,
     /// The key of the record of an implicit session, whose own key is another at each opening.
     home: Option<SessionKey>,
     /// Whether the record is not the session's any more. Locked while the writer is told, so that the next implicit
@@ -39,16 +41,26 @@ struct RecordedSession {
 
 impl SessionRecorder {
     /// Writes through `writer` the record of a session that `by` opens at `opened`.
-    pub(super) fn new(writer: &Arc<RecordWriter>, by: Ownership, opened: Duration) -> Self {
+    pub(super) fn new(
+        writer: &Arc<RecordWriter>,
+        leaving: &Arc<LeavingSessions>,
+        (by, opened): (Ownership, Duration),
+    ) -> Self {
         Self {
             writer: Arc::clone(writer),
             by,
             named: by,
             inherited: Mutex::default(),
             opened,
+            uses: SessionUses::new(leaving),
             home: None,
             is_left: Mutex::default(),
         }
+    }
+
+    /// The requests that are being served.
+    pub(super) fn uses(&self) -> &SessionUses {
+        &self.uses
     }
 
     /// The same for an implicit session with the record `home`.

@@ -23,6 +23,7 @@ use self::implicit::ImplicitSessions;
 use self::known::KnownIds;
 use self::made::SessionIdentity;
 use super::gateway_task::{OwnResults, task_time};
+use super::leaving::LeavingSessions;
 use super::{
     CallCaps, CallPermits, DeliveryMode, GatewayTask, ImplicitHome, ImplicitSession,
     ImplicitSessionKey, OpeningSession, QueueError, QueuedRequest, RequestedService, Session,
@@ -126,6 +127,8 @@ pub struct SessionRegistry {
     records: OnceLock<Arc<RecordWriter>>,
     /// What holds for all replicas together, where there are several.
     in_sum: OnceLock<SharedQuotas>,
+    /// Sessions that are to be handed over, while this replica drains.
+    leaving: Arc<LeavingSessions>,
 }
 
 /// The quotas that replicas share.
@@ -188,6 +191,7 @@ impl SessionRegistry {
             results: Arc::default(),
             records: OnceLock::new(),
             in_sum: OnceLock::new(),
+            leaving: Arc::default(),
         })
     }
 
@@ -514,12 +518,6 @@ impl SessionRegistry {
         }
         session.touch_at(age);
         Some(session)
-    }
-
-    /// Whether `id` was opened before, as one of a session that lives here. Says nothing of its caller.
-    #[must_use]
-    pub fn is_known(&self, id: &str) -> bool {
-        self.known.get(id).is_some()
     }
 
     /// What a genuine id of the caller says; `None` where the id is forged, foreign or over age.

@@ -296,6 +296,8 @@ table! {
             "Accounts of callers at the connect pages: begun, connected, refused, disconnected.";
         rates_borrowed = "drawbridge.rates.borrowed" "{slice}" by attribute::OUTCOME,
             "Slices of callers' rates borrowed from all replicas' allowance.";
+        hand_overs = "drawbridge.cluster.hand_overs" "{session}" by attribute::OUTCOME,
+            "Sessions of replicas that stop, by what became of them.";
         policy_denied = "drawbridge.policy.denied" "{call}" by attribute::REASON,
             "Calls refused by a rule.";
         notices_unknown = "drawbridge.notices.unknown" "{notice}" by attribute::REASON,

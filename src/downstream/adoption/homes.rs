@@ -48,15 +48,18 @@ impl SessionAdopter {
                 SessionPlace::Unknown
             };
         }
-        if !self.work.unfinished.contains_key(&key) {
+        let Some(former) = self.work.unfinished.get(&key) else {
             return SessionPlace::Own(owner);
-        }
+        };
         match self.stores.records.read(key).await {
             Ok(RecordState::Owned {
                 by,
                 highest_stream,
                 record: Some(record),
-            }) => self.finish(named, (by, highest_stream, *record)).await,
+            }) => {
+                let owned = (by, highest_stream, *record);
+                self.finish(named, owned, former).await
+            }
             Ok(RecordState::Owned {
                 by, record: None, ..
             }) if by.node == owner.node => {

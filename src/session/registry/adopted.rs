@@ -52,7 +52,7 @@ impl AdoptedSession {
         let highest = highest.unwrap_or(0).max(self.highest_stream);
         let age = registry.clock.now().saturating_sub(record.opened);
         let recorder = registry.records.get().map(|writer| {
-            let recorder = SessionRecorder::new(writer, by, record.opened);
+            let recorder = SessionRecorder::new(writer, &registry.leaving, (by, record.opened));
             let recorder = recorder.adopted(handle.owner, record.upstreams);
             Box::new(recorder.at_home(home.map(|home| home.record)))
         });

@@ -1,4 +1,5 @@
-//! The end of sessions: wanted, by age, for others of the same principal, or with the gateway.
+//! The end of sessions: wanted, by age, for others of the same principal, with the gateway, or at another replica that goes
+//! on with them (`docs/adr/0028`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,8 +9,9 @@ use futures_util::future::join_all;
 use tokio::time::MissedTickBehavior;
 
 use super::{OwnerSessions, SessionRegistry, counted};
-use crate::call::UpstreamLink;
-use crate::session::{Session, lock};
+use crate::call::{Principal, UpstreamLink};
+use crate::endpoint::Endpoint;
+use crate::session::{RequestedSession, Session, SessionId, lock};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::server_session_ended;
 
@@ -85,6 +87,10 @@ impl SessionRegistry {
             .iter()
             .map(|entry| Arc::clone(entry.value()))
             .collect();
+        // Sessions that may have been given up to other replicas.
+        for session in all.iter().filter(|session| session.may_be_given_up()) {
+            self.give_up(session.key());
+        }
         let ended: Vec<_> = all
             .iter()
             .filter_map(|session| Some((session, self.remove(session)?)))
@@ -101,6 +107,74 @@ impl SessionRegistry {
             }
         };
         drop(tokio::join!(told, closed));
+    }
+
+    /// The session that a request names, counted as used where it lives here.
+    #[must_use]
+    pub fn enter_request(
+        &self,
+        id: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> RequestedSession {
+        let known = self.known(id, principal, endpoint);
+        if let Some(used) = known.and_then(|session| session.enter_request()) {
+            return RequestedSession::Here(used);
+        }
+        let Some(handle) = self.read_id(id, principal, endpoint) else {
+            return RequestedSession::Unknown;
+        };
+        let live = self
+            .live(handle)
+            .filter(|session| self.is_named(session, handle.owner));
+        match live.and_then(|session| session.enter_request()) {
+            Some(used) => RequestedSession::Here(used),
+            None => RequestedSession::Absent(handle),
+        }
+    }
+
+    /// Whether the session of a handle is being handed over.
+    #[must_use]
+    pub fn is_leaving(&self, handle: SessionId) -> bool {
+        self.live(handle)
+            .is_some_and(|session| session.is_leaving())
+    }
+
+    /// From now on a session with a record is closed for requests as soon as it is at rest.
+    pub fn begin_hand_over(&self) {
+        self.leaving.begin();
+    }
+
+    /// From now on a session with a record that is not at rest admits requests only to answer its questions.
+    pub fn hold_requests(&self) {
+        self.leaving.hold_requests();
+    }
+
+    /// Sessions that were closed for requests since the last call, to be handed over.
+    #[must_use]
+    pub fn take_ready(&self) -> Vec<Arc<Session>> {
+        let ready = self.leaving.take_ready().into_iter();
+        let live = ready.filter_map(|key| self.live.get(&key).map(|session| Arc::clone(&session)));
+        live.collect()
+    }
+
+    /// Waits until there may be more of them.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub async fn more_ready(&self) {
+        self.leaving.more().await;
+    }
+
+    /// Closes all sessions with a record for requests that are at rest, or all `anyway`; those that this call closed.
+    #[must_use]
+    pub fn close_for_requests(&self, anyway: bool) -> Vec<Arc<Session>> {
+        let all: Vec<_> = { self.live.iter() }
+            .map(|entry| Arc::clone(entry.value()))
+            .collect();
+        let close =
+            |session: &Arc<Session>| session.close_at_rest() || anyway && session.close_anyway();
+        all.into_iter().filter(close).collect()
     }
 
     /// Ends idle and over-age sessions and sweeps the event log, for ever.

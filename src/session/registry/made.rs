@@ -140,5 +140,5 @@ fn recorder(
 ) -> Option<SessionRecorder> {
     let writer = registry.records.get()?;
     matches!(delivery, DeliveryMode::Streams)
-        .then(|| SessionRecorder::new(writer, by, registry.clock.now()))
+        .then(|| SessionRecorder::new(writer, &registry.leaving, (by, registry.clock.now())))
 }

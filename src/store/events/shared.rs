@@ -10,6 +10,7 @@ mod queue;
 mod writer;
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -154,6 +155,15 @@ impl SharedEvents {
             Some((number, bytes(sealed)?.to_vec()))
         };
         Ok(entries.iter().filter_map(entry).collect())
+    }
+
+    /// Waits until the shared log has all events that a session of this replica has had so far; `false` where it cannot be
+    /// written to.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn flush(&self, session: SessionKey) -> bool {
+        poll_fn(|cx| self.writer.poll_written(session, cx)).await
     }
 
     /// Enqueues all events that this process keeps once more, after the store has lost its data: the sessions one

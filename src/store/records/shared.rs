@@ -23,6 +23,8 @@ static TIME: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_time", include_str!("shared/time.lua")));
 static CLAIM: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_claim", include_str!("shared/claim.lua")));
+static GIVE_UP: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_give_up", include_str!("shared/give_up.lua")));
 static FINISH: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_finish", include_str!("shared/finish.lua")));
 static READ: LazyLock<Script> =
@@ -32,6 +34,8 @@ static TEXT: LazyLock<Script> =
 
 /// Version of the head.
 const HEAD_VERSION: u8 = 1;
+/// For an adoption whose decision holds for good.
+const NEVER_LATE: Duration = Duration::from_millis(u64::MAX);
 /// The state of a session that is over.
 const OVER: u8 = 1;
 
@@ -52,9 +56,9 @@ pub enum RecordState {
     Absent,
     /// The session is over.
     Over,
-    /// A replica owns it.
+    /// A replica owns it, or its last owner has given it up.
     Owned {
-        /// The owner.
+        /// The owner; see [`Ownership::is_given_up`].
         by: Ownership,
         /// The highest stream with an event that was shown to a client.
         highest_stream: u32,
@@ -156,6 +160,63 @@ impl SharedRecords {
         })
     }
 
+    /// Adopts a session that its last owner has given up, as `seen`: nothing of it has to be over by then.
+    ///
+    /// # Errors
+    /// As for [`adopt`](Self::adopt).
+    ///
+    /// # Cancel safety
+    /// As after an error.
+    pub async fn adopt_given_up(
+        &self,
+        session: SessionKey,
+        seen: Ownership,
+        node: u32,
+    ) -> Result<Adoption, RedisFailure> {
+        self.adopt(session, seen, (node, NEVER_LATE)).await
+    }
+
+    /// Gives a session up that `by` owns, with its record as of now: any replica may adopt it from then on. `false` if
+    /// another replica owns the session or it is over.
+    ///
+    /// # Errors
+    /// The store cannot be written to. Where that [is uncertain](RedisFailure::is_uncertain), the session may have been
+    /// given up: to be repeated until there is an answer, and until then the session is to be taken for another's.
+    ///
+    /// # Cancel safety
+    /// As after an error.
+    pub async fn give_up(
+        &self,
+        session: SessionKey,
+        by: Ownership,
+        highest_stream: u32,
+        record: &SessionRecord,
+    ) -> Result<bool, RedisFailure> {
+        let Some(given_up) = by.given_up() else {
+            return Ok(false);
+        };
+        let (texts, sealed, _) = self.sealed(session, record);
+        let args = vec![
+            by.to_bytes().to_vec(),
+            given_up.to_bytes().to_vec(),
+            highest_stream.to_string().into(),
+            self.life(),
+            sealed,
+        ];
+        // Without one of its texts the record could not be read.
+        for text in self.store.run(texts).await {
+            text?;
+        }
+        let reply = run_one(&*self.store, self.call(&GIVE_UP, session, args)).await?;
+        Ok(integer(&reply) == Some(1))
+    }
+
+    /// Whether the store is connected.
+    #[must_use]
+    pub fn is_reachable(&self) -> bool {
+        self.store.is_reachable()
+    }
+
     /// Claims a session that has no id, for `own`; the owner, which may be another replica.
     ///
     /// # Errors
@@ -182,6 +243,23 @@ impl SharedRecords {
         highest_stream: u32,
         record: &SessionRecord,
     ) -> (Vec<ScriptCall>, Vec<TextDigest>) {
+        let (mut calls, sealed, texts) = self.sealed(session, record);
+        let args = vec![
+            by.to_bytes().to_vec(),
+            highest_stream.to_string().into(),
+            self.life(),
+            sealed,
+        ];
+        calls.push(self.call(&PUT, session, args));
+        (calls, texts)
+    }
+
+    /// The calls that keep the long texts of a record, its sealed body, and the digests of the texts.
+    fn sealed(
+        &self,
+        session: SessionKey,
+        record: &SessionRecord,
+    ) -> (Vec<ScriptCall>, Vec<u8>, Vec<TextDigest>) {
         let (plain, long) = record.encode();
         let sealed = self
             .sealer
@@ -190,15 +268,8 @@ impl SharedRecords {
             let (purpose, aad) = (SealPurpose::SessionRecord, &digest[..]);
             self.text(digest, Some(self.sealer.seal_bytes(purpose, aad, text)))
         };
-        let mut calls: Vec<ScriptCall> = long.iter().map(text).collect();
-        let args = vec![
-            by.to_bytes().to_vec(),
-            highest_stream.to_string().into(),
-            self.life(),
-            sealed,
-        ];
-        calls.push(self.call(&PUT, session, args));
-        (calls, long.into_keys().collect())
+        let calls = long.iter().map(text).collect();
+        (calls, sealed, long.into_keys().collect())
     }
 
     /// The calls that lengthen the life of a record and of its long texts, that of the record last.

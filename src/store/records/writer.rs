@@ -14,6 +14,7 @@ use super::record_task::RecordTask;
 use super::{SessionRecord, SharedRecords};
 use crate::lock::lock;
 use crate::ownership::Ownership;
+use crate::redis_client::RedisFailure;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::calls::{CallsUnderWay, WorkStage};
 use crate::store::events::SessionKey;
@@ -168,6 +169,27 @@ impl RecordWriter {
             self.leave(*session);
         }
         Some(lost)
+    }
+
+    /// Gives a tracked session up, with its record as of now: any replica may adopt it from then on. The caller
+    /// [leaves](Self::leave) it then. `false` if another replica owns the session, if it is over, or not tracked.
+    ///
+    /// # Errors
+    /// As for [`SharedRecords::give_up`].
+    ///
+    /// # Cancel safety
+    /// As after an error that is uncertain.
+    pub async fn give_up(&self, session: SessionKey) -> Result<bool, RedisFailure> {
+        let source = self.tracked.get(&session);
+        let source = source.map(|tracked| Arc::clone(&tracked.source));
+        let Some((source, record)) = source.and_then(|source| {
+            let record = source.record()?;
+            Some((source, record))
+        }) else {
+            return Ok(false);
+        };
+        let (by, highest) = (source.ownership(), source.highest_stream());
+        self.records.give_up(session, by, highest, &record).await
     }
 
     /// Has the record of a session that this replica has adopted as `by`, and does not keep, say that the session is over.

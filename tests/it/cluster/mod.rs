@@ -6,6 +6,7 @@ mod entry;
 mod failover;
 mod fenced;
 mod forwarding;
+mod hand_over;
 mod implicit;
 mod internal;
 mod list_notices;
@@ -15,6 +16,7 @@ mod membership;
 mod new_keys;
 mod quotas;
 mod redis_client;
+mod rolling;
 mod stopping;
 
 use crate::harness::redis::RedisServer;

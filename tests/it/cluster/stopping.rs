@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::adoption::{LEASE, adopted, over_http, ping, settled};
+use super::adoption::{LEASE, adopted, ping, settled, setup};
 use super::{SECRET, knows, pair, tables};
 use crate::harness::redis;
-use crate::harness::upstream::HttpStub;
 use crate::harness::{Session, Setup, eventually};
 
 /// A child that is only ended with the process.
@@ -28,12 +27,9 @@ async fn sessions_of_a_replica_that_ends_its_children_are_over_at_once() {
     let Some(redis) = redis::server(&[]).await else {
         return;
     };
-    let stub = HttpStub::start(&[]).await;
-    let make = || over_http(&redis, &stub).stub("slow", &STUBBORN);
+    let make = || setup(&redis).stub("slow", &STUBBORN);
     let [one, two] = settled(make).await;
-    let busy = one.anonymous().open("/mcp/slow").await;
-    busy.text("echo", json!({"text": "hi"})).await;
-    let there = one.anonymous().open("/mcp/stub").await.at(two.anonymous());
+    let there = one.anonymous().open("/mcp/slow").await.at(two.anonymous());
     there.text("echo", json!({"text": "hi"})).await;
     one.signal(Signal::TERM);
     assert_eq!(end_of(&there).await, 404, "as the replica says");

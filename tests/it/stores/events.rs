@@ -336,6 +336,29 @@ async fn former_owner_is_fenced_and_writes_nothing() {
 }
 
 #[tokio::test]
+async fn flushed_log_of_a_session_that_was_given_up_stays() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let (one, two) = (replica(1, &client, &sealer), replica(2, &client, &sealer));
+    append(&*one.events, at(1), &["a", "b"]);
+    assert!(one.events.flush(SESSION).await);
+    let entries: usize = ask(&client, &["XLEN", LOG]).await;
+    assert_eq!(entries, 1);
+    let given_up = owner(1, 0).given_up().unwrap();
+    let head = [&b"\x01"[..], &given_up.to_bytes(), b"\0\0\0\x01\0"].concat();
+    let mut set = drawbridge::redis_client::cmd("SET");
+    set.arg(RECORD).arg(&head[..]).arg("PX").arg(60_000);
+    client.command::<()>("test", &set).await.unwrap();
+    append(&*one.events, at(1), &["late"]);
+    assert!(!one.events.flush(SESSION).await);
+    one.events.forget(SESSION);
+    two.events.load(SESSION, owner(2, 2)).await.unwrap();
+    assert_eq!(texts(two.events.after(at(1), 0, 9)), ["a", "b"]);
+}
+
+#[tokio::test]
 async fn record_of_another_owner_fences_before_it_writes_events() {
     let Some((_server, client)) = redis().await else {
         return;

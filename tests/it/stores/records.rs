@@ -454,3 +454,103 @@ async fn records_of_an_outage_are_written_afterwards() {
     one.writer.write_again(Duration::ZERO).await;
     one.has_record(&changed).await;
 }
+
+#[tokio::test]
+async fn session_that_was_given_up_is_adopted_once_at_once() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let one = replica(&client, &sealer, LIFE);
+    let source = Source::of(owner(1, 4), record());
+    one.track(&source);
+    one.has_record(&record()).await;
+    let mut last = record();
+    last.client_info = vec![b'i'; 5000].into();
+    *source.record.lock().unwrap() = Some(last.clone());
+    assert!(one.writer.give_up(SESSION).await.unwrap());
+    let given_up = owner(1, 4).given_up().unwrap();
+    one.is(&RecordState::Owned {
+        by: given_up,
+        highest_stream: 3,
+        record: Some(Box::new(last.clone())),
+    })
+    .await;
+    // A call whose reply was lost is repeated.
+    assert!(one.writer.give_up(SESSION).await.unwrap());
+    let (two, three) = (
+        replica(&client, &sealer, LIFE),
+        replica(&client, &sealer, LIFE),
+    );
+    let both = tokio::join!(
+        two.records.adopt_given_up(SESSION, given_up, 2),
+        three.records.adopt_given_up(SESSION, given_up, 3),
+    );
+    let outcomes = [both.0.unwrap(), both.1.unwrap()];
+    let adopted: Vec<Ownership> = outcomes
+        .iter()
+        .filter_map(|outcome| match outcome {
+            Adoption::Adopted {
+                by,
+                record: Some(found),
+                ..
+            } if **found == last => Some(*by),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(adopted.len(), 1, "{outcomes:?}");
+    assert_eq!(adopted[0].epoch, 6);
+    // Not its session any more, and it is not given up for the next owner.
+    assert!(!one.writer.give_up(SESSION).await.unwrap());
+    keys_with_life(&client).await;
+}
+
+#[tokio::test]
+async fn former_owner_changes_nothing_of_a_session_that_it_has_given_up() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let one = replica(&client, &sealer(), LIFE);
+    let source = Source::of(owner(1, 0), record());
+    one.track(&source);
+    one.has_record(&record()).await;
+    assert!(one.writer.give_up(SESSION).await.unwrap());
+    source.record.lock().unwrap().as_mut().unwrap().level = None;
+    one.writer.change(SESSION);
+    assert_eq!(
+        within("the session is fenced", one.fenced.next()).await,
+        SESSION
+    );
+    one.track(&source);
+    one.writer.end(SESSION, owner(1, 0), true);
+    one.writer.flush(Duration::from_secs(1)).await;
+    let given_up = RecordState::Owned {
+        by: owner(1, 0).given_up().unwrap(),
+        highest_stream: 3,
+        record: Some(Box::new(record())),
+    };
+    assert_eq!(one.records.read(SESSION).await.unwrap(), given_up);
+}
+
+#[tokio::test]
+async fn session_that_is_over_is_not_given_up_and_a_lost_record_is_written() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let one = replica(&client, &sealer(), LIFE);
+    let given_up = async || {
+        let record = record();
+        let given_up = one.records.give_up(SESSION, owner(1, 0), 3, &record);
+        given_up.await.unwrap()
+    };
+    let source = Source::of(owner(1, 0), record());
+    one.track(&source);
+    one.has_record(&record()).await;
+    one.writer.end(SESSION, owner(1, 0), true);
+    one.is(&RecordState::Over).await;
+    assert!(!given_up().await);
+    assert_eq!(one.records.read(SESSION).await.unwrap(), RecordState::Over);
+    ask::<()>(&client, &["FLUSHALL"]).await;
+    assert!(given_up().await);
+    one.has_record(&record()).await;
+}

@@ -237,6 +237,22 @@ impl EventWriter {
         Poll::Pending
     }
 
+    /// Ready once nothing of a session waits; `false` where it is not written.
+    pub(super) fn poll_written(&self, session: SessionKey, cx: &mut Context<'_>) -> Poll<bool> {
+        let Some(queue) = self.queue(session) else {
+            return Poll::Ready(true);
+        };
+        let mut queue = lock(&queue);
+        if queue.is_written() {
+            return Poll::Ready(!queue.is_fenced);
+        }
+        if queue.is_failing || queue.is_fenced || !self.store.is_reachable() {
+            return Poll::Ready(false);
+        }
+        queue.wait(cx.waker());
+        Poll::Pending
+    }
+
     /// Wakes the readers of all sessions: none of them is to wait for a log that cannot be written.
     pub(super) fn wake_all(&self) {
         for session in self.sessions() {
