@@ -57,8 +57,8 @@ impl SessionAdopter {
                 highest_stream,
                 record: Some(record),
             }) => {
-                let owned = (by, highest_stream, *record);
-                self.finish(named, owned, former).await
+                let found = (by, highest_stream, *record);
+                self.finish(named, found, former).await
             }
             Ok(RecordState::Owned {
                 by, record: None, ..
