@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::clock::SystemClock;
 use crate::cluster::Cluster;
 use crate::config::{ClusterConfig, Config, HttpServerConfig};
-use crate::downstream::listener::Listener;
+use crate::downstream::listener::{Listener, ReservedAddress};
 use crate::downstream::{McpService, SessionHandOver};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::runtime::workers::Workers;
@@ -39,13 +39,15 @@ pub(super) async fn join(
         exchanges_per_principal: None,
         ..config.server.clone()
     };
-    let listener = Listener::bind(&internal, config.limits.headers + OWN_HEADERS)?;
+    let reserved = ReservedAddress::bind(settings.listen)?;
     let address = match &settings.advertise {
         Some(address) => address.clone(),
-        None => own_address(settings, listener.local_addr()).await?,
+        None => own_address(settings, reserved.local_addr()).await?,
     };
     let who = (address, config_digest(config));
     let cluster = Cluster::join(settings, who, &SystemClock, tasks).await?;
+    // Peers that ask meanwhile are refused: a silent replica might reach Redis.
+    let listener = Listener::on(reserved, &internal, config.limits.headers + OWN_HEADERS)?;
     let listener = listener.for_replicas(Arc::clone(&cluster))?;
     Ok(Some((cluster, listener)))
 }

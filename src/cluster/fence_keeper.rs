@@ -146,7 +146,8 @@ impl FenceKeeper {
             if let GreetingFailure::Unanswered(failure) = failure
                 && failure.is_refused()
             {
-                return PeerWord::Spares(length);
+                // It may have begun to know Redis a moment before it listens.
+                return PeerWord::Spares(length * 5 / 6);
             }
             // It may have restarted since Redis told of it, and so may know nothing of this replica.
             match self.membership.ask_for_proof(&record.address).await {

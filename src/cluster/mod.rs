@@ -50,8 +50,7 @@ use crate::redis_client::{RedisClient, RedisFailure};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::status::{ClusterStatus, ReplicaStatus};
 
-/// For the first heartbeat, and half a lease at most: a replica starts without it where Redis is away, and its peers
-/// count it as silent until it answers them.
+/// For the first heartbeat; a replica starts without it where Redis is away.
 const JOIN_WITHIN: Duration = Duration::from_secs(5);
 /// For the exchange of proofs on a connection.
 const PROVE_WITHIN: Duration = Duration::from_secs(1);
@@ -92,8 +91,8 @@ pub enum ClusterError {
 }
 
 impl Cluster {
-    /// Takes a number that no living replica has, which needs Redis: waits half a lease for it, five seconds at most, and
-    /// goes on with a random number where there is none, as a restart during an outage has to serve as well. `address` is where others
+    /// Takes a number that no living replica has, which needs Redis: waits five seconds for it, and goes on with a
+    /// random number where there is none, as a restart during an outage has to serve as well. `address` is where others
     /// reach this replica, `digest` that of its configuration.
     ///
     /// # Errors
@@ -138,8 +137,7 @@ impl Cluster {
                 }
             }
         };
-        let claimed: Result<serde_json::Result<()>, _> =
-            timeout(JOIN_WITHIN.min(config.lease / 2), claimed).await;
+        let claimed: Result<serde_json::Result<()>, _> = timeout(JOIN_WITHIN, claimed).await;
         if let Ok(claimed) = claimed {
             claimed?;
         } else {

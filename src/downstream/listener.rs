@@ -74,6 +74,13 @@ pub enum ListenError {
     Proxies(#[from] BlockError),
 }
 
+/// A bound address that refuses connections until a [`Listener`] listens on it.
+#[derive(Debug)]
+pub struct ReservedAddress {
+    socket: TcpSocket,
+    address: SocketAddr,
+}
+
 /// A bound socket with everything its connections need.
 #[derive(Debug)]
 pub struct Listener {
@@ -121,6 +128,25 @@ impl ConnectionSettings {
     }
 }
 
+impl ReservedAddress {
+    /// Binds `address`.
+    ///
+    /// # Errors
+    /// The address is taken or not ours.
+    pub fn bind(address: SocketAddr) -> Result<Self, ListenError> {
+        let fail = |source| ListenError::Bind { address, source };
+        let socket = bound(address).map_err(fail)?;
+        let address = socket.local_addr().map_err(fail)?;
+        Ok(Self { socket, address })
+    }
+
+    /// The bound address; with port 0, the port that the system chose.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+}
+
 impl Listener {
     /// Binds `settings.listen`; a request head may have `header_bytes`. Needs a Tokio runtime.
     ///
@@ -130,10 +156,22 @@ impl Listener {
         settings: &config::HttpServerConfig,
         header_bytes: usize,
     ) -> Result<Self, ListenError> {
-        let address = settings.listen;
-        let fail = |source| ListenError::Bind { address, source };
-        let socket = open(address).map_err(fail)?;
-        let address = socket.local_addr().map_err(fail)?;
+        let reserved = ReservedAddress::bind(settings.listen)?;
+        Self::on(reserved, settings, header_bytes)
+    }
+
+    /// The same at an address that is bound already.
+    ///
+    /// # Errors
+    /// See [`Self::bind`].
+    pub fn on(
+        reserved: ReservedAddress,
+        settings: &config::HttpServerConfig,
+        header_bytes: usize,
+    ) -> Result<Self, ListenError> {
+        let ReservedAddress { socket, address } = reserved;
+        let socket = socket.listen(BACKLOG);
+        let socket = socket.map_err(|source| ListenError::Bind { address, source })?;
         let tls = settings
             .tls
             .as_ref()
@@ -332,7 +370,7 @@ async fn serve_tls<S: ResponseService>(
     }
 }
 
-fn open(address: SocketAddr) -> io::Result<TcpListener> {
+fn bound(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()
     } else {
@@ -341,7 +379,7 @@ fn open(address: SocketAddr) -> io::Result<TcpListener> {
     // A restart must not wait for old connections to leave TIME_WAIT.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    Ok(socket)
 }
 
 #[cfg(test)]

@@ -264,6 +264,45 @@ async fn replica_in_place_of_a_known_one_tells_that_it_reaches_redis() {
 }
 
 #[tokio::test]
+async fn replica_that_restarted_without_redis_is_believed() {
+    let Some(mut redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let internal = free_port();
+    let one = at(redis.port, 0, &stub).start().await;
+    let two = at(redis.port, internal, &stub).start().await;
+    knows(&one, 2).await;
+    knows(&two, 2).await;
+    tokio::time::sleep(LEASE).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    here.text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    redis.kill();
+    two.kill().await;
+    // Its record, and its certificate, are in no Redis.
+    let three = at(redis.port, internal, &stub).start().await;
+    let there = here.at(three.anonymous());
+    let until = Instant::now() + 3 * LEASE;
+    while Instant::now() < until {
+        assert!(keeps(&here).await.contains("kept"));
+    }
+    assert!(fencings(&one).await < 0.5, "the owner serves on");
+    // Each has learnt where the other one is.
+    assert!(keeps(&there).await.contains("kept"), "passed on");
+    redis.start().await;
+    let until = Instant::now() + 3 * LEASE;
+    while Instant::now() < until {
+        assert!(keeps(&there).await.contains("kept"));
+    }
+    knows(&one, 2).await;
+    assert!(fencings(&one).await + fencings(&three).await < 0.5);
+    assert!(adopted(&three).await < 0.5, "it was not adopted");
+    one.stop().await;
+    three.stop().await;
+}
+
+#[tokio::test]
 async fn owner_that_has_a_lease_again_is_not_succeeded() {
     let Some(redis) = redis::server(&[]).await else {
         return;
