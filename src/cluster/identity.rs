@@ -23,9 +23,10 @@ use rustls::{
     ServerConfig, SignatureScheme,
 };
 
-use super::proof::PROOF_PROTOCOL;
 use crate::config::{ReplicaTls, ReplicaTrust};
 
+/// Names the exchange of `proof` in the TLS handshake.
+pub(super) const PROOF_PROTOCOL: &[u8] = b"drawbridge-proof/1";
 /// The name in certificates that replicas make.
 const OWN_NAME: &str = "replica.drawbridge.internal";
 

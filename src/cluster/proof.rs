@@ -20,11 +20,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client, server};
 
 use super::greeting::ReplicaGreeting;
-use super::identity::{ReplicaIdentity, fingerprint};
+use super::identity::{PROOF_PROTOCOL, ReplicaIdentity, fingerprint};
 use super::record::{RecordSealer, ReplicaRecord};
 
-/// Names the exchange in the TLS handshake.
-pub(super) const PROOF_PROTOCOL: &[u8] = b"drawbridge-proof/1";
 /// Separates this keying material of a connection from any other.
 const LABEL: &[u8] = b"EXPORTER-drawbridge-replica-proof";
 /// Bytes of keying material.

@@ -28,7 +28,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::discover::DiscoverVerdict;
-use self::inbound::ANSWERS_UNASKED;
 use self::listen::wanted::LinkListening;
 use self::outgoing_call::OutgoingCall;
 use self::pipe::{ChildPipe, OpenPipe};
@@ -44,6 +43,9 @@ use crate::upstream::carrier::{Carrier, LinkSettings, StartedConnection};
 use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
+
+/// What is wrong with a reply without a request.
+const ANSWERS_UNASKED: &str = "it answered a request that we did not make";
 
 /// A link of the modern era.
 #[derive(Debug)]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::ModernServerLink;
 use super::pipe::OpenPipe;
 use super::running_request::{ReplyOwner, RunningRequest};
+use super::{ANSWERS_UNASKED, ModernServerLink};
 use crate::call::{LogLevel, Notice, NoticeKind};
 use crate::protocol::salvage;
 use crate::protocol::{DecodeError, Message, json, meta, methods};
@@ -17,8 +17,6 @@ use crate::upstream::salvage::salvage;
 
 /// What is wrong with a request of a modern server.
 const ASKS: &str = "a modern server sends no requests";
-/// What is wrong with a reply without a request.
-pub(super) const ANSWERS_UNASKED: &str = "it answered a request that we did not make";
 
 impl ModernServerLink {
     /// Takes one message of the stream of `flight`. Returns the message if it is the reply to `flight`.
