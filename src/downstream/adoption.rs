@@ -296,8 +296,17 @@ impl SessionAdopter {
     /// The replica that is to adopt a session while this one drains; `None` while this one does not, and where there is no
     /// other one.
     fn next_owner(&self) -> Option<u32> {
-        let is_draining = self.tasks.draining().is_cancelled();
-        is_draining.then(|| self.cluster.any_peer())?
+        self.is_draining().then(|| self.cluster.any_peer())?
+    }
+
+    /// Whether this replica drains. Each further look may name another peer then, which may drain as well.
+    pub(super) fn is_draining(&self) -> bool {
+        self.tasks.draining().is_cancelled()
+    }
+
+    /// How long a request waits for the owner of its session.
+    pub(super) fn patience(&self) -> Duration {
+        self.cluster.patience()
     }
 
     /// Adopts a session that `seen` owned, whose replica is lost.

@@ -126,7 +126,7 @@ impl McpService {
         principal: &Principal,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let closed = session.closed().clone();
-        let drain = self.drain_of(session.is_recorded());
+        let drain = self.drain_of(session.is_handed_over());
         // A token that is accepted for the sake of clocks may have expired already.
         let grace = self.settings.sessions.token_grace;
         let left = principal

@@ -34,6 +34,8 @@ const SETTLE: Duration = Duration::from_millis(100);
 const READ_WITHIN: Duration = Duration::from_millis(500);
 /// For the shared store to take the events of a session.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
+/// Requests that wait for their session to come to rest wait for so much less than a request waits for an owner.
+const HELD_LESS: Duration = Duration::from_secs(1);
 /// Until the store is asked again that has not said whether a session is given up.
 const REPEAT: Duration = Duration::from_millis(50);
 
@@ -64,9 +66,11 @@ enum HandOver {
 
 impl SessionHandOver {
     pub(super) fn new(adopter: &Arc<SessionAdopter>, drain: Duration) -> Arc<Self> {
+        // A request that is held waits for no longer than for an owner.
+        let held = adopter.patience().saturating_sub(HELD_LESS);
         Arc::new(Self {
             adopter: Arc::clone(adopter),
-            hold_after: drain / 2,
+            hold_after: drain.saturating_sub(held).max(drain / 2),
             is_last: watch::Sender::new(false),
             is_done: watch::Sender::new(false),
             given_up: AtomicU64::new(0),
@@ -169,13 +173,12 @@ impl SessionHandOver {
                 LABELED.hand_overs.add("given_up", 1);
             }
             HandOver::Lost => sessions.give_up(session.key()),
-            HandOver::Kept => {
-                session.stay();
-                if is_last {
-                    self.kept.fetch_add(1, Ordering::Relaxed);
-                    LABELED.hand_overs.add("kept", 1);
-                }
+            // Its record stays as it is: another replica adopts the session once the lease of this one is gone.
+            HandOver::Kept if is_last => {
+                self.kept.fetch_add(1, Ordering::Relaxed);
+                LABELED.hand_overs.add("kept", 1);
             }
+            HandOver::Kept => session.stay(),
         }
     }
 

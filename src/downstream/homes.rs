@@ -84,7 +84,7 @@ impl RequestForwarder {
             }
             let before = place;
             place = self.adopter.find(named).await;
-            if place == before {
+            if place == before || self.adopter.is_draining() {
                 sleep(PAUSE).await;
             }
         }

@@ -261,12 +261,12 @@ impl McpService {
         adopter.map(|adopter| SessionHandOver::new(adopter, self.settings.server.drain))
     }
 
-    /// What a drain means for a session that has a record, or has none.
-    fn drain_of(&self, is_recorded: bool) -> SessionDrain {
+    /// What a drain means for a session that it hands over, or ends.
+    fn drain_of(&self, is_handed_over: bool) -> SessionDrain {
         let adopter = self.forwarder.as_ref().map(RequestForwarder::adopter);
         SessionDrain {
             draining: self.tasks.draining().clone(),
-            adopter: adopter.filter(|_| is_recorded).map(Arc::clone),
+            adopter: adopter.filter(|_| is_handed_over).map(Arc::clone),
         }
     }
 }

@@ -207,8 +207,14 @@ impl ProcessSignals {
                 tasks.drain(Duration::ZERO).await
             }
         };
-        let by = until + AFTER_DRAIN;
-        last(until.max(Instant::now() + LAST_WORK)).await;
+        let mut by = until + AFTER_DRAIN;
+        tokio::select! {
+            () = last(until.max(Instant::now() + LAST_WORK)) => {}
+            name = self.next() => {
+                tracing::warn!(signal = name, "stopping at once");
+                by = Instant::now() + AFTER_DRAIN;
+            }
+        }
         tasks.stop(clean).await;
         DrainResult { clean, by }
     }

@@ -194,8 +194,8 @@ impl Session {
         recorder.map(|recorder| recorder.uses())
     }
 
-    /// Counts a request until the guard is dropped; `None` while the session is being handed over. Only a session with a
-    /// record is.
+    /// Counts a request until the guard is dropped; `None` while the session is being handed over. Only one
+    /// that [is handed over](Self::is_handed_over) is counted.
     #[must_use]
     pub fn enter_request(self: &Arc<Self>) -> Option<SessionUse> {
         let is_admitted = self
@@ -209,10 +209,10 @@ impl Session {
         uses.leaving.holds_requests.load(Ordering::Relaxed) && self.questions.is_empty()
     }
 
-    /// Whether another replica can go on with the session: it has a record.
+    /// Whether a drain hands the session over, so that another replica goes on with it.
     #[must_use]
-    pub fn is_recorded(&self) -> bool {
-        self.recorder.is_some()
+    pub fn is_handed_over(&self) -> bool {
+        self.uses().is_some()
     }
 
     /// Whether the session is being handed over, or is to be as soon as it is at rest: it admits no request.

@@ -13,7 +13,7 @@ impl SessionAdopter {
     /// Where an implicit session is. It is claimed where it has no owner, and adopted where its owner is lost.
     pub(super) async fn look_home(&self, named: &NamedSession) -> SessionPlace {
         let key = named.handle.key;
-        if self.tasks.draining().is_cancelled()
+        if self.is_draining()
             && let Some(peer) = self.cluster.any_peer()
             && let Ok(state) = self.stores.records.read(key).await
         {
@@ -73,7 +73,15 @@ impl SessionAdopter {
     /// Leaves an implicit session to other replicas while this one drains, but for its running calls: to `peer` unless
     /// another one has it by now.
     fn leave_to_others(&self, key: SessionKey, state: &RecordState, peer: u32) -> SessionPlace {
+        let has_session = self.sessions.owner_of_record(key).is_some();
         self.sessions.release(key);
+        match state {
+            // It was claimed, and never opened: nothing else would remove the claim.
+            RecordState::Owned { by, .. } if by.node == self.cluster.node() && !has_session => {
+                self.stores.writer.end_adopted(key, *by, false);
+            }
+            _ => {}
+        }
         match state {
             RecordState::Owned { by, .. }
                 if by.node != self.cluster.node() && self.cluster.is_living(by.node) =>

@@ -317,6 +317,29 @@ async fn draining_replica_leaves_its_implicit_sessions_between_calls() {
     two.stop().await;
 }
 
+// Nothing hands it over, and its client comes back at another replica.
+#[tokio::test]
+async fn subscription_of_an_implicit_session_ends_with_the_drain() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [mut one, two] = pair(|| replica(&redis).server("drain = \"60s\"")).await;
+    let here = user(&one, "/mcp/stub");
+    pid(&here).await;
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let message = here.request(&json!("7"), "subscriptions/listen", wanted);
+    let answer = here.post(&message).await.expect(StatusCode::OK).await;
+    let mut events = answer.events();
+    events.message().await.expect("an acknowledgement");
+    let begun = Instant::now();
+    one.signal(Signal::TERM);
+    let end = events.message().await.expect("the end of the subscription");
+    assert_eq!(end["result"]["resultType"], "complete", "{end}");
+    assert_eq!(one.exit().await, Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(30));
+    two.stop().await;
+}
+
 #[tokio::test]
 async fn idle_implicit_session_has_no_owner_any_more() {
     let Some(redis) = redis::server(&[]).await else {
