@@ -7,8 +7,31 @@ use serde_json::json;
 use super::adoption::{LEASE, keeps, over_http, ping, settled};
 use super::knows;
 use crate::harness::eventually;
-use crate::harness::redis;
+use crate::harness::redis::{self, RedisServer};
 use crate::harness::upstream::HttpStub;
+
+/// The length of a record that says that its session is over.
+const ENDED: usize = 12;
+
+/// Waits until Redis knows of one session that it is over.
+async fn has_ended_record(redis: &RedisServer) {
+    let client = redis.client().await;
+    let mut records = cmd("KEYS");
+    records.arg("drawbridge:*:record");
+    eventually("the end is recorded", async || {
+        let found: Vec<String> = client.command("keys", &records).await.ok()?;
+        for record in found {
+            let mut length = cmd("STRLEN");
+            length.arg(record);
+            let bytes: usize = client.command("length", &length).await.ok()?;
+            if bytes == ENDED {
+                return Some(());
+            }
+        }
+        None
+    })
+    .await;
+}
 
 #[tokio::test]
 async fn fenced_replica_adopts_no_session_and_knows_what_is_over() {
@@ -22,6 +45,7 @@ async fn fenced_replica_adopts_no_session_and_knows_what_is_over() {
         .await;
     let over = one.anonymous().open("/mcp/stub").await;
     assert_eq!(over.delete().await, 204);
+    has_ended_record(&redis).await;
     let (here, over) = (here.at(two.anonymous()), over.at(two.anonymous()));
     two.signal(Signal::STOP);
     one.kill().await;

@@ -74,8 +74,16 @@ async fn sessions_of_a_caller_count_over_all_replicas() {
     two.stop().await;
 }
 
-fn modern(gateway: &Gateway) -> Modern {
-    Modern::new(gateway.anonymous(), "/mcp/stub")
+/// Two upstreams, so that each replica may own the implicit session before one of them.
+fn asking(redis: &RedisServer, wait: &str) -> Setup {
+    let wait = format!("ask_wait = {wait:?}");
+    let setup = setup(redis, "[limits]\nparked_per_principal = 2");
+    let setup = setup.stub_with("stub", &[], &wait);
+    setup.stub_with("other", &[], &wait)
+}
+
+fn modern(gateway: &Gateway, upstream: &str) -> Modern {
+    Modern::new(gateway.anonymous(), &format!("/mcp/{upstream}"))
 }
 
 /// Calls a tool that asks; the `input_required` result, or `None` where the client could not be asked.
@@ -102,12 +110,8 @@ async fn parked_calls_of_a_caller_count_over_all_replicas() {
     let Some(redis) = redis::server(&[]).await else {
         return;
     };
-    let make = || {
-        let limits = "[limits]\nparked_per_principal = 2";
-        setup(&redis, limits).stub_with("stub", &[], "ask_wait = \"0s\"")
-    };
-    let [one, two] = pair(make).await;
-    let (here, there) = (modern(&one), modern(&two));
+    let [one, two] = pair(|| asking(&redis, "0s")).await;
+    let (here, there) = (modern(&one, "stub"), modern(&two, "other"));
     let parked = [asked(&here).await.unwrap(), asked(&here).await.unwrap()];
     counted(&redis, "parked", &[2]).await;
     let slice = asked(&there).await;
@@ -130,12 +134,8 @@ async fn question_waits_for_what_another_replica_leaves() {
     let Some(redis) = redis::server(&[]).await else {
         return;
     };
-    let make = || {
-        let limits = "[limits]\nparked_per_principal = 2";
-        setup(&redis, limits).stub_with("stub", &[], "ask_wait = \"1m\"")
-    };
-    let [one, two] = pair(make).await;
-    let (here, there) = (modern(&one), modern(&two));
+    let [one, two] = pair(|| asking(&redis, "1m")).await;
+    let (here, there) = (modern(&one, "stub"), modern(&two, "other"));
     let parked = [asked(&here).await.unwrap(), asked(&here).await.unwrap()];
     counted(&redis, "parked", &[2]).await;
     asked(&there).await.expect("a slice");

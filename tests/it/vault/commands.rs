@@ -35,6 +35,7 @@ impl Machine {
             .arg("--config")
             .arg(self.dir.path().join("gateway.toml"))
             .env("XDG_STATE_HOME", self.dir.path())
+            .env("HOME", self.dir.path())
             .kill_on_drop(true)
             .output()
             .await
