@@ -207,7 +207,8 @@ impl RequestForwarder {
         if is_forwarded(request.extensions()) {
             return self.own(named, request, until).await;
         }
-        let mut is_repeated = false;
+        // Where the request may run, or may have run.
+        let mut broken = None;
         let key = named.handle.key;
         let (parts, body) = request.into_parts();
         let mut body = body.map_err(Into::into).boxed_unsync();
@@ -224,6 +225,8 @@ impl RequestForwarder {
                     return PassedOn::Here(Request::from_parts(parts, Body::new(body)));
                 }
                 SessionPlace::Unknown => ForwardFailure::NoReplica,
+                // Its owner lives, and may still be running it.
+                SessionPlace::At(owner) if broken == Some(owner) => ForwardFailure::Gone,
                 SessionPlace::At(owner) => {
                     let (sent, kept) = RepeatableBody::new(body);
                     let mut request = Request::from_parts(parts.clone(), sent.boxed_unsync());
@@ -240,7 +243,7 @@ impl RequestForwarder {
                             let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
                             let may_repeat = |sent: &Bytes| {
                                 is_refused
-                                    || !is_repeated
+                                    || broken.is_none()
                                         && failure.is_uncertain()
                                         && self.is_retry_safe(named, sent)
                             };
@@ -259,7 +262,7 @@ impl RequestForwarder {
                             };
                             if failure.is_uncertain() {
                                 // It may have taken long: its owner is waited for as from the beginning.
-                                is_repeated = true;
+                                broken = Some(owner);
                                 until = Instant::now() + self.cluster.patience();
                             }
                             body = again;
@@ -269,6 +272,11 @@ impl RequestForwarder {
                 }
             };
             if Instant::now() >= until {
+                let failure = if broken.is_some() {
+                    ForwardFailure::Gone
+                } else {
+                    failure
+                };
                 return PassedOn::Answered(refused(&failure, named.handle.owner, record));
             }
             let before = place;
