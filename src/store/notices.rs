@@ -147,12 +147,10 @@ impl SharedNotices {
         let [position, _, found] = elements(reply) else {
             return None;
         };
-        for notice in elements(found) {
-            if let Some(change) = change(notice)
-                && !self.was_heard(&change)
-            {
-                receiver.changed(&change);
-            }
+        // However often an upstream repeats itself, its sessions are told once for each reply.
+        let changes: BTreeSet<ListChange> = elements(found).iter().filter_map(change).collect();
+        for change in changes.iter().filter(|change| !self.was_heard(change)) {
+            receiver.changed(change);
         }
         String::from_utf8(bytes(position)?.to_vec()).ok()
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, interval_at, sleep_until, timeout_at};
 
 use super::calls::CallsUnderWay;
 use super::retries::FailedWork;
@@ -267,6 +267,8 @@ impl CallerQuota {
     /// Nothing is lost.
     pub async fn next_answer(&self, owner: OwnerKey) {
         let last = self.held.get(&owner).and_then(|held| held.answered);
+        // Answers about other callers do not put it off.
+        let mut asked = interval_at(Instant::now() + ASKED, ASKED);
         loop {
             let answered = self.answered.notified();
             if self.held.get(&owner).and_then(|held| held.answered) != last {
@@ -274,7 +276,7 @@ impl CallerQuota {
             }
             tokio::select! {
                 () = answered => {}
-                () = sleep(ASKED) => self.ask(owner),
+                _ = asked.tick() => self.ask(owner),
             }
         }
     }

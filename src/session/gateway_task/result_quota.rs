@@ -85,6 +85,8 @@ impl ResultQuota {
         take(&self.own.taken, self.own.most(per_principal)).ok()?;
         if take(&self.all, total).is_err() {
             self.own.taken.fetch_sub(bytes, Ordering::Relaxed);
+            // Another call may have told the sum meanwhile.
+            self.own.tell();
             return None;
         }
         self.own.tell();

@@ -1,6 +1,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use futures_util::future::{BoxFuture, join_all};
+use tokio::time::sleep;
 
 use super::*;
 use crate::call::Principal;
