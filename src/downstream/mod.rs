@@ -65,6 +65,7 @@ use self::forwarding::RequestForwarder;
 use self::guard::OriginGuard;
 use self::hand_over::SessionDrain;
 pub use self::hand_over::SessionHandOver;
+use self::modern::link::ParkedModernCalls;
 use self::modern::parking::{ParkedCalls, ParkingCaps};
 use self::refused_body::BodyScans;
 use self::request_body::RequestBody;
@@ -124,7 +125,7 @@ pub struct McpService {
     forwarder: Option<RequestForwarder>,
     pages: Option<Arc<ConnectPages>>,
     background: BackgroundCalls,
-    parking: Arc<ParkedCalls>,
+    parking: Arc<ParkedModernCalls>,
     tasks: TaskSpawner,
     /// Cancelled when everything has to end now. Shared, as clones of a token meet in a lock.
     stop: Arc<CancellationToken>,

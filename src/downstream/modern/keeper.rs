@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{Request, Response};
 
 use super::envelope;
-use super::parking::ParkedCalls;
+use super::link::ParkedModernCalls;
 use super::request_state::RequestBinding;
 use super::retry;
 use crate::call::Principal;
@@ -20,7 +20,7 @@ use crate::relay::Relay;
 
 /// The replica that keeps what a request goes on with.
 pub(super) fn keeper_of(
-    (relay, parking): (&Relay, &ParkedCalls),
+    (relay, parking): (&Relay, &ParkedModernCalls),
     principal: &Principal,
     endpoint: &Endpoint,
     message: &Message,

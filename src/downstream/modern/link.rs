@@ -67,7 +67,7 @@ impl ExchangePreferences {
 
 /// Dependencies of a call's questions.
 pub(super) struct InputContext {
-    pub(super) parking: Arc<ParkedCalls>,
+    pub(super) parking: Arc<ParkedModernCalls>,
     pub(super) relay: Arc<Relay>,
     pub(super) session: Arc<Session>,
     /// Binding, endpoint and request that a retry must match.
@@ -79,8 +79,11 @@ pub(super) struct InputContext {
     pub(super) share: Option<ReplyShare>,
 }
 
+/// Calls of modern clients that wait for a retry.
+pub(in crate::downstream) type ParkedModernCalls = ParkedCalls<ModernClientLink>;
+
 /// A running call.
-pub(super) struct ModernClientLink {
+pub(in crate::downstream) struct ModernClientLink {
     pub(super) me: Weak<Self>,
     pub(super) desk: InputContext,
     upstream: OnceLock<Arc<str>>,

@@ -13,7 +13,6 @@ use tokio::sync::oneshot;
 
 pub(super) use self::line::SharedConnection;
 use self::line::{Line, Spot, WaitingCaps};
-use super::link::ModernClientLink;
 use super::request_state::KEY_LEN;
 use crate::call::OwnerKey;
 use crate::clock::SharedClock;
@@ -30,9 +29,9 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
 type ParkingKey = [u8; KEY_LEN];
 
-/// The parked calls of this replica, with sealer, clock and caps.
+/// The parked calls of this replica, with sealer, clock and caps. `C` is a call.
 #[derive(Debug)]
-pub(in crate::downstream) struct ParkedCalls {
+pub(in crate::downstream) struct ParkedCalls<C> {
     pub(super) sealer: Arc<Sealer>,
     /// Who keeps the parked calls.
     pub(super) owner: Ownership,
@@ -41,15 +40,25 @@ pub(in crate::downstream) struct ParkedCalls {
     caps: ParkingCaps,
     /// The quota of each principal over all replicas, where there are several.
     in_sum: Option<Arc<CallerQuota>>,
-    table: Mutex<ParkingTable>,
+    table: Mutex<ParkingTable<C>>,
     refusals: LineLimit,
 }
 
-#[derive(Debug, Default)]
-struct ParkingTable {
-    calls: HashMap<ParkingKey, Arc<ModernClientLink>>,
+#[derive(Debug)]
+struct ParkingTable<C> {
+    calls: HashMap<ParkingKey, Arc<C>>,
     parked: Counts,
-    line: Line<Waiter>,
+    line: Line<Waiter<C>>,
+}
+
+impl<C> Default for ParkingTable<C> {
+    fn default() -> Self {
+        Self {
+            calls: HashMap::new(),
+            parked: Counts::default(),
+            line: Line::default(),
+        }
+    }
 }
 
 /// How many calls are parked.
@@ -61,9 +70,9 @@ struct Counts {
 
 /// A call in the line.
 #[derive(Debug)]
-struct Waiter {
-    link: Arc<ModernClientLink>,
-    granted: oneshot::Sender<ParkingPermit>,
+struct Waiter<C> {
+    call: Arc<C>,
+    granted: oneshot::Sender<ParkingPermit<C>>,
 }
 
 /// How many calls may be parked at once, and how many more may wait for a place.
@@ -95,32 +104,32 @@ impl ParkingCaps {
 
 /// A call's place, from its first question until it is over; free again when dropped.
 #[derive(Debug)]
-pub(super) struct ParkingPermit {
-    parking: Arc<ParkedCalls>,
+pub(super) struct ParkingPermit<C> {
+    parking: Arc<ParkedCalls<C>>,
     spot: Spot,
     key: ParkingKey,
     _counted: GaugeGuard,
 }
 
 /// How a call that asks enters.
-enum Entry {
-    Placed(ParkingPermit),
+enum Entry<C> {
+    Placed(ParkingPermit<C>),
     /// It waits, since the named cap is reached.
-    Waits(Waiting, &'static str),
+    Waits(Waiting<C>, &'static str),
     /// It may not even wait.
     Full(&'static str),
 }
 
 /// A call in the line; it leaves the line when dropped, and a place that it was just granted is free again.
 #[derive(Debug)]
-struct Waiting {
-    parking: Arc<ParkedCalls>,
+struct Waiting<C> {
+    parking: Arc<ParkedCalls<C>>,
     spot: Spot,
     number: u64,
-    granted: oneshot::Receiver<ParkingPermit>,
+    granted: oneshot::Receiver<ParkingPermit<C>>,
 }
 
-impl ParkedCalls {
+impl<C> ParkedCalls<C> {
     /// No call is parked; `owner` will keep those that are.
     pub(in crate::downstream) fn new(
         sealer: Arc<Sealer>,
@@ -157,7 +166,7 @@ impl ParkedCalls {
         is_free || line_has_room && may_wait()
     }
 
-    /// A place for a call that `upstream` asks in. At a cap the call waits up to `patience` behind those that wait
+    /// A place for a call of the principal and connection given, that `upstream` asks in. At a cap the call waits up to `patience` behind those that wait
     /// already. `None`, counted and logged, when no place became free in time or too many wait.
     ///
     /// # Cancel safety
@@ -165,10 +174,10 @@ impl ParkedCalls {
     pub(super) async fn place(
         self: &Arc<Self>,
         upstream: Arc<str>,
-        link: Arc<ModernClientLink>,
+        (owner, connection): (OwnerKey, SharedConnection),
+        call: Arc<C>,
         patience: Duration,
-    ) -> Option<ParkingPermit> {
-        let owner = link.desk.owner;
+    ) -> Option<ParkingPermit<C>> {
         let spot = Spot { owner, upstream };
         let claim = match &self.in_sum {
             Some(quota) => {
@@ -177,7 +186,7 @@ impl ParkedCalls {
             }
             None => None,
         };
-        let entry = self.enter(spot.clone(), link, patience);
+        let entry = self.enter(spot.clone(), connection, call, patience);
         drop(claim);
         let cap = match entry {
             Entry::Placed(place) => return Some(place),
@@ -227,7 +236,7 @@ impl ParkedCalls {
     }
 
     /// Tells the other replicas how many calls of a principal are parked here.
-    fn tell(&self, table: &ParkingTable, owner: OwnerKey) {
+    fn tell(&self, table: &ParkingTable<C>, owner: OwnerKey) {
         if let Some(quota) = &self.in_sum {
             quota.changed(owner, || table.parked.owners.of(&owner));
         }
@@ -236,15 +245,15 @@ impl ParkedCalls {
     fn enter(
         self: &Arc<Self>,
         spot: Spot,
-        link: Arc<ModernClientLink>,
+        connection: SharedConnection,
+        call: Arc<C>,
         patience: Duration,
-    ) -> Entry {
+    ) -> Entry<C> {
         let mut table = self.lock();
         // No call in the line could enter now: it would have, when the last place became free.
         let Some(cap) = table.parked.full(&spot, self.caps_of(spot.owner)) else {
-            return Entry::Placed(self.seat(&mut table, spot, link));
+            return Entry::Placed(self.seat(&mut table, spot, call));
         };
-        let connection = link.desk.connection;
         if patience.is_zero()
             || !table
                 .line
@@ -254,7 +263,7 @@ impl ParkedCalls {
         }
         let (sender, granted) = oneshot::channel();
         let waiter = Waiter {
-            link,
+            call,
             granted: sender,
         };
         let number = table.line.join(spot.clone(), connection, waiter);
@@ -271,12 +280,12 @@ impl ParkedCalls {
 
     fn seat(
         self: &Arc<Self>,
-        table: &mut ParkingTable,
+        table: &mut ParkingTable<C>,
         spot: Spot,
-        link: Arc<ModernClientLink>,
-    ) -> ParkingPermit {
+        call: Arc<C>,
+    ) -> ParkingPermit<C> {
         let key: ParkingKey = rand::random();
-        table.calls.insert(key, link);
+        table.calls.insert(key, call);
         table.parked.add(&spot);
         self.tell(table, spot.owner);
         ParkingPermit {
@@ -288,7 +297,7 @@ impl ParkedCalls {
     }
 
     /// Grants free places to waiting calls, the oldest first; returns those that were not taken.
-    fn serve(self: &Arc<Self>, table: &mut ParkingTable) -> Vec<ParkingPermit> {
+    fn serve(self: &Arc<Self>, table: &mut ParkingTable<C>) -> Vec<ParkingPermit<C>> {
         let mut unclaimed = Vec::new();
         loop {
             let ParkingTable { line, parked, .. } = &mut *table;
@@ -297,7 +306,7 @@ impl ParkedCalls {
             let Some((spot, waiter)) = oldest else {
                 return unclaimed;
             };
-            let place = self.seat(table, spot, waiter.link);
+            let place = self.seat(table, spot, waiter.call);
             unclaimed.extend(waiter.granted.send(place).err());
         }
     }
@@ -313,11 +322,11 @@ impl ParkedCalls {
     }
 
     /// The unfinished call with this key.
-    pub(super) fn find(&self, key: &ParkingKey) -> Option<Arc<ModernClientLink>> {
+    pub(super) fn find(&self, key: &ParkingKey) -> Option<Arc<C>> {
         self.lock().calls.get(key).map(Arc::clone)
     }
 
-    fn lock(&self) -> MutexGuard<'_, ParkingTable> {
+    fn lock(&self) -> MutexGuard<'_, ParkingTable<C>> {
         lock(&self.table)
     }
 }
@@ -349,14 +358,14 @@ impl Counts {
     }
 }
 
-impl ParkingPermit {
+impl<C> ParkingPermit<C> {
     /// The key of the parked call.
     pub(super) fn key(&self) -> ParkingKey {
         self.key
     }
 }
 
-impl Drop for ParkingPermit {
+impl<C> Drop for ParkingPermit<C> {
     fn drop(&mut self) {
         let mut table = self.parking.lock();
         let call = table.calls.remove(&self.key);
@@ -369,7 +378,7 @@ impl Drop for ParkingPermit {
     }
 }
 
-impl Drop for Waiting {
+impl<C> Drop for Waiting<C> {
     fn drop(&mut self) {
         let left = self.parking.lock().line.leave(&self.spot, self.number);
         drop(left);

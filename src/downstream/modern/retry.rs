@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::link::ModernClientLink;
-use super::parking::ParkedCalls;
+use super::link::{ModernClientLink, ParkedModernCalls};
 use super::refusal::RequestRefusal;
 use super::request_state::{RequestBinding, RequestState};
 use crate::call::ResumedInput;
@@ -40,7 +39,7 @@ pub(super) enum RetryContinuation {
 /// # Errors
 /// A state that was not sealed for this request and caller, or has expired: one refusal for all causes.
 pub(super) fn read(
-    parking: &ParkedCalls,
+    parking: &ParkedModernCalls,
     request_binding: impl FnOnce() -> RequestBinding,
     message: &Message,
 ) -> Result<RetryContinuation, RequestRefusal> {
@@ -69,7 +68,7 @@ pub(super) fn read(
 
 /// The replica that keeps the parked call which a request goes on with, as its state says.
 pub(super) fn owner_of(
-    parking: &ParkedCalls,
+    parking: &ParkedModernCalls,
     request_binding: impl FnOnce() -> RequestBinding,
     message: &Message,
 ) -> Option<Ownership> {

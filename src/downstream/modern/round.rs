@@ -48,7 +48,7 @@ pub(super) struct InputRounds {
     pages: UrlElicitations,
     last: u64,
     round: u16,
-    place: Option<ParkingPermit>,
+    place: Option<ParkingPermit<ModernClientLink>>,
 }
 
 #[derive(Debug)]
@@ -253,7 +253,8 @@ impl ModernClientLink {
         let upstream = self.upstream().map_or_else(unknown, Arc::clone);
         let patience = self.desk.relay.ask_wait(&upstream).unwrap_or_default();
         let parking = &self.desk.parking;
-        let place = parking.place(upstream, me, patience).await;
+        let caller = (self.desk.owner, self.desk.connection);
+        let place = parking.place(upstream, caller, me, patience).await;
         let mut state = self.lock();
         let Some(place) = place else {
             state.rounds.refuse();
