@@ -156,7 +156,7 @@ impl SharedStores {
         };
         self.cluster.keep_fence(&self.fence, Arc::new(own));
         sessions.keep_records(Arc::clone(&self.writer));
-        sessions.share_quotas(self.quotas);
+        sessions.owners().share_quotas(self.quotas);
         let (fenced, given_up) = (self.fenced, Arc::clone(sessions));
         tasks.spawn_service(async move {
             loop {

@@ -92,7 +92,7 @@ impl McpService {
             return Ok(CallEntry::Free);
         }
         let request = self.request(QueueLane::requests(session.key()), claim(due)?);
-        session.enter(request, self.caps()).map_err(refused)
+        CallEntry::of(session, request, self.caps()).map_err(refused)
     }
 
     /// The same for a call of an implicit session, which may wait for `patience` still.
@@ -114,7 +114,7 @@ impl McpService {
             session: principal,
             principal,
         };
-        session.enter(request, caps).map_err(refused)
+        CallEntry::of(session, request, caps).map_err(refused)
     }
 
     /// Waits for the place of a call, until `over` at the latest.

@@ -53,7 +53,7 @@ impl SessionLinks {
         upstream: &Arc<str>,
         connection: i64,
     ) -> bool {
-        let Some(link) = session.take_link_of_another(upstream, connection) else {
+        let Some(link) = session.links().take_of_another(upstream, connection) else {
             return false;
         };
         session.list_validity().forget(upstream);

@@ -85,7 +85,10 @@ pub(crate) async fn check_extension(
         None => is_shared(&session.capabilities, declared),
     };
     // The declaration on the session's own link suffices.
-    let open = session.link(upstream).and_then(|link| link.declared());
+    let open = session
+        .links()
+        .get(upstream)
+        .and_then(|link| link.declared());
     if open.is_some_and(|declared| has(&declared)) {
         return Ok(());
     }

@@ -81,7 +81,7 @@ impl SessionLinks {
         if let Some(connection) = connection {
             self.end_other_account(session, upstream, connection);
         }
-        if let Some(link) = session.link(upstream) {
+        if let Some(link) = session.links().get(upstream) {
             return Ok(link);
         }
         let client = ClientContext {
@@ -91,9 +91,12 @@ impl SessionLinks {
         let made = self.upstreams.link(upstream, client).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
         })?;
-        let link = session.link_or(upstream, connection.unwrap_or_default(), || {
-            Arc::clone(&made)
-        });
+        let link = session.links().get_or(
+            session.closed(),
+            upstream,
+            connection.unwrap_or_default(),
+            || Arc::clone(&made),
+        );
         // Lost the race to another call, or the session has ended: release the lease of a shared link.
         if link.as_ref().is_none_or(|link| !Arc::ptr_eq(link, &made)) {
             self.spawner.spawn(async move { made.close().await });

@@ -10,7 +10,7 @@ const NOT_READY: &str = "is not ready yet";
 
 /// Whether the session's link to an upstream is open.
 pub(crate) fn is_open(session: &Session, upstream: &str) -> bool {
-    let link = session.link(upstream);
+    let link = session.links().get(upstream);
     link.is_some_and(|link| link.declared().is_some())
 }
 

@@ -48,7 +48,7 @@ impl Relay {
     /// Tells the sessions of every account, whichever was changed.
     async fn look_at_all(&self, known: &Cache<GrantKey, AccountState>) {
         let mut owners = self.parts.links.upstreams.shared_accounts().owners();
-        owners.extend(self.opener.sessions.owners());
+        owners.extend(self.opener.sessions.owners().all());
         for owner in owners {
             for upstream in self.parts.links.upstreams.with_accounts() {
                 let key = GrantKey::new(owner, upstream);
@@ -63,7 +63,7 @@ impl Relay {
         if !links.upstreams.has_accounts(upstream) {
             return;
         }
-        let sessions = self.opener.sessions.of_owner(key.owner);
+        let sessions = self.opener.sessions.owners().sessions(key.owner);
         let is_shared = links.upstreams.shared_accounts().has(upstream, key.owner);
         if sessions.is_empty() && !is_shared {
             known.invalidate(key);
@@ -161,14 +161,14 @@ mod tests {
         sender.send(stranger.clone()).unwrap();
         drop(sender);
         Arc::clone(&f.relay).follow_accounts(receiver).await;
-        assert!(f.session.link("up").is_some());
+        assert!(f.session.links().get("up").is_some());
         // The second change takes the place of the first before that is read.
         let (sender, receiver) = broadcast::channel(1);
         sender.send(key).unwrap();
         sender.send(stranger).unwrap();
         drop(sender);
         Arc::clone(&f.relay).follow_accounts(receiver).await;
-        assert!(f.session.link("up").is_none());
+        assert!(f.session.links().get("up").is_none());
     }
 
     // Its last session has left.

@@ -67,7 +67,11 @@ impl SessionOpener {
             client_info: Bytes::copy_from_slice(client_info.as_bytes()),
             delivery,
         };
-        let claim = self.sessions.claim_place(new.principal.owner()).await;
+        let claim = self
+            .sessions
+            .owners()
+            .claim_place(new.principal.owner())
+            .await;
         let opening = self.sessions.open(new).map_err(refused)?;
         drop(claim);
         let session = opening.session();

@@ -15,7 +15,7 @@ use crate::catalog::{ListPages, SharedPages};
 use crate::config::Isolation;
 use crate::outbound::{EndpointView, IntakeFactory, is_loud_enough};
 use crate::protocol::{Era, Message};
-use crate::session::{NoticeSource, Session};
+use crate::session::{NoticeSource, Session, UnattributedQuestion};
 use crate::tasks;
 use crate::translate::project::{self, RevisionProjection};
 use crate::upstream::declaration_cache::{DeclarationCache, DeclarationKey};
@@ -133,7 +133,10 @@ impl NoticeIntake for SessionIntake {
         } else {
             notice
         };
-        let declared = session.link(upstream).and_then(|link| link.declared());
+        let declared = session
+            .links()
+            .get(upstream)
+            .and_then(|link| link.declared());
         let projection = projection(&session, declared.as_deref());
         let (client, declared) = (&session.capabilities, declared.as_deref());
         if let Some(notice) = self.view.notice(projection, notice, client, declared) {
@@ -142,7 +145,10 @@ impl NoticeIntake for SessionIntake {
     }
 
     fn list_changed(&self, upstream: &Arc<str>, what: &'static str) {
-        let link = self.session.upgrade().and_then(|it| it.link(upstream));
+        let link = self
+            .session
+            .upgrade()
+            .and_then(|it| it.links().get(upstream));
         let declared = link.and_then(|link| link.declared());
         let era = declared.map(|declared| declared.revision.era());
         self.changes.publish(upstream, what, era);
@@ -170,7 +176,10 @@ impl NoticeIntake for SessionIntake {
             let Some(session) = self.session.upgrade() else {
                 return InputOutcome::Unanswered;
             };
-            let declared = session.link(&upstream).and_then(|link| link.declared());
+            let declared = session
+                .links()
+                .get(&upstream)
+                .and_then(|link| link.declared());
             let projection = projection(&session, declared.as_deref());
             let question = match self.view.question(projection, question) {
                 Ok(question) => question,
@@ -179,7 +188,12 @@ impl NoticeIntake for SessionIntake {
             let entries = [(String::new(), question)];
             let methods = project::methods(&entries);
             let [(_, question)] = entries;
-            let asked = session.ask_unattributed(&upstream, &question).await;
+            let question = UnattributedQuestion {
+                session: &session,
+                upstream: &upstream,
+                request: &question,
+            };
+            let asked = question.ask().await;
             projection.asked(&methods, asked)
         })
     }

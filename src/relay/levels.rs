@@ -51,7 +51,11 @@ impl LogLevels {
         session: Arc<Session>,
         at: &Arc<str>,
     ) {
-        let Some(link) = session.link(at).filter(|_| call.link.level().is_some()) else {
+        let Some(link) = session
+            .links()
+            .get(at)
+            .filter(|_| call.link.level().is_some())
+        else {
             return;
         };
         let levels = Arc::clone(self);
@@ -103,7 +107,7 @@ impl LogLevels {
     /// later, or does not answer within the time of merged lists, is told before its next call.
     /// Spec: SPEC G-03, C-21.
     pub(super) async fn tell_all(&self, call: &Call, session: &Arc<Session>) -> Reply {
-        let (links, level) = (session.links(), session.levels().wanted());
+        let (links, level) = (session.links().all(), session.levels().wanted());
         let wait = self.links.connect_wait;
         let told = links.iter().map(|link| async {
             let logs = link

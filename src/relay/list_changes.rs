@@ -90,8 +90,8 @@ struct ChangeTeller {
 
 impl ChangeTeller {
     async fn run(self) {
-        for owner in self.sessions.owners() {
-            for session in self.sessions.of_owner(owner) {
+        for owner in self.sessions.owners().all() {
+            for session in self.sessions.owners().sessions(owner) {
                 self.tell(&session);
             }
             // There may be thousands.

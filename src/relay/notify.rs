@@ -45,7 +45,7 @@ impl ClientNotices {
             dropped(method);
             return HeldNotifications::default();
         }
-        let mut links = session.links();
+        let mut links = session.links().all();
         // The modern era has no notifications of clients that we could write.
         links.retain(|link| {
             let declared = link.declared();
@@ -58,7 +58,7 @@ impl ClientNotices {
         if bytes.len() <= SMALL_BYTES {
             bytes = Bytes::copy_from_slice(&bytes);
         }
-        session.send_notification(links, &bytes, until)
+        HeldNotifications::send(session, links, &bytes, until)
     }
 
     /// Accepts a notification of a client. Notifications for upstreams are enqueued in order; if a queue is

@@ -88,7 +88,10 @@ fn fixture_with(
         .unwrap();
     let session = Arc::clone(opening.session());
     session.set_initialized();
-    session.link_or(&"up".into(), 0, || upstream).unwrap();
+    session
+        .links()
+        .get_or(session.closed(), &"up".into(), 0, || upstream)
+        .unwrap();
     let host = crate::process::HostEnvironment::current();
     let audit = audit::AuditSink::start(Arc::new(SystemClock), &tasks);
     let keeping = vault

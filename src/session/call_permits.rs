@@ -187,47 +187,44 @@ impl CallPermits {
     }
 }
 
-impl Session {
-    /// A place for a call, at once or after some waiting.
+impl CallEntry {
+    /// A place for a call of `session`, at once or after some waiting.
     ///
     /// # Errors
     /// [`QueueError`] when the request cannot even wait.
-    pub fn enter(
-        self: &Arc<Self>,
+    pub fn of(
+        session: &Arc<Session>,
         request: RequestedService,
         caps: CallCaps,
-    ) -> Result<CallEntry, QueueError> {
+    ) -> Result<Self, QueueError> {
+        let places = &session.places;
         // Nothing overtakes what waits.
         if request.toll.is_none()
-            && self.places.waiting.load(Ordering::SeqCst) == 0
-            && let Some(place) = self.place(caps)
+            && places.waiting.load(Ordering::SeqCst) == 0
+            && let Some(place) = CallPermit::take(session, caps)
         {
-            return Ok(CallEntry::Placed(place));
+            return Ok(Self::Placed(place));
         }
         let wanted = WantedPermit {
-            session: Arc::clone(self),
+            session: Arc::clone(session),
             caps,
         };
-        let waiting = self.places.join(request, caps, Some(wanted))?;
-        Ok(CallEntry::Waits(Box::new(waiting)))
+        let waiting = places.join(request, caps, Some(wanted))?;
+        Ok(Self::Waits(Box::new(waiting)))
     }
+}
 
-    /// The places of its principal.
-    #[must_use]
-    pub fn places(&self) -> &Arc<CallPermits> {
-        &self.places
-    }
-
-    /// A place for a call, where one is free.
-    fn place(self: &Arc<Self>, caps: CallCaps) -> Option<CallPermit> {
-        if !enter(&self.calls_running, caps.session) {
+impl CallPermit {
+    /// A place for a call of `session`, where one is free.
+    pub(super) fn take(session: &Arc<Session>, caps: CallCaps) -> Option<Self> {
+        if !enter(&session.calls_running, caps.session) {
             return None;
         }
-        if !self.places.enter(caps.principal) {
-            self.calls_running.fetch_sub(1, Ordering::SeqCst);
+        if !session.places.enter(caps.principal) {
+            session.calls_running.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
-        Some(CallPermit(Arc::clone(self)))
+        Some(Self(Arc::clone(session)))
     }
 }
 

@@ -315,7 +315,7 @@ impl Session {
     /// selects.
     #[must_use]
     pub fn tied_to_replica(&self, ends: impl Fn(&str) -> bool) -> Option<Arc<str>> {
-        let links = self.links();
+        let links = self.links.all();
         let mut tied = links.iter().filter(|link| link.ends_with_process());
         let found = tied.find(|link| ends(link.upstream()));
         found.map(|link| Arc::clone(link.upstream()))

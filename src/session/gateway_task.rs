@@ -312,19 +312,19 @@ impl GatewayTask {
     }
 }
 
-impl Session {
-    /// Counts a hosted task against its principal. One more than the cap is allowed: the call that begins
+impl RunningTask {
+    /// Counts a hosted task of `session` against its principal. One more than the cap is allowed: the call that begins
     /// the task still holds its place and is about to release it.
     ///
     /// # Errors
     /// [`NoRoom::TooManyCalls`] when the principal already runs `max_per_principal` calls and tasks.
-    pub fn begin_task(self: &Arc<Self>, max_per_principal: usize) -> Result<RunningTask, NoRoom> {
-        if !self.places.enter(max_per_principal.saturating_add(1)) {
+    pub fn begin(session: &Arc<Session>, max_per_principal: usize) -> Result<Self, NoRoom> {
+        if !session.places.enter(max_per_principal.saturating_add(1)) {
             return Err(NoRoom::TooManyCalls);
         }
-        self.tasks.running.fetch_add(1, Ordering::Relaxed);
-        Ok(RunningTask {
-            session: Arc::clone(self),
+        session.tasks.running.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            session: Arc::clone(session),
             _running: GAUGES.tasks_hosted.enter(),
         })
     }

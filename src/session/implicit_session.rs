@@ -230,24 +230,26 @@ impl Drop for FollowedResource<'_> {
     }
 }
 
-impl Session {
-    /// Counts a call of an implicit session, which keeps the implicit session alive from the call's arrival on.
-    pub fn begin_implicit_call(self: &Arc<Self>) -> ImplicitSessionCall {
-        if let Some(implicit_session) = &self.implicit {
+impl ImplicitSessionCall {
+    /// Counts a call of `session`, where it is an implicit one, and keeps it alive from the call's arrival on.
+    pub fn begin(session: &Arc<Session>) -> Self {
+        if let Some(implicit_session) = &session.implicit {
             implicit_session.running.fetch_add(1, Ordering::Relaxed);
         }
-        ImplicitSessionCall(Arc::clone(self))
+        Self(Arc::clone(session))
     }
+}
 
-    /// Registers a listener of an implicit session, until the returned value is dropped.
-    pub fn register(self: &Arc<Self>, listener: Arc<dyn NoticeListener>) -> ListenerRegistration {
+impl ListenerRegistration {
+    /// Registers a listener of `session`, where it is an implicit one, until this is dropped.
+    pub fn of(session: &Arc<Session>, listener: Arc<dyn NoticeListener>) -> Self {
         let mut number = 0;
-        if let Some(implicit_session) = &self.implicit {
+        if let Some(implicit_session) = &session.implicit {
             number = implicit_session.next.fetch_add(1, Ordering::Relaxed);
             lock(&implicit_session.listeners).insert(number, listener);
         }
-        ListenerRegistration {
-            session: Arc::clone(self),
+        Self {
+            session: Arc::clone(session),
             number,
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
+use super::questions::SentRequest;
 use super::{EventStream, NoticeSource, Session, lock};
 use crate::budget::{KeptLeases, ReplyRoom};
 use crate::call::{
@@ -229,7 +230,7 @@ impl DownstreamLink for LegacyClientLink {
     fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
         Box::pin(async move {
             let stream = self.stream();
-            self.session.ask_on(&stream, Some(self.order), round).await
+            SentRequest::ask_round(&self.session, &stream, Some(self.order), round).await
         })
     }
 

@@ -66,6 +66,8 @@ pub use registry::{
 pub use stream::{EventStream, NotKept, ReaderStep, StreamReader};
 pub use subscriptions::{PendingSubscription, SessionSubscriptions, is_below};
 pub use tasks::{SessionTask, SessionTasks, TaskHandle, TaskSite, TaskStage, TrackedTask};
+pub use unattributed::UnattributedQuestion;
+pub use upstreams::SessionLinks;
 pub use url_elicitations::UrlElicitationIds;
 
 use crate::budget::ReplyShare;
@@ -76,7 +78,6 @@ use crate::protocol::{RequestId, Revision};
 use crate::runtime::poll_time;
 use crate::store::events::{EventStore, SessionKey};
 use crate::sync::desired::Desired;
-use upstreams::SessionLink;
 
 /// One session.
 #[derive(Debug)]
@@ -102,8 +103,7 @@ pub struct Session {
     questions: SentRequests,
     /// Notices and questions that wait for a stream.
     undelivered: delivery::PendingDelivery,
-    /// Ordered: most sessions have few, and a name is hashed no quicker than it is found.
-    links: Mutex<BTreeMap<Arc<str>, SessionLink>>,
+    links: SessionLinks,
     /// Notifications of the client that wait for an upstream.
     notifications: notifications::NotificationQueues,
     absences: AbsentLists,
@@ -326,7 +326,7 @@ impl Session {
     pub fn tell_links(&self) {
         let look = |wanted: &mut bool| *wanted = self.is_listened_to();
         self.listening.set_and_apply(look, |wanted| {
-            for link in self.links() {
+            for link in self.links.all() {
                 link.listen(*wanted);
             }
         });
@@ -356,6 +356,18 @@ impl Session {
         &self.standalone
     }
 
+    /// The session's links to its upstreams.
+    #[must_use]
+    pub fn links(&self) -> &SessionLinks {
+        &self.links
+    }
+
+    /// The places for calls of its principal.
+    #[must_use]
+    pub fn places(&self) -> &Arc<CallPermits> {
+        &self.places
+    }
+
     /// The open questions of this session.
     #[must_use]
     pub fn questions(&self) -> &SentRequests {
@@ -375,7 +387,7 @@ impl Session {
     /// Ends the session: nothing more is read or written. The caller closes the returned links.
     fn end(&self) -> Vec<Arc<dyn UpstreamLink>> {
         self.closed.cancel();
-        let links = std::mem::take(&mut *lock(&self.links));
+        let links = self.links.take_all();
         let calls: Vec<Arc<LegacyClientLink>> =
             lock(&self.calls).values().map(Arc::clone).collect();
         for call in calls {
@@ -388,12 +400,26 @@ impl Session {
         self.questions.drop_all();
         self.notifications.clear();
         self.events.forget(self.key);
-        links.into_values().map(|it| it.link).collect()
+        links
     }
 
     /// The owner whose quota the session counts against.
     #[must_use]
     pub fn owner(&self) -> OwnerKey {
         self.principal.owner()
+    }
+
+    /// Waits until the client may be asked; `false` after `hold_question`.
+    pub(super) async fn wait_initialized(&self) -> bool {
+        let wait = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.initialized.load(Ordering::Acquire) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        tokio::time::timeout(self.hold_question, wait).await.is_ok()
     }
 }

@@ -34,24 +34,24 @@ impl NotificationQueues {
     }
 }
 
-impl Session {
-    /// Sends a notification to each of `links`, in the order of arrival. A full queue holds the notification
+impl HeldNotifications {
+    /// Sends a notification of the client of `session` to each of `links`, in the order of arrival. A full queue holds the notification
     /// until `until`, then drops and counts it; a queue that holds as many already drops it at once. After the
     /// end of the session nothing is sent.
-    pub fn send_notification(
-        self: &Arc<Self>,
+    pub fn send(
+        session: &Arc<Session>,
         links: Vec<Arc<dyn UpstreamLink>>,
         message: &Bytes,
         until: Instant,
-    ) -> HeldNotifications {
-        let mut held = HeldNotifications::default();
+    ) -> Self {
+        let mut held = Self::default();
         for link in links {
             let upstream = Arc::clone(link.upstream());
             let notification = QueuedNotification {
                 link,
                 message: message.clone(),
             };
-            match self.send_or_queue(&upstream, notification, until) {
+            match send_or_queue(session, &upstream, notification, until) {
                 QueueAdmission::Queued => {}
                 QueueAdmission::Held(decided) => held.add(decided),
                 QueueAdmission::Dropped { is_first } => note_dropped(&upstream, 1, is_first),
@@ -59,36 +59,36 @@ impl Session {
         }
         held
     }
+}
 
-    fn send_or_queue(
-        self: &Arc<Self>,
-        upstream: &Arc<str>,
-        notification: QueuedNotification,
-        until: Instant,
-    ) -> QueueAdmission {
-        let mut queues = lock(&self.notifications.0);
-        if self.closed.is_cancelled() {
-            return QueueAdmission::Queued;
-        }
-        if let Some(queue) = queues.get_mut(upstream) {
-            return queue.push(notification, until);
-        }
-        let mut sending = notification.send();
-        // `sending` is polled under the lock, so that a later notification queues behind it.
-        if sending.as_mut().now_or_never().is_none() {
-            let queue = NotificationQueue::default();
-            let sender = QueueSender {
-                session: Arc::downgrade(self),
-                closed: self.closed.clone(),
-                upstream: Arc::clone(upstream),
-                changed: queue.changed(),
-            };
-            queues.insert(Arc::clone(upstream), queue);
-            drop(queues);
-            self.undelivered.tasks.spawn_service(sender.run(sending));
-        }
-        QueueAdmission::Queued
+fn send_or_queue(
+    session: &Arc<Session>,
+    upstream: &Arc<str>,
+    notification: QueuedNotification,
+    until: Instant,
+) -> QueueAdmission {
+    let mut queues = lock(&session.notifications.0);
+    if session.closed.is_cancelled() {
+        return QueueAdmission::Queued;
     }
+    if let Some(queue) = queues.get_mut(upstream) {
+        return queue.push(notification, until);
+    }
+    let mut sending = notification.send();
+    // `sending` is polled under the lock, so that a later notification queues behind it.
+    if sending.as_mut().now_or_never().is_none() {
+        let queue = NotificationQueue::default();
+        let sender = QueueSender {
+            session: Arc::downgrade(session),
+            closed: session.closed.clone(),
+            upstream: Arc::clone(upstream),
+            changed: queue.changed(),
+        };
+        queues.insert(Arc::clone(upstream), queue);
+        drop(queues);
+        session.undelivered.tasks.spawn_service(sender.run(sending));
+    }
+    QueueAdmission::Queued
 }
 
 fn note_dropped(upstream: &Arc<str>, count: u64, is_first: bool) {

@@ -164,24 +164,24 @@ fn withdrawal(id: u64) -> Notice {
     }
 }
 
-impl Session {
-    /// Asks the client on `stream` and waits for every answer, or as long as the round may take. What
+impl<'a> SentRequest<'a> {
+    /// Asks the client of `session` on `stream` and waits for every answer, or as long as the round may take. What
     /// belongs to a call, given by its number in order, ends with it.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws what is unanswered.
-    pub(super) async fn ask_on(
-        &self,
+    pub(super) async fn ask_round(
+        session: &'a Session,
         stream: &Arc<EventStream>,
         call: Option<u64>,
         round: InputRequests,
     ) -> InputOutcome {
-        if !self.wait_initialized().await {
+        if !session.wait_initialized().await {
             return InputOutcome::CannotAsk("the client has not finished its handshake".to_owned());
         }
         let mut waiting = Vec::with_capacity(round.entries.len());
         for (key, question) in round.entries {
-            waiting.push((key, self.put_question(stream, &question, call, None)));
+            waiting.push((key, Self::put(session, stream, &question, call, None)));
         }
         let end = round.limit.map(|limit| Instant::now() + limit);
         let mut answers = Vec::with_capacity(waiting.len());
@@ -202,18 +202,18 @@ impl Session {
 
     /// Puts a question on `stream` under an id of its own: for the call of number `call`, or on the GET
     /// stream under its `reader`.
-    pub(super) fn put_question(
-        &self,
+    pub(super) fn put(
+        session: &'a Session,
         stream: &Arc<EventStream>,
         question: &InputRequest,
         call: Option<u64>,
         reader: Option<u64>,
-    ) -> SentRequest<'_> {
-        let (id, answer) = self.questions.open(call, reader);
+    ) -> Self {
+        let (id, answer) = session.questions.open(call, reader);
         COUNTERS.questions_asked.add(1);
         stream.put(request(id, question));
-        SentRequest {
-            session: self,
+        Self {
+            session,
             stream: Arc::clone(stream),
             id,
             answer,
@@ -224,34 +224,21 @@ impl Session {
 
     /// Pings the client on the GET stream under its `reader`; dropping the ping withdraws nothing.
     /// Spec: SPEC L-07.
-    pub(super) fn ping_on_get(&self, reader: u64) -> SentRequest<'_> {
-        let (id, answer) = self.questions.open(None, Some(reader));
+    pub(super) fn ping(session: &'a Session, reader: u64) -> Self {
+        let (id, answer) = session.questions.open(None, Some(reader));
         let ping = InputRequest {
             method: "ping".to_owned(),
             params: None,
         };
-        self.standalone.put(request(id, &ping));
-        SentRequest {
-            session: self,
-            stream: Arc::clone(&self.standalone),
+        session.standalone.put(request(id, &ping));
+        Self {
+            session,
+            stream: Arc::clone(&session.standalone),
             id,
             answer,
             is_withdrawn: true,
             _open: None,
         }
-    }
-
-    pub(super) async fn wait_initialized(&self) -> bool {
-        let wait = async {
-            loop {
-                let changed = self.changed.notified();
-                if self.initialized.load(Ordering::Acquire) {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        tokio::time::timeout(self.hold_question, wait).await.is_ok()
     }
 }
 

@@ -179,7 +179,7 @@ impl RecordSource for RecordedSession {
 
     fn record(&self) -> Option<SessionRecord> {
         let session = self.session.upgrade()?;
-        let links = session.links();
+        let links = session.links().all();
         let open = links.iter().filter_map(|link| link.continuation());
         let mut upstreams: Vec<UpstreamContinuation> = open.collect();
         let unshared = links.iter().filter(|link| link.ends_with_process());

@@ -10,103 +10,40 @@ mod ending;
 mod implicit;
 mod known;
 mod made;
+mod owner_sessions;
+mod owners;
+mod refused;
+mod settings;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
-
+pub use self::adopted::AdoptedSession;
 use self::counted::counted;
 use self::implicit::ImplicitSessions;
 use self::known::KnownIds;
+pub use self::made::NewSession;
 use self::made::SessionIdentity;
-use super::gateway_task::{OwnResults, task_time};
+use self::owners::SessionOwners;
+pub use self::owners::SharedQuotas;
+pub use self::refused::SessionRefused;
+pub use self::settings::SessionSettings;
+use super::gateway_task::task_time;
 use super::leaving::LeavingSessions;
 use super::{
-    CallCaps, CallPermits, DeliveryMode, GatewayTask, ImplicitHome, ImplicitSession,
-    ImplicitSessionKey, OpeningSession, QueueError, QueuedRequest, RequestedService, Session,
-    SessionId, SessionIds, lock,
+    CallCaps, GatewayTask, ImplicitHome, ImplicitSession, ImplicitSessionKey, OpeningSession,
+    QueueError, QueuedRequest, RequestedService, Session, SessionId, SessionIds, lock,
 };
-use crate::call::{ClientCapabilities, OwnerKey, Principal};
+use crate::call::{OwnerKey, Principal};
 use crate::clock::SharedClock;
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
-use crate::protocol::Revision;
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::store::events::{EventStore, RestoredLog, SessionKey};
-use crate::store::quotas::{CallerQuota, QuotaClaim};
-use crate::store::records::{RecordWriter, SessionRecord};
+use crate::store::events::{EventStore, SessionKey};
+use crate::store::records::RecordWriter;
 use crate::sync::fast_maps::FastDashMap;
-
-static GATEWAY: LazyLock<OwnerKey> = LazyLock::new(|| Principal::gateway().owner());
-
-/// Lifetimes and caps.
-#[derive(Debug, Clone, Copy)]
-pub struct SessionSettings {
-    /// Without a request or an open stream.
-    pub idle: Duration,
-    /// Whatever happens, but for the running calls of an implicit session.
-    pub absolute: Duration,
-    /// Live sessions of one principal.
-    pub max_per_principal: usize,
-    /// Live sessions.
-    pub max_total: usize,
-    /// How long a question that names no call waits for a stream.
-    pub hold_question: Duration,
-}
-
-/// What a session is opened with.
-#[derive(Debug)]
-pub struct NewSession {
-    /// Who opens it.
-    pub principal: Arc<Principal>,
-    /// Where.
-    pub endpoint: Arc<Endpoint>,
-    /// What was negotiated.
-    pub revision: Revision,
-    /// What the client can be asked.
-    pub capabilities: ClientCapabilities,
-    /// JSON text of `clientInfo`.
-    pub client_info: Bytes,
-    /// How its messages reach the client.
-    pub delivery: DeliveryMode,
-}
-
-/// A session that this replica owns from now on.
-#[derive(Debug)]
-pub struct AdoptedSession {
-    /// The id that the client sends.
-    pub id: String,
-    /// What the id says.
-    pub handle: SessionId,
-    /// The ownership of this replica.
-    pub by: Ownership,
-    /// The client that uses it.
-    pub principal: Arc<Principal>,
-    /// The endpoint that it belongs to.
-    pub endpoint: Arc<Endpoint>,
-    /// The record of the former owner.
-    pub record: SessionRecord,
-    /// The highest stream with an event that was shown to the client.
-    pub highest_stream: u32,
-    /// Its event log, which this replica writes by now.
-    pub log: RestoredLog,
-    /// What an implicit session is found by, whose `handle` has the key of its record.
-    pub implicit: Option<ImplicitSessionKey>,
-}
-
-/// Why no session can be opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SessionRefused {
-    /// The principal has as many busy sessions as it may have.
-    #[error("too many sessions of this principal are in use")]
-    Principal,
-    /// The replica has as many sessions as it may have.
-    #[error("too many sessions")]
-    Total,
-}
 
 /// The registry.
 #[derive(Debug)]
@@ -115,7 +52,7 @@ pub struct SessionRegistry {
     live: FastDashMap<SessionKey, Arc<Session>>,
     known: KnownIds,
     implicit_sessions: ImplicitSessions,
-    owners: FastDashMap<OwnerKey, Arc<OwnerSessions>>,
+    owners: SessionOwners,
     count: AtomicUsize,
     settings: SessionSettings,
     events: Arc<dyn EventStore>,
@@ -125,46 +62,8 @@ pub struct SessionRegistry {
     results: Arc<AtomicUsize>,
     /// Keeps records in the shared store, where there is one.
     records: OnceLock<Arc<RecordWriter>>,
-    /// What holds for all replicas together, where there are several.
-    in_sum: OnceLock<SharedQuotas>,
     /// Sessions that are to be handed over, while this replica drains.
     leaving: Arc<LeavingSessions>,
-}
-
-/// The quotas that replicas share.
-#[derive(Debug)]
-pub struct SharedQuotas {
-    /// Of live sessions.
-    pub sessions: Arc<CallerQuota>,
-    /// Of bytes of kept task results.
-    pub results: Arc<CallerQuota>,
-}
-
-#[derive(Debug)]
-struct OwnerSessions {
-    sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
-    places: Arc<CallPermits>,
-    results: Arc<OwnResults>,
-    /// Bytes of the URIs that are followed.
-    uris: Arc<super::subscriptions::UriBytes>,
-}
-
-impl OwnerSessions {
-    fn new(results: OwnResults) -> Self {
-        Self {
-            sessions: Mutex::default(),
-            places: Arc::default(),
-            results: Arc::new(results),
-            uris: Arc::default(),
-        }
-    }
-
-    /// Whether nothing is counted here, nor can be soon: no session is open, and no request is about to open
-    /// one or to wait for its place. To be asked under the lock of the map, where all clones are made: a
-    /// clone that outlived its entry would be counted beside the next one.
-    fn is_unused(this: &Arc<Self>) -> bool {
-        Arc::strong_count(this) == 1 && lock(&this.sessions).is_empty() && this.places.are_idle()
-    }
 }
 
 impl SessionRegistry {
@@ -182,7 +81,7 @@ impl SessionRegistry {
             live: FastDashMap::default(),
             known: KnownIds::default(),
             implicit_sessions: ImplicitSessions::default(),
-            owners: FastDashMap::default(),
+            owners: SessionOwners::new(settings.max_per_principal),
             count: AtomicUsize::new(0),
             settings,
             events,
@@ -190,7 +89,6 @@ impl SessionRegistry {
             tasks,
             results: Arc::default(),
             records: OnceLock::new(),
-            in_sum: OnceLock::new(),
             leaving: Arc::default(),
         })
     }
@@ -200,71 +98,16 @@ impl SessionRegistry {
         self.records.get_or_init(|| records);
     }
 
-    /// Has quotas hold in sum for callers that open their first session from now on. Only the first call has an effect.
-    pub fn share_quotas(&self, quotas: SharedQuotas) {
-        self.in_sum.get_or_init(|| quotas);
-    }
-
-    /// Claims a place for a session of `owner`, until it is opened: waits for the shared store where the caller opens so
-    /// many sessions that those of other replicas count, a second at most. `None` where the quota is this replica's own.
-    ///
-    /// # Cancel safety
-    /// Nothing is claimed.
-    pub async fn claim_place(&self, owner: OwnerKey) -> Option<QuotaClaim> {
-        let quota = self.shared_quota(owner)?;
-        let held = || {
-            let found = self.owners.get(&owner).map(|found| Arc::clone(&found));
-            found.map_or(0, |found| lock(&found.sessions).len())
-        };
-        Some(quota.claim(owner, 1, held).await)
-    }
-
-    /// The quota of a caller's sessions over all replicas. The gateway's own sessions are each replica's for itself.
-    fn shared_quota(&self, owner: OwnerKey) -> Option<&Arc<CallerQuota>> {
-        let quotas = self.in_sum.get()?;
-        (owner != *GATEWAY).then_some(&quotas.sessions)
-    }
-
-    /// Sessions that `owner` may have here.
-    fn most_sessions(&self, owner: OwnerKey) -> usize {
-        let most = self.settings.max_per_principal;
-        let quota = self.shared_quota(owner);
-        quota.map_or(most, |quota| quota.most(owner).min(most))
-    }
-
-    /// Notes how many sessions `owner` has here; under the lock of its sessions.
-    fn count_sessions(&self, owner: OwnerKey, count: usize) {
-        if let Some(quota) = self.shared_quota(owner) {
-            quota.changed(owner, || count);
-        }
-    }
-
-    /// Looks once more what other replicas have of a caller that was refused.
-    fn ask_others(&self, owner: OwnerKey) {
-        if let Some(quota) = self.shared_quota(owner) {
-            quota.ask(owner);
-        }
+    /// The principals that have sessions here.
+    #[must_use]
+    pub fn owners(&self) -> &SessionOwners {
+        &self.owners
     }
 
     /// Live sessions now.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
-    }
-
-    /// The live sessions of a principal.
-    #[must_use]
-    pub fn of_owner(&self, owner: OwnerKey) -> Vec<Arc<Session>> {
-        let found = self.owners.get(&owner).map(|found| Arc::clone(&found));
-        found.map_or_else(Vec::new, |found| {
-            lock(&found.sessions).values().map(Arc::clone).collect()
-        })
-    }
-
-    /// The principals that have live sessions.
-    #[must_use]
-    pub fn owners(&self) -> Vec<OwnerKey> {
-        self.owners.iter().map(|found| *found.key()).collect()
     }
 
     /// Whether there is no session.
@@ -406,11 +249,11 @@ impl SessionRegistry {
         implicit_session: Option<ImplicitSession>,
     ) -> Result<Arc<Session>, SessionRefused> {
         let key = new.principal.owner();
-        let owner = self.owner(key);
+        let owner = self.owners.enter(key);
         let (spare, session) = {
             let mut sessions = lock(&owner.sessions);
-            let spare = self.spare(&sessions, self.most_sessions(key));
-            let spare = spare.inspect_err(|_| self.ask_others(key))?;
+            let spare = self.make_room(&sessions, self.owners.most_sessions(key));
+            let spare = spare.inspect_err(|_| self.owners.ask_others(key))?;
             let identity = SessionIdentity::opened(&new, implicit_session, self);
             let session = identity.make(new, &owner, self);
             self.enter(&mut sessions, &session);
@@ -421,7 +264,7 @@ impl SessionRegistry {
     }
 
     /// The session that makes room for another one of the same principal, where room has to be made.
-    fn spare(
+    fn make_room(
         &self,
         sessions: &HashMap<SessionKey, Arc<Session>>,
         most: usize,
@@ -446,7 +289,7 @@ impl SessionRegistry {
         sessions.insert(session.key(), Arc::clone(session));
         self.live.insert(session.key(), Arc::clone(session));
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.count_sessions(session.owner(), sessions.len());
+        self.owners.count_sessions(session.owner(), sessions.len());
     }
 
     /// Counts and records a session that is in its place, and ends the one that made room.
@@ -462,16 +305,6 @@ impl SessionRegistry {
             counted(&spare).evicted.add(1);
             self.close(&spare);
         }
-    }
-
-    /// The sessions of a principal. While the caller keeps them, the reaper does too ([`OwnerSessions::is_unused`]).
-    fn owner(&self, key: OwnerKey) -> Arc<OwnerSessions> {
-        let new = || {
-            let in_sum = self.in_sum.get();
-            let results = in_sum.map(|quotas| (Arc::clone(&quotas.results), key));
-            Arc::new(OwnerSessions::new(OwnResults::new(results)))
-        };
-        Arc::clone(&self.owners.entry(key).or_insert_with(new))
     }
 
     /// The time of day, as tasks show it.
@@ -496,7 +329,7 @@ impl SessionRegistry {
         request: RequestedService,
         caps: CallCaps,
     ) -> Result<QueuedRequest, QueueError> {
-        self.owner(owner).places.pay(request, caps)
+        self.owners.enter(owner).places.pay(request, caps)
     }
 
     /// The session behind an id, for its own binding on its own endpoint only. Forged, foreign,

@@ -28,31 +28,38 @@ enum QuestionStream {
     Call(Arc<LegacyClientLink>),
 }
 
-impl Session {
-    /// Asks something that names no call: on the GET stream while one is open, else on the newest call
+/// A question of `upstream` that names no call of the session.
+#[derive(Debug)]
+pub struct UnattributedQuestion<'a> {
+    /// Whose client is asked.
+    pub session: &'a Session,
+    /// Who asks.
+    pub upstream: &'a str,
+    /// What is asked.
+    pub request: &'a InputRequest,
+}
+
+impl<'a> UnattributedQuestion<'a> {
+    /// Asks: on the GET stream while one is open, else on the newest call
     /// at `upstream` that has a reader, else as soon as there is either, for `hold_question`. Without an
     /// answer it is withdrawn there after a while and asked under a new id on another stream: some
     /// clients leave a GET stream unread, others forget a question with the call on whose stream it came.
     ///
     /// # Cancel safety
     /// Dropping the future withdraws the question.
-    pub async fn ask_unattributed(
-        self: &Arc<Self>,
-        upstream: &str,
-        question: &InputRequest,
-    ) -> InputOutcome {
-        let closed = self.closed.clone();
+    pub async fn ask(&self) -> InputOutcome {
         tokio::select! {
-            asked = self.ask_somewhere(upstream, question) => asked,
-            () = closed.cancelled() => InputOutcome::Unanswered,
+            asked = self.ask_somewhere() => asked,
+            () = self.session.closed.cancelled() => InputOutcome::Unanswered,
         }
     }
 
-    async fn ask_somewhere(&self, upstream: &str, question: &InputRequest) -> InputOutcome {
-        if !self.wait_initialized().await {
+    async fn ask_somewhere(&self) -> InputOutcome {
+        let session = self.session;
+        if !session.wait_initialized().await {
             return InputOutcome::CannotAsk("the client has not finished its handshake".to_owned());
         }
-        let placing = timeout(self.hold_question, self.place_question(upstream, question));
+        let placing = timeout(session.hold_question, self.place());
         let Ok((mut place, put)) = placing.await else {
             COUNTERS.questions_refused.add(1);
             return InputOutcome::CannotAsk("no stream of the client is open".to_owned());
@@ -74,7 +81,7 @@ impl Session {
                 () = sleep_until(look) => look += DOUBT_AFTER / 2,
             }
             is_half = !is_half;
-            let is_settled = self.undelivered.is_one_stream() || puts.len() > MOVES;
+            let is_settled = session.undelivered.is_one_stream() || puts.len() > MOVES;
             if is_settled || !self.is_doubtful(&place) {
                 continue;
             }
@@ -82,9 +89,9 @@ impl Session {
                 if let QuestionStream::Get(reader) = place
                     && pings.is_empty()
                 {
-                    pings.push(self.ping_on_get(reader));
+                    pings.push(SentRequest::ping(session, reader));
                 }
-            } else if let Some((other, put)) = self.put_elsewhere(upstream, question, &place) {
+            } else if let Some((other, put)) = self.put_elsewhere(&place) {
                 COUNTERS.questions_moved.add(1);
                 puts.iter_mut().for_each(SentRequest::withdraw);
                 puts.push(put);
@@ -93,46 +100,40 @@ impl Session {
         }
     }
 
-    async fn place_question(
-        &self,
-        upstream: &str,
-        question: &InputRequest,
-    ) -> (QuestionStream, SentRequest<'_>) {
-        let waiting = &self.undelivered.questions;
+    async fn place(&self) -> (QuestionStream, SentRequest<'a>) {
+        let session = self.session;
+        let waiting = &session.undelivered.questions;
         waiting.fetch_add(1, Ordering::Relaxed);
         let _waits = OnDrop::new(|| {
             waiting.fetch_sub(1, Ordering::Relaxed);
         });
         loop {
-            let changed = self.changed.notified();
+            let changed = session.changed.notified();
             // Pairs with `routed`: either the call that begins now is seen here, or it tells of itself.
             fence(Ordering::SeqCst);
-            if let Some(put) = self.put_on_get(question) {
+            if let Some(put) = self.put_on_get() {
                 return put;
             }
-            if let Some(put) = self.put_on_call_at(upstream, question) {
+            if let Some(put) = self.put_on_call() {
                 return put;
             }
             changed.await;
         }
     }
 
-    fn put_on_get(&self, question: &InputRequest) -> Option<(QuestionStream, SentRequest<'_>)> {
-        self.standalone.is_attached().then(|| {
-            let reader = self.standalone.readers();
-            let put = self.put_question(&self.standalone, question, None, Some(reader));
+    fn put_on_get(&self) -> Option<(QuestionStream, SentRequest<'a>)> {
+        let get = &self.session.standalone;
+        get.is_attached().then(|| {
+            let reader = get.readers();
+            let put = SentRequest::put(self.session, get, self.request, None, Some(reader));
             (QuestionStream::Get(reader), put)
         })
     }
 
-    fn put_on_call_at(
-        &self,
-        upstream: &str,
-        question: &InputRequest,
-    ) -> Option<(QuestionStream, SentRequest<'_>)> {
+    fn put_on_call(&self) -> Option<(QuestionStream, SentRequest<'a>)> {
         let mut put = None;
-        self.put_on_newest(upstream, |call| {
-            let asked = self.put_question(&call.stream(), question, None, None);
+        self.session.put_on_newest(self.upstream, |call| {
+            let asked = SentRequest::put(self.session, &call.stream(), self.request, None, None);
             put = Some((QuestionStream::Call(Arc::clone(call)), asked));
         });
         put
@@ -143,24 +144,20 @@ impl Session {
     fn is_doubtful(&self, place: &QuestionStream) -> bool {
         match place {
             QuestionStream::Get(reader) => {
-                let now = self.standalone.readers();
-                let is_proven = now != *reader || self.questions.has_answered(now);
-                !(is_proven && self.standalone.is_attached())
+                let get = &self.session.standalone;
+                let now = get.readers();
+                let is_proven = now != *reader || self.session.questions.has_answered(now);
+                !(is_proven && get.is_attached())
             }
-            QuestionStream::Call(call) => !call.is_awaited() || !self.is_running(call),
+            QuestionStream::Call(call) => !call.is_awaited() || !self.session.is_running(call),
         }
     }
 
-    fn put_elsewhere(
-        &self,
-        upstream: &str,
-        question: &InputRequest,
-        place: &QuestionStream,
-    ) -> Option<(QuestionStream, SentRequest<'_>)> {
+    fn put_elsewhere(&self, place: &QuestionStream) -> Option<(QuestionStream, SentRequest<'a>)> {
         let on_get = match place {
             QuestionStream::Get(_) => None,
-            QuestionStream::Call(_) => self.put_on_get(question),
+            QuestionStream::Call(_) => self.put_on_get(),
         };
-        on_get.or_else(|| self.put_on_call_at(upstream, question))
+        on_get.or_else(|| self.put_on_call())
     }
 }

@@ -1,36 +1,43 @@
-//! The upstreams of a session: its links to them.
+//! `SessionLinks`: the links of a session to its upstreams.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
-use super::{Session, lock};
+use tokio_util::sync::CancellationToken;
+
+use super::lock;
 use crate::call::UpstreamLink;
 
 /// A link, and the number of the connected account that it was made for; `0` where sessions have none.
 #[derive(Debug)]
-pub(super) struct SessionLink {
+struct SessionLink {
     connection: i64,
-    pub(super) link: Arc<dyn UpstreamLink>,
+    link: Arc<dyn UpstreamLink>,
 }
 
-impl Session {
-    /// The session's link to `upstream`, if open.
+/// Links by the names of upstreams. Ordered: most sessions have few, and a name is hashed no quicker than it is found.
+#[derive(Debug, Default)]
+pub struct SessionLinks(Mutex<BTreeMap<Arc<str>, SessionLink>>);
+
+impl SessionLinks {
+    /// The link to `upstream`, if open.
     #[must_use]
-    pub fn link(&self, upstream: &str) -> Option<Arc<dyn UpstreamLink>> {
-        lock(&self.links)
-            .get(upstream)
-            .map(|it| Arc::clone(&it.link))
+    pub fn get(&self, upstream: &str) -> Option<Arc<dyn UpstreamLink>> {
+        lock(&self.0).get(upstream).map(|it| Arc::clone(&it.link))
     }
 
-    /// The session's link to `upstream`, made by `make` for the account of `connection` if absent; `None` after the
-    /// session's end.
-    pub fn link_or(
+    /// The link to `upstream`, made by `make` for the account of `connection` if absent; `None` after the session was
+    /// `closed`.
+    pub fn get_or(
         &self,
+        closed: &CancellationToken,
         upstream: &Arc<str>,
         connection: i64,
         make: impl FnOnce() -> Arc<dyn UpstreamLink>,
     ) -> Option<Arc<dyn UpstreamLink>> {
-        let mut links = lock(&self.links);
-        if self.closed.is_cancelled() {
+        let mut links = lock(&self.0);
+        // Closed before the links are taken out: none is made afterwards.
+        if closed.is_cancelled() {
             return None;
         }
         let entry = || SessionLink {
@@ -41,24 +48,30 @@ impl Session {
         Some(Arc::clone(&it.link))
     }
 
-    /// Takes the session's link to `upstream` if it was made for another account than that of `connection`; the next
-    /// call makes another.
+    /// Takes the link to `upstream` if it was made for another account than that of `connection`; the next call makes
+    /// another.
     #[must_use]
-    pub fn take_link_of_another(
+    pub fn take_of_another(
         &self,
         upstream: &str,
         connection: i64,
     ) -> Option<Arc<dyn UpstreamLink>> {
-        let mut links = lock(&self.links);
+        let mut links = lock(&self.0);
         let is_of_another = links.get(upstream)?.connection != connection;
         let taken = is_of_another.then(|| links.remove(upstream)).flatten();
         taken.map(|it| it.link)
     }
 
-    /// Every upstream link of this session.
+    /// Every link.
     #[must_use]
-    pub fn links(&self) -> Vec<Arc<dyn UpstreamLink>> {
-        let links = lock(&self.links);
+    pub fn all(&self) -> Vec<Arc<dyn UpstreamLink>> {
+        let links = lock(&self.0);
         links.values().map(|it| Arc::clone(&it.link)).collect()
+    }
+
+    /// Takes every link out, at the end of the session.
+    pub(super) fn take_all(&self) -> Vec<Arc<dyn UpstreamLink>> {
+        let links = std::mem::take(&mut *lock(&self.0));
+        links.into_values().map(|it| it.link).collect()
     }
 }

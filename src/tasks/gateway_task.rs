@@ -116,7 +116,7 @@ impl GatewayTasks {
         let ttl = granted(&call.message, limits.hosted_tasks.ttl)?;
         let message = plain(&call.message)?;
         // At most half of the principal's calls may be tasks; otherwise no call would be left to poll them.
-        let running = session.begin_task(limits.calls_per_principal / 2);
+        let running = RunningTask::begin(session, limits.calls_per_principal / 2);
         let running =
             running.map_err(|why| Fault::downstream(FaultKind::CallerBusy, why.to_string()))?;
         Ok((ttl, message, running))

@@ -64,7 +64,7 @@ impl ListPages {
         let own = session
             .list_validity()
             .current(place.upstream, place.kind, place.cursor, || {
-                session.link(place.upstream)?.notice_feed()
+                session.links().get(place.upstream)?.notice_feed()
             });
         let Some(current) = own.filter(|own| self.shared.is_calm(place, &own.held)) else {
             return self.adopted(session, place);

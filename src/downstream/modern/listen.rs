@@ -203,7 +203,10 @@ impl McpService {
         let mut held = SubscriptionGuard {
             service: Arc::clone(self),
             principal: Arc::clone(&asked.principal),
-            listening: Some(session.register(Arc::clone(&subscription) as _)),
+            listening: Some(ListenerRegistration::of(
+                &session,
+                Arc::clone(&subscription) as _,
+            )),
             session: Arc::clone(&session),
             uris: Vec::new(),
             _permit: permit,

@@ -7,7 +7,7 @@ mod envelope;
 mod exchange;
 mod homes;
 mod keeper;
-mod link;
+pub(super) mod link;
 mod listen;
 pub(super) mod parking;
 mod parsed_request;
@@ -48,7 +48,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, MessageKind, Revision, json, methods};
 use crate::relay::{RelayFailure, modern_notification};
-use crate::session::{ImplicitHome, Session};
+use crate::session::{ImplicitHome, ImplicitSessionCall, Session};
 use crate::telemetry::metrics::GAUGES;
 use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
@@ -334,7 +334,7 @@ impl McpService {
         record: &AccessRecord,
         patience: Duration,
     ) -> Result<CallFuture, Fault> {
-        let implicit_call = session.begin_implicit_call();
+        let implicit_call = ImplicitSessionCall::begin(&session);
         let entry = self.enter_implicit_session(&session, patience)?;
         let span = server_span(&call, None);
         record.trace(span.context().trace_id());

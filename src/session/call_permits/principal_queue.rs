@@ -143,7 +143,7 @@ impl QueueWaiter {
         }
         match &self.wanted {
             None => Some(None),
-            Some(wanted) => wanted.session.place(wanted.caps).map(Some),
+            Some(wanted) => CallPermit::take(&wanted.session, wanted.caps).map(Some),
         }
     }
 }

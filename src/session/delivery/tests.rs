@@ -10,7 +10,7 @@ use super::*;
 use crate::call::{InputOutcome, InputRequest, InputResponse};
 use crate::protocol::{Message, RequestId};
 use crate::session::registry::tests::fixture;
-use crate::session::{ReaderStep, ResponseStream, StreamReader};
+use crate::session::{ReaderStep, ResponseStream, StreamReader, UnattributedQuestion};
 
 fn session() -> Arc<Session> {
     let session = fixture(9, 9).open("alice").unwrap();
@@ -180,7 +180,13 @@ fn ask(session: &Arc<Session>) -> BoxFuture<'static, InputOutcome> {
             method: "elicitation/create".to_owned(),
             params: None,
         };
-        session.ask_unattributed("up", &question).await
+        UnattributedQuestion {
+            session: &session,
+            upstream: "up",
+            request: &question,
+        }
+        .ask()
+        .await
     })
 }
 

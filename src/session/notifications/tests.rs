@@ -76,7 +76,8 @@ const HOLD: Duration = Duration::from_secs(5);
 /// Sends number `number`, padded to `bytes`.
 fn send(session: &Arc<Session>, up: &Arc<Slow>, number: usize, bytes: usize) -> HeldNotifications {
     let text = "x".repeat(number) + &" ".repeat(bytes);
-    session.send_notification(
+    HeldNotifications::send(
+        session,
         vec![Arc::clone(up) as _],
         &text.into(),
         Instant::now() + HOLD,

@@ -6,15 +6,44 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::made::SessionIdentity;
-use super::{AdoptedSession, NewSession, SessionRegistry};
-use crate::call::ClientCapabilities;
+use super::SessionRegistry;
+use super::made::{NewSession, SessionIdentity};
+use crate::call::{ClientCapabilities, Principal};
+use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::fault::told::error_object;
+use crate::ownership::Ownership;
 use crate::protocol::{Message, RequestId, json, rpc};
 use crate::session::record::SessionRecorder;
-use crate::session::{DeliveryMode, EventStream, ImplicitHome, ImplicitSession, Session, lock};
+use crate::session::{
+    DeliveryMode, EventStream, ImplicitHome, ImplicitSession, ImplicitSessionKey, Session,
+    SessionId, lock,
+};
 use crate::store::events::{ReplayResult, RestoredLog, RestoredStream, StreamKey};
+use crate::store::records::SessionRecord;
+
+/// A session that this replica owns from now on.
+#[derive(Debug)]
+pub struct AdoptedSession {
+    /// The id that the client sends.
+    pub id: String,
+    /// What the id says.
+    pub handle: SessionId,
+    /// The ownership of this replica.
+    pub by: Ownership,
+    /// The client that uses it.
+    pub principal: Arc<Principal>,
+    /// The endpoint that it belongs to.
+    pub endpoint: Arc<Endpoint>,
+    /// The record of the former owner.
+    pub record: SessionRecord,
+    /// The highest stream with an event that was shown to the client.
+    pub highest_stream: u32,
+    /// Its event log, which this replica writes by now.
+    pub log: RestoredLog,
+    /// What an implicit session is found by, whose `handle` has the key of its record.
+    pub implicit: Option<ImplicitSessionKey>,
+}
 
 impl AdoptedSession {
     /// Puts the session into the registry of this replica. Calls that ran get an error that says that their outcome is
@@ -39,7 +68,7 @@ impl AdoptedSession {
             record.subscriptions.clear();
             record.tasks.clear();
         }
-        let owner = registry.owner(self.principal.owner());
+        let owner = registry.owners.enter(self.principal.owner());
         let new = NewSession {
             principal: self.principal,
             endpoint: self.endpoint,
@@ -87,7 +116,7 @@ impl AdoptedSession {
             let mut sessions = lock(&owner.sessions);
             // Its former owner's share may be counted still: what this replica has is held against the whole quota.
             let most = registry.settings.max_per_principal;
-            let spare = registry.spare(&sessions, most).ok().flatten();
+            let spare = registry.make_room(&sessions, most).ok().flatten();
             registry.enter(&mut sessions, &session);
             spare
         };

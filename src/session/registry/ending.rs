@@ -8,10 +8,10 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::MissedTickBehavior;
 
-use super::{OwnerSessions, SessionRegistry, counted};
+use super::{SessionRegistry, counted};
 use crate::call::{Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
-use crate::session::{RequestedSession, Session, SessionId, lock};
+use crate::session::{RequestedSession, Session, SessionId};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::server_session_ended;
 
@@ -44,7 +44,7 @@ impl SessionRegistry {
             if let Some(recorder) = &session.recorder {
                 recorder.leave(session.key());
             }
-            for link in session.links() {
+            for link in session.links().all() {
                 link.disown();
             }
             self.close(&session);
@@ -66,15 +66,7 @@ impl SessionRegistry {
         if session.implicit.is_none() {
             server_session_ended(session.revision.as_str(), session.age());
         }
-        let owner_key = session.owner();
-        let owner = self.owners.get(&owner_key).map(|owner| Arc::clone(&owner));
-        if let Some(owner) = owner {
-            let mut sessions = lock(&owner.sessions);
-            sessions.remove(&session.key());
-            self.count_sessions(owner_key, sessions.len());
-        }
-        self.owners
-            .remove_if(&owner_key, |_, owner| OwnerSessions::is_unused(owner));
+        self.owners.remove(session.owner(), session.key());
         Some(session.end())
     }
 
@@ -200,8 +192,7 @@ impl SessionRegistry {
             counted(&session).expired.add(1);
             self.close(&session);
         }
-        self.owners
-            .retain(|_, owner| !OwnerSessions::is_unused(owner));
+        self.owners.sweep();
         self.events.sweep();
     }
 

@@ -1,4 +1,4 @@
-//! The making of sessions: opened here, or taken over.
+//! `NewSession` and `SessionIdentity`: what sessions are made of, opened here or taken over.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -7,12 +7,35 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{NewSession, OwnerSessions, SessionRegistry};
+use bytes::Bytes;
+
+use super::SessionRegistry;
+use super::owner_sessions::OwnerSessions;
+use crate::call::{ClientCapabilities, Principal};
+use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
+use crate::protocol::Revision;
 use crate::session::record::SessionRecorder;
 use crate::session::{DeliveryMode, EventStream, ImplicitSession, ResultQuota, Session};
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
 use crate::sync::desired::Desired;
+
+/// What a session is opened with.
+#[derive(Debug)]
+pub struct NewSession {
+    /// Who opens it.
+    pub principal: Arc<Principal>,
+    /// Where.
+    pub endpoint: Arc<Endpoint>,
+    /// What was negotiated.
+    pub revision: Revision,
+    /// What the client can be asked.
+    pub capabilities: ClientCapabilities,
+    /// JSON text of `clientInfo`.
+    pub client_info: Bytes,
+    /// How its messages reach the client.
+    pub delivery: DeliveryMode,
+}
 
 /// What makes a session itself, beside what its client has said.
 #[derive(Debug)]
@@ -98,7 +121,7 @@ impl SessionIdentity {
             calls: Mutex::default(),
             questions: crate::session::SentRequests::of(self.by),
             undelivered,
-            links: Mutex::default(),
+            links: crate::session::SessionLinks::default(),
             notifications: crate::session::notifications::NotificationQueues::default(),
             absences: crate::session::AbsentLists::default(),
             places: Arc::clone(&owner.places),

@@ -6,18 +6,19 @@ mod records;
 use std::sync::{Mutex, mpsc};
 use std::thread::{self, JoinHandle};
 
+use bytes::Bytes;
 use futures_util::future::{BoxFuture, ready};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::call::{Call, Notice, Reply, ServerDeclaration, UpstreamLink};
+use crate::call::{Call, ClientCapabilities, Notice, Reply, ServerDeclaration, UpstreamLink};
 use crate::clock::TestClock;
 use crate::fault::Fault;
 use crate::lock::lock;
-use crate::protocol::{Message, RequestId};
+use crate::protocol::{Message, RequestId, Revision};
 use crate::seal::Sealer;
-use crate::session::{ListenerRegistration, NoticeListener};
+use crate::session::{DeliveryMode, ImplicitSessionCall, ListenerRegistration, NoticeListener};
 use crate::store::events::{LogBounds, MemoryEvents, ReplayResult, StreamKey};
 
 pub(in crate::session) struct Fixture {
@@ -184,12 +185,12 @@ async fn a_busy_session_never_makes_room_and_strangers_sessions_neither() {
 async fn reaper_keeps_the_owner_that_a_request_has_found() {
     let f = fixture(10, 10);
     let key = principal("alice").owner();
-    let found = f.sessions.owner(key);
+    let found = f.sessions.owners.enter(key);
     f.sessions.reap_once();
-    assert!(Arc::ptr_eq(&found, &f.sessions.owner(key)));
+    assert!(Arc::ptr_eq(&found, &f.sessions.owners.enter(key)));
     drop(found);
     f.sessions.reap_once();
-    assert_eq!(f.sessions.owners.len(), 0);
+    assert_eq!(f.sessions.owners.all().len(), 0);
 }
 
 // SPEC T-50.
@@ -207,7 +208,7 @@ async fn idle_sessions_expire_and_open_streams_keep_them() {
     tokio::time::advance(Duration::from_secs(61)).await;
     f.sessions.reap_once();
     assert!(used.closed().is_cancelled());
-    assert_eq!(f.sessions.owners.len(), 0);
+    assert_eq!(f.sessions.owners.all().len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -290,7 +291,7 @@ async fn a_busy_visit_that_is_over_age_ends_with_its_calls() {
         implicit_session.unwrap()
     };
     let old = implicit_session();
-    let call = old.begin_implicit_call();
+    let call = ImplicitSessionCall::begin(&old);
     tokio::time::advance(Duration::from_secs(601)).await;
     f.sessions.reap_once();
     assert!(!old.closed().is_cancelled(), "a call runs");
@@ -371,7 +372,7 @@ impl UpstreamLink for Slow {
             let session = Arc::clone(&self.session);
             let (done, is_done) = mpsc::channel();
             *lock(&self.meanwhile) = Some(thread::spawn(move || {
-                let listening = session.register(Arc::new(Somebody));
+                let listening = ListenerRegistration::of(&session, Arc::new(Somebody));
                 session.tell_links();
                 let _ = done.send(());
                 listening
@@ -403,8 +404,14 @@ async fn who_begins_to_listen_is_not_outrun_by_who_ends() {
         told: Mutex::default(),
         meanwhile: Mutex::default(),
     });
-    drop(session.link_or(&link.upstream, 0, || Arc::clone(&link) as _));
-    let first = session.register(Arc::new(Somebody));
+    drop(
+        session
+            .links()
+            .get_or(session.closed(), &link.upstream, 0, || {
+                Arc::clone(&link) as _
+            }),
+    );
+    let first = ListenerRegistration::of(&session, Arc::new(Somebody));
     session.tell_links();
     drop(first);
     session.tell_links();

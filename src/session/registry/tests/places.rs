@@ -24,14 +24,14 @@ fn request(session: &Session) -> RequestedService {
 }
 
 fn placed(session: &Arc<Session>, caps: CallCaps) -> CallPermit {
-    match session.enter(request(session), caps) {
+    match CallEntry::of(&session, request(session), caps) {
         Ok(CallEntry::Placed(place)) => place,
         other => panic!("{other:?}"),
     }
 }
 
 fn waits(session: &Arc<Session>, caps: CallCaps) -> QueuedRequest {
-    match session.enter(request(session), caps) {
+    match CallEntry::of(&session, request(session), caps) {
         Ok(CallEntry::Waits(waiting)) => *waiting,
         other => panic!("{other:?}"),
     }
@@ -77,7 +77,7 @@ async fn who_waited_too_long_is_refused_and_leaves() {
     let refused = waits(&session, CAPS).turn().await;
     assert_eq!(refused.unwrap_err(), QueueError::NoPlace);
     let again = waits(&session, CAPS);
-    let full = session.enter(request(&session), CAPS).unwrap_err();
+    let full = CallEntry::of(&session, request(&session), CAPS).unwrap_err();
     assert_eq!(full, QueueError::LineFull, "as many wait as may run");
     drop(again);
     let _again = waits(&session, CAPS);
@@ -155,7 +155,7 @@ async fn requests_above_the_rate_are_served_in_time() {
             toll: Some(toll),
             ..request(&session)
         };
-        session.enter(request, caps)
+        CallEntry::of(&session, request, caps)
     };
     let Ok(CallEntry::Waits(first)) = ask(1) else {
         panic!("the allowance is not there yet");
@@ -197,7 +197,7 @@ async fn line_of_a_principal_is_bounded_over_its_sessions() {
     let [first, second, third] = [(); 3].map(|()| f.open("alice").unwrap());
     let _running = [placed(&first, CAPS), placed(&second, CAPS)];
     let waiting = [waits(&first, CAPS), waits(&second, CAPS)];
-    let full = third.enter(request(&third), CAPS).unwrap_err();
+    let full = CallEntry::of(&third, request(&third), CAPS).unwrap_err();
     assert_eq!(full, QueueError::LineFull, "as many wait as may run");
     // Notifications have a bound of their own, and another principal has a line of its own.
     let notice = RequestedService {

@@ -140,7 +140,7 @@ async fn implicit_session_of_another_replica_is_given_up() {
 async fn record_goes_on_with_the_next_implicit_session() {
     let (f, store) = with_records();
     let former = at_home(&f, Some(HOME));
-    let call = former.begin_implicit_call();
+    let call = ImplicitSessionCall::begin(&former);
     tokio::time::advance(Duration::from_secs(601)).await;
     store.ran().await;
     let next = at_home(&f, Some(HOME));

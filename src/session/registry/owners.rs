@@ -1,0 +1,131 @@
+//! `SessionOwners`: the principals that have sessions, and their quotas over all replicas.
+
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use super::owner_sessions::OwnerSessions;
+use crate::call::{OwnerKey, Principal};
+use crate::session::gateway_task::OwnResults;
+use crate::session::{Session, lock};
+use crate::store::events::SessionKey;
+use crate::store::quotas::{CallerQuota, QuotaClaim};
+use crate::sync::fast_maps::FastDashMap;
+
+static GATEWAY: LazyLock<OwnerKey> = LazyLock::new(|| Principal::gateway().owner());
+
+/// The quotas that replicas share.
+#[derive(Debug)]
+pub struct SharedQuotas {
+    /// Of live sessions.
+    pub sessions: Arc<CallerQuota>,
+    /// Of bytes of kept task results.
+    pub results: Arc<CallerQuota>,
+}
+
+/// Principals with sessions at this replica.
+#[derive(Debug)]
+pub struct SessionOwners {
+    by_key: FastDashMap<OwnerKey, Arc<OwnerSessions>>,
+    max_per_principal: usize,
+    /// What holds for all replicas together, where there are several.
+    in_sum: OnceLock<SharedQuotas>,
+}
+
+impl SessionOwners {
+    /// No principal. Each may have `max_per_principal` live sessions.
+    pub(super) fn new(max_per_principal: usize) -> Self {
+        Self {
+            by_key: FastDashMap::default(),
+            max_per_principal,
+            in_sum: OnceLock::new(),
+        }
+    }
+
+    /// Has quotas hold in sum for callers that open their first session from now on. Only the first call has an effect.
+    pub fn share_quotas(&self, quotas: SharedQuotas) {
+        self.in_sum.get_or_init(|| quotas);
+    }
+
+    /// Claims a place for a session of `owner`, until it is opened: waits for the shared store where the caller opens so
+    /// many sessions that those of other replicas count, a second at most. `None` where the quota is this replica's own.
+    ///
+    /// # Cancel safety
+    /// Nothing is claimed.
+    pub async fn claim_place(&self, owner: OwnerKey) -> Option<QuotaClaim> {
+        let quota = self.shared_quota(owner)?;
+        let held = || {
+            let found = self.by_key.get(&owner).map(|found| Arc::clone(&found));
+            found.map_or(0, |found| lock(&found.sessions).len())
+        };
+        Some(quota.claim(owner, 1, held).await)
+    }
+
+    /// The quota of a caller's sessions over all replicas. The gateway's own sessions are each replica's for itself.
+    fn shared_quota(&self, owner: OwnerKey) -> Option<&Arc<CallerQuota>> {
+        let quotas = self.in_sum.get()?;
+        (owner != *GATEWAY).then_some(&quotas.sessions)
+    }
+
+    /// Sessions that `owner` may have here.
+    pub(super) fn most_sessions(&self, owner: OwnerKey) -> usize {
+        let most = self.max_per_principal;
+        let quota = self.shared_quota(owner);
+        quota.map_or(most, |quota| quota.most(owner).min(most))
+    }
+
+    /// Notes how many sessions `owner` has here; under the lock of its sessions.
+    pub(super) fn count_sessions(&self, owner: OwnerKey, count: usize) {
+        if let Some(quota) = self.shared_quota(owner) {
+            quota.changed(owner, || count);
+        }
+    }
+
+    /// Looks once more what other replicas have of a caller that was refused.
+    pub(super) fn ask_others(&self, owner: OwnerKey) {
+        if let Some(quota) = self.shared_quota(owner) {
+            quota.ask(owner);
+        }
+    }
+
+    /// The live sessions of a principal.
+    #[must_use]
+    pub fn sessions(&self, owner: OwnerKey) -> Vec<Arc<Session>> {
+        let found = self.by_key.get(&owner).map(|found| Arc::clone(&found));
+        found.map_or_else(Vec::new, |found| {
+            lock(&found.sessions).values().map(Arc::clone).collect()
+        })
+    }
+
+    /// The principals that have live sessions.
+    #[must_use]
+    pub fn all(&self) -> Vec<OwnerKey> {
+        self.by_key.iter().map(|found| *found.key()).collect()
+    }
+
+    /// The sessions of a principal, which may have none yet. While the caller keeps them, the reaper does too ([`OwnerSessions::is_unused`]).
+    pub(super) fn enter(&self, key: OwnerKey) -> Arc<OwnerSessions> {
+        let new = || {
+            let in_sum = self.in_sum.get();
+            let results = in_sum.map(|quotas| (Arc::clone(&quotas.results), key));
+            Arc::new(OwnerSessions::new(OwnResults::new(results)))
+        };
+        Arc::clone(&self.by_key.entry(key).or_insert_with(new))
+    }
+
+    /// Takes a session from those of its principal, which is forgotten with its last one.
+    pub(super) fn remove(&self, key: OwnerKey, session: SessionKey) {
+        let owner = self.by_key.get(&key).map(|owner| Arc::clone(&owner));
+        if let Some(owner) = owner {
+            let mut sessions = lock(&owner.sessions);
+            sessions.remove(&session);
+            self.count_sessions(key, sessions.len());
+        }
+        self.by_key
+            .remove_if(&key, |_, owner| OwnerSessions::is_unused(owner));
+    }
+
+    /// Forgets principals without sessions.
+    pub(super) fn sweep(&self) {
+        self.by_key
+            .retain(|_, owner| !OwnerSessions::is_unused(owner));
+    }
+}

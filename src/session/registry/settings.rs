@@ -1,0 +1,18 @@
+//! `SessionSettings`: lifetimes and caps of sessions.
+
+use std::time::Duration;
+
+/// Lifetimes and caps.
+#[derive(Debug, Clone, Copy)]
+pub struct SessionSettings {
+    /// Without a request or an open stream.
+    pub idle: Duration,
+    /// Whatever happens, but for the running calls of an implicit session.
+    pub absolute: Duration,
+    /// Live sessions of one principal.
+    pub max_per_principal: usize,
+    /// Live sessions.
+    pub max_total: usize,
+    /// How long a question that names no call waits for a stream.
+    pub hold_question: Duration,
+}
