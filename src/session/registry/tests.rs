@@ -403,7 +403,7 @@ async fn who_begins_to_listen_is_not_outrun_by_who_ends() {
         told: Mutex::default(),
         meanwhile: Mutex::default(),
     });
-    drop(session.link_or(&link.upstream, 0, || Arc::clone(&link) as _));
+    drop(session.link_or(&link.upstream, None, || Arc::clone(&link) as _));
     let first = session.register(Arc::new(Somebody));
     session.tell_links();
     drop(first);
