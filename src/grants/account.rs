@@ -1,7 +1,7 @@
 //! `UpstreamAccount`: what all tokens of one upstream have in common.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -64,6 +64,8 @@ pub struct UpstreamAccount {
     log: AccountLog,
     /// Whether the log has already reported an exchanged token with another audience.
     audience_is_told: AtomicBool,
+    /// How many tokens have been held so far, of all callers together.
+    tokens: AtomicU64,
 }
 
 /// A token, and the scopes that were requested.
@@ -96,7 +98,19 @@ impl UpstreamAccount {
             fixed,
             clients,
             audience_is_told: AtomicBool::new(false),
+            tokens: AtomicU64::new(0),
         }))
+    }
+
+    /// How many tokens have been held so far, of all callers together: none was replaced while this is the same.
+    #[must_use]
+    pub fn tokens(&self) -> u64 {
+        self.tokens.load(Ordering::Acquire)
+    }
+
+    /// Counts a token that is held from now on.
+    pub(super) fn count_token(&self) {
+        self.tokens.fetch_add(1, Ordering::Release);
     }
 
     /// How the gateway obtains tokens.

@@ -126,6 +126,21 @@ impl HeldToken {
         self.ends.is_some_and(Moment::has_come)
     }
 
+    /// The same token where nothing refreshes it.
+    pub(super) fn unrefreshed(self) -> Self {
+        Self {
+            refresh_at: None,
+            ..self
+        }
+    }
+
+    /// When it has to be looked at again: its refresh is due, or it ends where nothing refreshes it. `None` where neither
+    /// comes.
+    #[must_use]
+    pub fn due(&self) -> Option<Moment> {
+        self.refresh_at.or(self.ends)
+    }
+
     /// Whether a refresh is due.
     #[must_use]
     pub fn is_due(&self) -> bool {

@@ -77,6 +77,12 @@ impl LoginGrants {
         Some(LoginState::Missing)
     }
 
+    /// The [`Vault::generation`] of the logins.
+    #[must_use]
+    pub fn generation(&self) -> Option<u64> {
+        self.tokens().next().map(|tokens| tokens.generation())
+    }
+
     /// What the database says of the login of `owner`, which [`known`](Self::known) tells from then on.
     ///
     /// # Errors

@@ -212,6 +212,7 @@ impl TokenSource {
 
     fn hold(&self, token: &Arc<HeldToken>) {
         *self.held.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(token));
+        self.account.count_token();
     }
 
     /// Starts a refresh, unless one is under way, failed a moment ago, or has just ended.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::links::SessionLinks;
-use crate::call::ServerDeclaration;
+use crate::call::{ServerDeclaration, UpstreamLink};
 use crate::fault::Fault;
 use crate::grants::TokenFailure;
 use crate::session::Session;
@@ -36,6 +36,37 @@ impl SessionLinks {
         }
         let state = self.upstreams.account_state(upstream, session.owner());
         matches!(state.await, Ok(Some(state)) if !state.is_connected())
+    }
+
+    /// Whether a call of `program` can go on without a look-up of its caller's account: there was one, and nothing has
+    /// changed since; or callers have no accounts there.
+    pub(crate) fn account_is_known(
+        &self,
+        session: &Session,
+        upstream: &str,
+        program: Option<&str>,
+    ) -> bool {
+        if !self.upstreams.has_any_accounts() {
+            return true;
+        }
+        let generation = self.upstreams.account_generation();
+        generation
+            .is_some_and(|generation| session.links().is_checked(upstream, generation, program))
+            || !self.upstreams.has_accounts(upstream)
+    }
+
+    /// The session's link, if open and if nothing has to be looked up for it.
+    pub(super) fn checked_link(
+        &self,
+        session: &Session,
+        upstream: &str,
+    ) -> Option<Arc<dyn UpstreamLink>> {
+        if !self.upstreams.has_any_accounts() {
+            return session.links().get(upstream);
+        }
+        session
+            .links()
+            .checked(upstream, self.upstreams.account_generation()?)
     }
 
     /// The number of the account that the session's requests use now; `None` where callers have none of their own.

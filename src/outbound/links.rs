@@ -77,6 +77,9 @@ impl SessionLinks {
         session: &Arc<Session>,
         upstream: &Arc<str>,
     ) -> Result<Arc<dyn UpstreamLink>, Fault> {
+        if let Some(link) = self.checked_link(session, upstream) {
+            return Ok(link);
+        }
         let connection = self.connection(session, upstream);
         if let Some(connection) = connection {
             self.end_other_account(session, upstream, connection);
@@ -91,12 +94,9 @@ impl SessionLinks {
         let made = self.upstreams.link(upstream, client).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
         })?;
-        let link = session.links().get_or(
-            session.closed(),
-            upstream,
-            connection.unwrap_or_default(),
-            || Arc::clone(&made),
-        );
+        let make = || Arc::clone(&made);
+        let links = session.links();
+        let link = links.get_or(session.closed(), upstream, connection, make);
         // Lost the race to another call, or the session has ended: release the lease of a shared link.
         if link.as_ref().is_none_or(|link| !Arc::ptr_eq(link, &made)) {
             self.spawner.spawn(async move { made.close().await });

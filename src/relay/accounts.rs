@@ -106,46 +106,11 @@ impl Relay {
 mod tests {
     use tokio::sync::broadcast;
 
+    use super::super::pairings::keys::{pasted, vault};
     use super::super::pairings::{with_keys, with_shared_keys};
     use super::*;
     use crate::call::Principal;
-    use crate::clock::SystemClock;
-    use crate::config::SealKey;
-    use crate::database::{Database, DatabasePlace};
-    use crate::secret::Secret;
     use crate::upstream::ClientContext;
-    use crate::vault::{GrantKind, GrantRecord, TokenPlacement, Vault, VaultKeys};
-
-    async fn vault(dir: &tempfile::TempDir) -> Vault {
-        let keys = VaultKeys::new(&[SealKey {
-            id: "k1".to_owned(),
-            key: Secret::new("k".repeat(32)),
-        }]);
-        let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
-        let database = Database::open(&place).await.unwrap();
-        Vault::new(database, keys.unwrap(), Arc::new(SystemClock))
-    }
-
-    fn pasted() -> GrantRecord {
-        GrantRecord {
-            kind: GrantKind::UserKey,
-            issuer: String::new(),
-            token_endpoint: None,
-            revocation_endpoint: None,
-            resource: "http://127.0.0.1:9/mcp".to_owned(),
-            client_id: None,
-            auth_method: None,
-            placement: TokenPlacement::Header {
-                name: "authorization".to_owned(),
-                prefix: "Bearer ".to_owned(),
-            },
-            scopes: Vec::new(),
-            account: None,
-            access_token: Some(Secret::new("key")),
-            access_ends: None,
-            refresh_token: None,
-        }
-    }
 
     #[tokio::test]
     async fn session_hears_of_a_change_among_too_many() {

@@ -14,7 +14,7 @@ use url::Url;
 
 use self::open::{ConnectQuestion, OpenConsents, TurnEnd};
 use super::forward::ForwardParts;
-use super::program_use::{ProgramUses, client_info, program_name};
+use super::program_use::{ProgramUses, client_info, own_program, program_name};
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, PendingRecord};
 use crate::call::{Call, InputOutcome, InputResponse, Notice, Reply};
 use crate::catalog::AccountlessList;
@@ -188,12 +188,19 @@ impl Consent<'_> {
         program_name(client_info(self.call, self.session))
     }
 
-    /// Notes that the program of the call uses the account of the connection of this number.
+    /// Notes that the program of the call uses the account of the connection of this number. Its next calls go on without
+    /// a look-up, as long as nothing changes.
     pub(super) fn note_use(&self, connection: i64) {
-        if let Some(uses) = &self.parts.consents.uses {
-            let upstreams = &*self.parts.links.upstreams;
-            let used = (upstreams, &*self.target.upstream);
-            uses.note((self.call, self.session), used, connection);
+        let upstreams = &*self.parts.links.upstreams;
+        let upstream = &*self.target.upstream;
+        let noted = self.parts.consents.uses.as_ref().is_none_or(|uses| {
+            let (used, by) = ((upstreams, upstream), (self.call, &**self.session));
+            uses.note(by, used, connection)
+        });
+        let check = upstreams.check_account(upstream, self.session.owner());
+        if let Some(check) = check.filter(|check| noted && check.connection() == connection) {
+            let program = own_program(self.call);
+            self.session.links().set_checked(upstream, check, program);
         }
     }
 

@@ -22,6 +22,7 @@ mod refused_links;
 mod route;
 mod url_elicitation;
 
+use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -63,7 +64,7 @@ use self::listen::Subscriptions;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
 use self::notify::ClientNotices;
 pub(crate) use self::notify::modern_notification;
-use self::program_use::ProgramUses;
+use self::program_use::{ProgramUses, own_program};
 use self::route::{RequestRoute, Router};
 
 /// The spine: one part for each step of a request, and what else clients ask of it.
@@ -197,14 +198,14 @@ impl Relay {
     /// Dropping the future cancels the request upstream.
     pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, RelayFailure> {
         // Token requests are spans below that of the call.
-        let links = &self.parts.links;
-        let parent = links
-            .upstreams
-            .any_credentials()
-            .then(|| call.trace.clone());
+        let upstreams = &self.parts.links.upstreams;
+        let has_steps = upstreams.any_credentials() && trace::is_recorded();
+        let parent = has_steps.then(|| call.trace.clone());
+        // Pinned here, so that the frame has room for it once.
+        let answer = pin!(self.answer(call, session));
         let answer = match parent {
-            None => self.answer(call, session).await?,
-            Some(_) => trace::below(parent, Box::pin(self.answer(call, session))).await?,
+            None => answer.await?,
+            Some(_) => trace::below(parent, answer).await?,
         };
         if call.message.method().is_some_and(is_list) {
             Box::pin(make_room(call, &answer, self.list_wait)).await?;
@@ -284,10 +285,16 @@ impl Relay {
             target,
             permit: self.parts.policy.decide(call, target)?,
         };
-        if !self.parts.links.upstreams.has_accounts(&target.upstream) {
-            return methods::handle(&forward).await;
+        let (links, upstream) = (&self.parts.links, &target.upstream);
+        if !links.account_is_known(session, upstream, own_program(call)) {
+            return Box::pin(with_account(&forward)).await;
         }
-        Box::pin(with_account(&forward)).await
+        match methods::handle(&forward).await {
+            Err(RelayFailure::Fault(fault)) if links.upstreams.has_accounts(upstream) => {
+                Box::pin(again_with_account(&forward, fault)).await
+            }
+            answered => answered,
+        }
     }
 
     /// Authorizes a request as [`Relay::handle`] does, without sending it: for a retry that resumes a call already
@@ -408,32 +415,47 @@ impl ListChangeReceiver for Relay {
     }
 }
 
-/// Answers a request to an upstream where callers have accounts of their own. A request whose account the upstream
-/// refuses has not run: it is made once more when its user has connected again.
+/// Answers a request to an upstream where callers have accounts of their own, after a look-up of its caller's.
 async fn with_account(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
-    let mut consent = Consent {
+    if let Some(reply) = account_asked(forward, None).await? {
+        return Ok(reply);
+    }
+    match methods::handle(forward).await {
+        Err(RelayFailure::Fault(fault)) => again_with_account(forward, fault).await,
+        answered => answered,
+    }
+}
+
+/// Answers a request that ended with `fault`. A request whose account the upstream refuses has not run: it is made once
+/// more when its user has connected again.
+async fn again_with_account(forward: &Forward<'_>, fault: Fault) -> Result<Reply, RelayFailure> {
+    let Some(failure) = want_of_account(&fault) else {
+        return Err(fault.into());
+    };
+    match account_asked(forward, failure.insufficient()).await? {
+        Some(reply) => Ok(reply),
+        None => methods::handle(forward).await,
+    }
+}
+
+/// Waits for an account of the caller, another one than that of the connection of number `insufficient`. The reply where
+/// there is none.
+async fn account_asked(
+    forward: &Forward<'_>,
+    insufficient: Option<i64>,
+) -> Result<Option<Reply>, RelayFailure> {
+    let consent = Consent {
         parts: forward.parts,
         call: forward.call,
         session: forward.session,
         target: forward.target,
-        insufficient: None,
+        insufficient,
     };
     match consent.ask().await? {
-        ConsentEnd::Replied(reply) => return Ok(reply),
-        ConsentEnd::Connected(connection) => consent.note_use(connection),
-    }
-    match methods::handle(forward).await {
-        Err(RelayFailure::Fault(fault)) => match want_of_account(&fault) {
-            Some(failure) => consent.insufficient = failure.insufficient(),
-            None => return Err(fault.into()),
-        },
-        answered => return answered,
-    }
-    match consent.ask().await? {
-        ConsentEnd::Replied(reply) => Ok(reply),
+        ConsentEnd::Replied(reply) => Ok(Some(reply)),
         ConsentEnd::Connected(connection) => {
             consent.note_use(connection);
-            methods::handle(forward).await
+            Ok(None)
         }
     }
 }

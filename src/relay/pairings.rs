@@ -1,6 +1,8 @@
 //! Every pairing works through the two link traits without knowing about pairs (DESIGN §3): a
 //! scripted modern client and a scripted modern upstream, beside the legacy ones.
 
+pub(super) mod keys;
+mod known_accounts;
 mod scripted;
 
 use bytes::Bytes;
@@ -18,6 +20,9 @@ use crate::store::events::{LogBounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::AccountKeeping;
 
+/// Callers have keys of their own at the upstream.
+const KEYS: &str = "[upstreams.up.auth]\nkind = \"user_key\"\n";
+
 pub(super) struct PairingFixture {
     pub(super) relay: Arc<Relay>,
     sealer: Arc<Sealer>,
@@ -31,15 +36,14 @@ fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
 /// An upstream where callers have keys of their own, in `vault`.
 pub(super) fn with_keys(vault: Vault) -> PairingFixture {
     let upstream = ScriptedUpstream::new(ScriptStep::Modern);
-    let keys = "[upstreams.up.auth]\nkind = \"user_key\"\n";
-    fixture_with(upstream, keys, Some(vault))
+    fixture_with(upstream, KEYS, Some(vault))
 }
 
 /// The same, where all sessions of a caller share a link.
 pub(super) fn with_shared_keys(vault: Vault) -> PairingFixture {
     let upstream = ScriptedUpstream::new(ScriptStep::Modern);
-    let keys = "isolation = \"principal\"\n[upstreams.up.auth]\nkind = \"user_key\"\n";
-    fixture_with(upstream, keys, Some(vault))
+    let keys = format!("isolation = \"principal\"\n{KEYS}");
+    fixture_with(upstream, &keys, Some(vault))
 }
 
 fn fixture_with(
@@ -90,7 +94,12 @@ fn fixture_with(
     session.set_initialized();
     session
         .links()
-        .get_or(session.closed(), &"up".into(), 0, || upstream)
+        .get_or(
+            session.closed(),
+            &"up".into(),
+            vault.is_some().then_some(0),
+            || upstream,
+        )
         .unwrap();
     let host = crate::process::HostEnvironment::current();
     let audit = audit::AuditSink::start(Arc::new(SystemClock), &tasks);

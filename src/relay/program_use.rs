@@ -1,7 +1,7 @@
 //! `ProgramUses`: which programs use the accounts of callers, for the connect pages and the audit log.
 //!
-//! A call looks at one stamp in memory. Once in ten minutes for a program, its use is enqueued for the database, which
-//! says whether it was the first one since the account was connected.
+//! A call that looks up its account looks at one stamp in memory. Once in ten minutes for a program, its use is enqueued
+//! for the database, which says whether it was the first one since the account was connected.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher as _, RandomState};
@@ -26,7 +26,7 @@ use crate::vault::{GrantKey, MAX_NAME, Vault};
 const NOTE_EVERY: i64 = 10 * 60 * 1000;
 /// Stamps of programs in memory; an evicted program is noted again at its next call.
 const MAX_STAMPS: u64 = 100_000;
-/// Uses that wait for the database. Where it does not keep up, the next call of the program notes its use.
+/// Uses that wait for the database. Where it does not keep up, the next call of the program is noted.
 const QUEUED: usize = 1024;
 
 /// The uses of programs.
@@ -69,27 +69,27 @@ impl ProgramUses {
     }
 
     /// Notes that the program of `call` uses the account of the session's owner at `upstream`, which was connected by
-    /// the change of number `connection`.
+    /// the change of number `connection`. `false` where too many uses wait, so that the next call has to be noted.
     pub(super) fn note(
         &self,
         (call, session): (&Call, &Session),
         (upstreams, upstream): (&Upstreams, &str),
         connection: i64,
-    ) {
+    ) -> bool {
         let (owner, info) = (session.owner(), client_info(call, session));
         let hash = self.hasher.hash_one((owner, upstream, connection, info));
         let stamp = self.stamps.get_with(hash, Arc::default);
         let now = i64::try_from(self.clock.now().as_millis()).unwrap_or(i64::MAX);
         let last = stamp.load(Ordering::Relaxed);
         if now.saturating_sub(last) < NOTE_EVERY {
-            return;
+            return true;
         }
         if stamp
             .compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed)
             .is_err()
         {
             // Another call of the program notes it.
-            return;
+            return true;
         }
         let program = queued_name(info);
         let record = AccountRecord::new(AccountEvent::FirstUse, owner, upstream);
@@ -101,6 +101,7 @@ impl ProgramUses {
         if sent.is_err() {
             stamp.store(last, Ordering::Relaxed);
         }
+        sent.is_ok()
     }
 }
 
@@ -138,9 +139,14 @@ async fn write_use(vault: &Vault, noted: &ProgramUse) -> Result<bool, DatabaseEr
 /// programs of one principal.
 pub(super) fn client_info<'a>(call: &'a Call, session: &'a Session) -> &'a str {
     let of_session = || std::str::from_utf8(&session.client_info).unwrap_or_default();
+    own_program(call).unwrap_or_else(of_session)
+}
+
+/// What a call itself says of its program: JSON text. `None` where it is the program of the session.
+pub(super) fn own_program(call: &Call) -> Option<&str> {
     match call.revision.era() {
-        Era::Modern => meta::client_info(&call.message).unwrap_or_else(of_session),
-        Era::Legacy => of_session(),
+        Era::Modern => meta::client_info(&call.message),
+        Era::Legacy => None,
     }
 }
 

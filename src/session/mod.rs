@@ -67,7 +67,7 @@ pub use stream::{EventStream, NotKept, ReaderStep, StreamReader};
 pub use subscriptions::{PendingSubscription, SessionSubscriptions, is_below};
 pub use tasks::{SessionTask, SessionTasks, TaskHandle, TaskSite, TaskStage, TrackedTask};
 pub use unattributed::UnattributedQuestion;
-pub use upstreams::SessionLinks;
+pub use upstreams::UpstreamLinks;
 pub use url_elicitations::UrlElicitationIds;
 
 use crate::budget::ReplyShare;
@@ -103,7 +103,7 @@ pub struct Session {
     questions: SentRequests,
     /// Notices and questions that wait for a stream.
     undelivered: delivery::PendingDelivery,
-    links: SessionLinks,
+    links: UpstreamLinks,
     /// Notifications of the client that wait for an upstream.
     notifications: notifications::NotificationQueues,
     absences: AbsentLists,
@@ -358,7 +358,7 @@ impl Session {
 
     /// The session's links to its upstreams.
     #[must_use]
-    pub fn links(&self) -> &SessionLinks {
+    pub fn links(&self) -> &UpstreamLinks {
         &self.links
     }
 

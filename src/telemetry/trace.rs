@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
-pub use parent::{ChildWork, below, keep, parent};
+pub use parent::{ChildWork, below, is_recorded, keep, parent};
 pub use sampling::SpanPipeline;
 pub use span::{CallSpan, SpanOutcome};
 pub use step::StepSpan;

@@ -18,6 +18,7 @@ use crate::grants::{
     Challenge, HeldToken, LoginGrants, LoginState, Renewal, TokenFailure, TokenSource,
     UpstreamAccount,
 };
+use crate::vault::AccountCheck;
 
 /// Principals whose tokens are held.
 const MAX_HELD: u64 = 16_384;
@@ -105,6 +106,16 @@ impl UserAccounts for AssertedTokens {
         Some(self.state_of(owner, login))
     }
 
+    fn check(&self, owner: OwnerKey) -> Option<AccountCheck> {
+        let logins = self.logins.as_ref()?;
+        let generation = logins.generation()?;
+        let AccountState::Connected(connection) = self.state_of(owner, logins.known(owner)?) else {
+            return None;
+        };
+        let token = self.sources.get(&(owner, connection))?.held()?;
+        Some(AccountCheck::new(connection, generation, token.due()))
+    }
+
     fn look_up(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
         let look_up = async move {
             let login = match &self.logins {
@@ -151,6 +162,12 @@ impl Credentials for AssertedTokens {
                 Credential::Awaited(token.boxed())
             }
         }
+    }
+
+    fn generation(&self) -> Option<u64> {
+        // Both only grow: their sum is the same while both are.
+        let logins = self.logins.as_ref()?.generation()?;
+        Some(logins.wrapping_add(self.account.tokens()))
     }
 
     fn for_child(

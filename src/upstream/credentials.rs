@@ -29,6 +29,12 @@ pub trait Credentials: Send + Sync + std::fmt::Debug {
     /// The credential of one request of `requester`. Called for each request of every kind.
     fn for_request(&self, requester: &Requester) -> Credential<'_>;
 
+    /// Goes up with each change of an account or token, where a token of [`for_request`](Self::for_request) may be sent again
+    /// until the next change; read before the token is. `None` where each request asks for its own.
+    fn generation(&self) -> Option<u64> {
+        None
+    }
+
     /// The credential of a request that only asks whether the upstream is there.
     fn for_check(&self, requester: &Requester) -> Credential<'_> {
         self.for_request(requester)

@@ -42,7 +42,7 @@ use crate::process::{ChildIsolation, HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
-use crate::vault::GrantKey;
+use crate::vault::{AccountCheck, GrantKey, Vault};
 
 /// A session's side of a link: its identity, and the questions that its client answers.
 #[derive(Debug)]
@@ -76,6 +76,8 @@ pub struct Upstreams {
     stdio_idle: Duration,
     /// Whether callers have accounts of their own anywhere.
     any_accounts: bool,
+    /// Where these are kept.
+    vault: Option<Vault>,
     /// Whether the gateway gets tokens for any upstream.
     any_credentials: bool,
     /// The kept logins of callers, where an upstream needs them.
@@ -131,6 +133,7 @@ impl Upstreams {
             limits,
             stdio_idle: config.stdio.idle,
             any_accounts: config.has_user_accounts(),
+            vault: keeping.map(|keeping| keeping.vault.clone()),
             any_credentials: config.upstreams.iter().any(|one| one.auth.is_some()),
             logins,
             tasks,
@@ -287,6 +290,20 @@ impl Upstreams {
             .users
             .as_ref()?
             .wants_more(owner)
+    }
+
+    /// The [`Vault::generation`] of the accounts of callers, where any are kept.
+    #[must_use]
+    pub fn account_generation(&self) -> Option<u64> {
+        self.vault.as_ref().map(Vault::generation)
+    }
+
+    /// How long calls of `owner` may use the account at the upstream without asking for its state again; `None` where each
+    /// call asks. No waiting.
+    #[must_use]
+    pub fn check_account(&self, upstream: &str, owner: OwnerKey) -> Option<AccountCheck> {
+        let entry = self.entries.get(upstream)?;
+        entry.accounts.users.as_ref()?.check(owner)
     }
 
     /// The configuration of an upstream.

@@ -8,7 +8,7 @@ use super::credentials::Credentials;
 use crate::audit::AuditSink;
 use crate::call::OwnerKey;
 use crate::grants::TokenFailure;
-use crate::vault::Vault;
+use crate::vault::{AccountCheck, Vault};
 
 /// Where accounts of callers are kept, and what is recorded of them.
 #[derive(Debug, Clone, Copy)]
@@ -49,6 +49,12 @@ impl AccountState {
 pub(super) trait UserAccounts: Credentials {
     /// What memory says of the account of `owner`; `None` where the database has to be asked. No waiting.
     fn known(&self, owner: OwnerKey) -> Option<AccountState>;
+
+    /// How long calls of `owner` go on without asking again; `None` where they cannot go on, and where each call asks. No
+    /// waiting.
+    fn check(&self, _owner: OwnerKey) -> Option<AccountCheck> {
+        None
+    }
 
     /// What the database says of the account of `owner`, which [`known`](Self::known) tells from then on. Fails where
     /// the database does. Dropping the future changes nothing.

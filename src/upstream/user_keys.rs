@@ -19,7 +19,9 @@ use crate::call::OwnerKey;
 use crate::cause::chain;
 use crate::config::{UpstreamConfig, UserKeyConfig};
 use crate::grants::{Challenge, HeldToken, PlacedToken, Renewal, TokenFailure};
-use crate::vault::{GrantKey, GrantKind, GrantRecord, StoredGrant, TokenPlacement, Vault};
+use crate::vault::{
+    AccountCheck, GrantKey, GrantKind, GrantRecord, StoredGrant, TokenPlacement, Vault,
+};
 
 /// Principals whose headers are kept.
 const MAX_HELD: u64 = 10_000;
@@ -209,6 +211,12 @@ impl UserAccounts for UserKeys {
         self.cached(owner).map(state_of)
     }
 
+    fn check(&self, owner: OwnerKey) -> Option<AccountCheck> {
+        let generation = self.vault.as_ref()?.generation();
+        let held = self.cached(owner)?.ok()?;
+        Some(AccountCheck::new(held.connection, generation, None))
+    }
+
     fn look_up(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
         async move { self.read(owner).await.map(state_of) }.boxed()
     }
@@ -250,6 +258,10 @@ impl Credentials for UserKeys {
             Ok(token) => Credential::Held(token),
             Err(none) => Credential::Awaited(ready(Err(none.into())).boxed()),
         }
+    }
+
+    fn generation(&self) -> Option<u64> {
+        Some(self.vault.as_ref()?.generation())
     }
 
     /// No caller is there: a refusal tells as much as any other answer.

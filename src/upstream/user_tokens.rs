@@ -12,7 +12,7 @@ use super::credentials::{Credential, Credentials, Requester};
 use super::user_accounts::{AccountState, UserAccounts};
 use crate::call::OwnerKey;
 use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure, UserToken, UserTokens};
-use crate::vault::GrantKey;
+use crate::vault::{AccountCheck, GrantKey};
 
 /// Tokens of callers, each for its own requests.
 #[derive(Debug)]
@@ -82,6 +82,18 @@ impl UserAccounts for PrincipalTokens {
         match &self.tokens {
             Some(tokens) => state_of(&tokens.held(&self.key(owner))),
             None => Some(AccountState::Missing),
+        }
+    }
+
+    fn check(&self, owner: OwnerKey) -> Option<AccountCheck> {
+        let tokens = self.tokens.as_ref()?;
+        let generation = tokens.generation();
+        match tokens.held(&self.key(owner)) {
+            UserToken::Good(token) => {
+                let due = token.due();
+                Some(AccountCheck::new(token.connection(), generation, due))
+            }
+            UserToken::Missing | UserToken::Refused | UserToken::Awaited => None,
         }
     }
 
@@ -161,6 +173,10 @@ impl Credentials for PrincipalTokens {
             Ok(of_account(account, tokens.next(&key, due).await?)?)
         };
         next.boxed()
+    }
+
+    fn generation(&self) -> Option<u64> {
+        Some(self.tokens.as_ref()?.generation())
     }
 
     /// No caller is there: a refusal tells as much as any other answer.

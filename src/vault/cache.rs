@@ -11,8 +11,8 @@ use crate::lock::lock;
 
 /// Cached grants, absent ones included.
 const MAX_CACHED: u64 = 100_000;
-/// Least time between two last-used stamps of one grant, milliseconds: `used` in the database is exact to this and a
-/// minute.
+/// Least time between two last-used stamps of one grant, milliseconds: `used` in the database is exact to this and two
+/// minutes, since calls stamp it once a minute and it is written once a minute.
 const STAMP_EVERY: i64 = 10 * 60 * 1000;
 /// Last-used stamps waiting to be written.
 const MAX_STAMPS: usize = 100_000;
@@ -23,8 +23,8 @@ pub(super) type CachedGrant = Option<Arc<StoredGrant>>;
 #[derive(Debug)]
 pub(super) struct GrantCache {
     grants: moka::sync::Cache<GrantKey, CachedGrant>,
-    /// Number of evictions so far. Read and changed under `write`, so that a grant read before an eviction is never
-    /// cached after it.
+    /// Number of evictions so far, counted once the grant has gone. Compared and changed under `write`, so that a grant
+    /// read before an eviction is never cached after it.
     epoch: AtomicU64,
     write: Mutex<()>,
     /// Grants with a last-used stamp waiting to be written.
@@ -46,15 +46,15 @@ impl GrantCache {
         self.grants.get(key)
     }
 
-    /// Number of evictions so far.
+    /// Number of evictions so far. A grant that is read from the cache after this was current at that number.
     pub(super) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
+        self.epoch.load(Ordering::Acquire)
     }
 
     pub(super) fn drop_one(&self, key: &GrantKey) {
         let _write = lock(&self.write);
-        self.epoch.fetch_add(1, Ordering::Relaxed);
         self.grants.invalidate(key);
+        self.epoch.fetch_add(1, Ordering::Release);
     }
 
     /// The keys of all cached grants, absent ones included.
@@ -64,8 +64,8 @@ impl GrantCache {
 
     pub(super) fn clear(&self) {
         let _write = lock(&self.write);
-        self.epoch.fetch_add(1, Ordering::Relaxed);
         self.grants.invalidate_all();
+        self.epoch.fetch_add(1, Ordering::Release);
     }
 
     /// Caches what was read during `epoch`; skipped after any eviction since, in which case the next call reads again.

@@ -26,6 +26,13 @@ impl Vault {
         self.0.cache.get(key)
     }
 
+    /// How many changes of accounts this process knows of, for [`AccountCheck`]. Read before the account that is
+    /// remembered. No lock.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.0.cache.epoch()
+    }
+
     /// The grant, from the cache or else from the database. Changes by other processes show up within [5
     /// s](Vault::follow_changes).
     ///

@@ -4,6 +4,7 @@
 //! authenticated with it: a moved, swapped or edited row does not open, and counts as missing. A call reads the cache
 //! of grants in memory; the database is read once per grant, and polled for changes of other processes every 2 s.
 
+mod account_check;
 mod cache;
 mod census;
 mod changes;
@@ -31,6 +32,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::broadcast;
 
+pub use account_check::AccountCheck;
 pub use census::{GrantCensus, GrantCounts};
 pub use grants::REFUSED_FOR;
 pub use key_file::key_file;

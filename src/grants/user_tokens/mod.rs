@@ -107,6 +107,12 @@ impl UserTokens {
         }
     }
 
+    /// The [`Vault::generation`] of the grants.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.vault().generation()
+    }
+
     /// The connection number of `key`, if it is cached.
     #[must_use]
     pub fn connection(&self, key: &GrantKey) -> Option<i64> {
@@ -356,8 +362,14 @@ impl UserTokens {
         let ends = record.access_ends.map(Duration::from_millis);
         let lasts = ends.map(|ends| ends.saturating_sub(SystemClock.now()));
         let scopes = record.scopes.clone();
+        let is_refreshable = record.refresh_token.is_some() && record.token_endpoint.is_some();
         let token = placed.map(|placed| {
             let token = HeldToken::new(placed, scopes, lasts, None).of(grant.state.connection);
+            let token = if is_refreshable {
+                token
+            } else {
+                token.unrefreshed()
+            };
             Arc::new(match grant.state.refused {
                 None => token,
                 Some(_) => token.on_trial(),
@@ -366,7 +378,7 @@ impl UserTokens {
         let held = Arc::new(HeldGrant {
             version: grant.version,
             token,
-            is_refreshable: record.refresh_token.is_some() && record.token_endpoint.is_some(),
+            is_refreshable,
         });
         self.held.insert(grant.key.clone(), Arc::clone(&held));
         held

@@ -121,7 +121,7 @@ impl SessionIdentity {
             calls: Mutex::default(),
             questions: crate::session::SentRequests::of(self.by),
             undelivered,
-            links: crate::session::SessionLinks::default(),
+            links: crate::session::UpstreamLinks::default(),
             notifications: crate::session::notifications::NotificationQueues::default(),
             absences: crate::session::AbsentLists::default(),
             places: Arc::clone(&owner.places),

@@ -404,12 +404,11 @@ async fn who_begins_to_listen_is_not_outrun_by_who_ends() {
         told: Mutex::default(),
         meanwhile: Mutex::default(),
     });
+    let make = || Arc::clone(&link) as _;
     drop(
         session
             .links()
-            .get_or(session.closed(), &link.upstream, 0, || {
-                Arc::clone(&link) as _
-            }),
+            .get_or(session.closed(), &link.upstream, None, make),
     );
     let first = ListenerRegistration::of(&session, Arc::new(Somebody));
     session.tell_links();

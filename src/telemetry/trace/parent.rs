@@ -10,10 +10,16 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 use tokio::task_local;
 
-use super::TraceContext;
+use super::{SpanPipeline, TraceContext};
 
 task_local! {
     static PARENT: TraceContext;
+}
+
+/// Whether spans are recorded in this process, so that they need a [`parent`].
+#[must_use]
+pub fn is_recorded() -> bool {
+    SpanPipeline::installed().is_some()
 }
 
 /// The context of the request that this task serves; the default context outside of a request.

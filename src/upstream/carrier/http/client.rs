@@ -20,6 +20,7 @@ use super::login::UpstreamLogin;
 use super::message_headers::MessageHeaders;
 use super::prepared_request::{PreparedRequest, bear, send_with};
 use super::targets::{RedirectVerdict, RequestTargets, SentRoute, host};
+use super::token_memo::TokenMemo;
 use super::ways::{ClientChoice, ClientGrant};
 use crate::call::{CallerAccess, OwnerKey};
 use crate::config::HttpCarrier;
@@ -44,6 +45,8 @@ pub struct HttpClient {
     credentials: Arc<dyn Credentials>,
     /// The account whose credential the requests carry.
     account: Account,
+    /// The token of that account, where it changes only with accounts.
+    memo: Option<Arc<TokenMemo>>,
     /// The caller of requests that belong to no call.
     caller: Option<Arc<LinkCaller>>,
     /// `Host` of requests in origin form.
@@ -76,6 +79,7 @@ impl HttpClient {
             targets: Arc::new(targets),
             credentials: Arc::new(FixedHeaders::new(&carrier.headers)?),
             account: Account::Common,
+            memo: None,
             caller: None,
             login: Arc::new(UpstreamLogin::new(carrier, false)),
             fence: Fence::default(),
@@ -112,8 +116,10 @@ impl HttpClient {
     /// belong to no call.
     #[must_use]
     pub fn on_behalf_of(&self, owner: OwnerKey, caller: Option<&Arc<CallerAccess>>) -> Self {
+        let remembers = self.credentials.generation().is_some();
         Self {
             account: self.account_of(owner),
+            memo: remembers.then(Arc::default),
             caller: caller.map(|caller| LinkCaller::new(Arc::clone(caller))),
             ..self.clone()
         }
@@ -319,6 +325,8 @@ impl HttpClient {
         let requester = self.requester(own.caller);
         let credential = if *request.method() == Method::OPTIONS {
             self.credentials.for_check(&requester)
+        } else if let Some(memo) = &self.memo {
+            memo.credential(&*self.credentials, &requester)
         } else {
             self.credentials.for_request(&requester)
         };
@@ -431,6 +439,9 @@ impl HttpClient {
         if status.is_success() {
             self.credentials.accepted(self.account, used).await;
             return Ok(answer);
+        }
+        if let Some(memo) = &self.memo {
+            memo.forget();
         }
         let challenge = Challenge::of(answer.headers());
         let renewal = self.credentials.refused(requester, used, status, challenge);

@@ -18,6 +18,7 @@ pub(crate) mod response_head;
 pub(crate) mod sink;
 mod stream_cursor;
 mod targets;
+mod token_memo;
 mod unreachable;
 mod ways;
 mod whole;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use http::header::Entry;
 use http::{HeaderMap, Request, Response};
 use http_body_util::Full;
 
@@ -54,8 +55,8 @@ pub(super) async fn send_with(
 /// Adds a credential to a request, whose own headers stand.
 pub(super) fn bear(headers: &mut HeaderMap, credential: &HeaderMap) {
     for (name, value) in credential {
-        if !headers.contains_key(name) {
-            headers.insert(name, value.clone());
+        if let Entry::Vacant(place) = headers.entry(name) {
+            place.insert(value.clone());
         }
     }
 }

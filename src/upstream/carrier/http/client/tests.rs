@@ -83,10 +83,43 @@ fn carrier(listener: &TcpListener, headers: Vec<(String, Secret)>) -> HttpCarrie
     }
 }
 
+/// Gives each request of an account another token, which is held, and says that no account changes.
+#[derive(Debug, Default)]
+struct Unchanging(Mutex<usize>);
+
+impl Credentials for Unchanging {
+    fn account_of(&self, owner: OwnerKey) -> Account {
+        Account::Connected(owner, 0)
+    }
+
+    fn for_request(&self, requester: &Requester) -> Credential<'_> {
+        let Account::Connected(owner, _) = requester.account else {
+            panic!("a caller's");
+        };
+        let mut made = lock(&self.0);
+        *made += 1;
+        let place = TokenPlace::Header {
+            name: HeaderName::from_static("x-token"),
+            prefix: format!("{owner} "),
+        };
+        let placed = PlacedToken::new(&HeaderMap::new(), &place, &Secret::new(made.to_string()));
+        Credential::Held(Arc::new(HeldToken::lasting(placed.unwrap())))
+    }
+
+    fn generation(&self) -> Option<u64> {
+        Some(0)
+    }
+}
+
 /// Answers `count` requests; the values that each head has under `name`.
 async fn heads(listener: &TcpListener, count: usize, name: &str) -> Vec<Vec<String>> {
+    answered(listener, &vec![200; count], name).await
+}
+
+/// Answers a request with each of `statuses`; the values that each head has under `name`.
+async fn answered(listener: &TcpListener, statuses: &[u16], name: &str) -> Vec<Vec<String>> {
     let mut found = Vec::new();
-    while found.len() < count {
+    for status in statuses {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut head = Vec::new();
         while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -96,8 +129,9 @@ async fn heads(listener: &TcpListener, count: usize, name: &str) -> Vec<Vec<Stri
         let lines = head.lines().filter_map(|line| line.split_once(": "));
         let values = lines.filter(|(key, _)| *key == name);
         found.push(values.map(|(_, value)| value.to_owned()).collect());
-        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
-        stream.write_all(answer).await.unwrap();
+        let answer =
+            format!("HTTP/1.1 {status} \r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+        stream.write_all(answer.as_bytes()).await.unwrap();
     }
     found
 }
@@ -136,6 +170,41 @@ async fn each_request_asks_for_the_credential_of_its_account() {
     let expected: Vec<_> = (1..=asked)
         .map(|number| vec![format!("{} {number}", whose(number))])
         .collect();
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn remembered_token_goes_to_no_other_principal_and_is_forgotten_when_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let owner = |name| Principal::new("issuer", name, "", Vec::new(), None).owner();
+    let (alice, bob) = (owner("alice"), owner("bob"));
+    let common = HttpClient::new(&carrier(&listener, Vec::new())).unwrap();
+    let common = common.with_credentials(Arc::new(Unchanging::default()));
+    let of_alice = common.on_behalf_of(alice, None);
+    let ask = async {
+        let post = async |client: &HttpClient| {
+            let sent = client.post(Bytes::new(), MessageHeaders::default());
+            sent.await.unwrap();
+        };
+        for _ in 0..2 {
+            post(&of_alice).await;
+        }
+        post(&of_alice.on_behalf_of(bob, None)).await;
+        // The first of these is refused.
+        for _ in 0..2 {
+            post(&of_alice).await;
+        }
+    };
+    let statuses = [200, 200, 200, 401, 200];
+    let ((), seen) = tokio::join!(ask, answered(&listener, &statuses, "x-token"));
+    let token = |owner: OwnerKey, number| vec![format!("{owner} {number}")];
+    let expected = [
+        token(alice, 1),
+        token(alice, 1),
+        token(bob, 2),
+        token(alice, 1),
+        token(alice, 3),
+    ];
     assert_eq!(seen, expected);
 }
 
