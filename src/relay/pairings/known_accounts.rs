@@ -21,9 +21,10 @@ impl Connected {
         let f = fixture_with(Arc::clone(&upstream) as _, KEYS, Some(vault.clone()));
         let key = GrantKey::new(f.session.owner(), "up");
         let connection = vault.put_grant(&key, &pasted()).await.unwrap();
-        drop(f.session.take_link_of_another("up", connection));
+        drop(f.session.links().take_of_another("up", connection));
         let link = || Arc::clone(&upstream) as _;
-        f.session.link_or(&"up".into(), Some(connection), link);
+        let (links, closed) = (f.session.links(), f.session.closed());
+        links.get_or(closed, &"up".into(), Some(connection), link);
         Self {
             f,
             upstream,
