@@ -280,7 +280,7 @@ impl EraLink {
     pub(in crate::upstream) async fn unsubscribe(&self, uri: &str) {
         match self.current.get() {
             Some(NegotiatedState::Legacy { link, .. }) => link.unsubscribe(uri).await,
-            Some(NegotiatedState::Modern(link)) => link.unsubscribe(uri),
+            Some(NegotiatedState::Modern(link)) => link.notices().unsubscribe(uri),
             None => self.current.state.followed.remove(uri),
         }
     }
@@ -369,7 +369,7 @@ impl UpstreamLink for EraLink {
     fn notice_feed(&self) -> Option<u64> {
         match self.current.get()? {
             NegotiatedState::Legacy { link, .. } => link.notice_feed(),
-            NegotiatedState::Modern(link) => link.notice_feed(),
+            NegotiatedState::Modern(link) => link.notices().notice_feed(),
         }
     }
 

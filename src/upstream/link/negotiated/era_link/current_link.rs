@@ -82,7 +82,7 @@ impl CurrentLink {
         if let (NegotiatedState::Modern(link), Some(NegotiatedState::Legacy { .. }) | None) =
             (inner, &before)
         {
-            link.take_over();
+            link.notices().take_over();
         }
         self.listening.apply(|wanted| inner.listen(*wanted));
         Ok(())

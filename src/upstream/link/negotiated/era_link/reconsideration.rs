@@ -53,8 +53,8 @@ impl EraLink {
                 NegotiatedState::Legacy { link, .. } => Some(link.wait_until_live().await),
                 NegotiatedState::Modern(link) => tokio::select! {
                     biased;
-                    heard = link.wait_until_live() => Some(heard),
-                    () = link.until_refused(|error| self.contradicts_modern(error)) => None,
+                    heard = link.notices().wait_until_live() => Some(heard),
+                    () = link.notices().until_refused(|error| self.contradicts_modern(error)) => None,
                 },
             };
             if heard == Some(true) {
@@ -70,7 +70,9 @@ impl EraLink {
             return match (&inner, heard) {
                 // The stream is retried, as the refusal may be temporary. The check of the refusal may replace the
                 // link, which ends this wait.
-                (NegotiatedState::Modern(link), None) if !link.wait_until_live().await => {
+                (NegotiatedState::Modern(link), None)
+                    if !link.notices().wait_until_live().await =>
+                {
                     if self.current.get().is_some_and(|now| !now.is(&inner)) {
                         continue;
                     }
@@ -100,9 +102,11 @@ impl EraLink {
                 (is_contradicted || answer.is_ok()).then_some(!is_contradicted)
             }
             NegotiatedState::Legacy { .. } => Some(true),
-            NegotiatedState::Modern(link) => {
-                Some(!link.is_refused(|error| self.contradicts_modern(error)))
-            }
+            NegotiatedState::Modern(link) => Some(
+                !link
+                    .notices()
+                    .is_refused(|error| self.contradicts_modern(error)),
+            ),
         }
     }
 
@@ -126,7 +130,9 @@ impl EraLink {
         };
         matches!(reply, Ok(Reply::Error(_)))
             && request.method() == Some("resources/subscribe")
-            && link.is_refused(|error| self.contradicts_modern(error))
+            && link
+                .notices()
+                .is_refused(|error| self.contradicts_modern(error))
     }
 
     /// Sends the log level of a modern call to the legacy upstream, before the call is sent again. A legacy client has
