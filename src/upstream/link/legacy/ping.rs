@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::LegacyLink;
 use super::connection::LegacyConnection;
 use super::pending_reply::PendingReply;
 use super::wire::LegacyWire;
@@ -15,47 +14,8 @@ use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 use crate::upstream::lock;
 
-impl LegacyLink {
-    /// Asks the child of the link, if one runs and no request waits for it. An error that it answers with is an
-    /// answer.
-    ///
-    /// # Cancel safety
-    /// Dropping the future cancels the request upstream.
-    pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
-        self.open_connection()?.ping(limit).await
-    }
-}
-
-impl LegacyLink {
-    /// Asks an upstream over HTTP for a sign of life, in the session of the link; opens it if needed. Takes
-    /// `connect_timeout` at most.
-    ///
-    /// # Errors
-    /// [`LinkError`] when it could not be opened, or there was no answer. An error that it answers with is an
-    /// answer.
-    ///
-    /// # Cancel safety
-    /// When dropped, the upstream is told that the request is cancelled.
-    pub(in crate::upstream) async fn knock(&self) -> Result<Reply, LinkError> {
-        let limit = self.settings.upstream.connect_timeout;
-        let asked = async {
-            let connection = self.connection().await?;
-            match connection.knock().await {
-                // What it says to a handshake tells more.
-                Err(LinkError::SessionGone) => {
-                    connection.forget();
-                    self.connection().await.map(|_| empty())
-                }
-                answer => answer,
-            }
-        };
-        let asked = timeout(limit, asked).await;
-        asked.unwrap_or(Err(LinkError::Timeout))
-    }
-}
-
 impl LegacyConnection {
-    async fn knock(self: &Arc<Self>) -> Result<Reply, LinkError> {
+    pub(super) async fn knock(self: &Arc<Self>) -> Result<Reply, LinkError> {
         let activity = Arc::new(CallActivity::new());
         let id = self.next_id();
         let (flight, reply) = self.take_off(PendingReply::new(id, &activity));
@@ -65,7 +25,7 @@ impl LegacyConnection {
         answer.map(Reply::Relayed)
     }
 
-    async fn ping(self: &Arc<Self>, limit: Duration) -> Option<Result<(), LinkError>> {
+    pub(super) async fn ping(self: &Arc<Self>, limit: Duration) -> Option<Result<(), LinkError>> {
         let LegacyWire::Duplex(duplex) = &self.wire else {
             return None;
         };
@@ -90,10 +50,6 @@ impl LegacyConnection {
         let is_stopped = found.is_err() && duplex.closed().is_cancelled() && !duplex.broke_off();
         (!is_stopped).then_some(found)
     }
-}
-
-fn empty() -> Reply {
-    Reply::Result(Bytes::from_static(b"{}"))
 }
 
 fn request(id: u64) -> Bytes {

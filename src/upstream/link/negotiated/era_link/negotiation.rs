@@ -72,7 +72,7 @@ impl<'a> Negotiation<'a> {
         }
         let end = Instant::now() + self.settings.upstream.connect_timeout;
         let link = self.current.legacy_link(None);
-        let outcome = match self.greet(&link).await {
+        let outcome = match self.greet().await {
             (Ok(offer), found) => self.after_offer(link, offer, known, found).await,
             (Err(refusal), found) => self.after_refusal(link, refusal, known, found, end).await,
         };
@@ -83,7 +83,6 @@ impl<'a> Negotiation<'a> {
     /// sent too.
     async fn greet(
         &self,
-        link: &LegacyLink,
     ) -> (
         Result<SpareSession, InitializeRefusal>,
         Option<DiscoverAnswer>,
@@ -91,7 +90,7 @@ impl<'a> Negotiation<'a> {
         let patience = self.patience();
         let limit = self.settings.upstream.connect_timeout;
         let alone = limit.saturating_sub(patience);
-        let mut hello = pin!(link.offer());
+        let mut hello = pin!(SpareSession::open(&self.current.settings));
         if let Ok(answer) = timeout(alone, &mut hello).await {
             return (answer, None);
         }
@@ -205,7 +204,11 @@ impl<'a> Negotiation<'a> {
             DiscoverAnswer::Unusable(error) => Err(error),
             DiscoverAnswer::Absent | DiscoverAnswer::Silent | DiscoverAnswer::Unsure => {
                 let end = end.max(Instant::now() + self.patience());
-                let older = timeout_at(end, link.offer_older(refusal)).await;
+                let older = timeout_at(
+                    end,
+                    SpareSession::open_older(&self.current.settings, refusal),
+                )
+                .await;
                 let offer = older.unwrap_or(Err(LinkError::Timeout))?;
                 self.cell.learn(&EraVerdict::Legacy);
                 self.accept(link, offer, None).await
