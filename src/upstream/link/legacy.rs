@@ -3,7 +3,6 @@
 //! Spec: SPEC U-02, U-04, D-06, L-08; DESIGN §6.
 
 mod answers;
-mod asked;
 mod calls;
 mod connection;
 mod connection_choice;
@@ -17,10 +16,13 @@ mod input_turn;
 mod link_connections;
 mod next_turn;
 pub(super) mod offer;
+mod open_questions;
 mod opening;
+mod pending_calls;
 mod pending_reply;
 mod ping;
 mod post_stream;
+mod question;
 mod reading;
 mod reconnect;
 mod related;
@@ -47,6 +49,7 @@ use crate::upstream::error::LinkError;
 use connection::LegacyConnection;
 use link_connections::LinkConnections;
 use offer::SpareSession;
+use ping::Ping;
 use subscribe::PendingSubscribes;
 
 /// A link of the legacy era.
@@ -110,7 +113,8 @@ impl LegacyLink {
     /// # Cancel safety
     /// Dropping the future cancels the request upstream.
     pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
-        self.connections.open()?.ping(limit).await
+        let connection = self.connections.open()?;
+        Ping::over(&connection).of_child(limit).await
     }
 
     /// Asks an upstream over HTTP for a sign of life, in the session of the link; opens it if needed. Takes
@@ -126,7 +130,7 @@ impl LegacyLink {
         let limit = self.settings.upstream.connect_timeout;
         let asked = async {
             let connection = self.connections.connection().await?;
-            match connection.knock().await {
+            match Ping::over(&connection).in_session().await {
                 // What it says to a handshake tells more.
                 Err(LinkError::SessionGone) => {
                     connection.forget();
@@ -269,9 +273,10 @@ impl LegacyLink {
     /// See [`crate::call::UpstreamLink::prepare`].
     pub(super) async fn prepare(&self) {
         if let Some(connection) = self.connections.open()
+            && let Some(get_stream) = &connection.get_stream
             && self.settings.client == Era::Legacy
         {
-            connection.hear_changes().await;
+            get_stream.hear_changes().await;
         }
     }
 

@@ -12,6 +12,7 @@ use super::connection::{LegacyConnection, TakenConnection};
 use super::draining::DrainingConnections;
 use super::extra_connections::ExtraConnections;
 use super::handshake;
+use super::opening::ConnectionOpening;
 use super::restore::RestoredSession;
 use crate::cause::chain;
 use crate::process::WaitPolicy;
@@ -182,7 +183,9 @@ impl LinkConnections {
         }
         let declared = connection.declared();
         self.settings.intake.opened(&self.settings.name, declared);
-        connection.follow(&self.state);
+        if let Some(get_stream) = &connection.get_stream {
+            get_stream.follow(&self.state);
+        }
         self.listening.apply(|wanted| connection.listen(*wanted));
         self.hold();
         self.changed.notify_waiters();
@@ -193,13 +196,14 @@ impl LinkConnections {
     /// Opens a connection, with the child that was started already, if any. A child that the era probe has upset is
     /// replaced (SPEC D-08).
     async fn fresh(&self, patience: WaitPolicy) -> Result<Arc<LegacyConnection>, LinkError> {
-        if let Some(continued) = LegacyConnection::continued(&self.settings) {
+        let opening = ConnectionOpening::new(&self.settings);
+        if let Some(continued) = opening.continued() {
             return Ok(continued);
         }
         let limit = self.settings.upstream.connect_timeout;
         let mut started = lock(&self.started).take();
         if started.as_ref().is_some_and(|started| started.asked) {
-            let open = LegacyConnection::open(&self.settings, started.take());
+            let open = opening.open(started.take());
             match tokio::time::timeout(limit / 2, open).await {
                 Ok(Err(LinkError::Lost { .. })) | Err(_) => {
                     tracing::debug!(upstream = %self.settings.name, "restarting child after probe");
@@ -213,7 +217,7 @@ impl LinkConnections {
         };
         let child = started.as_ref().map(|started| started.child.clone());
         let since = Instant::now();
-        let open = LegacyConnection::open(&self.settings, started);
+        let open = opening.open(started);
         tokio::time::timeout(limit, open).await.unwrap_or_else(|_| {
             let quoting = |child: DuplexSender| child.timed_out(since, &self.settings);
             Err(child.map_or(LinkError::Timeout, quoting))
@@ -254,7 +258,8 @@ impl LinkConnections {
         self.hold();
     }
 
-    /// See [`crate::call::UpstreamLink::wait_until_live`]. A connection lost meanwhile tells no more; the one opened in its place does.
+    /// See [`crate::call::UpstreamLink::wait_until_live`]. A connection lost meanwhile tells no more; the one opened in its
+    /// place does.
     pub(super) async fn wait_until_live(&self) -> bool {
         let mut was_open = false;
         loop {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::connection::LegacyConnection;
 use super::handshake;
+use super::opening::ConnectionOpening;
 use crate::call::ServerDeclaration;
 use crate::upstream::carrier::{Carrier, LinkSettings};
 use crate::upstream::error::LinkError;
@@ -39,18 +40,16 @@ impl SpareSession {
     pub(in crate::upstream) async fn open(
         settings: &Arc<LinkSettings>,
     ) -> Result<SpareSession, InitializeRefusal> {
-        let mut said = None;
+        let (opening, mut said) = (ConnectionOpening::new(settings), None);
         let opened = match &settings.carrier {
             Carrier::Http(client, bounds, older) => {
                 let known = match older {
-                    Some(older) => {
-                        LegacyConnection::open_known_older(settings, client, *bounds, older).await
-                    }
+                    Some(older) => opening.open_known_older(client, *bounds, older).await,
                     None => None,
                 };
                 match known {
                     Some(outcome) => outcome,
-                    None => LegacyConnection::open_http(settings, client, *bounds, &mut said).await,
+                    None => opening.over_http(client, *bounds, &mut said).await,
                 }
             }
             Carrier::Duplex(_) => Err(LinkError::Unreachable(NotReached::new(
@@ -79,9 +78,9 @@ impl SpareSession {
         };
         let InitializeRefusal { error, said } = refusal;
         let said = said.as_deref();
-        let opened =
-            LegacyConnection::open_older_after(error, said, settings, client, *bounds, older)
-                .await?;
+        let opened = ConnectionOpening::new(settings)
+            .open_older_after(error, said, client, *bounds, older)
+            .await?;
         Ok(SpareSession::new(settings, opened))
     }
 
