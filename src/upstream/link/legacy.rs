@@ -3,7 +3,6 @@
 //! Spec: SPEC U-02, U-04, D-06, L-08; DESIGN §6.
 
 mod answers;
-mod asked;
 mod calls;
 mod connection;
 mod connection_choice;
@@ -14,12 +13,16 @@ pub(in crate::upstream) mod handshake;
 mod in_flight;
 mod inbound;
 mod input_turn;
+mod link_connections;
 mod next_turn;
 pub(super) mod offer;
+mod open_questions;
 mod opening;
+mod pending_calls;
 mod pending_reply;
 mod ping;
 mod post_stream;
+mod question;
 mod reading;
 mod reconnect;
 mod related;
@@ -29,30 +32,24 @@ mod subscribe;
 mod task_progress;
 mod wire;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::OptionFuture;
-use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::timeout;
 
-use crate::call::{Call, Reply, ServerDeclaration, UpstreamContinuation};
-use crate::cause::chain;
+use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamContinuation};
+use crate::protocol::json::quote;
 use crate::protocol::{Era, Message, methods};
-use crate::sync::desired::Desired;
 use crate::telemetry::metrics::LABELED;
 
 use super::session_state::SessionState;
-use crate::process::WaitPolicy;
-use crate::sync::shared_failure::SharedFailure;
-use crate::upstream::carrier::duplex::DuplexSender;
 use crate::upstream::carrier::{LinkSettings, StartedConnection};
 use crate::upstream::error::LinkError;
-use crate::upstream::lock;
-use connection::{LegacyConnection, TakenConnection};
-use draining::DrainingConnections;
-use extra_connections::ExtraConnections;
+use connection::LegacyConnection;
+use link_connections::LinkConnections;
+use offer::SpareSession;
+use ping::Ping;
 use subscribe::PendingSubscribes;
 
 /// A link of the legacy era.
@@ -61,23 +58,11 @@ pub struct LegacyLink {
     /// Itself, for what goes on when its caller has gone.
     own: Weak<Self>,
     settings: Arc<LinkSettings>,
-    /// A child that was started to find out what it speaks, for the first connection.
-    started: Mutex<Option<StartedConnection>>,
-    current: Mutex<Option<Arc<LegacyConnection>>>,
-    opening: SharedFailure<LinkError>,
-    extra_connections: Arc<ExtraConnections>,
-    draining: DrainingConnections,
+    connections: Arc<LinkConnections>,
     /// What a fresh connection has to be told again.
     state: SessionState,
     /// Subscriptions that are asked for now.
     asking: PendingSubscribes,
-    listening: Desired<bool>,
-    /// Whether it is opened again when it is lost.
-    kept: Mutex<bool>,
-    /// Whoever had this link is gone: nothing is opened any more.
-    ended: AtomicBool,
-    /// Told when a connection is opened, and when none will be any more.
-    changed: Notify,
 }
 
 impl LegacyLink {
@@ -87,175 +72,98 @@ impl LegacyLink {
         state: SessionState,
         started: Option<StartedConnection>,
     ) -> Arc<Self> {
+        let connections = LinkConnections::new(Arc::clone(&settings), state.clone(), started);
         Arc::new_cyclic(|own| Self {
             own: Weak::clone(own),
-            extra_connections: ExtraConnections::new(Arc::clone(&settings)),
             settings,
-            started: Mutex::new(started),
-            current: Mutex::default(),
-            draining: DrainingConnections::default(),
-            opening: SharedFailure::default(),
+            connections,
             state,
             asking: PendingSubscribes::default(),
-            listening: Desired::default(),
-            kept: Mutex::default(),
-            ended: AtomicBool::new(false),
-            changed: Notify::new(),
         })
-    }
-
-    fn open_connection(&self) -> Option<Arc<LegacyConnection>> {
-        lock(&self.current)
-            .as_ref()
-            .filter(|open| !open.is_closed())
-            .map(Arc::clone)
     }
 
     /// Opens the connection if needed and tells what the upstream declared.
     pub(super) async fn open_inner(&self) -> Result<Arc<ServerDeclaration>, LinkError> {
-        let connection = self.connection().await?;
+        let connection = self.connections.connection().await?;
         Ok(Arc::clone(connection.declared()))
     }
 
-    /// The open connection, if it takes new calls. Taken under the lock: nothing retires it in between.
-    fn usable_connection(&self) -> Option<TakenConnection> {
-        let current = lock(&self.current);
-        let open = current.as_ref().filter(|open| !open.is_closed());
-        open.filter(|open| !open.is_outdated())
-            .map(TakenConnection::new)
-    }
-
-    async fn connection(&self) -> Result<TakenConnection, LinkError> {
-        match self.usable_connection() {
-            Some(open) => Ok(open),
-            // Seldom, and large: a call need not have room for it.
-            None => Box::pin(self.reopen()).await,
-        }
-    }
-
-    async fn reopen(&self) -> Result<TakenConnection, LinkError> {
-        let turn = self.opening.attempt().await;
-        if let Some(open) = self.usable_connection() {
-            return Ok(open);
-        }
-        if let Some(failed) = turn.spared() {
-            return Err(failed);
-        }
-        if self.ended.load(Ordering::Acquire) {
-            return Err(LinkError::Cancelled);
-        }
-        self.retire_outdated();
-        let connection = match self.fresh(WaitPolicy::SpawnWait).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                let error = error.of_opening();
-                self.settings.count_unopened(&error);
-                tracing::debug!(upstream = %self.settings.name, error = chain(&error), "upstream not opened");
-                turn.share(error.clone());
-                return Err(error);
-            }
-        };
-        let taken = TakenConnection::new(&connection);
-        self.install(&connection).await?;
-        Ok(taken)
-    }
-
-    /// Opens the first connection of an upstream that may keep no sessions. Returns whether it keeps one; over HTTP a
-    /// session needs an id, since the upstream can neither ask nor announce anything without.
-    ///
-    /// Others wait to find out as much: a child is started only if there is a place for it at once, or
-    /// one that an idle child makes.
+    /// See [`LinkConnections::open_session`].
     ///
     /// # Errors
     /// [`LinkError`] when it cannot be told.
     pub(super) async fn open_session(&self) -> Result<bool, LinkError> {
-        let opened = self.fresh(WaitPolicy::None).await;
-        match opened.map_err(|error| handshake::refused(error, None)) {
-            Ok(connection) if connection.has_session() => {
-                self.install(&connection).await?;
-                Ok(true)
-            }
-            Ok(connection) => {
-                connection.close().await;
-                Ok(false)
-            }
-            Err(LinkError::Handshake(_) | LinkError::Invalid(_)) => Ok(false),
-            Err(error) => Err(error),
+        self.connections.open_session().await
+    }
+
+    /// Makes the session of `offer` this link's own.
+    ///
+    /// # Errors
+    /// [`LinkError::Cancelled`] when the link has ended meanwhile.
+    pub(in crate::upstream) async fn accept(&self, offer: SpareSession) -> Result<(), LinkError> {
+        match offer.take() {
+            Some(connection) => self.connections.install(&connection).await,
+            None => Ok(()),
         }
     }
 
-    /// Makes a connection the current one.
-    async fn install(&self, connection: &Arc<LegacyConnection>) -> Result<(), LinkError> {
-        LABELED.upstream_opened.add(&self.settings.name, 1);
-        self.settings.health.speaks(connection.declared().revision);
-        // Also if no caller waits for the slow start any more.
-        self.settings.health.succeeded();
-        let followed = self.restore(connection).await;
-        let previous = lock(&self.current).replace(Arc::clone(connection));
-        if let Some(previous) = previous {
-            // It may have closed its output just now, and still be waited for.
-            previous.note_end();
-            self.retire(previous);
-        }
-        // The session ended while this was opened: nobody would ever close it.
-        if self.ended.load(Ordering::Acquire) {
-            drop(lock(&self.current).take());
-            self.changed.notify_waiters();
-            tokio::join!(self.draining.close(), connection.close());
-            return Err(LinkError::Cancelled);
-        }
-        let declared = connection.declared();
-        self.settings.intake.opened(&self.settings.name, declared);
-        connection.follow(&self.state);
-        self.listening.apply(|wanted| connection.listen(*wanted));
-        self.hold();
-        self.changed.notify_waiters();
-        self.tell_what_was_missed(connection, followed);
-        Ok(())
+    /// Asks the child of the link, if one runs and no request waits for it. An error that it answers with is an
+    /// answer.
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels the request upstream.
+    pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
+        let connection = self.connections.open()?;
+        Ping::over(&connection).of_child(limit).await
     }
 
-    /// Opens a connection, with the child that was started already, if any. A child that the era probe has upset is
-    /// replaced (SPEC D-08).
-    async fn fresh(&self, patience: WaitPolicy) -> Result<Arc<LegacyConnection>, LinkError> {
-        if let Some(continued) = LegacyConnection::continued(&self.settings) {
-            return Ok(continued);
-        }
+    /// Asks an upstream over HTTP for a sign of life, in the session of the link; opens it if needed. Takes
+    /// `connect_timeout` at most.
+    ///
+    /// # Errors
+    /// [`LinkError`] when it could not be opened, or there was no answer. An error that it answers with is an
+    /// answer.
+    ///
+    /// # Cancel safety
+    /// When dropped, the upstream is told that the request is cancelled.
+    pub(in crate::upstream) async fn knock(&self) -> Result<Reply, LinkError> {
         let limit = self.settings.upstream.connect_timeout;
-        let mut started = lock(&self.started).take();
-        if started.as_ref().is_some_and(|started| started.asked) {
-            let open = LegacyConnection::open(&self.settings, started.take());
-            match tokio::time::timeout(limit / 2, open).await {
-                Ok(Err(LinkError::Lost { .. })) | Err(_) => {
-                    tracing::debug!(upstream = %self.settings.name, "restarting child after probe");
+        let asked = async {
+            let connection = self.connections.connection().await?;
+            match Ping::over(&connection).in_session().await {
+                // What it says to a handshake tells more.
+                Err(LinkError::SessionGone) => {
+                    connection.forget();
+                    self.connections
+                        .connection()
+                        .await
+                        .map(|_| Reply::Result(Bytes::from_static(b"{}")))
                 }
-                Ok(other) => return other,
+                answer => answer,
             }
-        }
-        let started = match started.filter(|started| started.child.takes_calls()) {
-            Some(started) => Some(started),
-            None => StartedConnection::child(&self.settings, patience).await?,
         };
-        let child = started.as_ref().map(|started| started.child.clone());
-        let since = Instant::now();
-        let open = LegacyConnection::open(&self.settings, started);
-        tokio::time::timeout(limit, open).await.unwrap_or_else(|_| {
-            let quoting = |child: DuplexSender| child.timed_out(since, &self.settings);
-            Err(child.map_or(LinkError::Timeout, quoting))
-        })
+        let asked = timeout(limit, asked).await;
+        asked.unwrap_or(Err(LinkError::Timeout))
     }
 
-    /// Keeps a child with listeners from counting as idle, even without calls. A lost connection is opened again for
-    /// listeners.
-    fn hold(&self) {
-        self.listening.apply(|listening| {
-            let wanted = *listening || !self.state.followed.is_empty();
-            if let Some(connection) = self.open_connection() {
-                connection.hold(wanted);
-                if wanted {
-                    self.keep();
-                }
-            }
-        });
+    /// Ends a subscription that nobody has any more.
+    pub(in crate::upstream) async fn unsubscribe(&self, uri: &str) {
+        self.state.followed.remove(uri);
+        if let Some(connection) = self.connections.open() {
+            let uri = quote(uri);
+            connection.tell("resources/unsubscribe", "uri", &uri).await;
+        }
+        self.connections.hold();
+    }
+
+    /// The sessions at the link want other log messages than before.
+    pub(in crate::upstream) async fn set_level(&self, level: LogLevel) {
+        self.state.set_level(level);
+        let level = quote(level.as_str());
+        if let Some(connection) = self.connections.open() {
+            connection.tell("logging/setLevel", "level", &level).await;
+        }
+        self.connections.extra.set_level(&level).await;
     }
 
     pub(super) async fn call_inner(
@@ -272,7 +180,7 @@ impl LegacyLink {
     }
 
     async fn call_through(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
-        let place = self.place(request, call).await?;
+        let place = self.connections.place(request, call).await?;
         let reply = match place.connection.call(request, call).await {
             // The upstream refused the session before it looked at the call: nothing has run.
             Err(LinkError::SessionGone) => {
@@ -305,13 +213,13 @@ impl LegacyLink {
         if request.method() == Some("logging/setLevel")
             && let Some(level) = request.param("level")
         {
-            Box::pin(self.extra_connections.set_level(level)).await;
+            Box::pin(self.connections.extra.set_level(level)).await;
         }
         Ok(reply)
     }
 
     async fn call_again(&self, request: &Message, call: &Call) -> Result<Reply, LinkError> {
-        let place = self.place(request, call).await?;
+        let place = self.connections.place(request, call).await?;
         let reply = place.connection.call(request, call).await;
         reply.map_err(LinkError::of_last_try)
     }
@@ -328,86 +236,85 @@ impl LegacyLink {
             None => false,
         }
     }
+
+    /// Keeps the changes of a successful request for the next connection.
+    fn remember(&self, request: &Message, reply: &Reply) {
+        if reply.error().is_some() {
+            return;
+        }
+        let uri = || request.param_str("uri").unwrap_or_default();
+        match request.method() {
+            Some("logging/setLevel") => {
+                let level = request.param_str("level");
+                if let Some(level) = level.and_then(|word| LogLevel::parse(&word)) {
+                    self.state.set_level(level);
+                }
+            }
+            Some("resources/subscribe") => {
+                self.state.followed.insert(uri().into_owned());
+            }
+            Some("resources/unsubscribe") => {
+                self.state.followed.remove(&uri());
+            }
+            _ => return,
+        }
+        self.connections.hold();
+    }
 }
 
 /// As [`crate::call::UpstreamLink`] has them.
 impl LegacyLink {
     pub(super) async fn notify(&self, message: Bytes) {
-        let extra_connections = self.extra_connections.all();
-        for connection in self.open_connection().into_iter().chain(extra_connections) {
+        for connection in self.connections.all() {
             connection.notify(message.clone()).await;
         }
     }
 
     /// See [`crate::call::UpstreamLink::prepare`].
     pub(super) async fn prepare(&self) {
-        if let Some(connection) = self.open_connection()
+        if let Some(connection) = self.connections.open()
+            && let Some(get_stream) = &connection.get_stream
             && self.settings.client == Era::Legacy
         {
-            connection.hear_changes().await;
+            get_stream.hear_changes().await;
         }
     }
 
     pub(super) fn declared(&self) -> Option<Arc<ServerDeclaration>> {
-        self.open_connection()
+        self.connections
+            .open()
             .map(|connection| Arc::clone(connection.declared()))
     }
 
     pub(super) fn continuation(&self) -> Option<UpstreamContinuation> {
-        self.open_connection()?.continuation()
+        self.connections.open()?.continuation()
     }
 
     /// See [`crate::call::UpstreamLink::ends_with_process`].
     pub(super) fn ends_with_process(&self) -> bool {
-        let open = self.open_connection();
+        let open = self.connections.open();
         open.is_some_and(|connection| connection.is_pipe())
     }
 
     /// See [`crate::call::UpstreamLink::disown`].
     pub(super) fn disown(&self) {
-        if let Some(connection) = self.open_connection() {
+        if let Some(connection) = self.connections.open() {
             connection.disown();
         }
     }
 
-    pub(super) fn listen(&self, wanted: bool) {
-        let listen = |wanted: &bool| {
-            if let Some(connection) = self.open_connection() {
-                connection.listen(*wanted);
-            }
-        };
-        self.listening.set_and_apply(|wish| *wish = wanted, listen);
-        self.hold();
-    }
-
     pub(super) fn notice_feed(&self) -> Option<u64> {
-        self.open_connection()?.notice_feed()
+        self.connections.open()?.notice_feed()
     }
 
-    /// A connection lost meanwhile tells no more; the one opened in its place does.
+    /// Sets whether changes are listened for.
+    pub(super) fn listen(&self, wanted: bool) {
+        self.connections.listen(wanted);
+    }
+
+    /// See [`crate::call::UpstreamLink::wait_until_live`].
     pub(super) async fn wait_until_live(&self) -> bool {
-        let mut was_open = false;
-        loop {
-            let changed = self.changed.notified();
-            let open = self.open_connection();
-            if open.is_none() && (!was_open || self.ended.load(Ordering::Acquire)) {
-                return false;
-            }
-            was_open = true;
-            let heard = async {
-                let Some(connection) = &open else {
-                    return std::future::pending().await;
-                };
-                tokio::select! {
-                    heard = connection.wait_until_live() => Some(heard),
-                    () = connection.over() => None,
-                }
-            };
-            tokio::select! {
-                Some(heard) = heard => return heard,
-                () = changed => {}
-            }
-        }
+        self.connections.wait_until_live().await
     }
 
     /// Closes the link and its connections, for good.
@@ -415,16 +322,6 @@ impl LegacyLink {
     /// # Cancel safety
     /// Closes them in any case, in tasks of their own.
     pub(super) fn close(&self) -> impl Future<Output = ()> + Send + use<> {
-        self.ended.store(true, Ordering::Release);
-        drop(lock(&self.started).take());
-        let connection = lock(&self.current).take();
-        // Who looks before now finds a connection that says nothing of its end.
-        self.changed.notify_waiters();
-        let draining = self.draining.close();
-        let current = OptionFuture::from(connection.map(|connection| connection.close()));
-        let extra = self.extra_connections.close();
-        async move {
-            tokio::join!(draining, current, extra);
-        }
+        self.connections.close()
     }
 }

@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -37,11 +36,13 @@ impl LegacyConnection {
     ) -> Result<Reply, LinkError> {
         let limit = self.settings.upstream.total_timeout;
         let heard = async {
-            self.hear(call).await;
+            if let Some(get_stream) = &self.get_stream {
+                get_stream.hear(call).await;
+            }
             Ok(())
         };
         before_sending(&call.cancel, limit, heard).await?;
-        let id = self.next_id();
+        let id = self.pending.next_id();
         let progress = meta::progress_token(request).map(Arc::from);
         let own = id.to_string();
         let mut edit = request.edit().id(own.as_str());
@@ -109,7 +110,9 @@ impl LegacyConnection {
                 Err(LinkError::Cancelled)
             }
         };
-        self.get_stream.called();
+        if let Some(get_stream) = &self.get_stream {
+            get_stream.called();
+        }
         span.finish(observe::outcome(&outcome));
         if let Ok(reply) = &outcome {
             self.task_progress.replied(method, request, reply);
@@ -150,7 +153,7 @@ impl LegacyConnection {
 
     /// Sends one of our own requests with a single parameter; a failure is only logged.
     pub(super) async fn tell(self: &Arc<Self>, method: &str, name: &str, value: &str) {
-        let id = self.next_id();
+        let id = self.pending.next_id();
         let params = json::object([(name, value)]);
         let bytes = rpc::request(id, method, Some(&params));
         let activity = Arc::new(CallActivity::new());
@@ -166,23 +169,13 @@ impl LegacyConnection {
         flight.landed();
     }
 
-    /// The id of the next request of ours, which is its progress token too.
-    pub(super) fn next_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Whether one of our requests had this id, which is its progress token too.
-    pub(super) fn has_used(&self, id: u64) -> bool {
-        id < self.next_id.load(Ordering::Relaxed)
-    }
-
     pub(super) fn take_off(self: &Arc<Self>, pending: PendingReply) -> (InFlight, ReplySlot) {
         let (sender, receiver) = oneshot::channel();
         *lock(&pending.reply) = Some(sender);
         let pending = Arc::new(pending);
-        lock(&self.pending).insert(pending.id, Arc::clone(&pending));
+        self.pending.insert(&pending);
         if self.is_pipe() {
-            self.clocks.begin(&pending.activity);
+            self.pending.begin_clock(&pending.activity);
         }
         (InFlight::new(Arc::clone(self), pending), receiver)
     }
@@ -225,14 +218,14 @@ impl LegacyConnection {
 
     /// Resolves a pending request with a reply from a pipe or from a stream of another call.
     pub(super) fn deliver(self: &Arc<Self>, id: u64, message: Message) {
-        let waiting = self.waiting(id);
+        let waiting = self.pending.take_reply(id);
         let is_ours = waiting.is_some();
         let left = match waiting {
             Some(waiting) => waiting.send(Ok(message)).err(),
             None => Some(Ok(message)),
         };
         let Some(Ok(late)) = left else { return };
-        if self.given_up.take(id).is_some() {
+        if self.pending.given_up.take(id).is_some() {
             self.cancel_begun(&late);
         } else if !is_ours {
             self.suspect("it answered a request that we did not make");
@@ -249,17 +242,5 @@ impl LegacyConnection {
         self.settings.tasks.spawn_service(async move {
             this.tell("tasks/cancel", "taskId", &id).await;
         });
-    }
-
-    /// Fails the request `id`, if still pending.
-    pub(super) fn fail(&self, id: u64, error: LinkError) {
-        if let Some(waiting) = self.waiting(id) {
-            drop(waiting.send(Err(error)));
-        }
-    }
-
-    fn waiting(&self, id: u64) -> Option<oneshot::Sender<Result<Message, LinkError>>> {
-        let pending = lock(&self.pending).get(&id).map(Arc::clone)?;
-        lock(&pending.reply).take()
     }
 }

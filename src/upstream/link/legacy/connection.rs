@@ -1,35 +1,30 @@
 //! One physical connection of a legacy link, after its handshake.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::LinkSettings;
 use super::get_stream::GetStream;
 use super::input_turn::InputTurn;
-use super::pending_reply::PendingReply;
+use super::open_questions::OpenQuestions;
+use super::pending_calls::PendingCalls;
 use super::task_progress::TaskProgress;
 use super::wire::LegacyWire;
 use crate::call::{ServerDeclaration, UpstreamContinuation};
 use crate::cause::chain;
 use crate::process::HoldGuard;
-use crate::protocol::RequestId;
-use crate::sync::fast_maps::FastMap;
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
-use crate::upstream::deadlines::PipeClocks;
+use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
-use crate::upstream::link::abandoned_calls::GivenUp;
 use crate::upstream::lock;
 use crate::upstream::notice_feed::next_epoch;
 
@@ -42,20 +37,14 @@ pub(super) struct LegacyConnection {
     pub(super) settings: Arc<LinkSettings>,
     pub(super) wire: LegacyWire,
     declared: Arc<ServerDeclaration>,
-    pub(super) next_id: AtomicU64,
-    pub(super) pending: Mutex<FastMap<u64, Arc<PendingReply>>>,
-    /// The idle clocks of `pending`, on a pipe.
-    pub(super) clocks: Arc<PipeClocks>,
+    /// Our requests without a reply.
+    pub(super) pending: PendingCalls,
     /// Calls that have become tasks.
     pub(super) task_progress: TaskProgress,
-    /// Calls that may become tasks, dropped before their reply.
-    pub(super) given_up: GivenUp<()>,
-    /// Open questions of the upstream, by its id, with tokens that withdraw them.
-    pub(super) asking: Mutex<HashMap<RequestId, CancellationToken>>,
+    /// Open questions of the upstream.
+    pub(super) questions: OpenQuestions,
     /// The right of a call to be asked without being named.
     pub(super) turn: InputTurn,
-    /// Permits for answers that the gateway gives without asking a client.
-    pub(super) answers: Arc<Semaphore>,
     forgotten: AtomicBool,
     /// Whether the end of the pipe was noted.
     end_noted: AtomicBool,
@@ -64,7 +53,8 @@ pub(super) struct LegacyConnection {
     pub(super) closed: CancellationToken,
     /// Cancellations on their way over HTTP.
     pub(super) farewells: TaskTracker,
-    pub(super) get_stream: GetStream,
+    /// None on a pipe.
+    pub(super) get_stream: Option<Arc<GetStream>>,
     /// The epoch of a pipe's notice feed, which lasts as long as the connection.
     epoch: u64,
     /// Spares an unused child from the idle stop.
@@ -115,29 +105,34 @@ impl LegacyConnection {
         wire: LegacyWire,
         declared: Arc<ServerDeclaration>,
     ) -> Arc<Self> {
-        Arc::new(Self {
-            settings: Arc::clone(settings),
-            wire,
-            declared,
-            // The handshake had the id 1.
-            next_id: AtomicU64::new(first + 2),
-            pending: Mutex::default(),
-            clocks: Arc::default(),
-            task_progress: TaskProgress::default(),
-            given_up: GivenUp::default(),
-            asking: Mutex::default(),
-            turn: InputTurn::new(),
-            answers: Arc::new(Semaphore::new(settings.upstream.open_questions)),
-            forgotten: AtomicBool::new(false),
-            end_noted: AtomicBool::new(false),
-            over: CancellationToken::new().drop_guard(),
-            closed: CancellationToken::new(),
-            farewells: TaskTracker::new(),
-            get_stream: GetStream::default(),
-            epoch: next_epoch(),
-            held: Mutex::default(),
-            takers: TaskTracker::new(),
-            _counted: UpstreamSession::begin(&settings.load),
+        let closed = CancellationToken::new();
+        Arc::new_cyclic(|own| {
+            let get_stream = match &wire {
+                LegacyWire::Duplex(_) => None,
+                LegacyWire::Http(http) => {
+                    let of_connection = (own, settings, &declared);
+                    Some(GetStream::new(of_connection, http, &closed))
+                }
+            };
+            Self {
+                settings: Arc::clone(settings),
+                wire,
+                declared,
+                pending: PendingCalls::after(first),
+                task_progress: TaskProgress::default(),
+                questions: OpenQuestions::new(settings.upstream.open_questions),
+                turn: InputTurn::new(),
+                forgotten: AtomicBool::new(false),
+                end_noted: AtomicBool::new(false),
+                over: CancellationToken::new().drop_guard(),
+                closed,
+                farewells: TaskTracker::new(),
+                get_stream,
+                epoch: next_epoch(),
+                held: Mutex::default(),
+                takers: TaskTracker::new(),
+                _counted: UpstreamSession::begin(&settings.load),
+            }
         })
     }
 
@@ -197,9 +192,16 @@ impl LegacyConnection {
 
     /// See [`crate::call::UpstreamLink::wait_until_live`].
     pub(super) async fn wait_until_live(&self) -> bool {
-        match &self.wire {
-            LegacyWire::Duplex(_) => true,
-            LegacyWire::Http(http) => self.can_push() && http.notice_feed().begun().await,
+        match &self.get_stream {
+            None => true,
+            Some(get_stream) => get_stream.wait_until_live().await,
+        }
+    }
+
+    /// Opens or closes the GET stream, if it has one; it stays open for questions and for calls.
+    pub(super) fn listen(&self, wanted: bool) {
+        if let Some(get_stream) = &self.get_stream {
+            get_stream.listen(wanted);
         }
     }
 
@@ -223,7 +225,7 @@ impl LegacyConnection {
     }
 
     /// Notes that the upstream no longer knows this session.
-    pub(super) fn forget(self: &Arc<Self>) {
+    pub(super) fn forget(&self) {
         self.forgotten.store(true, Ordering::Relaxed);
         self.over.token().cancel();
         self.task_progress.clear();
@@ -231,7 +233,7 @@ impl LegacyConnection {
     }
 
     /// Sends nothing more in an HTTP session, which another replica goes on with. Children end as always.
-    pub(super) fn disown(self: &Arc<Self>) {
+    pub(super) fn disown(&self) {
         if !self.is_pipe() {
             self.forget();
         }
@@ -299,26 +301,7 @@ impl LegacyConnection {
     pub(super) async fn until_given_back(&self) {
         self.takers.close();
         self.takers.wait().await;
-        self.until_unused().await;
-    }
-
-    /// Ready when no request of ours is pending.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub(super) async fn until_unused(&self) {
-        loop {
-            let over: Vec<_> = {
-                let pending = lock(&self.pending);
-                pending.values().map(|call| call.over.clone()).collect()
-            };
-            if over.is_empty() {
-                return;
-            }
-            for over in over {
-                over.cancelled().await;
-            }
-        }
+        self.pending.until_unused().await;
     }
 
     /// Ends the connection politely. An HTTP session needs no end that the upstream has forgotten, or that another replica
@@ -340,7 +323,7 @@ impl LegacyConnection {
         } else if !self.is_closed() && self.settings.fence.is_open() {
             // Spec: BRIDGING §3.7: cancellations of its calls are sent first.
             let told = async {
-                self.until_unused().await;
+                self.pending.until_unused().await;
                 self.farewells.close();
                 self.farewells.wait().await;
             };
@@ -369,18 +352,8 @@ impl LegacyConnection {
             LegacyWire::Duplex(duplex) => duplex.last_words(),
             LegacyWire::Http(_) => None,
         };
-        let waiting: Vec<_> = lock(&self.pending)
-            .values()
-            .filter_map(|pending| lock(&pending.reply).take())
-            .collect();
-        for reply in waiting {
-            drop(reply.send(Err(LinkError::Lost {
-                last_words: last_words.clone(),
-            })));
-        }
-        for (_, question) in lock(&self.asking).drain() {
-            question.cancel();
-        }
+        self.pending.fail_all(last_words.as_deref());
+        self.questions.withdraw_all();
     }
 }
 

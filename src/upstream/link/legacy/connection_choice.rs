@@ -8,15 +8,15 @@ use tokio::time::{Instant, sleep_until};
 use super::connection::{LegacyConnection, TakenConnection};
 use super::extra_connections::ExtraConnections;
 use super::input_turn::TurnGuard;
+use super::link_connections::LinkConnections;
 use super::next_turn::next_turn;
 use super::pending_reply::may_be_asked;
-use super::{LegacyLink, LinkSettings};
 use crate::call::Call;
 use crate::cause::chain;
 use crate::protocol::Message;
 use crate::protocol::json::quote;
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::AskedClient;
+use crate::upstream::carrier::{AskedClient, LinkSettings};
 use crate::upstream::deadlines::before_sending;
 use crate::upstream::error::LinkError;
 
@@ -58,7 +58,7 @@ impl Drop for ConnectionLease {
     }
 }
 
-impl LegacyLink {
+impl LinkConnections {
     /// Finds a connection for a call: the first one, or one whose turn is taken.
     ///
     /// # Errors
@@ -90,7 +90,7 @@ impl LegacyLink {
             drop(first);
             Box::pin(self.turn(call)).await?
         };
-        Ok(ConnectionLease::with_turn(turn, &self.extra_connections))
+        Ok(ConnectionLease::with_turn(turn, &self.extra))
     }
 
     /// The first connection, as long as the call is wanted and may last.
@@ -105,7 +105,7 @@ impl LegacyLink {
         loop {
             let first = self.first_for(call).await?;
             let mut all = vec![Arc::clone(&first.connection)];
-            let extra = self.extra_connections.all().into_iter();
+            let extra = self.extra.all().into_iter();
             all.extend(extra.filter(|connection| !connection.is_outdated()));
             let free = all.iter().find_map(|connection| {
                 let turn = connection.turn.take()?;
@@ -131,7 +131,7 @@ impl LegacyLink {
         limit: Instant,
     ) -> Result<(Arc<LegacyConnection>, TurnGuard), LinkError> {
         let level = self.state.level().map(|level| quote(level.as_str()));
-        let mut opening = Box::pin(Arc::clone(&self.extra_connections).open(level));
+        let mut opening = Box::pin(Arc::clone(&self.extra).open(level));
         let (mut no_other, mut no_turn) = (false, false);
         loop {
             tokio::select! {

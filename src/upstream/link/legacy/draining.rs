@@ -3,12 +3,11 @@
 //! Spec: SPEC U-02; BRIDGING §3.10.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
 use futures_util::FutureExt as _;
 use futures_util::future::join_all;
 
-use super::LegacyLink;
 use super::connection::LegacyConnection;
 use crate::upstream::lock;
 
@@ -31,6 +30,27 @@ impl DrainingConnections {
         }
     }
 
+    /// Closes a replaced connection once its calls have ended: by their own deadlines, or with the link. A pipe that is
+    /// over is closed at once, as its calls are lost. Runs in the background.
+    pub(super) fn retire(self: &Arc<Self>, connection: Arc<LegacyConnection>) {
+        let tasks = connection.settings.tasks.clone();
+        if connection.is_pipe() && connection.is_closed() {
+            return tasks.spawn_service(async move { connection.close().await });
+        }
+        let oldest = self.add(&connection);
+        let draining = Arc::downgrade(self);
+        tasks.spawn_service(async move {
+            if let Some(oldest) = oldest {
+                oldest.close().await;
+            }
+            connection.until_given_back().await;
+            if let Some(draining) = draining.upgrade() {
+                draining.remove(&connection);
+            }
+            connection.close().await;
+        });
+    }
+
     fn remove(&self, connection: &Arc<LegacyConnection>) {
         lock(&self.0).retain(|kept| !Arc::ptr_eq(kept, connection));
     }
@@ -42,38 +62,6 @@ impl DrainingConnections {
     pub(super) fn close(&self) -> impl Future<Output = ()> + Send + use<> {
         let all = std::mem::take(&mut *lock(&self.0));
         join_all(all.iter().map(LegacyConnection::close)).map(drop)
-    }
-}
-
-impl LegacyLink {
-    /// Retires connections that take no new calls, before another one is opened: their children may have the only places.
-    pub(super) fn retire_outdated(&self) {
-        let outdated = lock(&self.current).take_if(|open| open.is_outdated());
-        if let Some(outdated) = outdated {
-            self.retire(outdated);
-        }
-        drop(self.extra_connections.all());
-    }
-
-    /// Closes a replaced connection once its calls have ended: by their own deadlines, or with the link. A pipe that is
-    /// over is closed at once, as its calls are lost. Runs in the background.
-    pub(super) fn retire(&self, connection: Arc<LegacyConnection>) {
-        let tasks = &self.settings.tasks;
-        if connection.is_pipe() && connection.is_closed() {
-            return tasks.spawn_service(async move { connection.close().await });
-        }
-        let oldest = self.draining.add(&connection);
-        let link = Weak::clone(&self.own);
-        tasks.spawn_service(async move {
-            if let Some(oldest) = oldest {
-                oldest.close().await;
-            }
-            connection.until_given_back().await;
-            if let Some(link) = link.upgrade() {
-                link.draining.remove(&connection);
-            }
-            connection.close().await;
-        });
     }
 }
 
@@ -91,21 +79,20 @@ mod tests {
     use crate::protocol::Revision;
     use crate::upstream::carrier::fixture;
     use crate::upstream::carrier::http::http_session::HttpSession;
-    use crate::upstream::link::session_state::SessionState;
 
     // A call finds a connection before it has a request there.
     #[tokio::test(start_paused = true)]
     async fn connection_that_a_call_has_just_taken_is_not_closed() {
         let (settings, client, bounds) = fixture::over_http();
         let settings = Arc::new(settings);
-        let link = LegacyLink::new(Arc::clone(&settings), SessionState::default(), None);
+        let draining = Arc::new(DrainingConnections::default());
         let session = HttpSession::new(Arc::clone(&settings.name), client, bounds);
         let (none, info) = (Bytes::from_static(b"{}"), Bytes::from_static(b"{}"));
         let declared = ServerDeclaration::new(Revision::V2025_11_25, none, info, None);
         let wire = LegacyWire::Http(Arc::new(session));
         let connection = LegacyConnection::new(&settings, wire, Arc::new(declared));
         let taken = TakenConnection::new(&connection);
-        link.retire(Arc::clone(&connection));
+        draining.retire(Arc::clone(&connection));
         let minute = Duration::from_mins(1);
         assert!(
             timeout(minute, connection.closed.cancelled())

@@ -9,6 +9,7 @@ use futures_util::future::join_all;
 
 use super::connection::LegacyConnection;
 use super::input_turn::TurnGuard;
+use super::opening::ConnectionOpening;
 use crate::process::WaitPolicy;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::duplex::DuplexSource;
@@ -62,7 +63,7 @@ impl ExtraConnections {
     ) -> Result<(Arc<LegacyConnection>, TurnGuard), LinkError> {
         let limit = self.settings.upstream.connect_timeout;
         let started = StartedConnection::child(&self.settings, WaitPolicy::None).await?;
-        let connecting = LegacyConnection::open_further(&self.settings, started);
+        let connecting = ConnectionOpening::new(&self.settings).open_further(started);
         let connection = match tokio::time::timeout(limit, connecting).await {
             Ok(opened) => opened?,
             Err(_) => return Err(LinkError::Timeout),

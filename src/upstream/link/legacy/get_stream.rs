@@ -10,11 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::LegacyConnection;
 use super::pending_reply::may_be_asked;
-use super::wire::LegacyWire;
-use crate::call::{Call, Notice};
+use crate::call::{Call, Notice, ServerDeclaration};
 use crate::protocol::{Era, Message};
 use crate::runtime::poll_time;
 use crate::telemetry::metrics::LABELED;
+use crate::upstream::carrier::LinkSettings;
 use crate::upstream::carrier::http::get_stream::{GetStreamChange, NoGetStream};
 use crate::upstream::carrier::http::http_session::HttpSession;
 use crate::upstream::carrier::http::sink::MessageSink;
@@ -37,6 +37,14 @@ const SHORTEST_WAIT: Duration = Duration::from_secs(1);
 /// The GET stream of a connection.
 #[derive(Debug)]
 pub(super) struct GetStream {
+    /// Itself, for its tasks.
+    own: Weak<Self>,
+    connection: Weak<LegacyConnection>,
+    settings: Arc<LinkSettings>,
+    declared: Arc<ServerDeclaration>,
+    http: Arc<HttpSession>,
+    /// Cancelled with the connection.
+    closed: CancellationToken,
     /// Closes the stream; set while the stream is wanted.
     listener: Mutex<Option<CancellationToken>>,
     /// Whether the link wants it: a client has a stream of its own, or subscriptions.
@@ -60,9 +68,24 @@ pub(super) struct GetStream {
     state: OnceLock<SessionState>,
 }
 
-impl Default for GetStream {
-    fn default() -> Self {
-        Self {
+impl GetStream {
+    /// One that is not open: of a connection with its settings and declaration, which is over once `closed` is cancelled.
+    pub(super) fn new(
+        (connection, settings, declared): (
+            &Weak<LegacyConnection>,
+            &Arc<LinkSettings>,
+            &Arc<ServerDeclaration>,
+        ),
+        http: &Arc<HttpSession>,
+        closed: &CancellationToken,
+    ) -> Arc<Self> {
+        Arc::new_cyclic(|own| Self {
+            own: Weak::clone(own),
+            connection: Weak::clone(connection),
+            settings: Arc::clone(settings),
+            declared: Arc::clone(declared),
+            http: Arc::clone(http),
+            closed: closed.clone(),
             listener: Mutex::default(),
             is_wanted: AtomicBool::new(false),
             is_asked: AtomicBool::new(false),
@@ -75,11 +98,15 @@ impl Default for GetStream {
             is_late: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
             state: OnceLock::new(),
-        }
+        })
     }
-}
 
-impl GetStream {
+    /// The connection, unless it is over.
+    fn open_connection(&self) -> Option<Arc<LegacyConnection>> {
+        let connection = self.connection.upgrade();
+        connection.filter(|connection| !connection.is_closed())
+    }
+
     /// Notes that a call is here now, where the stream is open for calls.
     pub(super) fn called(&self) {
         if self.is_called.load(Ordering::Relaxed) {
@@ -100,6 +127,201 @@ impl GetStream {
         [&self.is_wanted, &self.is_asked, &self.is_called]
             .iter()
             .any(|why| why.load(Ordering::Relaxed))
+    }
+
+    /// Opens or closes the stream; it stays open for questions and for calls.
+    pub(super) fn listen(&self, wanted: bool) {
+        self.is_wanted.store(wanted, Ordering::Relaxed);
+        self.open_or_close();
+    }
+
+    fn open_or_close(&self) {
+        let mut listener = lock(&self.listener);
+        // Looked at under the lock: what forgets the connection closes the stream afterwards.
+        let is_open = || self.open_connection().is_some();
+        let wanted = self.is_needed() && is_open() && self.can_push();
+        match (&*listener, wanted) {
+            (None, true) => {
+                let stop = self.closed.child_token();
+                *listener = Some(stop.clone());
+                let listen = self.listen_while_owned();
+                let own = Weak::clone(&self.own);
+                self.settings.tasks.spawn_service(async move {
+                    let none = tokio::select! {
+                        none = listen => none,
+                        () = stop.cancelled() => return,
+                    };
+                    let forgotten = own.upgrade().and_then(|this| this.open_connection());
+                    if let (NoGetStream::Session, Some(connection)) = (none, forgotten) {
+                        LABELED.upstream_lost.add(&connection.settings.name, 1);
+                        connection.forget();
+                    }
+                });
+            }
+            (Some(stop), false) => {
+                stop.cancel();
+                *listener = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps the GET stream open except while the fence is closed: another replica that goes on with the session needs the
+    /// stream, and upstreams may allow one only. Does not keep the connection.
+    fn listen_while_owned(&self) -> impl Future<Output = NoGetStream> + Send + use<> {
+        let (fence, http) = (self.settings.fence.clone(), Arc::clone(&self.http));
+        let (own, connection) = (Weak::clone(&self.own), Weak::clone(&self.connection));
+        let listen = move || {
+            let changing = Weak::clone(&own);
+            let on_change = move |change| {
+                if let Some(this) = changing.upgrade() {
+                    this.changed(change);
+                }
+            };
+            let heard = Heard(Weak::clone(&connection));
+            Box::pin(Arc::clone(&http).listen(on_change, heard))
+        };
+        let mut listening = listen();
+        async move {
+            loop {
+                tokio::select! {
+                    none = listening => return none,
+                    () = fence.until_closed() => {}
+                }
+                fence.opened().await;
+                listening = listen();
+            }
+        }
+    }
+
+    fn changed(&self, change: GetStreamChange) {
+        match change {
+            GetStreamChange::Opened => {
+                self.is_refused.store(false, Ordering::Relaxed);
+                let again = self.was_open.swap(true, Ordering::Relaxed);
+                self.hears(again);
+            }
+            GetStreamChange::Refused(status) => {
+                self.is_refused.store(true, Ordering::Relaxed);
+                self.doubt(status);
+            }
+        }
+    }
+
+    /// From now on, who follows a resource of this state hears of it when notices may have been missed.
+    pub(super) fn follow(&self, state: &SessionState) {
+        self.state.get_or_init(|| state.clone());
+    }
+
+    /// Reports a stream that was open and is refused now. Many servers have none: without one before, that says
+    /// nothing.
+    fn doubt(&self, status: u16) {
+        let was_open = self.was_open.load(Ordering::Relaxed);
+        if let Some(state) = self.state.get().filter(|_| was_open) {
+            state.doubt.raise(&LinkError::Status(status));
+        }
+    }
+
+    /// The stream is open. Change notices sent before, or since the last stream broke, were missed.
+    fn hears(&self, again: bool) {
+        let lists = self.declared.announced();
+        if !lists.is_empty() {
+            let is_late = !again && self.is_late.load(Ordering::Relaxed);
+            self.settings
+                .intake
+                .heard(&self.settings.name, &lists, is_late);
+        }
+        let state = self.state.get().filter(|_| again);
+        for uri in state.map(|state| state.followed.all()).unwrap_or_default() {
+            let notice = Notice::resource_updated(&uri);
+            self.settings
+                .intake
+                .notice(&self.settings.name, notice, None);
+        }
+    }
+
+    /// Opens the stream before a call is sent, where something can come over it.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn hear(&self, call: &Call) {
+        match call.revision.era() {
+            Era::Legacy => self.hear_changes().await,
+            Era::Modern => self.hear_questions(call).await,
+        }
+    }
+
+    /// The same before any request of a legacy client.
+    pub(super) async fn hear_changes(&self) {
+        let is_new = |attempt| attempt > self.awaited.load(Ordering::Relaxed);
+        if !self.is_awaited.load(Ordering::Acquire) || self.http.opening().is_some_and(is_new) {
+            // Seldom, and a call need not have room for it.
+            Box::pin(self.hear_calls()).await;
+        }
+        self.called();
+    }
+
+    /// Opens the stream before the first call of a session and after a quiet while, and waits for its head: what the
+    /// upstream announces in that call would be lost. So does a call that finds the stream being opened again. It is
+    /// closed a while after the last call.
+    async fn hear_calls(&self) {
+        let http = &self.http;
+        let is_refused = self.is_refused.load(Ordering::Relaxed);
+        // A stream that was open before may open again.
+        let is_hopeless = is_refused && !http.was_open() && http.opening().is_none();
+        if is_hopeless || !http.has_session() || !self.can_push() {
+            return self.is_awaited.store(true, Ordering::Release);
+        }
+        if !self.is_called.swap(true, Ordering::AcqRel) {
+            self.called();
+            self.open_or_close();
+            let closing = close_after_calls(Weak::clone(&self.own));
+            self.settings.tasks.spawn_service(closing);
+        }
+        let attempt = http.opening().unwrap_or_default();
+        if timeout(HEAD, http.answered()).await.is_err() {
+            self.is_late.store(true, Ordering::Relaxed);
+            tracing::debug!(
+                upstream = %self.settings.name,
+                "upstream GET stream has no head yet: the call is sent without"
+            );
+        }
+        self.awaited.fetch_max(attempt, Ordering::Relaxed);
+        self.is_awaited.store(true, Ordering::Release);
+    }
+
+    /// Opens the stream before a call in which a modern client may be asked something. Such a client
+    /// opens no stream of its own, and a server that does not relate its question to the call asks
+    /// it here: without a listener the question would be lost.
+    async fn hear_questions(&self, call: &Call) {
+        if !self.settings.capabilities.allow_some() || !may_be_asked(&call.message, call) {
+            return;
+        }
+        if !self.is_asked.swap(true, Ordering::Relaxed) {
+            self.open_or_close();
+        }
+        if timeout(OPENING, self.http.answered()).await.is_err() {
+            tracing::debug!(upstream = %self.settings.name, "upstream GET stream is not open");
+        }
+    }
+
+    /// Whether anything can come over a GET stream (DESIGN §6).
+    fn can_push(&self) -> bool {
+        let text = String::from_utf8_lossy(&self.declared.capabilities);
+        let capabilities = &self.settings.capabilities;
+        capabilities.towards(self.declared.revision).text() != "{}"
+            || [
+                "\"listChanged\"",
+                "\"subscribe\"",
+                "\"logging\"",
+                "\"tasks\"",
+            ]
+            .iter()
+            .any(|word| text.contains(word))
+    }
+    /// See [`crate::call::UpstreamLink::wait_until_live`].
+    pub(super) async fn wait_until_live(&self) -> bool {
+        self.can_push() && self.http.notice_feed().begun().await
     }
 }
 
@@ -125,233 +347,31 @@ impl MessageSink for Heard {
     }
 }
 
-impl LegacyConnection {
-    /// Opens or closes the GET stream; it stays open for questions and for calls.
-    pub(super) fn listen(self: &Arc<Self>, wanted: bool) {
-        self.get_stream.is_wanted.store(wanted, Ordering::Relaxed);
-        self.open_or_close();
-    }
-
-    fn open_or_close(self: &Arc<Self>) {
-        let LegacyWire::Http(http) = &self.wire else {
-            return;
-        };
-        let mut listener = lock(&self.get_stream.listener);
-        let wanted = self.get_stream.is_needed() && !self.is_closed() && self.can_push();
-        match (&*listener, wanted) {
-            (None, true) => {
-                let stop = self.closed.child_token();
-                *listener = Some(stop.clone());
-                let (listen, forgotten) = (self.listen_while_owned(http), Arc::downgrade(self));
-                self.settings.tasks.spawn_service(async move {
-                    let none = tokio::select! {
-                        none = listen => none,
-                        () = stop.cancelled() => return,
-                    };
-                    let this = forgotten.upgrade().filter(|this| !this.is_closed());
-                    if let (NoGetStream::Session, Some(this)) = (none, this) {
-                        LABELED.upstream_lost.add(&this.settings.name, 1);
-                        this.forget();
-                    }
-                });
-            }
-            (Some(stop), false) => {
-                stop.cancel();
-                *listener = None;
-            }
-            _ => {}
-        }
-    }
-
-    /// Keeps the GET stream open except while the fence is closed: another replica that goes on with the session needs the
-    /// stream, and upstreams may allow one only. Does not keep the connection.
-    fn listen_while_owned(
-        self: &Arc<Self>,
-        http: &Arc<HttpSession>,
-    ) -> impl Future<Output = NoGetStream> + Send + use<> {
-        let (fence, http) = (self.settings.fence.clone(), Arc::clone(http));
-        let this = Arc::downgrade(self);
-        let listen = move || {
-            let changing = Weak::clone(&this);
-            let on_change = move |change| {
-                if let Some(this) = changing.upgrade() {
-                    this.get_stream_changed(change);
-                }
-            };
-            Box::pin(Arc::clone(&http).listen(on_change, Heard(Weak::clone(&this))))
-        };
-        let mut listening = listen();
-        async move {
-            loop {
-                tokio::select! {
-                    none = listening => return none,
-                    () = fence.until_closed() => {}
-                }
-                fence.opened().await;
-                listening = listen();
-            }
-        }
-    }
-
-    fn get_stream_changed(&self, change: GetStreamChange) {
-        let get_stream = &self.get_stream;
-        match change {
-            GetStreamChange::Opened => {
-                get_stream.is_refused.store(false, Ordering::Relaxed);
-                let again = get_stream.was_open.swap(true, Ordering::Relaxed);
-                self.hears(again);
-            }
-            GetStreamChange::Refused(status) => {
-                get_stream.is_refused.store(true, Ordering::Relaxed);
-                self.doubt(status);
-            }
-        }
-    }
-
-    /// From now on, who follows a resource of this state hears of it when notices may have been missed.
-    pub(super) fn follow(&self, state: &SessionState) {
-        self.get_stream.state.get_or_init(|| state.clone());
-    }
-
-    /// Reports a stream that was open and is refused now. Many servers have none: without one before, that says
-    /// nothing.
-    fn doubt(&self, status: u16) {
-        let was_open = self.get_stream.was_open.load(Ordering::Relaxed);
-        if let Some(state) = self.get_stream.state.get().filter(|_| was_open) {
-            state.doubt.raise(&LinkError::Status(status));
-        }
-    }
-
-    /// The stream is open. Change notices sent before, or since the last stream broke, were missed.
-    fn hears(&self, again: bool) {
-        let lists = self.declared().announced();
-        if !lists.is_empty() {
-            let is_late = !again && self.get_stream.is_late.load(Ordering::Relaxed);
-            self.settings
-                .intake
-                .heard(&self.settings.name, &lists, is_late);
-        }
-        let state = self.get_stream.state.get().filter(|_| again);
-        for uri in state.map(|state| state.followed.all()).unwrap_or_default() {
-            let notice = Notice::resource_updated(&uri);
-            self.settings
-                .intake
-                .notice(&self.settings.name, notice, None);
-        }
-    }
-
-    /// Opens the stream before a call is sent, where something can come over it.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost.
-    pub(super) async fn hear(self: &Arc<Self>, call: &Call) {
-        match (&self.wire, call.revision.era()) {
-            (LegacyWire::Duplex(_), _) => {}
-            (LegacyWire::Http(_), Era::Legacy) => self.hear_changes().await,
-            (LegacyWire::Http(http), Era::Modern) => self.hear_questions(http, call).await,
-        }
-    }
-
-    /// The same before any request of a legacy client.
-    pub(super) async fn hear_changes(self: &Arc<Self>) {
-        let LegacyWire::Http(http) = &self.wire else {
-            return;
-        };
-        let get_stream = &self.get_stream;
-        let is_new = |attempt| attempt > get_stream.awaited.load(Ordering::Relaxed);
-        if !get_stream.is_awaited.load(Ordering::Acquire) || http.opening().is_some_and(is_new) {
-            // Seldom, and a call need not have room for it.
-            Box::pin(self.hear_calls(http)).await;
-        }
-        get_stream.called();
-    }
-
-    /// Opens the stream before the first call of a session and after a quiet while, and waits for its head: what the
-    /// upstream announces in that call would be lost. So does a call that finds the stream being opened again. It is
-    /// closed a while after the last call.
-    async fn hear_calls(self: &Arc<Self>, http: &HttpSession) {
-        let get_stream = &self.get_stream;
-        let is_refused = get_stream.is_refused.load(Ordering::Relaxed);
-        // A stream that was open before may open again.
-        let is_hopeless = is_refused && !http.was_open() && http.opening().is_none();
-        if is_hopeless || !http.has_session() || !self.can_push() {
-            return get_stream.is_awaited.store(true, Ordering::Release);
-        }
-        if !get_stream.is_called.swap(true, Ordering::AcqRel) {
-            get_stream.called();
-            self.open_or_close();
-            let closing = close_after_calls(Arc::downgrade(self));
-            self.settings.tasks.spawn_service(closing);
-        }
-        let attempt = http.opening().unwrap_or_default();
-        if timeout(HEAD, http.answered()).await.is_err() {
-            get_stream.is_late.store(true, Ordering::Relaxed);
-            tracing::debug!(
-                upstream = %self.settings.name,
-                "upstream GET stream has no head yet: the call is sent without"
-            );
-        }
-        get_stream.awaited.fetch_max(attempt, Ordering::Relaxed);
-        get_stream.is_awaited.store(true, Ordering::Release);
-    }
-
-    /// Opens the stream before a call in which a modern client may be asked something. Such a client
-    /// opens no stream of its own, and a server that does not relate its question to the call asks
-    /// it here: without a listener the question would be lost.
-    async fn hear_questions(self: &Arc<Self>, http: &HttpSession, call: &Call) {
-        if !self.settings.capabilities.allow_some() || !may_be_asked(&call.message, call) {
-            return;
-        }
-        if !self.get_stream.is_asked.swap(true, Ordering::Relaxed) {
-            self.open_or_close();
-        }
-        if timeout(OPENING, http.answered()).await.is_err() {
-            tracing::debug!(upstream = %self.settings.name, "upstream GET stream is not open");
-        }
-    }
-
-    /// Whether anything can come over a GET stream (DESIGN §6).
-    pub(super) fn can_push(&self) -> bool {
-        let text = String::from_utf8_lossy(&self.declared().capabilities);
-        let capabilities = &self.settings.capabilities;
-        capabilities.towards(self.declared().revision).text() != "{}"
-            || [
-                "\"listChanged\"",
-                "\"subscribe\"",
-                "\"logging\"",
-                "\"tasks\"",
-            ]
-            .iter()
-            .any(|word| text.contains(word))
-    }
-}
-
 /// Closes the GET stream a while after the last call, unless something else needs it. Does not keep the
 /// connection.
-async fn close_after_calls(connection: Weak<LegacyConnection>) {
+async fn close_after_calls(get_stream: Weak<GetStream>) {
     let mut wait = CALLED_LATELY;
     loop {
         sleep(wait).await;
-        let Some(this) = connection.upgrade() else {
+        let Some(this) = get_stream.upgrade() else {
             return;
         };
-        if this.is_closed() {
+        let Some(connection) = this.open_connection() else {
             return;
-        }
-        let get_stream = &this.get_stream;
-        let is_quiet = || lock(&this.pending).is_empty() && get_stream.left().is_zero();
+        };
+        let is_quiet = || connection.pending.is_empty() && this.left().is_zero();
         if is_quiet() {
-            get_stream.is_awaited.store(false, Ordering::Release);
-            get_stream.is_called.store(false, Ordering::Release);
+            this.is_awaited.store(false, Ordering::Release);
+            this.is_called.store(false, Ordering::Release);
             // A call that came meanwhile opens it, or is seen here.
             if is_quiet() {
                 return this.open_or_close();
             }
-            if get_stream.is_called.swap(true, Ordering::AcqRel) {
+            if this.is_called.swap(true, Ordering::AcqRel) {
                 return;
             }
-            get_stream.is_awaited.store(true, Ordering::Release);
+            this.is_awaited.store(true, Ordering::Release);
         }
-        wait = get_stream.left().max(SHORTEST_WAIT);
+        wait = this.left().max(SHORTEST_WAIT);
     }
 }

@@ -7,7 +7,6 @@ use super::connection::LegacyConnection;
 use super::pending_reply::PendingReply;
 use super::wire::LegacyWire;
 use crate::upstream::link::cancellation;
-use crate::upstream::lock;
 
 /// Cancels a request upstream on drop unless it landed (SPEC C-10, C-11).
 #[derive(Debug)]
@@ -53,7 +52,7 @@ impl InFlight {
         }
         // Over HTTP the late reply would come on the request's own stream, which is closed.
         if self.pending.wants_task && self.connection.is_pipe() {
-            self.connection.given_up.note(self.pending.id, ());
+            self.connection.pending.given_up.note(self.pending.id, ());
         }
         let bytes = cancellation::of_request(self.pending.id, reason);
         match &self.connection.wire {
@@ -75,7 +74,7 @@ impl Drop for InFlight {
         if !self.done {
             self.tell_cancelled("the caller has gone");
         }
-        lock(&self.connection.pending).remove(&self.pending.id);
+        self.connection.pending.remove(self.pending.id);
         self.pending.over.cancel();
     }
 }

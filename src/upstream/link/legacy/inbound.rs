@@ -4,20 +4,18 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tokio_util::sync::CancellationToken;
 
-use super::answers::{error, its_call_is_over, out_of_reach, refusal, response, unanswered};
+use super::answers::{error, refusal, response};
 use super::connection::LegacyConnection;
+use super::open_questions::QuestionRefusal;
 use super::pending_reply::PendingReply;
-use super::related::{self, RelatedQuestion};
+use super::question::UpstreamQuestion;
 use super::wire::LegacyWire;
-use crate::call::{InputOutcome, InputRequest, InputResponse, Notice, NoticeKind};
+use crate::call::{Notice, NoticeKind};
 use crate::protocol::input_request_rules;
 use crate::protocol::{Era, Message, MessageKind, RequestId};
-use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::AskedClient;
-use crate::upstream::deadlines::PausedClock;
-use crate::upstream::lock;
 
 impl LegacyConnection {
     /// Takes one message; `origin` is our request on whose own stream it came. Returns the reply
@@ -36,7 +34,8 @@ impl LegacyConnection {
             MessageKind::Response => match message.number() {
                 Some(id) if origin.is_some_and(|pending| pending.id == id) => return Some(message),
                 Some(id) => {
-                    if self.counts_stray(id, message.bytes().len()) {
+                    // A pipe has made room for it before.
+                    if self.is_pipe() || self.pending.counts_stray(id, message.bytes().len()) {
                         self.deliver(id, message);
                     }
                 }
@@ -57,7 +56,7 @@ impl LegacyConnection {
             "notifications/tasks/status" => {
                 let (intake, name) = (&self.settings.intake, &self.settings.name);
                 self.task_progress.stands(message.params().unwrap_or("{}"));
-                let call = self.named(message, "taskId", |call, task| {
+                let call = self.pending.named(message, "taskId", |call, task| {
                     call.task.as_deref() == Some(task)
                 });
                 return intake.task_changed(name, message, call);
@@ -94,7 +93,8 @@ impl LegacyConnection {
         let call = match (&notice.kind, origin) {
             (_, Some(origin)) => origin.number(),
             (NoticeKind::ElicitationComplete, None) => {
-                self.named(message, "elicitationId", PendingReply::has_asked)
+                self.pending
+                    .named(message, "elicitationId", PendingReply::has_asked)
             }
             _ => None,
         };
@@ -103,19 +103,6 @@ impl LegacyConnection {
             intake.list_changed(name, what);
         }
         intake.notice(name, notice, call);
-    }
-
-    /// The number of the call that a notice names in its parameter `name`.
-    fn named(
-        &self,
-        message: &Message,
-        name: &str,
-        is_named: impl Fn(&PendingReply, &str) -> bool,
-    ) -> Option<u64> {
-        let id = message.param_str(name)?;
-        let pending = lock(&self.pending);
-        let mut named = pending.values().filter(|call| is_named(call, &id));
-        named.next()?.number()
     }
 
     fn newest(&self) -> Option<Arc<PendingReply>> {
@@ -128,13 +115,9 @@ impl LegacyConnection {
         if self.settings.intake.serves_several_owners() {
             return None;
         }
-        let pending = lock(&self.pending);
         // A modern client runs calls side by side and must see no message of another one (SPEC M-42).
         let guesses = self.settings.unattributed == AskedClient::Session;
-        let talked_of = pending.values().filter(|p| p.is_talked_of);
-        let one = guesses || talked_of.clone().count() == 1;
-        let calls = talked_of.filter(|p| p.link.is_some() && one);
-        calls.max_by_key(|p| p.id).map(Arc::clone)
+        self.pending.newest(guesses)
     }
 
     /// Routed by token, wherever it came (SPEC C-02).
@@ -143,7 +126,7 @@ impl LegacyConnection {
         let found = token.and_then(|id| match origin {
             Some(own) if own.id == id => Some(Arc::clone(own)),
             _ => {
-                let found = lock(&self.pending).get(&id).map(Arc::clone)?;
+                let found = self.pending.get(id)?;
                 found.activity.touch();
                 Some(found)
             }
@@ -157,7 +140,7 @@ impl LegacyConnection {
         match token.and_then(|token| self.task_progress.progress(token)) {
             Some(task) => task.link.notify(progress(message, &task.token)),
             // Streams do not keep their order among each other, and an upstream may hear late that its call is over.
-            None if found.is_none() && token.is_some_and(|token| self.has_used(token)) => {
+            None if found.is_none() && token.is_some_and(|token| self.pending.has_used(token)) => {
                 LABELED.notices_late.add(&self.settings.name, 1);
             }
             None => LABELED.upstream_garbage.add(&self.settings.name, 1),
@@ -167,8 +150,8 @@ impl LegacyConnection {
     /// The upstream no longer wants an answer to its question.
     fn on_withdrawn(&self, message: &Message) {
         let id = message.param("requestId").and_then(RequestId::parse);
-        if let Some(question) = id.and_then(|id| lock(&self.asking).remove(&id)) {
-            question.cancel();
+        if let Some(id) = id {
+            self.questions.withdraw(&id);
         }
     }
 
@@ -198,124 +181,44 @@ impl LegacyConnection {
             tracing::warn!(upstream = %self.settings.name, method, flaw, "refused an input request");
             return self.answer_later(id, &Err(error(-32602, flaw)));
         }
-        let withdrawn = CancellationToken::new();
-        {
-            let mut asking = lock(&self.asking);
-            if asking.contains_key(&key) {
-                drop(asking);
+        let withdrawn = match self.questions.open(&key) {
+            Ok(withdrawn) => withdrawn,
+            Err(QuestionRefusal::InUse) => {
                 return self.answer_later(id, &Err(error(-32600, "the id is in use")));
             }
-            let limit = self.settings.upstream.open_questions;
-            if asking.len() >= limit {
-                drop(asking);
+            Err(QuestionRefusal::TooMany) => {
                 LABELED
                     .upstream_questions_refused
                     .add(&self.settings.name, 1);
                 tracing::warn!(
-                    upstream = %self.settings.name, open_questions = limit,
+                    upstream = %self.settings.name,
+                    open_questions = self.settings.upstream.open_questions,
                     "refused an input request: too many are open"
                 );
                 return self.answer_later(id, &Err(error(-32603, "too many open questions")));
             }
-            asking.insert(key.clone(), withdrawn.clone());
-        }
+        };
         if let Some(url_elicitation) = message.param_str("elicitationId")
-            && let Some(call) = origin.and_then(|id| lock(&self.pending).get(&id).map(Arc::clone))
+            && let Some(call) = origin.and_then(|id| self.pending.get(id))
         {
             call.note_asked(&url_elicitation);
         }
-        let related = related::of(message);
-        let question = InputRequest {
-            method: method.to_owned(),
-            params: related::unmarked(message),
-        };
-        let question = capabilities.fitted(question);
+        let question = UpstreamQuestion::new(self, method, message, origin);
         let (this, id) = (Arc::clone(self), id.to_owned());
         self.settings.tasks.spawn_service(async move {
             let answer = tokio::select! {
-                answer = this.ask(question, origin, related.as_ref()) => Some(answer),
+                answer = question.ask() => Some(answer),
                 () = withdrawn.cancelled() => None,
             };
-            lock(&this.asking).remove(&key);
+            this.questions.close(&key);
             if let Some(answer) = answer {
-                let answer = match &related {
-                    Some(related) => answer.map(|result| related.marked(result)),
-                    None => answer,
-                };
                 this.send(response(&id, &answer)).await;
             }
         });
     }
 
-    /// Puts a question to the client: on the call's own stream where the upstream said which call
-    /// it belongs to, else by the rules of DESIGN §6.
-    async fn ask(
-        self: &Arc<Self>,
-        question: InputRequest,
-        origin: Option<u64>,
-        related: Option<&RelatedQuestion>,
-    ) -> Result<Bytes, Bytes> {
-        let method = question.method.clone();
-        let asked = match self.asked_call(origin, related) {
-            Some(call) => {
-                let names_none = origin.is_none() && related.is_none();
-                match self.ask_in(call, &question, names_none).await {
-                    Some(asked) => asked,
-                    None => return its_call_is_over(),
-                }
-            }
-            None if self.settings.unattributed == AskedClient::Session => {
-                let (_paused, askers) = self.may_have_asked(&method, related);
-                let limit = self.settings.upstream.ask_timeout;
-                let asked = self.settings.intake.question(&self.settings.name, question);
-                tokio::select! {
-                    biased;
-                    () = all_over(askers) => return its_call_is_over(),
-                    asked = tokio::time::timeout(limit, asked) => asked.unwrap_or(InputOutcome::Unanswered),
-                }
-            }
-            None => {
-                COUNTERS.questions_refused.add(1);
-                return out_of_reach(&method, "no call is known that it belongs to");
-            }
-        };
-        match asked {
-            InputOutcome::Answered(answers) => match answers.into_iter().next() {
-                // Spec: SPEC C-71.
-                Some((_, InputResponse::Result(result)))
-                    if method == "roots/list" && !input_request_rules::are_files(&result) =>
-                {
-                    Err(error(-32603, "the client's roots are no file: URIs"))
-                }
-                Some((_, InputResponse::Result(result))) => Ok(result),
-                Some((_, InputResponse::Error(error))) => Err(error),
-                None => unanswered(&method),
-            },
-            InputOutcome::CannotAsk(why) => out_of_reach(&method, &why),
-            InputOutcome::Suspended(_) | InputOutcome::Unanswered => unanswered(&method),
-        }
-    }
-
-    /// Holds the clocks of the calls that run now for a question that names none, and says which of them
-    /// it may be of: it is void once all of those are over. What a task asks is of no call, and a
-    /// client tells of its roots outside calls, too.
-    fn may_have_asked(
-        &self,
-        method: &str,
-        related: Option<&RelatedQuestion>,
-    ) -> (Vec<PausedClock>, Vec<CancellationToken>) {
-        let pending = lock(&self.pending);
-        let paused = pending.values().map(|call| call.activity.pause()).collect();
-        let mut askers = Vec::new();
-        if method != "roots/list" && related.is_none() {
-            let askable = pending.values().filter(|call| call.may_be_asked);
-            askers.extend(askable.map(|call| call.over.clone()));
-        }
-        (paused, askers)
-    }
-
     fn answer_later(self: &Arc<Self>, id: &str, answer: &Result<Bytes, Bytes>) {
-        let Ok(place) = Arc::clone(&self.answers).try_acquire_owned() else {
+        let Some(place) = self.questions.answer_permit() else {
             return self.suspect("it asks faster than it reads answers");
         };
         let (this, bytes) = (Arc::clone(self), response(id, answer));
@@ -333,15 +236,5 @@ fn progress(message: &Message, token: &Arc<str>) -> Notice {
         kind: NoticeKind::Progress {
             token: Arc::clone(token),
         },
-    }
-}
-
-/// Resolves once all of these calls are over; never without any.
-async fn all_over(calls: Vec<CancellationToken>) {
-    if calls.is_empty() {
-        return std::future::pending().await;
-    }
-    for call in calls {
-        call.cancelled().await;
     }
 }

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use super::LegacyLink;
 use super::connection::LegacyConnection;
 use super::handshake;
+use super::opening::ConnectionOpening;
 use crate::call::ServerDeclaration;
 use crate::upstream::carrier::{Carrier, LinkSettings};
 use crate::upstream::error::LinkError;
@@ -30,6 +30,60 @@ pub(in crate::upstream) struct InitializeRefusal {
 }
 
 impl SpareSession {
+    /// POSTs `initialize`; opens HTTP+SSE instead where that has worked before.
+    ///
+    /// # Errors
+    /// [`InitializeRefusal`] when there is no session.
+    ///
+    /// # Cancel safety
+    /// A session that the upstream has opened by then is ended.
+    pub(in crate::upstream) async fn open(
+        settings: &Arc<LinkSettings>,
+    ) -> Result<SpareSession, InitializeRefusal> {
+        let (opening, mut said) = (ConnectionOpening::new(settings), None);
+        let opened = match &settings.carrier {
+            Carrier::Http(client, bounds, older) => {
+                let known = match older {
+                    Some(older) => opening.open_known_older(client, *bounds, older).await,
+                    None => None,
+                };
+                match known {
+                    Some(outcome) => outcome,
+                    None => opening.over_http(client, *bounds, &mut said).await,
+                }
+            }
+            Carrier::Duplex(_) => Err(LinkError::Unreachable(NotReached::new(
+                "it has no URL to POST to",
+            ))),
+        };
+        match opened {
+            Ok(connection) => Ok(SpareSession::new(settings, connection)),
+            Err(error) => Err(InitializeRefusal { error, said }),
+        }
+    }
+
+    /// Opens HTTP+SSE where `refusal` is one that a server of 2024-11-05 may give. Spec: SPEC U-05.
+    ///
+    /// # Errors
+    /// The error to tell when there is no session either way.
+    ///
+    /// # Cancel safety
+    /// A stream that was opened by then is closed.
+    pub(in crate::upstream) async fn open_older(
+        settings: &Arc<LinkSettings>,
+        refusal: InitializeRefusal,
+    ) -> Result<SpareSession, LinkError> {
+        let Carrier::Http(client, bounds, Some(older)) = &settings.carrier else {
+            return Err(refusal.into_error());
+        };
+        let InitializeRefusal { error, said } = refusal;
+        let said = said.as_deref();
+        let opened = ConnectionOpening::new(settings)
+            .open_older_after(error, said, client, *bounds, older)
+            .await?;
+        Ok(SpareSession::new(settings, opened))
+    }
+
     fn new(settings: &Arc<LinkSettings>, connection: Arc<LegacyConnection>) -> Self {
         Self {
             settings: Arc::clone(settings),
@@ -38,6 +92,11 @@ impl SpareSession {
             is_older: connection.is_pipe(),
             connection: Some(connection),
         }
+    }
+
+    /// Takes the connection out, which a link makes its own.
+    pub(super) fn take(mut self) -> Option<Arc<LegacyConnection>> {
+        self.connection.take()
     }
 
     /// The declaration of the upstream in its answer.
@@ -90,77 +149,5 @@ impl InitializeRefusal {
     /// The error to tell.
     pub(in crate::upstream) fn into_error(self) -> LinkError {
         handshake::refused(self.error, self.said.as_deref())
-    }
-}
-
-impl LegacyLink {
-    /// POSTs `initialize`; opens HTTP+SSE instead where that has worked before.
-    ///
-    /// # Errors
-    /// [`InitializeRefusal`] when there is no session.
-    ///
-    /// # Cancel safety
-    /// A session that the upstream has opened by then is ended.
-    pub(in crate::upstream) async fn offer(&self) -> Result<SpareSession, InitializeRefusal> {
-        let settings = &self.settings;
-        let mut said = None;
-        let opened = match &settings.carrier {
-            Carrier::Http(client, bounds, older) => {
-                let known = match older {
-                    Some(older) => {
-                        LegacyConnection::open_known_older(settings, client, *bounds, older).await
-                    }
-                    None => None,
-                };
-                match known {
-                    Some(outcome) => outcome,
-                    None => LegacyConnection::open_http(settings, client, *bounds, &mut said).await,
-                }
-            }
-            Carrier::Duplex(_) => Err(LinkError::Unreachable(NotReached::new(
-                "it has no URL to POST to",
-            ))),
-        };
-        match opened {
-            Ok(connection) => Ok(SpareSession::new(settings, connection)),
-            Err(error) => Err(InitializeRefusal { error, said }),
-        }
-    }
-
-    /// Opens HTTP+SSE where `refusal` is one that a server of 2024-11-05 may give. Spec: SPEC U-05.
-    ///
-    /// # Errors
-    /// The error to tell when there is no session either way.
-    ///
-    /// # Cancel safety
-    /// A stream that was opened by then is closed.
-    pub(in crate::upstream) async fn offer_older(
-        &self,
-        refusal: InitializeRefusal,
-    ) -> Result<SpareSession, LinkError> {
-        let settings = &self.settings;
-        let Carrier::Http(client, bounds, Some(older)) = &settings.carrier else {
-            return Err(refusal.into_error());
-        };
-        let InitializeRefusal { error, said } = refusal;
-        let said = said.as_deref();
-        let opened =
-            LegacyConnection::open_older_after(error, said, settings, client, *bounds, older)
-                .await?;
-        Ok(SpareSession::new(settings, opened))
-    }
-
-    /// Makes the session of `offer` this link's own.
-    ///
-    /// # Errors
-    /// [`LinkError::Cancelled`] when the link has ended meanwhile.
-    pub(in crate::upstream) async fn accept(
-        &self,
-        mut offer: SpareSession,
-    ) -> Result<(), LinkError> {
-        match offer.connection.take() {
-            Some(connection) => self.install(&connection).await,
-            None => Ok(()),
-        }
     }
 }

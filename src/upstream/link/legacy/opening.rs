@@ -27,61 +27,72 @@ use crate::upstream::room::ArrivingMessage;
 const INITIALIZED: Bytes =
     Bytes::from_static(br#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#);
 
-impl LegacyConnection {
+/// Opens connections of a link.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ConnectionOpening<'a> {
+    settings: &'a Arc<LinkSettings>,
+}
+
+impl<'a> ConnectionOpening<'a> {
+    /// For a link with these settings.
+    pub(super) fn new(settings: &'a Arc<LinkSettings>) -> Self {
+        Self { settings }
+    }
+
     /// Opens the carrier, unless it is given, and does the handshake.
     pub(super) async fn open(
-        settings: &Arc<LinkSettings>,
+        self,
         started: Option<StartedConnection>,
-    ) -> Result<Arc<Self>, LinkError> {
-        match &settings.carrier {
-            Carrier::Http(client, bounds, None) => {
-                Self::open_http(settings, client, *bounds, &mut None).await
-            }
+    ) -> Result<Arc<LegacyConnection>, LinkError> {
+        match &self.settings.carrier {
+            Carrier::Http(client, bounds, None) => self.over_http(client, *bounds, &mut None).await,
             Carrier::Http(client, bounds, Some(older)) => {
-                Self::open_either(settings, client, *bounds, older).await
+                self.open_either(client, *bounds, older).await
             }
             Carrier::Duplex(source) => {
                 let started = match started {
                     Some(started) => started,
-                    None => StartedConnection::new(source, settings, WaitPolicy::SpawnWait).await?,
+                    None => {
+                        StartedConnection::new(source, self.settings, WaitPolicy::SpawnWait).await?
+                    }
                 };
-                Self::greet(settings, started).await
+                self.greet(started).await
             }
         }
     }
 
     /// Opens a further connection: over `started`, if given.
     pub(super) async fn open_further(
-        settings: &Arc<LinkSettings>,
+        self,
         started: Option<StartedConnection>,
-    ) -> Result<Arc<Self>, LinkError> {
-        let started = match (started, &settings.carrier) {
+    ) -> Result<Arc<LegacyConnection>, LinkError> {
+        let started = match (started, &self.settings.carrier) {
             (Some(started), _) => started,
             (None, Carrier::Http(client, bounds, _)) => {
-                StartedConnection::over_events(client, *bounds, settings).await?
+                StartedConnection::over_events(client, *bounds, self.settings).await?
             }
             (None, Carrier::Duplex(source)) => {
-                StartedConnection::new(source, settings, WaitPolicy::SpawnWait).await?
+                StartedConnection::new(source, self.settings, WaitPolicy::SpawnWait).await?
             }
         };
-        Self::greet(settings, started).await
+        self.greet(started).await
     }
 
     /// POSTs `initialize`. `said` is set to the words of a refusal that names no request.
     ///
     /// # Cancel safety
     /// A session that the upstream has opened by then is ended, as is one of a failed handshake.
-    pub(super) async fn open_http(
-        settings: &Arc<LinkSettings>,
+    pub(super) async fn over_http(
+        self,
         client: &HttpClient,
         bounds: ResponseBounds,
         said: &mut Option<String>,
-    ) -> Result<Arc<Self>, LinkError> {
-        let client = client.behind(&settings.fence);
-        let wire = HttpSession::new(settings.name.clone(), client, bounds);
-        let mut unused = UnusedWire::new(settings, wire);
+    ) -> Result<Arc<LegacyConnection>, LinkError> {
+        let client = client.behind(&self.settings.fence);
+        let wire = HttpSession::new(self.settings.name.clone(), client, bounds);
+        let mut unused = UnusedWire::new(self.settings, wire);
         let wire = Arc::clone(unused.wire());
-        let first = handshake::request(settings);
+        let first = handshake::request(self.settings);
         // The upstream may ask something under the same number before (SPEC L-03).
         let is_reply =
             |message: &Message| message.number() == Some(1) && message.method().is_none();
@@ -92,50 +103,59 @@ impl LegacyConnection {
             is_reply(&message).then_some(message)
         };
         let reply = wire.begin(first, take).await;
-        let declared = handshake::read(&reply?, &settings.upstream)?;
+        let declared = handshake::read(&reply?, &self.settings.upstream)?;
         wire.set_version(declared.revision.as_str());
-        post_initialized(settings, &wire).await?;
+        post_initialized(self.settings, &wire).await?;
         unused.keep();
-        Ok(Self::new(settings, LegacyWire::Http(wire), declared))
+        Ok(LegacyConnection::new(
+            self.settings,
+            LegacyWire::Http(wire),
+            declared,
+        ))
     }
 
     /// The session that another replica had at the upstream, the first time it is asked for. There is no handshake: the
     /// upstream would begin another session.
-    pub(super) fn continued(settings: &Arc<LinkSettings>) -> Option<Arc<Self>> {
-        let Carrier::Http(client, bounds, _) = &settings.carrier else {
+    pub(super) fn continued(self) -> Option<Arc<LegacyConnection>> {
+        let Carrier::Http(client, bounds, _) = &self.settings.carrier else {
             return None;
         };
-        let (continuation, first_id) = settings.take_continuation()?;
+        let (continuation, first_id) = self.settings.take_continuation()?;
         let id = HeaderValue::from_str(continuation.id.expose()).ok()?;
-        let client = client.behind(&settings.fence);
-        let wire = HttpSession::new(settings.name.clone(), client, *bounds);
+        let client = client.behind(&self.settings.fence);
+        let wire = HttpSession::new(self.settings.name.clone(), client, *bounds);
         wire.set_version(continuation.declared.revision.as_str());
         wire.continue_as(id);
-        let declared = if settings.upstream.list_changed {
+        let declared = if self.settings.upstream.list_changed {
             continuation.declared
         } else {
             let declared = ServerDeclaration::clone(&continuation.declared);
             Arc::new(declared.without_list_changed())
         };
         let wire = LegacyWire::Http(Arc::new(wire));
-        Some(Self::with_ids_from(first_id, settings, wire, declared))
+        Some(LegacyConnection::with_ids_from(
+            first_id,
+            self.settings,
+            wire,
+            declared,
+        ))
     }
 
     /// Streamable HTTP, or HTTP+SSE where Streamable HTTP is refused; the transport that worked is
     /// tried first the next time. Spec: SPEC U-05.
     async fn open_either(
-        settings: &Arc<LinkSettings>,
+        self,
         client: &HttpClient,
         bounds: ResponseBounds,
         older: &LegacySseOnly,
-    ) -> Result<Arc<Self>, LinkError> {
-        if let Some(outcome) = Self::open_known_older(settings, client, bounds, older).await {
+    ) -> Result<Arc<LegacyConnection>, LinkError> {
+        if let Some(outcome) = self.open_known_older(client, bounds, older).await {
             return outcome;
         }
         let mut said = None;
-        match Self::open_http(settings, client, bounds, &mut said).await {
+        match self.over_http(client, bounds, &mut said).await {
             Err(error) => {
-                Self::open_older_after(error, said.as_deref(), settings, client, bounds, older)
+                self.open_older_after(error, said.as_deref(), client, bounds, older)
                     .await
             }
             opened => opened,
@@ -144,15 +164,15 @@ impl LegacyConnection {
 
     /// HTTP+SSE, where that has worked before; `None` where Streamable HTTP has to be tried.
     pub(super) async fn open_known_older(
-        settings: &Arc<LinkSettings>,
+        self,
         client: &HttpClient,
         bounds: ResponseBounds,
         older: &LegacySseOnly,
-    ) -> Option<Result<Arc<Self>, LinkError>> {
+    ) -> Option<Result<Arc<LegacyConnection>, LinkError>> {
         if !older.is_spoken() {
             return None;
         }
-        match Self::open_older(settings, client, bounds).await {
+        match self.open_older(client, bounds).await {
             // It may have learnt something newer.
             Err(LinkError::Status(_) | LinkError::Invalid(_)) => {
                 older.note(false);
@@ -165,19 +185,19 @@ impl LegacyConnection {
     /// HTTP+SSE, where `error` is a refusal of Streamable HTTP that an older server may give; else, and where HTTP+SSE
     /// fails too, the error to tell. `said` is the text that came with `error`.
     pub(super) async fn open_older_after(
+        self,
         error: LinkError,
         said: Option<&str>,
-        settings: &Arc<LinkSettings>,
         client: &HttpClient,
         bounds: ResponseBounds,
         older: &LegacySseOnly,
-    ) -> Result<Arc<Self>, LinkError> {
+    ) -> Result<Arc<LegacyConnection>, LinkError> {
         if !matches!(error, LinkError::Status(400 | 404 | 405)) {
             return Err(handshake::refused(error, said));
         }
-        match Self::open_older(settings, client, bounds).await {
+        match self.open_older(client, bounds).await {
             Ok(connection) => {
-                tracing::info!(upstream = %settings.name, "upstream speaks HTTP+SSE of 2024-11-05");
+                tracing::info!(upstream = %self.settings.name, "upstream speaks HTTP+SSE of 2024-11-05");
                 older.note(true);
                 Ok(connection)
             }
@@ -190,19 +210,16 @@ impl LegacyConnection {
     }
 
     async fn open_older(
-        settings: &Arc<LinkSettings>,
+        self,
         client: &HttpClient,
         bounds: ResponseBounds,
-    ) -> Result<Arc<Self>, LinkError> {
-        let opened = StartedConnection::over_events(client, bounds, settings).await?;
-        Self::greet(settings, opened).await
+    ) -> Result<Arc<LegacyConnection>, LinkError> {
+        let opened = StartedConnection::over_events(client, bounds, self.settings).await?;
+        self.greet(opened).await
     }
 
     /// Shakes hands on a connection that is open, unless it was done already.
-    async fn greet(
-        settings: &Arc<LinkSettings>,
-        started: StartedConnection,
-    ) -> Result<Arc<Self>, LinkError> {
+    async fn greet(self, started: StartedConnection) -> Result<Arc<LegacyConnection>, LinkError> {
         let StartedConnection {
             child,
             mut lines,
@@ -219,23 +236,23 @@ impl LegacyConnection {
         let _busy = child.busy();
         let reading = async {
             if let Some(answer) = &answer {
-                return handshake::read(answer, &settings.upstream);
+                return handshake::read(answer, &self.settings.upstream);
             }
-            let mut room = ArrivingMessage::new(settings.arriving_share());
+            let mut room = ArrivingMessage::new(self.settings.arriving_share());
             loop {
                 let line = lines.next_in(&mut room).await;
                 let line = line.ok_or_else(|| child.lost())?;
-                match read_first(&child, &line, settings).await {
+                match read_first(&child, &line, self.settings).await {
                     Some(message) if message.number() == Some(1) && message.method().is_none() => {
-                        return handshake::read(&message, &settings.upstream);
+                        return handshake::read(&message, &self.settings.upstream);
                     }
                     None if salvage::answered(&line) == Some(1) => {
-                        let why = Message::parse(line, settings.message_depth).err();
+                        let why = Message::parse(line, self.settings.message_depth).err();
                         let why = why.map(|error| error.to_string());
                         return Err(LinkError::Invalid(why.unwrap_or_default()));
                     }
                     _ => {
-                        tracing::debug!(upstream = %settings.name, "ignored output before initialize");
+                        tracing::debug!(upstream = %self.settings.name, "ignored output before initialize");
                     }
                 }
             }
@@ -243,14 +260,14 @@ impl LegacyConnection {
         let declared = if greeted {
             reading.await?
         } else {
-            let request = handshake::request(settings);
+            let request = handshake::request(self.settings);
             child.ask_first(request, reading).await?
         };
         child.tell_first(INITIALIZED).await?;
-        let connection = Self::new(settings, LegacyWire::Duplex(child), declared);
-        settings.tasks.spawn_service(read_lines(
+        let connection = LegacyConnection::new(self.settings, LegacyWire::Duplex(child), declared);
+        self.settings.tasks.spawn_service(read_lines(
             Arc::downgrade(&connection),
-            settings.message_depth,
+            self.settings.message_depth,
             lines,
         ));
         Ok(connection)

@@ -6,77 +6,51 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::timeout;
 
-use super::LegacyLink;
 use super::connection::LegacyConnection;
 use super::pending_reply::PendingReply;
 use super::wire::LegacyWire;
 use crate::call::Reply;
 use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
-use crate::upstream::lock;
 
-impl LegacyLink {
-    /// Asks the child of the link, if one runs and no request waits for it. An error that it answers with is an
-    /// answer.
-    ///
-    /// # Cancel safety
-    /// Dropping the future cancels the request upstream.
-    pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
-        self.open_connection()?.ping(limit).await
-    }
+/// Asks the upstream of a connection for a sign of life.
+#[derive(Debug)]
+pub(super) struct Ping<'a> {
+    connection: &'a Arc<LegacyConnection>,
 }
 
-impl LegacyLink {
-    /// Asks an upstream over HTTP for a sign of life, in the session of the link; opens it if needed. Takes
-    /// `connect_timeout` at most.
-    ///
-    /// # Errors
-    /// [`LinkError`] when it could not be opened, or there was no answer. An error that it answers with is an
-    /// answer.
-    ///
-    /// # Cancel safety
-    /// When dropped, the upstream is told that the request is cancelled.
-    pub(in crate::upstream) async fn knock(&self) -> Result<Reply, LinkError> {
-        let limit = self.settings.upstream.connect_timeout;
-        let asked = async {
-            let connection = self.connection().await?;
-            match connection.knock().await {
-                // What it says to a handshake tells more.
-                Err(LinkError::SessionGone) => {
-                    connection.forget();
-                    self.connection().await.map(|_| empty())
-                }
-                answer => answer,
-            }
-        };
-        let asked = timeout(limit, asked).await;
-        asked.unwrap_or(Err(LinkError::Timeout))
+impl<'a> Ping<'a> {
+    /// One over `connection`.
+    pub(super) fn over(connection: &'a Arc<LegacyConnection>) -> Self {
+        Self { connection }
     }
-}
 
-impl LegacyConnection {
-    async fn knock(self: &Arc<Self>) -> Result<Reply, LinkError> {
+    /// Sends it beside the calls of a session, and waits as long as the caller does.
+    pub(super) async fn in_session(&self) -> Result<Reply, LinkError> {
         let activity = Arc::new(CallActivity::new());
-        let id = self.next_id();
-        let (flight, reply) = self.take_off(PendingReply::new(id, &activity));
-        let answer = self.exchange(flight.pending(), request(id), None, reply);
+        let id = self.connection.pending.next_id();
+        let (flight, reply) = self.connection.take_off(PendingReply::new(id, &activity));
+        let answer = self
+            .connection
+            .exchange(flight.pending(), request(id), None, reply);
         let answer = answer.await;
         flight.landed();
         answer.map(Reply::Relayed)
     }
 
-    async fn ping(self: &Arc<Self>, limit: Duration) -> Option<Result<(), LinkError>> {
-        let LegacyWire::Duplex(duplex) = &self.wire else {
+    /// Sends it to an idle child; `None` where it is not idle, or was stopped meanwhile.
+    pub(super) async fn of_child(&self, limit: Duration) -> Option<Result<(), LinkError>> {
+        let LegacyWire::Duplex(duplex) = &self.connection.wire else {
             return None;
         };
         // The check must not postpone the idle stop.
         let _unused = duplex.unused()?;
-        if !lock(&self.pending).is_empty() {
+        if !self.connection.pending.is_empty() {
             return None;
         }
         let activity = Arc::new(CallActivity::new());
-        let id = self.next_id();
-        let (flight, reply) = self.take_off(PendingReply::new(id, &activity));
+        let id = self.connection.pending.next_id();
+        let (flight, reply) = self.connection.take_off(PendingReply::new(id, &activity));
         let reply = async { reply.await.map_err(|_| duplex.lost())? };
         let asked = duplex.ask(request(id), &flight.pending().departure, reply);
         let found = if let Ok(answer) = timeout(limit, asked).await {
@@ -84,16 +58,12 @@ impl LegacyConnection {
             answer.map(drop)
         } else {
             flight.abort("timeout");
-            Err(duplex.timed_out(activity.started(), &self.settings))
+            Err(duplex.timed_out(activity.started(), &self.connection.settings))
         };
         // A child stopped as idle, or evicted, has not failed.
         let is_stopped = found.is_err() && duplex.closed().is_cancelled() && !duplex.broke_off();
         (!is_stopped).then_some(found)
     }
-}
-
-fn empty() -> Reply {
-    Reply::Result(Bytes::from_static(b"{}"))
 }
 
 fn request(id: u64) -> Bytes {

@@ -12,7 +12,6 @@ use crate::protocol::{DecodeError, Message};
 use crate::upstream::carrier::duplex::DuplexReceiver;
 use crate::upstream::carrier::http::http_session::LONGEST_ARRAY;
 use crate::upstream::error::LinkError;
-use crate::upstream::lock;
 use crate::upstream::room::ArrivingMessage;
 use crate::upstream::salvage::salvage;
 
@@ -22,7 +21,7 @@ fn suspect(connection: &LegacyConnection, error: &DecodeError) {
 
 /// Notes a line that is no message. If it was meant as a reply, its call fails at once, as no other reply will come.
 fn not_read(connection: &Arc<LegacyConnection>, line: &Bytes, error: &DecodeError, depth: usize) {
-    let is_awaited = |id| lock(&connection.pending).contains_key(&id);
+    let is_awaited = |id| connection.pending.is_awaited(id);
     let name = &connection.settings.name;
     if let Some(reply) = salvage(name, line, depth, is_awaited) {
         drop(connection.on_message(reply, None));
@@ -33,15 +32,22 @@ fn not_read(connection: &Arc<LegacyConnection>, line: &Bytes, error: &DecodeErro
     }
     suspect(connection, error);
     if let Some(id) = salvage::answered(line) {
-        connection.fail(id, LinkError::Invalid(error.to_string()));
+        connection
+            .pending
+            .fail(id, LinkError::Invalid(error.to_string()));
     }
 }
 
 /// Takes a message of a pipe. A large reply keeps `lease`, or takes one of its own, until its call is answered.
 async fn take(connection: &Arc<LegacyConnection>, message: Message, lease: Option<ReplyLease>) {
-    if message.bytes().len() > EXEMPT_BYTES && !Box::pin(connection.has_room(&message, lease)).await
-    {
-        return;
+    if message.bytes().len() > EXEMPT_BYTES {
+        let (exclusive, wire) = (connection.settings.exclusive, &connection.wire);
+        let has_room = connection
+            .pending
+            .has_room(&message, lease, exclusive, wire);
+        if !Box::pin(has_room).await {
+            return;
+        }
     }
     drop(connection.on_message(message, None));
 }

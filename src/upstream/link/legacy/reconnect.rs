@@ -2,12 +2,11 @@
 //! would be missed until the next call. Spec: BRIDGING §3.4; SPEC U-02, D-06.
 
 use std::sync::Weak;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::LegacyLink;
+use super::link_connections::LinkConnections;
 use crate::cause::chain;
 use crate::upstream::lock;
 
@@ -17,7 +16,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause; a connection of this age has recovered.
 const LONGEST_PAUSE: Duration = Duration::from_mins(1);
 
-impl LegacyLink {
+impl LinkConnections {
     /// Starts to reopen the connection whenever lost, while the link listens or follows a resource.
     pub(super) fn keep(&self) {
         let was_kept = std::mem::replace(&mut *lock(&self.kept), true);
@@ -39,12 +38,12 @@ impl LegacyLink {
     }
 }
 
-/// Reopens the connection of `link`; keeps neither alive.
-async fn keep(link: Weak<LegacyLink>) {
+/// Reopens the first one of `connections`; keeps none of them alive.
+async fn keep(connections: Weak<LinkConnections>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let since = Instant::now();
-        let open = link.upgrade().and_then(|link| link.open_connection());
+        let open = connections.upgrade().and_then(|all| all.open());
         if let Some(over) = open.map(|open| open.over()) {
             over.await;
             if since.elapsed() >= LONGEST_PAUSE {
@@ -54,13 +53,15 @@ async fn keep(link: Weak<LegacyLink>) {
         // Random, as all sessions of an upstream lose their connections at the same time.
         sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
-        let Some(link) = link.upgrade() else { return };
-        if link.ended.load(Ordering::Acquire) || !link.goes_on() {
+        let Some(connections) = connections.upgrade() else {
+            return;
+        };
+        if connections.has_ended() || !connections.goes_on() {
             return;
         }
-        if let Err(error) = link.connection().await {
-            tracing::debug!(upstream = %link.settings.name, error = chain(&error), "not opened again yet");
-            link.state.doubt.raise(&error);
+        if let Err(error) = connections.connection().await {
+            tracing::debug!(upstream = %connections.settings.name, error = chain(&error), "not opened again yet");
+            connections.state.doubt.raise(&error);
         }
     }
 }

@@ -43,6 +43,17 @@ impl LegacyWire {
             .unwrap_or(Err(LinkError::Timeout))
     }
 
+    /// Ready when the pipe is closed; never over HTTP.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(super) async fn until_closed(&self) {
+        match self {
+            Self::Duplex(duplex) => duplex.closed().cancelled().await,
+            Self::Http(_) => std::future::pending().await,
+        }
+    }
+
     /// Ends it; an upstream that does not take leave within `limit` is left without.
     pub(super) async fn close(&self, limit: Duration) {
         match self {

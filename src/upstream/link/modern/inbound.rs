@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::connection::{ANSWERS_UNASKED, ModernConnection};
 use super::pipe::OpenPipe;
 use super::running_request::{ReplyOwner, RunningRequest};
-use super::{ANSWERS_UNASKED, ModernServerLink};
 use crate::call::{LogLevel, Notice, NoticeKind};
 use crate::protocol::salvage;
 use crate::protocol::{DecodeError, Message, json, meta, methods};
@@ -18,7 +18,7 @@ use crate::upstream::salvage::salvage;
 /// What is wrong with a request of a modern server.
 const ASKS: &str = "a modern server sends no requests";
 
-impl ModernServerLink {
+impl ModernConnection {
     /// Takes one message of the stream of `flight`. Returns the message if it is the reply to `flight`.
     pub(super) fn on_message(
         &self,

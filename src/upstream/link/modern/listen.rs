@@ -7,67 +7,77 @@ mod filter;
 mod pace;
 pub(super) mod sink;
 mod spacing;
-pub(super) mod wanted;
+mod stream;
+mod wanted;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
-use tokio::time::Instant;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
-use self::filter::{ListenFilter, params};
+use self::filter::ListenFilter;
 use self::pace::ListenBackoff;
-use self::sink::{ForgetTools, ListenSink};
 use self::spacing::OpeningInterval;
-use self::wanted::WantedNotices;
-use super::ModernServerLink;
-use super::discover;
-use super::running_request::{ReplyOwner, RunningRequest};
+use self::stream::{ListenEnd, ListenStream};
+use self::wanted::{LinkListening, WantedNotices};
+use super::connection::ModernConnection;
+use super::schemas::ToolSchemas;
 use crate::call::{Notice, Reply};
 use crate::cause::chain;
 use crate::protocol::{Message, json};
 use crate::sync::on_drop::OnDrop;
-use crate::upstream::deadlines::CallActivity;
+use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
+use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
 
-const METHOD: &str = "subscriptions/listen";
 /// Most URIs in the filter of a link that one session uses.
 const MAX_URIS: usize = 1024;
 /// Most URIs in the filter of a shared link, where each session and principal has its own limit.
 const MAX_SHARED_URIS: usize = 64 * MAX_URIS;
 
-/// An acknowledged stream, closed on drop.
-struct ListenStream {
-    since: Instant,
-    filter: ListenFilter,
-    honoured: Arc<ListenFilter>,
-    end: oneshot::Receiver<ListenEnd>,
-    _open: DropGuard,
+/// The change notices of one link: what its sessions want, and the stream that brings it.
+#[derive(Debug)]
+pub(in crate::upstream) struct LinkNotices {
+    settings: Arc<LinkSettings>,
+    connection: Arc<ModernConnection>,
+    schemas: Arc<ToolSchemas>,
+    /// Subscriptions, kept for a link of the other era that may replace this one.
+    state: SessionState,
+    listening: LinkListening,
 }
 
-impl ListenStream {
-    /// Whether the upstream announces every requested list change on this stream.
-    fn hears(&self) -> bool {
-        let lists = &self.filter.lists;
-        let honours = |what| self.honoured.lists.contains(what);
-        !lists.is_empty() && lists.iter().all(honours)
+impl LinkNotices {
+    /// None wanted yet.
+    pub(super) fn new(
+        connection: &Arc<ModernConnection>,
+        schemas: &Arc<ToolSchemas>,
+        state: &SessionState,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            settings: Arc::clone(&connection.settings),
+            connection: Arc::clone(connection),
+            schemas: Arc::clone(schemas),
+            state: state.clone(),
+            listening: LinkListening::default(),
+        })
     }
-}
 
-/// How a stream of change notices ended.
-enum ListenEnd {
-    /// With a result: the upstream stopped the stream properly.
-    Graceful,
-    /// The stream broke off, or was refused.
-    Broken(LinkError),
-}
+    /// See [`crate::call::UpstreamLink::notice_feed`].
+    pub(in crate::upstream) fn notice_feed(&self) -> Option<u64> {
+        self.listening.notice_feed().epoch()
+    }
 
-impl ModernServerLink {
+    /// See [`crate::call::UpstreamLink::wait_until_live`].
+    pub(in crate::upstream) async fn wait_until_live(&self) -> bool {
+        tokio::select! {
+            begun = self.listening.notice_feed().begun() => begun,
+            () = self.connection.closed().cancelled() => false,
+        }
+    }
+
     /// Sets whether list changes are wanted.
-    pub(super) fn want_lists(self: &Arc<Self>, wanted: bool) {
+    pub(in crate::upstream) fn listen(self: &Arc<Self>, wanted: bool) {
         if self.listening.wants_lists() != wanted {
             self.listening.wish(|all| all.lists = wanted);
             self.keep_listening();
@@ -101,7 +111,7 @@ impl ModernServerLink {
         self.keep_listening();
         // `connect_timeout` does not include the wait for a child's permit, which the listening task waits for too.
         let late = async {
-            self.start().await?;
+            self.connection.start().await?;
             let limit = self.settings.upstream.connect_timeout + spacing::LONGEST;
             tokio::time::sleep(limit).await;
             Err(LinkError::Timeout)
@@ -155,20 +165,22 @@ impl ModernServerLink {
 
     /// Starts the listening task, unless it runs.
     fn keep_listening(self: &Arc<Self>) {
-        if self.closed.is_cancelled() || self.listening.running.swap(true, Ordering::AcqRel) {
+        if self.connection.closed().is_cancelled()
+            || self.listening.running.swap(true, Ordering::AcqRel)
+        {
             return;
         }
-        let (link, closed) = (Arc::clone(self), self.closed.clone());
+        let (this, closed) = (Arc::clone(self), self.connection.closed().clone());
         self.settings.tasks.spawn_service(async move {
             tokio::select! {
-                () = link.listen_on() => {}
+                () = this.listen_on() => {}
                 () = closed.cancelled() => {}
             }
-            link.listening.set_live(false);
+            this.listening.set_live(false);
         });
     }
 
-    async fn listen_on(self: &Arc<Self>) {
+    async fn listen_on(&self) {
         let mut wishes = self.listening.generation.subscribe();
         let mut current: Option<ListenStream> = None;
         let (mut pace, mut spacing) = (ListenBackoff::default(), OpeningInterval::default());
@@ -237,7 +249,7 @@ impl ModernServerLink {
                     }
                     // A stdio child is not started for resource updates alone: wait for the next change of the filter. Another
                     // child may run already.
-                    let starts = self.pipe().is_some_and(|pipe| !pipe.runs());
+                    let starts = self.connection.pipe().is_some_and(|pipe| !pipe.runs());
                     if starts && !self.listening.wants_lists() {
                         drop(spacing.next(&mut wishes, number).await);
                     }
@@ -248,12 +260,12 @@ impl ModernServerLink {
 
     /// Makes the stream `current` match the filter that is wanted now. Returns `true` if a stream was opened.
     async fn follow(
-        self: &Arc<Self>,
+        &self,
         current: &mut Option<ListenStream>,
         number: u64,
         spacing: &mut OpeningInterval,
     ) -> Result<bool, LinkError> {
-        let declared = self.open_inner().await?;
+        let declared = self.connection.open().await?;
         let filter = self.listening.filter(&declared);
         if filter == ListenFilter::default() {
             *current = None;
@@ -266,81 +278,12 @@ impl ModernServerLink {
             return Ok(false);
         }
         spacing.begin(&filter);
-        let stream = self.open_stream(filter).await?;
+        let stream = ListenStream::open(&self.connection, &self.schemas, filter).await?;
         self.listening
             .settle(number, Arc::clone(&stream.honoured), None);
         // Closes the old stream only now, so that no notice in between is lost (SPEC M-75).
         *current = Some(stream);
         Ok(true)
-    }
-
-    async fn open_stream(
-        self: &Arc<Self>,
-        filter: ListenFilter,
-    ) -> Result<ListenStream, LinkError> {
-        let caller = self.settings.carrier.caller().cloned();
-        // First: a child that is started gets a token for the caller's.
-        if let Some(caller) = &caller {
-            caller.ready().await;
-        }
-        self.start().await?;
-        let (acknowledge, acknowledged) = oneshot::channel();
-        let (schemas, owner) = (Arc::clone(&self.schemas), self.settings.owner);
-        let stop = CancellationToken::new();
-        let sink = Arc::new(ListenSink {
-            upstream: Arc::clone(&self.settings.name),
-            intake: Arc::clone(&self.settings.intake),
-            acknowledged: Mutex::new(Some(acknowledge)),
-            ended: CancellationToken::new(),
-            forget_tools: ForgetTools(Box::new(move || schemas.forget(owner))),
-            keeps_busy: !filter.lists.is_empty(),
-        });
-        let flight = RunningRequest::new(
-            self.next_id(),
-            ReplyOwner::Listen(Arc::clone(&sink)),
-            Arc::new(CallActivity::new()),
-        );
-        let (ending, mut end) = oneshot::channel();
-        let (link, stopped, params) = (Arc::clone(self), stop.clone(), params(&filter));
-        self.settings.tasks.spawn_service(async move {
-            let bytes = discover::own_request(flight.id, METHOD, &params, &link.settings);
-            let listen = link.exchange_again(bytes, || Ok(discover::own_headers(METHOD)), &flight);
-            let caller_ended = async {
-                match &caller {
-                    Some(caller) => caller.ended().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let end = tokio::select! {
-                reply = listen => match reply {
-                    Ok(reply) if reply.error().is_none() => ListenEnd::Graceful,
-                    Ok(reply) => ListenEnd::Broken(LinkError::Handshake(refusal(&reply))),
-                    Err(error) => ListenEnd::Broken(error),
-                },
-                () = sink.ended.cancelled() => ListenEnd::Graceful,
-                () = caller_ended => ListenEnd::Graceful,
-                () = stopped.cancelled() => return,
-            };
-            drop(ending.send(end));
-        });
-        let open = stop.drop_guard();
-        let limit = self.settings.upstream.connect_timeout;
-        tokio::select! {
-            biased;
-            // A stream after its end sends no acknowledgement; the end holds the error.
-            Ok(honoured) = acknowledged => Ok(ListenStream {
-                since: Instant::now(),
-                filter,
-                honoured: Arc::new(honoured),
-                end,
-                _open: open,
-            }),
-            end = &mut end => Err(match end {
-                Ok(ListenEnd::Broken(error)) => error,
-                _ => LinkError::Invalid("it ended a stream before it began".to_owned()),
-            }),
-            () = tokio::time::sleep(limit) => Err(LinkError::Timeout),
-        }
     }
 
     /// Announces every list and resource of the filter as changed, since notices may have been missed.
@@ -356,11 +299,6 @@ impl ModernServerLink {
             intake.notice(&self.settings.name, Notice::resource_updated(uri), None);
         }
     }
-}
-
-fn refusal(reply: &Message) -> String {
-    let text = reply.error_member("message").and_then(json::string);
-    text.unwrap_or_default().chars().take(200).collect()
 }
 
 fn invalid(message: &str) -> Reply {

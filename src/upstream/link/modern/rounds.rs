@@ -41,10 +41,7 @@ enum RoundOutcome {
 
 impl ModernServerLink {
     /// Sends a call repeatedly until its result is complete.
-    pub(super) async fn rounds(
-        self: &Arc<Self>,
-        outgoing: &OutgoingCall<'_>,
-    ) -> Result<Reply, LinkError> {
+    pub(super) async fn rounds(&self, outgoing: &OutgoingCall<'_>) -> Result<Reply, LinkError> {
         let mut inputs = match &outgoing.call.resumption {
             Some(resumption) if resumption.carry.upstream != self.settings.name => {
                 return Ok(stale());
@@ -60,7 +57,10 @@ impl ModernServerLink {
         let mut url_elicitations = CallUrlElicitations::default();
         for round in 0..=MAX_ROUNDS {
             let reply = self.send(outgoing, &inputs).await?;
-            let extended = || self.shares_extension(outgoing.call.link.capabilities());
+            let extended = || {
+                self.connection
+                    .shares_extension(outgoing.call.link.capabilities())
+            };
             match kind(&reply, outgoing.method(), extended)? {
                 ResultKind::Complete => {
                     tell(outgoing, url_elicitations.over(&[]));

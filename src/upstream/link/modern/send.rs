@@ -4,26 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::envelope::{self, OutgoingTrace, RetryInputs};
 use super::running_request::{ReplyOwner, RunningRequest};
 use super::schemas::{KnownTools, ListedHeaders};
-use super::{ModernServerLink, ModernWire, OutgoingCall, own};
-use crate::budget::ReplyLease;
+use super::{ModernServerLink, OutgoingCall, own};
 use crate::cause::chain;
 use crate::protocol::error_codes::{HEADER_MISMATCH, UNSUPPORTED_VERSION};
-use crate::protocol::json::JsonError;
 use crate::protocol::param_headers::ParamHeaders;
 use crate::protocol::{Message, Revision, json, meta, methods, rpc};
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::http::message_headers::MessageHeaders;
-use crate::upstream::carrier::http::sink::MessageSink;
 use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::observe::{client_span, outcome};
 use crate::upstream::lock;
-use crate::upstream::room::GrowingReply;
 
 /// Most pages of tools read in search of one tool.
 const MAX_PAGES: usize = 50;
@@ -34,7 +27,7 @@ impl ModernServerLink {
     /// Sends a call. Retries if the upstream refused the request's form or did not read it, or if the reply was lost
     /// and a second run is safe.
     pub(super) async fn send(
-        self: &Arc<Self>,
+        &self,
         outgoing: &OutgoingCall<'_>,
         inputs: &RetryInputs,
     ) -> Result<Message, LinkError> {
@@ -78,7 +71,7 @@ impl ModernServerLink {
     }
 
     async fn send_once(
-        self: &Arc<Self>,
+        &self,
         outgoing: &OutgoingCall<'_>,
         inputs: &RetryInputs,
         params: Option<&ParamHeaders>,
@@ -89,7 +82,11 @@ impl ModernServerLink {
             return Err(LinkError::Cancelled);
         }
         let whose = RunningRequest::of_call(request, call, &outgoing.told);
-        let flight = RunningRequest::new(self.next_id(), whose, Arc::clone(&outgoing.activity));
+        let flight = RunningRequest::new(
+            self.connection.next_id(),
+            whose,
+            Arc::clone(&outgoing.activity),
+        );
         let span = client_span(
             &self.settings,
             request,
@@ -103,7 +100,7 @@ impl ModernServerLink {
         let info = self.client_info(request);
         let bytes = envelope::body(flight.id, request, call, info, inputs, &place);
         let headers = || envelope::headers(outgoing, params, &place);
-        let reply = self.exchange(bytes, headers, &flight).await;
+        let reply = self.connection.exchange(bytes, headers, &flight).await;
         let reply = reply.and_then(|reply| self.with_outcome(reply));
         span.finish(outcome(&reply));
         reply
@@ -115,7 +112,7 @@ impl ModernServerLink {
             return Ok(reply);
         }
         let error = LinkError::no_object();
-        self.suspect(&error.to_string());
+        self.connection.suspect(&error.to_string());
         Err(error)
     }
 
@@ -123,48 +120,6 @@ impl ModernServerLink {
     fn client_info<'a>(&'a self, request: &'a Message) -> &'a str {
         let own = || std::str::from_utf8(&self.settings.client_info).unwrap_or("{}");
         meta::client_info(request).unwrap_or_else(own)
-    }
-
-    /// One exchange with the upstream over HTTP or the pipe. The headers are built only where they are used, since
-    /// moving their large list is expensive.
-    pub(super) async fn exchange(
-        self: &Arc<Self>,
-        bytes: Bytes,
-        headers: impl FnOnce() -> Result<MessageHeaders, JsonError> + Send,
-        flight: &Arc<RunningRequest>,
-    ) -> Result<Message, LinkError> {
-        match &self.wire {
-            ModernWire::Pipe(pipe) => self.exchange_piped(pipe, bytes, flight).await,
-            ModernWire::Http(http) => {
-                let mut take = ModernPostStream(self, flight);
-                let unsendable = |error: JsonError| LinkError::Unsendable(error.to_string());
-                // Two awaits: one future around both would be moved as a whole.
-                let reply = match http.post(bytes, headers().map_err(unsendable)?).await {
-                    Ok(response) => http.read(response, &mut take).await,
-                    Err(error) => Err(error.into()),
-                };
-                if let Err(LinkError::Lost { .. }) = &reply {
-                    LABELED.upstream_lost.add(&self.settings.name, 1);
-                }
-                reply
-            }
-        }
-    }
-
-    /// [`exchange`](Self::exchange) for the gateway's own requests: retried once if the upstream has not read the
-    /// request.
-    pub(super) async fn exchange_again(
-        self: &Arc<Self>,
-        bytes: Bytes,
-        headers: impl Fn() -> Result<MessageHeaders, JsonError> + Send + Sync,
-        flight: &Arc<RunningRequest>,
-    ) -> Result<Message, LinkError> {
-        let reply = self.exchange(bytes.clone(), &headers, flight).await;
-        let reply = match reply {
-            Err(LinkError::Unread { .. }) => self.exchange(bytes, &headers, flight).await,
-            other => other,
-        };
-        reply.map_err(LinkError::of_last_try)
     }
 
     /// Whether a second run of the call is safe: the method only reads, or the operator says so. A tool's own
@@ -187,10 +142,10 @@ impl ModernServerLink {
     /// # Errors
     /// [`LinkError::Unsendable`] when its annotations are invalid (SPEC M-31).
     async fn params(
-        self: &Arc<Self>,
+        &self,
         outgoing: &OutgoingCall<'_>,
     ) -> Result<Option<Arc<ParamHeaders>>, LinkError> {
-        let Some(tool) = outgoing.tool().filter(|_| self.pipe().is_none()) else {
+        let Some(tool) = outgoing.tool().filter(|_| self.connection.pipe().is_none()) else {
             return Ok(None);
         };
         let tools = outgoing.tools(self);
@@ -221,11 +176,7 @@ impl ModernServerLink {
     }
 
     /// Reads all pages of the tools, with the caller's credentials.
-    async fn walk(
-        self: &Arc<Self>,
-        tools: &KnownTools,
-        outgoing: &OutgoingCall<'_>,
-    ) -> Result<(), LinkError> {
+    async fn walk(&self, tools: &KnownTools, outgoing: &OutgoingCall<'_>) -> Result<(), LinkError> {
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
             let params = match &cursor {
@@ -235,7 +186,7 @@ impl ModernServerLink {
             let text = rpc::request(0, "tools/list", Some(&params));
             let request = own(text)?;
             let flight = RunningRequest::new(
-                self.next_id(),
+                self.connection.next_id(),
                 ReplyOwner::Nobody,
                 Arc::new(CallActivity::new()),
             );
@@ -247,7 +198,10 @@ impl ModernServerLink {
             let inputs = RetryInputs::default();
             let bytes = envelope::body(flight.id, &request, outgoing.call, info, &inputs, &place);
             let headers = || envelope::headers(&listing, None, &place);
-            let reply = self.exchange_again(bytes, headers, &flight).await?;
+            let reply = self
+                .connection
+                .exchange_again(bytes, headers, &flight)
+                .await?;
             outgoing.activity.touch();
             let Some(page) = reply.result_member("tools") else {
                 return Err(LinkError::Invalid("it does not list its tools".to_owned()));
@@ -262,41 +216,6 @@ impl ModernServerLink {
             }
         }
         Ok(())
-    }
-}
-
-/// Receives the messages of the stream that answers a request.
-struct ModernPostStream<'a>(&'a ModernServerLink, &'a Arc<RunningRequest>);
-
-impl MessageSink for ModernPostStream<'_> {
-    fn message(&mut self, message: Message) -> Option<Message> {
-        self.0.on_message(message, self.1)
-    }
-
-    fn awaits(&self, id: u64) -> bool {
-        self.1.id == id
-    }
-
-    fn growing(&self) -> Option<GrowingReply> {
-        let Some(room) = self.1.reply_room() else {
-            let settings = &self.0.settings;
-            // Lists do not wait for the caller's share: a list whose copy exceeds the budget is refused.
-            let share = match self.1.whose {
-                ReplyOwner::Listen(_) => settings.arriving_share(),
-                _ => settings.replies.clone(),
-            };
-            return Some(GrowingReply::outside_calls(&share));
-        };
-        Some(GrowingReply::of(room, &self.1.activity))
-    }
-
-    fn keep(&mut self, lease: ReplyLease) {
-        self.1.keep(lease);
-    }
-
-    /// Comments count as activity too: each shows that the upstream is alive.
-    fn taken(&mut self) {
-        self.1.activity.touch();
     }
 }
 

@@ -1,30 +1,31 @@
 //! `EraLink`: a link that determines at its first use which era its upstream speaks.
 
 mod contradiction;
+mod current_link;
 mod negotiation;
 mod reconsideration;
 mod resolve;
 mod state;
 mod watch;
 
-use std::future::ready;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
+use self::current_link::CurrentLink;
+use self::resolve::EraResolver;
 use self::state::NegotiatedState;
+use self::watch::EraDoubts;
 use super::{EraCell, EraVerdict};
 use crate::call::{Call, LogLevel, Reply, ServerDeclaration, UpstreamContinuation, UpstreamLink};
 use crate::fault::Fault;
 use crate::grants::TokenFailure;
 use crate::protocol::Message;
-use crate::sync::desired::Desired;
 use crate::sync::shared_failure::SharedFailure;
-use crate::upstream::carrier::duplex::DuplexSource;
 use crate::upstream::carrier::http::login::UpstreamLogin;
 use crate::upstream::carrier::{Carrier, LinkSettings};
 use crate::upstream::deadlines::before_sending;
@@ -42,22 +43,10 @@ pub(in crate::upstream) struct EraLink {
     own: Weak<Self>,
     settings: Arc<LinkSettings>,
     cell: Arc<EraCell>,
-    schemas: Arc<ToolSchemas>,
-    current: Mutex<Option<NegotiatedState>>,
+    current: CurrentLink,
     resolving: SharedFailure<LinkError>,
-    listening: Desired<bool>,
-    /// Subscriptions and log level, kept at a change of the era.
-    state: SessionState,
-    /// Whether a modern link serves a legacy client in place of the stateless legacy side, and no call has succeeded
-    /// yet.
-    stands_by: AtomicBool,
-    /// Reports that the era may have changed, since the last check that settled them.
-    doubts: AtomicU32,
-    /// When a check last found that the upstream is modern although it refuses `subscriptions/listen`.
-    confirmed: Mutex<Option<Instant>>,
+    doubts: EraDoubts,
     first_start: FirstStartWitness,
-    /// Whether the session has ended: the link is not used again.
-    ended: AtomicBool,
 }
 
 impl EraLink {
@@ -67,25 +56,49 @@ impl EraLink {
         schemas: Arc<ToolSchemas>,
     ) -> Arc<Self> {
         let adopted = lock(&settings.adopted).clone();
-        Arc::new_cyclic(|own| Self {
-            own: Weak::clone(own),
-            state: SessionState::with(watch::doubt(own), adopted.as_ref()),
-            settings,
-            cell,
-            schemas,
-            current: Mutex::default(),
-            resolving: SharedFailure::default(),
-            listening: Desired::default(),
-            stands_by: AtomicBool::new(false),
-            doubts: AtomicU32::new(0),
-            confirmed: Mutex::default(),
-            first_start: FirstStartWitness::default(),
-            ended: AtomicBool::new(false),
+        Arc::new_cyclic(|own| {
+            let state = SessionState::with(watch::doubt(own), adopted.as_ref());
+            Self {
+                own: Weak::clone(own),
+                current: CurrentLink::new(Arc::clone(&settings), Arc::clone(&cell), schemas, state),
+                settings,
+                cell,
+                resolving: SharedFailure::default(),
+                doubts: EraDoubts::default(),
+                first_start: FirstStartWitness::default(),
+            }
         })
     }
 
-    fn current(&self) -> Option<NegotiatedState> {
-        lock(&self.current).clone()
+    /// The current link, created at the first use.
+    async fn inner(&self) -> Result<NegotiatedState, LinkError> {
+        match self.current.get() {
+            Some(inner) => Ok(inner),
+            // Boxed, since it runs once and is large.
+            None => Box::pin(self.first()).await,
+        }
+    }
+
+    async fn first(&self) -> Result<NegotiatedState, LinkError> {
+        let turn = self.resolving.attempt().await;
+        if let Some(inner) = self.current.get() {
+            return Ok(inner);
+        }
+        if let Some(failed) = turn.spared() {
+            return Err(failed);
+        }
+        let resolved = self.resolve().await;
+        let resolved = resolved.map_err(LinkError::of_opening);
+        if let Err(error) = &resolved {
+            turn.share(error.clone());
+        }
+        resolved
+    }
+
+    async fn resolve(&self) -> Result<NegotiatedState, LinkError> {
+        let inner = EraResolver::new(&self.current).find(false).await?;
+        self.current.put(&inner)?;
+        Ok(inner)
     }
 
     /// Records the outcome of a use of the link, before anything is concluded from it.
@@ -105,14 +118,7 @@ impl EraLink {
             // The presumption was wrong: the next use probes again, unless another caller has already replaced the
             // link.
             self.cell.mute.invalidate(&self.settings.owner);
-            {
-                let mut current = lock(&self.current);
-                if let Some(NegotiatedState::Legacy { link: now, .. }) = &*current
-                    && Arc::ptr_eq(now, link)
-                {
-                    *current = None;
-                }
-            }
+            self.current.forget(link);
             link.close().await;
         }
     }
@@ -120,7 +126,7 @@ impl EraLink {
     /// The start of a use of the upstream. While the upstream is stuck, a use over the network without an open session
     /// is refused at once; children have a backoff of their own for each owner.
     fn begin(&self) -> Result<Instant, LinkError> {
-        if self.settings.health.is_stuck() && self.is_remote() && !self.has_session() {
+        if self.settings.health.is_stuck() && self.current.is_remote() && !self.has_session() {
             let reason = self.settings.health.public_reason();
             return Err(LinkError::Unreachable(NotReached::lately(reason)));
         }
@@ -165,15 +171,8 @@ impl EraLink {
         });
     }
 
-    fn is_remote(&self) -> bool {
-        !matches!(
-            self.settings.carrier,
-            Carrier::Duplex(DuplexSource::Children(_))
-        )
-    }
-
     fn has_session(&self) -> bool {
-        matches!(self.current(), Some(NegotiatedState::Legacy { link, .. }) if link.declared().is_some())
+        matches!(self.current.get(), Some(NegotiatedState::Legacy { link, .. }) if link.declared().is_some())
     }
 
     /// Whether a failure is about reaching the upstream, rather than about one call.
@@ -231,13 +230,13 @@ impl EraLink {
         let inner = before_sending(&call.cancel, limit, self.inner()).await?;
         let reply = inner.call(request, call).await;
         self.settle(&inner, &reply).await;
-        let stands_by = self.stands_by.load(Ordering::Relaxed);
+        let stands_by = self.current.stands_by();
         let is_refused = stands_by && contradiction::is_of_form(&reply);
-        let is_contradicted = contradiction::is_in(inner.era(), self.is_piped(), &reply)
+        let is_contradicted = contradiction::is_in(inner.era(), self.current.is_piped(), &reply)
             || self.contradicts_listening(&inner, request, &reply);
         if !is_refused && !is_contradicted {
             if stands_by && reply.is_ok() {
-                self.stands_by.store(false, Ordering::Relaxed);
+                self.current.call_succeeded();
             }
             return reply;
         }
@@ -272,41 +271,35 @@ impl EraLink {
                 return other.open().await;
             }
             // `reconsider` may have been too early, and a client that only listens makes no call that would repeat it.
-            self.state.doubt.raise(error);
+            self.current.state.doubt.raise(error);
         }
         opened
     }
 
     /// Ends a subscription without followers.
     pub(in crate::upstream) async fn unsubscribe(&self, uri: &str) {
-        match self.current() {
+        match self.current.get() {
             Some(NegotiatedState::Legacy { link, .. }) => link.unsubscribe(uri).await,
-            Some(NegotiatedState::Modern(link)) => link.unsubscribe(uri),
-            None => self.state.followed.remove(uri),
+            Some(NegotiatedState::Modern(link)) => link.notices().unsubscribe(uri),
+            None => self.current.state.followed.remove(uri),
         }
     }
 
     /// Sets the log level at a legacy upstream; a modern upstream gets the level with every call.
     pub(in crate::upstream) async fn set_level(&self, level: LogLevel) {
-        match self.current() {
+        match self.current.get() {
             Some(NegotiatedState::Legacy { link, .. }) => link.set_level(level).await,
-            Some(NegotiatedState::Modern(_)) | None => self.state.set_level(level),
+            Some(NegotiatedState::Modern(_)) | None => self.current.state.set_level(level),
         }
     }
 
     /// Pings an idle child; `None` where no child runs, or its era has no ping.
     pub(in crate::upstream) async fn ping(&self, limit: Duration) -> Option<Result<(), LinkError>> {
-        match self.current()? {
+        match self.current.get()? {
             NegotiatedState::Legacy { link, .. } => link.ping(limit).await,
             // The modern era has no ping: its calls show whether the child is alive.
             NegotiatedState::Modern(_) => None,
         }
-    }
-
-    /// Closes the current link, even if the returned future is never polled.
-    fn close_inner(&self) -> BoxFuture<'static, ()> {
-        let inner = lock(&self.current).take();
-        inner.map_or_else(|| Box::pin(ready(())) as _, |inner| inner.close())
     }
 }
 
@@ -330,7 +323,7 @@ impl UpstreamLink for EraLink {
     fn notify(&self, message: Bytes) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             // A modern upstream accepts none of the notifications that legacy clients send.
-            if let Some(NegotiatedState::Legacy { link, .. }) = self.current() {
+            if let Some(NegotiatedState::Legacy { link, .. }) = self.current.get() {
                 link.notify(message).await;
             }
         })
@@ -345,28 +338,28 @@ impl UpstreamLink for EraLink {
 
     fn prepare(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
-            if let Some(NegotiatedState::Legacy { link, .. }) = self.current() {
+            if let Some(NegotiatedState::Legacy { link, .. }) = self.current.get() {
                 link.prepare().await;
             }
         })
     }
 
     fn declared(&self) -> Option<Arc<ServerDeclaration>> {
-        match self.current()? {
+        match self.current.get()? {
             NegotiatedState::Legacy { link, .. } => link.declared(),
             NegotiatedState::Modern(link) => link.declared(),
         }
     }
 
     fn continuation(&self) -> Option<UpstreamContinuation> {
-        match self.current()? {
+        match self.current.get()? {
             NegotiatedState::Legacy { link, .. } => link.continuation(),
             NegotiatedState::Modern(_) => None,
         }
     }
 
     fn ends_with_process(&self) -> bool {
-        let current = self.current();
+        let current = self.current.get();
         current.is_some_and(|current| match current {
             NegotiatedState::Legacy { link, .. } => link.ends_with_process(),
             NegotiatedState::Modern(_) => false,
@@ -374,9 +367,9 @@ impl UpstreamLink for EraLink {
     }
 
     fn notice_feed(&self) -> Option<u64> {
-        match self.current()? {
+        match self.current.get()? {
             NegotiatedState::Legacy { link, .. } => link.notice_feed(),
-            NegotiatedState::Modern(link) => link.notice_feed(),
+            NegotiatedState::Modern(link) => link.notices().notice_feed(),
         }
     }
 
@@ -385,22 +378,16 @@ impl UpstreamLink for EraLink {
     }
 
     fn listen(&self, wanted: bool) {
-        let listen = |wanted: &bool| {
-            if let Some(inner) = self.current() {
-                inner.listen(*wanted);
-            }
-        };
-        self.listening.set_and_apply(|wish| *wish = wanted, listen);
+        self.current.listen(wanted);
     }
 
     fn disown(&self) {
-        if let Some(NegotiatedState::Legacy { link, .. }) = self.current() {
+        if let Some(NegotiatedState::Legacy { link, .. }) = self.current.get() {
             link.disown();
         }
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        self.ended.store(true, Ordering::Release);
-        self.close_inner()
+        self.current.end()
     }
 }

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::super::ModernServerLink;
+use super::LinkNotices;
 use crate::upstream::error::LinkError;
 
-impl ModernServerLink {
+impl LinkNotices {
     /// Takes over the subscriptions of the preceding link of the other era. Announces their resources as changed once
     /// the stream is open, since changes in between were missed.
     // Spec: SPEC U-07

@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use super::super::ToolSchemas;
-use super::wanted::LinkListening;
+use super::super::ModernServerLink;
 use super::*;
 use crate::call::ServerDeclaration;
 use crate::protocol::{Era, Revision};
-use crate::upstream::carrier::{LinkSettings, fixture};
-use crate::upstream::link::session_state::SessionState;
+use crate::upstream::carrier::fixture;
 
 /// A link to an upstream that declares these capabilities and is never contacted.
 fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
@@ -31,13 +29,13 @@ fn link(capabilities: &'static str) -> Arc<ModernServerLink> {
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_changes_of_lists_where_none_are_announced() {
     let link = link(r#"{"tools":{},"resources":{"subscribe":true}}"#);
-    link.want_lists(true);
-    let heard = tokio::time::timeout(Duration::from_mins(1), link.wait_until_live());
+    link.notices().listen(true);
+    let heard = tokio::time::timeout(Duration::from_mins(1), link.notices().wait_until_live());
     assert_eq!(heard.await, Ok(false));
     // The same for later waiters, and after another wish.
-    link.want_lists(false);
-    link.want_lists(true);
-    let heard = tokio::time::timeout(Duration::from_mins(1), link.wait_until_live());
+    link.notices().listen(false);
+    link.notices().listen(true);
+    let heard = tokio::time::timeout(Duration::from_mins(1), link.notices().wait_until_live());
     assert_eq!(heard.await, Ok(false));
 }
 

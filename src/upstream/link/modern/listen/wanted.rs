@@ -29,7 +29,7 @@ pub(super) struct SettledWish {
 
 /// The state of one link's change notices.
 #[derive(Debug)]
-pub(in super::super) struct LinkListening {
+pub(super) struct LinkListening {
     pub(super) wanted: Mutex<WantedNotices>,
     /// Number of the latest wish.
     pub(super) generation: watch::Sender<u64>,
@@ -111,7 +111,7 @@ impl LinkListening {
         }
     }
 
-    pub(in super::super) fn notice_feed(&self) -> &NoticeFeed {
+    pub(super) fn notice_feed(&self) -> &NoticeFeed {
         &self.notice_feed
     }
 

@@ -17,13 +17,13 @@ use crate::upstream::carrier::StartedConnection;
 use crate::upstream::carrier::duplex::{DepartureFlag, DuplexReceiver};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::cancellation;
-use crate::upstream::link::modern::ModernServerLink;
+use crate::upstream::link::modern::connection::ModernConnection;
 use crate::upstream::link::modern::room::ChildCalls;
 use crate::upstream::link::modern::running_request::RunningRequest;
 use crate::upstream::lock;
 use crate::upstream::room::ArrivingMessage;
 
-impl ModernServerLink {
+impl ModernConnection {
     /// Starts the child of a stdio upstream unless it runs. The wait for a permit does not count as connecting.
     pub(in super::super) async fn start(self: &Arc<Self>) -> Result<(), LinkError> {
         match self.pipe().filter(|pipe| pipe.source.is_of_children()) {
@@ -68,7 +68,7 @@ impl ModernServerLink {
         if let Some(open) = pipe.usable() {
             return Ok(open);
         }
-        if self.closed.is_cancelled() {
+        if self.closed().is_cancelled() {
             return Err(LinkError::Cancelled);
         }
         pipe.retire_outdated();
@@ -93,7 +93,7 @@ impl ModernServerLink {
             pipe.retire(previous);
         }
         // `close` ran during the start and did not see this child.
-        if self.closed.is_cancelled() {
+        if self.closed().is_cancelled() {
             pipe.close().await;
             return Err(LinkError::Cancelled);
         }
@@ -220,30 +220,40 @@ fn cancelling(request: &Bytes) -> Option<Message> {
     Message::parse(told, json::MAX_DEPTH).ok()
 }
 
-/// Reads the output of the child `open` until it ends. Keeps neither the link nor the child alive.
+/// Reads the output of the child `open` until it ends. Keeps neither the connection nor the child alive.
 async fn read_lines(
-    link: Weak<ModernServerLink>,
+    connection: Weak<ModernConnection>,
     (open, serial): (Weak<OpenPipe>, u64),
     mut lines: DuplexReceiver,
 ) {
-    let mut room = ArrivingMessage::new(ChildCalls::new(&link, &open));
+    let mut room = ArrivingMessage::new(ChildCalls::new(&connection, &open));
     while let Some(line) = lines.next_in(&mut room).await {
-        let Some(link) = link.upgrade() else { return };
+        let Some(connection) = connection.upgrade() else {
+            return;
+        };
         let lease = room.take(line.len());
         // `None` once the child has been replaced and its last call has ended: no call waits for its messages.
         let from = open.upgrade();
-        match Message::parse(line.clone(), link.settings.message_depth) {
-            Ok(message) => {
-                let is_large = line.len() > EXEMPT_BYTES;
-                if !is_large || Box::pin(link.has_room(&message, lease, from.as_deref())).await {
-                    link.on_line(message, from.as_ref());
-                }
+        let message = match Message::parse(line.clone(), connection.settings.message_depth) {
+            Ok(message) => message,
+            Err(error) => {
+                connection.not_read(&line, &error, from.as_ref());
+                continue;
             }
-            Err(error) => link.not_read(&line, &error, from.as_ref()),
+        };
+        let has_room = match (connection.pipe(), from.as_deref()) {
+            (Some(pipe), Some(from)) if line.len() > EXEMPT_BYTES => {
+                let link = (connection.settings.exclusive, connection.closed());
+                Box::pin(pipe.has_room(&message, lease, from, link)).await
+            }
+            _ => true,
+        };
+        if has_room {
+            connection.on_line(message, from.as_ref());
         }
     }
-    if let Some(link) = link.upgrade()
-        && let Some(pipe) = link.pipe()
+    if let Some(connection) = connection.upgrade()
+        && let Some(pipe) = connection.pipe()
     {
         pipe.fail(serial);
     }

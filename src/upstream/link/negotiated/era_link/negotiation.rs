@@ -9,17 +9,18 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::{EraLink, NegotiatedState};
+use super::current_link::CurrentLink;
+use super::state::NegotiatedState;
 use crate::call::ServerDeclaration;
 use crate::protocol::{Era, json};
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::Carrier;
 use crate::upstream::carrier::http::http_session::HttpSession;
+use crate::upstream::carrier::{Carrier, LinkSettings};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::legacy::LegacyLink;
 use crate::upstream::link::legacy::offer::{InitializeRefusal, SpareSession};
 use crate::upstream::link::modern::discover;
-use crate::upstream::link::negotiated::{EraVerdict, FIRST_TO_DISCOVER, FruitlessProbe};
+use crate::upstream::link::negotiated::{EraCell, EraVerdict, FIRST_TO_DISCOVER, FruitlessProbe};
 
 /// How long `server/discover` may take.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -42,10 +43,26 @@ enum DiscoverAnswer {
     Unusable(LinkError),
 }
 
-impl EraLink {
+/// Negotiates the era with an HTTP upstream.
+pub(super) struct Negotiation<'a> {
+    current: &'a CurrentLink,
+    settings: &'a LinkSettings,
+    cell: &'a EraCell,
+}
+
+impl<'a> Negotiation<'a> {
+    /// For a link that may become the `current` one.
+    pub(super) fn new(current: &'a CurrentLink) -> Self {
+        Self {
+            current,
+            settings: &current.settings,
+            cell: &current.cell,
+        }
+    }
+
     /// Opens a link of the era that upstream and client have in common. `believed` is the cached verdict: with
     /// "modern", only whether legacy sessions are kept is unknown.
-    pub(super) async fn negotiate(&self, believed: Option<EraVerdict>) -> NegotiationOutcome {
+    pub(super) async fn run(&self, believed: Option<EraVerdict>) -> NegotiationOutcome {
         let known = match believed {
             Some(EraVerdict::Modern(declared)) => Some(declared),
             Some(EraVerdict::Legacy) | None => None,
@@ -54,8 +71,8 @@ impl EraLink {
             LABELED.upstream_probed.add(&self.settings.name, 1);
         }
         let end = Instant::now() + self.settings.upstream.connect_timeout;
-        let link = self.legacy_link(None);
-        let outcome = match self.greet(&link).await {
+        let link = self.current.legacy_link(None);
+        let outcome = match self.greet().await {
             (Ok(offer), found) => self.after_offer(link, offer, known, found).await,
             (Err(refusal), found) => self.after_refusal(link, refusal, known, found, end).await,
         };
@@ -66,7 +83,6 @@ impl EraLink {
     /// sent too.
     async fn greet(
         &self,
-        link: &LegacyLink,
     ) -> (
         Result<SpareSession, InitializeRefusal>,
         Option<DiscoverAnswer>,
@@ -74,7 +90,7 @@ impl EraLink {
         let patience = self.patience();
         let limit = self.settings.upstream.connect_timeout;
         let alone = limit.saturating_sub(patience);
-        let mut hello = pin!(link.offer());
+        let mut hello = pin!(SpareSession::open(&self.current.settings));
         if let Ok(answer) = timeout(alone, &mut hello).await {
             return (answer, None);
         }
@@ -155,7 +171,7 @@ impl EraLink {
             return self.accept(link, offer, None).await;
         }
         drop(offer);
-        Ok((self.declared_modern(modern, is_told), None))
+        Ok((self.current.declared_modern(modern, None, is_told), None))
     }
 
     /// Decides after an error of `initialize`, or no answer.
@@ -183,12 +199,16 @@ impl EraLink {
                 if refusal.is_final() {
                     self.cell.learn_sessions(false);
                 }
-                Ok((self.declared_modern(declared, is_told), None))
+                Ok((self.current.declared_modern(declared, None, is_told), None))
             }
             DiscoverAnswer::Unusable(error) => Err(error),
             DiscoverAnswer::Absent | DiscoverAnswer::Silent | DiscoverAnswer::Unsure => {
                 let end = end.max(Instant::now() + self.patience());
-                let older = timeout_at(end, link.offer_older(refusal)).await;
+                let older = timeout_at(
+                    end,
+                    SpareSession::open_older(&self.current.settings, refusal),
+                )
+                .await;
                 let offer = older.unwrap_or(Err(LinkError::Timeout))?;
                 self.cell.learn(&EraVerdict::Legacy);
                 self.accept(link, offer, None).await
@@ -207,25 +227,13 @@ impl EraLink {
         Ok((NegotiatedState::Legacy { link, presumed }, shared))
     }
 
-    /// A modern link; `is_told`: the upstream has just sent `declared` to this link.
-    fn declared_modern(&self, declared: Arc<ServerDeclaration>, is_told: bool) -> NegotiatedState {
-        if !is_told {
-            return self.modern(Some(declared), None);
-        }
-        let inner = self.modern(None, None);
-        if let NegotiatedState::Modern(link) = &inner {
-            link.told(&declared);
-        }
-        inner
-    }
-
     async fn discover(&self) -> DiscoverAnswer {
         let asked = timeout(self.patience(), self.ask_to_discover()).await;
         asked.unwrap_or(DiscoverAnswer::Silent)
     }
 
     async fn ask_to_discover(&self) -> DiscoverAnswer {
-        let settings = &self.settings;
+        let settings = &self.current.settings;
         let Carrier::Http(client, bounds, _) = &settings.carrier else {
             return DiscoverAnswer::Absent;
         };

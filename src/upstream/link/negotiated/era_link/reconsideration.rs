@@ -1,13 +1,11 @@
 //! Moves a link to the other era, after evidence against the present one. Spec: SPEC U-07.
 
-use tokio::time::Instant;
-
+use super::resolve::EraResolver;
 use super::{EraLink, NegotiatedState, contradiction};
 use crate::call::{Call, Reply};
 use crate::protocol::{Era, Message};
 use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
-use crate::upstream::lock;
 
 impl EraLink {
     /// Probes the upstream again, after evidence against the era of `was`; not if another link has just done so.
@@ -22,21 +20,21 @@ impl EraLink {
             return None;
         }
         let _resolving = self.resolving.attempt().await;
-        let current = self.current()?;
+        let current = self.current.get()?;
         // Another link, of either era, has already replaced `was`.
         if !current.is(was) {
             return Some(current);
         }
-        let fresh = self.find(!is_known).await.ok()?;
+        let fresh = EraResolver::new(&self.current).find(!is_known).await.ok()?;
         if fresh.era() == was.era() {
             // Unchanged: the existing link stays, since it has the sessions.
             if was.era() == Era::Modern {
-                *lock(&self.confirmed) = Some(Instant::now());
+                self.doubts.confirm();
             }
             fresh.close().await;
             return None;
         }
-        let put = self.put(&fresh);
+        let put = self.current.put(&fresh);
         // Closed even if the session has ended meanwhile: nothing else would close it.
         was.close().await;
         put.ok()?;
@@ -48,22 +46,22 @@ impl EraLink {
     /// would reveal a change.
     pub(super) async fn until_heard_in_its_era(&self) -> bool {
         loop {
-            let Some(inner) = self.current() else {
+            let Some(inner) = self.current.get() else {
                 return false;
             };
             let heard = match &inner {
                 NegotiatedState::Legacy { link, .. } => Some(link.wait_until_live().await),
                 NegotiatedState::Modern(link) => tokio::select! {
                     biased;
-                    heard = link.wait_until_live() => Some(heard),
-                    () = link.until_refused(|error| self.contradicts_modern(error)) => None,
+                    heard = link.notices().wait_until_live() => Some(heard),
+                    () = link.notices().until_refused(|error| self.contradicts_modern(error)) => None,
                 },
             };
             if heard == Some(true) {
                 return true;
             }
             // A link of the other era may have replaced it.
-            if self.current().is_some_and(|now| !now.is(&inner)) {
+            if self.current.get().is_some_and(|now| !now.is(&inner)) {
                 continue;
             }
             if Box::pin(self.replaces_deaf(&inner)).await {
@@ -72,8 +70,10 @@ impl EraLink {
             return match (&inner, heard) {
                 // The stream is retried, as the refusal may be temporary. The check of the refusal may replace the
                 // link, which ends this wait.
-                (NegotiatedState::Modern(link), None) if !link.wait_until_live().await => {
-                    if self.current().is_some_and(|now| !now.is(&inner)) {
+                (NegotiatedState::Modern(link), None)
+                    if !link.notices().wait_until_live().await =>
+                {
+                    if self.current.get().is_some_and(|now| !now.is(&inner)) {
                         continue;
                     }
                     false
@@ -96,15 +96,17 @@ impl EraLink {
     pub(super) async fn fits(&self, inner: &NegotiatedState) -> Option<bool> {
         match inner {
             // Many servers have no GET stream: that it is refused proves nothing.
-            NegotiatedState::Legacy { link, .. } if !self.is_piped() => {
+            NegotiatedState::Legacy { link, .. } if !self.current.is_piped() => {
                 let answer = link.knock().await;
                 let is_contradicted = contradiction::is_in(Era::Legacy, false, &answer);
                 (is_contradicted || answer.is_ok()).then_some(!is_contradicted)
             }
             NegotiatedState::Legacy { .. } => Some(true),
-            NegotiatedState::Modern(link) => {
-                Some(!link.is_refused(|error| self.contradicts_modern(error)))
-            }
+            NegotiatedState::Modern(link) => Some(
+                !link
+                    .notices()
+                    .is_refused(|error| self.contradicts_modern(error)),
+            ),
         }
     }
 
@@ -113,7 +115,7 @@ impl EraLink {
     }
 
     pub(super) fn contradicts(&self, era: Era, error: &LinkError) -> bool {
-        contradiction::is_in(era, self.is_piped(), &Err(error.clone()))
+        contradiction::is_in(era, self.current.is_piped(), &Err(error.clone()))
     }
 
     /// Whether a modern link refused a subscription because the upstream refuses `subscriptions/listen`.
@@ -128,7 +130,9 @@ impl EraLink {
         };
         matches!(reply, Ok(Reply::Error(_)))
             && request.method() == Some("resources/subscribe")
-            && link.is_refused(|error| self.contradicts_modern(error))
+            && link
+                .notices()
+                .is_refused(|error| self.contradicts_modern(error))
     }
 
     /// Sends the log level of a modern call to the legacy upstream, before the call is sent again. A legacy client has
@@ -145,7 +149,7 @@ impl EraLink {
             return;
         };
         let is_own = self.settings.exclusive && self.settings.client == Era::Legacy;
-        let is_told = self.state.level().is_some_and(|told| {
+        let is_told = self.current.state.level().is_some_and(|told| {
             if is_own {
                 told == wanted
             } else {
@@ -162,14 +166,14 @@ impl EraLink {
     // Spec: `docs/adr/0008`
     pub(super) async fn fall_back(&self, was: &NegotiatedState) -> Option<NegotiatedState> {
         let _resolving = self.resolving.attempt().await;
-        let current = self.current()?;
+        let current = self.current.get()?;
         if !current.is(was) {
             return Some(current);
         }
         self.cell
             .prefer_legacy("the modern era refused the form of a call");
-        let fresh = self.legacy(None, false);
-        let put = self.put(&fresh);
+        let fresh = self.current.legacy(None, false);
+        let put = self.current.put(&fresh);
         was.close().await;
         put.ok()?;
         Some(fresh)
@@ -178,32 +182,16 @@ impl EraLink {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use crate::upstream::registry::tests::era_link;
 
     // A use of the link may end with evidence after another link has replaced it.
     #[tokio::test]
     async fn link_that_was_replaced_is_not_put_back() {
         let link = era_link();
-        let [old, new] = [(); 2].map(|()| link.legacy(None, false));
-        link.put(&new).unwrap();
+        let [old, new] = [(); 2].map(|()| link.current.legacy(None, false));
+        link.current.put(&new).unwrap();
         let found = link.reconsider(&old).await;
         assert!(found.is_some_and(|found| found.is(&new)));
-        assert!(link.current().is_some_and(|now| now.is(&new)));
-    }
-
-    // The replacing link may be modern too, without being a stand-in.
-    #[tokio::test]
-    async fn only_the_link_in_use_stands_in_for_a_stateless_legacy_side() {
-        let link = era_link();
-        link.cell.learn_stateless();
-        let stands_by = || link.stands_by.load(Ordering::Relaxed);
-        let modern = link.modern(None, None);
-        assert!(!stands_by(), "it is not in use");
-        link.put(&modern).unwrap();
-        assert!(stands_by());
-        link.put(&link.legacy(None, false)).unwrap();
-        assert!(!stands_by());
+        assert!(link.current.get().is_some_and(|now| now.is(&new)));
     }
 }

@@ -62,7 +62,7 @@ impl NegotiatedState {
     pub(super) fn listen(&self, wanted: bool) {
         match self {
             Self::Legacy { link, .. } => link.listen(wanted),
-            Self::Modern(link) => link.listen(wanted),
+            Self::Modern(link) => link.notices().listen(wanted),
         }
     }
 

@@ -1,11 +1,11 @@
 //! Checks the era of an upstream whose stream of notices is refused: a client that only keeps a stream open makes no
 //! call that would reveal the other era. Spec: SPEC U-07; BRIDGING §3.4.
 
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::EraLink;
 use crate::upstream::error::LinkError;
@@ -31,44 +31,75 @@ pub(super) fn doubt(own: &Weak<EraLink>) -> Doubt {
     })
 }
 
-impl EraLink {
-    /// Starts a check, unless one is under way or the error says nothing about the era.
-    fn doubted(self: &Arc<Self>, error: &LinkError) {
-        let is_pinned = self.cell.pin.is_some();
-        let Some(inner) = self.current().filter(|_| !is_pinned && self.is_heard()) else {
-            return;
-        };
-        if !self.is_confirmed()
-            && self.contradicts(inner.era(), error)
-            && self.doubts.fetch_add(1, Ordering::AcqRel) == 0
-        {
-            let look = look(Weak::clone(&self.own));
-            self.settings.tasks.spawn_service(look);
-        }
+/// Reports that the era may have changed, and what the checks of them have found.
+#[derive(Debug, Default)]
+pub(super) struct EraDoubts {
+    /// Reports since the last check that settled them.
+    reports: AtomicU32,
+    /// When a check last found that the upstream is modern although it refuses `subscriptions/listen`.
+    confirmed: Mutex<Option<Instant>>,
+}
+
+impl EraDoubts {
+    /// Notes a report; returns whether it is the first of a check.
+    fn report(&self) -> bool {
+        self.reports.fetch_add(1, Ordering::AcqRel) == 0
+    }
+
+    /// The number of reports so far, to settle them.
+    fn reported(&self) -> u32 {
+        self.reports.load(Ordering::Acquire)
+    }
+
+    /// Settles `reports`; `false` where another one arrived during the check, which needs another check.
+    fn settle(&self, reports: u32) -> bool {
+        let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        let settled = self.reports.compare_exchange(reports, 0, order, failed);
+        settled.is_ok()
+    }
+
+    /// Notes that a check has confirmed the modern era.
+    pub(super) fn confirm(&self) {
+        *lock(&self.confirmed) = Some(Instant::now());
     }
 
     /// Whether a recent check has confirmed the modern era, so that a refusal is no evidence.
     fn is_confirmed(&self) -> bool {
         lock(&self.confirmed).is_some_and(|at| at.elapsed() < CONFIRMED)
     }
+}
 
-    /// Whether a client listens, or has subscribed to a resource.
-    fn is_heard(&self) -> bool {
-        let is_wanted = self.listening.get() || !self.state.followed.is_empty();
-        is_wanted && !self.ended.load(Ordering::Acquire)
+impl EraLink {
+    /// Starts a check, unless one is under way or the error says nothing about the era.
+    fn doubted(self: &Arc<Self>, error: &LinkError) {
+        let is_pinned = self.cell.pin.is_some();
+        let Some(inner) = self
+            .current
+            .get()
+            .filter(|_| !is_pinned && self.current.is_heard())
+        else {
+            return;
+        };
+        if !self.doubts.is_confirmed()
+            && self.contradicts(inner.era(), error)
+            && self.doubts.report()
+        {
+            let look = look(Weak::clone(&self.own));
+            self.settings.tasks.spawn_service(look);
+        }
     }
 
     /// Whether no check is needed: the link has the upstream's era, or nothing listens to it.
     async fn is_settled(&self) -> bool {
-        while self.is_heard() {
-            let Some(inner) = self.current() else {
+        while self.current.is_heard() {
+            let Some(inner) = self.current.get() else {
                 return true;
             };
             match self.fits(&inner).await {
                 Some(true) => return true,
                 // The next round checks the fresh link of the other era, which opens it.
                 Some(false) if self.reconsider(&inner).await.is_some() => {}
-                Some(false) | None => return self.is_confirmed(),
+                Some(false) | None => return self.doubts.is_confirmed(),
             }
         }
         true
@@ -82,17 +113,9 @@ async fn look(link: Weak<EraLink>) {
         let Some(this) = link.upgrade() else { return };
         // Subscribed before the check, so that changes during the check are not missed.
         let mut learnt = this.cell.learnt.subscribe();
-        let doubts = this.doubts.load(Ordering::Acquire);
-        if Box::pin(this.is_settled()).await {
-            let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
-            // A report that arrived during the check needs another check.
-            if this
-                .doubts
-                .compare_exchange(doubts, 0, order, failed)
-                .is_ok()
-            {
-                return;
-            }
+        let doubts = this.doubts.reported();
+        if Box::pin(this.is_settled()).await && this.doubts.settle(doubts) {
+            return;
         }
         drop(this);
         // Random, since all sessions of an upstream lose their streams at the same time.
