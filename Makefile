@@ -113,25 +113,30 @@ untuned: preconditions
 	cargo build --release --locked --target-dir $(UNTUNED) --features stubs --bin drawbridge --bin bare-proxy
 
 .PHONY: bench
-bench: drill untuned ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy; writes docs/benchmarks.md
+bench: drill untuned redis ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy, and replicas with Redis; writes docs/benchmarks.md
 	@command -v nginx > /dev/null || apt-get install -y --no-install-recommends nginx-light \
 	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
 	@ulimit -n 16384 && $(DRILL) bench --untuned $(UNTUNED)/release --recorded $(RECORDED) \
 	  --markdown docs/benchmarks.md --json target/benchmarks.json
 
+.PHONY: redis
+redis:
+	@command -v redis-server > /dev/null || apt-get install -y --no-install-recommends redis-server \
+	  || { echo 'redis-server is needed: install it from your distribution'; exit 1; }
+
 .PHONY: instructions
-instructions: drill ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
+instructions: drill redis ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
 	$(INSTRUCTIONS)
 
 .PHONY: record-instructions
-record-instructions: drill ## Records them anew, after a change that is worth its cost, or a new profile
+record-instructions: drill redis ## Records them anew, after a change that is worth its cost, or a new profile
 	$(INSTRUCTIONS) --record
 
 RECORDED := benches/instructions.toml
 INSTRUCTIONS = $(DRILL) instructions --recorded $(RECORDED)
 
 .PHONY: profile
-profile: drill ## Takes the profile anew that release builds are compiled with (after a change of the compiler or of much code)
+profile: drill redis ## Takes the profile anew that release builds are compiled with (after a change of the compiler or of much code)
 	deploy/profile/take.sh
 
 .PHONY: soak
