@@ -124,6 +124,10 @@ redis:
 	@command -v redis-server > /dev/null || apt-get install -y --no-install-recommends redis-server \
 	  || { echo 'redis-server is needed: install it from your distribution'; exit 1; }
 
+.PHONY: replicas
+replicas: drill redis ## Measures what 20,000 idle sessions on three replicas take, there and in Redis; writes docs/replica-memory.md
+	@ulimit -n 16384 && $(DRILL) replicas --markdown docs/replica-memory.md
+
 .PHONY: instructions
 instructions: drill redis ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
 	$(INSTRUCTIONS)
@@ -140,7 +144,7 @@ profile: drill redis ## Takes the profile anew that release builds are compiled 
 	deploy/profile/take.sh
 
 .PHONY: soak
-soak: drill ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, all pairings, 50 times the cases of property tests; or PARTS of them
+soak: drill redis ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, 20,000 sessions on three replicas, 10 failures of Redis of each kind, all pairings, 50 times the cases of property tests; or PARTS of them
 	python3 tests/setup/soak.py $(PARTS)
 
 .PHONY: image image-slim
