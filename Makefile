@@ -113,29 +113,38 @@ untuned: preconditions
 	cargo build --release --locked --target-dir $(UNTUNED) --features stubs --bin drawbridge --bin bare-proxy
 
 .PHONY: bench
-bench: drill untuned ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy; writes docs/benchmarks.md
+bench: drill untuned redis ## Measures CPU, memory and start-up beside nginx and a bare hyper proxy, and replicas with Redis; writes docs/benchmarks.md
 	@command -v nginx > /dev/null || apt-get install -y --no-install-recommends nginx-light \
 	  || { echo 'nginx is needed: install it from your distribution'; exit 1; }
 	@ulimit -n 16384 && $(DRILL) bench --untuned $(UNTUNED)/release --recorded $(RECORDED) \
 	  --markdown docs/benchmarks.md --json target/benchmarks.json
 
+.PHONY: redis
+redis:
+	@command -v redis-server > /dev/null || apt-get install -y --no-install-recommends redis-server \
+	  || { echo 'redis-server is needed: install it from your distribution'; exit 1; }
+
+.PHONY: replicas
+replicas: drill redis ## Measures what 20,000 idle sessions on three replicas take, there and in Redis; writes docs/replica-memory.md
+	@ulimit -n 16384 && $(DRILL) replicas --markdown docs/replica-memory.md
+
 .PHONY: instructions
-instructions: drill ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
+instructions: drill redis ## Counts instructions per reply (valgrind, a few minutes); fails where a row takes 3 % more than is recorded
 	$(INSTRUCTIONS)
 
 .PHONY: record-instructions
-record-instructions: drill ## Records them anew, after a change that is worth its cost, or a new profile
+record-instructions: drill redis ## Records them anew, after a change that is worth its cost, or a new profile
 	$(INSTRUCTIONS) --record
 
 RECORDED := benches/instructions.toml
 INSTRUCTIONS = $(DRILL) instructions --recorded $(RECORDED)
 
 .PHONY: profile
-profile: drill ## Takes the profile anew that release builds are compiled with (after a change of the compiler or of much code)
+profile: drill redis ## Takes the profile anew that release builds are compiled with (after a change of the compiler or of much code)
 	deploy/profile/take.sh
 
 .PHONY: soak
-soak: drill ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, all pairings, 50 times the cases of property tests; or PARTS of them
+soak: drill redis ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, 20,000 sessions on three replicas, 10 failures of Redis of each kind, all pairings, 50 times the cases of property tests; or PARTS of them
 	python3 tests/setup/soak.py $(PARTS)
 
 .PHONY: image image-slim

@@ -17,8 +17,10 @@ use crate::memory::{self, Sizes};
 use crate::place::{Gateway, GatewayPlan, Nginx, Place};
 use crate::programs::{Programs, Starter};
 use crate::provenance::Provenance;
+use crate::redis::Redis;
+use crate::replica_calls;
 use crate::report;
-use crate::rows::{Over, ROWS, Row, Variant};
+use crate::rows::{Over, ROWS, Row, Variant, groups};
 
 /// The lanes share a round in so many turns: a machine that others use changes its pace within a second.
 const TURNS: u32 = 10;
@@ -67,6 +69,9 @@ pub(crate) struct BenchArgs {
     /// Leave the instructions out, which take valgrind.
     #[arg(long)]
     pub(crate) no_instructions: bool,
+    /// Leave out what takes Redis: the rows with it, and the calls through several replicas.
+    #[arg(long)]
+    pub(crate) no_redis: bool,
     /// Leave the gateway out (to see what the tool itself can do); implies `--no-memory`.
     #[arg(long)]
     pub(crate) no_gateway: bool,
@@ -99,17 +104,26 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
     } else {
         Some(Nginx::start(&place, &behind)?)
     };
+    let redis = if args.no_redis || args.no_gateway {
+        None
+    } else {
+        Some(Redis::start(&place)?)
+    };
     let starter = Starter {
         args: &args,
         place: &place,
         stubs: &stubs,
         nginx: nginx.as_ref(),
+        redis: redis.as_ref(),
     };
     let list: Arc<str> = lanes::reference_list(&legacy).await?.into();
     let mut programs = Programs::default();
     let lanes = starter.lanes(&mut programs).await?;
     (measured.rows, measured.handshakes) = measure_rows(&args, &lanes, &stubs, &list).await?;
     drop(programs);
+    if let Some(redis) = redis.as_ref().filter(|_| args.only.is_none()) {
+        measured.replicas = replica_calls::measure(&args, &place, redis, &stubs, &list).await?;
+    }
     if !args.no_memory && !args.no_gateway {
         let sink = nginx.as_ref().map(|nginx| nginx.sink.as_str());
         let plan = stubs.plan(&args.stub, &args.gateway, "gateway-memory", 2, sink)?;
@@ -121,12 +135,13 @@ pub(crate) async fn run(args: BenchArgs) -> anyhow::Result<bool> {
         }
     }
     if !args.no_instructions
-        && let Some(counting) = Counting::if_possible(&place, &stubs, &list, wanted(&args))
+        && let Some(counting) =
+            Counting::if_possible(&place, &stubs, redis.as_ref(), &list, wanted(&args))
     {
         count_instructions(&args, &counting, &mut measured).await?;
     }
     let passed = report::write(&args, &measured)?;
-    drop((nginx, stubs));
+    drop((nginx, stubs, redis));
     place.clean()?;
     Ok(passed)
 }
@@ -208,8 +223,12 @@ async fn account_starts(
 
 fn wanted(args: &BenchArgs) -> Vec<&'static Row> {
     let only = args.only.as_ref();
-    let is_built = |row: &Row| row.variant != Variant::Untuned || args.untuned.is_some();
-    let is_wanted = |row: &&Row| is_built(row) && only.is_none_or(|only| row.name.contains(only));
+    let is_there = |row: &Row| match row.variant {
+        Variant::Untuned => args.untuned.is_some(),
+        Variant::Redis | Variant::Forwarded => !args.no_redis,
+        Variant::Tuned | Variant::Uncached | Variant::Accounts => true,
+    };
+    let is_wanted = |row: &&Row| is_there(row) && only.is_none_or(|only| row.name.contains(only));
     ROWS.iter().filter(is_wanted).collect()
 }
 
@@ -222,7 +241,7 @@ async fn measure_rows(
     let mut figures = Vec::new();
     let mut handshakes = None;
     let rows: Vec<Row> = wanted(args).into_iter().copied().collect();
-    for group in rows.chunk_by(|row, next| next.is_compared_with(row)) {
+    for group in &groups(&rows) {
         let greeted = || anyhow::Ok(count(&stats(&stubs.legacy)?, "initialize"));
         let before = greeted()?;
         let measured = measure_group(args, group, lanes, stubs, list).await?;

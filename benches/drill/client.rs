@@ -1,5 +1,6 @@
 //! An MCP client on one connection: a session of 2025-11-25, or modern requests built by `modern.rs`.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io;
 use std::net::SocketAddr;
@@ -44,6 +45,8 @@ pub(crate) struct Caller {
     pub(crate) token: Option<Arc<str>>,
     /// How it describes itself.
     pub(crate) kind: Kind,
+    /// What takes its requests in turn once it has a session; the target alone where there is none.
+    pub(crate) entries: Arc<[SocketAddr]>,
 }
 
 impl Caller {
@@ -53,6 +56,7 @@ impl Caller {
             target,
             token: None,
             kind: Kind::default(),
+            entries: Arc::default(),
         }
     }
 }
@@ -61,6 +65,8 @@ impl Caller {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) wire: Wire,
+    /// Connections that get the next messages, before it is the turn of `wire` again.
+    others: VecDeque<Wire>,
     pub(crate) caller: Caller,
     session: Option<String>,
     /// Head lines of the modern era.
@@ -87,6 +93,7 @@ impl Client {
         let wire = Wire::connect(caller.target.addr).await?;
         let mut client = Self {
             wire,
+            others: VecDeque::new(),
             caller,
             session: None,
             modern: String::new(),
@@ -154,6 +161,19 @@ impl Client {
         if head.status != 202 {
             return Err(io::Error::other(format!("initialized got {}", head.status)));
         }
+        self.spread().await
+    }
+
+    /// Connects to what takes the requests from now on.
+    async fn spread(&mut self) -> io::Result<()> {
+        let mut wires = VecDeque::new();
+        for addr in self.caller.entries.iter() {
+            wires.push_back(Wire::connect(*addr).await?);
+        }
+        if let Some(first) = wires.pop_front() {
+            self.wire = first;
+            self.others = wires;
+        }
         Ok(())
     }
 
@@ -173,6 +193,10 @@ impl Client {
 
     /// Posts one message; the response's body is still to be read.
     pub(crate) async fn post(&mut self, body: &str) -> io::Result<Head> {
+        if let Some(next) = self.others.pop_front() {
+            let last = std::mem::replace(&mut self.wire, next);
+            self.others.push_back(last);
+        }
         self.request.clear();
         let written = write!(
             self.request,

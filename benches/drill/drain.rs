@@ -77,6 +77,7 @@ async fn round(
     let mut gateway = Gateway::start(
         place,
         &GatewayPlan {
+            server: String::new(),
             under: Vec::new(),
             binary: &args.gateway,
             name: "gateway",

@@ -6,6 +6,7 @@ use crate::instructions::{self, Counts};
 use crate::load::Measured;
 use crate::memory::Memory;
 use crate::provenance::Provenance;
+use crate::replica_calls::ReplicaCalls;
 use crate::rows::{Budget, Row};
 use crate::watch::Ticks;
 
@@ -39,6 +40,8 @@ pub(crate) struct Figures {
     pub(crate) instructions: Counts,
     /// The same of the bare proxy.
     pub(crate) bare_instructions: Counts,
+    /// Calls through one, two and three replicas; empty without Redis.
+    pub(crate) replicas: Vec<ReplicaCalls>,
     /// Recorded instructions per reply: a row fails above them (`Figures::keeps_recorded`).
     pub(crate) recorded: Counts,
 }
@@ -105,11 +108,17 @@ impl Figures {
             Budget::TimesNginx(_) => row.times_nginx(target),
             Budget::TimesBare(_) => row.times_bare(target),
             Budget::Micros(_) => row.cpu(target),
-            Budget::TimesRow(..) => {
+            Budget::TimesRow(_, name) => {
                 let mut rows = self.rows.iter();
-                let other = rows.find(|other| row.row.is_compared_with(&other.row))?;
+                let other = rows.find(|other| other.row.name == name)?;
                 ratio(row.runs.get(target)?, other.runs.get(target)?)
             }
+            // They are counted with one worker thread.
+            Budget::TimesInstructions(..) if target == ONE => {
+                let (_, ratio) = instructions::ratio(&self.instructions, &row.row, budget)?;
+                Some(ratio)
+            }
+            Budget::TimesInstructions(..) => None,
         }
     }
 
@@ -162,7 +171,7 @@ fn ratio(over: &[Measured], under: &[Measured]) -> Option<f64> {
 }
 
 /// The run with the median CPU time; replies and failures of all runs are kept.
-fn median(runs: &[Measured]) -> Measured {
+pub(crate) fn median(runs: &[Measured]) -> Measured {
     let mut sorted: Vec<&Measured> = runs.iter().collect();
     let key = |run: &Measured| {
         run.own_cpu()
@@ -189,7 +198,7 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rows::ROWS;
+    use crate::rows::{CALL_16, CALL_WITH_REDIS, ROWS, groups};
 
     fn runs(target: &'static str, cpu: &[f64]) -> Runs {
         let run = |micros: &f64| Measured {
@@ -202,10 +211,11 @@ mod tests {
     #[test]
     fn rows_are_compared_turn_by_turn() {
         let (row, other) = ROWS
-            .windows(2)
-            .find_map(|pair| {
-                let [other, row] = pair else { return None };
-                row.is_compared_with(other).then_some((*row, *other))
+            .iter()
+            .find_map(|row| {
+                let of_row = |budget: &&Budget| matches!(budget, Budget::TimesRow(..));
+                let name = row.budgets.iter().find(of_row)?.other();
+                Some((*row, *ROWS.iter().find(|other| Some(other.name) == name)?))
             })
             .unwrap();
         // The medians alone, 30 and 20, would say 1.5.
@@ -226,11 +236,30 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_is_compared_follows_the_other() {
-        for (at, row) in ROWS.iter().enumerate() {
-            let mut budgets = row.budgets.iter();
-            if budgets.any(|budget| matches!(budget, Budget::TimesRow(..))) {
-                assert!(row.is_compared_with(&ROWS[at - 1]), "{}", row.name);
+    fn row_misses_its_budget_with_too_many_instructions() {
+        let row = ROWS.iter().find(|row| row.name == CALL_WITH_REDIS).unwrap();
+        let verdict = |count| {
+            let name = |name: &str| name.to_owned();
+            let counts = [(name(CALL_16), 1000.0), (name(CALL_WITH_REDIS), count)];
+            let figures = Figures {
+                rows: vec![RowFigures::new(*row, runs(ONE, &[1.0]))],
+                instructions: counts.into(),
+                ..Figures::default()
+            };
+            figures.verdict(&figures.rows[0])
+        };
+        assert_eq!(verdict(1049.0), Some(true));
+        assert_eq!(verdict(1051.0), Some(false));
+    }
+
+    #[test]
+    fn row_is_measured_beside_the_row_that_it_is_compared_with() {
+        for group in groups(&ROWS) {
+            for row in &group {
+                for name in row.budgets.iter().filter_map(|budget| budget.other()) {
+                    let is_there = group.iter().any(|other| other.name == name);
+                    assert!(is_there, "{}: {name}", row.name);
+                }
             }
         }
     }

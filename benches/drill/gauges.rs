@@ -30,6 +30,11 @@ pub(crate) fn counter(admin: SocketAddr, name: &str) -> anyhow::Result<f64> {
     Ok(found.map_or(0.0, |(_, value)| *value))
 }
 
+/// How often a gateway has measured what its histogram `name` is about; its series added up.
+pub(crate) fn observations(admin: SocketAddr, name: &str) -> anyhow::Result<f64> {
+    Ok(sum_of(&get(admin, "/metrics")?, &format!("{name}_count")))
+}
+
 /// Counters of the requests received by a stub (`/stats`).
 pub(crate) fn stats(stub: &Stub) -> anyhow::Result<Value> {
     let response = get(Target::parse(&stub.url)?.addr, "/stats")?;
@@ -68,15 +73,18 @@ fn parse(text: &str, wanted: &str) -> Vec<(String, f64)> {
         (kind.trim() == wanted).then_some(name)
     });
     names
-        .map(|name| {
-            let values = text.lines().filter_map(|line| {
-                let rest = line.strip_prefix(name)?;
-                let starts_value = rest.starts_with(' ') || rest.starts_with('{');
-                starts_value.then(|| rest.rsplit(' ').next()?.trim().parse::<f64>().ok())?
-            });
-            (name.to_owned(), values.sum())
-        })
+        .map(|name| (name.to_owned(), sum_of(text, name)))
         .collect()
+}
+
+/// The sum of the series `name`.
+fn sum_of(text: &str, name: &str) -> f64 {
+    let values = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix(name)?;
+        let starts_value = rest.starts_with(' ') || rest.starts_with('{');
+        starts_value.then(|| rest.rsplit(' ').next()?.trim().parse::<f64>().ok())?
+    });
+    values.sum()
 }
 
 #[cfg(test)]
@@ -92,5 +100,11 @@ mod tests {
             parse(text, "counter"),
             vec![("a_open_total".to_owned(), 9.0)]
         );
+    }
+
+    #[test]
+    fn counts_of_a_histogram_are_added_up() {
+        let text = "# TYPE a histogram\na_bucket{x=\"1\",le=\"1\"} 2\na_count{x=\"1\"} 2\na_count{x=\"2\"} 3\na_sum 1\n";
+        assert!((sum_of(text, "a_count") - 5.0).abs() < f64::EPSILON);
     }
 }

@@ -62,6 +62,7 @@ pub(crate) async fn run(args: HostileArgs) -> anyhow::Result<bool> {
     let gateway = Gateway::start(
         &place,
         &GatewayPlan {
+            server: String::new(),
             under: Vec::new(),
             binary: &args.gateway,
             name: "gateway",

@@ -56,6 +56,7 @@ fn start(place: &Place, binary: &Path, stub: &Path, mark: &str) -> anyhow::Resul
         stub.display()
     );
     let plan = GatewayPlan {
+        server: String::new(),
         under: Vec::new(),
         binary,
         name: "gateway",

@@ -21,7 +21,7 @@ const MODERN: &str = "next";
 /// Configuration of a gateway that caches no lists.
 pub(crate) const UNCACHED: &str = "\n[lists]\nfresh = \"0s\"\n";
 /// Principals that the sessions are spread over.
-const PRINCIPALS: usize = 16;
+pub(crate) const PRINCIPALS: usize = 16;
 
 /// A target of the load.
 pub(crate) struct Lane {
@@ -61,7 +61,10 @@ impl Lane {
     /// Who calls in a row; empty where the row does not lead through this lane.
     pub(crate) fn callers(&self, row: &Row) -> &[Caller] {
         let between = self.between(row.variant);
+        let has_own = self.others.iter().any(|(of, _)| *of == row.variant);
         match row.over {
+            // Nothing else has what these rows are about.
+            _ if row.variant.is_clustered() && !has_own => &[],
             Over::Bridged if !self.bridges => &[],
             Over::Http | Over::Bridged => &between.http,
             Over::Modern => &between.modern,
@@ -81,8 +84,8 @@ pub(crate) struct Between {
     http: Vec<Caller>,
     modern: Vec<Caller>,
     stdio: Vec<Caller>,
-    /// `None` where nothing is between.
-    pid: Option<u32>,
+    /// All processes that the calls lead through.
+    pids: Vec<u32>,
 }
 
 impl Between {
@@ -92,7 +95,7 @@ impl Between {
             http: vec![Caller::anonymous(http.clone())],
             modern: vec![Caller::anonymous(modern.clone())],
             stdio: Vec::new(),
-            pid,
+            pids: pid.into_iter().collect(),
         }
     }
 
@@ -103,8 +106,18 @@ impl Between {
             http: callers("http")?,
             modern: callers(MODERN)?,
             stdio: callers("stdio")?,
-            pid: Some(gateway.process.pid()),
+            pids: vec![gateway.process.pid()],
         })
+    }
+
+    /// Callers of the legacy endpoint of several replicas.
+    pub(crate) fn replicas(http: Vec<Caller>, pids: Vec<u32>) -> Self {
+        Self {
+            http,
+            modern: Vec::new(),
+            stdio: Vec::new(),
+            pids,
+        }
     }
 }
 
@@ -114,7 +127,7 @@ fn callers(place: &Place, gateway: &Gateway, upstream: &str) -> anyhow::Result<V
 }
 
 /// The subject of a principal.
-fn principal(number: usize) -> String {
+pub(crate) fn principal(number: usize) -> String {
     format!("principal-{number}")
 }
 
@@ -152,6 +165,7 @@ impl Stubs {
     ) -> anyhow::Result<GatewayPlan<'a>> {
         let modern = format!("\n[upstreams.{MODERN}]\nurl = \"{}\"\n", self.modern.url);
         Ok(GatewayPlan {
+            server: String::new(),
             under: Vec::new(),
             binary,
             name,
@@ -182,10 +196,8 @@ pub(crate) fn plan_of(
     stubs: &Stubs,
     list: &Arc<str>,
 ) -> Plan {
-    let own = lane
-        .between(row.variant)
-        .pid
-        .map(|pid| (figures::SELF.to_owned(), pid));
+    let pids = lane.between(row.variant).pids.iter();
+    let own = pids.map(|pid| (figures::SELF.to_owned(), *pid));
     let upstream = stubs.behind(row.over).process.pid();
     let callers = lane.callers(row).iter().cycle().take(row.sessions);
     let callers = callers.enumerate().map(|(number, caller)| Caller {
@@ -198,7 +210,6 @@ pub(crate) fn plan_of(
         warm: window / 4,
         window,
         watch: own
-            .into_iter()
             .chain([(figures::UPSTREAM.to_owned(), upstream)])
             .collect(),
         list: Some(Arc::clone(list)),
@@ -266,5 +277,6 @@ mod tests {
         assert_eq!(ports(Variant::Untuned), [2]);
         // A lane that caches nothing has no process of its own for these.
         assert_eq!(ports(Variant::Uncached), [1]);
+        assert!(ports(Variant::Redis).is_empty(), "only with Redis");
     }
 }

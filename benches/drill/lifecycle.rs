@@ -52,6 +52,7 @@ pub(crate) async fn run(args: LifecycleArgs) -> anyhow::Result<bool> {
     let gateway = Gateway::start(
         &place,
         &GatewayPlan {
+            server: String::new(),
             under: Vec::new(),
             binary: &args.gateway,
             name: "gateway",

@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     pub(crate) callers: Vec<Caller>,
     pub(crate) warm: Duration,
     pub(crate) window: Duration,
-    /// Processes whose CPU time is read, by name.
+    /// Processes whose CPU time is read, by name: that of those with one name is added up.
     pub(crate) watch: Vec<(String, u32)>,
     /// Expected result of `tools/list`, if the scenario calls it.
     pub(crate) list: Option<Arc<str>>,
@@ -132,18 +132,14 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Measured> {
         let at = (latencies.len() * part / 100).min(latencies.len().saturating_sub(1));
         latencies.get(at).copied().unwrap_or_default()
     };
-    let cpu_micros = before
-        .iter()
-        .zip(&after)
-        .map(|((name, before), (_, after))| {
-            #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
-            let per_reply = after.since(before) as f64 / 1000.0 / replies.max(1) as f64;
-            (name.clone(), per_reply)
-        });
-    let ticks = before
-        .iter()
-        .zip(&after)
-        .map(|((name, before), (_, after))| (name.clone(), after.ticks_since(before)));
+    let (mut cpu_micros, mut ticks) = (BTreeMap::new(), BTreeMap::new());
+    for ((name, before), (_, after)) in before.iter().zip(&after) {
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let per_reply = after.since(before) as f64 / 1000.0 / replies.max(1) as f64;
+        *cpu_micros.entry(name.clone()).or_default() += per_reply;
+        let sum: &mut Ticks = ticks.entry(name.clone()).or_default();
+        *sum = [*sum, after.ticks_since(before)].into_iter().sum();
+    }
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     Ok(Measured {
         replies,
@@ -154,8 +150,8 @@ pub(crate) async fn run(plan: &Plan) -> anyhow::Result<Measured> {
             .unwrap_or_else(PoisonError::into_inner)
             .clone(),
         per_second: replies as f64 / seconds,
-        cpu_micros: cpu_micros.collect(),
-        ticks: ticks.collect(),
+        cpu_micros,
+        ticks,
         p50_micros: quantile(50),
         p99_micros: quantile(99),
     })

@@ -12,6 +12,7 @@ mod accounts;
 mod bare;
 mod bench;
 mod client;
+mod cluster;
 mod compare;
 mod drain;
 mod figures;
@@ -31,6 +32,9 @@ mod parked;
 mod place;
 mod programs;
 mod provenance;
+mod redis;
+mod replica_calls;
+mod replicas;
 mod report;
 mod resumption;
 mod rows;
@@ -75,6 +79,8 @@ enum Command {
     Hostile(hostile::HostileArgs),
     /// Calls that ask and are never answered: bounded while they wait, nothing left at the deadline.
     Parked(parked::ParkedArgs),
+    /// Many idle sessions on several replicas: what each takes in the gateways and in Redis.
+    Replicas(replicas::ReplicasArgs),
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -95,6 +101,7 @@ fn main() -> anyhow::Result<ExitCode> {
             Command::Network(args) => network::run(args).await,
             Command::Hostile(args) => hostile::run(args).await,
             Command::Parked(args) => parked::run(args).await,
+            Command::Replicas(args) => replicas::run(args).await,
         }
     })?;
     Ok(if passed {

@@ -7,7 +7,6 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::client::{Caller, Client, Target};
 use crate::place::{Gateway, GatewayPlan, Place, configure, serve};
-use crate::said::Kind;
 use crate::watch::resident_kib;
 
 /// Sessions opened at once.
@@ -143,9 +142,8 @@ pub(crate) async fn start_to_first_answer(
             .issuer
             .token("start", &[url.clone(), format!("http://{addr}/mcp")])?;
         let caller = Caller {
-            target: Target::parse(&url)?,
             token: Some(token.into()),
-            kind: Kind::default(),
+            ..Caller::anonymous(Target::parse(&url)?)
         };
         let begin = Instant::now();
         let process = place.run(&format!("start-{round}"), &mut serve(&plan, &config))?;

@@ -132,6 +132,7 @@ fn start(place: &Place, args: &NetworkArgs, sites: &[Site]) -> anyhow::Result<Ga
         })
         .collect();
     let plan = GatewayPlan {
+        server: String::new(),
         under: Vec::new(),
         binary: &args.gateway,
         name: "gateway",

@@ -191,6 +191,7 @@ fn plan<'a>(args: &'a ParkedArgs, stub: &Stub, mark: &str) -> anyhow::Result<Gat
     let binary = std::fs::canonicalize(&args.stub).context("no stub upstream program")?;
     let share = args.calls.div_ceil(PRINCIPALS) + 1;
     Ok(GatewayPlan {
+        server: String::new(),
         under: Vec::new(),
         binary: &args.gateway,
         name: "gateway",

@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use crate::client::{Caller, Target};
 use crate::keys::{ISSUER, Issuer, SCOPE};
-use crate::said::Kind;
 
 /// How long a process may take to be ready.
 const START: Duration = Duration::from_secs(15);
@@ -108,7 +107,7 @@ impl Running {
     }
 
     /// Waits until somebody listens at `addr`.
-    fn until_listening(&mut self, addr: SocketAddr) -> anyhow::Result<()> {
+    pub(crate) fn until_listening(&mut self, addr: SocketAddr) -> anyhow::Result<()> {
         let end = Instant::now() + START;
         while TcpStream::connect(addr).is_err() {
             if let Some(status) = self.child.try_wait()? {
@@ -259,6 +258,8 @@ pub(crate) struct GatewayPlan<'a> {
     pub(crate) name: &'a str,
     /// Worker threads.
     pub(crate) threads: usize,
+    /// Further lines of `[server]`.
+    pub(crate) server: String,
     /// `[upstreams.*]` tables.
     pub(crate) upstreams: String,
     /// Further tables, such as `[limits]` and `[sessions]`.
@@ -282,10 +283,11 @@ pub(crate) fn configure(
 ) -> anyhow::Result<(PathBuf, SocketAddr, SocketAddr)> {
     let (addr, admin) = (free_addr()?, free_addr()?);
     let text = format!(
-        "[server]\nlisten = \"{addr}\"\nthreads = {}\n\n[admin]\nlisten = \"{admin}\"\n\n\
+        "[server]\nlisten = \"{addr}\"\nthreads = {}\n{}\n\n[admin]\nlisten = \"{admin}\"\n\n\
          [auth]\nmode = \"oauth\"\nrequired_scopes = [\"{SCOPE}\"]\n\
          [[auth.issuers]]\nissuer = \"{ISSUER}\"\njwks_file = \"{}\"\n\n{}\n{}\n",
         plan.threads,
+        plan.server,
         place.dir.join("keys.json").display(),
         plan.upstreams,
         plan.tables,
@@ -333,15 +335,24 @@ impl Gateway {
         upstream: &str,
         subject: &str,
     ) -> anyhow::Result<Caller> {
-        let url = format!("{}/mcp/{upstream}", self.origin);
-        let audiences = [url.clone(), format!("{}/mcp", self.origin)];
-        let token = place.issuer.token(subject, &audiences)?;
-        Ok(Caller {
-            target: Target::parse(&url)?,
-            token: Some(Arc::from(token)),
-            kind: Kind::default(),
-        })
+        caller_of(place, &self.origin, upstream, subject)
     }
+}
+
+/// A caller of the pure endpoint of `upstream` of the gateway that clients know by the URL `origin`.
+pub(crate) fn caller_of(
+    place: &Place,
+    origin: &str,
+    upstream: &str,
+    subject: &str,
+) -> anyhow::Result<Caller> {
+    let url = format!("{origin}/mcp/{upstream}");
+    let audiences = [url.clone(), format!("{origin}/mcp")];
+    let token = place.issuer.token(subject, &audiences)?;
+    Ok(Caller {
+        token: Some(Arc::from(token)),
+        ..Caller::anonymous(Target::parse(&url)?)
+    })
 }
 
 impl Drop for Gateway {

@@ -5,9 +5,11 @@ use std::path::Path;
 use crate::bare::{Bare, BarePlan};
 use crate::bench::BenchArgs;
 use crate::client::Target;
+use crate::cluster::Cluster;
 use crate::figures::{BARE_ONE, BARE_TWO, DIRECT, NGINX, ONE, TWO};
 use crate::lanes::{self, Between, Lane, Stubs};
 use crate::place::{Gateway, Nginx, Place};
+use crate::redis::Redis;
 use crate::rows::Variant;
 
 /// Starts programs for a bench.
@@ -18,12 +20,14 @@ pub(crate) struct Starter<'a> {
     pub(crate) stubs: &'a Stubs,
     /// Takes the telemetry of gateways, too.
     pub(crate) nginx: Option<&'a Nginx>,
+    pub(crate) redis: Option<&'a Redis>,
 }
 
 /// Running programs; they end when dropped.
 #[derive(Default)]
 pub(crate) struct Programs {
     gateways: Vec<Gateway>,
+    clusters: Vec<Cluster>,
     bares: Vec<Bare>,
 }
 
@@ -100,6 +104,22 @@ impl Starter<'_> {
         if let Some(untuned) = &args.untuned {
             let untuned = start(&format!("untuned-{name}"), &untuned.join("drawbridge"), "")?;
             lane = lane.with(Variant::Untuned, untuned);
+        }
+        if let Some(redis) = self.redis {
+            let clustered = format!("redis-{name}");
+            let tables = redis.tables(&clustered, "");
+            lane = lane.with(Variant::Redis, start(&clustered, &args.gateway, &tables)?);
+        }
+        // The replicas of a call that is passed on have a thread each: two in all, as the other lane has.
+        if let (1, Some(redis)) = (threads, self.redis) {
+            let name = format!("passing-{name}");
+            let plan = self
+                .stubs
+                .plan(&args.stub, &args.gateway, &name, threads, sink)?;
+            let under = [Vec::new(), Vec::new()];
+            let cluster = Cluster::start(self.place, redis, &plan, &under, "").await?;
+            lane = lane.with(Variant::Forwarded, cluster.passed_on(self.place)?);
+            programs.clusters.push(cluster);
         }
         Ok(lane)
     }

@@ -117,12 +117,9 @@ fn singles(figures: &Figures) -> Vec<Single> {
 /// Writes both forms; true when nothing failed and no budget that counts is missed.
 pub(crate) fn write(args: &BenchArgs, figures: &Figures) -> anyhow::Result<bool> {
     let singles = singles(figures);
-    let failures: u64 = figures
-        .rows
-        .iter()
-        .flat_map(|row| row.medians.values())
-        .map(|measured| measured.failures)
-        .sum();
+    let measured = figures.rows.iter().flat_map(|row| row.medians.values());
+    let measured = measured.chain(figures.replicas.iter().map(|calls| &calls.median));
+    let failures: u64 = measured.map(|measured| measured.failures).sum();
     let rows_pass = figures
         .rows
         .iter()
@@ -166,6 +163,7 @@ fn markdown(
         tables::costs(figures),
         tables::ratios(figures),
         tables::paces(figures),
+        tables::replicas(figures),
         tables::instructions(figures),
     ] {
         if !table.is_empty() {
@@ -221,9 +219,17 @@ fn as_json(figures: &Figures, singles: &[Single]) -> Value {
         json!({"name": single.name, "value": single.value, "unit": single.unit,
                "limit": single.limit})
     });
+    let replicas = figures.replicas.iter().map(|calls| {
+        json!({
+            "replicas": calls.replicas, "forwarded": calls.forwarded, "times_one": calls.times_one,
+            "cpu_micros": calls.median.cpu_micros, "per_second": calls.median.per_second,
+            "failures": calls.median.failures, "problems": calls.median.problems,
+        })
+    });
     json!({
         "date": figures.provenance.date, "commit": figures.provenance.commit, "machine": figures.provenance.machine,
         "rows": rows.collect::<Vec<_>>(), "singles": singles.collect::<Vec<_>>(),
+        "replicas": replicas.collect::<Vec<_>>(),
     })
 }
 
@@ -250,6 +256,10 @@ Instructions are those of user mode, counted by callgrind where valgrind is inst
 machine. A row fails where the gateway takes over 3 % more than `benches/instructions.toml` records, as in `make instructions`.
 In the row with an account each caller has an account at the upstream, whose token is sent with the call. The start with 10,000
 accounts is held against the start of the same gateway with an empty database.
+In the rows with Redis the gateway is a replica (`[cluster]`) with a Redis of its own (Debian's, not counted): events of streams
+get their ids from it, JSON calls do not wait for it. In the row that is passed on all calls reach a second replica, which
+forwards them to the owner of the session; the cost is that of both. In the table of one, two and three replicas each gets an equal
+share of all requests, and owns an equal share of the sessions; the share that was passed on is counted by the replicas.
 Modern calls are of 2026-07-28, without sessions, to a stub that speaks that revision. Those to the legacy stub must
 not open a session each: one for every caller and gateway is enough, and the stub counts them.
 

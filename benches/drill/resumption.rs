@@ -50,6 +50,7 @@ pub(crate) async fn run(args: ResumptionArgs) -> anyhow::Result<bool> {
     };
     let stub = Stub::start(&place, &args.stub, options)?;
     let plan = GatewayPlan {
+        server: String::new(),
         under: Vec::new(),
         binary: &args.gateway,
         name: "gateway",

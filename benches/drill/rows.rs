@@ -36,8 +36,19 @@ pub(crate) enum Variant {
     Uncached,
     /// The same gateway, where each caller has an account at the upstream.
     Accounts,
+    /// The same gateway with `[cluster]`: one replica, with a Redis of its own.
+    Redis,
+    /// Two such replicas: all calls are made at the one that does not own their sessions.
+    Forwarded,
     /// Compiled without the profile, as with a compiler or for a processor that has none.
     Untuned,
+}
+
+impl Variant {
+    /// Whether it has a Redis.
+    pub(crate) fn is_clustered(self) -> bool {
+        matches!(self, Self::Redis | Self::Forwarded)
+    }
 }
 
 /// What the figure is held against.
@@ -47,19 +58,38 @@ pub(crate) enum Budget {
     TimesNginx(f64),
     /// So many times the bare proxy with as many threads.
     TimesBare(f64),
-    /// So many times the row in front of it, by its name.
+    /// So many times a row in front of it, by its name.
     TimesRow(f64, &'static str),
+    /// So many times the instructions of a row in front of it, by its name.
+    TimesInstructions(f64, &'static str),
     /// So many microseconds.
     Micros(f64),
 }
 
 impl Row {
+    /// The same of another process.
+    pub(crate) fn with(self, variant: Variant) -> Self {
+        Self { variant, ..self }
+    }
+
     /// Whether the budget is about what `other` costs, so that both have to be measured side by side.
     pub(crate) fn is_compared_with(&self, other: &Row) -> bool {
-        let names =
-            |budget: &Budget| matches!(budget, Budget::TimesRow(_, name) if *name == other.name);
-        self.budgets.iter().any(names)
+        let mut budgets = self.budgets.iter();
+        budgets.any(|budget| budget.other() == Some(other.name))
     }
+}
+
+/// Rows in groups that are measured side by side: each with those in front of it that it is compared with.
+pub(crate) fn groups(rows: &[Row]) -> Vec<Vec<Row>> {
+    let mut groups: Vec<Vec<Row>> = Vec::new();
+    for row in rows {
+        let is_compared = |group: &Vec<Row>| group.iter().any(|it| row.is_compared_with(it));
+        match groups.last_mut() {
+            Some(group) if is_compared(group) => group.push(*row),
+            _ => groups.push(vec![*row]),
+        }
+    }
+    groups
 }
 
 impl Budget {
@@ -68,7 +98,16 @@ impl Budget {
             Self::TimesNginx(limit)
             | Self::TimesBare(limit)
             | Self::TimesRow(limit, _)
+            | Self::TimesInstructions(limit, _)
             | Self::Micros(limit) => limit,
+        }
+    }
+
+    /// The name of the row that it is about, where it is about another one.
+    pub(crate) fn other(self) -> Option<&'static str> {
+        match self {
+            Self::TimesRow(_, name) | Self::TimesInstructions(_, name) => Some(name),
+            Self::TimesNginx(_) | Self::TimesBare(_) | Self::Micros(_) => None,
         }
     }
 }
@@ -111,6 +150,14 @@ const fn modern(name: &'static str, sessions: usize, budgets: &'static [Budget])
     }
 }
 
+/// A row of one replica that has a Redis.
+const fn with_redis(name: &'static str, scenario: Scenario, budgets: &'static [Budget]) -> Row {
+    Row {
+        variant: Variant::Redis,
+        ..http(name, scenario, 16, budgets)
+    }
+}
+
 const fn untuned(row: Row) -> Row {
     Row {
         variant: Variant::Untuned,
@@ -120,21 +167,47 @@ const fn untuned(row: Row) -> Row {
 
 pub(crate) const CALL_16: &str = "call, 16 sessions";
 pub(crate) const CALL_WITH_ACCOUNT: &str = "call with an account, 16 sessions";
+pub(crate) const CALL_WITH_REDIS: &str = "call with Redis, 16 sessions";
+const NOTICES_16: &str = "20 notices and a reply, 16 sessions";
+const NOTICES_APART_16: &str = "20 notices written apart and a reply, 16 sessions";
 const CALL_64: &str = "call, 64 sessions";
 const CALL_256: &str = "call, 256 sessions";
 const BRIDGED: &str = "modern call to a legacy upstream, 16 at once";
 
 /// What a call of a session may cost.
 const CALL: &[Budget] = &[Budget::TimesBare(1.6), Budget::TimesNginx(2.0)];
+/// The same with an account of each caller at the upstream.
+const CALL_OF_ACCOUNT: &[Budget] = &[
+    Budget::TimesBare(1.6),
+    Budget::TimesNginx(2.0),
+    Budget::TimesInstructions(1.02, CALL_16),
+];
 /// The same with many sessions.
 const CALL_OF_MANY: &[Budget] = &[Budget::TimesBare(1.8), Budget::TimesNginx(2.0)];
 const NOTICES: &[Budget] = &[Budget::TimesNginx(1.5)];
 
-/// All rows. A row compared with another row follows that row: a modern call may cost no more than the legacy one with
+/// All rows. A row compared with another row is in the group of that row: a modern call may cost no more than the legacy one with
 /// as many at once.
-pub(crate) static ROWS: [Row; 19] = [
+pub(crate) static ROWS: [Row; 23] = [
     http("call, 1 session", Scenario::Call, 1, &[]),
     http(CALL_16, Scenario::Call, 16, CALL),
+    with_redis(
+        CALL_WITH_REDIS,
+        Scenario::Call,
+        &[Budget::TimesInstructions(1.05, CALL_16)],
+    ),
+    Row {
+        variant: Variant::Forwarded,
+        ..http(
+            "call that is passed on to another replica, 16 sessions",
+            Scenario::Call,
+            16,
+            &[
+                Budget::TimesRow(2.2, CALL_WITH_REDIS),
+                Budget::TimesInstructions(2.2, CALL_WITH_REDIS),
+            ],
+        )
+    },
     modern(
         "modern call, 16 at once",
         16,
@@ -142,7 +215,7 @@ pub(crate) static ROWS: [Row; 19] = [
     ),
     Row {
         variant: Variant::Accounts,
-        ..http(CALL_WITH_ACCOUNT, Scenario::Call, 16, CALL)
+        ..http(CALL_WITH_ACCOUNT, Scenario::Call, 16, CALL_OF_ACCOUNT)
     },
     http(CALL_64, Scenario::Call, 64, CALL),
     modern(
@@ -192,11 +265,11 @@ pub(crate) static ROWS: [Row; 19] = [
         16,
         &[Budget::TimesNginx(3.0)],
     ),
-    http(
-        "20 notices and a reply, 16 sessions",
+    http(NOTICES_16, Scenario::Notices, 16, NOTICES),
+    with_redis(
+        "20 notices and a reply with Redis, 16 sessions",
         Scenario::Notices,
-        16,
-        NOTICES,
+        &[Budget::TimesInstructions(1.5, NOTICES_16)],
     ),
     http(
         "20 notices and a reply, 64 sessions",
@@ -204,11 +277,11 @@ pub(crate) static ROWS: [Row; 19] = [
         64,
         NOTICES,
     ),
-    http(
-        "20 notices written apart and a reply, 16 sessions",
+    http(NOTICES_APART_16, Scenario::NoticesApart, 16, NOTICES),
+    with_redis(
+        "20 notices written apart and a reply with Redis, 16 sessions",
         Scenario::NoticesApart,
-        16,
-        NOTICES,
+        &[Budget::TimesInstructions(3.0, NOTICES_APART_16)],
     ),
     stdio("stdio call, 1 session", 1),
     stdio("stdio call, 16 sessions", 16),

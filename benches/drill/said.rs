@@ -24,25 +24,43 @@ const CAPABILITIES: [&str; 4] = [
 
 /// The kind of a caller, which says how it describes itself.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Kind(usize);
+pub(crate) struct Kind {
+    number: usize,
+    /// Bytes of its title; none where 0.
+    title: usize,
+}
 
 impl Kind {
     /// That of caller `number`: 32 in turn.
     pub(crate) fn of(number: usize) -> Self {
-        Self(number % (NAMES.len() * VERSIONS.len()))
+        Self {
+            number: number % (NAMES.len() * VERSIONS.len()),
+            title: 0,
+        }
+    }
+
+    /// One with a title of so many bytes.
+    pub(crate) fn titled(title: usize) -> Self {
+        Self { number: 0, title }
     }
 
     /// `clientInfo`.
     pub(crate) fn info(self) -> String {
-        let name = NAMES.get(self.0 % NAMES.len()).unwrap_or(&NAMES[0]);
-        let version = VERSIONS.get(self.0 / NAMES.len()).unwrap_or(&VERSIONS[0]);
-        format!(r#"{{"name":"{name}","version":"{version}"}}"#)
+        let name = NAMES.get(self.number % NAMES.len()).unwrap_or(&NAMES[0]);
+        let version = VERSIONS
+            .get(self.number / NAMES.len())
+            .unwrap_or(&VERSIONS[0]);
+        let title = match self.title {
+            0 => String::new(),
+            bytes => format!(r#","title":"{}""#, "x".repeat(bytes)),
+        };
+        format!(r#"{{"name":"{name}","version":"{version}"{title}}}"#)
     }
 
     /// What it can do.
     pub(crate) fn capabilities(self) -> &'static str {
         CAPABILITIES
-            .get(self.0 / NAMES.len())
+            .get(self.number / NAMES.len())
             .unwrap_or(&CAPABILITIES[0])
     }
 
@@ -82,7 +100,9 @@ mod tests {
     fn there_are_32_descriptions_of_callers_and_all_are_json() {
         let all: BTreeSet<String> = (0..256).map(|n| Kind::of(n).initialize()).collect();
         assert_eq!(all.len(), 32);
-        for text in all {
+        let titled = Kind::titled(5000).initialize();
+        assert!(titled.len() > 5000, "{titled}");
+        for text in all.into_iter().chain([titled]) {
             serde_json::from_str::<serde_json::Value>(&text).unwrap();
         }
     }

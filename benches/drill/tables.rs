@@ -108,6 +108,36 @@ pub(crate) fn instructions(figures: &Figures) -> String {
     out
 }
 
+/// Calls through several replicas; empty where there were none.
+pub(crate) fn replicas(figures: &Figures) -> String {
+    if figures.replicas.is_empty() {
+        return String::new();
+    }
+    let mut out = String::from(
+        "| call, 16 sessions, through | passed on | CPU µs per call, all replicas | × one replica | CPU µs of Redis | replies/s | p99 ms |\n\
+         | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for calls in &figures.replicas {
+        let name = match calls.replicas {
+            1 => "1 replica".to_owned(),
+            count => format!("{count} replicas"),
+        };
+        let micros = |cpu: Option<f64>| cpu.map_or_else(|| NONE.to_owned(), |c| format!("{c:.1}"));
+        #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
+        let p99 = calls.median.p99_micros as f64 / 1000.0;
+        let cells = [
+            format!("{:.0} %", calls.forwarded * 100.0),
+            micros(calls.median.own_cpu()),
+            format!("{:.2}", calls.times_one),
+            micros(calls.redis_cpu()),
+            format!("{:.0}", calls.median.per_second),
+            format!("{p99:.1}"),
+        ];
+        out += &line(&name, &cells);
+    }
+    out
+}
+
 fn line(name: &str, cells: &[String]) -> String {
     format!("| {name} | {} |\n", cells.join(" | "))
 }
@@ -127,6 +157,10 @@ fn limit(figures: &Figures, row: &RowFigures, budget: Budget) -> String {
         Budget::TimesRow(limit, other) => {
             let is = [ONE, TWO].map(|target| shown(figures.figure(row, budget, target)));
             format!("≤ {limit} × \"{other}\": {}", is.join(" / "))
+        }
+        Budget::TimesInstructions(limit, other) => {
+            let is = shown(figures.figure(row, budget, ONE));
+            format!("≤ {limit} × instructions of \"{other}\": {is}")
         }
         Budget::Micros(limit) => format!("≤ {limit} µs"),
     }
