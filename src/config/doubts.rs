@@ -4,6 +4,7 @@ use std::path::{Component, Path};
 
 use url::Url;
 
+use super::account_types::UpstreamAuth;
 use super::report::{ReadReport, join};
 use super::types::Config;
 use super::units;
@@ -18,6 +19,7 @@ const WELL_KNOWN: &str = "/.well-known/";
 pub(super) fn check(config: &Config, report: &ReadReport<'_>) {
     check_addresses(config, report);
     check_times(config, report);
+    check_vault_key(config, report);
     for upstream in &config.upstreams {
         match &upstream.carrier {
             CarrierConfig::Stdio(stdio) => check_paths(upstream, stdio, report),
@@ -107,6 +109,33 @@ fn check_times(config: &Config, report: &ReadReport<'_>) {
             report.warning(&key, what, Some(&hint));
         }
     }
+}
+
+/// Warns about keys of users' accounts that children can read: they run as the user that the gateway runs as, and
+/// Landlock hides no files from them.
+fn check_vault_key(config: &Config, report: &ReadReport<'_>) {
+    let mut auths = config.upstreams.iter().filter_map(|one| one.auth.as_ref());
+    let programs = config.upstreams.iter().filter(|one| one.carrier.is_stdio());
+    let programs: Vec<&str> = programs.map(|one| &*one.name).collect();
+    if programs.is_empty() || !auths.any(UpstreamAuth::is_of_users) {
+        return;
+    }
+    let (key, place) = match config.keys.vault_in_file {
+        Some(index) => (format!("keys.vault[{index}]"), "is in a file"),
+        None if config.keys.vault.is_empty() => (
+            "keys.vault".to_owned(),
+            "is not set, and the key of users' accounts is then the file vault.key in the state directory",
+        ),
+        None => return,
+    };
+    let what = format!(
+        "{place}: the programs of stdio upstreams ({}) run as the gateway's user and can read it, and an SQLite file with \
+         the accounts, too",
+        programs.join(", ")
+    );
+    let hint = "give the key by a variable, which they cannot read: vault = [{ id = \"k1\", key = \"${VAULT_KEY}\" }]. \
+         docs/operations/backups.md says how to replace a key that is in use";
+    report.warning(&key, what, Some(hint));
 }
 
 /// Warns about paths that only a shell would expand.

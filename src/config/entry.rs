@@ -229,6 +229,12 @@ impl DeclaredKey<'_> {
             })
     }
 
+    /// Whether the value is a text with a variable.
+    pub(super) fn has_variable(&self) -> bool {
+        let text = self.value.and_then(|value| value.get_ref().as_str());
+        text.is_some_and(|text| text.contains("${"))
+    }
+
     /// An optional secret, as text or as `{ file = "…" }`.
     pub(super) fn optional_secret(self, example: &str) -> Option<Secret> {
         self.document("secret", ShownKey::Unset(example.to_owned()));

@@ -8,32 +8,41 @@ use super::types::{KeysConfig, SealKey};
 /// The least key material, in bytes.
 const MIN_KEY_BYTES: usize = 32;
 
+/// A key of a ring, and whether a file has it, also the configuration itself.
+struct RingKey {
+    key: SealKey,
+    is_in_file: bool,
+}
+
 /// Reads `[keys]`.
 pub(super) fn read(s: &mut ConfigSection<'_>) -> KeysConfig {
-    KeysConfig {
-        seal: ring(
-            s,
-            "seal",
-            "Keys for the handles we give out: the first seals, all open. Each is { id = \"k1\", \
+    let seal = ring(
+        s,
+        "seal",
+        "Keys for the handles we give out: the first seals, all open. Each is { id = \"k1\", \
              file = \"seal.key\" } with at least 32 bytes of random text in the file (openssl \
              rand -base64 32), or key = \"${NAME}\" instead of the file. Without any, a random \
              key per process. With one, requests of 2026-07-28 may go on at another process. \
              Sessions live in memory and are unknown after a restart either way.",
-        ),
-        vault: ring(
-            s,
-            "vault",
-            "Keys of the accounts in `[database]`, like `seal`: the first seals, all open. Without any, vault.key in \
+    );
+    let vault = ring(
+        s,
+        "vault",
+        "Keys of the accounts in `[database]`, like `seal`: the first seals, all open. Without any, vault.key in \
              the state directory, made once; PostgreSQL needs one. A lost key disconnects every account. Keep them in \
              another backup than the database.",
-        ),
+    );
+    KeysConfig {
+        vault_in_file: vault.iter().position(|one| one.is_in_file),
+        seal: seal.into_iter().map(|one| one.key).collect(),
+        vault: vault.into_iter().map(|one| one.key).collect(),
     }
 }
 
-fn ring(s: &mut ConfigSection<'_>, name: &'static str, doc: &'static str) -> Vec<SealKey> {
+fn ring(s: &mut ConfigSection<'_>, name: &'static str, doc: &'static str) -> Vec<RingKey> {
     let keys = s.key(name, doc).inline_list(one);
     let mut seen = BTreeSet::new();
-    for (index, key) in keys.iter().enumerate() {
+    for (index, RingKey { key, .. }) in keys.iter().enumerate() {
         if !seen.insert(&key.id) {
             let hint = Some("give each key an id of its own");
             s.error(
@@ -46,10 +55,12 @@ fn ring(s: &mut ConfigSection<'_>, name: &'static str, doc: &'static str) -> Vec
     keys
 }
 
-fn one(s: &mut ConfigSection<'_>) -> Option<SealKey> {
+fn one(s: &mut ConfigSection<'_>) -> Option<RingKey> {
     let id = s.key("id", "Short name.").required("k1");
     let file = s.key("file", "File with the key.").secret_file();
-    let key = s.key("key", "The key itself.").secret();
+    let key = s.key("key", "The key itself.");
+    let is_in_file = !key.has_variable();
+    let key = key.secret();
     if id.len() > 16 || !id.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') {
         s.error(
             "id",
@@ -75,5 +86,8 @@ fn one(s: &mut ConfigSection<'_>) -> Option<SealKey> {
         let hint = "make one with: openssl rand -base64 32";
         s.error("", "the key is shorter than 32 bytes", Some(hint));
     }
-    Some(SealKey { id, key })
+    Some(RingKey {
+        key: SealKey { id, key },
+        is_in_file,
+    })
 }

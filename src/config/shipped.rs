@@ -98,3 +98,15 @@ fn the_demonstration_realm_issues_tokens_for_the_gateway_of_the_compose_file() {
         );
     }
 }
+
+// Clients that were made with consent required have no roles but those of their scopes. Without this one Keycloak refuses
+// `offline_access` to them (`not_allowed`), which most MCP clients request.
+#[test]
+fn the_demonstration_realm_lets_every_client_stay_connected() {
+    let realm = std::fs::read_to_string(deployment("keycloak/realm.json")).unwrap();
+    let realm: serde_json::Value = serde_json::from_str(&realm).unwrap();
+    let mappings = realm["scopeMappings"].as_array().unwrap();
+    let is_offline = |one: &&serde_json::Value| one["clientScope"] == "offline_access";
+    let mapping = mappings.iter().find(is_offline).expect("a scope mapping");
+    assert_eq!(mapping["roles"], serde_json::json!(["offline_access"]));
+}

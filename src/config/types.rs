@@ -324,6 +324,8 @@ pub struct KeysConfig {
     pub seal: Vec<SealKey>,
     /// Keys of the vault: the first seals, all open. Empty means a key file in the state directory.
     pub vault: Vec<SealKey>,
+    /// Position of the first of them that a file has, also the configuration itself: others come from variables.
+    pub vault_in_file: Option<usize>,
 }
 
 /// One of `keys.seal` or `keys.vault`.

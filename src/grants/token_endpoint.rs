@@ -366,6 +366,8 @@ fn known(code: &BasicErrorResponseType) -> Option<&'static str> {
         // Some servers refuse an exchange with one of these two codes.
         BasicErrorResponseType::Extension(code) if code == "access_denied" => "access_denied",
         BasicErrorResponseType::Extension(code) if code == "invalid_token" => "invalid_token",
+        // Keycloak refuses `offline_access` so.
+        BasicErrorResponseType::Extension(code) if code == "not_allowed" => "not_allowed",
         BasicErrorResponseType::Extension(_) => return None,
     })
 }

@@ -1,13 +1,14 @@
 // In a real browser (headless Chromium): from a page of the gateway through the login, and the consent where there is one, to a
 // connected account.
-// Usage: CHROMIUM=<program> TOUR_USER=<user> node account.mjs <JSON: { link }>. The password is the user's name.
+// Usage: CHROMIUM=<program> TOUR_USER=<user> node account.mjs <JSON: { link, refusal }>. The password is the user's name. With
+// `refusal` the first attempt is refused with this error, and the second one connects.
 import assert from 'node:assert/strict';
 import process from 'node:process';
 import { chromium } from 'playwright-core';
 import { tour } from './report.mjs';
 
 const user = process.env.TOUR_USER;
-const { link } = JSON.parse(process.argv[2]);
+const { link, refusal } = JSON.parse(process.argv[2]);
 
 const browser = await chromium.launch({ executablePath: process.env.CHROMIUM, args: ['--no-sandbox'] });
 // The other authorization server of the tests logs in whom this header names.
@@ -23,12 +24,15 @@ const FORMS = {
   '[name=accept]': () => page.click('[name=accept]'),
 };
 
+const REFUSED = 'h1:has-text("Not connected")';
+
 /** Fills in Keycloak's forms until the gateway shows `wanted`. */
 async function until(wanted) {
   for (let form = 0; form < 6; form += 1) {
-    const any = [wanted, ...Object.keys(FORMS)].join(', ');
+    const any = [wanted, REFUSED, ...Object.keys(FORMS)].join(', ');
     await page.waitForSelector(any, { timeout: 30_000 });
     if (await page.$(wanted)) return;
+    if (await page.$(REFUSED)) break;
     for (const [selector, fill] of Object.entries(FORMS)) {
       if (await page.$(selector)) {
         await Promise.all([page.waitForNavigation(), fill()]);
@@ -48,6 +52,14 @@ await tour(
       await until('button[value=connect]');
       assert.match(await page.textContent('body'), new RegExp(user));
     },
+    ...(refusal && {
+      async the_refusal_is_told() {
+        await page.click('button[value=connect]');
+        await until(REFUSED);
+        assert.match(await page.textContent('[role=alert]'), new RegExp(refusal));
+        await page.click('a:has-text("Open the page again")');
+      },
+    }),
     async the_consent_connects() {
       await page.click('button[value=connect]');
       await until('[role=status]:has-text("is connected")');

@@ -19,6 +19,7 @@ import traceback
 
 import accounts
 import exchange
+import users
 from harness import (
     CACHE,
     NODE,
@@ -200,7 +201,7 @@ def are_wanted(tests, wanted):
     return [test for test in tests if not wanted or test.__name__ in wanted]
 
 
-def run(tests, auth, directory, wanted, counts, upstreams=""):
+def run(tests, auth, directory, wanted, counts, upstreams="", upstream=None):
     tests = are_wanted(tests, wanted)
     if not tests:
         return
@@ -209,7 +210,7 @@ def run(tests, auth, directory, wanted, counts, upstreams=""):
         for test in tests:
             begun = time.monotonic()
             try:
-                test(gateway) if inspect.signature(test).parameters else test()
+                test(*[gateway, upstream][: len(inspect.signature(test).parameters)])
                 counts["passed"] += 1
                 print(f"test {test.__name__} ... ok ({time.monotonic() - begun:.1f} s)", flush=True)
             except Exception:
@@ -238,6 +239,19 @@ def run_with_assertions(directory, wanted, counts):
         provider.stop()
 
 
+def run_with_users(directory, wanted, counts):
+    """Keycloak with the gateway as a client that an operator has registered there."""
+    if not are_wanted(users.TESTS, wanted):
+        return
+    tracker = users.Tracker(directory)
+    try:
+        users.prepare(tracker.url)
+        tables = users.tables(directory, tracker.url)
+        run(users.TESTS, auth_of_compose(), directory, wanted, counts, tables, tracker)
+    finally:
+        tracker.program.stop()
+
+
 def main():
     install()
     enter_own_network()
@@ -255,6 +269,7 @@ def main():
                 (WITH_UNKNOWN_AUDIENCE, 'audience = "https://payroll.example.com"'),
             ):
                 run(tests, auth, directory, wanted, counts, exchange.account(keys))
+            run_with_users(directory, wanted, counts)
         finally:
             keycloak.stop()
         if are_wanted([*WITH_ASSERTIONS, *WITH_OWN_ASSERTIONS], wanted):

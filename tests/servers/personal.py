@@ -2,7 +2,8 @@
 """A server on the Python SDK, 1.x or 2.x, that demands tokens of an authorization server for itself alone, and says the
 name of a token's user in all that it declares and lists.
 
-Usage: personal.py ISSUER SEEN. Prints its URL as the first line; each token that it is sent is appended to the file SEEN.
+Usage: personal.py ISSUER SEEN [SCOPE]. Prints its URL as the first line; each token that it is sent is appended to the file
+SEEN. Tokens need SCOPE, by default `mcp:tools`.
 """
 
 import json
@@ -17,7 +18,7 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken
 from mcp.server.auth.settings import AuthSettings
 
-ISSUER, SEEN = sys.argv[1:3]
+ISSUER, SEEN, SCOPE = [*sys.argv[1:], "mcp:tools"][:3]
 listener = socket.socket()
 listener.bind(("127.0.0.1", 0))
 listener.listen()
@@ -27,19 +28,30 @@ with urllib.request.urlopen(f"{ISSUER}/.well-known/oauth-authorization-server") 
     keys = jwt.PyJWKClient(json.load(response)["jwks_uri"])
 
 
+def key_of(token):
+    """The key that the token names. `oidc-provider` of the tests has one key, which its tokens do not name."""
+    if "kid" in jwt.get_unverified_header(token):
+        return keys.get_signing_key_from_jwt(token)
+    [key] = keys.get_signing_keys()
+    return key
+
+
+def client_of(claims):
+    """Keycloak calls the client `azp`."""
+    return claims.get("client_id") or claims["azp"]
+
+
 class Verifier:
     async def verify_token(self, token):
         with open(SEEN, "a") as seen:
             seen.write(f"{token}\n")
         try:
-            # Tokens of the server name no key: it has one.
-            [key] = keys.get_signing_keys()
-            claims = jwt.decode(token, key, ["ES256"], audience=URL, issuer=ISSUER, options={"require": ["exp", "sub"]})
+            claims = jwt.decode(token, key_of(token), ["ES256"], audience=URL, issuer=ISSUER, options={"require": ["exp", "sub"]})
         except jwt.PyJWTError:
             return None
         return AccessToken(
             token=token,
-            client_id=claims["client_id"],
+            client_id=client_of(claims),
             scopes=claims["scope"].split(),
             expires_at=claims["exp"],
             resource=URL,
@@ -64,12 +76,12 @@ def said(request, name, arguments):
     user = claims["sub"]
     if name != f"greet_{user}":
         raise ValueError(f"{user} has no {name}")
-    return f"I am {user}, at {claims['aud']}, by {claims['client_id']}: {arguments['text']}"
+    return f"I am {user}, at {claims['aud']}, by {client_of(claims)}: {arguments['text']}"
 
 
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 auth = AuthSettings(
-    issuer_url=ISSUER, resource_server_url=URL, required_scopes=["mcp:tools"], validate_token_resource=True
+    issuer_url=ISSUER, resource_server_url=URL, required_scopes=[SCOPE], validate_token_resource=True
 )
 
 

@@ -37,6 +37,11 @@ pub enum CallbackRefusal {
     /// The server refuses, with an error code of RFC 6749 or one word for any other.
     #[error("the authorization server refused: {0}")]
     Denied(&'static str),
+    /// The same where the scope `offline_access` may be what is refused: the user's next authorization leaves it out.
+    #[error(
+        "the authorization server refused: {0}; the user's next attempt leaves out `offline_access`"
+    )]
+    Offline(&'static str),
     /// Neither a code nor an error.
     #[error("the answer holds no code")]
     NoCode,
@@ -51,7 +56,7 @@ impl CallbackRefusal {
         match self {
             Self::OtherIssuer => "other_issuer",
             Self::NoIssuer => "no_issuer",
-            Self::Denied(code) => code,
+            Self::Denied(code) | Self::Offline(code) => code,
             Self::NoCode => "no_code",
             Self::Failed(failure) => failure.outcome,
         }

@@ -10,6 +10,7 @@ mod callback;
 mod client_choice;
 mod error;
 mod gateway_client;
+mod offline_refusals;
 mod proof_key;
 mod registration;
 mod rehearsal;
@@ -30,6 +31,7 @@ pub(super) use self::client_choice::tests::{account_with, vault};
 use self::client_choice::{ChosenClient, ClientChoice};
 use self::error::AuthorizationError;
 pub use self::gateway_client::GatewayClient;
+use self::offline_refusals::OfflineRefusals;
 use self::proof_key::ProofKey;
 use self::rehearsal::browser_endpoint;
 pub(in crate::grants) use self::rehearsal::rehearse;
@@ -111,6 +113,7 @@ pub struct Authorizer {
     account: Arc<UserAccount>,
     gateway: Arc<GatewayClient>,
     choice: ClientChoice,
+    offline: OfflineRefusals,
 }
 
 impl Authorizer {
@@ -118,6 +121,7 @@ impl Authorizer {
     #[must_use]
     pub fn new(account: Arc<UserAccount>, gateway: Arc<GatewayClient>) -> Arc<Self> {
         Arc::new(Self {
+            offline: OfflineRefusals::new(&account.config.scopes),
             account,
             gateway,
             choice: ClientChoice::default(),
@@ -252,12 +256,22 @@ impl Authorizer {
             pending,
         };
         let code = callback::check(&brought.pending, answer);
-        let code = code.inspect_err(|refusal| brought.refused(&self.account.audit, refusal))?;
+        let code = code
+            .map_err(|refusal| {
+                self.offline
+                    .note(&brought.key, &brought.pending.scopes, refusal)
+            })
+            .inspect_err(|refusal| brought.refused(&self.account.audit, refusal))?;
         let (told, outcome) = tokio::sync::oneshot::channel();
         let this = Arc::clone(self);
         let work = async move {
             let kept = this.redeem(&brought.key, &brought.pending, &code).await;
-            let kept = kept.map_err(CallbackRefusal::Failed);
+            let (key, asked) = (&brought.key, &brought.pending.scopes);
+            let refused = |failure| {
+                this.offline
+                    .note(key, asked, CallbackRefusal::Failed(failure))
+            };
+            let kept = kept.map_err(refused);
             let audit = &this.account.audit;
             match &kept {
                 Ok(finished) => brought.connected(audit, &finished.scopes),
@@ -377,12 +391,13 @@ impl Authorizer {
             .filter(|grant| account.is_ours(&grant.record));
         let had = had.map_or(&[][..], |grant| &grant.record.scopes);
         let is_fixed = !account.config.scopes.is_empty();
-        Ok(scopes::union(
+        let scopes = scopes::union(
             &found.scopes,
             (had, wider),
             is_fixed,
             &found.server.consent.scopes,
-        ))
+        );
+        Ok(self.offline.leave_out(key, scopes))
     }
 
     fn failed(&self, error: AuthorizationError) -> TokenFailure {

@@ -229,6 +229,11 @@ fn remedy_of_code(code: &str) -> &'static str {
         "invalid_scope" => {
             "correct `scopes` of [upstreams.<name>.auth], or let the client have these"
         }
+        "not_allowed" => {
+            "let the authorization server give this user and this client refresh tokens that outlast the login: in Keycloak \
+             both need the role `offline_access`, which a client without *Full scope allowed* has by its client scope of \
+             that name"
+        }
         "invalid_target" => {
             "let the authorization server know the resource, or write `resource` (for an exchange also `audience`) as it \
              knows it"

@@ -259,28 +259,40 @@ async fn log_message_goes_to_a_call_of_its_child() {
 /// More than the system keeps of answers that are not read.
 const CALLS: i64 = 5;
 
-// Spec: SPEC U-12: its reply waits behind others that are not read.
-#[tokio::test]
-async fn idle_clocks_stand_still_for_the_child_that_is_not_read() {
-    let limits = "[limits]\nupstream_message = \"8MiB\"\nsse_event = \"8MiB\"\n\
-                  replies_per_principal = \"32MiB\"\nreplies_total = \"128MiB\"";
-    let world = World::start("idle_timeout = \"9s\"", limits).await;
-    let user = world.user().await;
+/// Room for four of these answers.
+const LIMITS: &str = "[limits]\nupstream_message = \"8MiB\"\nsse_event = \"8MiB\"\n\
+                      replies_per_principal = \"32MiB\"\nreplies_total = \"128MiB\"";
+
+/// Calls with large answers.
+fn big_calls() -> Vec<Value> {
     let big = |id: i64| {
         json!({"jsonrpc": "2.0", "id": 100_000 + id, "method": "tools/call",
                "params": {"name": "big", "arguments": {}}})
     };
-    let messages: Vec<Value> = (0..CALLS).map(big).collect();
+    (0..CALLS).map(big).collect()
+}
+
+/// Waits until an answer has no room.
+async fn reply_waits(gw: &Gateway) {
+    eventually("a reply that waits", async || {
+        let waited = gw.metric("drawbridge_replies_waited_total", "").await;
+        (waited > 0.0).then_some(())
+    })
+    .await;
+}
+
+// Spec: SPEC U-12: its reply waits behind others that are not read.
+#[tokio::test]
+async fn idle_clocks_stand_still_for_the_child_that_is_not_read() {
+    let world = World::start("idle_timeout = \"9s\"", LIMITS).await;
+    let user = world.user().await;
+    let messages = big_calls();
     let unread = join_all(messages.iter().map(|message| user.post(message)));
     let slow = user.call("slow", json!({}));
     let meanwhile = async {
         world.replaced(&user).await;
         world.go();
-        eventually("a reply that waits", async || {
-            let waited = world.gw.metric("drawbridge_replies_waited_total", "").await;
-            (waited > 0.0).then_some(())
-        })
-        .await;
+        reply_waits(&world.gw).await;
         // The other child is read: for its call time goes on.
         let mute = json!({"whose": "the other", "answers": false});
         let told = within("the end of an idle call", user.call("noisy", mute)).await;
@@ -296,5 +308,41 @@ async fn idle_clocks_stand_still_for_the_child_that_is_not_read() {
     let (slow, count) = tokio::join!(slow, work);
     assert_eq!(text_of(&slow.expect("a result")), "slow");
     assert_eq!(count, messages.len());
+    world.gw.stop().await;
+}
+
+// Spec: SPEC U-12. Where sessions share a child, an answer is read before its caller has room for it, and waits then.
+#[tokio::test]
+async fn idle_clocks_stand_still_while_a_draining_child_waits_for_room() {
+    let keys = "isolation = \"principal\"\nidle_timeout = \"9s\"";
+    let world = World::start(keys, LIMITS).await;
+    let user = world.user().await;
+    // The child of another user is read: for its call time goes on.
+    let other = world.gw.principal("bob").open("/mcp/up").await;
+    let messages = big_calls();
+    let unread = join_all(messages.iter().map(|message| user.post(message)));
+    let slow = user.call("slow", json!({}));
+    let meanwhile = async {
+        // It begins after the slow call, and ends after the same time: a clock that went on would have run out before.
+        pid(&world.at("called")).await;
+        let mute = within("the end of an idle call", other.call("waits", json!({})));
+        let waiting = async {
+            world.replaced(&user).await;
+            world.go();
+            reply_waits(&world.gw).await;
+        };
+        let (told, ()) = tokio::join!(mute, waiting);
+        format!("{told:?}")
+    };
+    let work = async {
+        let (unread, told) = tokio::join!(unread, meanwhile);
+        assert!(told.contains("in time"), "{told}");
+        join_all(unread.into_iter().map(Answer::message)).await
+    };
+    let (slow, answers) = tokio::join!(slow, work);
+    assert_eq!(text_of(&slow.expect("a result")), "slow");
+    for answer in answers {
+        assert_eq!(text_of(&answer["result"]).len(), 7_500_000);
+    }
     world.gw.stop().await;
 }

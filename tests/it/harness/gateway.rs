@@ -133,6 +133,13 @@ impl Gateway {
         Self::start_as(program, config, issuer).await
     }
 
+    /// The same with a variable in its environment.
+    pub(crate) async fn start_with_variable(config: &str, (name, value): (&str, &str)) -> Self {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_drawbridge"));
+        program.env(name, value);
+        Self::start_as(program, config, None).await
+    }
+
     /// The same without capabilities, which root has.
     pub(crate) async fn start_without_capabilities(config: &str) -> Self {
         let program = without_capabilities(env!("CARGO_BIN_EXE_drawbridge"));

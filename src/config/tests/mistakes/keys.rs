@@ -2,7 +2,8 @@
 
 use rstest::rstest;
 
-use super::{OPEN, assert_refused};
+use super::{OAUTH, OPEN, assert_refused};
+use crate::config::parse;
 
 // Columns: lines added to a valid file, the place, the cause, the remedy.
 #[rstest]
@@ -37,4 +38,63 @@ fn a_mistake_is_refused(
     #[case] remedy: &str,
 ) {
     assert_refused(&format!("{OPEN}{lines}\n"), place, cause, remedy);
+}
+
+const LOGIN: &str = "[connect]\nlogin = { issuer = \"https://auth.example.com\", client_id = \"g\", client_secret = \"${S}\" }\n";
+const USER_KEY: &str =
+    "[upstreams.t]\nurl = \"https://t.example/mcp\"\n[upstreams.t.auth]\nkind = \"user_key\"\n";
+
+/// The warnings about a file with the program `files`, accounts of users, and `keys`.
+fn doubts(keys: &str) -> Vec<String> {
+    warned(&format!("{OAUTH}{LOGIN}{USER_KEY}{keys}"))
+}
+
+fn warned(text: &str) -> Vec<String> {
+    let config = parse(text, "etc/g.toml", &|_| Some("v".repeat(32))).unwrap();
+    config.warnings.iter().map(ToString::to_string).collect()
+}
+
+// Landlock hides no files from children.
+#[test]
+fn key_of_accounts_that_children_can_read_is_warned_of() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "k".repeat(32)).unwrap();
+    let path = file.path().display();
+    let safe = "{ id = \"a\", key = \"${K}\" }";
+    for (keys, place) in [
+        (String::new(), "keys.vault: "),
+        (
+            format!("{{ id = \"b\", file = \"{path}\" }}"),
+            "keys.vault[0]: ",
+        ),
+        (
+            format!("{safe}, {{ id = \"b\", key = {{ file = \"{path}\" }} }}"),
+            "keys.vault[1]: ",
+        ),
+        (
+            format!("{{ id = \"b\", key = \"{}\" }}", "k".repeat(32)),
+            "keys.vault[0]: ",
+        ),
+    ] {
+        let said = doubts(&format!("[keys]\nvault = [{keys}]\n"));
+        let [said] = said.as_slice() else {
+            panic!("{keys}: {said:?}");
+        };
+        for part in [place, "(files)", "can read it", "key = \"${VAULT_KEY}\""] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+    }
+    assert!(doubts("")[0].contains("the file vault.key in the state directory"));
+}
+
+#[test]
+fn key_of_accounts_that_no_child_can_read_is_no_doubt() {
+    let variable = "[keys]\nvault = [{ id = \"a\", key = \"${K}\" }]\n";
+    assert_eq!(doubts(variable), Vec::<String>::new());
+    let no_accounts = OAUTH.to_owned();
+    let no_programs = format!("{OAUTH}{LOGIN}{USER_KEY}");
+    let no_programs = no_programs.replace("command = \"files\"", "url = \"https://f.example/mcp\"");
+    for text in [no_accounts, no_programs] {
+        assert_eq!(warned(&text), Vec::<String>::new(), "{text}");
+    }
 }

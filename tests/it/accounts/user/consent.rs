@@ -143,6 +143,58 @@ async fn server_without_registration_names_the_remedy() {
     world.gw.stop().await;
 }
 
+/// The scopes of the authorization requests so far.
+fn scopes_asked(world: &World) -> Vec<String> {
+    let asked = world.server.asked().into_iter();
+    asked.map(|query| query["scope"].clone()).collect()
+}
+
+// SPEC B-11. What a server lists it may refuse to a user: Keycloak without the role `offline_access`, once the code is
+// redeemed; or to a client: with `invalid_scope` in the browser.
+#[rstest]
+#[case::to_the_client("invalid_scope")]
+#[case::to_the_user("not_allowed")]
+#[tokio::test]
+async fn refused_offline_access_is_left_out_the_next_time(#[case] code: &'static str) {
+    let world = World::start().await;
+    world.server.refuses_offline(code);
+    let text = world.browser().connect("/connect/up").await;
+    for part in ["Not connected", code, "asks without it now"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+    logged(&world.gw, "leaves out `offline_access`").await;
+    if code == "not_allowed" {
+        logged(&world.gw, "need the role `offline_access`").await;
+    }
+    let page = world.browser().open("/connect/up").await.text;
+    assert!(
+        page.contains("notes:read") && !page.contains("offline_access"),
+        "{page}"
+    );
+    world.connect().await;
+    assert_eq!(
+        scopes_asked(&world),
+        ["notes:read offline_access", "notes:read"]
+    );
+    assert_eq!(echo(&world.plain().await, "runs").await, "runs");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn configured_offline_access_is_never_left_out() {
+    let keys = "client_id = \"drawbridge\"\nscopes = [\"offline_access\"]";
+    let world = World::with(&ConsentServer::start().await, keys).await;
+    world.server.refuses_offline("not_allowed");
+    for _ in 0..2 {
+        let text = world.browser().connect("/connect/up").await;
+        assert!(text.contains("Not connected"), "{text}");
+        assert!(!text.contains("asks without it"), "{text}");
+    }
+    assert_eq!(scopes_asked(&world), ["offline_access"; 2]);
+    logged(&world.gw, "need the role `offline_access`").await;
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn grant_without_refresh_token_says_when_it_asks_again() {
     let world = World::start().await;

@@ -50,6 +50,8 @@ struct State {
     lifetime: u64,
     /// Without them no refresh tokens are given.
     gives_refresh_tokens: bool,
+    /// The error for requests for `offline_access`.
+    refuses_offline: Option<&'static str>,
     codes: BTreeMap<String, Form>,
     /// Refresh tokens that are good, with their scopes.
     refresh: BTreeMap<String, String>,
@@ -61,6 +63,20 @@ struct State {
     /// How often the metadata was asked for.
     looked_up: usize,
     number: usize,
+}
+
+/// The error with which Keycloak refuses `offline_access`.
+const NOT_ALLOWED: &str = "not_allowed";
+
+impl State {
+    /// The error for an authorization request, if it asks for `offline_access`.
+    fn refused(&self, asked: &Form) -> Option<&'static str> {
+        let asks = asked
+            .get("scope")?
+            .split(' ')
+            .any(|one| one == "offline_access");
+        self.refuses_offline.filter(|_| asks)
+    }
 }
 
 /// The client id that a server gives to its first client.
@@ -106,6 +122,12 @@ impl ConsentServer {
 
     pub(super) fn gives_no_refresh_tokens(&self) {
         self.state.lock().unwrap().gives_refresh_tokens = false;
+    }
+
+    /// Answers requests for `offline_access` with the error `code`: for the code with `not_allowed`, as Keycloak does, else
+    /// for the browser.
+    pub(super) fn refuses_offline(&self, code: &'static str) {
+        self.state.lock().unwrap().refuses_offline = Some(code);
     }
 
     /// Answers browsers with another `iss`, or with none.
@@ -269,8 +291,10 @@ fn authorize(origin: &str, query: Form, state: &Mutex<State>) -> Response {
     state.number += 1;
     let code = format!("code-hunter2-{}", state.number);
     let mut back = Url::parse(&query["redirect_uri"]).unwrap();
+    let refused = state.refused(&query).filter(|code| *code != NOT_ALLOWED);
+    let (name, value) = refused.map_or(("code", &*code), |error| ("error", error));
     back.query_pairs_mut()
-        .append_pair("code", &code)
+        .append_pair(name, value)
         .append_pair("state", &query["state"]);
     let iss = Some(&*state.iss).filter(|iss| !iss.is_empty());
     if !state.is_nameless {
@@ -307,6 +331,13 @@ fn token(form: &Form, mood: Mood, state: &Mutex<State>) -> Response {
                 .all(|name| asked[*name] == form[*name]);
             if !is_proven || !is_same {
                 return refused();
+            }
+            if state.refused(&asked) == Some(NOT_ALLOWED) {
+                let why = "Offline tokens not allowed for the user or client";
+                return answer(
+                    400,
+                    &json!({"error": NOT_ALLOWED, "error_description": why}).to_string(),
+                );
             }
             asked.get("scope").cloned().unwrap_or_default()
         }
