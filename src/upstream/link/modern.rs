@@ -329,8 +329,9 @@ impl ModernServerLink {
         }
     }
 
-    fn flight(&self, id: u64) -> Option<Arc<RunningRequest>> {
-        self.pipe()?.flight(id)
+    /// The request with this id that runs on the child `from`.
+    fn flight(&self, id: u64, from: Option<&OpenPipe>) -> Option<Arc<RunningRequest>> {
+        self.pipe()?.flight(id, from?)
     }
 
     /// The call that a message of the child `from` without an id is about.
@@ -342,7 +343,7 @@ impl ModernServerLink {
     /// the task is cancelled.
     fn deliver(&self, id: u64, message: Message, from: Option<&OpenPipe>) {
         let Some(pipe) = self.pipe() else { return };
-        match pipe.deliver(id, Ok(message)) {
+        match pipe.deliver(id, Ok(message), from) {
             Some(_) if !self.has_used(id) => {
                 self.suspect(ANSWERS_UNASKED);
             }

@@ -58,7 +58,7 @@ impl ModernServerLink {
         let (Some(pipe), Some(id), Some(from)) = (self.pipe(), id, from) else {
             return true;
         };
-        let Some((flight, mut reply)) = pipe.take_reply(id) else {
+        let Some((flight, mut reply)) = pipe.take_reply(id, from) else {
             return true;
         };
         let Some(room) = flight.reply_room() else {
