@@ -141,7 +141,7 @@ impl ImplicitSession {
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.running.load(Ordering::Relaxed) > 0
+        self.running.load(Ordering::Acquire) > 0
     }
 
     pub(super) fn is_listened_to(&self) -> bool {
@@ -234,7 +234,7 @@ impl Session {
     /// Counts a call of an implicit session, which keeps the implicit session alive from the call's arrival on.
     pub fn begin_implicit_call(self: &Arc<Self>) -> ImplicitSessionCall {
         if let Some(implicit_session) = &self.implicit {
-            implicit_session.running.fetch_add(1, Ordering::Relaxed);
+            implicit_session.running.fetch_add(1, Ordering::AcqRel);
         }
         ImplicitSessionCall(Arc::clone(self))
     }
@@ -256,9 +256,10 @@ impl Session {
 impl Drop for ImplicitSessionCall {
     fn drop(&mut self) {
         if let Some(implicit_session) = &self.0.implicit {
-            implicit_session.running.fetch_sub(1, Ordering::Relaxed);
+            implicit_session.running.fetch_sub(1, Ordering::AcqRel);
         }
         self.0.touch();
+        self.0.note_rest();
     }
 }
 

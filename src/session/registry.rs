@@ -7,6 +7,7 @@ mod adopted;
 mod connections;
 mod counted;
 mod ending;
+mod homes;
 mod implicit;
 mod known;
 mod made;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use self::counted::counted;
+pub use self::homes::LiveHome;
 use self::implicit::ImplicitSessions;
 use self::known::KnownIds;
 use self::made::SessionIdentity;
@@ -317,10 +319,8 @@ impl SessionRegistry {
                 }
                 sessions.remove(&implicit_session);
             } else {
-                if let Some(recorder) = &implicit_session.recorder {
-                    // Where the reaper was faster, waits until it has told the writer.
-                    recorder.end(implicit_session.key());
-                }
+                // The record is left to the next one. Where the reaper was faster, waits until it has told the writer.
+                sessions.remove(&implicit_session);
                 self.close(&implicit_session);
             }
         }
@@ -373,7 +373,10 @@ impl SessionRegistry {
     /// Whether further requests may join an implicit session.
     fn is_joinable(&self, session: &Session) -> bool {
         let age = session.age();
-        !session.closed().is_cancelled() && !self.is_expired(session, age) && !self.is_over_age(age)
+        !session.closed().is_cancelled()
+            && !session.may_be_given_up()
+            && !self.is_expired(session, age)
+            && !self.is_over_age(age)
     }
 
     fn recorded(&self, key: &ImplicitSessionKey) -> Option<Arc<Session>> {
