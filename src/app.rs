@@ -156,11 +156,14 @@ async fn serve(
     let joined = cluster.as_ref().zip(internal);
     let (internal, hand_over) = replica::serve(joined, &service, (&tasks, &workers));
     // The drain waits for it: the backlog is served.
-    tasks.spawn(listener.run(service.service(), tasks.clone(), workers));
+    tasks.spawn(listener.run(Arc::clone(&service).service(), tasks.clone(), workers));
     readiness.started();
     let missing = missing.as_deref();
     started::log(&config, file, &endpoints, address, admin_address, missing);
-    let last = async |until| replica::finish_hand_over(hand_over, until).await;
+    let last = async |until| {
+        let handed_over = replica::finish_hand_over(hand_over, until);
+        tokio::join!(service.cut_calls_off(until), handed_over);
+    };
     let DrainResult { clean, by } = signals.drain(&tasks, config.server.drain, last).await;
     // Children that are closed with their sessions are on their ladder already.
     let left = by.saturating_duration_since(Instant::now());

@@ -125,6 +125,13 @@ impl Fault {
         Self::new(FaultKind::UpstreamLost, FaultSide::Gateway, text)
     }
 
+    /// The gateway stops while a call still runs.
+    #[must_use]
+    pub fn cut_off() -> Self {
+        let text = "the gateway stopped before the call was over: its outcome is unknown, and it may have had an effect";
+        Self::new(FaultKind::UpstreamLost, FaultSide::Gateway, text)
+    }
+
     /// We failed; `source` goes to the log only.
     pub fn internal(source: impl Into<BoxError>) -> Self {
         let mut fault = Self::new(FaultKind::Internal, FaultSide::Gateway, "internal error");

@@ -66,6 +66,9 @@ pub struct ReplicaStatus {
     /// Whether this entry is the answering replica.
     #[serde(rename = "self")]
     pub is_self: bool,
+    /// Whether it drains.
+    #[serde(default)]
+    pub draining: bool,
     /// Whether its configuration equals this replica's, except for keys that may differ.
     pub same_configuration: bool,
 }

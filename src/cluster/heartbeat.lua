@@ -1,19 +1,20 @@
 -- One heartbeat of a replica: renews its lease, or takes it, and answers the records of all replicas with a lease.
 --
 -- Invariant: the lease of a node belongs to one record at a time, which the value of its key says. A key that holds
--- another record is never written: of two processes that drew the same number the second one gets 'taken'. The index
--- only lists where leases may be; an entry without a lease means nothing.
+-- another record is never written, but for the former record of the same process: of two processes that drew the same
+-- number the second one gets 'taken'. The index only lists where leases may be; an entry without a lease means nothing.
 --
 -- KEYS[1]  the lease of the node           ARGV[1]  the record
 -- KEYS[2]  index of nodes by end of lease  ARGV[2]  length of the lease, milliseconds
 --                                          ARGV[3]  the node
 --                                          ARGV[4]  what the keys of leases begin with, in the slot of KEYS
+--                                          ARGV[5]  the record of the same process before this one, or empty
 --
 -- Answers the state and the records: 'held' (renewed), 'new' (there was no lease: the first one, or it was lost), or
 -- 'taken', without records.
 
 local present = redis.call('GET', KEYS[1])
-if present and present ~= ARGV[1] then
+if present and present ~= ARGV[1] and present ~= ARGV[5] then
     return {'taken'}
 end
 local length = tonumber(ARGV[2])

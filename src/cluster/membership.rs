@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::beats::BeatCounter;
 use super::identity::ReplicaIdentity;
@@ -21,6 +22,9 @@ use crate::telemetry::metrics::{COUNTERS, GAUGES};
 const BEATS: u32 = 3;
 /// The shortest time between two heartbeats, however many callers want to know more.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest time between two heartbeats of a replica that drains: replicas that are stopped at the same time soon know
+/// that of each other.
+const DRAINING_PAUSE: Duration = Duration::from_millis(500);
 /// For a heartbeat that a caller waits for.
 const REFRESH_WITHIN: Duration = Duration::from_secs(1);
 
@@ -33,6 +37,9 @@ pub(super) struct Membership {
     own: ReplicaRecord,
     /// `own` as it stands in Redis.
     sealed: String,
+    /// The same while this replica drains.
+    sealed_draining: String,
+    draining: CancellationToken,
     length: Duration,
     pub(super) lease: ReplicaLease,
     peers: watch::Sender<Arc<PeerList>>,
@@ -55,7 +62,7 @@ pub(super) enum LeaseState {
 }
 
 impl Membership {
-    /// Before the first heartbeat.
+    /// Before the first heartbeat. The record says that this replica drains once `draining` is cancelled.
     ///
     /// # Errors
     /// The record cannot be written as JSON.
@@ -64,10 +71,12 @@ impl Membership {
         identity: Arc<ReplicaIdentity>,
         records: RecordSealer,
         own: ReplicaRecord,
-        length: Duration,
+        (length, draining): (Duration, CancellationToken),
     ) -> serde_json::Result<Self> {
         Ok(Self {
             sealed: records.seal(&own)?,
+            sealed_draining: records.seal(&own.draining())?,
+            draining,
             redis,
             identity,
             records,
@@ -175,15 +184,22 @@ impl Membership {
                 .cluster_lease_held
                 .set(i64::from(self.lease.is_held()));
             // Replicas that started together do not stay in step.
-            let pause = (self.length / BEATS).mul_f64(rand::random_range(0.9..1.0));
+            let is_draining = self.draining.is_cancelled();
+            let longest = if is_draining {
+                DRAINING_PAUSE
+            } else {
+                Duration::MAX
+            };
+            let pause = (self.length / BEATS).min(longest);
             let called = async {
                 tokio::select! {
                     () = self.wanted.notified() => {}
                     Ok(()) = server.changed() => {}
+                    () = self.draining.cancelled(), if !is_draining => {}
                 }
                 sleep_until(started + SHORTEST_PAUSE).await;
             };
-            drop(timeout(pause, called).await);
+            drop(timeout(pause.mul_f64(rand::random_range(0.9..1.0)), called).await);
         }
     }
 
@@ -199,11 +215,13 @@ impl Membership {
         let length = self.length.as_millis().to_string();
         let begin = self.redis.key("{replicas}:lease:");
         let keys = self.keys();
+        let (record, former) = self.records_in_redis();
         let arguments = [
-            self.sealed.as_bytes(),
+            record.as_bytes(),
             length.as_bytes(),
             node.as_bytes(),
             begin.as_bytes(),
+            former.as_bytes(),
         ];
         let said: Vec<String> = self
             .redis
@@ -239,13 +257,23 @@ impl Membership {
     pub(super) async fn leave(&self) {
         self.lease.ended();
         let node = self.own.node.to_string();
-        let arguments = [self.sealed.as_bytes(), node.as_bytes()];
+        let (record, former) = self.records_in_redis();
+        let arguments = [record.as_bytes(), node.as_bytes(), former.as_bytes()];
         let keys = self.keys();
         let left = self
             .redis
             .script::<()>("leave", &self.leave, &keys, &arguments);
         if let Err(failure) = left.await {
             tracing::debug!(error = chain(&failure), "lease not given up, it runs out");
+        }
+    }
+
+    /// The record as it is to stand in Redis, and the one that may stand there; empty where there is none.
+    fn records_in_redis(&self) -> (&str, &str) {
+        if self.draining.is_cancelled() {
+            (&self.sealed_draining, &self.sealed)
+        } else {
+            (&self.sealed, "")
         }
     }
 

@@ -119,10 +119,12 @@ impl Cluster {
                 config: digest.clone(),
                 fingerprint: identity.fingerprint(),
                 started,
+                is_draining: false,
             };
             let records = RecordSealer::new(secret, &config.prefix);
             let (redis, identity) = (redis.clone(), Arc::clone(&identity));
-            Membership::new(redis, identity, records, record, config.lease)
+            let terms = (config.lease, tasks.draining().clone());
+            Membership::new(redis, identity, records, record, terms)
         };
         let mut membership = draw()?;
         let claimed = async {
@@ -232,19 +234,37 @@ impl Cluster {
         peers.get(node).is_some_and(|(_, is_lapsed)| !is_lapsed)
     }
 
-    /// Numbers of the other replicas with a lease, in random order.
+    /// Numbers of the other replicas that may take over what this one has, in random order: those with a lease that do not
+    /// drain.
     #[must_use]
-    pub fn living_peers(&self) -> Vec<u32> {
-        let peers = self.membership.peers();
-        let mut nodes: Vec<u32> = peers.living().map(|record| record.node).collect();
+    pub fn successors(&self) -> Vec<u32> {
+        let mut nodes: Vec<u32> = self.membership.peers().successors().collect();
         nodes.sort_by_cached_key(|_| rand::random::<u32>());
         nodes
     }
 
     /// One of them.
     #[must_use]
-    pub fn any_peer(&self) -> Option<u32> {
-        self.living_peers().first().copied()
+    pub fn any_successor(&self) -> Option<u32> {
+        self.successors().first().copied()
+    }
+
+    /// Waits until the list of the other replicas is up to date, a second at most.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn look_for_peers(&self) {
+        self.membership.refresh().await;
+    }
+
+    /// Resolves with the next heartbeat that was answered.
+    pub fn next_heartbeat(&self) -> impl Future<Output = ()> + use<> {
+        let mut lists = self.membership.peer_lists();
+        async move {
+            if lists.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     /// Whether the sessions of the replica `node` may be adopted: Redis has no lease of the replica, and the replica does
@@ -338,14 +358,19 @@ impl Cluster {
     #[must_use]
     pub fn status(&self) -> ClusterStatus {
         let own = self.membership.own();
+        let peers = self.membership.peers();
+        let is_draining = |node| match node == own.node {
+            true => self.tasks.draining().is_cancelled(),
+            false => peers.is_draining(node),
+        };
         let entry = |record: &ReplicaRecord| ReplicaStatus {
             node: format!("{:08x}", record.node),
             address: record.address.clone(),
             version: record.version.clone(),
             is_self: record.node == own.node,
+            draining: is_draining(record.node),
             same_configuration: record.config == own.config,
         };
-        let peers = self.membership.peers();
         let mut replicas: Vec<_> = peers.living().map(entry).collect();
         replicas.insert(0, entry(own));
         ClusterStatus {

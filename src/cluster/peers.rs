@@ -31,6 +31,8 @@ struct KnownPeer {
     /// Since when its lease has been over. After an outage of Redis that is so until the peer's next heartbeat, which
     /// waits for its own connection: it is forgotten a lease later.
     lapsed: Option<Instant>,
+    /// Whether it drains, by its last heartbeat.
+    is_draining: bool,
 }
 
 /// When the list of peers is brought up to date, and by which connection to Redis.
@@ -107,6 +109,18 @@ impl PeerList {
         living.map(|known| &known.peer.record)
     }
 
+    /// Numbers of those with a lease that do not drain: each may take over sessions of others.
+    pub(super) fn successors(&self) -> impl Iterator<Item = u32> {
+        let successors =
+            { self.peers.iter() }.filter(|(_, known)| known.lapsed.is_none() && !known.is_draining);
+        successors.map(|(node, _)| *node)
+    }
+
+    /// Whether the replica `node` drains.
+    pub(super) fn is_draining(&self, node: u32) -> bool {
+        self.peers.get(&node).is_some_and(|known| known.is_draining)
+    }
+
     /// Whether a record names the certificate with this fingerprint.
     pub(super) fn has_certificate(&self, fingerprint: &str) -> bool {
         let mut records = self.peers.values().map(|known| &known.peer.record);
@@ -126,17 +140,22 @@ impl PeerList {
         let lapsed = self.peers.iter().filter_map(|(node, known)| {
             let since = known.lapsed.filter(|_| is_same).unwrap_or(at.now);
             let peer = Arc::clone(&known.peer);
-            let lapsed = Some(since);
             let is_known = at.now.duration_since(since) < peer.known_for(at.lease);
-            is_known.then_some((*node, KnownPeer { peer, lapsed }))
+            let lapsed = KnownPeer {
+                peer,
+                lapsed: Some(since),
+                is_draining: known.is_draining,
+            };
+            is_known.then_some((*node, lapsed))
         });
         let mut next: BTreeMap<u32, KnownPeer> = lapsed.collect();
         for record in records {
             let known = self.peers.get(&record.node).map(|known| &known.peer);
-            let is_same =
-                |peer: &&Arc<Peer>| peer.record == record && !peer.connections.is_given_up();
+            let is_same = |peer: &&Arc<Peer>| {
+                peer.record.is_same_process(&record) && !peer.connections.is_given_up()
+            };
             let known = known.filter(is_same).map(Arc::clone);
-            let node = record.node;
+            let (node, is_draining) = (record.node, record.is_draining);
             let connect = || make(record).map(Arc::new);
             let peer = match known.map_or_else(connect, Ok) {
                 Ok(peer) => peer,
@@ -145,8 +164,12 @@ impl PeerList {
                     continue;
                 }
             };
-            let lapsed = None;
-            next.insert(peer.record.node, KnownPeer { peer, lapsed });
+            let known = KnownPeer {
+                peer,
+                lapsed: None,
+                is_draining,
+            };
+            next.insert(node, known);
         }
         let peers = next;
         Self { peers, connection }
@@ -162,8 +185,12 @@ impl PeerList {
         }
         let mut peers = self.peers.clone();
         peers.retain(|_, known| known.lapsed.is_none() || known.peer.record.address != address);
-        let (peer, lapsed) = (Arc::new(proved), Some(now));
-        peers.insert(node, KnownPeer { peer, lapsed });
+        let proved = KnownPeer {
+            is_draining: proved.record.is_draining,
+            peer: Arc::new(proved),
+            lapsed: Some(now),
+        };
+        peers.insert(node, proved);
         let connection = self.connection.clone();
         Some(Self { peers, connection })
     }
@@ -195,6 +222,13 @@ impl PeerList {
                 tracing::warn!(node, address, remedy, "replica has another configuration");
             }
         }
+        let drains = |record: &&ReplicaRecord| {
+            self.is_draining(record.node) && !before.is_draining(record.node)
+        };
+        for record in self.living().filter(drains) {
+            let (node, address) = (record.node, &*record.address);
+            tracing::info!(node, address, "replica drains");
+        }
         for record in before.living().filter(|one| !is_known(self, one.node)) {
             let (node, address) = (record.node, &*record.address);
             tracing::warn!(node, address, "lease of a replica is over");
@@ -216,6 +250,7 @@ mod tests {
             config: "c".to_owned(),
             fingerprint: Some(format!("f{node}")),
             started: 0,
+            is_draining: false,
         }
     }
 
@@ -255,6 +290,23 @@ mod tests {
         let list = list.next(vec![record(1)], at(start, 7, 1), make);
         assert!(list.get(2).is_none());
         assert!(!list.has_certificate("f2"));
+    }
+
+    #[test]
+    fn peer_that_drains_takes_nothing_over_and_keeps_its_connections() {
+        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
+        let make = |record| Peer::new(record, &identity);
+        let start = Instant::now();
+        let successors = |list: &PeerList| list.successors().collect::<Vec<_>>();
+        let list = PeerList::default().next(vec![record(1), record(2)], at(start, 0, 1), make);
+        assert_eq!(successors(&list), [1, 2]);
+        let kept = Arc::clone(list.get(1).unwrap().0);
+        let list = list.next(vec![record(1).draining(), record(2)], at(start, 1, 1), make);
+        assert_eq!(successors(&list), [2]);
+        assert_eq!(nodes(&list), [1, 2], "it lives");
+        assert!(Arc::ptr_eq(list.get(1).unwrap().0, &kept));
+        let list = list.next(vec![record(1).draining()], at(start, 2, 1), make);
+        assert_eq!(successors(&list), [] as [u32; 0], "the other has lapsed");
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(super) struct ReplicaRecord {
     pub fingerprint: Option<String>,
     /// When it started, milliseconds since the Unix epoch.
     pub started: u64,
+    /// Whether it drains, and takes over no sessions of others. A release that does not know of it ignores it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_draining: bool,
 }
 
 impl ReplicaRecord {
@@ -44,6 +47,24 @@ impl ReplicaRecord {
     /// releases may differ in their configuration keys.
     pub(super) fn is_configured_unlike(&self, other: &Self) -> bool {
         self.version == other.version && self.config != other.config
+    }
+
+    /// Whether both records are of one process, which may have begun to drain in between.
+    pub(super) fn is_same_process(&self, other: &Self) -> bool {
+        let is_draining = self.is_draining;
+        *self
+            == Self {
+                is_draining,
+                ..other.clone()
+            }
+    }
+
+    /// The same once the replica drains.
+    pub(super) fn draining(&self) -> Self {
+        Self {
+            is_draining: true,
+            ..self.clone()
+        }
     }
 }
 
@@ -172,6 +193,7 @@ mod tests {
             config: "abc".to_owned(),
             fingerprint: Some("f".to_owned()),
             started: 1,
+            is_draining: false,
         }
     }
 
@@ -209,6 +231,46 @@ mod tests {
         json["more"] = 1.into();
         let body = BASE64_URL_SAFE_NO_PAD.encode(json.to_string());
         assert_eq!(own.open(&format!("1.{body}.")), Some(record()));
+    }
+
+    /// What the release before this one reads of a record.
+    #[derive(Debug, PartialEq, Deserialize)]
+    struct FormerRecord {
+        node: u32,
+        address: String,
+        version: String,
+        config: String,
+        fingerprint: Option<String>,
+        started: u64,
+    }
+
+    #[test]
+    fn former_release_reads_the_record_of_a_replica_that_drains() {
+        let own = RecordSealer::new(None, "a");
+        let json = |record: &ReplicaRecord| {
+            let text = own.seal(record).unwrap();
+            let body = text.split('.').nth(1).unwrap();
+            BASE64_URL_SAFE_NO_PAD.decode(body).unwrap()
+        };
+        let read = |body: &[u8]| serde_json::from_slice::<FormerRecord>(body).unwrap();
+        assert_eq!(read(&json(&record().draining())), read(&json(&record())));
+        let json = String::from_utf8(json(&record())).unwrap();
+        assert!(
+            !json.contains("draining"),
+            "as the former release writes it: {json}"
+        );
+    }
+
+    #[test]
+    fn replica_that_begins_to_drain_is_the_same_process() {
+        let own = RecordSealer::new(None, "a");
+        let read = own.open(&own.seal(&record().draining()).unwrap()).unwrap();
+        assert!(read.is_draining && read.is_same_process(&record()));
+        let other = ReplicaRecord {
+            started: 2,
+            ..record()
+        };
+        assert!(!read.is_same_process(&other));
     }
 
     #[test]

@@ -199,6 +199,13 @@ impl AccessRecord {
         });
     }
 
+    /// The gateway stops before the call is over.
+    pub fn stopped(&self) {
+        self.note(|fields| {
+            fields.outcome.get_or_insert(STOPPED);
+        });
+    }
+
     /// Marks a socket message as fully answered; for an HTTP request the status tells that.
     pub fn answered(&self) {
         self.note(|fields| {

@@ -36,6 +36,9 @@ const REMEMBERED: u64 = 64 * 1024;
 /// later the compare-and-set changes nothing. The owner asks for its records 3 s after it has a lease again at the earliest.
 const DECISION_HOLDS: Duration = Duration::from_secs(1);
 
+/// How long a claim of an implicit session is left alone that has no session yet.
+const OPENED_WITHIN: Duration = Duration::from_secs(1);
+
 /// The shared stores that an adoption reads and changes.
 #[derive(Debug)]
 pub struct AdoptionStores {
@@ -70,6 +73,8 @@ pub(super) struct AdoptionWork {
     unfinished: Cache<SessionKey, FormerOwner>,
     /// Sessions of lost replicas whose records cannot be read, since their first request.
     unreadable: Cache<SessionKey, Instant>,
+    /// Implicit sessions that were claimed a moment ago, and may be opened yet.
+    claimed: Cache<SessionKey, ()>,
     /// The run of Redis that this replica has seen first.
     first_run: OnceLock<Arc<str>>,
 }
@@ -86,6 +91,7 @@ impl AdoptionWork {
             permits: Semaphore::new(AT_ONCE),
             unfinished: cache(idle),
             unreadable: cache(idle),
+            claimed: cache(OPENED_WITHIN),
             first_run: OnceLock::new(),
         }
     }
@@ -290,16 +296,18 @@ impl SessionAdopter {
     /// Whether another replica can go on with sessions of this one now.
     pub(super) fn has_successor(&self) -> bool {
         let stores = &self.stores;
-        stores.fence.is_open() && stores.records.is_reachable() && self.cluster.any_peer().is_some()
+        stores.fence.is_open()
+            && stores.records.is_reachable()
+            && self.cluster.any_successor().is_some()
     }
 
-    /// The replica that is to adopt a session while this one drains; `None` while this one does not, and where there is no
-    /// other one.
+    /// The replica that is to adopt a session while this one drains; `None` while this one does not, and where all others
+    /// drain as well: this one adopts the session then.
     fn next_owner(&self) -> Option<u32> {
-        self.is_draining().then(|| self.cluster.any_peer())?
+        self.is_draining().then(|| self.cluster.any_successor())?
     }
 
-    /// Whether this replica drains. Each further look may name another peer then, which may drain as well.
+    /// Whether this replica drains. Each further look may name another replica then, which may drain by now.
     pub(super) fn is_draining(&self) -> bool {
         self.tasks.draining().is_cancelled()
     }
@@ -339,7 +347,8 @@ impl SessionAdopter {
         let Ok(_permit) = self.work.permits.acquire().await else {
             return SessionPlace::Unknown;
         };
-        if self.stores.events.fetch(key).await.is_err() {
+        // As in an adoption of a lost one.
+        if named.implicit.is_none() && self.stores.events.fetch(key).await.is_err() {
             return SessionPlace::Unknown;
         }
         let former = FormerOwner::GaveUp;

@@ -178,7 +178,8 @@ impl McpService {
                 Err(RelayFailure::Fault(fault))
                     if fault.kind == FaultKind::Cancelled && link.is_cut_off() =>
                 {
-                    Err(RelayFailure::Fault(Fault::outcome_unknown("call")))
+                    record.stopped();
+                    Err(RelayFailure::Fault(Fault::cut_off()))
                 }
                 answer => answer,
             };

@@ -143,7 +143,7 @@ impl RequestForwarder {
         }
         let (parts, body) = request.into_parts();
         let mut body = body.map_err(Into::into).boxed_unsync();
-        for node in self.cluster.living_peers() {
+        for node in self.cluster.successors() {
             let (sent, kept) = RepeatableBody::new(body);
             let mut request = Request::from_parts(parts.clone(), sent.boxed_unsync());
             describe(request.headers_mut(), client, false);
@@ -366,10 +366,15 @@ impl RequestForwarder {
         cluster::remove_hop_by_hop(answer.headers_mut());
         answer.extensions_mut().insert(ForwardedResponse);
         if is_get {
-            // It has no end of its own, and would break off with this process.
-            answer = end_with_drain(answer, self.adopter.tasks.draining());
+            answer = self.end_with_drain(answer);
         }
         Ok(answer)
+    }
+
+    /// The same answer of another replica, an event stream without an end of its own, which would break off with this
+    /// process.
+    pub(super) fn end_with_drain(&self, answer: Response<Body>) -> Response<Body> {
+        end_with_drain(answer, self.adopter.tasks.draining())
     }
 }
 

@@ -119,14 +119,16 @@ impl McpService {
     }
 
     /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway. A session
-    /// that another replica goes on with ends its streams itself.
+    /// that another replica goes on with ends its streams itself, but for the subscriptions of an implicit one: it would not
+    /// come to rest before.
     pub(super) fn end_of_get(
         &self,
         session: &Arc<Session>,
         principal: &Principal,
     ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let closed = session.closed().clone();
-        let drain = self.drain_of(session.is_handed_over());
+        let ends_itself = session.is_handed_over() && session.implicit_session().is_none();
+        let drain = self.drain_of(ends_itself);
         // A token that is accepted for the sake of clocks may have expired already.
         let grace = self.settings.sessions.token_grace;
         let left = principal

@@ -5,10 +5,9 @@
 //! Spec: DESIGN §8; `docs/adr/0028`.
 
 use std::collections::VecDeque;
-use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -21,7 +20,7 @@ use super::adoption::SessionAdopter;
 use super::busy::come_back;
 use crate::cause::chain;
 use crate::session::Session;
-use crate::store::events::SessionKey;
+use crate::store::pause::RetryPause;
 use crate::telemetry::metrics::LABELED;
 
 /// Sessions that are given up at once; others wait.
@@ -51,6 +50,8 @@ pub struct SessionHandOver {
     given_up: AtomicU64,
     ended: AtomicU64,
     kept: AtomicU64,
+    /// Whether a line says that the shared store takes no sessions.
+    has_warned: AtomicBool,
 }
 
 /// What became of a session.
@@ -62,6 +63,37 @@ enum HandOver {
     Lost,
     /// The shared store cannot be written to: it stays.
     Kept,
+    /// Its child ends with this replica.
+    Ended,
+    /// No other replica can go on with it any more: it stays.
+    Stayed,
+}
+
+/// When sessions are closed for requests again that the shared store did not take.
+#[derive(Debug)]
+struct HandOverPause {
+    pause: RetryPause,
+    until: Instant,
+}
+
+impl HandOverPause {
+    fn new() -> Self {
+        let (pause, until) = (RetryPause::new(), Instant::now());
+        Self { pause, until }
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    /// Of many sessions that fail together the first one counts.
+    fn note(&mut self, outcome: HandOver) {
+        match outcome {
+            HandOver::GivenUp => self.pause.reset(),
+            HandOver::Kept if self.is_over() => self.until = Instant::now() + self.pause.next(),
+            _ => {}
+        }
+    }
 }
 
 impl SessionHandOver {
@@ -76,6 +108,7 @@ impl SessionHandOver {
             given_up: AtomicU64::new(0),
             ended: AtomicU64::new(0),
             kept: AtomicU64::new(0),
+            has_warned: AtomicBool::new(false),
         })
     }
 
@@ -88,15 +121,17 @@ impl SessionHandOver {
         let sessions = &self.adopter.sessions;
         self.adopter.tasks.draining().cancelled().await;
         let mut hold = pin!(sleep(self.hold_after));
-        let (mut last, mut is_held) = (self.is_last.subscribe(), false);
-        while !*last.borrow_and_update() && !self.adopter.has_successor() {
-            drop(timeout(LOOK, last.changed()).await);
+        let mut last = self.is_last.subscribe();
+        // The next heartbeat says that this replica drains, and learns which others do.
+        tokio::select! {
+            () = self.adopter.cluster.look_for_peers() => {}
+            Ok(()) = last.changed() => {}
         }
-        sessions.begin_hand_over();
         let (mut work, mut waiting) = (FuturesUnordered::new(), VecDeque::new());
         let mut look = interval(LOOK);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut is_last = false;
+        let (mut is_held, mut is_last) = (false, false);
+        let mut pause = HandOverPause::new();
         loop {
             if !is_last && *last.borrow_and_update() {
                 is_last = true;
@@ -112,18 +147,18 @@ impl SessionHandOver {
                 break;
             }
             tokio::select! {
-                Some(()) = work.next() => {}
+                Some(outcome) = work.next() => pause.note(outcome),
                 () = sessions.more_ready() => waiting.extend(sessions.take_ready()),
-                _ = look.tick() => if !is_last && self.adopter.has_successor() {
-                    waiting.extend(sessions.close_for_requests(false));
-                },
-                () = hold.as_mut(), if !is_held => {
-                    is_held = true;
-                    if self.adopter.has_successor() {
-                        sessions.hold_requests();
+                _ = look.tick(), if !is_last => {
+                    // Else they are served here until there is another replica, and the store takes them.
+                    let goes_on = pause.is_over() && self.adopter.has_successor();
+                    sessions.hand_over(goes_on, goes_on && is_held);
+                    if goes_on {
+                        waiting.extend(sessions.close_for_requests(false));
                     }
                 }
-                Ok(()) = last.changed() => {}
+                () = hold.as_mut(), if !is_held => is_held = true,
+                Ok(()) = last.changed(), if !is_last => {}
             }
         }
         self.is_done.send_replace(true);
@@ -148,7 +183,11 @@ impl SessionHandOver {
 
     /// Gives up a session that admits no request any more. It ends where an upstream of it ends with this process. With
     /// `is_last` its calls are cut off.
-    async fn give_up(&self, session: Arc<Session>, is_last: bool) {
+    async fn give_up(&self, session: Arc<Session>, is_last: bool) -> HandOver {
+        if !is_last && !self.adopter.has_successor() {
+            session.stay();
+            return HandOver::Stayed;
+        }
         let (sessions, relay) = (&self.adopter.sessions, &self.adopter.relay);
         let tag = format!("{:016x}", session.tag());
         if is_last {
@@ -159,13 +198,14 @@ impl SessionHandOver {
             sessions.close(&session);
             self.ended.fetch_add(1, Ordering::Relaxed);
             LABELED.hand_overs.add("ended", 1);
-            return;
+            return HandOver::Ended;
         }
         // What upstreams have sent beside their last reply comes over other connections.
         let unused = session.age().saturating_sub(session.age_when_used());
         sleep(SETTLE.saturating_sub(unused)).await;
         session.end_streams(come_back(), READ_WITHIN).await;
-        match self.release(session.key()).await {
+        let outcome = self.release(&session).await;
+        match outcome {
             HandOver::GivenUp => {
                 tracing::debug!(session = tag, "session given up");
                 sessions.give_up(session.key());
@@ -173,25 +213,36 @@ impl SessionHandOver {
                 LABELED.hand_overs.add("given_up", 1);
             }
             HandOver::Lost => sessions.give_up(session.key()),
+            HandOver::Ended | HandOver::Stayed => {}
             // Its record stays as it is: another replica adopts the session once the lease of this one is gone.
             HandOver::Kept if is_last => {
                 self.kept.fetch_add(1, Ordering::Relaxed);
                 LABELED.hand_overs.add("kept", 1);
             }
-            HandOver::Kept => session.stay(),
+            HandOver::Kept => {
+                if !self.has_warned.swap(true, Ordering::Relaxed) {
+                    let remedy = "see the errors of Redis in the metrics and its log";
+                    tracing::warn!(remedy, "sessions stay here: Redis does not take them");
+                }
+                session.stay();
+            }
         }
+        outcome
     }
 
-    /// Has the shared store say that no replica owns a session, once it has all events of it.
-    async fn release(&self, session: SessionKey) -> HandOver {
+    /// Has the shared store say that no replica owns a session, once it has all events of it. An implicit session has none.
+    async fn release(&self, session: &Session) -> HandOver {
         let stores = &self.adopter.stores;
-        let flushed = timeout(FLUSH_WITHIN, stores.events.flush(session)).await;
-        if !flushed.unwrap_or(false) {
-            return HandOver::Kept;
+        if session.implicit_session().is_none() {
+            let flushed = timeout(FLUSH_WITHIN, stores.events.flush(session.key())).await;
+            if !flushed.unwrap_or(false) {
+                return HandOver::Kept;
+            }
         }
+        let record = session.record_key();
         let mut is_uncertain = false;
         loop {
-            match stores.writer.give_up(session).await {
+            match stores.writer.give_up(record).await {
                 Ok(true) => return HandOver::GivenUp,
                 Ok(false) => return HandOver::Lost,
                 Err(failure) => {
@@ -229,8 +280,37 @@ impl SessionDrain {
     /// Nothing is changed.
     pub(super) async fn refuses(self) {
         self.draining.cancelled().await;
-        if self.hands_over() {
-            pending::<()>().await;
+        // All others may drain as well.
+        while let Some(adopter) = &self.adopter
+            && adopter.has_successor()
+        {
+            adopter.cluster.next_heartbeat().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_that_the_store_refuses_are_tried_ever_more_rarely() {
+        let mut pause = HandOverPause::new();
+        let (began, mut tries) = (Instant::now(), 0);
+        while began.elapsed() < Duration::from_secs(10) {
+            if pause.is_over() {
+                tries += 1;
+                // Many are refused at once.
+                pause.note(HandOver::Kept);
+                pause.note(HandOver::Kept);
+            }
+            sleep(LOOK).await;
+        }
+        assert!((5..=20).contains(&tries), "{tries}");
+        pause.note(HandOver::GivenUp);
+        sleep(Duration::from_secs(2)).await;
+        pause.note(HandOver::Kept);
+        sleep(Duration::from_millis(100)).await;
+        assert!(pause.is_over(), "as from the beginning");
     }
 }

@@ -15,16 +15,18 @@ use tokio::time::{Instant, sleep};
 use super::access_log::AccessRecord;
 use super::adoption::{NamedSession, SessionPlace};
 use super::forwarding::{OWNERLESS, PAUSE, RequestForwarder, describe, is_forwarded, refused};
+use super::modern;
 use crate::cluster::{self, ForwardFailure, ForwardedBody, Unforwarded};
+use crate::ownership::Ownership;
 use crate::protocol::Message;
-use crate::session::ImplicitHome;
+use crate::session::{ImplicitHome, LiveHome, SessionUse};
 
 /// What became of a request that needs an implicit session.
 pub(super) enum HomePlace {
     /// The owner has answered, or cannot be reached now.
     Answered(Response<Body>),
-    /// This replica owns the session.
-    Here(ImplicitHome),
+    /// This replica owns the session, which stays while this is kept, where it lives already.
+    Here(ImplicitHome, Option<SessionUse>),
     /// The session has ended with its owner.
     Ended,
 }
@@ -46,6 +48,7 @@ impl RequestForwarder {
         let until = Instant::now() + self.cluster.patience();
         let key = named.handle.key;
         let is_forwarded = is_forwarded(&parts.extensions);
+        let listens = message.method() == Some(modern::LISTEN);
         let mut owner = named.handle.owner;
         let known = self.owners.get(&key).filter(|_| !is_forwarded);
         let mut place = match known {
@@ -54,7 +57,10 @@ impl RequestForwarder {
         };
         loop {
             let failure = match place {
-                SessionPlace::Own(by) => return HomePlace::Here(ImplicitHome { record: key, by }),
+                SessionPlace::Own(by) => match self.enter_home(named, by, listens) {
+                    Some(here) => return here,
+                    None => ForwardFailure::NoReplica,
+                },
                 SessionPlace::Ended => return HomePlace::Ended,
                 SessionPlace::Here | SessionPlace::Unknown => ForwardFailure::NoReplica,
                 SessionPlace::At(_) if is_forwarded => {
@@ -64,8 +70,11 @@ impl RequestForwarder {
                     owner = by;
                     let request = copied(parts, message, (client, is_paid));
                     match self.send(by.node, request, until, record).await {
-                        Ok(answer) => {
+                        Ok(mut answer) => {
                             self.owners.insert(key, by);
+                            if listens {
+                                answer = self.end_with_drain(answer);
+                            }
                             return HomePlace::Answered(answer);
                         }
                         Err(Unforwarded { failure, unsent }) => {
@@ -88,6 +97,16 @@ impl RequestForwarder {
                 sleep(PAUSE).await;
             }
         }
+    }
+
+    /// A request enters the implicit session that this replica owns as `by`; `None` while the session is handed over.
+    fn enter_home(&self, named: &NamedSession, by: Ownership, listens: bool) -> Option<HomePlace> {
+        let (sessions, record) = (&self.adopter.sessions, named.handle.key);
+        if let Some((home, used)) = sessions.enter_home(named.implicit.as_ref()?, listens) {
+            return Some(HomePlace::Here(home, Some(used)));
+        }
+        let is_absent = sessions.live_home(record) == LiveHome::Absent;
+        is_absent.then_some(HomePlace::Here(ImplicitHome { record, by }, None))
     }
 
     /// Whether another replica has said that an upstream is modern.

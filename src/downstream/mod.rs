@@ -24,6 +24,7 @@ mod get_stream;
 pub mod guard;
 mod hand_over;
 mod held_body;
+mod held_request;
 mod homes;
 mod http_sse;
 mod initialize;
@@ -48,12 +49,14 @@ mod unwritten;
 mod websocket;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
 use http::{Request, Version};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use self::adoption::AdoptionStores;
@@ -83,6 +86,9 @@ use crate::seal::Sealer;
 use crate::session::SessionRegistry;
 use crate::store::quotas::CallerQuota;
 use crate::sync::fast_maps::FastMap;
+
+/// After the drain, for clients to read how their calls ended.
+const READ_WITHIN: Duration = Duration::from_millis(500);
 
 /// Target of a path.
 #[derive(Debug, Clone)]
@@ -127,6 +133,8 @@ pub struct McpService {
     background: BackgroundCalls,
     parking: Arc<ParkedModernCalls>,
     tasks: TaskSpawner,
+    /// Cancelled when the drain is over: calls that still run end with an error.
+    cut_off: CancellationToken,
     /// Cancelled when everything has to end now. Shared, as clones of a token meet in a lock.
     stop: Arc<CancellationToken>,
 }
@@ -209,6 +217,7 @@ impl McpService {
                 places,
             },
             parking,
+            cut_off: CancellationToken::new(),
             stop: Arc::new(parts.tasks.stopping().clone()),
             tasks: parts.tasks,
             settings: parts.settings,
@@ -253,6 +262,22 @@ impl McpService {
                 }
             }
         })
+    }
+
+    /// Ends the calls that outlast the drain, but for those of sessions that are handed over, and waits until the answers are
+    /// written: half a second, and until `until` at the latest. To be called when the drain is over, before background
+    /// tasks are stopped.
+    ///
+    /// # Cancel safety
+    /// The calls end in any case.
+    pub async fn cut_calls_off(&self, until: Instant) {
+        self.cut_off.cancel();
+        let until = until.min(Instant::now() + READ_WITHIN);
+        let written = async {
+            self.sessions.cut_calls_off(READ_WITHIN).await;
+            self.tasks.ended().await;
+        };
+        drop(timeout_at(until, written).await);
     }
 
     /// Hands the sessions over while the process drains; `None` without `[cluster]`.

@@ -10,7 +10,7 @@ use http::{Method, Response};
 use super::access_log::AccessRecord;
 use super::adoption::NamedSession;
 use super::forwarding::{PassedOn, RequestForwarder};
-use super::{McpService, ServedTransport, http_sse, modern};
+use super::{McpService, ServedTransport, held_request, http_sse, modern};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
@@ -87,9 +87,15 @@ impl RequestPlace {
         service: &McpService,
         forwarder: &RequestForwarder,
         (principal, target, from): RequestCaller<'_>,
-        request: Request,
+        mut request: Request,
         record: &AccessRecord,
     ) -> Result<(Request, Option<SessionUse>), Box<Response<Body>>> {
+        if let Self::Session(named) = &self {
+            match held_request::enter(service, named, request).await {
+                Ok((own, used)) => return Ok((own, Some(used))),
+                Err(other) => request = other,
+            }
+        }
         match self.send(forwarder, (request, Some(from)), record).await {
             PassedOn::Answered(response) => Err(Box::new(response)),
             PassedOn::Here(own) => match Self::of(service, forwarder, &own, principal, target) {

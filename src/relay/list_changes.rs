@@ -2,6 +2,9 @@
 //! tells its sessions. Spec: DESIGN §8; `docs/adr/0025`.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
 
 use crate::call::Notice;
 use crate::config::Isolation;
@@ -10,6 +13,9 @@ use crate::protocol::Era;
 use crate::session::{Session, SessionRegistry};
 use crate::store::notices::{ListChange, SharedNotices};
 use crate::upstream::Upstreams;
+
+/// After an outage, all sessions are told of all lists within this time: their clients do not ask together.
+const SPREAD: Duration = Duration::from_secs(5);
 
 /// The lists that have change notices.
 pub(super) const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
@@ -78,6 +84,14 @@ impl SharedChanges {
     }
 }
 
+/// When a session is told of all lists, after `told` of `count` sessions.
+fn due(told: usize, count: usize) -> Duration {
+    let share = |sessions: usize| u32::try_from(sessions).unwrap_or(u32::MAX);
+    SPREAD
+        .mul_f64(f64::from(share(told)) / f64::from(share(count).max(1)))
+        .min(SPREAD)
+}
+
 /// Tells the sessions of this replica that lists have changed, and lets no older list answer them.
 struct ChangeTeller {
     links: Arc<SessionLinks>,
@@ -90,9 +104,15 @@ struct ChangeTeller {
 
 impl ChangeTeller {
     async fn run(self) {
+        let (began, count) = (Instant::now(), self.sessions.len());
+        let mut told = 0;
         for owner in self.sessions.owners().all() {
             for session in self.sessions.owners().sessions(owner) {
+                if self.upstream.is_none() {
+                    sleep_until(began + due(told, count)).await;
+                }
                 self.tell(&session);
+                told += 1;
             }
             // There may be thousands.
             tokio::task::yield_now().await;
@@ -115,5 +135,20 @@ impl ChangeTeller {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_are_told_one_after_the_other() {
+        assert_eq!(due(0, 20_000), Duration::ZERO);
+        assert_eq!(due(10_000, 20_000), SPREAD / 2);
+        // More may be opened meanwhile.
+        assert_eq!(due(30_000, 20_000), SPREAD);
+        assert_eq!(due(0, 0), Duration::ZERO);
+        assert!(due(1, usize::MAX) < Duration::from_micros(1));
     }
 }

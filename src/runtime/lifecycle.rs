@@ -89,6 +89,14 @@ impl TaskSpawner {
         }
     }
 
+    /// Waits until all tasks that a drain waits for have ended. To be called once the drain has begun.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn ended(&self) {
+        self.tracker.wait().await;
+    }
+
     /// Cancelled when new work is no longer taken.
     #[must_use]
     pub fn draining(&self) -> &CancellationToken {

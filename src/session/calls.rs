@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use super::leaving::{SessionUse, SessionUses};
 use super::{EventStream, LegacyClientLink, ResponseStream, Session, lock};
 use crate::protocol::{RequestId, Revision};
-use crate::store::events::StreamKey;
+use crate::store::events::{SessionKey, StreamKey};
 use crate::telemetry::metrics::{GAUGES, GaugeGuard};
 
 /// Finished streams a session remembers at most, for resumption.
@@ -187,11 +187,16 @@ impl Session {
         stream
     }
 
-    /// The requests of a session that can be handed over. An implicit one cannot: its next request begins another.
-    pub(super) fn uses(&self) -> Option<&SessionUses> {
+    /// The key of the session's record in the shared store.
+    #[must_use]
+    pub fn record_key(&self) -> SessionKey {
         let recorder = self.recorder.as_ref();
-        let recorder = recorder.filter(|_| self.implicit.is_none());
-        recorder.map(|recorder| recorder.uses())
+        recorder.map_or(self.key, |recorder| recorder.record(self.key))
+    }
+
+    /// The requests of a session that can be handed over: one with a record.
+    pub(super) fn uses(&self) -> Option<&SessionUses> {
+        self.recorder.as_ref().map(|recorder| recorder.uses())
     }
 
     /// Counts a request until the guard is dropped; `None` while the session is being handed over. Only one
@@ -204,9 +209,22 @@ impl Session {
         is_admitted.then(|| SessionUse::of(self))
     }
 
+    /// The same where the session waits to come to rest: for a request that does not begin anything.
+    #[must_use]
+    pub fn enter_held(self: &Arc<Self>) -> Option<SessionUse> {
+        let is_admitted = self.uses().is_none_or(SessionUses::enter);
+        is_admitted.then(|| SessionUse::of(self))
+    }
+
+    /// Whether the session admits only what does not begin anything, until it has come to rest.
+    pub(super) fn waits_to_rest(&self) -> bool {
+        self.uses()
+            .is_some_and(|uses| !uses.is_closed() && self.is_held(uses))
+    }
+
     /// Whether requests wait until the session has come to rest.
     fn is_held(&self, uses: &SessionUses) -> bool {
-        uses.leaving.holds_requests.load(Ordering::Relaxed) && self.questions.is_empty()
+        uses.leaving.holds_requests() && self.questions.is_empty()
     }
 
     /// Whether a drain hands the session over, so that another replica goes on with it.
@@ -223,7 +241,8 @@ impl Session {
     }
 
     /// Whether another replica may own the session by now, as this one was giving it up.
-    pub(super) fn may_be_given_up(&self) -> bool {
+    #[must_use]
+    pub fn may_be_given_up(&self) -> bool {
         self.uses().is_some_and(SessionUses::is_closed)
     }
 
@@ -237,7 +256,7 @@ impl Session {
     /// A request, a call or a stream has ended: closes the session for requests if it is to be handed over and at rest.
     pub(super) fn note_rest(&self) {
         if let Some(uses) = self.uses()
-            && uses.leaving.has_begun.load(Ordering::Relaxed)
+            && uses.leaving.has_begun()
             && self.close_at_rest()
         {
             uses.leaving.add(self.key());
@@ -271,6 +290,7 @@ impl Session {
             && self.open_streams.load(Ordering::Acquire) == 0
             && !self.tasks.is_running()
             && self.questions.is_empty()
+            && !self.implicit.as_ref().is_some_and(|it| it.is_busy())
             && lock(&self.calls).is_empty()
     }
 
@@ -291,6 +311,11 @@ impl Session {
             }
         };
         drop(timeout(within, ended).await);
+    }
+
+    /// Whether a call of the session has no reply yet.
+    pub(super) fn has_calls(&self) -> bool {
+        !lock(&self.calls).is_empty()
     }
 
     /// Ends the calls that run, with the error that their outcome is unknown, and waits `within` at most for their streams

@@ -141,7 +141,7 @@ impl ImplicitSession {
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.running.load(Ordering::Relaxed) > 0
+        self.running.load(Ordering::Acquire) > 0
     }
 
     pub(super) fn is_listened_to(&self) -> bool {
@@ -234,7 +234,7 @@ impl ImplicitSessionCall {
     /// Counts a call of `session`, where it is an implicit one, and keeps it alive from the call's arrival on.
     pub fn begin(session: &Arc<Session>) -> Self {
         if let Some(implicit_session) = &session.implicit {
-            implicit_session.running.fetch_add(1, Ordering::Relaxed);
+            implicit_session.running.fetch_add(1, Ordering::AcqRel);
         }
         Self(Arc::clone(session))
     }
@@ -258,9 +258,10 @@ impl ListenerRegistration {
 impl Drop for ImplicitSessionCall {
     fn drop(&mut self) {
         if let Some(implicit_session) = &self.0.implicit {
-            implicit_session.running.fetch_sub(1, Ordering::Relaxed);
+            implicit_session.running.fetch_sub(1, Ordering::AcqRel);
         }
         self.0.touch();
+        self.0.note_rest();
     }
 }
 

@@ -17,23 +17,29 @@ const LEAVING: usize = 1 << (usize::BITS - 1);
 /// Sessions of this replica that are to be handed over.
 #[derive(Debug, Default)]
 pub(super) struct LeavingSessions {
-    pub(super) has_begun: AtomicBool,
-    /// Whether sessions that are not at rest admit no request either.
-    pub(super) holds_requests: AtomicBool,
+    /// Whether a session is closed for requests as soon as it is at rest.
+    has_begun: AtomicBool,
+    /// Whether sessions that are not at rest admit no request either, but to answer their questions.
+    holds_requests: AtomicBool,
     /// Sessions that are closed for requests since the last look.
     ready: Mutex<Vec<SessionKey>>,
     more: Notify,
 }
 
 impl LeavingSessions {
-    /// From now on a session is closed for requests as soon as it is at rest.
-    pub(super) fn begin(&self) {
-        self.has_begun.store(true, Ordering::Release);
+    /// Whether sessions are closed for requests from now on as soon as they are at rest, and whether they are held until
+    /// then so that they come to rest.
+    pub(super) fn set(&self, begins: bool, holds_requests: bool) {
+        self.has_begun.store(begins, Ordering::Release);
+        self.holds_requests.store(holds_requests, Ordering::Release);
     }
 
-    /// From now on a session admits requests only to answer its questions, so that it comes to rest.
-    pub(super) fn hold_requests(&self) {
-        self.holds_requests.store(true, Ordering::Release);
+    pub(super) fn has_begun(&self) -> bool {
+        self.has_begun.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn holds_requests(&self) -> bool {
+        self.holds_requests.load(Ordering::Relaxed)
     }
 
     /// Adds a session that is closed for requests.
@@ -71,6 +77,7 @@ impl SessionUses {
         }
     }
 
+    /// Counts a request, unless none is admitted; whether it did.
     pub(super) fn enter(&self) -> bool {
         let next = |count: usize| (count & LEAVING == 0).then_some(count + 1);
         let entered = self

@@ -61,7 +61,8 @@ pub use notifications::HeldNotifications;
 pub use opening::OpeningSession;
 pub use questions::{SentRequests, reply_of};
 pub use registry::{
-    AdoptedSession, NewSession, SessionRefused, SessionRegistry, SessionSettings, SharedQuotas,
+    AdoptedSession, LiveHome, NewSession, SessionRefused, SessionRegistry, SessionSettings,
+    SharedQuotas,
 };
 pub use stream::{EventStream, NotKept, ReaderStep, StreamReader};
 pub use subscriptions::{PendingSubscription, SessionSubscriptions, is_below};

@@ -160,7 +160,8 @@ impl SessionRecorder {
         *lock(&self.is_left) = true;
     }
 
-    fn record(&self, session: SessionKey) -> SessionKey {
+    /// The key of the record of a session.
+    pub(super) fn record(&self, session: SessionKey) -> SessionKey {
         self.home.unwrap_or(session)
     }
 }

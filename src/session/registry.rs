@@ -4,9 +4,9 @@
 //! across an await (DEPENDENCIES, "Things that bite" 6).
 
 mod adopted;
-mod connections;
 mod counted;
 mod ending;
+mod homes;
 mod implicit;
 mod known;
 mod made;
@@ -22,6 +22,7 @@ use std::time::Duration;
 
 pub use self::adopted::AdoptedSession;
 use self::counted::counted;
+pub use self::homes::LiveHome;
 use self::implicit::ImplicitSessions;
 use self::known::KnownIds;
 pub use self::made::NewSession;
@@ -33,8 +34,8 @@ pub use self::settings::SessionSettings;
 use super::gateway_task::task_time;
 use super::leaving::LeavingSessions;
 use super::{
-    CallCaps, GatewayTask, ImplicitHome, ImplicitSession, ImplicitSessionKey, OpeningSession,
-    QueueError, QueuedRequest, RequestedService, Session, SessionId, SessionIds, lock,
+    CallCaps, GatewayTask, ImplicitSession, OpeningSession, QueueError, QueuedRequest,
+    RequestedService, Session, SessionId, SessionIds, lock,
 };
 use crate::call::{OwnerKey, Principal};
 use crate::clock::SharedClock;
@@ -127,120 +128,10 @@ impl SessionRegistry {
         Ok(OpeningSession::of(session))
     }
 
-    /// The implicit session of a modern client, found by binding, endpoint and the capabilities it `declares` (JSON
-    /// text), or a new one. An implicit session has no id, is capped like a session, and expires when idle. With `home` it
-    /// is the only one of all replicas; without, the one with a record is joined where it lives here.
-    ///
-    /// # Errors
-    /// [`SessionRefused`] when there is no room for a new one.
-    pub fn implicit_session(
-        &self,
-        principal: &Principal,
-        endpoint: &Endpoint,
-        declares: &str,
-        home: Option<ImplicitHome>,
-        new: impl FnOnce() -> NewSession,
-    ) -> Result<Arc<Session>, SessionRefused> {
-        if home.is_none()
-            && self.records.get().is_some()
-            && let Some(recorded) = self.recorded(&self.implicit_key(principal, endpoint, declares))
-        {
-            recorded.touch();
-            return Ok(recorded);
-        }
-        let sessions = &self.implicit_sessions;
-        let key = sessions.key(principal, endpoint, declares, home.is_some());
-        if let Some(implicit_session) = sessions.get(&key) {
-            let age = implicit_session.age();
-            if !implicit_session.closed().is_cancelled() && !self.is_expired(&implicit_session, age)
-            {
-                if !self.is_over_age(age) {
-                    implicit_session.touch_at(age);
-                    return Ok(implicit_session);
-                }
-                sessions.remove(&implicit_session);
-            } else {
-                if let Some(recorder) = &implicit_session.recorder {
-                    // Where the reaper was faster, waits until it has told the writer.
-                    recorder.end(implicit_session.key());
-                }
-                self.close(&implicit_session);
-            }
-        }
-        let made = self.open_as(new(), Some(ImplicitSession::new(key, home)))?;
-        let implicit_session = sessions.enter(&made);
-        if !Arc::ptr_eq(&implicit_session, &made) {
-            // Another request of the same client was faster.
-            self.close(&made);
-        }
-        Ok(implicit_session)
-    }
-
-    /// What the implicit session with a record is found by, of a client that declares `declares` (JSON text).
-    #[must_use]
-    pub fn implicit_key(
-        &self,
-        principal: &Principal,
-        endpoint: &Endpoint,
-        declares: &str,
-    ) -> ImplicitSessionKey {
-        let sessions = &self.implicit_sessions;
-        sessions.key(principal, endpoint, declares, true)
-    }
-
-    /// The record of the implicit session that is found by `key`, where it lives here.
-    #[must_use]
-    pub fn home(&self, key: &ImplicitSessionKey) -> Option<ImplicitHome> {
-        self.recorded(key)?.implicit.as_ref()?.home
-    }
-
-    /// As whose the record of an implicit session that lives here is kept.
-    #[must_use]
-    pub fn owner_of_record(&self, record: SessionKey) -> Option<Ownership> {
-        let session = self.implicit_sessions.of_record(record)?;
-        let home = session.implicit.as_ref()?.home?;
-        self.is_joinable(&session).then_some(home.by)
-    }
-
-    /// Leaves the implicit session with a record to its running calls, and removes the record: the next request may begin
-    /// another one at any replica.
-    pub fn release(&self, record: SessionKey) {
-        if let Some(session) = self.implicit_sessions.of_record(record) {
-            if let Some(recorder) = &session.recorder {
-                recorder.end(session.key());
-            }
-            self.implicit_sessions.remove(&session);
-        }
-    }
-
-    /// Whether further requests may join an implicit session.
-    fn is_joinable(&self, session: &Session) -> bool {
-        let age = session.age();
-        !session.closed().is_cancelled() && !self.is_expired(session, age) && !self.is_over_age(age)
-    }
-
-    fn recorded(&self, key: &ImplicitSessionKey) -> Option<Arc<Session>> {
-        let session = self.implicit_sessions.get(key)?;
-        self.is_joinable(&session).then_some(session)
-    }
-
     /// Ownership of the sessions of this registry.
     #[must_use]
     pub fn ownership(&self) -> Ownership {
         self.ids.owner()
-    }
-
-    /// The live implicit session that `owner` keeps under this key, as only handles of ours say; its client is there.
-    #[must_use]
-    pub fn live_implicit_session(&self, owner: Ownership, key: SessionKey) -> Option<Arc<Session>> {
-        if owner != self.ownership() {
-            return None;
-        }
-        let found = self.live.get(&key).map(|session| Arc::clone(&session));
-        let implicit_session = found.filter(|session| {
-            session.implicit_session().is_some() && !self.is_expired(session, session.age())
-        });
-        implicit_session.inspect(|implicit_session| implicit_session.touch())
     }
 
     fn open_as(
@@ -413,6 +304,44 @@ impl SessionRegistry {
         Some(session)
     }
 
+    /// A handle for a connection that may become a session of this binding on this endpoint: its key
+    /// and its text. It opens as nothing else. Spec: SPEC H-03, T-47.
+    #[must_use]
+    pub fn mint_connection(
+        &self,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> (SessionKey, String) {
+        let place = connections_of(endpoint);
+        self.ids
+            .mint(&principal.binding(), &place, self.clock.now())
+    }
+
+    /// The key of a connection, from a handle that this binding was given on this endpoint.
+    #[must_use]
+    pub fn read_connection(
+        &self,
+        handle: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<SessionKey> {
+        let handle = self.connection(handle, principal, endpoint)?;
+        (handle.owner == self.ownership()).then_some(handle.key)
+    }
+
+    /// What a genuine handle of the caller says; `None` where the handle is forged, foreign or over age.
+    #[must_use]
+    pub fn connection(
+        &self,
+        handle: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<SessionId> {
+        let place = connections_of(endpoint);
+        let handle = self.ids.read(handle, &principal.binding(), &place)?;
+        (!self.is_id_over_age(handle)).then_some(handle)
+    }
+
     fn is_id_over_age(&self, handle: SessionId) -> bool {
         self.clock.now().saturating_sub(handle.issued) > self.settings.absolute
     }
@@ -426,6 +355,11 @@ impl SessionRegistry {
             .get(&handle.key)
             .map(|session| Arc::clone(&session))
     }
+}
+
+/// Keeps handles of connections apart from session ids: no endpoint has such a name.
+fn connections_of(endpoint: &Endpoint) -> String {
+    format!("{}/connection", endpoint.name)
 }
 
 #[cfg(test)]

@@ -306,6 +306,7 @@ mod tests {
             address: "10.0.0.7:8090".into(),
             version: "1.2.3".into(),
             is_self,
+            draining: false,
             same_configuration: is_self,
         }
     }

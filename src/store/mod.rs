@@ -5,7 +5,7 @@ pub mod events;
 pub mod fenced;
 pub mod lists;
 pub mod notices;
-mod pause;
+pub mod pause;
 pub mod quotas;
 pub mod rates;
 pub mod records;

@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::pause::RetryPause;
 use super::scripts::{
@@ -89,12 +89,17 @@ impl SharedNotices {
 
     async fn run(self: Arc<Self>, receiver: Weak<dyn ListChangeReceiver>) {
         let mut pause = RetryPause::new();
+        let mut told = None;
         let mut position = String::new();
         let mut server = None;
         loop {
+            let began = Instant::now();
             match self.exchange(&position).await {
-                Ok(reply) => {
+                Ok((reply, count)) => {
                     pause.reset();
+                    if count > 0 {
+                        told = Some(began);
+                    }
                     let Some(receiver) = receiver.upgrade() else {
                         return;
                     };
@@ -108,13 +113,21 @@ impl SharedNotices {
                 }
                 Err(_) => tokio::time::sleep(pause.next()).await,
             }
-            if lock(&self.pending).is_empty() {
-                drop(timeout(INTERVAL, self.work.notified()).await);
-            }
+            // However often lists change, each change is told once in an interval.
+            let more = async {
+                while lock(&self.pending).is_empty() {
+                    self.work.notified().await;
+                }
+                if let Some(told) = told {
+                    sleep_until(told + INTERVAL).await;
+                }
+            };
+            drop(timeout(INTERVAL, more).await);
         }
     }
 
-    async fn exchange(&self, position: &str) -> Result<Value, RedisFailure> {
+    /// Tells what is pending, and reads on; the reply, and how much was told.
+    async fn exchange(&self, position: &str) -> Result<(Value, usize), RedisFailure> {
         let own: Vec<ListChange> = lock(&self.pending).iter().take(ADDED).cloned().collect();
         let parts = [
             position.to_owned(),
@@ -139,7 +152,7 @@ impl SharedNotices {
         for change in &own {
             pending.remove(change);
         }
-        Ok(reply)
+        Ok((reply, own.len()))
     }
 
     /// Hands the notices of a reply on; where to read on.
@@ -176,3 +189,6 @@ fn change(notice: &Value) -> Option<ListChange> {
         what: what.to_owned(),
     })
 }
+
+#[cfg(test)]
+mod tests;

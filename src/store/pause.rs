@@ -9,20 +9,22 @@ const LONGEST: Duration = Duration::from_secs(2);
 
 /// Exponential back-off with jitter, so that replicas do not return to the store together.
 #[derive(Debug)]
-pub(super) struct RetryPause(Duration);
+pub struct RetryPause(Duration);
 
 impl RetryPause {
-    pub(super) fn new() -> Self {
+    /// Nothing has failed yet.
+    #[must_use]
+    pub fn new() -> Self {
         Self(FIRST)
     }
 
     /// Begins with the first wait again: an attempt succeeded.
-    pub(super) fn reset(&mut self) {
+    pub fn reset(&mut self) {
         self.0 = FIRST;
     }
 
     /// The next wait: half of the present length up to all of it. The length doubles.
-    pub(super) fn next(&mut self) -> Duration {
+    pub fn next(&mut self) -> Duration {
         let length = self.0;
         self.0 = (length * 2).min(LONGEST);
         length.mul_f64(rand::random_range(0.5..=1.0))

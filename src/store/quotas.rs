@@ -18,6 +18,7 @@ use super::calls::CallsUnderWay;
 use super::retries::FailedWork;
 use super::scripts::{Script, ScriptCall, ScriptResult, ScriptRunner, StoreKeys, integer};
 use crate::call::OwnerKey;
+use crate::cause::chain;
 use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
 
@@ -64,6 +65,8 @@ pub struct CallerQuota {
     answered: Notify,
     /// Whether the store was not connected when a call last failed.
     is_down: AtomicBool,
+    /// Whether a line says that calls fail.
+    has_warned: AtomicBool,
 }
 
 /// What one caller holds.
@@ -124,6 +127,7 @@ impl CallerQuota {
             work: Notify::new(),
             answered: Notify::new(),
             is_down: AtomicBool::new(false),
+            has_warned: AtomicBool::new(false),
         });
         tasks.spawn_service(Arc::clone(&quota).run());
         quota
@@ -261,17 +265,18 @@ impl CallerQuota {
         ClaimState::Unknown
     }
 
-    /// Waits until the store has said once more what the others hold, where that may matter; asks it four times a second.
+    /// Waits until the store has said once more what the others hold, where that may matter, or gives no answer, so that the
+    /// whole quota is this replica's; asks it four times a second.
     ///
     /// # Cancel safety
     /// Nothing is lost.
     pub async fn next_answer(&self, owner: OwnerKey) {
-        let last = self.held.get(&owner).and_then(|held| held.answered);
+        let last = self.last_answer(owner);
         // Answers about other callers do not put it off.
         let mut asked = interval_at(Instant::now() + ASKED, ASKED);
         loop {
             let answered = self.answered.notified();
-            if self.held.get(&owner).and_then(|held| held.answered) != last {
+            if self.last_answer(owner) != last {
                 return;
             }
             tokio::select! {
@@ -279,6 +284,14 @@ impl CallerQuota {
                 _ = asked.tick() => self.ask(owner),
             }
         }
+    }
+
+    /// When the store last said what the others of a caller hold, and whether it gives no answer since.
+    fn last_answer(&self, owner: OwnerKey) -> (Option<Instant>, bool) {
+        let is_down = self.is_down.load(Ordering::Relaxed);
+        self.held.get(&owner).map_or((None, is_down), |held| {
+            (held.answered, held.is_failing || is_down)
+        })
     }
 
     /// Has the store say once more, soon, what the others hold.
@@ -387,9 +400,13 @@ impl CallerQuota {
             failed.add(owner);
             let is_down = !self.store.is_reachable();
             self.is_down.store(is_down, Ordering::Relaxed);
+            self.warn_of(result);
             return;
         };
         self.is_down.store(false, Ordering::Relaxed);
+        if self.has_warned.swap(false, Ordering::Relaxed) {
+            tracing::info!(quota = self.shape.kind, "quota holds in sum again");
+        }
         if std::mem::take(&mut held.is_failing) {
             lock(&self.wanting).extend(failed.take_all());
         }
@@ -399,6 +416,25 @@ impl CallerQuota {
         held.is_listed = false;
         if held.is_asked || self.shown(&held) != told {
             self.list(owner, &mut held);
+        }
+    }
+}
+
+impl CallerQuota {
+    /// Says once in each outage that the quota holds for this replica alone.
+    fn warn_of(&self, result: Option<&ScriptResult>) {
+        if !self.has_warned.swap(true, Ordering::Relaxed) {
+            let error = result
+                .and_then(|result| result.as_ref().err())
+                .map(|error| chain(error));
+            let remedy =
+                "see the errors of Redis: until it answers each replica has the whole quota";
+            tracing::warn!(
+                quota = self.shape.kind,
+                error,
+                remedy,
+                "quota does not hold in sum"
+            );
         }
     }
 }

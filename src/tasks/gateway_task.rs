@@ -169,8 +169,11 @@ impl GatewayRun {
             }
         };
         let text = reply.result().or(reply.error()).unwrap_or("{}");
-        let _claim = self.session.results().claim(text.len()).await;
-        let Some(kept) = self.room_for(text.len()) else {
+        let claim = self.session.results().claim(text.len()).await;
+        let kept = self.room_for(text.len());
+        // It is counted now, and would count twice.
+        drop(claim);
+        let Some(kept) = kept else {
             COUNTERS.tasks_unkept.add(1);
             tracing::warn!(
                 upstream = %self.upstream, bytes = text.len(),

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
+use crate::harness::connection::EventSession;
 use crate::harness::gateway::nothing_left;
 use crate::harness::http::BOTH;
 use crate::harness::session::text_of;
@@ -190,6 +191,48 @@ async fn the_access_line_of_a_call_that_is_cut_off_names_the_stop() {
         lines.iter().all(|line| line["outcome"] == "stopped"),
         "{lines:#?}"
     );
+}
+
+/// What the reply to a call says, as an error or as the result of its tool.
+fn said(reply: Result<Value, Value>) -> String {
+    reply.unwrap_or_else(|error| error).to_string()
+}
+
+#[tokio::test]
+async fn call_that_outlasts_the_drain_gets_an_error_on_every_transport() {
+    let on = "drain = \"1s\"\n[server.websocket]\nenabled = true\n[server.sse]\nenabled = true";
+    let mut gw = Setup::open().server(on).stub("stub", &[]).start().await;
+    let params = json!({"name": "never", "arguments": {}});
+    let legacy = gw.anonymous().open("/mcp/stub").await;
+    let (_, streaming) = legacy.start_call("never", json!({})).await;
+    let modern = Modern::new(gw.anonymous(), "/mcp/stub");
+    let mut events = EventSession::open(&gw.anonymous(), "/sse/stub").await;
+    let on_events = events.start("tools/call", params.clone()).await;
+    let mut socket = Socket::open(&gw.url, "/ws/stub", None).await;
+    let on_socket = socket.start("tools/call", params.clone()).await;
+    let sessionless = modern.request(&json!(77), "tools/call", params);
+    socket.tell(&sessionless).await;
+    let waiting = tokio::spawn(async move { modern.call("never", json!({})).await });
+    eventually("all calls run", async || {
+        let running = gw.metric("drawbridge_calls_running", "").await;
+        (running > 4.5).then_some(())
+    })
+    .await;
+    gw.signal(Signal::TERM);
+    let mut replies = vec![
+        said(streaming.finish().await.1),
+        said(waiting.await.unwrap()),
+        said(events.reply(on_events).await.1),
+    ];
+    for _ in [on_socket, 77] {
+        let message = socket.message().await.expect("a reply");
+        assert!([on_socket, 77].map(Value::from).contains(&message["id"]));
+        replies.push(message.to_string());
+    }
+    for reply in replies {
+        assert!(reply.contains("outcome is unknown"), "{reply}");
+    }
+    assert_eq!(gw.exit().await, Some(0));
 }
 
 // SIGHUP: sent by an operator who expects a reload, or by a closing terminal.

@@ -26,6 +26,7 @@ impl Replica {
             config: "c".to_owned(),
             fingerprint: identity.fingerprint(),
             started: 1,
+            is_draining: false,
         };
         let records = RecordSealer::new(Some(&secret), "a");
         Self {

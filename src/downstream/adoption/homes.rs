@@ -6,6 +6,7 @@ use super::{NamedSession, SessionAdopter, SessionPlace};
 use crate::cause::chain;
 use crate::ownership::Ownership;
 use crate::redis_client::RedisFailure;
+use crate::session::LiveHome;
 use crate::store::events::SessionKey;
 use crate::store::records::RecordState;
 
@@ -13,16 +14,16 @@ impl SessionAdopter {
     /// Where an implicit session is. It is claimed where it has no owner, and adopted where its owner is lost.
     pub(super) async fn look_home(&self, named: &NamedSession) -> SessionPlace {
         let key = named.handle.key;
-        if self.is_draining()
-            && let Some(peer) = self.cluster.any_peer()
-            && let Ok(state) = self.stores.records.read(key).await
-        {
-            return self.leave_to_others(key, &state, peer);
+        match self.sessions.live_home(key) {
+            LiveHome::Joinable(by) if self.stores.fence.is_open() => return SessionPlace::Own(by),
+            LiveHome::Joinable(_) | LiveHome::Absent => {}
+            LiveHome::Leaving => return SessionPlace::Unknown,
         }
         if self.stores.fence.is_open()
-            && let Some(by) = self.sessions.owner_of_record(key)
+            && let Some(successor) = self.next_owner()
+            && let Ok(state) = self.stores.records.read(key).await
         {
-            return SessionPlace::Own(by);
+            return self.leave_to_others(key, &state, successor);
         }
         let owner = match self.owner_of_home(key).await {
             Ok(Some(owner)) => owner,
@@ -32,6 +33,13 @@ impl SessionAdopter {
                 return SessionPlace::Unknown;
             }
         };
+        if owner.is_given_up() {
+            return match self.next_owner() {
+                Some(node) => SessionPlace::At(Ownership { node, ..owner }),
+                None if self.may_adopt() => self.adopt_given_up(named, owner).await,
+                None => SessionPlace::Unknown,
+            };
+        }
         let is_own = owner.node == self.cluster.node();
         if !is_own && self.cluster.is_living(owner.node) {
             self.work.unfinished.invalidate(&key);
@@ -70,30 +78,34 @@ impl SessionAdopter {
         }
     }
 
-    /// Leaves an implicit session to other replicas while this one drains, but for its running calls: to `peer` unless
+    /// Leaves an implicit session that does not live here to other replicas while this one drains: to `successor` unless
     /// another one has it by now.
-    fn leave_to_others(&self, key: SessionKey, state: &RecordState, peer: u32) -> SessionPlace {
-        let has_session = self.sessions.owner_of_record(key).is_some();
+    fn leave_to_others(
+        &self,
+        key: SessionKey,
+        state: &RecordState,
+        successor: u32,
+    ) -> SessionPlace {
+        // One over age, which has running calls alone.
         self.sessions.release(key);
         match state {
-            // It was claimed, and never opened: nothing else would remove the claim.
-            RecordState::Owned { by, .. } if by.node == self.cluster.node() && !has_session => {
+            RecordState::Owned { by, .. } if by.node == self.cluster.node() => {
+                if self.work.claimed.contains_key(&key) {
+                    return SessionPlace::Unknown;
+                }
+                // It was claimed, and never opened: nothing else would remove the claim.
                 self.stores.writer.end_adopted(key, *by, false);
+            }
+            RecordState::Owned { by, .. } if self.cluster.is_living(by.node) => {
+                return SessionPlace::At(*by);
             }
             _ => {}
         }
-        match state {
-            RecordState::Owned { by, .. }
-                if by.node != self.cluster.node() && self.cluster.is_living(by.node) =>
-            {
-                SessionPlace::At(*by)
-            }
-            // It claims the session once the record is gone.
-            _ => SessionPlace::At(Ownership {
-                node: peer,
-                epoch: 0,
-            }),
-        }
+        // It adopts the session, or claims it once the record is gone.
+        SessionPlace::At(Ownership {
+            node: successor,
+            epoch: 0,
+        })
     }
 
     /// The owner of an implicit session, which is claimed if it has none; `None` where it may have one that Redis has
@@ -101,7 +113,11 @@ impl SessionAdopter {
     async fn owner_of_home(&self, key: SessionKey) -> Result<Option<Ownership>, RedisFailure> {
         if self.may_adopt() && self.has_all_records() {
             let own = self.sessions.ownership();
-            return self.stores.records.claim(key, own).await.map(Some);
+            let owner = self.stores.records.claim(key, own).await?;
+            if owner.node == own.node {
+                self.work.claimed.insert(key, ());
+            }
+            return Ok(Some(owner));
         }
         Ok(match self.stores.records.read(key).await? {
             RecordState::Owned { by, .. } => Some(by),

@@ -22,7 +22,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::ownership::Ownership;
 use crate::protocol::Message;
-use crate::session::{ImplicitHome, SessionId};
+use crate::session::{ImplicitHome, SessionId, SessionUse};
 
 /// The upstreams that a request of a modern client may reach.
 pub(super) struct ReachedUpstreams<'a> {
@@ -78,11 +78,34 @@ pub(super) struct UnplacedRequest<'a> {
 pub(super) enum PlacedRequest {
     /// By another replica, or not at all.
     Answered(Response<Body>),
-    /// Here, in this implicit session where it needs the only one of all replicas.
-    Here(Option<ImplicitHome>, MessageDue),
+    /// Here, in this implicit session where it needs the only one of all replicas. A session that lives already stays while
+    /// its guard is kept.
+    Here(Option<ImplicitHome>, MessageDue, Option<SessionUse>),
 }
 
 impl UnplacedRequest<'_> {
+    /// The same as [`place`](Self::place), but what is due is paid before a session that does not live yet is opened here:
+    /// another replica may own the session after the wait, so the request is placed once more.
+    ///
+    /// # Cancel safety
+    /// As that of `place`.
+    pub(super) async fn place_for_good(
+        &self,
+        due: MessageDue,
+        record: &AccessRecord,
+    ) -> PlacedRequest {
+        match self.place(due, record).await {
+            PlacedRequest::Here(Some(_), due @ Some(_), None) => {
+                let paid = self.reached.service.pay(self.principal.owner(), due);
+                match Box::pin(paid).await {
+                    Ok(()) => self.place(None, record).await,
+                    Err(fault) => PlacedRequest::Answered(self.refused(&fault, record)),
+                }
+            }
+            placed => placed,
+        }
+    }
+
     /// Finds out who answers the request, and passes it on to another replica. What has been paid to the rate of its
     /// caller is not taken again, and what is due waits where the request is answered.
     ///
@@ -94,22 +117,22 @@ impl UnplacedRequest<'_> {
         let keeper = keeper::keeper_of(parts, self.principal, self.endpoint, self.message);
         if let Some(keeper) = keeper {
             if !forwarder.is_foreign(keeper, &self.parts.extensions) {
-                return PlacedRequest::Here(None, due);
+                return PlacedRequest::Here(None, due, None);
             }
             return self.pass_to_keeper(keeper, due, record).await;
         }
         let is_about_task = self.message.method().is_some_and(envelope::is_task);
         if is_about_task || !self.reached.need_home() {
-            return PlacedRequest::Here(None, due);
+            return PlacedRequest::Here(None, due, None);
         }
         let declared = &self.envelope.capabilities;
         let sessions = &service.sessions;
         let key = sessions.implicit_key(self.principal, self.endpoint, declared);
         if !forwarder.is_fenced()
             && !service.tasks.draining().is_cancelled()
-            && let Some(home) = sessions.home(&key)
+            && let Some((home, used)) = sessions.enter_home(&key, false)
         {
-            return PlacedRequest::Here(Some(home), due);
+            return PlacedRequest::Here(Some(home), due, Some(used));
         }
         let due = match claim(due) {
             Ok(claim) => claim.map(OwedAdmission::Rate),
@@ -133,7 +156,7 @@ impl UnplacedRequest<'_> {
         let from = (client.and_then(ConnectionPermit::client), due.is_none());
         let found = forwarder.find_home(&named, asked, from, record);
         match found.await {
-            HomePlace::Here(home) => PlacedRequest::Here(Some(home), due),
+            HomePlace::Here(home, used) => PlacedRequest::Here(Some(home), due, used),
             HomePlace::Answered(mut response) => {
                 forwarder.hear_ownerless(self.reached.upstreams, response.headers_mut());
                 PlacedRequest::Answered(response)
@@ -158,8 +181,8 @@ impl UnplacedRequest<'_> {
         let answer = keeper::forward((forwarder, keeper), self.parts, asked, record);
         match answer.await {
             Some(response) => PlacedRequest::Answered(response),
-            None if is_paid => PlacedRequest::Here(None, None),
-            None => PlacedRequest::Here(None, service.due(self.principal.owner())),
+            None if is_paid => PlacedRequest::Here(None, None, None),
+            None => PlacedRequest::Here(None, service.due(self.principal.owner()), None),
         }
     }
 

@@ -21,6 +21,7 @@ use super::refusal::RequestRefusal;
 use super::response_queue::{QueueItem, ResponseQueue};
 use super::{EarlyEnd, ParsedRequest, refusal};
 use crate::call::{Notice, Principal};
+use crate::downstream::busy::draining;
 use crate::downstream::plain_events::PlainEvents;
 use crate::downstream::{McpService, reply};
 use crate::fault::{Fault, FaultKind};
@@ -195,6 +196,9 @@ impl McpService {
         let permit = session
             .open_stream(self.settings.limits.subscriptions_per_session)
             .map_err(|_| too_many())?;
+        if session.may_be_given_up() {
+            return Err(draining());
+        }
         let subscription = Arc::new(SubscriptionIntake {
             id: asked.id(),
             response_queue: ResponseQueue::new(),

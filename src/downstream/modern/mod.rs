@@ -20,6 +20,7 @@ mod socket;
 mod url_elicitations;
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ use self::response_queue::ResponseQueue;
 use self::retry::RetryContinuation;
 use super::access_log::AccessRecord;
 use super::admission::MessageDue;
+use super::busy::draining;
 use super::call_telemetry::{ended, error_word, failure_word, log_fault, server_span};
 use super::{McpService, reply};
 use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
@@ -54,6 +56,9 @@ use crate::telemetry::names::error_type;
 use crate::telemetry::request_tag;
 use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
 use crate::translate::effective_capabilities::without_questions;
+
+/// The request for a stream of changes, which has no end of its own.
+pub(super) const LISTEN: &str = "subscriptions/listen";
 
 impl McpService {
     /// POST of one message of the modern era.
@@ -110,15 +115,16 @@ impl McpService {
             message: &message,
             envelope: &envelope,
         };
-        match Box::pin(unplaced.place(due, record)).await {
-            homes::PlacedRequest::Answered(response) => response,
-            homes::PlacedRequest::Here(home, due) => {
-                let asked = (message, envelope);
-                let answer =
-                    self.answer_modern((endpoint, principal), parts, asked, (home, due), record);
-                reached.answered(home, answer.await, record)
-            }
-        }
+        let place = unplaced.place_for_good(due, record);
+        let (home, due, used) = match Box::pin(place).await {
+            homes::PlacedRequest::Answered(response) => return response,
+            homes::PlacedRequest::Here(home, due, used) => (home, due, used),
+        };
+        let asked = (message, envelope);
+        let answer = self.answer_modern((endpoint, principal), parts, asked, (home, due), record);
+        let response = reached.answered(home, answer.await, record);
+        drop(used);
+        response
     }
 
     /// Answers a request here, in the implicit session `home` where it needs the only one of all replicas.
@@ -148,12 +154,19 @@ impl McpService {
             record.outcome(error_word(fault.kind));
             return refusal::fault_response(&fault, Some(&id));
         }
-        if asked.method() == "subscriptions/listen" {
+        let claimed = self.sessions.claim_implicit(
+            (&asked.principal, &asked.endpoint),
+            &asked.envelope.capabilities,
+            asked.home.is_some(),
+        );
+        let claim = claimed.await;
+        if asked.method() == LISTEN {
             return Box::pin(self.listen_modern(asked)).await;
         }
         match self
             .begin_exchange(asked, Some(&parts.headers), record)
             .await
+            .inspect(|_| drop(claim))
         {
             Ok(exchange) => exchange.answer(id, self.settings.server.keep_alive).await,
             Err(EarlyEnd::Refused(refusal)) => refusal.response(Some(&id)),
@@ -335,6 +348,10 @@ impl McpService {
         patience: Duration,
     ) -> Result<CallFuture, Fault> {
         let implicit_call = ImplicitSessionCall::begin(&session);
+        // It was opened just now, and the hand-over was faster.
+        if session.may_be_given_up() {
+            return Err(draining());
+        }
         let entry = self.enter_implicit_session(&session, patience)?;
         let span = server_span(&call, None);
         record.trace(span.context().trace_id());
@@ -342,19 +359,19 @@ impl McpService {
         call.trace = span.context().clone();
         let service = Arc::clone(self);
         Ok(request_tag::keep(Box::pin(async move {
-            let answer = match service.seat(entry, &call.cancel).await {
-                Ok(place) => {
-                    let counted = GAUGES.calls_running.enter();
-                    let answer = if call.message.method() == Some("server/discover") {
-                        Ok(Reply::Result(service.relay.opener.discover(&session).await))
-                    } else {
-                        service.relay.handle(&call, &session).await
-                    };
-                    drop((counted, place));
-                    answer
-                }
-                Err(fault) => Err(RelayFailure::Fault(fault)),
+            let answer = async {
+                let place = service.seat(entry, &call.cancel).await;
+                let place = place.map_err(RelayFailure::Fault)?;
+                let counted = GAUGES.calls_running.enter();
+                let answer = if call.message.method() == Some("server/discover") {
+                    Ok(Reply::Result(service.relay.opener.discover(&session).await))
+                } else {
+                    service.relay.handle(&call, &session).await
+                };
+                drop((counted, place));
+                answer
             };
+            let answer = service.until_cut_off(answer, &link).await;
             let outcome = ended(&answer, is_tool_call(&call), refusal::code_of);
             let record = link.record();
             if let Some(word) = outcome.error_type() {
@@ -367,6 +384,27 @@ impl McpService {
             drop(implicit_call);
             service.modern_outcome(&call, &session, answer)
         })))
+    }
+
+    /// The outcome of a call, which is unknown where the call outlasts the drain.
+    async fn until_cut_off(
+        &self,
+        answer: impl Future<Output = Result<Reply, RelayFailure>>,
+        link: &ModernClientLink,
+    ) -> Result<Reply, RelayFailure> {
+        let mut answer = pin!(answer);
+        tokio::select! {
+            biased;
+            answer = answer.as_mut() => return answer,
+            () = self.cut_off.cancelled() => link.cancelled().cancel(),
+        }
+        match answer.await {
+            Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
+                link.record().stopped();
+                Err(RelayFailure::Fault(Fault::cut_off()))
+            }
+            answer => answer,
+        }
     }
 
     fn modern_outcome(

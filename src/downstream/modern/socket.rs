@@ -18,7 +18,7 @@ use self::request::{
     EndedRequest, HandedMessages, IdReservation, RunningCalls, SocketMessages, SocketRequest,
 };
 use super::keeper::keeper_of;
-use super::{EarlyEnd, ParsedRequest, envelope, refusal};
+use super::{EarlyEnd, LISTEN, ParsedRequest, envelope, refusal};
 use crate::call::Reply;
 use crate::config::LimitsConfig;
 use crate::downstream::McpService;
@@ -254,12 +254,19 @@ impl McpService {
         if let Some(keeper) = self.other_keeper(&asked).await {
             return Err(EarlyEnd::Failed(keeper));
         }
-        if asked.method() == "subscriptions/listen" {
+        let claimed = self.sessions.claim_implicit(
+            (&asked.principal, &asked.endpoint),
+            &asked.envelope.capabilities,
+            asked.home.is_some(),
+        );
+        let claim = claimed.await;
+        if asked.method() == LISTEN {
             let begun = self.subscribe(&asked).await;
             return Ok(begun.inspect(|_| record.answered())?.boxed());
         }
         let id = asked.id();
         let exchange = self.begin_exchange(asked, None, record).await?;
+        drop(claim);
         // Its reply is the last of them.
         let messages = exchange.messages(id);
         let ending = stream::poll_fn(move |_| {

@@ -11,7 +11,7 @@ use tokio::time::MissedTickBehavior;
 use super::{SessionRegistry, counted};
 use crate::call::{Principal, UpstreamLink};
 use crate::endpoint::Endpoint;
-use crate::session::{RequestedSession, Session, SessionId};
+use crate::session::{RequestedSession, Session, SessionId, SessionUse};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::server_session_ended;
 
@@ -132,14 +132,39 @@ impl SessionRegistry {
             .is_some_and(|session| session.is_leaving())
     }
 
-    /// From now on a session with a record is closed for requests as soon as it is at rest.
-    pub fn begin_hand_over(&self) {
-        self.leaving.begin();
+    /// Whether, from now on, a session with a record is closed for requests as soon as it is at rest, and whether one that is
+    /// not at rest admits requests only to answer its questions.
+    pub fn hand_over(&self, begins: bool, holds_requests: bool) {
+        self.leaving.set(begins, holds_requests);
     }
 
-    /// From now on a session with a record that is not at rest admits requests only to answer its questions.
-    pub fn hold_requests(&self) {
-        self.leaving.hold_requests();
+    /// Whether the session of a handle lives here and waits to come to rest, so that it can be handed over.
+    #[must_use]
+    pub fn is_held(&self, handle: SessionId) -> bool {
+        self.live(handle)
+            .is_some_and(|session| session.waits_to_rest())
+    }
+
+    /// The session of a handle, counted as used, where it lives here and only waits to come to rest: for a request that does
+    /// not begin anything.
+    #[must_use]
+    pub fn enter_held(&self, handle: SessionId) -> Option<SessionUse> {
+        let live = self.live(handle);
+        live.filter(|session| self.is_named(session, handle.owner))?
+            .enter_held()
+    }
+
+    /// Ends the calls that run in sessions which no other replica goes on with, with the error that their outcome is unknown,
+    /// and waits `within` at most for the error to be read.
+    ///
+    /// # Cancel safety
+    /// The calls end in any case.
+    pub async fn cut_calls_off(&self, within: Duration) {
+        let all: Vec<_> = { self.live.iter() }
+            .map(|entry| Arc::clone(entry.value()))
+            .filter(|session| !session.is_handed_over() && session.has_calls())
+            .collect();
+        join_all(all.iter().map(|session| session.cut_calls_off(within))).await;
     }
 
     /// Sessions that were closed for requests since the last call, to be handed over.

@@ -45,6 +45,11 @@ impl SessionOwners {
         self.in_sum.get_or_init(|| quotas);
     }
 
+    /// Whether quotas hold in sum for all replicas.
+    pub(super) fn are_shared(&self) -> bool {
+        self.in_sum.get().is_some()
+    }
+
     /// Claims a place for a session of `owner`, until it is opened: waits for the shared store where the caller opens so
     /// many sessions that those of other replicas count, a second at most. `None` where the quota is this replica's own.
     ///

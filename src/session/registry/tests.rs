@@ -18,7 +18,9 @@ use crate::fault::Fault;
 use crate::lock::lock;
 use crate::protocol::{Message, RequestId, Revision};
 use crate::seal::Sealer;
-use crate::session::{DeliveryMode, ImplicitSessionCall, ListenerRegistration, NoticeListener};
+use crate::session::{
+    DeliveryMode, ImplicitHome, ImplicitSessionCall, ListenerRegistration, NoticeListener,
+};
 use crate::store::events::{LogBounds, MemoryEvents, ReplayResult, StreamKey};
 
 pub(in crate::session) struct Fixture {

@@ -1,7 +1,7 @@
 use std::sync::atomic::AtomicUsize;
 
 use futures_util::future::{BoxFuture, join_all};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::call::Principal;
@@ -122,5 +122,39 @@ async fn whole_quota_is_left_where_the_store_does_not_answer() {
     quota.changed(owner(), || SLICE);
     let claim = quota.claim(owner(), 50, || SLICE).await;
     assert_eq!(claim.count, 50);
+    assert_eq!(quota.most(owner()), MOST);
+}
+
+/// A store in which others hold everything, and that fails from some time on.
+#[derive(Debug, Default)]
+struct Failing(AtomicBool);
+
+impl ScriptRunner for Failing {
+    fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
+        Box::pin(async move {
+            sleep(ROUND_TRIP).await;
+            let fails = self.0.load(Ordering::Relaxed);
+            let reply = |_| match fails {
+                true => Err(RedisFailure::Silent),
+                false => Ok(Value::Int(160)),
+            };
+            calls.into_iter().map(reply).collect()
+        })
+    }
+
+    fn is_reachable(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_others_goes_on_where_the_store_fails() {
+    let store = Arc::new(Failing::default());
+    let quota = quota_in(Arc::clone(&store) as _);
+    quota.changed(owner(), || SLICE);
+    assert_eq!(quota.claim(owner(), 1, || SLICE).await.count, 0, "full");
+    store.0.store(true, Ordering::Relaxed);
+    let waiting = timeout(Duration::from_secs(2), quota.next_answer(owner()));
+    assert!(waiting.await.is_ok(), "it is woken");
     assert_eq!(quota.most(owner()), MOST);
 }

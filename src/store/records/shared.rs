@@ -27,6 +27,8 @@ static GIVE_UP: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_give_up", include_str!("shared/give_up.lua")));
 static FINISH: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_finish", include_str!("shared/finish.lua")));
+static REMOVE: LazyLock<Script> =
+    LazyLock::new(|| Script::new("record_remove", include_str!("shared/remove.lua")));
 static READ: LazyLock<Script> =
     LazyLock::new(|| Script::new("record_read", include_str!("shared/read.lua")));
 static TEXT: LazyLock<Script> =
@@ -34,6 +36,8 @@ static TEXT: LazyLock<Script> =
 
 /// Version of the head.
 const HEAD_VERSION: u8 = 1;
+/// How long the epoch of a record that was removed is kept: far longer than a command is under way.
+const REMOVED_FOR: Duration = Duration::from_mins(1);
 /// For an adoption whose decision holds for good.
 const NEVER_LATE: Duration = Duration::from_millis(u64::MAX);
 /// The state of a session that is over.
@@ -294,12 +298,12 @@ impl SharedRecords {
         by: Ownership,
         leaves_record: bool,
     ) -> ScriptCall {
-        let life = if leaves_record {
-            self.life()
-        } else {
-            b"0".to_vec()
-        };
-        self.call(&FINISH, session, vec![by.to_bytes().to_vec(), life])
+        let by = by.to_bytes().to_vec();
+        if leaves_record {
+            return self.call(&FINISH, session, vec![by, self.life()]);
+        }
+        let life = REMOVED_FOR.as_millis().to_string().into();
+        self.call(&REMOVE, session, vec![by, life])
     }
 
     fn call(&self, script: &'static Script, session: SessionKey, args: Vec<Vec<u8>>) -> ScriptCall {

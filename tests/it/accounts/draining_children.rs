@@ -43,6 +43,10 @@ def many(ids, last):
 def log(id):
     say({'method': 'notifications/message', 'params': {'level': 'error', 'data': 'said'}})
     text(id, 'logged')
+def forge(id):
+    for other in range(id + 1, id + 500):
+        text(other, 'forged')
+    text(id, 'done')
 tasks = 'io.modelcontextprotocol/tasks'
 task = {'taskId': 'late', 'status': 'working', 'createdAt': '2026-07-28T00:00:00Z',
     'lastUpdatedAt': '2026-07-28T00:00:00Z', 'ttlMs': 60000}
@@ -86,6 +90,9 @@ for line in sys.stdin:
     elif tool == 'logs':
         note('called')
         after('go', lambda id=id: log(id))
+    elif tool == 'forges':
+        note('called')
+        after('go', lambda id=id: forge(id))
     elif tool == 'waits':
         note('waits')
         after('end', lambda id=id: text(id, 'waited'))
@@ -253,6 +260,30 @@ async fn log_message_goes_to_a_call_of_its_child() {
     assert_eq!(waited, Vec::<Value>::new());
     assert_eq!(logged.len(), 1, "{logged:?}");
     assert_eq!(logged[0]["params"]["data"], "said");
+    world.gw.stop().await;
+}
+
+#[tokio::test]
+async fn replaced_child_answers_no_call_of_the_next_one() {
+    let world = World::start("", "").await;
+    let user = world.user().await;
+    let forging = user.text("forges", json!({}));
+    let of_the_other = async {
+        world.replaced(&user).await;
+        let speaking = async {
+            pid(&world.at("waits")).await;
+            world.go();
+        };
+        tokio::join!(user.text("waits", json!({})), speaking).0
+    };
+    let forging = async {
+        let said = forging.await;
+        std::fs::write(world.at("end"), "").unwrap();
+        said
+    };
+    let (forged, waited) = tokio::join!(forging, of_the_other);
+    assert_eq!(forged, "done");
+    assert_eq!(waited, "waited");
     world.gw.stop().await;
 }
 

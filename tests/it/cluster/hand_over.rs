@@ -6,6 +6,7 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use rustix::process::Signal;
 use serde_json::json;
+use tokio::time::timeout;
 
 use super::adoption::{adopted, keeps, ping};
 use super::{SECRET, forwards, knows, pair, tables};
@@ -218,6 +219,95 @@ async fn session_of_the_only_replica_goes_on_at_the_next_one() {
     let asked = Instant::now();
     assert!(keeps(&there).await.contains("kept"));
     assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    two.stop().await;
+}
+
+/// Waits until a replica has begun to drain.
+async fn drains(gateway: &Gateway) {
+    eventually("the drain has begun", async || {
+        let ready = gateway.admin_text("/ready").await;
+        ready.is_none_or(|(status, _)| status != 200).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn replicas_that_drain_together_serve_their_sessions() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [mut one, mut two] = pair(|| setup(&redis, &stub, "")).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let there = here.at(two.anonymous());
+    there
+        .text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    // Hold both drains.
+    let busy = [
+        one.anonymous().open("/mcp/stub").await,
+        two.anonymous().open("/mcp/stub").await,
+    ];
+    let mut calls = Vec::new();
+    for session in &busy {
+        calls.push(session.start_call("sleep", json!({"ms": 4000})).await.1);
+    }
+    one.signal(Signal::TERM);
+    two.signal(Signal::TERM);
+    drains(&one).await;
+    drains(&two).await;
+    let asked = Instant::now();
+    assert!(keeps(&there).await.contains("kept"));
+    assert!(keeps(&here).await.contains("kept"));
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    for call in calls {
+        assert_eq!(text_of(&call.finish().await.1.unwrap()), "slept");
+    }
+    assert_eq!(one.exit().await, Some(0));
+    assert_eq!(two.exit().await, Some(0));
+    // A replica that starts later goes on with it.
+    let three = setup(&redis, &stub, "").start().await;
+    knows(&three, 1).await;
+    assert!(keeps(&here.at(three.anonymous())).await.contains("kept"));
+    three.stop().await;
+}
+
+#[tokio::test]
+async fn what_begins_no_work_reaches_the_owner_in_the_last_part_of_a_drain() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [mut one, two] = pair(|| setup(&redis, &stub, "drain = \"12s\"")).await;
+    let begun = Instant::now();
+    let mut sessions = Vec::new();
+    for _ in 0..2 {
+        let here = one.anonymous().open("/mcp/stub").await;
+        let (id, call) = here.start_call("sleep", json!({"ms": 60_000})).await;
+        sessions.push((here.at(two.anonymous()), id, call));
+    }
+    one.signal(Signal::TERM);
+    eventually("requests are held", async || {
+        let ping = ping();
+        let held = timeout(Duration::from_millis(300), sessions[0].0.post(&ping));
+        held.await.err()
+    })
+    .await;
+    let asked = Instant::now();
+    let (there, id, _call) = &sessions[0];
+    there
+        .notify("notifications/cancelled", json!({"requestId": id}))
+        .await;
+    assert_eq!(sessions[1].0.delete().await, 204);
+    // Nothing runs any more: the first session is handed over, the second one is over.
+    assert_eq!(there.post(&ping()).await.status(), 200);
+    assert_eq!(sessions[1].0.post(&ping()).await.status(), 404);
+    assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
+    assert_eq!(one.exit().await, Some(0));
+    assert!(
+        begun.elapsed() < Duration::from_secs(12),
+        "before the end of the drain"
+    );
     two.stop().await;
 }
 

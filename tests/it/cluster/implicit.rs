@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use drawbridge::redis_client::cmd;
 use futures_util::future::join_all;
 use http::StatusCode;
 use rustix::process::Signal;
@@ -17,12 +18,35 @@ use crate::harness::{Gateway, Setup, eventually};
 use crate::modern::Modern;
 use crate::tasks::hosted::MODERN;
 
-/// The key of each record in Redis.
+/// The key of each record in Redis, but for those of which only the epoch is left.
 async fn records(redis: &RedisServer) -> Vec<String> {
-    let mut keys = drawbridge::redis_client::cmd("KEYS");
+    let client = redis.client().await;
+    let mut keys = cmd("KEYS");
     keys.arg("drawbridge:*:record");
-    redis.client().await.command("keys", &keys).await.unwrap()
+    let keys: Vec<String> = client.command("keys", &keys).await.unwrap();
+    let mut whole = Vec::new();
+    for key in keys {
+        let mut length = cmd("STRLEN");
+        length.arg(&key);
+        let length: usize = client.command("length", &length).await.unwrap();
+        if length > HEAD {
+            whole.push(key);
+        }
+    }
+    whole
 }
+
+/// Waits until a replica has begun to drain.
+async fn drains(gateway: &Gateway) {
+    eventually("the drain has begun", async || {
+        let ready = gateway.admin_text("/ready").await;
+        ready.is_none_or(|(status, _)| status != 200).then_some(())
+    })
+    .await;
+}
+
+/// Bytes of a record without a session.
+const HEAD: usize = 12;
 
 fn user(gateway: &Gateway, path: &str) -> Modern {
     Modern::new(gateway.anonymous(), path)
@@ -317,7 +341,105 @@ async fn draining_replica_leaves_its_implicit_sessions_between_calls() {
     two.stop().await;
 }
 
-// Nothing hands it over, and its client comes back at another replica.
+#[tokio::test]
+async fn implicit_session_at_an_http_upstream_is_handed_over() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let make = || {
+        let setup = Setup::open().toml(&tables(&redis, SECRET, "lease = \"30s\""));
+        setup.http("stub", &stub, "")
+    };
+    let [mut one, two] = pair(make).await;
+    let (here, there) = (user(&one, "/mcp/stub"), user(&two, "/mcp/stub"));
+    set(&here, "kept").await;
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let listening = here.request(&json!("7"), "subscriptions/listen", wanted);
+    let answer = here.post(&listening).await.expect(StatusCode::OK).await;
+    let mut events = answer.events();
+    events.message().await.expect("an acknowledgement");
+    one.signal(Signal::TERM);
+    let asked = Instant::now();
+    assert!(get(&there).await.contains("kept"), "the same session");
+    while events.message().await.is_some() {}
+    let again = there.post(&listening).await.expect(StatusCode::OK).await;
+    let ack = again.events().message().await.expect("an acknowledgement");
+    assert_eq!(ack["params"]["notifications"]["toolsListChanged"], true);
+    assert!(get(&there).await.contains("kept"));
+    assert!(
+        asked.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        asked.elapsed()
+    );
+    assert_eq!(one.exit().await, Some(0));
+    assert!(get(&there).await.contains("kept"));
+    let name = "drawbridge_cluster_hand_overs_total";
+    assert!((two.metric(name, "taken_over").await - 1.0).abs() < 0.5);
+    assert!(adopted(&two).await < 0.5, "no replica was lost");
+    two.stop().await;
+}
+
+// It holds no drain of the replica that passed it on.
+#[tokio::test]
+async fn forwarded_subscription_ends_with_the_drain_of_its_entry_replica() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [one, mut two] = pair(|| replica(&redis).server("drain = \"60s\"")).await;
+    let (here, there) = (user(&one, "/mcp/stub"), user(&two, "/mcp/stub"));
+    pid(&here).await;
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let message = there.request(&json!("7"), "subscriptions/listen", wanted);
+    let answer = there.post(&message).await.expect(StatusCode::OK).await;
+    let mut events = answer.events();
+    events.message().await.expect("an acknowledgement");
+    two.signal(Signal::TERM);
+    assert_eq!(events.message().await, None);
+    assert!((500..=3000).contains(&events.retry.expect("when to come back")));
+    assert_eq!(two.exit().await, Some(0));
+    one.stop().await;
+}
+
+#[tokio::test]
+async fn implicit_sessions_are_served_where_all_replicas_drain() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [mut one, mut two] = pair(|| replica(&redis)).await;
+    let (here, there) = (user(&one, "/mcp/stub"), user(&two, "/mcp/stub"));
+    let first = pid(&here).await;
+    assert_eq!(pid(&there).await, first);
+    // Hold both drains.
+    let busy = [&one, &two].map(|gateway| {
+        let caller = Modern::with(gateway.anonymous(), "/mcp/stub", json!({"roots": {}}));
+        tokio::spawn(async move { say(&caller, "sleep", json!({"ms": 4000})).await })
+    });
+    eventually("both calls run", async || {
+        let running = one.metric("drawbridge_calls_running", "").await;
+        (running > 1.5).then_some(())
+    })
+    .await;
+    for gateway in [&one, &two] {
+        gateway.signal(Signal::TERM);
+    }
+    drains(&one).await;
+    drains(&two).await;
+    let asked = Instant::now();
+    pid(&there).await;
+    assert!(
+        asked.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        asked.elapsed()
+    );
+    for call in busy {
+        assert_eq!(call.await.unwrap(), "slept");
+    }
+    assert_eq!(one.exit().await, Some(0));
+    assert_eq!(two.exit().await, Some(0));
+}
+
+// Its client comes back at another replica.
 #[tokio::test]
 async fn subscription_of_an_implicit_session_ends_with_the_drain() {
     let Some(redis) = redis::server(&[]).await else {

@@ -1,9 +1,12 @@
 //! Changed lists that one replica hears of are told at the others. Spec: DESIGN §8; `docs/adr/0025`.
 
+use std::time::{Duration, Instant};
+
 use serde_json::json;
 
 use super::adoption::LEASE;
 use super::{SECRET, pair, tables};
+use crate::harness::events::EventStream;
 use crate::harness::redis::{self, RedisServer};
 use crate::harness::{Gateway, Session, Setup};
 
@@ -69,11 +72,17 @@ async fn after_an_outage_of_redis_all_lists_count_as_changed() {
     };
     let [one, two] = pair(make).await;
     tokio::time::sleep(LEASE).await;
-    let there = session(&two).await;
-    let mut far = there.listen().await;
+    let (there, other) = (session(&two).await, session(&two).await);
+    let (mut far, mut later) = (there.listen().await, other.listen().await);
     redis.kill();
     redis.start().await;
-    far.until(CHANGED).await;
+    let heard = async |stream: &mut EventStream| {
+        stream.until(CHANGED).await;
+        Instant::now()
+    };
+    let (first, second) = tokio::join!(heard(&mut far), heard(&mut later));
+    let apart = first.max(second).duration_since(first.min(second));
+    assert!(apart > Duration::from_secs(1), "not together: {apart:?}");
     let mut others = [far.message().await, far.message().await].map(|one| {
         let notice = one.expect("a notice");
         notice["method"].as_str().unwrap().to_owned()

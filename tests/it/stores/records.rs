@@ -285,7 +285,7 @@ async fn one_replica_gets_a_claimed_session() {
         record: None,
     })
     .await;
-    // What no client can name leaves nothing: the next request may begin anywhere.
+    // What no client can name leaves its epoch alone: the next request may begin anywhere.
     let (winner, other) = if first.node == 1 {
         (&one, 2)
     } else {
@@ -293,9 +293,60 @@ async fn one_replica_gets_a_claimed_session() {
     };
     winner.track(&Source::of(first, record()));
     winner.writer.end(SESSION, first, false);
-    winner.is(&RecordState::Absent).await;
+    winner.is(&removed(1)).await;
     let next = one.records.claim(SESSION, owner(other, 0)).await.unwrap();
-    assert_eq!(next, owner(other, 0));
+    assert_eq!(next, owner(other, 2));
+}
+
+/// What is left of a record that was removed.
+fn removed(epoch: u16) -> RecordState {
+    RecordState::Owned {
+        by: owner(0, epoch),
+        highest_stream: 0,
+        record: None,
+    }
+}
+
+#[tokio::test]
+async fn former_owner_changes_nothing_of_the_session_that_is_claimed_next() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let one = replica(&client, &sealer, LIFE);
+    let claimed = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
+    let until = one.records.time(SESSION).await.unwrap() + LIFE;
+    let adopted = one.records.adopt(SESSION, claimed, (2, until)).await;
+    assert!(matches!(adopted, Ok(Adoption::Adopted { .. })));
+    let former = owner(2, 1);
+    one.writer.end_adopted(SESSION, former, false);
+    one.is(&removed(2)).await;
+    let next = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
+    assert_eq!(next, owner(1, 3), "the next epoch");
+    // Both come late.
+    one.writer.end_adopted(SESSION, former, false);
+    one.track(&Source::of(former, record()));
+    assert_eq!(one.fenced.next().await, SESSION);
+    let state = RecordState::Owned {
+        by: next,
+        highest_stream: 0,
+        record: None,
+    };
+    assert_eq!(one.records.read(SESSION).await.unwrap(), state);
+}
+
+#[tokio::test]
+async fn owner_takes_back_that_it_has_removed_a_record() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let one = replica(&client, &sealer(), LIFE);
+    let claimed = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
+    one.writer.end_adopted(SESSION, claimed, false);
+    one.is(&removed(1)).await;
+    // The next session under this record has begun.
+    one.track(&Source::of(claimed, record()));
+    one.has_record(&record()).await;
 }
 
 #[tokio::test]
@@ -323,9 +374,9 @@ async fn claim_of_a_lost_replica_is_adopted_without_a_record() {
     assert_eq!(claimed, owner(2, 1));
     one.track(&Source::of(owner(1, 0), record()));
     assert_eq!(one.fenced.next().await, SESSION);
-    // What cannot be rebuilt leaves nothing.
+    // What cannot be rebuilt leaves its epoch alone.
     one.writer.end_adopted(SESSION, owner(2, 1), false);
-    one.is(&RecordState::Absent).await;
+    one.is(&removed(2)).await;
 }
 
 #[tokio::test]

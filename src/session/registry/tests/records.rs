@@ -8,6 +8,7 @@ use super::*;
 use crate::call::LogLevel;
 use crate::redis_client::Value;
 use crate::store::fenced::FencedSessions;
+use crate::store::quotas::{CallerQuota, QuotaShape};
 use crate::store::records::SharedRecords;
 use crate::store::scripts::{ScriptCall, ScriptResult, ScriptRunner, StoreKeys};
 
@@ -122,7 +123,7 @@ async fn implicit_session_with_a_home_has_a_record() {
     f.sessions.close(&session);
     assert_eq!(f.sessions.home(&key), None);
     assert_eq!(f.sessions.owner_of_record(HOME.record), None);
-    assert_eq!(store.ran().await, ["record_finish"]);
+    assert_eq!(store.ran().await, ["record_remove"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -167,5 +168,91 @@ async fn implicit_session_that_is_idle_is_followed_by_one_with_its_record() {
     assert!(former.closed().is_cancelled() && !next.closed().is_cancelled());
     assert_eq!(store.ran().await.last(), Some(&"record_put"));
     f.sessions.close(&next);
-    assert_eq!(store.ran().await, ["record_finish"]);
+    assert_eq!(store.ran().await, ["record_remove"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn implicit_session_makes_no_room_that_the_quota_leaves() {
+    let (f, store) = with_records();
+    let shape = QuotaShape {
+        kind: "sessions",
+        most: 10,
+    };
+    let tasks = TaskSpawner::new();
+    let quota = || {
+        CallerQuota::start(
+            Arc::clone(&store) as _,
+            StoreKeys::new("test"),
+            shape,
+            1,
+            &tasks,
+        )
+    };
+    f.sessions.share_quotas(SharedQuotas {
+        sessions: quota(),
+        results: quota(),
+    });
+    let (alice, files) = (principal("alice"), endpoint("files"));
+    let mut opened = Vec::new();
+    for declares in ["{}", r#"{"roots":{}}"#, r#"{"sampling":{}}"#] {
+        let claim = f.sessions.claim_implicit((&alice, &files), declares, false);
+        let claim = claim.await;
+        assert!(claim.is_some());
+        let session = f
+            .sessions
+            .implicit_session(&alice, &files, declares, None, || new("alice"));
+        opened.push(session.unwrap());
+        let again = f.sessions.claim_implicit((&alice, &files), declares, false);
+        assert!(again.await.is_none(), "it lives");
+    }
+    assert!(
+        opened
+            .iter()
+            .all(|session| !session.closed().is_cancelled())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn implicit_session_that_is_handed_over_admits_nothing() {
+    let (f, _store) = with_records();
+    let key = f
+        .sessions
+        .implicit_key(&principal("alice"), &endpoint("files"), "{}");
+    let session = at_home(&f, Some(HOME));
+    let (home, used) = f.sessions.enter_home(&key, true).unwrap();
+    assert_eq!(home, HOME);
+    f.sessions.hand_over(true, false);
+    assert!(
+        f.sessions.close_for_requests(false).is_empty(),
+        "it is used"
+    );
+    assert!(
+        f.sessions.enter_home(&key, true).is_none(),
+        "a listener waits"
+    );
+    drop(used);
+    let call = ImplicitSessionCall::begin(&session);
+    assert!(
+        f.sessions.close_for_requests(false).is_empty(),
+        "a call runs"
+    );
+    let (_, used) = f.sessions.enter_home(&key, false).unwrap();
+    drop(used);
+    assert_eq!(
+        f.sessions.live_home(HOME.record),
+        LiveHome::Joinable(HOME.by)
+    );
+    drop(call);
+    assert_eq!(f.sessions.take_ready().len(), 1, "at rest");
+    assert!(f.sessions.enter_home(&key, false).is_none());
+    assert_eq!(f.sessions.live_home(HOME.record), LiveHome::Leaving);
+    assert!(
+        !Arc::ptr_eq(&at_home(&f, None), &session),
+        "it is not joined"
+    );
+    session.stay();
+    assert_eq!(
+        f.sessions.live_home(HOME.record),
+        LiveHome::Joinable(HOME.by)
+    );
 }

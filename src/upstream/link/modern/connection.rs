@@ -277,8 +277,8 @@ impl ModernConnection {
         }
     }
 
-    pub(super) fn flight(&self, id: u64) -> Option<Arc<RunningRequest>> {
-        self.pipe()?.flight(id)
+    pub(super) fn flight(&self, id: u64, from: Option<&OpenPipe>) -> Option<Arc<RunningRequest>> {
+        self.pipe()?.flight(id, from?)
     }
 
     /// The call that a message of the child `from` without an id is about.
@@ -290,7 +290,7 @@ impl ModernConnection {
     /// the task is cancelled.
     pub(super) fn deliver(&self, id: u64, message: Message, from: Option<&OpenPipe>) {
         let Some(pipe) = self.pipe() else { return };
-        match pipe.deliver(id, Ok(message)) {
+        match pipe.deliver(id, Ok(message), from) {
             Some(_) if !self.has_used(id) => {
                 self.suspect(ANSWERS_UNASKED);
             }

@@ -15,6 +15,9 @@ use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::upstream::error::LinkError;
 use crate::upstream::salvage::salvage;
 
+/// Where a notice came from: the stream of a request, or a child.
+type NoticeOrigin<'a> = (Option<&'a Arc<RunningRequest>>, Option<&'a OpenPipe>);
+
 /// What is wrong with a request of a modern server.
 const ASKS: &str = "a modern server sends no requests";
 
@@ -29,7 +32,7 @@ impl ModernConnection {
         match (message.method(), message.id()) {
             // An HTTP stream has no way back. Spec: SPEC M-42
             (Some(_), Some(_)) => self.suspect(ASKS),
-            (Some(method), None) => self.on_notice(method, &message, Some(flight)),
+            (Some(method), None) => self.on_notice(method, &message, (Some(flight), None)),
             // An error without an id counts as the reply. Spec: JSON-RPC 2.0 §5
             (None, None) => return Some(message),
             (None, Some(_)) if message.number() == Some(flight.id) => return Some(message),
@@ -49,7 +52,9 @@ impl ModernConnection {
                 }
             }
             (Some("notifications/message"), None) => self.on_log_of_child(&message, from),
-            (Some(method), None) => self.on_notice(method, &message, None),
+            (Some(method), None) => {
+                self.on_notice(method, &message, (None, from.map(|from| &**from)));
+            }
             (None, _) => match message.number() {
                 Some(id) => self.deliver(id, message, from.map(|from| &**from)),
                 None => self.suspect(ANSWERS_UNASKED),
@@ -57,15 +62,19 @@ impl ModernConnection {
         }
     }
 
-    fn on_notice(&self, method: &str, message: &Message, flight: Option<&Arc<RunningRequest>>) {
+    /// Takes a notice of the stream of `flight`, or of the child `from`.
+    fn on_notice(&self, method: &str, message: &Message, (flight, from): NoticeOrigin<'_>) {
         match method {
-            "notifications/progress" => self.on_progress(message, flight),
+            "notifications/progress" => self.on_progress(message, (flight, from)),
             "notifications/message" => self.on_log(message, flight),
-            "notifications/cancelled" => self.on_listen_ended(message),
+            "notifications/cancelled" => self.on_listen_ended(message, from),
             // The gateway requests no task notices, and the task id is the upstream's, not the client's. Spec: SPEC
             // K-16
             "notifications/tasks" => self.suspect("it told of a task that nobody follows"),
-            _ => match (self.subscription(message, flight), kind(method, message)) {
+            _ => match (
+                self.subscription(message, (flight, from)),
+                kind(method, message),
+            ) {
                 (Some(flight), kind) => {
                     flight.activity.touch();
                     if let ReplyOwner::Listen(sink) = &flight.whose {
@@ -98,22 +107,22 @@ impl ModernConnection {
     fn subscription(
         &self,
         message: &Message,
-        flight: Option<&Arc<RunningRequest>>,
+        (flight, from): NoticeOrigin<'_>,
     ) -> Option<Arc<RunningRequest>> {
         let id = json::number(message.meta(meta::SUBSCRIPTION_ID)?)?;
         let found = match flight {
             Some(flight) => (flight.id == id).then(|| Arc::clone(flight)),
-            None => self.flight(id),
+            None => self.flight(id, from),
         };
         found.filter(|flight| matches!(flight.whose, ReplyOwner::Listen(_)))
     }
 
     /// Passes progress on to the request whose id is the token.
-    fn on_progress(&self, message: &Message, flight: Option<&Arc<RunningRequest>>) {
+    fn on_progress(&self, message: &Message, (flight, from): NoticeOrigin<'_>) {
         let token = message.param_number(meta::PROGRESS_TOKEN);
         let found = match (token, flight) {
             (Some(id), Some(flight)) if flight.id == id => Some(Arc::clone(flight)),
-            (Some(id), None) => self.flight(id),
+            (Some(id), None) => self.flight(id, from),
             _ => None,
         };
         let Some(flight) = found else {
@@ -182,9 +191,9 @@ impl ModernConnection {
     }
 
     /// Ends a `subscriptions/listen`, the only request that a server may cancel. Spec: SPEC M-45
-    fn on_listen_ended(&self, message: &Message) {
+    fn on_listen_ended(&self, message: &Message, from: Option<&OpenPipe>) {
         let id = message.param_number("requestId");
-        let flight = id.and_then(|id| self.flight(id));
+        let flight = id.and_then(|id| self.flight(id, from));
         match flight.as_ref().map(|flight| &flight.whose) {
             Some(ReplyOwner::Listen(sink)) => sink.end(),
             _ => self.suspect("it cancelled what is not its own"),
@@ -194,7 +203,8 @@ impl ModernConnection {
     /// Records a line of the child `from` that is not a message. If the line names an awaited id, that request fails at
     /// once, as no other reply will follow.
     pub(super) fn not_read(&self, line: &Bytes, error: &DecodeError, from: Option<&Arc<OpenPipe>>) {
-        let is_awaited = |id| self.flight(id).is_some();
+        let child = from.map(|from| &**from);
+        let is_awaited = |id| self.flight(id, child).is_some();
         let depth = self.settings.message_depth;
         if let Some(reply) = salvage(&self.settings.name, line, depth, is_awaited) {
             return self.on_line(reply, from);
@@ -204,7 +214,7 @@ impl ModernConnection {
         }
         self.suspect(&format!("a line is no JSON-RPC message: {error}"));
         if let (Some(pipe), Some(id)) = (self.pipe(), salvage::answered(line)) {
-            drop(pipe.deliver(id, Err(LinkError::Invalid(error.to_string()))));
+            drop(pipe.deliver(id, Err(LinkError::Invalid(error.to_string())), child));
         }
     }
 

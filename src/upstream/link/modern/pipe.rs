@@ -137,10 +137,12 @@ impl ChildPipe {
         waiting.get(&id)?.child.upgrade()
     }
 
-    /// The running request with this id.
-    pub(super) fn flight(&self, id: u64) -> Option<Arc<RunningRequest>> {
+    /// The request with this id that runs on the child `from`. Ids are those of all children of the link, and a child that
+    /// was replaced cannot speak for the next one.
+    pub(super) fn flight(&self, id: u64, from: &OpenPipe) -> Option<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
-        Some(Arc::clone(&waiting.get(&id)?.flight))
+        let waiting = waiting.get(&id)?;
+        waiting.is_of(from).then(|| Arc::clone(&waiting.flight))
     }
 
     /// The only call that runs on `open`; of several calls the newest, if all are of one client.
@@ -163,15 +165,18 @@ impl ChildPipe {
         calls.last().map(|flight| Arc::clone(flight))
     }
 
-    /// Delivers the reply to the request `id`; returns the message if no request waits for it.
+    /// Delivers the reply of the child `from` to the request `id`; returns the message if no request of that child waits
+    /// for it.
     pub(super) fn deliver(
         &self,
         id: u64,
         message: Result<Message, LinkError>,
+        from: Option<&OpenPipe>,
     ) -> Option<Result<Message, LinkError>> {
         let mut waiting = lock(&self.waiting);
         let reply = waiting
             .get_mut(&id)
+            .filter(|waiting| from.is_some_and(|from| waiting.is_of(from)))
             .and_then(|waiting| waiting.reply.take());
         drop(waiting);
         match reply {
@@ -221,10 +226,14 @@ impl ChildPipe {
         })
     }
 
-    /// Takes the reply sender of the request `id`.
-    pub(super) fn take_reply(&self, id: u64) -> Option<(Arc<RunningRequest>, PipeReply)> {
+    /// Takes the reply sender of the request `id` that runs on the child `from`.
+    pub(super) fn take_reply(
+        &self,
+        id: u64,
+        from: &OpenPipe,
+    ) -> Option<(Arc<RunningRequest>, PipeReply)> {
         let mut waiting = lock(&self.waiting);
-        let waiting = waiting.get_mut(&id)?;
+        let waiting = waiting.get_mut(&id).filter(|waiting| waiting.is_of(from))?;
         let reply = waiting.reply.take()?;
         Some((Arc::clone(&waiting.flight), reply))
     }
@@ -256,6 +265,13 @@ impl ChildPipe {
             self.fail(open.serial);
         });
         join_all(closing).await;
+    }
+}
+
+impl PipeWaiter {
+    /// Whether the child `from` has received the request.
+    fn is_of(&self, from: &OpenPipe) -> bool {
+        self.serial == from.serial
     }
 }
 

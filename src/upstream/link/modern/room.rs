@@ -62,7 +62,7 @@ impl ChildPipe {
         let Some(id) = message.number().filter(|_| message.method().is_none()) else {
             return true;
         };
-        let Some((flight, mut reply)) = self.take_reply(id) else {
+        let Some((flight, mut reply)) = self.take_reply(id, from) else {
             return true;
         };
         let Some(room) = flight.reply_room() else {
