@@ -40,11 +40,11 @@ impl SessionLinks {
 
     /// Whether a call of `program` can go on without a look-up of its caller's account: there was one, and nothing has
     /// changed since; or callers have no accounts there.
-    pub(crate) fn account_is_known(
+    pub(crate) fn account_is_known<'p>(
         &self,
         session: &Session,
         upstream: &str,
-        program: Option<&str>,
+        program: impl FnOnce() -> Option<&'p str>,
     ) -> bool {
         if !self.upstreams.has_any_accounts() {
             return true;

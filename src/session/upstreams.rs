@@ -65,11 +65,11 @@ impl Session {
     /// Whether there is a [`checked_link`](Self::checked_link), and the use of its account by `program` was noted.
     /// `program` is what a call says of its program, where that is not what the session's `initialize` said.
     #[must_use]
-    pub fn has_checked_account(
+    pub fn has_checked_account<'p>(
         &self,
         upstream: &str,
         generation: u64,
-        program: Option<&str>,
+        program: impl FnOnce() -> Option<&'p str>,
     ) -> bool {
         let links = lock(&self.links);
         let Some(it) = links.get(upstream) else {
@@ -79,8 +79,8 @@ impl Session {
             return true;
         };
         let is_noted = |checked: &CheckedUse| {
-            checked.program.as_deref() == program.map(str::as_bytes)
-                && checked.check.is_good(generation)
+            checked.check.is_good(generation)
+                && checked.program.as_deref() == program().map(str::as_bytes)
         };
         account.checked.as_ref().is_some_and(is_noted)
     }
