@@ -49,7 +49,7 @@ impl SessionLinks {
         if !self.upstreams.has_any_accounts() {
             return true;
         }
-        let generation = self.upstreams.account_generation();
+        let generation = self.upstreams.account_generation(session.owner());
         generation
             .is_some_and(|generation| session.has_checked_account(upstream, generation, program))
             || !self.upstreams.has_accounts(upstream)
@@ -64,7 +64,8 @@ impl SessionLinks {
         if !self.upstreams.has_any_accounts() {
             return session.link(upstream);
         }
-        session.checked_link(upstream, self.upstreams.account_generation()?)
+        let generation = self.upstreams.account_generation(session.owner())?;
+        session.checked_link(upstream, generation)
     }
 
     /// The number of the account that the session's requests use now; `None` where callers have none of their own.
