@@ -77,10 +77,10 @@ impl LoginGrants {
         Some(LoginState::Missing)
     }
 
-    /// The [`Vault::generation`] of the logins.
+    /// The [`Vault::generation`] of the logins of `owner`.
     #[must_use]
-    pub fn generation(&self) -> Option<u64> {
-        self.tokens().next().map(|tokens| tokens.generation())
+    pub fn generation(&self, owner: OwnerKey) -> Option<u64> {
+        self.tokens().next().map(|tokens| tokens.generation(owner))
     }
 
     /// What the database says of the login of `owner`, which [`known`](Self::known) tells from then on.

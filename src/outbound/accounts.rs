@@ -40,16 +40,16 @@ impl SessionLinks {
 
     /// Whether a call of `program` can go on without a look-up of its caller's account: there was one, and nothing has
     /// changed since; or callers have no accounts there.
-    pub(crate) fn account_is_known(
+    pub(crate) fn account_is_known<'p>(
         &self,
         session: &Session,
         upstream: &str,
-        program: Option<&str>,
+        program: impl FnOnce() -> Option<&'p str>,
     ) -> bool {
         if !self.upstreams.has_any_accounts() {
             return true;
         }
-        let generation = self.upstreams.account_generation();
+        let generation = self.upstreams.account_generation(session.owner());
         generation
             .is_some_and(|generation| session.links().is_checked(upstream, generation, program))
             || !self.upstreams.has_accounts(upstream)
@@ -64,9 +64,8 @@ impl SessionLinks {
         if !self.upstreams.has_any_accounts() {
             return session.links().get(upstream);
         }
-        session
-            .links()
-            .checked(upstream, self.upstreams.account_generation()?)
+        let generation = self.upstreams.account_generation(session.owner())?;
+        session.links().checked(upstream, generation)
     }
 
     /// The number of the account that the session's requests use now; `None` where callers have none of their own.

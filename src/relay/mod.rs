@@ -286,7 +286,7 @@ impl Relay {
             permit: self.parts.policy.decide(call, target)?,
         };
         let (links, upstream) = (&self.parts.links, &target.upstream);
-        if !links.account_is_known(session, upstream, own_program(call)) {
+        if !links.account_is_known(session, upstream, || own_program(call)) {
             return Box::pin(with_account(&forward)).await;
         }
         match methods::handle(&forward).await {

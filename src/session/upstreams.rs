@@ -69,7 +69,12 @@ impl UpstreamLinks {
     /// Whether there is a [`checked`](Self::checked) link, and the use of its account by `program` was noted.
     /// `program` is what a call says of its program, where that is not what the session's `initialize` said.
     #[must_use]
-    pub fn is_checked(&self, upstream: &str, generation: u64, program: Option<&str>) -> bool {
+    pub fn is_checked<'p>(
+        &self,
+        upstream: &str,
+        generation: u64,
+        program: impl FnOnce() -> Option<&'p str>,
+    ) -> bool {
         let links = lock(&self.0);
         let Some(it) = links.get(upstream) else {
             return false;
@@ -78,8 +83,8 @@ impl UpstreamLinks {
             return true;
         };
         let is_noted = |checked: &CheckedUse| {
-            checked.program.as_deref() == program.map(str::as_bytes)
-                && checked.check.is_good(generation)
+            checked.check.is_good(generation)
+                && checked.program.as_deref() == program().map(str::as_bytes)
         };
         account.checked.as_ref().is_some_and(is_noted)
     }

@@ -35,6 +35,15 @@ impl Account {
         }
     }
 
+    /// The principal whose account it is; `None` where it is common to all.
+    #[must_use]
+    pub fn owner(self) -> Option<OwnerKey> {
+        match self {
+            Self::Common => None,
+            Self::Principal(owner) | Self::Connected(owner, _) => Some(owner),
+        }
+    }
+
     /// The connection number; `0` where principals connect nothing.
     #[must_use]
     pub fn connection(self) -> i64 {

@@ -108,7 +108,7 @@ impl UserAccounts for AssertedTokens {
 
     fn check(&self, owner: OwnerKey) -> Option<AccountCheck> {
         let logins = self.logins.as_ref()?;
-        let generation = logins.generation()?;
+        let generation = logins.generation(owner)?;
         let AccountState::Connected(connection) = self.state_of(owner, logins.known(owner)?) else {
             return None;
         };
@@ -164,9 +164,9 @@ impl Credentials for AssertedTokens {
         }
     }
 
-    fn generation(&self) -> Option<u64> {
+    fn generation(&self, owner: OwnerKey) -> Option<u64> {
         // Both only grow: their sum is the same while both are.
-        let logins = self.logins.as_ref()?.generation()?;
+        let logins = self.logins.as_ref()?.generation(owner)?;
         Some(logins.wrapping_add(self.account.tokens()))
     }
 

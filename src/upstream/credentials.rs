@@ -29,9 +29,9 @@ pub trait Credentials: Send + Sync + std::fmt::Debug {
     /// The credential of one request of `requester`. Called for each request of every kind.
     fn for_request(&self, requester: &Requester) -> Credential<'_>;
 
-    /// Goes up with each change of an account or token, where a token of [`for_request`](Self::for_request) may be sent again
-    /// until the next change; read before the token is. `None` where each request asks for its own.
-    fn generation(&self) -> Option<u64> {
+    /// Goes up with each change of the account of `owner`, where a token of [`for_request`](Self::for_request) may be sent
+    /// again until the next change; read before the token is. `None` where each request asks for its own.
+    fn generation(&self, _owner: OwnerKey) -> Option<u64> {
         None
     }
 

@@ -292,10 +292,10 @@ impl Upstreams {
             .wants_more(owner)
     }
 
-    /// The [`Vault::generation`] of the accounts of callers, where any are kept.
+    /// The [`Vault::generation`] of the accounts of `owner`, where any are kept.
     #[must_use]
-    pub fn account_generation(&self) -> Option<u64> {
-        self.vault.as_ref().map(Vault::generation)
+    pub fn account_generation(&self, owner: OwnerKey) -> Option<u64> {
+        Some(self.vault.as_ref()?.generation(owner))
     }
 
     /// How long calls of `owner` may use the account at the upstream without asking for its state again; `None` where each

@@ -212,7 +212,7 @@ impl UserAccounts for UserKeys {
     }
 
     fn check(&self, owner: OwnerKey) -> Option<AccountCheck> {
-        let generation = self.vault.as_ref()?.generation();
+        let generation = self.vault.as_ref()?.generation(owner);
         let held = self.cached(owner)?.ok()?;
         Some(AccountCheck::new(held.connection, generation, None))
     }
@@ -260,8 +260,8 @@ impl Credentials for UserKeys {
         }
     }
 
-    fn generation(&self) -> Option<u64> {
-        Some(self.vault.as_ref()?.generation())
+    fn generation(&self, owner: OwnerKey) -> Option<u64> {
+        Some(self.vault.as_ref()?.generation(owner))
     }
 
     /// No caller is there: a refusal tells as much as any other answer.

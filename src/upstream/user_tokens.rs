@@ -87,7 +87,7 @@ impl UserAccounts for PrincipalTokens {
 
     fn check(&self, owner: OwnerKey) -> Option<AccountCheck> {
         let tokens = self.tokens.as_ref()?;
-        let generation = tokens.generation();
+        let generation = tokens.generation(owner);
         match tokens.held(&self.key(owner)) {
             UserToken::Good(token) => {
                 let due = token.due();
@@ -175,8 +175,8 @@ impl Credentials for PrincipalTokens {
         next.boxed()
     }
 
-    fn generation(&self) -> Option<u64> {
-        Some(self.tokens.as_ref()?.generation())
+    fn generation(&self, owner: OwnerKey) -> Option<u64> {
+        Some(self.tokens.as_ref()?.generation(owner))
     }
 
     /// No caller is there: a refusal tells as much as any other answer.

@@ -39,7 +39,7 @@ impl AccountCheck {
         self.connection
     }
 
-    /// Whether the account can be used without another look-up: none was changed up to `generation`, the last look-up
+    /// Whether the account can be used without another look-up: it was not changed up to `generation`, the last look-up
     /// was less than a minute ago, and its token is good. No lock.
     #[must_use]
     pub fn is_good(&self, generation: u64) -> bool {
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn check_ends_with_any_change_of_an_account() {
+    async fn check_ends_with_a_change() {
         let check = AccountCheck::new(7, 1, None);
         assert!(check.is_good(1));
         assert!(!check.is_good(2));

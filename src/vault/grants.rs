@@ -26,11 +26,11 @@ impl Vault {
         self.0.cache.get(key)
     }
 
-    /// How many changes of accounts this process knows of, for [`AccountCheck`]. Read before the account that is
-    /// remembered. No lock.
+    /// Goes up with each change of an account of `owner` that this process knows of, for
+    /// [`AccountCheck`](super::AccountCheck). Read before the account that is remembered. No lock.
     #[must_use]
-    pub fn generation(&self) -> u64 {
-        self.0.cache.epoch()
+    pub fn generation(&self, owner: OwnerKey) -> u64 {
+        self.0.cache.generation(owner)
     }
 
     /// The grant, from the cache or else from the database. Changes by other processes show up within [5

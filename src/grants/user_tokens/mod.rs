@@ -26,6 +26,7 @@ use super::source_state::{Outcome, pause};
 use super::token_source::Renewal;
 use super::user_account::UserAccount;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
+use crate::call::OwnerKey;
 use crate::clock::{Clock as _, SystemClock};
 use crate::lock::lock;
 use crate::secret::Secret;
@@ -107,10 +108,10 @@ impl UserTokens {
         }
     }
 
-    /// The [`Vault::generation`] of the grants.
+    /// The [`Vault::generation`] of the grants of `owner`.
     #[must_use]
-    pub fn generation(&self) -> u64 {
-        self.vault().generation()
+    pub fn generation(&self, owner: OwnerKey) -> u64 {
+        self.vault().generation(owner)
     }
 
     /// The connection number of `key`, if it is cached.

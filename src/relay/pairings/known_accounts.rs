@@ -43,7 +43,7 @@ impl Connected {
 
     fn is_known(&self, program: Option<&str>) -> bool {
         let links = &self.f.relay.parts.links;
-        links.account_is_known(&self.f.session, "up", program)
+        links.account_is_known(&self.f.session, "up", || program)
     }
 }
 

@@ -12,14 +12,14 @@ use drawbridge::config::{
 };
 use drawbridge::egress::EgressRules;
 use drawbridge::grants::{
-    DocumentClients, IdTokens, IdentityProvider, SharedClients, TokenFailure, TokenSource,
-    UpstreamAccount,
+    Challenge, DocumentClients, IdTokens, IdentityProvider, Renewal, SharedClients, TokenFailure,
+    TokenSource, UpstreamAccount,
 };
 use drawbridge::runtime::lifecycle::TaskSpawner;
 use drawbridge::secret::Secret;
 use futures_util::future::{BoxFuture, join_all};
-use http::HeaderMap;
 use http::header::AUTHORIZATION;
+use http::{HeaderMap, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -341,6 +341,21 @@ async fn persons_share_one_look_at_the_identity_provider() {
     idp.answers(Answering::Made(Arc::new(|_, _| assertion())));
     token("another").await.unwrap();
     assert_eq!(idp.looks(), 1);
+}
+
+// Links send the token that they remember as long as the count is the same.
+#[tokio::test]
+async fn replaced_token_is_counted() {
+    let servers = Servers::start().await;
+    let account = servers.account();
+    let provider = servers.provider(OneToken::new("id-token"));
+    let source = TokenSource::of_person(Arc::clone(&account), provider, alice());
+    let token = Arc::clone(&source).token().await.unwrap();
+    let before = account.tokens();
+    let challenge = Challenge::of(&HeaderMap::new());
+    let answered = source.answered(token, StatusCode::UNAUTHORIZED, challenge);
+    assert_eq!(answered.await.unwrap(), Renewal::Renewed);
+    assert_eq!(account.tokens(), before + 1);
 }
 
 /// A token that is there once, and cannot be had again.

@@ -116,7 +116,7 @@ impl HttpClient {
     /// belong to no call.
     #[must_use]
     pub fn on_behalf_of(&self, owner: OwnerKey, caller: Option<&Arc<CallerAccess>>) -> Self {
-        let remembers = self.credentials.generation().is_some();
+        let remembers = self.credentials.generation(owner).is_some();
         Self {
             account: self.account_of(owner),
             memo: remembers.then(Arc::default),

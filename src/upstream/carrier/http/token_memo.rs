@@ -1,5 +1,5 @@
 //! `TokenMemo`: the token that the requests of one client carried last. It is sent again, without another look-up, until
-//! any account changes, for a minute at most.
+//! the account changes, for a minute at most.
 
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -27,7 +27,8 @@ impl TokenMemo {
         credentials: &'a dyn Credentials,
         requester: &Requester,
     ) -> Credential<'a> {
-        let Some(generation) = credentials.generation() else {
+        let owner = requester.account.owner();
+        let Some(generation) = owner.and_then(|owner| credentials.generation(owner)) else {
             return credentials.for_request(requester);
         };
         if let Some(token) = self.known(requester.account, generation) {
@@ -51,7 +52,7 @@ impl TokenMemo {
     }
 
     fn known(&self, account: Account, generation: u64) -> Option<Arc<HeldToken>> {
-        // Locked only while another call writes: this one looks the token up as well.
+        // Locked while another call writes: then this call looks the token up itself.
         let known = self.0.try_read().ok()?;
         let known = known.as_ref()?;
         let is_good = known.account == account && known.check.is_good(generation);

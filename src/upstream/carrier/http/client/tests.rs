@@ -106,7 +106,7 @@ impl Credentials for Unchanging {
         Credential::Held(Arc::new(HeldToken::lasting(placed.unwrap())))
     }
 
-    fn generation(&self) -> Option<u64> {
+    fn generation(&self, _owner: OwnerKey) -> Option<u64> {
         Some(0)
     }
 }
