@@ -17,6 +17,7 @@ pub(crate) mod events;
 pub(crate) mod gateway;
 pub(crate) mod http;
 pub(crate) mod issuer;
+pub(crate) mod kept;
 pub(crate) mod network;
 pub(crate) mod peers;
 pub(crate) mod postgres;
