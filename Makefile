@@ -135,7 +135,7 @@ profile: drill ## Takes the profile anew that release builds are compiled with (
 	deploy/profile/take.sh
 
 .PHONY: soak
-soak: drill ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, all pairings, 50 times the cases of property tests; or PARTS of them
+soak: drill ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, all pairings, replicas that are killed in turn, 50 times the cases of property tests; or PARTS of them
 	python3 tests/setup/soak.py $(PARTS)
 
 .PHONY: image image-slim

@@ -9,6 +9,7 @@ mod forwarding;
 mod hand_over;
 mod implicit;
 mod internal;
+mod kills;
 mod list_notices;
 mod lost_owner;
 mod lost_tasks;
