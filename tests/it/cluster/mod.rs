@@ -18,6 +18,7 @@ mod new_keys;
 mod quotas;
 mod redis_client;
 mod rolling;
+mod secrets;
 mod stopping;
 
 use crate::harness::redis::RedisServer;
