@@ -144,7 +144,7 @@ profile: drill redis ## Takes the profile anew that release builds are compiled 
 	deploy/profile/take.sh
 
 .PHONY: soak
-soak: drill redis ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, 20,000 sessions on three replicas, 10 failures of Redis of each kind, all pairings, 50 times the cases of property tests; or PARTS of them
+soak: drill redis ## The long forms, with closing counts: 1,000 disconnects, 10,000 unanswered questions, 5,000 abandoned stdio sessions, kills, drains, 10,000 calls over broken networks, a hostile caller, 20,000 sessions on three replicas, 10 failures of Redis of each kind, replicas that are killed in turn, all pairings, 50 times the cases of property tests; or PARTS of them
 	python3 tests/setup/soak.py $(PARTS)
 
 .PHONY: image image-slim

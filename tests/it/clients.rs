@@ -3,6 +3,7 @@
 //! The tours are in `tests/clients`; each step is named there and here.
 
 mod old_releases;
+mod replicas;
 mod written_servers;
 
 use rstest::rstest;

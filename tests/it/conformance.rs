@@ -14,6 +14,7 @@ use crate::harness::{Gateway, Setup};
 mod authorization;
 mod callers;
 mod eras;
+mod replicas;
 
 /// The revision whose scenarios the first fixture has.
 const LEGACY: &str = "2025-11-25";

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Installs what the tests need beside Rust: Node, npm modules, five Python environments, a fixture, PostgreSQL,
-Redis.
+Redis, nginx.
 
-All but PostgreSQL and Redis, packages of Debian, lands in `.cache/` and `tests/node_modules`, both ignored by git; versions come from the
+All but PostgreSQL, Redis and nginx, packages of Debian, lands in `.cache/` and `tests/node_modules`, both ignored by git; versions come from the
 lock files beside this script and `tests/package-lock.json`. A part whose lock file has not changed
 since it was installed is left alone. Only the standard library is used.
 """
@@ -142,13 +142,15 @@ def tasks_fixture():
 
 
 def from_debian():
-    """PostgreSQL and Redis, neither of which runs by itself: tests start servers of their own. The browser that walks
+    """PostgreSQL, Redis and nginx, none of which runs by itself: tests start servers of their own. The browser that walks
     through the connect pages."""
     missing = []
     if not any(Path("/usr/lib/postgresql").glob("*/bin/initdb")):
         missing.append("postgresql")
     if not shutil.which("redis-server"):
         missing.append("redis-server")
+    if not Path("/usr/sbin/nginx").exists():
+        missing.append("nginx-light")
     if not Path("/usr/bin/chromium").exists():
         missing.append("chromium")
     if not missing:

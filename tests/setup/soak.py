@@ -23,11 +23,14 @@ ROOT = Path(__file__).resolve().parents[2]
 DRILL = str(ROOT / "target/release/drill")
 LOGS = ROOT / "target/soak"
 TESTS = ["cargo", "test", "--locked", "--features", "stubs"]
+KILLS = "cluster::kills::killed_replicas_lose_no_session_and_no_acknowledged_event"
 MATRIX = "matrix::every_cell_does_what_the_rules_say"
 # Both ends of 10,000 connections.
 FILES = 16384
 # Cases of each property test; 256 in `make test`.
 CASES = 12800
+# How long replicas are killed; 30 in `make test`.
+KILL_SECONDS = 120
 # Lines of a failed part that are printed.
 TAIL = 40
 
@@ -55,7 +58,7 @@ class Tests(Part):
     """Tests, which have their counts in lines of their own."""
 
     def counts(self, report, text):
-        cells = re.findall(r"(\d+) (cells|features)", text)
+        cells = re.findall(r"(\d+) (cells|features|kills)", text)
         results = re.findall(r"^test result: .*? (\d+) passed; (\d+) failed", text, re.M)
         done = [(what, int(number)) for number, what in cells]
         done += [("tests", sum(int(passed) for passed, _ in results))]
@@ -93,6 +96,12 @@ PARTS = [
         [*TESTS, "--test", "it", "--", "--include-ignored", "--nocapture", "--exact", MATRIX],
         # What was chosen for a trial does not choose here.
         environment={"DRAWBRIDGE_CELLS": "", "DRAWBRIDGE_FEATURES": ""},
+    ),
+    Tests(
+        "replicas",
+        15,
+        [*TESTS, "--test", "it", "--", "--nocapture", "--exact", KILLS],
+        environment={"DRAWBRIDGE_KILL_SECONDS": str(KILL_SECONDS), "DRAWBRIDGE_PEERS": "required"},
     ),
     Tests(
         "properties",

@@ -33,7 +33,7 @@ pub(super) fn exchanges(server: &AuthServer, seconds: u64) {
 }
 
 /// The table of the exchange at `server`.
-pub(super) fn exchange(server: &AuthServer, keys: &str) -> String {
+pub(crate) fn exchange(server: &AuthServer, keys: &str) -> String {
     format!(
         "[upstreams.up.auth]\nkind = \"token_exchange\"\nissuer = \"{}\"\nclient_id = \"drawbridge\"\n\
          client_secret = \"{SECRET}\"\n{keys}\n",

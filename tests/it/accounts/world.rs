@@ -15,11 +15,11 @@ use crate::harness::http::initialize;
 use crate::harness::upstream::{HttpStub, serve};
 use crate::harness::{Gateway, Setup, eventually};
 
-pub(super) const SECRET: &str = "the-gateways-own-hunter2";
+pub(crate) const SECRET: &str = "the-gateways-own-hunter2";
 
 /// How the token endpoint answers.
 #[derive(Clone)]
-pub(super) enum Answering {
+pub(crate) enum Answering {
     /// With a token for this many seconds.
     Tokens(Option<u64>),
     /// With this status and text.
@@ -31,10 +31,10 @@ pub(super) enum Answering {
 }
 
 /// Makes the status and the answer of a token request.
-pub(super) type JudgeForm = Arc<dyn Fn(&BTreeMap<String, String>) -> (u16, Value) + Send + Sync>;
+pub(crate) type JudgeForm = Arc<dyn Fn(&BTreeMap<String, String>) -> (u16, Value) + Send + Sync>;
 
 /// Makes the answer to a token request.
-pub(super) type MakeAnswer = Arc<dyn Fn(&BTreeMap<String, String>, usize) -> Value + Send + Sync>;
+pub(crate) type MakeAnswer = Arc<dyn Fn(&BTreeMap<String, String>, usize) -> Value + Send + Sync>;
 
 /// What happened at the token endpoint.
 #[derive(Default)]
@@ -46,8 +46,8 @@ struct Seen {
 
 /// An authorization server; clones are the same one.
 #[derive(Clone)]
-pub(super) struct AuthServer {
-    pub(super) origin: String,
+pub(crate) struct AuthServer {
+    pub(crate) origin: String,
     answering: Arc<Mutex<Answering>>,
     metadata: Arc<Mutex<Option<Value>>>,
     seen: Arc<Mutex<Seen>>,
@@ -55,7 +55,7 @@ pub(super) struct AuthServer {
 }
 
 impl AuthServer {
-    pub(super) async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let answering = Arc::new(Mutex::new(Answering::Tokens(Some(600))));
         let metadata: Arc<Mutex<Option<Value>>> = Arc::default();
         let seen: Arc<Mutex<Seen>> = Arc::default();
@@ -107,7 +107,7 @@ impl AuthServer {
         self.looks.load(Ordering::Relaxed)
     }
 
-    pub(super) fn answers(&self, answering: Answering) {
+    pub(crate) fn answers(&self, answering: Answering) {
         *self.answering.lock().unwrap() = answering;
     }
 
@@ -126,7 +126,7 @@ impl AuthServer {
     }
 
     /// The tokens issued so far.
-    pub(super) fn issued(&self) -> Vec<String> {
+    pub(crate) fn issued(&self) -> Vec<String> {
         self.seen.lock().unwrap().issued.clone()
     }
 }
@@ -212,7 +212,7 @@ type Judge = Arc<Mutex<Box<dyn Fn(Option<&str>, &str) -> Verdict + Send>>>;
 
 /// A stub behind a check of its tokens; clones are the same one.
 #[derive(Clone)]
-pub(super) struct GuardedUpstream {
+pub(crate) struct GuardedUpstream {
     pub(super) origin: String,
     judge: Judge,
     metadata: Arc<Mutex<Value>>,
@@ -222,7 +222,7 @@ pub(super) struct GuardedUpstream {
 
 impl GuardedUpstream {
     /// Demands any token of `server`, which its metadata names.
-    pub(super) async fn start(server: &AuthServer, args: &[&str]) -> Self {
+    pub(crate) async fn start(server: &AuthServer, args: &[&str]) -> Self {
         let stub = Arc::new(HttpStub::start(args).await);
         let issued = server.clone();
         let judge: Judge = Arc::new(Mutex::new(Box::new(move |token, _| {
@@ -267,7 +267,7 @@ impl GuardedUpstream {
         }
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("{}/mcp", self.origin)
     }
 

@@ -9,6 +9,7 @@ mod forwarding;
 mod hand_over;
 mod implicit;
 mod internal;
+mod kills;
 mod list_notices;
 mod lost_owner;
 mod lost_tasks;
@@ -17,6 +18,7 @@ mod new_keys;
 mod quotas;
 mod redis_client;
 mod rolling;
+mod secrets;
 mod stopping;
 
 use crate::harness::redis::RedisServer;

@@ -16,13 +16,13 @@ enum Carrier {
     Stdio,
 }
 
-async fn fixture(era: &str) -> Service {
+pub(super) async fn fixture(era: &str) -> Service {
     let script = peers::script("conformance/dual.mjs");
     peers::serve(&peers::node(), &[&script, "http", era], &[]).await
 }
 
 /// Scenarios without a check that failed.
-fn passed(scores: &Scores) -> BTreeSet<&str> {
+pub(super) fn passed(scores: &Scores) -> BTreeSet<&str> {
     let good = |checks: &std::collections::BTreeMap<String, String>| {
         !checks.is_empty() && checks.values().all(|status| status == "SUCCESS")
     };
@@ -121,7 +121,7 @@ eras! {
 
 /// Scenarios of 2026-07-28 that an upstream of 2025-11-25 cannot provide: see
 /// `docs/revisions.md` for each reason.
-const NOT_OF_A_LEGACY_UPSTREAM: &[&str] = &[
+pub(super) const NOT_OF_A_LEGACY_UPSTREAM: &[&str] = &[
     // Keys of questions are the gateway's: a legacy server's questions have none.
     "input-required-result-basic-elicitation",
     // The questions should follow the capabilities that a request declares; a legacy tool does not see those.

@@ -234,6 +234,11 @@ impl Gateway {
             .expect("a gateway with authentication")
     }
 
+    /// Whether it asks for tokens.
+    pub(crate) fn has_issuer(&self) -> bool {
+        self.issuer.is_some()
+    }
+
     /// The same, for a second gateway.
     pub(crate) fn shared_issuer(&self) -> Arc<Issuer> {
         Arc::clone(self.issuer.as_ref().expect("a gateway with authentication"))

@@ -4,16 +4,16 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use drawbridge::config::{RedisConfig, RedisTopology};
 use drawbridge::redis_client::{RedisClient, Value, cmd};
 use drawbridge::runtime::lifecycle::TaskSpawner;
 use rcgen::{CertificateParams, KeyPair};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use tempfile::TempDir;
 
+use super::kept::KeptProcess;
 use super::{PATIENCE, eventually};
 
 /// A running server; ended, with its files, when dropped.
@@ -23,7 +23,7 @@ pub(crate) struct RedisServer {
     file: Option<PathBuf>,
     arguments: Vec<String>,
     tls: Option<Arc<RedisTls>>,
-    running: Option<Running>,
+    running: Option<KeptProcess>,
     dir: TempDir,
 }
 
@@ -56,11 +56,6 @@ impl RedisTls {
         command.arg("--tls-ca-cert-file").arg(self.ca_file());
         command.args(["--tls-auth-clients", "no", "--tls-replication", "yes"]);
     }
-}
-
-struct Running {
-    process: Pid,
-    keeper: JoinHandle<()>,
 }
 
 /// A server without persistence and with these further arguments. `None` where Redis is not installed, except where
@@ -209,33 +204,22 @@ pub(crate) fn free_port() -> u16 {
 impl RedisServer {
     /// Starts it, with the data of the last time where it keeps any, and waits until it listens.
     pub(crate) async fn start(&mut self) {
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "redis-server"]);
-        command.args(&self.file);
-        command.args(["--bind", "127.0.0.1"]);
-        match &self.tls {
-            Some(tls) => tls.configure(&mut command, self.port),
-            None => drop(command.args(["--port", &self.port.to_string()])),
-        }
-        command.args(["--daemonize", "no", "--dir"]).arg(self.dir());
-        if self.file.is_none() {
-            command.args(["--save", "", "--appendonly", "no"]);
-        }
-        command.args(&self.arguments).stdin(Stdio::null());
-        let log = std::fs::File::create(self.dir().join("log")).unwrap();
-        command.stdout(log).stderr(Stdio::null());
-        // The signal at the parent's death comes when the thread ends that has started it.
-        let (told, hears) = std::sync::mpsc::channel();
-        let keeper = std::thread::spawn(move || {
-            let mut child = command.spawn().unwrap();
-            told.send(child.id()).unwrap();
-            child.wait().unwrap();
+        let running = KeptProcess::start("redis-server", |command| {
+            command.args(&self.file);
+            command.args(["--bind", "127.0.0.1"]);
+            match &self.tls {
+                Some(tls) => tls.configure(command, self.port),
+                None => drop(command.args(["--port", &self.port.to_string()])),
+            }
+            command.args(["--daemonize", "no", "--dir"]).arg(self.dir());
+            if self.file.is_none() {
+                command.args(["--save", "", "--appendonly", "no"]);
+            }
+            command.args(&self.arguments).stdin(Stdio::null());
+            let log = std::fs::File::create(self.dir().join("log")).unwrap();
+            command.stdout(log).stderr(Stdio::null());
         });
-        let id = i32::try_from(hears.recv().unwrap()).unwrap();
-        self.running = Some(Running {
-            process: Pid::from_raw(id).unwrap(),
-            keeper,
-        });
+        self.running = Some(running);
         let deadline = Instant::now() + PATIENCE;
         let address = ("127.0.0.1", self.port);
         while tokio::net::TcpStream::connect(address).await.is_err() {
@@ -252,15 +236,12 @@ impl RedisServer {
 
     /// Sends a signal, such as STOP and CONT.
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(self.running.as_ref().unwrap().process, signal).unwrap();
+        self.running.as_ref().unwrap().signal(signal);
     }
 
     /// Ends it at once.
     pub(crate) fn kill(&mut self) {
-        if let Some(running) = self.running.take() {
-            kill_process(running.process, Signal::KILL).ok();
-            drop(running.keeper.join());
-        }
+        self.running = None;
     }
 
     /// The value of `cluster.redis` for it.
@@ -297,10 +278,4 @@ pub(crate) async fn connected(config: &RedisConfig) -> RedisClient {
     })
     .await;
     client
-}
-
-impl Drop for RedisServer {
-    fn drop(&mut self) {
-        self.kill();
-    }
 }
