@@ -60,7 +60,7 @@ struct Fixture {
     tokens: CountedLookups,
     memo: TokenMemo,
     requester: Requester,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 async fn vault(dir: &tempfile::TempDir) -> Vault {
@@ -138,7 +138,7 @@ impl Fixture {
             tokens: CountedLookups(tokens, AtomicUsize::new(0)),
             memo: TokenMemo::default(),
             requester,
-            _dir: dir,
+            dir,
         };
         for _ in 0..2 {
             assert_eq!(warm.sent().await.as_deref(), Some("Bearer old"));
@@ -181,7 +181,7 @@ async fn token_of_a_disconnected_account_is_not_sent() {
 #[tokio::test]
 async fn token_of_an_account_that_ended_elsewhere_is_not_sent() {
     let f = Fixture::warm(None).await;
-    let elsewhere = vault(&f._dir).await;
+    let elsewhere = vault(&f.dir).await;
     elsewhere.remove_grant(&key()).await.unwrap();
     f.vault.poll_changes().await.unwrap();
     assert_eq!(f.sent().await, None);
