@@ -188,7 +188,7 @@ async fn implicit_session_makes_no_room_that_the_quota_leaves() {
             &tasks,
         )
     };
-    f.sessions.share_quotas(SharedQuotas {
+    f.sessions.owners.share_quotas(SharedQuotas {
         sessions: quota(),
         results: quota(),
     });
