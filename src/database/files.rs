@@ -56,3 +56,17 @@ fn failed(path: &Path, error: std::io::Error) -> DatabaseError {
         error,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Spec: shm_overview(7): POSIX shared memory is a tmpfs at /dev/shm.
+    #[test]
+    fn file_system_in_memory_is_known() {
+        assert!(is_in_memory(Path::new("/dev/shm")));
+        for other in ["/proc", "/nowhere"] {
+            assert!(!is_in_memory(Path::new(other)), "{other}");
+        }
+    }
+}

@@ -25,7 +25,7 @@ if cargo nextest --version > /dev/null 2>&1; then
   exec cargo nextest run --locked --features stubs
 fi
 # Without it: what needs the machine for itself comes last, one after the other.
-alone=(conformance:: clients:: oauth:: hostile:: budget::replies:: budget::partial:: cluster::kills::)
+alone=(conformance:: clients:: oauth:: browsers:: hostile:: budget::replies:: budget::partial:: idle_clocks cluster::kills::)
 run() {
   local status=0
   cargo test --locked --features stubs --no-fail-fast -- --test-threads=4 "${alone[@]/#/--skip=}" || status=1

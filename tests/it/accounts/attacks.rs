@@ -40,6 +40,28 @@ async fn csrf_on_disconnect_removes_nothing() {
     world.gw.stop().await;
 }
 
+// A name of the attacker's that leads to this machine makes pages of the gateway those of the attacker's site.
+#[tokio::test]
+async fn rebound_name_is_shown_no_page() {
+    let world = World::start("").await;
+    let client = reqwest::Client::new();
+    let status = async |path: &str, host: &str| {
+        let request = client.get(format!("{}{path}", world.origin()));
+        let answer = request.header("host", host).send().await;
+        answer.unwrap().status().as_u16()
+    };
+    for path in [
+        "/connect",
+        "/connect/up",
+        "/connect/callback",
+        "/connect/client.json",
+    ] {
+        assert_eq!(status(path, "evil.example").await, 421, "{path}");
+        assert_ne!(status(path, "localhost").await, 421, "{path}");
+    }
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn fixed_cookie_beside_the_own_one_is_no_cookie() {
     let world = World::start("").await;

@@ -1,12 +1,25 @@
 //! Where tokens are asked for, and where not. Spec: SPEC B-01…B-03, B-10, X-01.
 
+use std::convert::Infallible;
+use std::future::ready;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http::header::LOCATION;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::world::{
-    AuthServer, GuardedUpstream, SECRET, Verdict, gateway, logged, refusal, tells_none, with_keys,
+    AuthServer, GuardedUpstream, SECRET, Verdict, answer, gateway, logged, refusal, tells_none,
+    with_keys,
 };
-use crate::harness::{Gateway, Setup};
+use crate::harness::upstream::serve;
+use crate::harness::{Gateway, Setup, within};
 
 /// An account whose server the upstream names.
 async fn without_issuer(upstream: &GuardedUpstream, tables: &str) -> Gateway {
@@ -136,6 +149,76 @@ async fn what_is_no_document_is_refused(#[case] document: &str, #[case] why: &st
     let gw = gateway(&server, &upstream).await;
     refusal(&gw).await;
     logged(&gw, why).await;
+    gw.stop().await;
+}
+
+/// Where the metadata of a server is.
+const METADATA: &str = "/.well-known/oauth-authorization-server";
+
+/// An upstream whose metadata names the server at `origin`, and a gateway that may go there.
+async fn sent_to(origin: &str) -> (GuardedUpstream, Gateway) {
+    let unused = AuthServer::start().await;
+    let upstream = GuardedUpstream::start(&unused, &[]).await;
+    upstream.publishes(json!({"resource": upstream.url(), "authorization_servers": [origin]}));
+    let gw = without_issuer(&upstream, "[egress]\nallow = [\"127.0.0.0/8\"]").await;
+    (upstream, gw)
+}
+
+// SPEC X-02: it could lead inside, and a client's secret with it.
+#[rstest]
+#[case::of_metadata(METADATA)]
+#[case::of_a_token_request("/token")]
+#[tokio::test]
+async fn redirect_of_an_authorization_server_is_not_followed(#[case] redirects: &'static str) {
+    let (redirected, reached) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (count, followed) = (Arc::clone(&redirected), Arc::clone(&reached));
+    let target = serve(move |_: Request| {
+        followed.fetch_add(1, Ordering::Relaxed);
+        ready(answer(200, "{}"))
+    })
+    .await;
+    let origin = serve(move |request: Request| {
+        let origin = format!("http://{}", request.headers()["host"].to_str().unwrap());
+        let path = request.uri().path();
+        ready(if path == redirects {
+            count.fetch_add(1, Ordering::Relaxed);
+            let mut away = answer(307, "");
+            let place = format!("{target}{path}").parse().unwrap();
+            away.headers_mut().insert(LOCATION, place);
+            away
+        } else if path == METADATA {
+            let token_endpoint = format!("{origin}/token");
+            let metadata = json!({"issuer": origin, "token_endpoint": token_endpoint});
+            answer(200, &metadata.to_string())
+        } else {
+            answer(404, "")
+        })
+    })
+    .await;
+    let (_upstream, gw) = sent_to(&origin).await;
+    refusal(&gw).await;
+    logged(&gw, "the account of an upstream cannot be used").await;
+    assert!(
+        redirected.load(Ordering::Relaxed) > 0,
+        "nobody was redirected"
+    );
+    assert_eq!(reached.load(Ordering::Relaxed), 0);
+    gw.stop().await;
+}
+
+// SPEC X-02
+#[tokio::test]
+async fn document_that_does_not_end_is_given_up() {
+    let origin = serve(|_: Request| {
+        let begun = stream::once(ready(Ok::<_, Infallible>(Bytes::from_static(b"{"))));
+        ready(Response::new(Body::from_stream(
+            begun.chain(stream::pending()),
+        )))
+    })
+    .await;
+    let (_upstream, gw) = sent_to(&origin).await;
+    within("a refusal", refusal(&gw)).await;
+    logged(&gw, "the account of an upstream cannot be used").await;
     gw.stop().await;
 }
 

@@ -167,9 +167,10 @@ for line in sys.stdin:
 
 /// Whether a process may make a user namespace here, with the capabilities of root or without.
 fn has_user_namespaces(has_capabilities: bool) -> bool {
-    let mut unshare = match has_capabilities {
-        true => std::process::Command::new("unshare"),
-        false => without_capabilities("unshare"),
+    let mut unshare = if has_capabilities {
+        std::process::Command::new("unshare")
+    } else {
+        without_capabilities("unshare")
     };
     let made = unshare.args(["--user", "true"]).status();
     made.is_ok_and(|status| status.success())

@@ -69,6 +69,38 @@ async fn waiting_call_goes_on_when_its_user_has_agreed() {
     world.gw.stop().await;
 }
 
+// Spec: OpenID Connect Core 1.0 §11
+#[rstest]
+#[case::openid(Some("public"), Some("consent"))]
+#[case::oauth_alone(None, None)]
+#[tokio::test]
+async fn openid_server_is_told_to_ask_for_offline_access(
+    #[case] subjects: Option<&str>,
+    #[case] expected: Option<&str>,
+) {
+    let world = World::start().await;
+    let subjects = subjects.map(|kind| json!([kind])).unwrap_or_default();
+    world.server.publishes("subject_types_supported", subjects);
+    world.connect().await;
+    let asked = &world.server.asked()[0];
+    assert_eq!(asked.get("prompt").map(String::as_str), expected);
+    assert_eq!(asked["scope"], "notes:read offline_access");
+    world.gw.stop().await;
+}
+
+// Spec: OpenID Connect Registration 1.0 §2
+#[tokio::test]
+async fn native_client_is_registered_where_a_web_client_is_refused() {
+    let world = World::start().await;
+    world.server.refuses_web_clients();
+    world.connect().await;
+    let registered = world.server.registered();
+    assert_eq!(registered.len(), 1);
+    assert_eq!(registered[0]["application_type"], "native");
+    assert_eq!(echo(&world.plain().await, "runs").await, "runs");
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn registration_is_made_once_and_used_again() {
     let world = World::start().await;
@@ -286,7 +318,7 @@ async fn real_server_gives_a_token_and_the_next_one() {
 }
 
 /// Whether a JWT has this issuer and audience, and has not ended.
-fn is_for(token: Option<&str>, issuer: &str, audience: &str) -> bool {
+pub(super) fn is_for(token: Option<&str>, issuer: &str, audience: &str) -> bool {
     use base64::Engine as _;
     let claims = token.and_then(|token| {
         let claims = base64::prelude::BASE64_URL_SAFE_NO_PAD

@@ -1,6 +1,7 @@
 //! `kind = "user"`: an account of each caller, who agrees to it at the upstream's authorization server.
 
 mod attacks;
+mod browsers;
 mod children;
 mod consent;
 mod killed;

@@ -162,6 +162,22 @@ async fn user_that_declines_in_the_client_is_audited() {
     world.gw.stop().await;
 }
 
+// The tool is the gateway's own, and its calls are audited like those of any other.
+#[tokio::test]
+async fn call_of_the_tool_that_connects_is_audited() {
+    let world = World::start().await;
+    let session = world.plain().await;
+    session.call("connect_up", json!({})).await.unwrap();
+    let record = eventually("the record of the call", async || {
+        let mut records = world.gw.log_records().into_iter();
+        records.find(|one| one["target"] == "audit" && one["name"] == "connect_up")
+    })
+    .await;
+    assert_eq!(record["upstream"], "up", "{record}");
+    assert_eq!(record["method"], "tools/call", "{record}");
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn refused_account_is_audited_once() {
     let world = World::start().await;

@@ -50,6 +50,7 @@ struct State {
     lifetime: u64,
     /// Without them no refresh tokens are given.
     gives_refresh_tokens: bool,
+    refuses_web_clients: bool,
     /// The error for requests for `offline_access`.
     refuses_offline: Option<&'static str>,
     codes: BTreeMap<String, Form>,
@@ -122,6 +123,11 @@ impl ConsentServer {
 
     pub(super) fn gives_no_refresh_tokens(&self) {
         self.state.lock().unwrap().gives_refresh_tokens = false;
+    }
+
+    /// Registers no client with the application type `web`, as its addresses are on this machine.
+    pub(super) fn refuses_web_clients(&self) {
+        self.state.lock().unwrap().refuses_web_clients = true;
     }
 
     /// Answers requests for `offline_access` with the error `code`: for the code with `not_allowed`, as Keycloak does, else
@@ -276,6 +282,9 @@ fn metadata(origin: &str, state: &Mutex<State>) -> Response {
 fn register(origin: &str, body: &[u8], state: &Mutex<State>) -> Response {
     let mut state = state.lock().unwrap();
     let mut client: Value = serde_json::from_slice(body).unwrap();
+    if state.refuses_web_clients && client["application_type"] == "web" {
+        return answer(400, &json!({"error": "invalid_redirect_uri"}).to_string());
+    }
     let number = state.registered.len() + 1;
     let port = origin.rsplit(':').next().unwrap();
     client["client_id"] = format!("client-{number}-of-{port}").into();
