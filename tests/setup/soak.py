@@ -28,6 +28,8 @@ MATRIX = "matrix::every_cell_does_what_the_rules_say"
 FILES = 16384
 # Cases of each property test; 256 in `make test`.
 CASES = 12800
+# Failures of Redis and of a replica's network, of each kind; one in `make test`.
+ROUNDS = 10
 # Lines of a failed part that are printed.
 TAIL = 40
 
@@ -86,6 +88,19 @@ PARTS = [
         15,
         ["--seconds", "300"],
         ["calls_alone", "calls_beside", "highest_resident_mib", "median_factor", "p99_factor"],
+    ),
+    drill(
+        "replicas",
+        15,
+        ["--sessions", "20000"],
+        ["opened_sessions", "opened_gateway_bytes", "opened_redis_bytes", "called_redis_bytes", "titled_redis_bytes"],
+    ),
+    Tests(
+        "redis",
+        60,
+        [*TESTS, "--test", "it", "--", "--nocapture", "--test-threads=1", "cluster::trouble"],
+        # Without Redis the tests would be skipped.
+        environment={"DRAWBRIDGE_ROUNDS": str(ROUNDS), "DRAWBRIDGE_PEERS": "required"},
     ),
     Tests(
         "matrix",

@@ -18,6 +18,7 @@ mod quotas;
 mod redis_client;
 mod rolling;
 mod stopping;
+mod trouble;
 
 use crate::harness::redis::RedisServer;
 use crate::harness::{Gateway, Setup, eventually};
