@@ -94,7 +94,7 @@ impl World {
         assert!(moved < 0.5, "adopted, or fenced: {moved}");
     }
 
-    /// Ends it, where nothing happened that may not happen.
+    /// Prints the tally and checks it, then stops the replicas.
     async fn end(self, calls: usize) {
         let tally = &self.load.front.tally;
         eprintln!(
@@ -126,7 +126,7 @@ async fn restarts(arguments: &[&str]) {
             servers[0].kill();
             tokio::time::sleep(OUTAGE).await;
             servers[0].start().await;
-            // Nobody adopts in the first lease, and owners write again what is lost.
+            // No session is adopted in the first lease; owners write lost records again.
             tokio::time::sleep(2 * LEASE).await;
         };
         world.load.during(outage).await;

@@ -56,7 +56,7 @@ async fn failover_of_sentinels_fails_no_call() {
         };
         world.load.during(failover).await;
         world.recovered(&servers[1..]).await;
-        // What follows is the next one to die.
+        // The former copy is the next one to be killed.
         servers.reverse();
     }
     world.served_on().await;
@@ -75,7 +75,7 @@ async fn master_of_a_cluster_that_dies_fails_no_call() {
     let stub = HttpStub::start(&[]).await;
     let setups = (0..REPLICAS).map(|_| failover::replica(&places, &tls, &stub));
     let world = World::start(setups.collect()).await;
-    // One of those that have no leases.
+    // A master without the leases.
     let leases = cluster.place_of("drawbridge:{replicas}:index").await;
     for round in 0..rounds() {
         let gone = (leases + 1 + round % 2) % 3;

@@ -9,7 +9,7 @@ use super::front::Front;
 use super::user::User;
 use crate::harness::{Gateway, eventually};
 
-/// Users and the front that they share.
+/// Users with one load balancer.
 pub(super) struct Load {
     pub(super) front: Arc<Front>,
     pub(super) users: Vec<User>,

@@ -1,4 +1,4 @@
-//! What the requests of all users came to.
+//! Counts the outcomes of all requests.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ pub(super) struct Tally {
     pub(super) refused: AtomicUsize,
     /// Calls whose outcome is unknown, as the reply, 502 or a broken connection says.
     pub(super) unknown: AtomicUsize,
-    /// How often which answer said so, those to GET included.
+    /// The same by the text of the answer, with answers to GET.
     pub(super) reasons: Mutex<BTreeMap<String, usize>>,
     /// Events without an id.
     pub(super) without_id: AtomicUsize,

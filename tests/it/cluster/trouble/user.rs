@@ -25,7 +25,7 @@ pub(super) struct User {
     next: AtomicUsize,
 }
 
-/// A reply and what came before it.
+/// A reply, with the notices before it.
 struct Reply {
     notices: Vec<Value>,
     without_id: usize,
