@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 
 use crate::place::{Place, Running, free_addr};
 
-/// Seals what the replicas of a run keep, and is what they know each other by.
+/// The sealing key and the cluster secret of the replicas of a run.
 const SECRET: &str = "the secret of all replicas of a run of the drill";
 
 /// A running server.
@@ -20,7 +20,7 @@ pub(crate) struct Redis {
 }
 
 impl Redis {
-    /// Starts the server on the `PATH`; says what to do where there is none.
+    /// Starts the `redis-server` of the `PATH`; an error names the package if there is none.
     pub(crate) fn start(place: &Place) -> anyhow::Result<Self> {
         if Command::new("redis-server")
             .arg("--version")
@@ -64,7 +64,7 @@ impl Redis {
         number_after(&self.ask(&format!("KEYS {pattern}"))?, "*")
     }
 
-    /// The version that it says that it has.
+    /// Its version.
     pub(crate) fn version(&self) -> anyhow::Result<String> {
         let text = self.ask("INFO server")?;
         let line = text

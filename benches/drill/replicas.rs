@@ -117,7 +117,7 @@ pub(crate) async fn run(args: ReplicasArgs) -> anyhow::Result<bool> {
         redis: &redis,
     };
     let warm_up = WARM_UP * args.replicas;
-    // A call for each replica, so that what upstreams say of themselves is there.
+    // With calls, so that each replica knows the declaration of the upstream.
     world.open(warm_up, Kind::of, true).await?;
     let begin = world.settled(warm_up).await?;
     world.open(args.sessions, Kind::of, false).await?;

@@ -18,7 +18,12 @@ if present and present ~= ARGV[1] and present ~= ARGV[5] then
     return {'taken'}
 end
 local length = tonumber(ARGV[2])
-redis.call('SET', KEYS[1], ARGV[1], 'PX', length)
+if present then
+    -- This is allowed in a full Redis, and so is every write of a script after the first one: leases hold there.
+    redis.call('PEXPIRE', KEYS[1], length)
+else
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', length)
+end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 redis.call('ZADD', KEYS[2], now + length, ARGV[3])

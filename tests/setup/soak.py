@@ -31,6 +31,8 @@ FILES = 16384
 CASES = 12800
 # How long replicas are killed; 30 in `make test`.
 KILL_SECONDS = 120
+# Failures of Redis and of a replica's network, of each kind; one in `make test`.
+ROUNDS = 10
 # Lines of a failed part that are printed.
 TAIL = 40
 
@@ -90,6 +92,19 @@ PARTS = [
         ["--seconds", "300"],
         ["calls_alone", "calls_beside", "highest_resident_mib", "median_factor", "p99_factor"],
     ),
+    drill(
+        "replicas",
+        15,
+        ["--sessions", "20000"],
+        ["opened_sessions", "opened_gateway_bytes", "opened_redis_bytes", "called_redis_bytes", "titled_redis_bytes"],
+    ),
+    Tests(
+        "redis",
+        60,
+        [*TESTS, "--test", "it", "--", "--nocapture", "--test-threads=1", "cluster::trouble"],
+        # Without Redis the tests would be skipped.
+        environment={"DRAWBRIDGE_ROUNDS": str(ROUNDS), "DRAWBRIDGE_PEERS": "required"},
+    ),
     Tests(
         "matrix",
         60,
@@ -98,7 +113,7 @@ PARTS = [
         environment={"DRAWBRIDGE_CELLS": "", "DRAWBRIDGE_FEATURES": ""},
     ),
     Tests(
-        "replicas",
+        "replica-kills",
         15,
         [*TESTS, "--test", "it", "--", "--nocapture", "--exact", KILLS],
         environment={"DRAWBRIDGE_KILL_SECONDS": str(KILL_SECONDS), "DRAWBRIDGE_PEERS": "required"},

@@ -1,4 +1,4 @@
-//! Programs below callgrind, and what it counts in them.
+//! Runs programs under callgrind, and reads its counts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -160,8 +160,8 @@ impl<'a> Counting<'a> {
         (words, out)
     }
 
-    /// Counts rows in processes below callgrind, each of which writes to its file. A child is started through the program
-    /// itself, which below callgrind is another one: rows over stdio are left out, and so are those of other builds.
+    /// Counts rows in processes under callgrind. A child is started through the program
+    /// itself, which under callgrind is another one: rows over stdio are left out, and so are those of other builds.
     async fn count(
         &self,
         counted: &[Counted<'_>],

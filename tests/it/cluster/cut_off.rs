@@ -18,24 +18,28 @@ use crate::harness::redis::{self, RedisServer, free_port};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
 
-/// A way to a Redis that can be closed: connections break, and no other one gets through.
-struct Gate {
-    port: u16,
+/// A way to a port that can be closed: connections break, and no other one gets through.
+pub(super) struct Gate {
+    pub(super) port: u16,
     is_open: watch::Sender<bool>,
 }
 
 impl Gate {
     async fn before(redis: &RedisServer) -> Self {
+        Self::to(redis.port).await
+    }
+
+    pub(super) async fn to(behind: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-        let (port, behind) = (listener.local_addr().unwrap().port(), redis.port);
+        let port = listener.local_addr().unwrap().port();
         let (is_open, opened) = watch::channel(true);
         tokio::spawn(async move {
             while let Ok((mut tcp, _)) = listener.accept().await {
                 let mut opened = opened.clone();
                 tokio::spawn(async move {
                     let copied = async {
-                        let mut redis = TcpStream::connect((Ipv4Addr::LOCALHOST, behind)).await?;
-                        copy_bidirectional(&mut tcp, &mut redis).await
+                        let mut other = TcpStream::connect((Ipv4Addr::LOCALHOST, behind)).await?;
+                        copy_bidirectional(&mut tcp, &mut other).await
                     };
                     tokio::select! {
                         _ = copied => {}
@@ -47,26 +51,31 @@ impl Gate {
         Self { port, is_open }
     }
 
-    fn open(&self) {
+    pub(super) fn open(&self) {
         self.is_open.send_replace(true);
     }
 
-    fn close(&self) {
+    pub(super) fn close(&self) {
         self.is_open.send_replace(false);
     }
 }
 
 /// A replica with these ports of Redis and of its internal listener.
-fn at(redis: u16, internal: u16, stub: &HttpStub) -> Setup {
+pub(super) fn at(redis: u16, internal: u16, stub: &HttpStub) -> Setup {
+    advertised(redis, internal, "", stub)
+}
+
+/// The same with more lines of `[cluster]`.
+pub(super) fn advertised(redis: u16, internal: u16, more: &str, stub: &HttpStub) -> Setup {
     let tables = format!(
         "[keys]\nseal = [{{ id = \"k1\", key = \"{SECRET}\" }}]\n[cluster]\n\
          redis = \"redis://127.0.0.1:{redis}\"\nlisten = \"127.0.0.1:{internal}\"\n\
-         secret = \"{SECRET}\"\nlease = \"2s\"\n"
+         secret = \"{SECRET}\"\nlease = \"2s\"\n{more}\n"
     );
     Setup::open().toml(&tables).http("stub", stub, "")
 }
 
-async fn fencings(gateway: &Gateway) -> f64 {
+pub(super) async fn fencings(gateway: &Gateway) -> f64 {
     let name = "drawbridge_cluster_fencings_total";
     gateway.metric(name, "").await
 }

@@ -13,7 +13,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually};
 
 /// A user for the keys of gateways, as `docs/operations/replicas.md` has it; each server has to know it.
-const USER: [&str; 9] = [
+pub(super) const USER: [&str; 9] = [
     "--user",
     "gate",
     "on",
@@ -26,7 +26,7 @@ const USER: [&str; 9] = [
 ];
 
 /// A replica that reaches Redis at `places` as that user.
-fn replica(places: &str, tls: &RedisTls, stub: &HttpStub) -> Setup {
+pub(super) fn replica(places: &str, tls: &RedisTls, stub: &HttpStub) -> Setup {
     let (scheme, rest) = places.split_once("://").unwrap();
     let tables = format!(
         "[keys]\nseal = [{{ id = \"k1\", key = \"{SECRET}\" }}]\n[cluster]\n\
@@ -57,7 +57,7 @@ async fn cut(gateway: &Gateway) {
 }
 
 /// Waits until the servers together have the records of `count` sessions.
-async fn has_records(servers: &[RedisServer], count: usize) {
+pub(super) async fn has_records(servers: &[RedisServer], count: usize) {
     let mut find = cmd("KEYS");
     find.arg("drawbridge:*:record");
     eventually("Redis has the records", async || {
@@ -81,7 +81,7 @@ async fn is_adopted(user: &Session) {
 }
 
 /// Three sentinels that know a master, its replica and each other.
-async fn sentinels(master: &RedisServer, tls: &Arc<RedisTls>) -> Vec<RedisServer> {
+pub(super) async fn sentinels(master: &RedisServer, tls: &Arc<RedisTls>) -> Vec<RedisServer> {
     let mut all = Vec::new();
     let mut files: Vec<PathBuf> = Vec::new();
     for number in 0..3 {

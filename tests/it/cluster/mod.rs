@@ -20,6 +20,7 @@ mod redis_client;
 mod rolling;
 mod secrets;
 mod stopping;
+mod trouble;
 
 use crate::harness::redis::RedisServer;
 use crate::harness::{Gateway, Setup, eventually};
