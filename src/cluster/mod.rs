@@ -359,9 +359,12 @@ impl Cluster {
     pub fn status(&self) -> ClusterStatus {
         let own = self.membership.own();
         let peers = self.membership.peers();
-        let is_draining = |node| match node == own.node {
-            true => self.tasks.draining().is_cancelled(),
-            false => peers.is_draining(node),
+        let is_draining = |node| {
+            if node == own.node {
+                self.tasks.draining().is_cancelled()
+            } else {
+                peers.is_draining(node)
+            }
         };
         let entry = |record: &ReplicaRecord| ReplicaStatus {
             node: format!("{:08x}", record.node),

@@ -303,13 +303,18 @@ impl SessionAdopter {
 
     /// The replica that is to adopt a session while this one drains; `None` while this one does not, and where all others
     /// drain as well: this one adopts the session then.
-    fn next_owner(&self) -> Option<u32> {
+    pub(super) fn next_owner(&self) -> Option<u32> {
         self.is_draining().then(|| self.cluster.any_successor())?
     }
 
     /// Whether this replica drains. Each further look may name another replica then, which may drain by now.
     pub(super) fn is_draining(&self) -> bool {
         self.tasks.draining().is_cancelled()
+    }
+
+    /// Whether this replica has ended its drain, and ends soon.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.tasks.stopping().is_cancelled()
     }
 
     /// How long a request waits for the owner of its session.

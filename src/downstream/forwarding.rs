@@ -304,6 +304,10 @@ impl RequestForwarder {
                     return PassedOn::Here(request);
                 }
                 SessionPlace::At(_) => return PassedOn::Answered(cluster::misdirected()),
+                // The other replica looks once more: this one ends before the session is found.
+                SessionPlace::Unknown if self.adopter.is_stopping() => {
+                    return PassedOn::Answered(cluster::misdirected());
+                }
                 SessionPlace::Unknown if Instant::now() >= until => {
                     return PassedOn::Answered(refusal(&ForwardFailure::NoReplica));
                 }

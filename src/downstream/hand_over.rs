@@ -141,7 +141,11 @@ impl SessionHandOver {
             while work.len() < AT_ONCE
                 && let Some(session) = waiting.pop_front()
             {
-                work.push(self.give_up(session, is_last));
+                if is_last || pause.is_over() {
+                    work.push(self.give_up(session, is_last));
+                } else {
+                    session.stay();
+                }
             }
             if is_last && work.is_empty() {
                 break;

@@ -62,6 +62,10 @@ impl RequestForwarder {
                     None => ForwardFailure::NoReplica,
                 },
                 SessionPlace::Ended => return HomePlace::Ended,
+                // The other replica looks once more: this one ends before the session is found.
+                SessionPlace::Unknown if is_forwarded && self.adopter.is_stopping() => {
+                    return HomePlace::Answered(cluster::misdirected());
+                }
                 SessionPlace::Here | SessionPlace::Unknown => ForwardFailure::NoReplica,
                 SessionPlace::At(_) if is_forwarded => {
                     return HomePlace::Answered(cluster::misdirected());
@@ -105,8 +109,10 @@ impl RequestForwarder {
         if let Some((home, used)) = sessions.enter_home(named.implicit.as_ref()?, listens) {
             return Some(HomePlace::Here(home, Some(used)));
         }
+        // It may have been handed over since it was found.
         let is_absent = sessions.live_home(record) == LiveHome::Absent;
-        is_absent.then_some(HomePlace::Here(ImplicitHome { record, by }, None))
+        let is_free = is_absent && self.adopter.next_owner().is_none();
+        is_free.then_some(HomePlace::Here(ImplicitHome { record, by }, None))
     }
 
     /// Whether another replica has said that an upstream is modern.

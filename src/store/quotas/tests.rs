@@ -134,9 +134,12 @@ impl ScriptRunner for Failing {
         Box::pin(async move {
             sleep(ROUND_TRIP).await;
             let fails = self.0.load(Ordering::Relaxed);
-            let reply = |_| match fails {
-                true => Err(RedisFailure::Silent),
-                false => Ok(Value::Int(160)),
+            let reply = |_| {
+                if fails {
+                    Err(RedisFailure::Silent)
+                } else {
+                    Ok(Value::Int(160))
+                }
             };
             calls.into_iter().map(reply).collect()
         })

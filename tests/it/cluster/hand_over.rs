@@ -237,7 +237,8 @@ async fn replicas_that_drain_together_serve_their_sessions() {
         return;
     };
     let stub = HttpStub::start(&[]).await;
-    let [mut one, mut two] = pair(|| setup(&redis, &stub, "")).await;
+    let linger = "drain_linger = \"3s\"";
+    let [mut one, mut two] = pair(|| setup(&redis, &stub, linger)).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
     there
