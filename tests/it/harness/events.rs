@@ -28,6 +28,8 @@ impl Event {
 pub(crate) struct EventStream {
     body: Incoming,
     buffer: Vec<u8>,
+    /// How much of the buffer is known to hold no end of an event: a large event comes in many pieces.
+    searched: usize,
     /// The newest id received.
     pub(crate) last_id: Option<String>,
     /// The newest reconnection time received.
@@ -39,6 +41,7 @@ impl EventStream {
         Self {
             body,
             buffer: Vec::new(),
+            searched: 0,
             last_id: None,
             retry: None,
         }
@@ -76,13 +79,19 @@ impl EventStream {
 
     async fn read(&mut self) -> Option<Event> {
         loop {
-            if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
+            // The end may stand across two pieces.
+            let from = self.searched.saturating_sub(1);
+            let mut pairs = self.buffer[from..].windows(2);
+            if let Some(end) = pairs.position(|pair| pair == b"\n\n") {
+                let end = from + end;
+                self.searched = 0;
                 let block: Vec<u8> = self.buffer.drain(..end + 2).collect();
                 let event = parse(std::str::from_utf8(&block).unwrap());
                 self.last_id = event.id.clone().or(self.last_id.take());
                 self.retry = event.retry.or(self.retry);
                 return Some(event);
             }
+            self.searched = self.buffer.len();
             let frame = self.body.frame().await?.ok()?;
             self.buffer.extend_from_slice(&frame.into_data().ok()?);
         }
