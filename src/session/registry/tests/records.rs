@@ -230,8 +230,8 @@ async fn implicit_session_that_is_handed_over_admits_nothing() {
         f.sessions.enter_home(&key, true).is_none(),
         "a listener waits"
     );
-    drop(used);
     let call = ImplicitSessionCall::begin(&session);
+    drop(used);
     assert!(
         f.sessions.close_for_requests(false).is_empty(),
         "a call runs"
