@@ -177,9 +177,8 @@ impl User {
             let mut stream = answer.events();
             while !self.front.is_over() {
                 let next = tokio::time::timeout(2 * PACE, stream.next());
-                match next.await {
-                    Ok(None) => break,
-                    Ok(Some(_)) | Err(_) => {}
+                if let Ok(None) = next.await {
+                    break;
                 }
             }
             last = stream.last_id.or(last);
