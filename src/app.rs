@@ -160,10 +160,7 @@ async fn serve(
     readiness.started();
     let missing = missing.as_deref();
     started::log(&config, file, &endpoints, address, admin_address, missing);
-    let last = async |until| {
-        let handed_over = replica::finish_hand_over(hand_over, until);
-        tokio::join!(service.cut_calls_off(until), handed_over);
-    };
+    let last = async |until| replica::finish_calls(&service, hand_over, until).await;
     let DrainResult { clean, by } = signals.drain(&tasks, config.server.drain, last).await;
     // Children that are closed with their sessions are on their ladder already.
     let left = by.saturating_duration_since(Instant::now());

@@ -74,11 +74,19 @@ pub(super) fn serve(
     (Some(serving), hand_over)
 }
 
-/// At the end of the drain: gives up the sessions that are left, `until` then at the latest.
-pub(super) async fn finish_hand_over(hand_over: Option<Arc<SessionHandOver>>, until: Instant) {
-    if let Some(hand_over) = hand_over {
-        hand_over.finish(until).await;
-    }
+/// At the end of the drain: ends the calls that run still, and gives up the sessions that are left, `until` then at the
+/// latest.
+pub(super) async fn finish_calls(
+    service: &McpService,
+    hand_over: Option<Arc<SessionHandOver>>,
+    until: Instant,
+) {
+    let given_up = async {
+        if let Some(hand_over) = hand_over {
+            hand_over.finish(until).await;
+        }
+    };
+    tokio::join!(service.cut_calls_off(until), given_up);
 }
 
 /// After all sessions have ended: gives the lease up, and ends the internal listener within `linger`.

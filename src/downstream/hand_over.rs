@@ -78,7 +78,7 @@ struct HandOverPause {
 
 impl HandOverPause {
     fn new() -> Self {
-        let (pause, until) = (RetryPause::new(), Instant::now());
+        let (pause, until) = (RetryPause::default(), Instant::now());
         Self { pause, until }
     }
 
@@ -90,7 +90,7 @@ impl HandOverPause {
     fn note(&mut self, outcome: HandOver) {
         match outcome {
             HandOver::GivenUp => self.pause.reset(),
-            HandOver::Kept if self.is_over() => self.until = Instant::now() + self.pause.next(),
+            HandOver::Kept if self.is_over() => self.until = Instant::now() + self.pause.lengthen(),
             _ => {}
         }
     }

@@ -94,9 +94,8 @@ impl SessionLinks {
         let made = self.upstreams.link(upstream, client).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidParams, "there is no such upstream")
         })?;
-        let make = || Arc::clone(&made);
-        let links = session.links();
-        let link = links.get_or(session.closed(), upstream, connection, make);
+        let (links, closed) = (session.links(), session.closed());
+        let link = links.get_or(closed, upstream, connection, || Arc::clone(&made));
         // Lost the race to another call, or the session has ended: release the lease of a shared link.
         if link.as_ref().is_none_or(|link| !Arc::ptr_eq(link, &made)) {
             self.spawner.spawn(async move { made.close().await });

@@ -88,7 +88,7 @@ impl SharedNotices {
     }
 
     async fn run(self: Arc<Self>, receiver: Weak<dyn ListChangeReceiver>) {
-        let mut pause = RetryPause::new();
+        let mut pause = RetryPause::default();
         let mut told = None;
         let mut position = String::new();
         let mut server = None;
@@ -111,7 +111,7 @@ impl SharedNotices {
                     }
                     position = self.hand_on(&reply, &*receiver).unwrap_or(position);
                 }
-                Err(_) => tokio::time::sleep(pause.next()).await,
+                Err(_) => tokio::time::sleep(pause.lengthen()).await,
             }
             // However often lists change, each change is told once in an interval.
             let more = async {

@@ -11,20 +11,21 @@ const LONGEST: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct RetryPause(Duration);
 
-impl RetryPause {
+impl Default for RetryPause {
     /// Nothing has failed yet.
-    #[must_use]
-    pub fn new() -> Self {
+    fn default() -> Self {
         Self(FIRST)
     }
+}
 
+impl RetryPause {
     /// Begins with the first wait again: an attempt succeeded.
     pub fn reset(&mut self) {
         self.0 = FIRST;
     }
 
     /// The next wait: half of the present length up to all of it. The length doubles.
-    pub fn next(&mut self) -> Duration {
+    pub fn lengthen(&mut self) -> Duration {
         let length = self.0;
         self.0 = (length * 2).min(LONGEST);
         length.mul_f64(rand::random_range(0.5..=1.0))
@@ -37,13 +38,13 @@ mod tests {
 
     #[test]
     fn pauses_grow_to_their_bound_and_begin_again() {
-        let mut pause = RetryPause::new();
+        let mut pause = RetryPause::default();
         for length in [100, 200, 400, 800, 1600, 2000, 2000] {
             let length = Duration::from_millis(length);
-            let next = pause.next();
+            let next = pause.lengthen();
             assert!(next >= length / 2 && next <= length, "{next:?}");
         }
         pause.reset();
-        assert!(pause.next() <= FIRST);
+        assert!(pause.lengthen() <= FIRST);
     }
 }

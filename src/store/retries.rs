@@ -23,7 +23,7 @@ impl<W> FailedWork<W> {
     pub(super) fn new() -> Self {
         Self {
             work: VecDeque::new(),
-            pause: RetryPause::new(),
+            pause: RetryPause::default(),
             due: None,
         }
     }
@@ -32,7 +32,7 @@ impl<W> FailedWork<W> {
     pub(super) fn add(&mut self, work: W) {
         self.work.push_back(work);
         if self.due.is_none() {
-            self.due = Some(Instant::now() + self.pause.next());
+            self.due = Some(Instant::now() + self.pause.lengthen());
         }
     }
 
@@ -44,7 +44,7 @@ impl<W> FailedWork<W> {
         }
         let count = AT_ONCE.min(self.work.len());
         let taken = self.work.drain(..count).collect();
-        self.due = (!self.work.is_empty()).then(|| now + self.pause.next());
+        self.due = (!self.work.is_empty()).then(|| now + self.pause.lengthen());
         taken
     }
 

@@ -24,14 +24,14 @@ fn request(session: &Session) -> RequestedService {
 }
 
 fn placed(session: &Arc<Session>, caps: CallCaps) -> CallPermit {
-    match CallEntry::of(&session, request(session), caps) {
+    match CallEntry::of(session, request(session), caps) {
         Ok(CallEntry::Placed(place)) => place,
         other => panic!("{other:?}"),
     }
 }
 
 fn waits(session: &Arc<Session>, caps: CallCaps) -> QueuedRequest {
-    match CallEntry::of(&session, request(session), caps) {
+    match CallEntry::of(session, request(session), caps) {
         Ok(CallEntry::Waits(waiting)) => *waiting,
         other => panic!("{other:?}"),
     }

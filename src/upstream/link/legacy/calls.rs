@@ -25,6 +25,14 @@ use crate::upstream::link::observe::{self, client_span};
 use crate::upstream::lock;
 
 impl LegacyConnection {
+    /// Opens the GET stream before a call is sent, where something can come over it.
+    async fn hear(&self, call: &Call) -> Result<(), LinkError> {
+        if let Some(get_stream) = &self.get_stream {
+            get_stream.hear(call).await;
+        }
+        Ok(())
+    }
+
     /// Sends a call and waits for its reply, within the upstream's deadlines.
     ///
     /// # Cancel safety
@@ -35,13 +43,7 @@ impl LegacyConnection {
         call: &Call,
     ) -> Result<Reply, LinkError> {
         let limit = self.settings.upstream.total_timeout;
-        let heard = async {
-            if let Some(get_stream) = &self.get_stream {
-                get_stream.hear(call).await;
-            }
-            Ok(())
-        };
-        before_sending(&call.cancel, limit, heard).await?;
+        before_sending(&call.cancel, limit, self.hear(call)).await?;
         let id = self.pending.next_id();
         let progress = meta::progress_token(request).map(Arc::from);
         let own = id.to_string();
