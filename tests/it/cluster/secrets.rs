@@ -83,7 +83,8 @@ fn files(dir: &Path) -> Vec<u8> {
 /// The forms in which a text may be written: itself, hexadecimal, and Base64 at each of three offsets.
 fn forms(secret: &str) -> Vec<Vec<u8>> {
     assert!(secret.len() > 20, "{secret:?} may be there by chance");
-    let hexadecimal: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let hexadecimal =
+        { secret.bytes() }.fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
     let mut forms = vec![secret.as_bytes().to_vec(), hexadecimal.into_bytes()];
     for engine in [&BASE64_STANDARD_NO_PAD, &BASE64_URL_SAFE_NO_PAD] {
         for offset in 0..3 {

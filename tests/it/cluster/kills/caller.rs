@@ -95,7 +95,7 @@ impl Caller {
                     .broken
                     .is_some_and(|broken| broken.elapsed() > PATIENCE)
             {
-                return self.line.wrong("it did not go on".to_owned());
+                return self.line.wrong("it did not go on");
             }
             self.rest().await;
             if !is_last {
@@ -263,21 +263,20 @@ impl Caller {
                 return;
             };
             let Body::Stream(mut stream) = Body::of(answer).await else {
-                return self.line.wrong("a replay that is no stream".to_owned());
+                return self.line.wrong("a replay that is no stream");
             };
-            let mut replay = Streamed::default();
-            if replay.read(&mut stream, &reply["id"]).await.is_none() {
+            let mut again = Streamed::default();
+            if again.read(&mut stream, &reply["id"]).await.is_none() {
                 // The replica that sent it was killed.
                 continue;
             }
-            if replay.heard != streamed.heard {
-                let (was, now) = (&streamed.heard, &replay.heard);
+            if again.heard != streamed.heard {
+                let (was, now) = (&streamed.heard, &again.heard);
                 self.line.wrong(format!("read {was:?}, and again {now:?}"));
             }
             return self.line.front.findings.replayed();
         }
-        self.line
-            .wrong("a finished stream cannot be read again".to_owned());
+        self.line.wrong("a finished stream cannot be read again");
     }
 }
 
@@ -315,7 +314,7 @@ impl Line {
                 return;
             };
             let Body::Stream(mut stream) = Body::of(answer).await else {
-                return self.wrong("a GET that is no stream".to_owned());
+                return self.wrong("a GET that is no stream");
             };
             while !self.front.is_over() {
                 let Ok(event) = tokio::time::timeout(LOOK, stream.next()).await else {
@@ -341,7 +340,7 @@ impl Line {
             }
         }
         if newest == 0 {
-            self.wrong("no notice came".to_owned());
+            self.wrong("no notice came");
         }
     }
 }

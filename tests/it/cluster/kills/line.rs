@@ -171,7 +171,7 @@ impl Line {
     }
 
     /// Notes what must not be.
-    pub(super) fn wrong(&self, what: String) {
+    pub(super) fn wrong(&self, what: impl std::fmt::Display) {
         self.front
             .findings
             .wrong(format!("session {}: {what}", self.number));
