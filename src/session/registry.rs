@@ -20,9 +20,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-pub use self::adopted::AdoptedSession;
 use self::counted::counted;
-pub use self::homes::LiveHome;
 use self::implicit::ImplicitSessions;
 use self::known::KnownIds;
 pub use self::made::NewSession;
@@ -45,6 +43,8 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::events::{EventStore, SessionKey};
 use crate::store::records::RecordWriter;
 use crate::sync::fast_maps::FastDashMap;
+pub use adopted::AdoptedSession;
+pub use homes::LiveHome;
 
 /// The registry.
 #[derive(Debug)]
