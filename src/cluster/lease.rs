@@ -54,6 +54,12 @@ impl ReplicaLease {
         self.is_held().then_some(since)
     }
 
+    /// For how long this replica has had a lease without a break; zero where it is over.
+    pub(super) fn held_for(&self) -> Duration {
+        let since = self.held_since();
+        since.map_or(Duration::ZERO, |since| boot_time().saturating_sub(since))
+    }
+
     fn left_at(&self, now: Duration) -> Duration {
         self.until().saturating_sub(now)
     }
@@ -93,9 +99,11 @@ mod tests {
         let begun = Duration::from_millis(millis(ago(5)));
         lease.renewed(ago(2), ago(1), LEASE);
         assert_eq!(lease.held_since(), Some(begun), "renewed in time");
+        assert!(lease.held_for() >= at(5));
         lease.ended();
         lease.renewed(now, now, LEASE);
         assert_eq!(lease.held_since(), Some(Duration::from_millis(millis(now))));
+        assert!(lease.held_for() < at(5), "counted from the lapse on");
     }
 
     #[test]

@@ -92,9 +92,12 @@ impl LostOwners {
     }
 
     /// For how long what Redis does not know is no proof yet: a lease after it came back, the whole lease while it is away.
+    /// It came back also where this replica has a lease again: the master of a Redis Cluster that has the leases may be
+    /// away while the connection lasts.
     pub(super) fn unknown_for(&self) -> Duration {
         let steady = lock(&self.steady).map_or(Duration::ZERO, |since| since.elapsed());
-        self.membership.length().saturating_sub(steady)
+        let held = self.membership.lease.held_for();
+        self.membership.length().saturating_sub(steady.min(held))
     }
 
     /// Whether the replica `node` has no lease, and does not say at its internal address that it has one: the address

@@ -107,7 +107,8 @@ class Program:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **(env or {})},
+                # The home directory may have state of another gateway.
+                env={**os.environ, "XDG_STATE_HOME": f"{directory}/state", **(env or {})},
                 start_new_session=True,
             )
 

@@ -75,10 +75,10 @@ async fn master_of_a_cluster_that_dies_fails_no_call() {
     let stub = HttpStub::start(&[]).await;
     let setups = (0..REPLICAS).map(|_| failover::replica(&places, &tls, &stub));
     let world = World::start(setups.collect()).await;
-    // A master without the leases.
+    // First the master with the leases, then one without.
     let leases = cluster.place_of("drawbridge:{replicas}:index").await;
-    for round in 0..rounds() {
-        let gone = (leases + 1 + round % 2) % 3;
+    for round in 0..rounds().max(2) {
+        let gone = (leases + round) % 3;
         let outage = async {
             cluster.nodes[gone].kill();
             tokio::time::sleep(OUTAGE).await;
