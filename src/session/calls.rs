@@ -121,7 +121,7 @@ impl Session {
     }
 
     /// Registers a call under the client's request id, with its messages going to `response_stream`. The call's
-    /// place is taken separately ([`Session::enter`]).
+    /// place is taken separately ([`CallEntry`](super::CallEntry)).
     ///
     /// # Errors
     /// [`NoRoom::IdInUse`] when another call runs or waits under this id.

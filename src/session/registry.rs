@@ -213,7 +213,7 @@ impl SessionRegistry {
     /// Waits for the allowance of a principal, which may have no session yet.
     ///
     /// # Errors
-    /// As for [`CallPermits::pay`].
+    /// As for [`CallPermits::pay`](super::CallPermits::pay).
     pub fn pay(
         &self,
         owner: OwnerKey,

@@ -131,7 +131,7 @@ impl SessionRegistry {
         by.map_or(LiveHome::Absent, LiveHome::Joinable)
     }
 
-    /// Claims a place for the implicit session of a caller, until it is opened, as [`claim_place`](super::owners::SessionOwners::claim_place) does.
+    /// Claims a place for the implicit session of a caller, until it is opened, as `SessionOwners::claim_place` does.
     /// `None` also where the session lives here.
     ///
     /// # Cancel safety
