@@ -21,6 +21,9 @@ local length = tonumber(ARGV[2])
 if present then
     -- This is allowed in a full Redis, and so is every write of a script after the first one: leases hold there.
     redis.call('PEXPIRE', KEYS[1], length)
+    if present ~= ARGV[1] then
+        redis.call('SET', KEYS[1], ARGV[1], 'PX', length)
+    end
 else
     redis.call('SET', KEYS[1], ARGV[1], 'PX', length)
 end
