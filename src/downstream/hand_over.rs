@@ -37,6 +37,8 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 const HELD_LESS: Duration = Duration::from_secs(1);
 /// Until the store is asked again that has not said whether a session is given up.
 const REPEAT: Duration = Duration::from_millis(50);
+/// How soon what waits is refused where there is no other replica any more, and no heartbeat is answered.
+const REFUSES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Gives up the sessions of a replica that drains.
 #[derive(Debug)]
@@ -148,7 +150,13 @@ impl SessionHandOver {
                 }
             }
             if is_last && work.is_empty() {
-                break;
+                // One that was being given up when the drain ended may have stayed.
+                waiting.extend(sessions.take_ready());
+                waiting.extend(sessions.close_for_requests(true));
+                if waiting.is_empty() {
+                    break;
+                }
+                continue;
             }
             tokio::select! {
                 Some(outcome) = work.next() => pause.note(outcome),
@@ -243,7 +251,9 @@ impl SessionHandOver {
                 return HandOver::Kept;
             }
         }
-        let record = session.record_key();
+        let Some(record) = session.record_key() else {
+            return HandOver::Lost;
+        };
         let mut is_uncertain = false;
         loop {
             match stores.writer.give_up(record).await {
@@ -288,7 +298,8 @@ impl SessionDrain {
         while let Some(adopter) = &self.adopter
             && adopter.has_successor()
         {
-            adopter.cluster.next_heartbeat().await;
+            // Redis may be away, and answer none.
+            drop(timeout(REFUSES_WITHIN, adopter.cluster.next_heartbeat()).await);
         }
     }
 }

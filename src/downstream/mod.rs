@@ -15,6 +15,7 @@ mod channels;
 mod connect_page;
 mod connection_id;
 pub mod cors;
+mod cut_off;
 mod detachable_call;
 mod dispatch;
 mod event_body;
@@ -63,6 +64,7 @@ pub use self::adoption::AdoptionStores;
 use self::adoption::{AdoptionWork, SessionAdopter};
 use self::channels::ChannelRegistry;
 use self::connect_page::ConnectPage;
+use self::cut_off::CutOff;
 use self::detachable_call::BackgroundCalls;
 use self::forwarding::RequestForwarder;
 use self::guard::OriginGuard;
@@ -134,7 +136,7 @@ pub struct McpService {
     parking: Arc<ParkedModernCalls>,
     tasks: TaskSpawner,
     /// Cancelled when the drain is over: calls that still run end with an error.
-    cut_off: CancellationToken,
+    cut_off: CutOff,
     /// Cancelled when everything has to end now. Shared, as clones of a token meet in a lock.
     stop: Arc<CancellationToken>,
 }
@@ -217,7 +219,7 @@ impl McpService {
                 places,
             },
             parking,
-            cut_off: CancellationToken::new(),
+            cut_off: CutOff::default(),
             stop: Arc::new(parts.tasks.stopping().clone()),
             tasks: parts.tasks,
             settings: parts.settings,

@@ -187,11 +187,12 @@ impl Session {
         stream
     }
 
-    /// The key of the session's record in the shared store.
+    /// The key of the session's record in the shared store; `None` where that is the record of the next implicit session by
+    /// now.
     #[must_use]
-    pub fn record_key(&self) -> SessionKey {
-        let recorder = self.recorder.as_ref();
-        recorder.map_or(self.key, |recorder| recorder.record(self.key))
+    pub fn record_key(&self) -> Option<SessionKey> {
+        let recorder = self.recorder.as_ref()?;
+        (!recorder.is_left()).then(|| recorder.record(self.key))
     }
 
     /// The requests of a session that can be handed over: one with a record.

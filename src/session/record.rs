@@ -155,6 +155,11 @@ impl SessionRecorder {
         }
     }
 
+    /// Whether the record is not the session's any more.
+    pub(super) fn is_left(&self) -> bool {
+        *lock(&self.is_left)
+    }
+
     /// Has nothing written for an implicit session that another one was faster than.
     pub(super) fn abandon(&self) {
         *lock(&self.is_left) = true;

@@ -404,10 +404,8 @@ impl CallerQuota {
             return;
         };
         self.is_down.store(false, Ordering::Relaxed);
-        if self.has_warned.swap(false, Ordering::Relaxed) {
-            tracing::info!(quota = self.shape.kind, "quota holds in sum again");
-        }
-        if std::mem::take(&mut held.is_failing) {
+        let is_back = std::mem::take(&mut held.is_failing);
+        if is_back {
             lock(&self.wanting).extend(failed.take_all());
         }
         held.told = told;
@@ -417,10 +415,22 @@ impl CallerQuota {
         if held.is_asked || self.shown(&held) != told {
             self.list(owner, &mut held);
         }
+        drop(held);
+        if is_back {
+            self.say_that_it_holds();
+        }
     }
 }
 
 impl CallerQuota {
+    /// Says that the quota holds again, once no caller's part of Redis fails.
+    fn say_that_it_holds(&self) {
+        let holds = !self.held.iter().any(|held| held.is_failing);
+        if holds && self.has_warned.swap(false, Ordering::Relaxed) {
+            tracing::info!(quota = self.shape.kind, "quota holds in sum again");
+        }
+    }
+
     /// Says once in each outage that the quota holds for this replica alone.
     fn warn_of(&self, result: Option<&ScriptResult>) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {

@@ -19,7 +19,9 @@ impl SessionAdopter {
             LiveHome::Joinable(_) | LiveHome::Absent => {}
             LiveHome::Leaving => return SessionPlace::Unknown,
         }
+        // An adoption whose answer was lost goes on first: its record has the state of the session.
         if self.stores.fence.is_open()
+            && !self.work.unfinished.contains_key(&key)
             && let Some(successor) = self.next_owner()
             && let Ok(state) = self.stores.records.read(key).await
         {
@@ -86,6 +88,10 @@ impl SessionAdopter {
         state: &RecordState,
         successor: u32,
     ) -> SessionPlace {
+        if self.sessions.live_home(key) != LiveHome::Absent {
+            // It was opened while the record was read.
+            return SessionPlace::Unknown;
+        }
         // One over age, which has running calls alone.
         self.sessions.release(key);
         match state {

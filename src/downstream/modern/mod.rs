@@ -393,10 +393,11 @@ impl McpService {
         link: &ModernClientLink,
     ) -> Result<Reply, RelayFailure> {
         let mut answer = pin!(answer);
+        let cut_off = self.cut_off.of(std::ptr::from_ref(link).addr());
         tokio::select! {
             biased;
             answer = answer.as_mut() => return answer,
-            () = self.cut_off.cancelled() => link.cancelled().cancel(),
+            () = cut_off.cancelled() => link.cancelled().cancel(),
         }
         match answer.await {
             Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
