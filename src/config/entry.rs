@@ -229,10 +229,10 @@ impl DeclaredKey<'_> {
             })
     }
 
-    /// Whether the value is a text with a variable.
+    /// Whether the value is a text with a variable; `$$` is no beginning of one.
     pub(super) fn has_variable(&self) -> bool {
         let text = self.value.and_then(|value| value.get_ref().as_str());
-        text.is_some_and(|text| text.contains("${"))
+        text.is_some_and(|text| text.replace("$$", "").contains("${"))
     }
 
     /// An optional secret, as text or as `{ file = "…" }`.

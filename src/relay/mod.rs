@@ -197,9 +197,10 @@ impl Relay {
     /// # Cancel safety
     /// Dropping the future cancels the request upstream.
     pub async fn handle(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, RelayFailure> {
-        // Token requests are spans below that of the call.
+        // Token requests are spans below that of the call, and audit records of accounts name its trace.
         let upstreams = &self.parts.links.upstreams;
-        let has_steps = upstreams.any_credentials() && trace::is_recorded();
+        let is_traced = || trace::is_recorded() || call.trace.is_known();
+        let has_steps = upstreams.any_credentials() && is_traced();
         let parent = has_steps.then(|| call.trace.clone());
         // Pinned here, so that the frame has room for it once.
         let answer = pin!(self.answer(call, session));

@@ -44,6 +44,12 @@ struct HexPosition {
 }
 
 impl TraceContext {
+    /// Whether there is a trace.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.position.is_some()
+    }
+
     /// Reads the two texts; `None` when `traceparent` is malformed. A malformed `tracestate` is
     /// left out.
     #[must_use]

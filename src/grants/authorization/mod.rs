@@ -255,23 +255,25 @@ impl Authorizer {
             key,
             pending,
         };
-        let code = callback::check(&brought.pending, answer);
-        let code = code
-            .map_err(|refusal| {
-                self.offline
-                    .note(&brought.key, &brought.pending.scopes, refusal)
-            })
-            .inspect_err(|refusal| brought.refused(&self.account.audit, refusal))?;
+        let code = match callback::check(&brought.pending, answer) {
+            Ok(code) => code,
+            Err(refusal) => {
+                let refusal = self.noted(&brought, refusal).await;
+                brought.refused(&self.account.audit, &refusal);
+                return Err(refusal);
+            }
+        };
         let (told, outcome) = tokio::sync::oneshot::channel();
         let this = Arc::clone(self);
         let work = async move {
             let kept = this.redeem(&brought.key, &brought.pending, &code).await;
-            let (key, asked) = (&brought.key, &brought.pending.scopes);
-            let refused = |failure| {
-                this.offline
-                    .note(key, asked, CallbackRefusal::Failed(failure))
+            let kept = match kept {
+                Ok(finished) => Ok(finished),
+                Err(failure) => {
+                    let refusal = CallbackRefusal::Failed(failure);
+                    Err(this.noted(&brought, refusal).await)
+                }
             };
-            let kept = kept.map_err(refused);
             let audit = &this.account.audit;
             match &kept {
                 Ok(finished) => brought.connected(audit, &finished.scopes),
@@ -288,6 +290,22 @@ impl Authorizer {
                 self.logged(TokenFailure::slow(FINISH_LIMIT)),
             )),
         }
+    }
+
+    /// The refusal of an answer, noted where `offline_access` may be what is refused. Not where the user has an account with
+    /// a refresh token: one without would take its place.
+    async fn noted(&self, brought: &BroughtAnswer, refusal: CallbackRefusal) -> CallbackRefusal {
+        let kept = self.account.vault.grant(&brought.key).await;
+        let lasts = kept.is_ok_and(|grant| {
+            grant.is_some_and(|grant| {
+                self.account.is_ours(&grant.record) && grant.record.refresh_token.is_some()
+            })
+        });
+        if lasts {
+            return refusal;
+        }
+        self.offline
+            .note(&brought.key, &brought.pending.scopes, refusal)
     }
 
     async fn redeem(

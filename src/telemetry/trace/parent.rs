@@ -16,7 +16,7 @@ task_local! {
     static PARENT: TraceContext;
 }
 
-/// Whether spans are recorded in this process, so that they need a [`parent`].
+/// Whether spans are recorded in this process.
 #[must_use]
 pub fn is_recorded() -> bool {
     SpanPipeline::installed().is_some()
