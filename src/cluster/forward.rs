@@ -4,10 +4,7 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{
-    CONNECTION, HOST, HeaderName, HeaderValue, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE,
-    TRAILER, TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{CONNECTION, HOST, HeaderName, HeaderValue};
 use http::{HeaderMap, Request, Response, StatusCode, Uri, Version};
 use tokio::time::{Instant, sleep};
 
@@ -20,9 +17,6 @@ use crate::telemetry::metrics::forward_ended;
 
 /// The header of a forwarded request that names the replica it is for.
 const FOR_NODE: HeaderName = HeaderName::from_static("drawbridge-for");
-/// Hop-by-hop headers that have no constant. Spec: RFC 9110 §7.6.1.
-const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
-const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 /// Between two attempts to reach a replica.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -183,18 +177,25 @@ pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
         .flat_map(|line| line.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    let known = [
-        CONNECTION,
-        KEEP_ALIVE,
-        PROXY_AUTHENTICATE,
-        PROXY_AUTHORIZATION,
-        PROXY_CONNECTION,
-        TE,
-        TRAILER,
-        TRANSFER_ENCODING,
-        UPGRADE,
-    ];
-    for name in named.into_iter().chain(known) {
+    let known = headers.keys().filter(|name| is_hop_by_hop(name)).cloned();
+    let unsent: Vec<HeaderName> = named.into_iter().chain(known).collect();
+    for name in unsent {
         headers.remove(name);
     }
+}
+
+/// Whether a header is known to be for one connection. Spec: RFC 9110 §7.6.1.
+fn is_hop_by_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
 }

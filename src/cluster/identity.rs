@@ -19,8 +19,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, Serve
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
-    ServerConfig, SignatureScheme,
+    CertificateError, CipherSuite, ClientConfig, DigitallySignedStruct, DistinguishedName, Error,
+    RootCertStore, ServerConfig, SignatureScheme, SupportedCipherSuite,
 };
 
 use crate::config::{ReplicaTls, ReplicaTrust};
@@ -67,7 +67,12 @@ impl ReplicaIdentity {
     /// # Errors
     /// See [`IdentityError`].
     pub(super) fn new(trust: &ReplicaTrust) -> Result<Self, IdentityError> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+        // What is forwarded is sealed at one replica and opened at another: the suite with the fewest instructions.
+        let is_other =
+            |suite: &SupportedCipherSuite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256;
+        provider.cipher_suites.sort_by_key(is_other);
+        let provider = Arc::new(provider);
         let (chain, key, roots) = match trust {
             ReplicaTrust::Secret(_) => made()?,
             ReplicaTrust::Tls(files) => read(files)?,
