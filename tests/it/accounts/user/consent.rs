@@ -212,6 +212,22 @@ async fn refused_offline_access_is_left_out_the_next_time(#[case] code: &'static
     world.gw.stop().await;
 }
 
+// The next account would end with the login at the server, in place of one that lasts.
+#[tokio::test]
+async fn account_that_lasts_is_never_connected_again_without_offline_access() {
+    let world = World::start().await;
+    world.connect().await;
+    world.server.refuses_offline("invalid_scope");
+    for _ in 0..2 {
+        let text = world.browser().connect("/connect/up").await;
+        assert!(text.contains("Not connected"), "{text}");
+        assert!(!text.contains("asks without it"), "{text}");
+    }
+    assert_eq!(scopes_asked(&world), ["notes:read offline_access"; 3]);
+    assert_eq!(echo(&world.plain().await, "runs").await, "runs");
+    world.gw.stop().await;
+}
+
 #[tokio::test]
 async fn configured_offline_access_is_never_left_out() {
     let keys = "client_id = \"drawbridge\"\nscopes = [\"offline_access\"]";
