@@ -113,7 +113,7 @@ impl Figures {
                 let other = rows.find(|other| other.row.name == name)?;
                 ratio(row.runs.get(target)?, other.runs.get(target)?)
             }
-            // They are counted with one worker thread.
+            // Instructions are counted with one worker thread.
             Budget::TimesInstructions(..) if target == ONE => {
                 let (_, ratio) = instructions::ratio(&self.instructions, &row.row, budget)?;
                 Some(ratio)

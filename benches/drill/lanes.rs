@@ -63,7 +63,7 @@ impl Lane {
         let between = self.between(row.variant);
         let has_own = self.others.iter().any(|(of, _)| *of == row.variant);
         match row.over {
-            // Nothing else has what these rows are about.
+            // Neither nginx nor the bare proxy has replicas.
             _ if row.variant.is_clustered() && !has_own => &[],
             Over::Bridged if !self.bridges => &[],
             Over::Http | Over::Bridged => &between.http,

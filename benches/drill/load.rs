@@ -48,7 +48,7 @@ pub(crate) struct Plan {
     pub(crate) callers: Vec<Caller>,
     pub(crate) warm: Duration,
     pub(crate) window: Duration,
-    /// Processes whose CPU time is read, by name: that of those with one name is added up.
+    /// Processes whose CPU time is read, by name. Times of processes with the same name are added up.
     pub(crate) watch: Vec<(String, u32)>,
     /// Expected result of `tools/list`, if the scenario calls it.
     pub(crate) list: Option<Arc<str>>,

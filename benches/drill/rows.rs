@@ -79,7 +79,7 @@ impl Row {
     }
 }
 
-/// Rows in groups that are measured side by side: each with those in front of it that it is compared with.
+/// Groups of rows that are measured side by side. A row is in the group of the earlier row that it is compared with.
 pub(crate) fn groups(rows: &[Row]) -> Vec<Vec<Row>> {
     let mut groups: Vec<Vec<Row>> = Vec::new();
     for row in rows {
@@ -103,7 +103,7 @@ impl Budget {
         }
     }
 
-    /// The name of the row that it is about, where it is about another one.
+    /// The row that the budget compares with, if any.
     pub(crate) fn other(self) -> Option<&'static str> {
         match self {
             Self::TimesRow(_, name) | Self::TimesInstructions(_, name) => Some(name),

@@ -268,7 +268,7 @@ impl Membership {
         }
     }
 
-    /// The record as it is to stand in Redis, and the one that may stand there; empty where there is none.
+    /// The record to write to Redis, and the record of this process that it may replace there; empty without one.
     fn records_in_redis(&self) -> (&str, &str) {
         if self.draining.is_cancelled() {
             (&self.sealed_draining, &self.sealed)

@@ -234,8 +234,7 @@ impl Cluster {
         peers.get(node).is_some_and(|(_, is_lapsed)| !is_lapsed)
     }
 
-    /// Numbers of the other replicas that may take over what this one has, in random order: those with a lease that do not
-    /// drain.
+    /// Nodes of the replicas that may take over sessions of this one, in random order. Each has a lease and does not drain.
     #[must_use]
     pub fn successors(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = self.membership.peers().successors().collect();

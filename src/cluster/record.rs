@@ -37,7 +37,7 @@ pub(super) struct ReplicaRecord {
     pub fingerprint: Option<String>,
     /// When it started, milliseconds since the Unix epoch.
     pub started: u64,
-    /// Whether it drains, and takes over no sessions of others. A release that does not know of it ignores it.
+    /// Whether it drains, and takes over no sessions of others. Older releases ignore this member.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_draining: bool,
 }
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(own.open(&format!("1.{body}.")), Some(record()));
     }
 
-    /// What the release before this one reads of a record.
+    /// A record as the former release reads it.
     #[derive(Debug, PartialEq, Deserialize)]
     struct FormerRecord {
         node: u32,

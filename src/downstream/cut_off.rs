@@ -12,7 +12,7 @@ pub(super) struct CutOff([CancellationToken; GROUPS]);
 impl CutOff {
     /// The token of the call of which `place` is the address in memory.
     pub(super) fn of(&self, place: usize) -> &CancellationToken {
-        // Such addresses are multiples of 64 or more.
+        // A call takes more than 128 bytes: neighbours in memory are in different groups.
         let [first, ..] = &self.0;
         self.0.get((place >> 7) % GROUPS).unwrap_or(first)
     }
