@@ -23,7 +23,8 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
-use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOwned};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::failure::ForwardFailure;
 use crate::lock::lock;
@@ -64,7 +65,7 @@ pub(super) struct PeerConnections {
 #[derive(Debug)]
 struct PeerConnection {
     sender: SendRequest<ForwardedBody>,
-    _close: DropGuard,
+    _close: AbortOnDropHandle<()>,
 }
 
 impl PeerConnections {
@@ -123,6 +124,7 @@ impl PeerConnections {
             };
             on_way(true);
             let answer = tokio::select! {
+                biased;
                 answer = connection.sender.try_send_request(request) => answer,
                 () = self.gone.cancelled() => return Err((ForwardFailure::Gone, None)),
             };
@@ -154,7 +156,7 @@ impl PeerConnections {
     ) -> Response<ForwardedAnswer> {
         response.map(|body| ForwardedAnswer {
             body,
-            gone: Box::pin(self.gone.clone().cancelled_owned()),
+            gone: None,
             rest: Some((connection, Arc::clone(self))),
         })
     }
@@ -183,18 +185,13 @@ impl PeerConnections {
     async fn connect(&self, tasks: &TaskSpawner) -> Result<PeerConnection, ForwardFailure> {
         let connected = timeout(CONNECT_WITHIN, self.handshake()).await;
         let (sender, connection) = connected.map_err(|_| ForwardFailure::Silent)??;
-        let close = CancellationToken::new();
-        let closed = close.clone();
-        tasks.spawn_service(async move {
-            tokio::select! {
-                // How it ended, its exchange is told.
-                _ = connection => {}
-                () = closed.cancelled() => {}
-            }
+        let close = tasks.spawn_owned(async move {
+            // How it ended, its exchange is told.
+            drop(connection.await);
         });
         Ok(PeerConnection {
             sender,
-            _close: close.drop_guard(),
+            _close: close,
         })
     }
 
@@ -233,7 +230,8 @@ fn watch(stream: &TcpStream) -> io::Result<()> {
 #[derive(Debug)]
 pub struct ForwardedAnswer {
     body: Incoming,
-    gone: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Ready when the replica counts as gone: made where the body is waited for.
+    gone: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
     rest: Option<(PeerConnection, Arc<PeerConnections>)>,
 }
 
@@ -261,7 +259,13 @@ impl Body for ForwardedAnswer {
             }
             return Poll::Ready(frame.map(|frame| frame.map_err(ForwardFailure::Broken)));
         }
-        ready!(this.gone.as_mut().poll(cx));
+        let Some((_, peer)) = &this.rest else {
+            return Poll::Pending;
+        };
+        let gone = this
+            .gone
+            .get_or_insert_with(|| Box::pin(peer.gone.clone().cancelled_owned()));
+        ready!(gone.as_mut().poll(cx));
         this.rest = None;
         Poll::Ready(Some(Err(ForwardFailure::Gone)))
     }

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 /// After the hard stop, how long tasks may take to notice it.
 const NOTICE_STOP: Duration = Duration::from_millis(500);
@@ -71,14 +72,32 @@ impl TaskSpawner {
     where
         F: Future<Output = ()> + Send + 'static,
     {
+        drop(self.spawn_stopped(work));
+    }
+
+    /// Runs `work` as [`spawn_service`](Self::spawn_service) does, and drops it as soon as the handle is dropped.
+    #[must_use]
+    pub fn spawn_owned<F>(&self, work: F) -> AbortOnDropHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        AbortOnDropHandle::new(self.spawn_stopped(work))
+    }
+
+    fn spawn_stopped<F>(&self, work: F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let stop = self.stop.clone();
         #[expect(clippy::disallowed_methods, reason = "the one place that spawns")]
-        drop(tokio::spawn(async move {
+        tokio::spawn(async move {
             tokio::select! {
-                () = stop.cancelled() => {}
+                // In this order: `stop` is looked at only where the work waits.
+                biased;
                 () = work => {}
+                () = stop.cancelled() => {}
             }
-        }));
+        })
     }
 
     /// Work that is none of the tasks here; a drain waits until the hold is dropped.

@@ -5,6 +5,7 @@
 
 mod adopted;
 mod counted;
+mod elsewhere;
 mod ending;
 mod homes;
 mod implicit;
@@ -21,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use self::counted::counted;
+use self::elsewhere::IdsOfOthers;
 use self::implicit::ImplicitSessions;
 use self::known::KnownIds;
 pub use self::made::NewSession;
@@ -52,6 +54,7 @@ pub struct SessionRegistry {
     ids: SessionIds,
     live: FastDashMap<SessionKey, Arc<Session>>,
     known: KnownIds,
+    ids_of_others: IdsOfOthers,
     implicit_sessions: ImplicitSessions,
     owners: SessionOwners,
     count: AtomicUsize,
@@ -81,6 +84,7 @@ impl SessionRegistry {
             ids,
             live: FastDashMap::default(),
             known: KnownIds::default(),
+            ids_of_others: IdsOfOthers::default(),
             implicit_sessions: ImplicitSessions::default(),
             owners: SessionOwners::new(settings.max_per_principal),
             count: AtomicUsize::new(0),
@@ -252,7 +256,16 @@ impl SessionRegistry {
         principal: &Principal,
         endpoint: &Endpoint,
     ) -> Option<SessionId> {
-        let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
+        let opened = self.ids_of_others.get(id, principal, endpoint);
+        let handle = if let Some(handle) = opened {
+            handle
+        } else {
+            let handle = self.ids.read(id, &principal.binding(), &endpoint.name)?;
+            if handle.owner.node != self.ownership().node {
+                self.ids_of_others.keep(id, principal, endpoint, handle);
+            }
+            handle
+        };
         (!self.is_id_over_age(handle)).then_some(handle)
     }
 

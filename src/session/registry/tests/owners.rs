@@ -48,3 +48,23 @@ async fn visit_of_another_owner_is_not_found() {
     let other = Ownership { epoch: 1, ..own };
     assert!(f.sessions.live_implicit_session(other, key).is_none());
 }
+
+#[tokio::test]
+async fn id_of_another_replica_that_was_read_once_is_read_for_its_caller_alone() {
+    let f = fixture(10, 10);
+    let session = f.open("alice").unwrap();
+    let owner = Ownership { node: 1, epoch: 0 };
+    let id = f.sessions.ids.with_owner(owner, session.id(), "files");
+    let read = |id: &str, name: &str, at: &str| {
+        let read = f.sessions.read_id(id, &principal(name), &endpoint(at));
+        read.map(|read| (read.key, read.owner))
+    };
+    let said = Some((session.key(), owner));
+    assert_eq!(read(&id, "alice", "files"), said);
+    assert_eq!(read(&id, "alice", "files"), said, "as it is remembered");
+    assert_eq!(read(&id, "bob", "files"), None, "another caller");
+    assert_eq!(read(&id, "alice", "mail"), None, "another endpoint");
+    assert_eq!(read(&id[1..], "alice", "files"), None, "another text");
+    f.clock.advance(Duration::from_secs(601));
+    assert_eq!(read(&id, "alice", "files"), None, "over age");
+}

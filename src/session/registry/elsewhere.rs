@@ -1,0 +1,77 @@
+//! Ids of sessions that live at other replicas, as they were opened last: a further request with the same text, of the
+//! same caller, need not have it opened again.
+
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use crate::call::{BindingKey, Principal};
+use crate::endpoint::Endpoint;
+use crate::lock::lock;
+use crate::session::SessionId;
+use crate::sync::fast_maps::FastState;
+
+/// Ids that are kept at most. An id takes the place of another one that falls into the same slot.
+const SLOTS: usize = 4096;
+
+/// Opened ids. Nothing is allocated before the first one.
+#[derive(Debug, Default)]
+pub(super) struct IdsOfOthers {
+    slots: OnceLock<Box<[Mutex<Option<OpenedId>>]>>,
+    digest: FastState,
+}
+
+/// An id that was opened for this caller and endpoint.
+#[derive(Debug)]
+struct OpenedId {
+    text: Box<str>,
+    binding: BindingKey,
+    endpoint: Arc<str>,
+    read: SessionId,
+}
+
+impl IdsOfOthers {
+    /// What the id `text` says, where it was opened for this caller on this endpoint.
+    pub(super) fn get(
+        &self,
+        text: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+    ) -> Option<SessionId> {
+        let slot = lock(self.slot(self.slots.get()?, text)?);
+        let opened = slot.as_ref()?;
+        let is_same = *opened.text == *text
+            && opened.binding == principal.binding()
+            && opened.endpoint == endpoint.name;
+        is_same.then_some(opened.read)
+    }
+
+    /// Keeps what was read from an id of this caller and endpoint.
+    pub(super) fn keep(
+        &self,
+        text: &str,
+        principal: &Principal,
+        endpoint: &Endpoint,
+        read: SessionId,
+    ) {
+        let empty = || (0..SLOTS).map(|_| Mutex::default()).collect();
+        if let Some(slot) = self.slot(self.slots.get_or_init(empty), text) {
+            *lock(slot) = Some(OpenedId {
+                text: text.into(),
+                binding: principal.binding(),
+                endpoint: Arc::clone(&endpoint.name),
+                read,
+            });
+        }
+    }
+
+    fn slot<'a>(
+        &self,
+        slots: &'a [Mutex<Option<OpenedId>>],
+        text: &str,
+    ) -> Option<&'a Mutex<Option<OpenedId>>> {
+        let digest = self.digest.hash_one(text);
+        // The remainder is below the number of slots.
+        let place = usize::try_from(digest % (SLOTS as u64)).ok()?;
+        slots.get(place)
+    }
+}
