@@ -45,10 +45,23 @@ pub(crate) fn called_connect_tool<'c>(
     if !links.upstreams.has_any_accounts() || call.message.method() != Some("tools/call") {
         return None;
     }
-    let name = call.message.param_str("name")?;
-    let upstream = name.strip_prefix(PREFIX)?;
+    let upstream = upstream_of(call.message.param("name")?)?;
     let mut shown = call.endpoint.upstreams.iter();
     shown.find(|one| ***one == *upstream && links.upstreams.has_accounts(one))
+}
+
+/// What stands behind the prefix in the JSON text of a name that has it.
+fn upstream_of(text: &str) -> Option<Cow<'_, str>> {
+    // Nearly all names begin otherwise; the letter may be escaped.
+    if !text.starts_with(r#""c"#) && !text.starts_with(r#""\"#) {
+        return None;
+    }
+    match json::scanned_string(text)? {
+        Cow::Borrowed(name) => name.strip_prefix(PREFIX).map(Cow::Borrowed),
+        Cow::Owned(name) => name
+            .strip_prefix(PREFIX)
+            .map(|upstream| Cow::Owned(upstream.to_owned())),
+    }
 }
 
 /// An upstream's own spelling of one of its tools, where `name` is the one it is shown under in place of ours.
@@ -121,6 +134,20 @@ fn renamed(message: Message, upstream: &Arc<str>) -> Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn escaped_name_of_the_tool_is_the_same_name() {
+        for name in [
+            r#""connect_up""#,
+            r#""\u0063onnect_up""#,
+            r#""con\u006eect_up""#,
+        ] {
+            assert_eq!(upstream_of(name).as_deref(), Some("up"), "{name}");
+        }
+        for other in [r#""call""#, r#""up__connect_up""#, r#""\u0064onnect_up""#] {
+            assert_eq!(upstream_of(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn upstreams_tool_of_our_name_is_shown_under_another() {
