@@ -205,7 +205,7 @@ struct AssembledApp {
 
 /// Has authorization servers told of the accounts that were disconnected.
 fn tell_of_revocations(vault: &Vault, upstreams: &Upstreams, tasks: &TaskSpawner) {
-    let accounts = upstreams.user_tokens().map(|tokens| {
+    let accounts = upstreams.caller_accounts().tokens().map(|tokens| {
         let account = Arc::clone(tokens.account());
         (Arc::clone(account.upstream()), account)
     });
@@ -232,7 +232,7 @@ fn session_registry(
     SessionRegistry::new(ids, settings, events, Arc::clone(clock), tasks.clone())
 }
 
-/// Who owns the sessions of this process.
+/// The owner of the sessions of this process.
 fn ownership(cluster: Option<&Cluster>) -> Ownership {
     cluster.map_or(Ownership::ALONE, |cluster| {
         let (node, epoch) = (cluster.node(), 0);
@@ -304,8 +304,8 @@ fn assemble(
                 audit: audit.clone(),
                 sealer: Arc::clone(&sealer),
                 clock: Arc::clone(&clock),
-                tokens: upstreams.user_tokens().cloned().collect(),
-                withheld: upstreams.withheld_accounts().collect(),
+                tokens: upstreams.caller_accounts().tokens().cloned().collect(),
+                withheld: upstreams.caller_accounts().withheld().collect(),
                 auth: Arc::clone(&auth),
                 endpoints: endpoints.to_vec(),
             };

@@ -37,7 +37,7 @@ pub use upstream_continuation::{AdoptedLink, UpstreamContinuation};
 use crate::budget::{ReplyRoom, ReplyShare};
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
-use crate::protocol::{Message, Revision};
+use crate::protocol::{Message, Revision, json};
 use crate::telemetry::trace::TraceContext;
 
 /// One request from a client, with everything the steps below `downstream` need.
@@ -120,6 +120,18 @@ pub enum InputResponse {
     Result(Bytes),
     /// The client refused with a JSON-RPC error.
     Error(Bytes),
+}
+
+impl InputResponse {
+    /// Whether the `action` of the answer is `accept`.
+    #[must_use]
+    pub fn is_accepted(&self) -> bool {
+        let Self::Result(result) = self else {
+            return false;
+        };
+        let text = std::str::from_utf8(result).unwrap_or_default();
+        json::member(text, "action") == Some("\"accept\"")
+    }
 }
 
 /// Result of a round.
@@ -319,7 +331,7 @@ pub trait NoticeIntake: Send + Sync + std::fmt::Debug {
     fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>);
 
     /// The upstream itself said that one of its lists (`tools`, `prompts`, `resources`) has changed: a notice of it comes
-    /// as well. Other replicas may not hear of it.
+    /// as well. Other replicas may not hear the notice.
     fn list_changed(&self, _upstream: &Arc<str>, _what: &'static str) {}
 
     /// A task changed, according to `notifications/tasks/status` of the upstream; `call` is the number of the

@@ -226,7 +226,7 @@ const ROOMS: [(&str, &[&str]); 8] = [
     ),
     // One logical connection: whose it is has been decided.
     ("upstream::link", &["upstream::registry"]),
-    // Tools that know nothing of what they are used for.
+    // Tools without knowledge of their users.
     (
         "sync",
         &["address", "secret", "clock", "protocol", "runtime"],
@@ -344,9 +344,6 @@ fn circles_of_imports_are_a_parent_and_its_child() {
     assert!(wrong.is_empty(), "import each other:\n{}", wrong.join("\n"));
 }
 
-/// Classes in more files than three, and in how many.
-const WIDE_CLASSES: [(&str, usize); 1] = [("downstream::McpService", 18)];
-
 /// The type that a line begins to implement; traits of other crates count too.
 fn implemented(line: &str) -> Option<String> {
     let rest = line.strip_prefix("impl")?;
@@ -371,8 +368,7 @@ fn no_class_stands_in_more_than_three_files() {
     }
     let wide = files.into_iter().filter(|(_, files)| files.len() > 3);
     let wide: Vec<(String, usize)> = wide.map(|(class, files)| (class, files.len())).collect();
-    let known = WIDE_CLASSES.map(|(class, files)| (class.to_owned(), files));
-    assert_eq!(wide, known);
+    assert!(wide.is_empty(), "in too many files: {wide:?}");
 }
 
 #[test]
@@ -502,7 +498,7 @@ fn files_stay_small() {
     let mut sizes: Vec<_> = sizes.collect();
     sizes.sort();
     let (largest, path) = sizes.last().expect("a file");
-    assert!(*largest <= 600, "{} has {largest} lines", path.display());
+    assert!(*largest <= 500, "{} has {largest} lines", path.display());
     let (median, _) = &sizes[sizes.len() / 2];
     assert!(*median <= 150, "the median file has {median} lines");
     let long: Vec<_> = sizes.iter().filter(|(lines, _)| *lines >= 400).collect();

@@ -23,7 +23,7 @@ thread_local! {
 /// One connection to an upstream.
 pub(crate) struct Line {
     sender: http1::SendRequest<Incoming>,
-    /// `None` once the connection ended, so that a request which waits in it fails.
+    /// `None` once the connection ended, so that a waiting request fails.
     driver: Option<Box<http1::Connection<TokioIo<TcpStream>, Incoming>>>,
 }
 

@@ -30,7 +30,7 @@ pub enum DurableError {
     /// There is no place for the database or the key.
     #[error("no state directory can be used; name a file in database.url and a key in keys.vault")]
     StateDirectory(#[source] io::Error),
-    /// There are accounts, and not the key that they are sealed with.
+    /// The database has accounts, and the configuration lacks their key.
     #[error(
         "the key of the vault, {}, is missing, and the database has accounts that only it opens: bring it back, or run \
          this as the user of the gateway and with its state directory", .0.display()

@@ -97,7 +97,7 @@ pub(super) async fn leave(joined: Option<(Arc<Cluster>, TaskSpawner)>, linger: D
     }
 }
 
-/// The address of the listener; where that is unspecified, the one from which this host reaches Redis.
+/// The address of the listener; if unspecified, the local address of a connection to Redis.
 async fn own_address(settings: &ClusterConfig, listen: SocketAddr) -> anyhow::Result<String> {
     if !listen.ip().is_unspecified() {
         return Ok(listen.to_string());

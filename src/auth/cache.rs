@@ -1,7 +1,7 @@
 //! Tokens that were verified before: a look-up instead of a signature check or a question.
 //!
 //! Keyed by a hash of endpoint and token under a secret key, so that a token verified on one endpoint counts on
-//! no other, and so that no token is kept here: a principal that has a `CallerAccess` has the newest one there. Bounded in
+//! no other, and so that no token is kept here: the newest token of a principal is in its `CallerAccess`. Bounded in
 //! number and in time.
 
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};

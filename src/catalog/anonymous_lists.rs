@@ -188,7 +188,7 @@ impl AnonymousLists {
         }
     }
 
-    /// Tells the sessions that were given other lists than those found.
+    /// Tells the sessions whose lists differ from the lists found.
     fn tell(&self, upstream: &Arc<str>, found: &FoundLists) {
         let digest = |kind| found.list(kind).map(|list| list.digest());
         let is_answer = found.is_answer();

@@ -42,12 +42,12 @@ pub(crate) fn called_connect_tool<'c>(
     links: &SessionLinks,
 ) -> Option<&'c Arc<str>> {
     // First, since most gateways have none: their calls are not looked into.
-    if !links.upstreams.has_any_accounts() || call.message.method() != Some("tools/call") {
+    if !links.upstreams.caller_accounts().is_any() || call.message.method() != Some("tools/call") {
         return None;
     }
     let upstream = upstream_of(call.message.param("name")?)?;
     let mut shown = call.endpoint.upstreams.iter();
-    shown.find(|one| ***one == *upstream && links.upstreams.has_accounts(one))
+    shown.find(|one| ***one == *upstream && links.upstreams.caller_accounts().has(one))
 }
 
 /// What stands behind the prefix in the JSON text of a name that has it.
@@ -70,7 +70,7 @@ pub(super) fn own_spelling<'n>(
     upstream: &Arc<str>,
     name: &'n str,
 ) -> Cow<'n, str> {
-    if !name.contains(PREFIX) || !links.upstreams.has_accounts(upstream) {
+    if !name.contains(PREFIX) || !links.upstreams.caller_accounts().has(upstream) {
         return Cow::Borrowed(name);
     }
     let own = name_of(upstream);
@@ -87,7 +87,7 @@ fn stand_in(upstream: &Arc<str>, own: &str) -> String {
 
 /// The answer to a request for a page, in which a tool of the upstream that is named like ours has another name. Counted.
 pub(super) fn in_page(links: &SessionLinks, reply: Reply, place: ListPageKey<'_>) -> Reply {
-    if place.kind != ListKind::Tools || !links.upstreams.has_accounts(place.upstream) {
+    if place.kind != ListKind::Tools || !links.upstreams.caller_accounts().has(place.upstream) {
         return reply;
     }
     match reply {

@@ -135,7 +135,11 @@ impl KeptLists {
     async fn write(&self, vault: &Vault, of: ListOf, (kept, digest): (&KeptList, ContentDigest)) {
         let (owner, connection, upstream, kind) = &of;
         let write = async || -> Result<bool, DatabaseError> {
-            for key in self.upstreams.grant_keys(upstream, *owner) {
+            for key in self
+                .upstreams
+                .caller_accounts()
+                .grant_keys(upstream, *owner)
+            {
                 let grant = vault.grant(&key).await?;
                 let Some(grant) = grant.filter(|it| it.state.connection == *connection) else {
                     continue;
@@ -163,7 +167,7 @@ impl KeptLists {
         kind: ListKind,
     ) -> Option<KeptList> {
         let vault = self.vault.as_ref()?;
-        for key in self.upstreams.grant_keys(upstream, owner) {
+        for key in self.upstreams.caller_accounts().grant_keys(upstream, owner) {
             let name = name_of(&key, upstream, kind);
             if let Some(kept) = vault.lists().get(&key, &name).await.ok()? {
                 return serde_json::from_str(&kept).ok();

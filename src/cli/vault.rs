@@ -258,7 +258,7 @@ fn hex(owner: OwnerKey) -> String {
     })
 }
 
-/// What others chose, without what moves a terminal's cursor; a dash for nothing.
+/// Untrusted text without control characters; a dash for nothing.
 fn printable(text: &str) -> String {
     if text.is_empty() {
         return "-".to_owned();

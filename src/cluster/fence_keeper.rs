@@ -149,7 +149,7 @@ impl FenceKeeper {
                 // It may have begun to know Redis a moment before it listens.
                 return PeerWord::Spares(length * 5 / 6);
             }
-            // It may have restarted since Redis told of it, and so may know nothing of this replica.
+            // The peer may have restarted since Redis listed it, and so may not know this replica.
             match self.membership.ask_for_proof(&record.address).await {
                 Some(proved) => PeerWord::said(&proved.greeting, length),
                 None => PeerWord::Silent,

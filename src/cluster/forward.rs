@@ -168,7 +168,7 @@ fn prepared(node: u32, request: Request<ForwardedBody>) -> Request<ForwardedBody
     Request::from_parts(parts, body)
 }
 
-/// Removes hop-by-hop headers: the known ones, and those that `Connection` names.
+/// Removes hop-by-hop headers: the known hop-by-hop headers, and the headers named in `Connection`.
 pub fn remove_hop_by_hop(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)

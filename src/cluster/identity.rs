@@ -223,30 +223,34 @@ impl fmt::Debug for SignatureCheck {
     }
 }
 
-impl SignatureCheck {
-    fn tls12(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
-    }
+/// The methods of a verifier that check signatures, by the `SignatureCheck` in a field.
+macro_rules! checks_signatures {
+    ($field:tt) => {
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.$field.0.signature_verification_algorithms;
+            verify_tls12_signature(message, certificate, signature, algorithms)
+        }
 
-    fn tls13(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls13_signature(message, certificate, signature, algorithms)
-    }
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signature: &DigitallySignedStruct,
+        ) -> Result<HandshakeSignatureValid, Error> {
+            let algorithms = &self.$field.0.signature_verification_algorithms;
+            verify_tls13_signature(message, certificate, signature, algorithms)
+        }
 
-    fn schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            let algorithms = &self.$field.0.signature_verification_algorithms;
+            algorithms.supported_schemes()
+        }
+    };
 }
 
 /// Believes one certificate.
@@ -272,27 +276,7 @@ impl ServerCertVerifier for PinnedCertificate {
         }
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signatures.tls12(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.signatures.tls13(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.signatures.schemes()
-    }
+    checks_signatures!(signatures);
 }
 
 /// Accepts any certificate whose key the peer holds.
@@ -313,27 +297,7 @@ impl ClientCertVerifier for AnyHolder {
         Ok(ClientCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.tls12(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.tls13(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.schemes()
-    }
+    checks_signatures!(0);
 }
 
 impl ServerCertVerifier for AnyHolder {
@@ -348,27 +312,7 @@ impl ServerCertVerifier for AnyHolder {
         Ok(ServerCertVerified::assertion())
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.tls12(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.tls13(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.schemes()
-    }
+    checks_signatures!(0);
 }
 
 #[cfg(test)]

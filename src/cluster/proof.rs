@@ -89,7 +89,7 @@ impl ReplicaProof<'_> {
         say(stream, question).await.ok()?;
         let answer = hear(stream).await.ok()?;
         let proved: ProvedGreeting = self.records.open_bound(&answer, &answers)?;
-        // The network may lead to another replica, which knows nothing of the one at this address.
+        // The network may lead to a replica that does not know the replica of this address.
         let is_there = proved.record.address == address;
         (is_there && self.is_holder(&proved.record, &shown)).then_some(proved)
     }

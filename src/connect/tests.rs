@@ -4,29 +4,21 @@ use http::{HeaderValue, Uri};
 use super::*;
 use crate::call::Principal;
 use crate::clock::SystemClock;
-use crate::config::SealKey;
 use crate::consent::consent_url;
-use crate::database::{Database, DatabasePlace};
 use crate::grants::authorization::state_digest;
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::secret::Secret;
-use crate::vault::{GrantKey, PendingRecord, VaultKeys};
+use crate::vault::samples::vault;
+use crate::vault::{GrantKey, PendingRecord};
 
 const CONFIG: &str = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"https://up.test/mcp\"\n\
                       [upstreams.up.auth]\nkind = \"user_key\"\n";
 
 async fn pages(dir: &tempfile::TempDir) -> Arc<ConnectPages> {
-    let keys = VaultKeys::new(&[SealKey {
-        id: "k1".to_owned(),
-        key: Secret::new("k".repeat(32)),
-    }]);
-    let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
-    let database = Database::open(&place).await.unwrap();
     let config = crate::config::parse(CONFIG, "test.toml", &|_| None).unwrap();
     let auth = Authenticator::new(&config.auth, Arc::new(SystemClock), TaskSpawner::new());
     let pages = ConnectPages::new(ConnectParts {
         settings: Arc::new(config),
-        vault: Vault::new(database, keys.unwrap(), Arc::new(SystemClock)),
+        vault: vault(dir).await,
         audit: AuditSink::idle(Arc::new(SystemClock)),
         sealer: Arc::new(Sealer::new(&[]).unwrap()),
         clock: Arc::new(SystemClock),

@@ -71,12 +71,12 @@ pub enum DatabaseError {
     TooNew {
         /// Number of the schema.
         found: i64,
-        /// The oldest program that can use it.
+        /// The oldest program that can use the schema.
         oldest: i64,
         /// Number that this program has.
         ours: i64,
     },
-    /// A migration that was applied is not the one that this program has.
+    /// An applied migration differs from the same migration in this program.
     #[error("the schema of the database cannot be brought up to date")]
     Migration(#[source] MigrateError),
     /// The URL is none.

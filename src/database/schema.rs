@@ -1,4 +1,4 @@
-//! The schema: embedded migrations, and whether this program can use what it finds.
+//! The schema: embedded migrations, and whether this program can use the schema found.
 
 use futures_util::future::BoxFuture;
 use sqlx::error::BoxDynError;
@@ -26,7 +26,7 @@ const MIGRATIONS: [EmbeddedMigration; 2] = [
     ),
 ];
 
-/// Number of the schema that this program has.
+/// Number of the schema of this program.
 pub const SCHEMA: i64 = 2;
 
 /// What a migration did.
@@ -57,7 +57,7 @@ impl MigrationSource<'static> for EmbeddedMigrations {
 /// What a database says of its schema.
 struct FoundSchema {
     number: i64,
-    /// The oldest program that can use it.
+    /// The oldest program that can use the schema.
     oldest: i64,
 }
 
@@ -146,7 +146,7 @@ pub(super) async fn migrate(database: &Database) -> Result<MigrationResult, Data
 async fn migrator(source: EmbeddedMigrations) -> Result<Migrator, DatabaseError> {
     let made = Migrator::new(source).await;
     let mut migrator = made.map_err(DatabaseError::Migration)?;
-    // A later program may have migrated further: `oldest` says whether this one can go on.
+    // A later program may have migrated further: `oldest` says whether this program can go on.
     migrator.set_ignore_missing(true);
     Ok(migrator)
 }

@@ -60,7 +60,7 @@ impl SqlRow {
     /// The number in column `at`, from 0.
     ///
     /// # Errors
-    /// There is no such column, or it holds something else.
+    /// The row has no such column, or the column has another type.
     pub fn int(&self, at: usize) -> Result<i64, DatabaseError> {
         Ok(match self {
             Self::Sqlite(row) => row.try_get(at)?,
@@ -71,7 +71,7 @@ impl SqlRow {
     /// The text in column `at`, from 0.
     ///
     /// # Errors
-    /// There is no such column, or it holds something else.
+    /// The row has no such column, or the column has another type.
     pub fn text(&self, at: usize) -> Result<String, DatabaseError> {
         Ok(match self {
             Self::Sqlite(row) => row.try_get(at)?,
@@ -82,7 +82,7 @@ impl SqlRow {
     /// The bytes in column `at`, from 0.
     ///
     /// # Errors
-    /// There is no such column, or it holds something else.
+    /// The row has no such column, or the column has another type.
     pub fn bytes(&self, at: usize) -> Result<Vec<u8>, DatabaseError> {
         Ok(match self {
             Self::Sqlite(row) => row.try_get(at)?,
@@ -137,7 +137,7 @@ impl Database {
         })
     }
 
-    /// Runs one statement; the number of rows that it changed.
+    /// Runs one statement; the number of changed rows.
     ///
     /// # Errors
     /// The database fails.
@@ -222,7 +222,7 @@ impl SqlTransaction {
         rows.first().map_or(Ok(0), |row| row.int(0))
     }
 
-    /// Runs one statement; the number of rows that it changed.
+    /// Runs one statement; the number of changed rows.
     ///
     /// # Errors
     /// The database fails.

@@ -4,18 +4,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::McpService;
 use super::busy::{RETRY_AFTER, draining};
+use super::hand_over::SessionDrain;
 use crate::call::OwnerKey;
+use crate::config::Config;
 use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
-use crate::policy::rate::RateClaim;
-use crate::protocol::Message;
+use crate::policy::rate::{RateClaim, RateLimiter};
 use crate::session::{
     CallCaps, CallEntry, CallPermit, QueueError, QueueLane, QueuedRequest, RateToll,
-    RequestedService, Session,
+    RequestedService, Session, SessionRegistry,
 };
 use crate::telemetry::metrics::COUNTERS;
 
@@ -38,7 +37,7 @@ impl OwedAdmission {
         Self::Exchange(due.and_then(Self::claim))
     }
 
-    fn claim(self) -> Option<RateClaim> {
+    pub(super) fn claim(self) -> Option<RateClaim> {
         match self {
             Self::Rate(claim) => Some(claim),
             Self::Exchange(claim) => claim,
@@ -52,7 +51,16 @@ impl RateToll for RateClaim {
     }
 }
 
-impl McpService {
+/// Admits messages and streams: each takes its part of the allowance, and each call a permit.
+#[derive(Debug)]
+pub(super) struct AdmissionControl {
+    pub(super) rate: Arc<RateLimiter>,
+    pub(super) settings: Arc<Config>,
+    pub(super) sessions: Arc<SessionRegistry>,
+    pub(super) drain: SessionDrain,
+}
+
+impl AdmissionControl {
     /// Takes one message out of the allowance of `owner`, or notes that this is still to be done.
     pub(super) fn due(&self, owner: OwnerKey) -> MessageDue {
         let checked = self.rate.check(owner);
@@ -146,7 +154,7 @@ impl McpService {
             () = over.cancelled() => {
                 Err(Fault::downstream(FaultKind::Cancelled, "cancelled while it waited"))
             }
-            () = self.drain_of(true).refuses() => Err(draining().retry(RetryHint::After(RETRY_AFTER))),
+            () = self.drain.of(true).refuses() => Err(draining().retry(RetryHint::After(RETRY_AFTER))),
             turn = waiting.turn() => turn.map_err(refused),
         }
     }
@@ -197,30 +205,16 @@ impl McpService {
             .map(drop)
     }
 
-    /// Passes a notification on once the rate allows it and its upstreams have room, or drops it after
-    /// `limits.call_wait`. A cancellation never waits. Spec: SPEC C-10.
-    pub(super) async fn pass_on_when_due(
-        self: &Arc<Self>,
-        session: Arc<Session>,
-        message: Message,
-        due: MessageDue,
-    ) {
-        let until = Instant::now() + self.settings.limits.call_wait;
-        // It needs no exchange: nothing stays of it.
-        let due = due.and_then(OwedAdmission::claim);
-        if due.is_some() && message.method() != Some("notifications/cancelled") {
-            let request = self.request(QueueLane::notifications(session.key()), due);
-            let paid = match session.places().pay(request, self.caps()) {
-                Ok(waiting) => self.wait(Box::new(waiting), session.closed()).await.is_ok(),
-                Err(_) => false,
-            };
-            if !paid {
-                COUNTERS.messages_dropped.add(1);
-                return;
-            }
+    /// Waits for the allowance of a notification of a session; `false` when it did not come in time.
+    ///
+    /// # Cancel safety
+    /// A notification whose future is dropped has left the line.
+    pub(super) async fn pay_for_notification(&self, session: &Session, due: RateClaim) -> bool {
+        let request = self.request(QueueLane::notifications(session.key()), Some(due));
+        match session.places().pay(request, self.caps()) {
+            Ok(waiting) => self.wait(Box::new(waiting), session.closed()).await.is_ok(),
+            Err(_) => false,
         }
-        let held = self.relay.notices.notification(&session, &message, until);
-        held.decided().await;
     }
 }
 

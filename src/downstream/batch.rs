@@ -11,9 +11,10 @@ use http::{HeaderMap, Response, StatusCode};
 
 use super::access_log::AccessRecord;
 use super::admission::{MessageDue, OwedAdmission};
-use super::detachable_call::{CallOutcome, DetachableCall, ExchangeLinks};
+use super::detachable_call::{CallFuture, CallOutcome, ExchangeLinks};
+use super::legacy_calls::BegunCall;
 use super::over_budget::{is_dropped, over_budget};
-use super::streamable::{BegunCall, check_version, note_message, session_id};
+use super::streamable::{bind, check_version, note_message, session_id};
 use super::{McpService, modern, reply};
 use crate::budget::BudgetExhausted;
 use crate::call::Principal;
@@ -27,174 +28,182 @@ use crate::telemetry::request_tag;
 /// Elements of an array, each with its charge still due to the rate limit.
 type BatchElements = Vec<(Result<Message, DecodeError>, MessageDue)>;
 
-impl McpService {
-    /// POST of an array.
-    pub(super) async fn post_batch(
-        self: &Arc<Self>,
-        endpoint: &Arc<Endpoint>,
-        principal: Arc<Principal>,
-        parts: &Parts,
-        (bytes, due, over): (Bytes, MessageDue, Option<BudgetExhausted>),
-        record: &AccessRecord,
-    ) -> Response<Body> {
-        // Spec: SPEC T-60…T-63: as for a single message.
-        let bound = check_named(&parts.headers)
-            .and_then(|()| self.bind(session_id(&parts.headers), &principal, endpoint));
-        let session = match bound {
-            Ok(session) => session,
-            Err(fault) => return reply::fault_response(&fault, None),
-        };
-        if !session.revision.supports_batches() {
-            return reply::fault_response(&no_arrays(), None);
+/// POST of an array.
+pub(super) async fn post(
+    service: &Arc<McpService>,
+    endpoint: &Arc<Endpoint>,
+    principal: Arc<Principal>,
+    parts: &Parts,
+    (bytes, due, over): (Bytes, MessageDue, Option<BudgetExhausted>),
+    record: &AccessRecord,
+) -> Response<Body> {
+    // Spec: SPEC T-60…T-63: as for a single message.
+    let bound = check_named(&parts.headers)
+        .and_then(|()| bind(service, session_id(&parts.headers), &principal, endpoint));
+    let session = match bound {
+        Ok(session) => session,
+        Err(fault) => return reply::fault_response(&fault, None),
+    };
+    if !session.revision.supports_batches() {
+        return reply::fault_response(&no_arrays(), None);
+    }
+    match elements(service, &principal, bytes, &due) {
+        Ok(elements) => {
+            record.session(session.tag());
+            elements
+                .iter()
+                .flat_map(|(element, _)| element)
+                .for_each(|message| note_message(record, message));
+            run(
+                service,
+                &session,
+                principal,
+                parts,
+                (elements, over),
+                record,
+            )
+            .await
         }
-        match self.elements(&principal, bytes, &due) {
-            Ok(elements) => {
-                record.session(session.tag());
-                elements
-                    .iter()
-                    .flat_map(|(element, _)| element)
-                    .for_each(|message| note_message(record, message));
-                self.run_batch(&session, principal, parts, (elements, over), record)
-                    .await
-            }
-            Err((status, fault)) => {
-                record.outcome(error_type::BAD_REQUEST);
-                reply::json_response(status, reply::error_response(&fault, None))
-            }
+        Err((status, fault)) => {
+            record.outcome(error_type::BAD_REQUEST);
+            reply::json_response(status, reply::error_response(&fault, None))
         }
     }
+}
 
-    /// Reads the elements of an array. Each request and notification is charged like a single one; the POST has paid
-    /// for one of them unless a charge is `due`. If the allowance does not cover the rest, each element waits for its
-    /// own charge; an array with more messages than can ever be served in time is refused whole, without a retry. Spec:
-    /// SPEC O-01, T-17, T-33.
-    ///
-    /// # Errors
-    /// The [`Fault`] that refuses the whole array, and its HTTP status.
-    pub(super) fn elements(
-        &self,
-        principal: &Principal,
-        bytes: Bytes,
-        due: &MessageDue,
-    ) -> Result<BatchElements, (StatusCode, Fault)> {
-        let limits = &self.settings.limits;
-        let elements = Message::parse_batch(bytes, limits.of_messages(), limits.batch)
-            .map_err(|error| reply::decode_fault(&error))
-            .and_then(|elements| check_elements(&elements).map(|()| elements))
-            .map_err(|fault| (StatusCode::BAD_REQUEST, fault))?;
-        let costs = |element: &Result<Message, DecodeError>| {
-            let message = element.as_ref().ok();
-            message.is_some_and(|message| message.kind() != MessageKind::Response)
-        };
-        let owner = principal.owner();
-        let cost = elements.iter().filter(|element| costs(element)).count();
-        let most = self.rate.most_within(limits.call_wait);
-        if cost > most {
-            return Err((StatusCode::PAYLOAD_TOO_LARGE, too_many(most)));
-        }
-        let further = u32::try_from(cost.saturating_sub(1)).unwrap_or(u32::MAX);
-        let mut paid = match due {
-            Some(_) => 0,
-            None if self.rate.check_further(owner, further) => cost,
-            None => 1,
-        };
-        let owed = || {
-            let rate = OwedAdmission::Rate(self.rate.claim(owner));
-            match due {
-                Some(OwedAdmission::Exchange(_)) => OwedAdmission::exchange(Some(rate)),
-                Some(OwedAdmission::Rate(_)) | None => rate,
-            }
-        };
-        let each = elements.into_iter().map(|element| {
-            let mut due = None;
-            if costs(&element) {
-                due = (paid == 0).then(owed);
-                paid = paid.saturating_sub(1);
-            }
-            (element, due)
-        });
-        Ok(each.collect())
+/// Reads the elements of an array. Each request and notification is charged like a single one; the POST has paid
+/// for one of them unless a charge is `due`. If the allowance does not cover the rest, each element waits for its
+/// own charge; an array with more messages than can ever be served in time is refused whole, without a retry. Spec:
+/// SPEC O-01, T-17, T-33.
+///
+/// # Errors
+/// The [`Fault`] that refuses the whole array, and its HTTP status.
+pub(super) fn elements(
+    service: &McpService,
+    principal: &Principal,
+    bytes: Bytes,
+    due: &MessageDue,
+) -> Result<BatchElements, (StatusCode, Fault)> {
+    let limits = &service.settings.limits;
+    let elements = Message::parse_batch(bytes, limits.of_messages(), limits.batch)
+        .map_err(|error| reply::decode_fault(&error))
+        .and_then(|elements| check_elements(&elements).map(|()| elements))
+        .map_err(|fault| (StatusCode::BAD_REQUEST, fault))?;
+    let costs = |element: &Result<Message, DecodeError>| {
+        let message = element.as_ref().ok();
+        message.is_some_and(|message| message.kind() != MessageKind::Response)
+    };
+    let owner = principal.owner();
+    let cost = elements.iter().filter(|element| costs(element)).count();
+    let most = service.admission.rate.most_within(limits.call_wait);
+    if cost > most {
+        return Err((StatusCode::PAYLOAD_TOO_LARGE, too_many(most)));
     }
+    let further = u32::try_from(cost.saturating_sub(1)).unwrap_or(u32::MAX);
+    let mut paid = match due {
+        Some(_) => 0,
+        None if service.admission.rate.check_further(owner, further) => cost,
+        None => 1,
+    };
+    let owed = || {
+        let rate = OwedAdmission::Rate(service.admission.rate.claim(owner));
+        match due {
+            Some(OwedAdmission::Exchange(_)) => OwedAdmission::exchange(Some(rate)),
+            Some(OwedAdmission::Rate(_)) | None => rate,
+        }
+    };
+    let each = elements.into_iter().map(|element| {
+        let mut due = None;
+        if costs(&element) {
+            due = (paid == 0).then(owed);
+            paid = paid.saturating_sub(1);
+        }
+        (element, due)
+    });
+    Ok(each.collect())
+}
 
-    async fn run_batch(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        principal: Arc<Principal>,
-        parts: &Parts,
-        (elements, over): (BatchElements, Option<BudgetExhausted>),
-        record: &AccessRecord,
-    ) -> Response<Body> {
-        let response_stream: Arc<ResponseStream> = Arc::default();
-        let mut ready = Vec::new();
-        let mut calls = Vec::new();
-        for (element, due) in elements {
-            let message = match element {
-                Ok(message) => message,
-                Err(error) => {
-                    let fault = reply::decode_fault(&error);
-                    ready.push(reply::error_response(&fault, error.id()));
+async fn run(
+    service: &Arc<McpService>,
+    session: &Arc<Session>,
+    principal: Arc<Principal>,
+    parts: &Parts,
+    (elements, over): (BatchElements, Option<BudgetExhausted>),
+    record: &AccessRecord,
+) -> Response<Body> {
+    let response_stream: Arc<ResponseStream> = Arc::default();
+    let mut ready = Vec::new();
+    let mut calls = Vec::new();
+    for (element, due) in elements {
+        let message = match element {
+            Ok(message) => message,
+            Err(error) => {
+                let fault = reply::decode_fault(&error);
+                ready.push(reply::error_response(&fault, error.id()));
+                continue;
+            }
+        };
+        match message.kind() {
+            MessageKind::Notification if over.is_some() && is_dropped(&message) => {}
+            // Not awaited: if the client disconnected meanwhile, the calls already begun would be left without a
+            // task.
+            MessageKind::Notification => {
+                let session = Arc::clone(session);
+                service.notifications.pass_on_later(session, message, due);
+            }
+            MessageKind::Response => drop(session.questions().answer(&message)),
+            MessageKind::Request => {
+                if let Some(exhausted) = over {
+                    let fault = over_budget(exhausted);
+                    ready.push(reply::error_response(&fault, message.id()));
                     continue;
                 }
-            };
-            match message.kind() {
-                MessageKind::Notification if over.is_some() && is_dropped(&message) => {}
-                // Not awaited: if the client disconnected meanwhile, the calls already begun would be left without a
-                // task.
-                MessageKind::Notification => self.pass_on_later(Arc::clone(session), message, due),
-                MessageKind::Response => drop(session.questions().answer(&message)),
-                MessageKind::Request => {
-                    if let Some(exhausted) = over {
-                        let fault = over_budget(exhausted);
-                        ready.push(reply::error_response(&fault, message.id()));
-                        continue;
-                    }
-                    let id = message.id().map(str::to_owned);
-                    let principal = Arc::clone(&principal);
-                    let response_stream = Arc::clone(&response_stream);
-                    match self.begin(
-                        session,
-                        principal,
-                        &parts.headers,
-                        message,
-                        response_stream,
-                        due,
-                    ) {
-                        Ok(call) => calls.push(call),
-                        Err(fault) => ready.push(reply::error_response(&fault, id.as_deref())),
-                    }
+                let id = message.id().map(str::to_owned);
+                let principal = Arc::clone(&principal);
+                let response_stream = Arc::clone(&response_stream);
+                match service.calls.begin(
+                    session,
+                    principal,
+                    &parts.headers,
+                    message,
+                    response_stream,
+                    due,
+                ) {
+                    Ok(call) => calls.push(call),
+                    Err(fault) => ready.push(reply::error_response(&fault, id.as_deref())),
                 }
             }
         }
-        let mut links: Vec<Arc<LegacyClientLink>> =
-            calls.iter().map(|begun| Arc::clone(&begun.link)).collect();
-        let Some(first) = links.pop() else {
-            return if ready.is_empty() {
-                reply::empty(StatusCode::ACCEPTED)
-            } else {
-                reply::json_response(StatusCode::OK, reply::array(&ready))
-            };
-        };
-        let each = calls.into_iter().map(|begun| {
-            let BegunCall { call, link, entry } = begun;
-            let future = self.run(call, entry, &link, record);
-            async move {
-                let outcome = future.await;
-                link.end();
-                settle(&link, outcome)
-            }
-        });
-        let all = join_all(each);
-        let future = async move {
-            ready.extend(all.await.into_iter().flatten());
-            CallOutcome::Many(ready)
-        };
-        let running = DetachableCall {
-            future: Some(request_tag::keep(Box::pin(future))),
-            links: ExchangeLinks(first, links),
-            background: self.background.clone(),
-        };
-        self.answer(session, &parts.headers, running).await
     }
+    let mut links: Vec<Arc<LegacyClientLink>> =
+        calls.iter().map(|begun| Arc::clone(&begun.link)).collect();
+    let Some(first) = links.pop() else {
+        return if ready.is_empty() {
+            reply::empty(StatusCode::ACCEPTED)
+        } else {
+            reply::json_response(StatusCode::OK, reply::array(&ready))
+        };
+    };
+    let each = calls.into_iter().map(|begun| {
+        let BegunCall { call, link, entry } = begun;
+        let future = service.calls.run(call, entry, &link, record);
+        async move {
+            let outcome = future.await;
+            link.end();
+            settle(&link, outcome)
+        }
+    });
+    let all = join_all(each);
+    let future = async move {
+        ready.extend(all.await.into_iter().flatten());
+        CallOutcome::Many(ready)
+    };
+    let future: CallFuture = request_tag::keep(Box::pin(future));
+    let running = (future, ExchangeLinks(first, links));
+    service
+        .exchanges
+        .answer(session, &parts.headers, running)
+        .await
 }
 
 /// Whether all of them may stand in an array. Spec: SPEC T-32, T-33.

@@ -1,6 +1,7 @@
 //! Reading the body of a request: bounded in size and time.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
@@ -11,10 +12,11 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 
-use super::refused_body::RefusedBody;
+use super::refused_body::{BodyScans, RefusedBody};
 use super::room::{BodyMemory, CollectedBody, OutOfMemory};
-use super::{McpService, media, reply};
-use crate::budget::{BudgetExhausted, BudgetHolder};
+use super::{media, reply};
+use crate::budget::{BudgetExhausted, BudgetHolder, ByteBudget};
+use crate::config::Config;
 use crate::protocol::json;
 use crate::runtime::poll_time;
 use crate::telemetry::metrics::COUNTERS;
@@ -43,7 +45,15 @@ impl BodyError {
     }
 }
 
-impl McpService {
+/// Reads the bodies of requests: each within its size, its time and its caller's share of the byte budget.
+#[derive(Debug)]
+pub(super) struct BodyReader {
+    pub(super) settings: Arc<Config>,
+    pub(super) budget: Arc<ByteBudget>,
+    pub(super) scans: Arc<BodyScans>,
+}
+
+impl BodyReader {
     /// Reads a JSON body within the configured bounds and the share of `holder`. A leading byte order mark, which some
     /// writers add, is removed.
     ///

@@ -4,10 +4,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use axum::body::Body;
 use bytes::Bytes;
+use http::Response;
 
-use super::McpService;
+use super::access_log::AccessRecord;
+use super::busy::draining;
+use super::call_telemetry::error_word;
 use super::channel::{Channel, ChannelEnd, ChannelTerms, HandshakeStage};
+use super::{McpService, reply};
+use crate::call::Principal;
+use crate::endpoint::Endpoint;
 use crate::session::{ReaderStep, StreamReader};
 
 /// Messages handed out at once.
@@ -109,26 +116,47 @@ impl ChannelWriter {
 impl Drop for ChannelWriter {
     fn drop(&mut self) {
         self.reader = None;
-        self.service.end_channel(&self.channel);
+        end_channel(&self.service, &self.channel);
     }
 }
 
-impl McpService {
-    /// Removes the channel, so that no message enters, and cancels its calls.
-    fn end_channel(&self, channel: &Channel) {
-        self.channels.remove(channel);
-        if let Some(session) = channel.finish() {
-            self.sessions.close(&session);
+/// Opens a channel; also its sealed handle.
+///
+/// # Errors
+/// The answer: the gateway drains, or the caller has too many channels.
+pub(super) fn open_channel(
+    service: &McpService,
+    endpoint: &Arc<Endpoint>,
+    principal: &Arc<Principal>,
+    record: &AccessRecord,
+) -> Result<(Arc<Channel>, String), Box<Response<Body>>> {
+    if service.tasks.draining().is_cancelled() {
+        return Err(Box::new(reply::fault_response(&draining(), None)));
+    }
+    let (key, handle) = service.sessions.mint_connection(principal, endpoint);
+    match service.channels.open(key, endpoint, principal) {
+        Ok(channel) => Ok((channel, handle)),
+        Err(fault) => {
+            record.outcome(error_word(fault.kind));
+            Err(Box::new(reply::fault_response(&fault, None)))
         }
     }
+}
 
-    /// Ends a channel as soon as its client leaves too much unread. A task of its own, because the body is not polled
-    /// while the connection's buffers are full.
-    pub(super) fn watch_channel(self: &Arc<Self>, channel: &Arc<Channel>) {
-        let (service, channel) = (Arc::clone(self), Arc::clone(channel));
-        self.tasks.spawn_service(async move {
-            channel.ended.cancelled().await;
-            service.end_channel(&channel);
-        });
+/// Removes the channel, so that no message enters, and cancels its calls.
+fn end_channel(service: &McpService, channel: &Channel) {
+    service.channels.remove(channel);
+    if let Some(session) = channel.finish() {
+        service.sessions.close(&session);
     }
+}
+
+/// Ends a channel as soon as its client leaves too much unread. A task of its own, because the body is not polled
+/// while the connection's buffers are full.
+pub(super) fn watch_channel(service: &Arc<McpService>, channel: &Arc<Channel>) {
+    let (own, channel) = (Arc::clone(service), Arc::clone(channel));
+    service.tasks.spawn_service(async move {
+        channel.ended.cancelled().await;
+        end_channel(&own, &channel);
+    });
 }

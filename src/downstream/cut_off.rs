@@ -10,7 +10,7 @@ const GROUPS: usize = 32;
 pub(super) struct CutOff([CancellationToken; GROUPS]);
 
 impl CutOff {
-    /// The token of the call of which `place` is the address in memory.
+    /// The token of the call at the address `place` in memory.
     pub(super) fn of(&self, place: usize) -> &CancellationToken {
         // A call takes more than 128 bytes: neighbours in memory are in different groups.
         let [first, ..] = &self.0;

@@ -14,98 +14,26 @@ use http::{Extensions, HeaderMap, HeaderValue, Method, Response, StatusCode, Uri
 
 use super::access_log::{AccessLine, AccessRecord};
 use super::admission::{MessageDue, OwedAdmission, crowded};
-use super::connect_page::{self, ConnectPage};
+use super::connect_page;
 use super::forwarding::{self, ForwardedResponse};
 use super::guard::RequestKind;
 use super::held_body::hold;
 use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
+use super::paths::{PathTarget, ServedTransport, pattern};
 use super::request_place::RequestPlace;
-use super::{McpService, PathTarget, ServedTransport, cors, modern, reply};
-use crate::auth;
+use super::{McpService, cors, get_stream, http_sse, modern, reply, streamable, websocket};
 use crate::call::{OwnerKey, Principal};
-use crate::config::{AuthMode, Config};
-use crate::connect::ConnectPages;
+use crate::config::AuthMode;
 use crate::endpoint::Endpoint;
 use crate::protocol::headers::MCP_SESSION_ID;
-use crate::sync::fast_maps::FastMap;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
-/// Every path and its target; a trailing slash is routed too (CLIENTS.md).
-pub(super) fn paths(
-    settings: &Config,
-    endpoints: &[Arc<Endpoint>],
-    pages: Option<&ConnectPages>,
-) -> FastMap<String, PathTarget> {
-    let base = settings
-        .server
-        .public_url
-        .path()
-        .trim_end_matches('/')
-        .to_owned();
-    let mut paths = FastMap::default();
-    if let Some(pages) = pages {
-        let pages = ConnectPage::paths(pages).into_iter();
-        paths.extend(pages.map(|(path, page)| (path, PathTarget::Connect(page))));
-    }
-    for (endpoint, way) in endpoints.iter().flat_map(|one| ways(settings, one)) {
-        let place = match (way, &settings.server.sse) {
-            (ServedTransport::Messages, Some(sse)) => endpoint.place(&sse.messages),
-            _ => endpoint.path.clone(),
-        };
-        let target = PathTarget::Endpoint(Arc::clone(&endpoint), way);
-        paths.insert(format!("{place}/"), target.clone());
-        paths.insert(place, target);
-        if settings.auth.mode == AuthMode::None || way == ServedTransport::Messages {
-            continue;
-        }
-        let document = PathTarget::Metadata(auth::metadata(&endpoint, &settings.auth));
-        // Spec: RFC 9728 §3.1. A proxy may strip the path of public_url or keep it.
-        let well_known = "/.well-known/oauth-protected-resource";
-        let mut places = vec![
-            format!("{well_known}{base}{}", endpoint.path),
-            format!("{well_known}{}", endpoint.path),
-        ];
-        if endpoint.path == "/mcp" {
-            places.push(well_known.to_owned());
-            places.push(format!("{well_known}{base}"));
-        }
-        for place in places {
-            paths.insert(format!("{place}/"), document.clone());
-            paths.insert(place, document.clone());
-        }
-    }
-    paths
-}
-
-/// The transports of an endpoint, each with the endpoint as it is seen there.
-fn ways(settings: &Config, endpoint: &Arc<Endpoint>) -> Vec<(Arc<Endpoint>, ServedTransport)> {
-    let url = &settings.server.public_url;
-    let mut ways = vec![(Arc::clone(endpoint), ServedTransport::Streamable)];
-    if let Some(sse) = &settings.server.sse {
-        let below = Arc::new(endpoint.below(&sse.stream, url));
-        ways.push((Arc::clone(&below), ServedTransport::Events));
-        ways.push((below, ServedTransport::Messages));
-    }
-    if let Some(path) = &settings.server.websocket {
-        ways.push((Arc::new(endpoint.below(path, url)), ServedTransport::Socket));
-    }
-    ways
-}
-
 impl McpService {
-    fn target(&self, path: &str) -> Option<PathTarget> {
-        let known = self.paths.get(path).cloned();
-        known.or_else(|| {
-            let page = self.pages.as_ref().and(ConnectPage::of_path(path));
-            page.map(PathTarget::Connect)
-        })
-    }
-
     /// Serves one HTTP request.
     pub(super) async fn serve(self: Arc<Self>, request: Request) -> Response<Body> {
         let origin = request.headers().get(ORIGIN).cloned();
-        let target = self.target(request.uri().path());
+        let target = self.paths.target(request.uri().path());
         let client = request
             .extensions()
             .get()
@@ -138,7 +66,7 @@ impl McpService {
             return reply::plain(failure.status(), failure.public());
         }
         if kind == RequestKind::Page
-            && let Err(wait) = self.rate.take(page_visitor(&request))
+            && let Err(wait) = self.admission.rate.take(page_visitor(&request))
         {
             record.outcome("rate_limited");
             return reply::over_the_rate(wait);
@@ -211,7 +139,7 @@ impl McpService {
         response
     }
 
-    /// Admits a request that no other replica answers, and serves it.
+    /// Admits and serves a request of this replica.
     async fn serve_here(
         self: &Arc<Self>,
         (endpoint, way): (&Arc<Endpoint>, ServedTransport),
@@ -268,8 +196,8 @@ impl McpService {
     }
 
     /// Counts the exchange, and takes the request out of the allowance. What is posted may wait, or be
-    /// refused for itself: what it is decides. The stream of a session may wait for the allowance; what opens a
-    /// session waits only for what is borrowed of it.
+    /// refused for itself: what it is decides. The stream of a session may wait for the allowance; a request that opens a
+    /// session waits only for borrowed allowance.
     async fn admit(
         &self,
         request: &mut Request,
@@ -281,7 +209,11 @@ impl McpService {
         match method {
             Method::POST => {
                 let is_paid = forwarding::is_paid(request.extensions());
-                let due = if is_paid { None } else { self.due(owner) };
+                let due = if is_paid {
+                    None
+                } else {
+                    self.admission.due(owner)
+                };
                 Ok(match open {
                     Ok(open) => (open, due),
                     Err(TooManyExchanges) => (None, Some(OwedAdmission::exchange(due))),
@@ -290,19 +222,20 @@ impl McpService {
             // It counts and is never refused: it frees what a session holds, and the TypeScript SDK
             // fails to close where it is.
             Method::DELETE => {
-                let _ = self.rate.take(owner);
+                let _ = self.admission.rate.take(owner);
                 Ok((open.unwrap_or(None), None))
             }
             // A client that is refused its stream ends the session, or does without for good.
             Method::GET
-                if way == ServedTransport::Streamable && !self.is_for_events(request.headers()) =>
+                if way == ServedTransport::Streamable
+                    && !http_sse::is_for_events(&self.settings, request.headers()) =>
             {
-                let due = self.due(owner);
+                let due = self.admission.due(owner);
                 let open = open.map_err(|TooManyExchanges| GateRefusal::Crowded)?;
                 Ok((open, due))
             }
             _ => {
-                let taken = Box::pin(self.rate.take_once_borrowed(owner)).await;
+                let taken = Box::pin(self.admission.rate.take_once_borrowed(owner)).await;
                 taken.map_err(GateRefusal::Rate)?;
                 let open = open.map_err(|TooManyExchanges| GateRefusal::Crowded)?;
                 Ok((open, None))
@@ -340,32 +273,33 @@ impl McpService {
         let (mut parts, body) = request.into_parts();
         match way {
             ServedTransport::Streamable
-                if method == Method::GET && self.is_for_events(&parts.headers) =>
+                if method == Method::GET
+                    && http_sse::is_for_events(&self.settings, &parts.headers) =>
             {
-                return self.open_events(endpoint, &principal, &parts.headers, record);
+                return http_sse::open(self, endpoint, &principal, &parts.headers, record);
             }
             ServedTransport::Streamable => {}
             ServedTransport::Events => {
-                return self.open_events(endpoint, &principal, &parts.headers, record);
+                return http_sse::open(self, endpoint, &principal, &parts.headers, record);
             }
             ServedTransport::Socket => {
-                return self.open_socket(endpoint, &principal, &mut parts, record);
+                return websocket::open(self, endpoint, &principal, &mut parts, record);
             }
             ServedTransport::Messages => {
-                let posted = self.post_to_events(endpoint, principal, &parts, (body, due), record);
+                let posted = http_sse::post(self, endpoint, principal, &parts, (body, due), record);
                 return Box::pin(posted).await;
             }
         }
         match method {
             Method::POST => {
-                self.post(endpoint, principal, &parts, (body, due), record)
-                    .await
+                streamable::post(self, endpoint, principal, &parts, (body, due), record).await
             }
             Method::GET => {
-                let got = self.get(endpoint, &principal, (&parts.headers, due), record);
+                let got =
+                    get_stream::open(self, endpoint, &principal, (&parts.headers, due), record);
                 Box::pin(got).await
             }
-            _ => self.delete(endpoint, &principal, &parts.headers, record),
+            _ => streamable::delete(self, endpoint, &principal, &parts.headers, record),
         }
     }
 }
@@ -391,39 +325,10 @@ fn nothing_here() -> Response<Body> {
     reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path")
 }
 
-/// Whom the rate counts a page for: nobody is known yet but by the address.
+/// The owner that the rate counts a page for: only the address is known yet.
 fn page_visitor(request: &Request) -> OwnerKey {
     let address = client_address(request).to_string();
     Principal::new("connect pages", &address, "", Vec::new(), None).owner()
-}
-
-/// What an access line shows instead of the path that was sent.
-fn pattern(target: Option<&PathTarget>) -> &'static str {
-    match target {
-        None => "other",
-        Some(PathTarget::Metadata(_)) => "/.well-known/oauth-protected-resource",
-        Some(PathTarget::Connect(page)) => page.pattern(),
-        Some(PathTarget::Endpoint(endpoint, way)) => match (way, &*endpoint.name == "mcp") {
-            (ServedTransport::Streamable, true) => "/mcp",
-            (ServedTransport::Streamable, false) => "/mcp/{endpoint}",
-            (ServedTransport::Events, true) => "/sse",
-            (ServedTransport::Events, false) => "/sse/{endpoint}",
-            (ServedTransport::Socket, true) => "/ws",
-            (ServedTransport::Socket, false) => "/ws/{endpoint}",
-            (ServedTransport::Messages, true) => "/messages",
-            (ServedTransport::Messages, false) => "/messages/{endpoint}",
-        },
-    }
-}
-
-impl ServedTransport {
-    fn methods(self) -> &'static [Method] {
-        match self {
-            Self::Streamable => &[Method::GET, Method::POST, Method::DELETE],
-            Self::Events | Self::Socket => &[Method::GET],
-            Self::Messages => &[Method::POST],
-        }
-    }
 }
 
 /// The metadata is public and never fails. Spec: RFC 9728 §3.2; SPEC A-02.

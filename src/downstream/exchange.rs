@@ -11,23 +11,18 @@ use axum::body::Body;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
-use super::McpService;
-use super::access_log::AccessRecord;
-use super::call_telemetry::{ended, log_fault, server_span};
-use super::detachable_call::{CallFuture, CallOutcome, DetachableCall, ExchangeLinks, finish};
+use super::detachable_call::{
+    BackgroundCalls, CallFuture, CallOutcome, DetachableCall, ExchangeLinks, finish,
+};
 use super::event_body::{EventBody, EventBodyParts};
 use super::media::AcceptedMedia;
 use super::reply;
-use super::streamable::BegunCall;
 use crate::budget::held_with;
-use crate::call::{Call, Reply};
+use crate::config::Config;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
-use crate::relay::RelayFailure;
 use crate::runtime::poll_time;
-use crate::session::{CallEntry, EventStream, LegacyClientLink, Session};
-use crate::telemetry::metrics::GAUGES;
-use crate::telemetry::request_tag;
+use crate::session::{EventStream, Session, StreamReader};
 
 /// Delay until a silent call becomes a stream, for a client that accepts `text/event-stream` without naming it (`*/*`,
 /// or no `AcceptedMedia`) and whose revision is older than 2025-11-25: JSON-only programs send such headers.
@@ -38,27 +33,14 @@ enum FirstEvent {
     Stream(Arc<EventStream>),
 }
 
-impl McpService {
-    /// Runs a call and answers its exchange.
-    ///
-    /// # Cancel safety
-    /// Dropping the future hands the call to the background.
-    pub(super) async fn exchange(
-        self: &Arc<Self>,
-        begun: BegunCall,
-        session: Arc<Session>,
-        headers: &HeaderMap,
-        record: &AccessRecord,
-    ) -> Response<Body> {
-        let BegunCall { call, link, entry } = begun;
-        let running = DetachableCall {
-            future: Some(self.run(call, entry, &link, record)),
-            links: ExchangeLinks(link, Vec::new()),
-            background: self.background.clone(),
-        };
-        self.answer(&session, headers, running).await
-    }
+/// Answers the exchanges of legacy calls.
+#[derive(Debug)]
+pub(super) struct LegacyExchanges {
+    pub(super) settings: Arc<Config>,
+    pub(super) background: BackgroundCalls,
+}
 
+impl LegacyExchanges {
     /// How long a call may stay silent before it is answered by a stream.
     fn stream_after(&self, session: &Session, headers: &HeaderMap) -> Duration {
         let is_old = session.revision < Revision::V2025_11_25;
@@ -69,13 +51,21 @@ impl McpService {
         }
     }
 
-    /// Answers an exchange as its calls go on.
+    /// Answers an exchange as its calls go on, those of `links`, which `future` runs.
+    ///
+    /// # Cancel safety
+    /// Dropping the future hands the calls to the background.
     pub(super) async fn answer(
-        self: &Arc<Self>,
+        &self,
         session: &Arc<Session>,
         headers: &HeaderMap,
-        mut running: DetachableCall,
+        (future, links): (CallFuture, ExchangeLinks),
     ) -> Response<Body> {
+        let mut running = DetachableCall {
+            future: Some(future),
+            links,
+            background: self.background.clone(),
+        };
         let polls = session.revision.has_priming_event();
         let wait = self.stream_after(session, headers);
         let link = Arc::clone(&running.links.0);
@@ -108,7 +98,7 @@ impl McpService {
     }
 
     fn stream_reply(
-        self: &Arc<Self>,
+        &self,
         session: &Arc<Session>,
         stream: &Arc<EventStream>,
         running: Option<DetachableCall>,
@@ -135,7 +125,7 @@ impl McpService {
     pub(super) fn stream_parts(
         &self,
         session: &Session,
-        reader: crate::session::StreamReader,
+        reader: StreamReader,
         polls: bool,
     ) -> EventBodyParts {
         EventBodyParts {
@@ -146,93 +136,6 @@ impl McpService {
             ends: None,
             polls,
             opens: false,
-        }
-    }
-
-    /// The whole way of a call, as a future of its own.
-    pub(super) fn run(
-        self: &Arc<Self>,
-        mut call: Call,
-        entry: CallEntry,
-        link: &Arc<LegacyClientLink>,
-        record: &AccessRecord,
-    ) -> CallFuture {
-        let (service, link) = (Arc::clone(self), Arc::clone(link));
-        let session = Arc::clone(link.session());
-        let is_tool_call = call.message.method() == Some("tools/call");
-        let span = server_span(&call, Some(&session));
-        let record = record.clone();
-        record.trace(span.context().trace_id());
-        call.trace = span.context().clone();
-        request_tag::keep(Box::pin(async move {
-            let answer = match service.seat(entry, &call.cancel).await {
-                Ok(place) => {
-                    let counted = GAUGES.calls_running.enter();
-                    let answer = service.relay.handle(&call, &session).await;
-                    drop((counted, place));
-                    answer
-                }
-                Err(fault) => Err(RelayFailure::Fault(fault)),
-            };
-            let answer = match answer {
-                Err(RelayFailure::Fault(fault))
-                    if fault.kind == FaultKind::Cancelled && link.is_cut_off() =>
-                {
-                    record.stopped();
-                    Err(RelayFailure::Fault(Fault::cut_off()))
-                }
-                answer => answer,
-            };
-            let outcome = ended(&answer, is_tool_call, reply::legacy_code);
-            if let Some(word) = outcome.error_type() {
-                record.outcome(word);
-            }
-            if let Some(upstream) = link.upstream() {
-                record.upstream(upstream);
-            }
-            drop((record, link));
-            span.finish(outcome);
-            service.outcome(&call, answer)
-        }))
-    }
-
-    fn outcome(&self, call: &Call, answer: Result<Reply, RelayFailure>) -> CallOutcome {
-        let id = call.message.id().unwrap_or("null");
-        match answer {
-            Ok(reply) => {
-                let mut body = reply.into_response(id);
-                if let Some(room) = call.link.reply_room() {
-                    body = room.kept.hold(body);
-                }
-                CallOutcome::Response(StatusCode::OK, body)
-            }
-            Err(RelayFailure::Denied(denial)) => {
-                let fault = Fault::downstream(FaultKind::InvalidParams, denial.public());
-                let body = Reply::Error(reply::error_object(&fault)).into_response(id);
-                if denial.missing_scopes.is_empty() {
-                    return CallOutcome::Response(StatusCode::OK, body);
-                }
-                let denied = self.auth.insufficient_scope(
-                    &call.endpoint,
-                    &denial.missing_scopes,
-                    &call.principal,
-                );
-                CallOutcome::Denied(denied, body)
-            }
-            Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
-                CallOutcome::Cancelled
-            }
-            Err(RelayFailure::Fault(fault)) => {
-                log_fault(&fault);
-                let fault = reply::overload(fault);
-                let is_tool = call.message.method() == Some("tools/call");
-                let reply = if is_tool && reply::is_tool_error(fault.kind) {
-                    Reply::Result(reply::tool_error(&fault))
-                } else {
-                    Reply::Error(reply::error_object(&fault))
-                };
-                CallOutcome::Response(reply::session_status(fault.kind), reply.into_response(id))
-            }
         }
     }
 }

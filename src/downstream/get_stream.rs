@@ -11,8 +11,9 @@ use super::access_log::AccessRecord;
 use super::admission::MessageDue;
 use super::call_telemetry::error_word;
 use super::event_body::{EventBody, EventBodyParts};
+use super::legacy_calls::no_room;
 use super::media::AcceptedMedia;
-use super::streamable::{check_version, no_room, session_id};
+use super::streamable::{bind, check_version, session_id};
 use super::{McpService, reply};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
@@ -21,133 +22,135 @@ use crate::protocol::headers;
 use crate::session::{EventId, EventStream, NoRoom, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
 
-impl McpService {
-    /// GET: the stream of messages outside calls, or the rest of a stream that broke off. Waits for its
-    /// part of the allowance, where that is still due.
-    /// Spec: SPEC T-17, T-20, T-25, T-29.
-    ///
-    /// # Cancel safety
-    /// A stream whose future is dropped has left the line.
-    pub(super) async fn get(
-        self: &Arc<Self>,
-        endpoint: &Arc<Endpoint>,
-        principal: &Arc<Principal>,
-        (headers, due): (&HeaderMap, MessageDue),
-        record: &AccessRecord,
-    ) -> Response<Body> {
-        if !AcceptedMedia::read(headers).events {
-            return reply::plain(
-                StatusCode::NOT_ACCEPTABLE,
-                "Accept must list text/event-stream",
-            );
-        }
-        if let Err(fault) = check_version(headers) {
-            return reply::fault_response(&fault, None);
-        }
-        let opened = async {
-            let session = self.bind(session_id(headers), principal, endpoint)?;
-            record.session(session.tag());
-            if due.is_some() {
-                let paid = self.pay_for_stream(&session, due).await;
-                paid.inspect_err(|fault| record.outcome(error_word(fault.kind)))?;
-            }
-            self.open_get(&session, principal, headers).await
-        };
-        let opened = opened.await;
-        opened.unwrap_or_else(|fault| reply::fault_response(&fault, None))
+/// GET: the stream of messages outside calls, or the rest of a stream that broke off. Waits for its
+/// part of the allowance, where that is still due.
+/// Spec: SPEC T-17, T-20, T-25, T-29.
+///
+/// # Cancel safety
+/// A stream whose future is dropped has left the line.
+pub(super) async fn open(
+    service: &Arc<McpService>,
+    endpoint: &Arc<Endpoint>,
+    principal: &Arc<Principal>,
+    (headers, due): (&HeaderMap, MessageDue),
+    record: &AccessRecord,
+) -> Response<Body> {
+    if !AcceptedMedia::read(headers).events {
+        return reply::plain(
+            StatusCode::NOT_ACCEPTABLE,
+            "Accept must list text/event-stream",
+        );
     }
-
-    async fn open_get(
-        self: &Arc<Self>,
-        session: &Arc<Session>,
-        principal: &Arc<Principal>,
-        headers: &HeaderMap,
-    ) -> Result<Response<Body>, Fault> {
-        let polls = session.revision.has_priming_event();
-        let resumed = match headers::last_event_id(headers) {
-            None => None,
-            Some(last) => Some(known_stream(session, last).ok_or_else(nothing_to_resume)?),
-        };
-        let stream = resumed.as_ref().map(|(stream, _)| stream);
-        let stream = stream.unwrap_or_else(|| session.standalone());
-        let standalone = stream.number() == session.standalone().number();
-        // A client that resumes has an id to come back with.
-        let opens = polls && resumed.is_none();
-        let reader = match resumed {
-            None => {
-                let permit = self.permit_get(session, !polls).map_err(no_room)?;
-                session.standalone().attach_with(Some(permit))
-            }
-            Some((stream, seq)) => {
-                stream.recall(seq).await;
-                // First, so that the dead streams of the same client leave their permits.
-                let reader = stream.resume(seq).map_err(|_| nothing_to_resume())?;
-                let permit = if standalone {
-                    self.permit_get(session, false)
-                } else {
-                    // As many as calls could begin, which have a stream each.
-                    session.open_stream(self.call_streams())
-                };
-                reader.hold(permit.map_err(no_room)?);
-                COUNTERS.streams_resumed.add(1);
-                reader
-            }
-        };
-        if standalone {
-            self.relay.notices.listen(session);
-        }
-        let ends = standalone.then(|| self.end_of_get(session, principal));
-        Ok(reply::event_stream(Body::new(EventBody::new(
-            EventBodyParts {
-                ends,
-                opens,
-                ..self.stream_parts(session, reader, polls)
-            },
-        ))))
+    if let Err(fault) = check_version(headers) {
+        return reply::fault_response(&fault, None);
     }
-
-    /// A permit for a stream of messages outside calls. With `replaces`, the oldest open stream is evicted if no permit
-    /// is free: a client without priming events cannot resume its dead streams, which hold permits until TCP notices.
-    fn permit_get(&self, session: &Arc<Session>, replaces: bool) -> Result<StreamPermit, NoRoom> {
-        loop {
-            let permit = session.open_standalone(self.settings.limits.streams_per_session);
-            if permit.is_ok() || !replaces || !session.standalone().turn_out_oldest() {
-                return permit;
-            }
-            COUNTERS.streams_replaced.add(1);
+    let opened = async {
+        let session = bind(service, session_id(headers), principal, endpoint)?;
+        record.session(session.tag());
+        if due.is_some() {
+            let paid = service.admission.pay_for_stream(&session, due).await;
+            paid.inspect_err(|fault| record.outcome(error_word(fault.kind)))?;
         }
-    }
+        open_get(service, &session, principal, headers).await
+    };
+    let opened = opened.await;
+    opened.unwrap_or_else(|fault| reply::fault_response(&fault, None))
+}
 
-    /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway. A session
-    /// that another replica goes on with ends its streams itself, but for the subscriptions of an implicit one: it would not
-    /// come to rest before.
-    pub(super) fn end_of_get(
-        &self,
-        session: &Arc<Session>,
-        principal: &Principal,
-    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let closed = session.closed().clone();
-        let ends_itself = session.is_handed_over() && session.implicit_session().is_none();
-        let drain = self.drain_of(ends_itself);
-        // A token that is accepted for the sake of clocks may have expired already.
-        let grace = self.settings.sessions.token_grace;
-        let left = principal
-            .expires_at()
-            .map(|at| at.saturating_add(grace).saturating_sub(self.auth.now()));
-        Box::pin(async move {
-            let expired = async {
-                match left {
-                    Some(left) => tokio::time::sleep(left).await,
-                    None => std::future::pending().await,
-                }
+async fn open_get(
+    service: &Arc<McpService>,
+    session: &Arc<Session>,
+    principal: &Arc<Principal>,
+    headers: &HeaderMap,
+) -> Result<Response<Body>, Fault> {
+    let polls = session.revision.has_priming_event();
+    let resumed = match headers::last_event_id(headers) {
+        None => None,
+        Some(last) => Some(known_stream(session, last).ok_or_else(nothing_to_resume)?),
+    };
+    let stream = resumed.as_ref().map(|(stream, _)| stream);
+    let stream = stream.unwrap_or_else(|| session.standalone());
+    let standalone = stream.number() == session.standalone().number();
+    // A client that resumes has an id to come back with.
+    let opens = polls && resumed.is_none();
+    let reader = match resumed {
+        None => {
+            let permit = permit_get(service, session, !polls).map_err(no_room)?;
+            session.standalone().attach_with(Some(permit))
+        }
+        Some((stream, seq)) => {
+            stream.recall(seq).await;
+            // First, so that the dead streams of the same client leave their permits.
+            let reader = stream.resume(seq).map_err(|_| nothing_to_resume())?;
+            let permit = if standalone {
+                permit_get(service, session, false)
+            } else {
+                // As many as calls could begin, which have a stream each.
+                session.open_stream(service.exchanges.call_streams())
             };
-            tokio::select! {
-                () = closed.cancelled() => {}
-                () = drain.refuses() => {}
-                () = expired => {}
-            }
-        })
+            reader.hold(permit.map_err(no_room)?);
+            COUNTERS.streams_resumed.add(1);
+            reader
+        }
+    };
+    if standalone {
+        service.relay.notices.listen(session);
     }
+    let ends = standalone.then(|| end_of_get(service, session, principal));
+    Ok(reply::event_stream(Body::new(EventBody::new(
+        EventBodyParts {
+            ends,
+            opens,
+            ..service.exchanges.stream_parts(session, reader, polls)
+        },
+    ))))
+}
+
+/// A permit for a stream of messages outside calls. With `replaces`, the oldest open stream is evicted if no permit
+/// is free: a client without priming events cannot resume its dead streams, which hold permits until TCP notices.
+fn permit_get(
+    service: &McpService,
+    session: &Arc<Session>,
+    replaces: bool,
+) -> Result<StreamPermit, NoRoom> {
+    loop {
+        let permit = session.open_standalone(service.settings.limits.streams_per_session);
+        if permit.is_ok() || !replaces || !session.standalone().turn_out_oldest() {
+            return permit;
+        }
+        COUNTERS.streams_replaced.add(1);
+    }
+}
+
+/// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway. A session
+/// that another replica goes on with ends its streams itself, but for the subscriptions of an implicit one: it would not
+/// come to rest before.
+pub(super) fn end_of_get(
+    service: &McpService,
+    session: &Arc<Session>,
+    principal: &Principal,
+) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let closed = session.closed().clone();
+    let ends_itself = session.is_handed_over() && session.implicit_session().is_none();
+    let drain = service.drain.of(ends_itself);
+    // A token that is accepted for the sake of clocks may have expired already.
+    let grace = service.settings.sessions.token_grace;
+    let left = principal
+        .expires_at()
+        .map(|at| at.saturating_add(grace).saturating_sub(service.auth.now()));
+    Box::pin(async move {
+        let expired = async {
+            match left {
+                Some(left) => tokio::time::sleep(left).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = closed.cancelled() => {}
+            () = drain.refuses() => {}
+            () = expired => {}
+        }
+    })
 }
 
 /// The stream of an event id, and the event's position on the stream. Spec: SPEC T-25.

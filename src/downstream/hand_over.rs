@@ -1,4 +1,4 @@
-//! `SessionHandOver`: while this replica drains, it gives its sessions up one by one, and other replicas go on with them.
+//! `SessionHandOver`: a replica that drains gives up one session after another, and other replicas go on with these sessions.
 //!
 //! A session is given up between two requests, once the shared store has its events and its record. Without another
 //! replica the sessions are served until the end of the drain, and given up then.
@@ -124,7 +124,7 @@ impl SessionHandOver {
         self.adopter.tasks.draining().cancelled().await;
         let mut hold = pin!(sleep(self.hold_after));
         let mut last = self.is_last.subscribe();
-        // The next heartbeat says that this replica drains, and learns which others do.
+        // The next heartbeat says that this replica drains, and reads which replicas drain.
         tokio::select! {
             () = self.adopter.cluster.look_for_peers() => {}
             Ok(()) = last.changed() => {}
@@ -193,7 +193,7 @@ impl SessionHandOver {
         );
     }
 
-    /// Gives up a session that admits no request any more. It ends where an upstream of it ends with this process. With
+    /// Gives up a session that admits no request any more. The session ends if one of its upstreams ends with this process. With
     /// `is_last` its calls are cut off.
     async fn give_up(&self, session: Arc<Session>, is_last: bool) -> HandOver {
         if !is_last && !self.adopter.has_successor() {
@@ -274,7 +274,7 @@ impl SessionHandOver {
 }
 
 /// What a drain of this replica means for a session.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct SessionDrain {
     pub(super) draining: CancellationToken,
     /// `None` where no other replica can go on with the session.
@@ -282,6 +282,14 @@ pub(super) struct SessionDrain {
 }
 
 impl SessionDrain {
+    /// The same for a session that is handed over, or for one that ends.
+    pub(super) fn of(&self, is_handed_over: bool) -> Self {
+        Self {
+            draining: self.draining.clone(),
+            adopter: self.adopter.clone().filter(|_| is_handed_over),
+        }
+    }
+
     /// Whether the session is handed over to another replica, rather than ended.
     pub(super) fn hands_over(&self) -> bool {
         let adopter = self.adopter.as_ref();

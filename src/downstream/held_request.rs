@@ -15,10 +15,10 @@ use super::adoption::NamedSession;
 use crate::protocol::{Message, MessageKind, json};
 use crate::session::SessionUse;
 
-/// Bytes that are read of a message to learn what it is. A longer one waits.
+/// Bytes of a message that are read to learn its kind. A longer message waits.
 const MOST: usize = 64 * 1024;
 
-/// A request that begins no work, and its session, if that lives here and waits to come to rest.
+/// A request that begins no work, and its session, if the session lives here and waits to be handed over.
 ///
 /// # Errors
 /// The request, whose session is to be looked for.

@@ -19,65 +19,63 @@ use crate::session::{DeliveryMode, Session};
 use crate::telemetry::names::error_type;
 use crate::telemetry::trace::{self, CallSpan, SpanOutcome, TRACEPARENT, TRACESTATE, TraceContext};
 
-impl McpService {
-    /// Opens a session as an `initialize` request asks, and gives the response to it.
-    pub(super) async fn open_session(
-        &self,
-        endpoint: &Arc<Endpoint>,
-        principal: Arc<Principal>,
-        headers: &HeaderMap,
-        message: &Message,
-        record: &AccessRecord,
-        delivery: DeliveryMode,
-    ) -> Result<(Arc<Session>, Bytes), Fault> {
-        // One that came before the drain is handed over with the others.
-        let outlives = matches!(delivery, DeliveryMode::Streams);
-        if self.tasks.draining().is_cancelled() && !self.drain_of(outlives).hands_over() {
-            return Err(draining());
+/// Opens a session as an `initialize` request asks, and gives the response to it.
+pub(super) async fn open_session(
+    service: &McpService,
+    endpoint: &Arc<Endpoint>,
+    principal: Arc<Principal>,
+    headers: &HeaderMap,
+    message: &Message,
+    record: &AccessRecord,
+    delivery: DeliveryMode,
+) -> Result<(Arc<Session>, Bytes), Fault> {
+    // A session opened before the drain is handed over like all sessions.
+    let outlives = matches!(delivery, DeliveryMode::Streams);
+    if service.tasks.draining().is_cancelled() && !service.drain.of(outlives).hands_over() {
+        return Err(draining());
+    }
+    // Its record could not be written, and no other replica would know the session.
+    if service
+        .forwarder
+        .as_ref()
+        .is_some_and(RequestForwarder::is_fenced)
+    {
+        return Err(fenced());
+    }
+    let id = message.id().unwrap_or("null").to_owned();
+    let parent =
+        TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
+    let mut span = CallSpan::server(&parent, "initialize", &endpoint.name);
+    record.trace(span.context().trace_id());
+    let opener = &service.relay.opener;
+    let answer = opener.initialize(principal, Arc::clone(endpoint), message, delivery);
+    // Token requests are spans below it.
+    let parent = Some(span.context().clone());
+    let answer = trace::below(parent, Box::pin(answer)).await;
+    if let Ok((session, _)) = &answer {
+        note_request(&mut span, message, session.revision);
+        note_session(&mut span, session);
+    }
+    span.finish(match &answer {
+        Ok(_) => SpanOutcome::Ok,
+        Err(RelayFailure::Fault(fault)) => refused(fault, reply::legacy_code),
+        Err(RelayFailure::Denied(_)) => {
+            let code = reply::legacy_code(FaultKind::InvalidRequest);
+            SpanOutcome::Refused(error_type::DENIED, code)
         }
-        // Its record could not be written, and no other replica would know the session.
-        if self
-            .forwarder
-            .as_ref()
-            .is_some_and(RequestForwarder::is_fenced)
-        {
-            return Err(fenced());
+    });
+    match answer {
+        Ok((session, result)) => {
+            record.session(session.tag());
+            Ok((session, result.into_response(&id)))
         }
-        let id = message.id().unwrap_or("null").to_owned();
-        let parent =
-            TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
-        let mut span = CallSpan::server(&parent, "initialize", &endpoint.name);
-        record.trace(span.context().trace_id());
-        let opener = &self.relay.opener;
-        let answer = opener.initialize(principal, Arc::clone(endpoint), message, delivery);
-        // Token requests are spans below it.
-        let parent = Some(span.context().clone());
-        let answer = trace::below(parent, Box::pin(answer)).await;
-        if let Ok((session, _)) = &answer {
-            note_request(&mut span, message, session.revision);
-            note_session(&mut span, session);
+        Err(RelayFailure::Fault(fault)) => {
+            log_fault(&fault);
+            Err(fault)
         }
-        span.finish(match &answer {
-            Ok(_) => SpanOutcome::Ok,
-            Err(RelayFailure::Fault(fault)) => refused(fault, reply::legacy_code),
-            Err(RelayFailure::Denied(_)) => {
-                let code = reply::legacy_code(FaultKind::InvalidRequest);
-                SpanOutcome::Refused(error_type::DENIED, code)
-            }
-        });
-        match answer {
-            Ok((session, result)) => {
-                record.session(session.tag());
-                Ok((session, result.into_response(&id)))
-            }
-            Err(RelayFailure::Fault(fault)) => {
-                log_fault(&fault);
-                Err(fault)
-            }
-            Err(RelayFailure::Denied(denial)) => Err(Fault::downstream(
-                FaultKind::InvalidRequest,
-                denial.public(),
-            )),
-        }
+        Err(RelayFailure::Denied(denial)) => Err(Fault::downstream(
+            FaultKind::InvalidRequest,
+            denial.public(),
+        )),
     }
 }

@@ -12,6 +12,7 @@ mod channel;
 mod channel_dispatch;
 mod channel_writer;
 mod channels;
+mod client_notifications;
 mod connect_page;
 mod connection_id;
 pub mod cors;
@@ -30,11 +31,13 @@ mod homes;
 mod http_sse;
 mod initialize;
 mod keep_alive;
+mod legacy_calls;
 pub mod listener;
 mod liveness;
 mod media;
 mod modern;
 mod over_budget;
+mod paths;
 pub mod peer;
 mod plain_events;
 mod refused_body;
@@ -53,25 +56,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
 use http::{Request, Version};
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use self::admission::AdmissionControl;
 pub use self::adoption::AdoptionStores;
 use self::adoption::{AdoptionWork, SessionAdopter};
+use self::body::BodyReader;
 use self::channels::ChannelRegistry;
-use self::connect_page::ConnectPage;
+use self::client_notifications::ClientNotifications;
 use self::cut_off::CutOff;
 use self::detachable_call::BackgroundCalls;
+use self::exchange::LegacyExchanges;
 use self::forwarding::RequestForwarder;
 use self::guard::OriginGuard;
 use self::hand_over::SessionDrain;
 pub use self::hand_over::SessionHandOver;
-use self::modern::link::ParkedModernCalls;
+use self::legacy_calls::LegacyCalls;
+use self::modern::calls::ModernCalls;
 use self::modern::parking::{ParkedCalls, ParkingCaps};
+use self::paths::PathTable;
 use self::refused_body::BodyScans;
 use self::request_body::RequestBody;
 use crate::auth::Authenticator;
@@ -87,44 +94,19 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::SessionRegistry;
 use crate::store::quotas::CallerQuota;
-use crate::sync::fast_maps::FastMap;
 
 /// After the drain, for clients to read how their calls ended.
 const READ_WITHIN: Duration = Duration::from_millis(500);
-
-/// Target of a path.
-#[derive(Debug, Clone)]
-enum PathTarget {
-    Endpoint(Arc<Endpoint>, ServedTransport),
-    Metadata(Bytes),
-    /// A page for people, or what authorization servers read of the gateway.
-    Connect(ConnectPage),
-}
-
-/// Over which transport a path is served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ServedTransport {
-    /// Streamable HTTP.
-    Streamable,
-    /// HTTP+SSE: the stream.
-    Events,
-    /// HTTP+SSE: the posts.
-    Messages,
-    /// WebSocket.
-    Socket,
-}
 
 /// Everything the MCP side of the gateway is made of.
 #[derive(Debug)]
 pub struct McpService {
     settings: Arc<Config>,
-    /// Few, and from the configuration.
-    paths: FastMap<String, PathTarget>,
+    paths: PathTable,
     guard: OriginGuard,
     auth: Arc<Authenticator>,
-    rate: Arc<RateLimiter>,
-    scans: Arc<BodyScans>,
-    budget: Arc<ByteBudget>,
+    admission: Arc<AdmissionControl>,
+    bodies: BodyReader,
     replies: Arc<ByteBudget>,
     sessions: Arc<SessionRegistry>,
     channels: ChannelRegistry,
@@ -132,11 +114,12 @@ pub struct McpService {
     /// `None` without `[cluster]`.
     forwarder: Option<RequestForwarder>,
     pages: Option<Arc<ConnectPages>>,
-    background: BackgroundCalls,
-    parking: Arc<ParkedModernCalls>,
+    notifications: Arc<ClientNotifications>,
+    calls: Arc<LegacyCalls>,
+    exchanges: LegacyExchanges,
+    modern: Arc<ModernCalls>,
+    drain: SessionDrain,
     tasks: TaskSpawner,
-    /// Cancelled when the drain is over: calls that still run end with an error.
-    cut_off: CutOff,
     /// Cancelled when everything has to end now. Shared, as clones of a token meet in a lock.
     stop: Arc<CancellationToken>,
 }
@@ -178,18 +161,7 @@ impl McpService {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: McpServiceParts) -> Arc<Self> {
-        let places = Arc::new(Semaphore::new(parts.settings.sessions.max_detached));
-        let limits = &parts.settings.limits;
-        let parking = ParkedCalls::new(
-            parts.sealer,
-            parts.sessions.ownership(),
-            parts.clock,
-            parts.tasks.clone(),
-            (
-                ParkingCaps::new(limits, &parts.settings.server),
-                parts.parked,
-            ),
-        );
+        let settings = parts.settings;
         let forwarder = parts.cluster.map(|(cluster, stores)| {
             RequestForwarder::new(SessionAdopter {
                 cluster,
@@ -198,31 +170,75 @@ impl McpService {
                 replies: Arc::clone(&parts.replies),
                 tasks: parts.tasks.clone(),
                 stores,
-                work: AdoptionWork::new(parts.settings.sessions.idle),
+                work: AdoptionWork::new(settings.sessions.idle),
             })
         });
-        Arc::new(Self {
-            guard: OriginGuard::new(&parts.settings.server),
-            paths: dispatch::paths(&parts.settings, &parts.endpoints, parts.pages.as_deref()),
-            auth: parts.auth,
+        let adopter = forwarder.as_ref().map(RequestForwarder::adopter);
+        let drain = SessionDrain {
+            draining: parts.tasks.draining().clone(),
+            adopter: adopter.map(Arc::clone),
+        };
+        let admission = Arc::new(AdmissionControl {
             rate: Arc::new(parts.rate),
-            scans: Arc::default(),
-            budget: parts.budget,
+            settings: Arc::clone(&settings),
+            sessions: Arc::clone(&parts.sessions),
+            drain: drain.clone(),
+        });
+        let calls = Arc::new(LegacyCalls {
+            admission: Arc::clone(&admission),
+            relay: Arc::clone(&parts.relay),
+            auth: Arc::clone(&parts.auth),
+        });
+        let modern = Arc::new(ModernCalls {
+            admission: Arc::clone(&admission),
+            relay: Arc::clone(&parts.relay),
+            auth: Arc::clone(&parts.auth),
+            parking: ParkedCalls::new(
+                parts.sealer,
+                parts.sessions.ownership(),
+                parts.clock,
+                parts.tasks.clone(),
+                (
+                    ParkingCaps::new(&settings.limits, &settings.server),
+                    parts.parked,
+                ),
+            ),
+            cut_off: CutOff::default(),
+        });
+        Arc::new(Self {
+            guard: OriginGuard::new(&settings.server),
+            paths: PathTable::new(&settings, &parts.endpoints, parts.pages.as_deref()),
+            auth: parts.auth,
+            bodies: BodyReader {
+                settings: Arc::clone(&settings),
+                budget: parts.budget,
+                scans: Arc::new(BodyScans::new(settings.limits.body)),
+            },
             replies: parts.replies,
             sessions: parts.sessions,
-            channels: ChannelRegistry::new(&parts.settings.sessions),
+            channels: ChannelRegistry::new(&settings.sessions),
+            notifications: Arc::new(ClientNotifications {
+                admission: Arc::clone(&admission),
+                relay: Arc::clone(&parts.relay),
+                tasks: parts.tasks.clone(),
+            }),
             relay: parts.relay,
+            admission,
             forwarder,
             pages: parts.pages,
-            background: BackgroundCalls {
-                tasks: parts.tasks.clone(),
-                places,
+            exchanges: LegacyExchanges {
+                settings: Arc::clone(&settings),
+                background: BackgroundCalls {
+                    tasks: parts.tasks.clone(),
+                    places: Arc::new(Semaphore::new(settings.sessions.max_detached)),
+                },
             },
-            parking,
-            cut_off: CutOff::default(),
+            calls,
+            modern,
+            drain,
             stop: Arc::new(parts.tasks.stopping().clone()),
             tasks: parts.tasks,
-            settings: parts.settings,
+            settings,
         })
     }
 
@@ -273,7 +289,7 @@ impl McpService {
     /// # Cancel safety
     /// The calls end in any case.
     pub async fn cut_calls_off(&self, until: Instant) {
-        self.cut_off.cancel();
+        self.modern.cut_off.cancel();
         let until = until.min(Instant::now() + READ_WITHIN);
         let written = async {
             self.sessions.cut_calls_off(READ_WITHIN).await;
@@ -287,14 +303,5 @@ impl McpService {
     pub fn session_hand_over(&self) -> Option<Arc<SessionHandOver>> {
         let adopter = self.forwarder.as_ref().map(RequestForwarder::adopter);
         adopter.map(|adopter| SessionHandOver::new(adopter, self.settings.server.drain))
-    }
-
-    /// What a drain means for a session that it hands over, or ends.
-    fn drain_of(&self, is_handed_over: bool) -> SessionDrain {
-        let adopter = self.forwarder.as_ref().map(RequestForwarder::adopter);
-        SessionDrain {
-            draining: self.tasks.draining().clone(),
-            adopter: adopter.filter(|_| is_handed_over).map(Arc::clone),
-        }
     }
 }

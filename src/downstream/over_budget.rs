@@ -6,13 +6,13 @@ use bytes::Bytes;
 use http::{Extensions, Response, StatusCode};
 use tokio::time::{Instant, timeout_at};
 
-use super::body::{BodyError, ReadStopped, collect, without_mark};
+use super::body::{BodyError, BodyReader, ReadStopped, collect, without_mark};
 use super::busy::RETRY_AFTER;
 use super::listener::ConnectionPermit;
 use super::refused_body::{RefusedBody, too_large};
+use super::reply;
 use super::room::{BodyMemory, CollectedBody, OutOfMemory};
-use super::{McpService, reply};
-use crate::budget::{BudgetExhausted, BudgetHolder, ReplyShare};
+use crate::budget::{BudgetExhausted, BudgetHolder};
 use crate::call::Principal;
 use crate::config::AuthMode;
 use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
@@ -54,7 +54,7 @@ pub(super) fn is_dropped(message: &Message) -> bool {
     is_dropped
 }
 
-impl McpService {
+impl BodyReader {
     /// Whose share the messages of a caller are taken out of: the principal's, or the client address's where
     /// no token is asked for and all callers are one principal.
     pub(super) fn holder(&self, principal: &Principal, extensions: &Extensions) -> BudgetHolder {
@@ -63,11 +63,6 @@ impl McpService {
             AuthMode::OAuth => None,
         };
         address.map_or(principal.owner().into(), BudgetHolder::Address)
-    }
-
-    /// The share of the reply budget that belongs to `holder`.
-    pub(super) fn reply_share(&self, holder: BudgetHolder) -> ReplyShare {
-        ReplyShare::new(&self.replies, holder)
     }
 
     /// Reads a body that was not read for its size, where the byte budget alone has no room for it and `holder`, the

@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 
 use super::busy::RETRY_AFTER;
-use super::{McpService, reply};
+use super::reply;
 use crate::call::OwnerKey;
 use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::lock::lock;
@@ -40,9 +40,13 @@ pub(super) struct RefusedBody {
     pub(super) until: Instant,
 }
 
-/// Counts of the refused bodies that are being scanned for ids.
-#[derive(Debug, Default)]
-pub(super) struct BodyScans(Mutex<KeyedCounter<OwnerKey>>);
+/// Scans refused bodies for the ids of their requests: so many at a time.
+#[derive(Debug)]
+pub(super) struct BodyScans {
+    running: Mutex<KeyedCounter<OwnerKey>>,
+    /// Of a body that is not refused, bytes.
+    body_limit: usize,
+}
 
 /// A permit of `BodyScans`.
 struct ScanPermit {
@@ -78,43 +82,18 @@ impl ScannedRequests {
 }
 
 impl BodyScans {
-    fn enter(self: &Arc<Self>, owner: OwnerKey) -> Option<ScanPermit> {
-        let mut by_owner = lock(&self.0);
-        if by_owner.of(&owner) >= SCANS_PER_CALLER || by_owner.total() >= SCANS {
-            return None;
+    /// `body_limit` is that of the configuration.
+    pub(super) fn new(body_limit: usize) -> Self {
+        Self {
+            running: Mutex::default(),
+            body_limit,
         }
-        by_owner.add(owner);
-        Some(ScanPermit {
-            scans: Arc::clone(self),
-            owner,
-        })
     }
-}
 
-impl Drop for ScanPermit {
-    fn drop(&mut self) {
-        lock(&self.scans.0).remove(&self.owner);
-    }
-}
-
-/// The fault of a body that is too large.
-pub(super) fn too_large(limit: usize) -> Fault {
-    let text = format!("the message is too large, it may have {limit} bytes");
-    let data = json::object([
-        ("side", json::quote("gateway")),
-        ("retryAfterMs", RETRY_AFTER.as_millis().to_string()),
-        ("maxBytes", limit.to_string()),
-    ]);
-    Fault::new(FaultKind::InvalidRequest, FaultSide::Gateway, text)
-        .retry(RetryHint::After(RETRY_AFTER))
-        .with_data(data)
-}
-
-impl McpService {
     /// Answers a request whose body is refused with `fault`: by JSON-RPC errors where it is one of the live
     /// `session`, else by `status`.
     pub(super) async fn refuse_body(
-        &self,
+        self: &Arc<Self>,
         session: Option<&Session>,
         body: RefusedBody,
         fault: &Fault,
@@ -138,7 +117,7 @@ impl McpService {
     /// # Errors
     /// There are none, or too many other bodies are read for theirs.
     pub(super) async fn requests_of(
-        &self,
+        self: &Arc<Self>,
         session: Option<&Session>,
         body: RefusedBody,
     ) -> Result<ScannedRequests, NoRequests> {
@@ -146,7 +125,7 @@ impl McpService {
             discard(body.rest).await;
             return Err(NoRequests);
         };
-        let Some(place) = self.scans.enter(session.owner()) else {
+        let Some(place) = self.enter(session.owner()) else {
             COUNTERS.bodies_unscanned.add(1);
             discard(body.rest).await;
             return Err(NoRequests);
@@ -174,7 +153,7 @@ impl McpService {
     async fn scan(&self, body: &mut RefusedBody) -> (IdScan, bool) {
         let RefusedBody { begun, rest, until } = body;
         let mut scan = IdScan::default();
-        let mut left = SCANNED_BODIES.saturating_mul(self.settings.limits.body);
+        let mut left = SCANNED_BODIES.saturating_mul(self.body_limit);
         for piece in std::mem::take(begun) {
             left = left.saturating_sub(piece.len());
             scan.feed(&piece);
@@ -195,6 +174,37 @@ impl McpService {
         let is_whole = tokio::time::timeout_at(*until, reading).await;
         (scan, is_whole.unwrap_or(false))
     }
+
+    fn enter(self: &Arc<Self>, owner: OwnerKey) -> Option<ScanPermit> {
+        let mut by_owner = lock(&self.running);
+        if by_owner.of(&owner) >= SCANS_PER_CALLER || by_owner.total() >= SCANS {
+            return None;
+        }
+        by_owner.add(owner);
+        Some(ScanPermit {
+            scans: Arc::clone(self),
+            owner,
+        })
+    }
+}
+
+impl Drop for ScanPermit {
+    fn drop(&mut self) {
+        lock(&self.scans.running).remove(&self.owner);
+    }
+}
+
+/// The fault of a body that is too large.
+pub(super) fn too_large(limit: usize) -> Fault {
+    let text = format!("the message is too large, it may have {limit} bytes");
+    let data = json::object([
+        ("side", json::quote("gateway")),
+        ("retryAfterMs", RETRY_AFTER.as_millis().to_string()),
+        ("maxBytes", limit.to_string()),
+    ]);
+    Fault::new(FaultKind::InvalidRequest, FaultSide::Gateway, text)
+        .retry(RetryHint::After(RETRY_AFTER))
+        .with_data(data)
 }
 
 /// No request was found in a refused body.

@@ -10,7 +10,8 @@ use http::{Method, Response};
 use super::access_log::AccessRecord;
 use super::adoption::NamedSession;
 use super::forwarding::{PassedOn, RequestForwarder};
-use super::{McpService, ServedTransport, held_request, http_sse, modern};
+use super::paths::ServedTransport;
+use super::{McpService, held_request, http_sse, modern};
 use crate::call::Principal;
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
@@ -59,7 +60,7 @@ impl RequestPlace {
                         handle,
                         principal: Arc::clone(principal),
                         endpoint: Arc::clone(endpoint),
-                        holder: service.holder(principal, request.extensions()),
+                        holder: service.bodies.holder(principal, request.extensions()),
                         implicit: None,
                     })
                 }

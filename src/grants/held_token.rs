@@ -30,7 +30,7 @@ pub struct PlacedToken {
 }
 
 impl PlacedToken {
-    /// `token` at `place`, beside the headers `fixed`; `None` where it has characters that cannot stand there.
+    /// `token` at `place`, beside the headers `fixed`; `None` if the token has characters that a header cannot have.
     #[must_use]
     pub fn new(fixed: &HeaderMap, place: &TokenPlace, token: &Secret) -> Option<Self> {
         let mut headers = fixed.clone();
@@ -126,7 +126,7 @@ impl HeldToken {
         self.ends.is_some_and(Moment::has_come)
     }
 
-    /// The same token where nothing refreshes it.
+    /// The same token, for a grant that cannot be refreshed.
     pub(super) fn unrefreshed(self) -> Self {
         Self {
             refresh_at: None,

@@ -31,10 +31,13 @@ impl SessionLinks {
     /// Whether the caller has to connect an account before anything can be sent to the upstream. `false` where the
     /// database fails: the request finds out, and says so.
     pub(crate) async fn lacks_account(&self, session: &Session, upstream: &str) -> bool {
-        if !self.upstreams.has_accounts(upstream) {
+        if !self.upstreams.caller_accounts().has(upstream) {
             return false;
         }
-        let state = self.upstreams.account_state(upstream, session.owner());
+        let state = self
+            .upstreams
+            .caller_accounts()
+            .state(upstream, session.owner());
         matches!(state.await, Ok(Some(state)) if !state.is_connected())
     }
 
@@ -46,13 +49,13 @@ impl SessionLinks {
         upstream: &str,
         program: impl FnOnce() -> Option<&'p str>,
     ) -> bool {
-        if !self.upstreams.has_any_accounts() {
+        if !self.upstreams.caller_accounts().is_any() {
             return true;
         }
-        let generation = self.upstreams.account_generation(session.owner());
+        let generation = self.upstreams.caller_accounts().generation(session.owner());
         generation
             .is_some_and(|generation| session.links().is_checked(upstream, generation, program))
-            || !self.upstreams.has_accounts(upstream)
+            || !self.upstreams.caller_accounts().has(upstream)
     }
 
     /// The session's link, if open and if nothing has to be looked up for it.
@@ -61,16 +64,19 @@ impl SessionLinks {
         session: &Session,
         upstream: &str,
     ) -> Option<Arc<dyn UpstreamLink>> {
-        if !self.upstreams.has_any_accounts() {
+        if !self.upstreams.caller_accounts().is_any() {
             return session.links().get(upstream);
         }
-        let generation = self.upstreams.account_generation(session.owner())?;
+        let generation = self
+            .upstreams
+            .caller_accounts()
+            .generation(session.owner())?;
         session.links().checked(upstream, generation)
     }
 
     /// The number of the account that the session's requests use now; `None` where callers have none of their own.
     pub(super) fn connection(&self, session: &Session, upstream: &str) -> Option<i64> {
-        let has_accounts = self.upstreams.has_accounts(upstream);
+        let has_accounts = self.upstreams.caller_accounts().has(upstream);
         let account = || self.upstreams.account(upstream, session.owner());
         has_accounts.then(|| account().connection())
     }

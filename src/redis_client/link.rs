@@ -125,7 +125,7 @@ impl SharedLink {
         self.give_up(number);
     }
 
-    /// Gives up the connection with this number: commands are refused until there is another one.
+    /// Gives up the connection with this number: commands are refused until the next connection.
     fn give_up(&self, number: u64) {
         let ended = self.server.send_if_modified(|server| {
             let is_present = server.connects == number && server.is_connected;

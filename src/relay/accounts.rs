@@ -27,7 +27,13 @@ impl Relay {
         loop {
             match changes.recv().await {
                 Ok(key) => {
-                    for upstream in self.parts.links.upstreams.upstreams_of(&key) {
+                    for upstream in self
+                        .parts
+                        .links
+                        .upstreams
+                        .caller_accounts()
+                        .upstreams_of(&key)
+                    {
                         let owner = key.owner;
                         let key = GrantKey { owner, upstream };
                         self.account_changed(&key, &known).await;
@@ -50,7 +56,7 @@ impl Relay {
         let mut owners = self.parts.links.upstreams.shared_accounts().owners();
         owners.extend(self.opener.sessions.owners().all());
         for owner in owners {
-            for upstream in self.parts.links.upstreams.with_accounts() {
+            for upstream in self.parts.links.upstreams.caller_accounts().upstreams() {
                 let key = GrantKey::new(owner, upstream);
                 self.account_changed(&key, known).await;
             }
@@ -60,7 +66,7 @@ impl Relay {
     /// Tells the sessions of a changed account; not where it was refreshed, which is another token of the same account.
     async fn account_changed(&self, key: &GrantKey, known: &Cache<GrantKey, AccountState>) {
         let (links, upstream) = (&self.parts.links, &key.upstream);
-        if !links.upstreams.has_accounts(upstream) {
+        if !links.upstreams.caller_accounts().has(upstream) {
             return;
         }
         let sessions = self.opener.sessions.owners().sessions(key.owner);
@@ -70,7 +76,11 @@ impl Relay {
             return;
         }
         // A refresh may take as long as its server does: the accounts of others wait here.
-        let state = links.upstreams.kept_account(upstream, key.owner).await;
+        let state = links
+            .upstreams
+            .caller_accounts()
+            .kept(upstream, key.owner)
+            .await;
         // Where the database fails it is not known what the account is now.
         let state = state.ok().flatten();
         match state {
@@ -106,11 +116,11 @@ impl Relay {
 mod tests {
     use tokio::sync::broadcast;
 
-    use super::super::pairings::keys::{pasted, vault};
-    use super::super::pairings::{with_keys, with_shared_keys};
+    use super::super::pairings::{pasted, with_keys, with_shared_keys};
     use super::*;
     use crate::call::Principal;
     use crate::upstream::ClientContext;
+    use crate::vault::samples::vault;
 
     #[tokio::test]
     async fn session_hears_of_a_change_among_too_many() {
@@ -147,7 +157,11 @@ mod tests {
         vault.put_grant(&key, &pasted()).await.unwrap();
         let links = &f.relay.parts.links;
         let upstreams = &links.upstreams;
-        upstreams.kept_account("up", key.owner).await.unwrap();
+        upstreams
+            .caller_accounts()
+            .kept("up", key.owner)
+            .await
+            .unwrap();
         let client = ClientContext {
             owner: key.owner,
             ..links.client(&f.session, &"up".into())

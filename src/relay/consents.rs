@@ -16,7 +16,7 @@ use self::open::{ConnectQuestion, OpenConsents, TurnEnd};
 use super::forward::ForwardParts;
 use super::program_use::{ProgramUses, client_info, own_program, program_name};
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, PendingRecord};
-use crate::call::{Call, InputOutcome, InputResponse, Notice, Reply};
+use crate::call::{Call, InputOutcome, Notice, Reply};
 use crate::catalog::AccountlessList;
 use crate::clock::SharedClock;
 use crate::config::Config;
@@ -183,7 +183,7 @@ impl Consent<'_> {
         self.parts.policy.audit_account(record);
     }
 
-    /// The program that calls, as it names itself.
+    /// The name that the calling program gives itself.
     fn program(&self) -> Cow<'_, str> {
         program_name(client_info(self.call, self.session))
     }
@@ -197,7 +197,9 @@ impl Consent<'_> {
             let (used, by) = ((upstreams, upstream), (self.call, &**self.session));
             uses.note(by, used, connection)
         });
-        let check = upstreams.check_account(upstream, self.session.owner());
+        let check = upstreams
+            .caller_accounts()
+            .check(upstream, self.session.owner());
         if let Some(check) = check.filter(|check| noted && check.connection() == connection) {
             let program = own_program(self.call);
             self.session.links().set_checked(upstream, check, program);
@@ -207,7 +209,9 @@ impl Consent<'_> {
     /// The number of the connection that the request can use; `None` where the caller has to connect first.
     async fn connection(&self) -> Result<Option<i64>, Fault> {
         let upstreams = &self.parts.links.upstreams;
-        let state = upstreams.account_state(&self.target.upstream, self.session.owner());
+        let state = upstreams
+            .caller_accounts()
+            .state(&self.target.upstream, self.session.owner());
         let state = state.await.map_err(|failure| self.unknown(failure))?;
         Ok(match state {
             // Callers have no accounts of their own there.
@@ -421,17 +425,9 @@ async fn within(
 /// that anything was done there (SPEC C-85).
 fn outcome_of(outcome: InputOutcome) -> Option<AskedConsent> {
     match outcome {
-        InputOutcome::Answered(answers) if answers.iter().all(|(_, one)| is_accepted(one)) => None,
+        InputOutcome::Answered(answers) if answers.iter().all(|(_, one)| one.is_accepted()) => None,
         InputOutcome::Answered(_) => Some(AskedConsent::Declined),
         InputOutcome::Suspended(result) => Some(AskedConsent::Suspended(result)),
         InputOutcome::CannotAsk(_) | InputOutcome::Unanswered => Some(AskedConsent::Ended),
     }
-}
-
-fn is_accepted(answer: &InputResponse) -> bool {
-    let InputResponse::Result(result) = answer else {
-        return false;
-    };
-    let text = std::str::from_utf8(result).unwrap_or_default();
-    json::member(text, "action") == Some("\"accept\"")
 }

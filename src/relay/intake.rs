@@ -36,7 +36,7 @@ struct SessionIntake {
     shared: bool,
     /// Whether the client is told of changed lists.
     tells_changes: bool,
-    /// For changes that other replicas are told of.
+    /// Tells other replicas of changes.
     changes: SharedChanges,
 }
 

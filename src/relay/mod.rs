@@ -21,6 +21,7 @@ mod program_use;
 mod refused_links;
 mod route;
 mod url_elicitation;
+mod with_account;
 
 use std::pin::pin;
 use std::sync::{Arc, Weak};
@@ -38,7 +39,7 @@ use crate::fault::Fault;
 pub use crate::outbound::RelayFailure;
 use crate::outbound::{
     AuditedPolicy, EditDepth, IntakeFactory, ReplySources, RequestHandler, SessionLinks,
-    UpstreamTarget, want_of_account,
+    UpstreamTarget,
 };
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
@@ -52,11 +53,10 @@ pub use crate::tasks::FollowedTask;
 use crate::tasks::{TaskParts, Tasks, asks_for_task};
 use crate::telemetry::trace;
 use crate::translate::merge::GatewayInfo;
-use crate::translate::naming::ResolvedName;
 use crate::upstream::Upstreams;
 use crate::vault::Vault;
 
-use self::consents::{Consent, ConsentEnd, ConsentParts};
+use self::consents::ConsentParts;
 use self::forward::{Forward, ForwardParts};
 use self::initialize::SessionOpener;
 use self::list_changes::{LISTS, SharedChanges};
@@ -202,7 +202,7 @@ impl Relay {
         let is_traced = || trace::is_recorded() || call.trace.is_known();
         let has_steps = upstreams.any_credentials() && is_traced();
         let parent = has_steps.then(|| call.trace.clone());
-        // Pinned here, so that the frame has room for it once.
+        // Pinned here, so that the frame holds the future once.
         let answer = pin!(self.answer(call, session));
         let answer = match parent {
             None => answer.await?,
@@ -255,18 +255,7 @@ impl Relay {
             RequestRoute::List(kind) => catalog.merged.list(call, session, kind).await,
             RequestRoute::Everywhere => Ok(self.parts.levels.tell_all(call, session).await),
             RequestRoute::Connect(target) => {
-                let consent = Consent {
-                    parts: &self.parts,
-                    call,
-                    session,
-                    target: &target,
-                    insufficient: self
-                        .parts
-                        .links
-                        .upstreams
-                        .wants_more(&target.upstream, session.owner()),
-                };
-                Box::pin(consent.connect()).await
+                Box::pin(with_account::connect(&self.parts, call, session, &target)).await
             }
             RequestRoute::Task(own) => Box::pin(tasks.handle(call, &own)).await,
         }
@@ -288,11 +277,11 @@ impl Relay {
         };
         let (links, upstream) = (&self.parts.links, &target.upstream);
         if !links.account_is_known(session, upstream, || own_program(call)) {
-            return Box::pin(with_account(&forward)).await;
+            return Box::pin(with_account::answer(&forward)).await;
         }
         match methods::handle(&forward).await {
-            Err(RelayFailure::Fault(fault)) if links.upstreams.has_accounts(upstream) => {
-                Box::pin(again_with_account(&forward, fault)).await
+            Err(RelayFailure::Fault(fault)) if links.upstreams.caller_accounts().has(upstream) => {
+                Box::pin(with_account::again(&forward, fault)).await
             }
             answered => answered,
         }
@@ -342,30 +331,11 @@ impl Relay {
         self.changes.tell_later(told, upstream, lists);
     }
 
-    /// Whether a request calls a tool that stands in `retry_safe` of its upstream, as far as its own words tell. A call that
-    /// begins a task is none.
+    /// Whether a request calls a tool that stands in `retry_safe` of its upstream, judged by the message alone. A call that
+    /// begins a task never does.
     #[must_use]
     pub fn is_retry_safe(&self, endpoint: &Endpoint, message: &Message) -> bool {
-        let links = &self.parts.links;
-        let is_safe = |upstream: &str, tool: &str| {
-            let settings = links.upstreams.settings(upstream);
-            settings.is_some_and(|settings| settings.retry_safe.iter().any(|safe| safe == tool))
-        };
-        if message.method() != Some("tools/call") || message.param("task").is_some() {
-            return false;
-        }
-        let Some(name) = message.param_str("name") else {
-            return false;
-        };
-        if let [upstream] = endpoint.upstreams.as_slice()
-            && links.views.is_pure(endpoint)
-        {
-            return is_safe(upstream, &name);
-        }
-        match links.views.prefixes.resolve_name(&name) {
-            ResolvedName::Exact { upstream, original } => is_safe(&upstream, &original),
-            ResolvedName::NeedsIndex | ResolvedName::Unknown => false,
-        }
+        self.router.is_retry_safe(endpoint, message)
     }
 
     /// Raises the log level of a parked call's upstream to the level of the retry that resumes the call.
@@ -413,51 +383,6 @@ impl ListChangeReceiver for Relay {
 
     fn missed(&self) {
         self.tell_later(None, LISTS.to_vec());
-    }
-}
-
-/// Answers a request to an upstream where callers have accounts of their own, after a look-up of its caller's.
-async fn with_account(forward: &Forward<'_>) -> Result<Reply, RelayFailure> {
-    if let Some(reply) = account_asked(forward, None).await? {
-        return Ok(reply);
-    }
-    match methods::handle(forward).await {
-        Err(RelayFailure::Fault(fault)) => again_with_account(forward, fault).await,
-        answered => answered,
-    }
-}
-
-/// Answers a request that ended with `fault`. A request whose account the upstream refuses has not run: it is made once
-/// more when its user has connected again.
-async fn again_with_account(forward: &Forward<'_>, fault: Fault) -> Result<Reply, RelayFailure> {
-    let Some(failure) = want_of_account(&fault) else {
-        return Err(fault.into());
-    };
-    match account_asked(forward, failure.insufficient()).await? {
-        Some(reply) => Ok(reply),
-        None => methods::handle(forward).await,
-    }
-}
-
-/// Waits for an account of the caller, another one than that of the connection of number `insufficient`. The reply where
-/// there is none.
-async fn account_asked(
-    forward: &Forward<'_>,
-    insufficient: Option<i64>,
-) -> Result<Option<Reply>, RelayFailure> {
-    let consent = Consent {
-        parts: forward.parts,
-        call: forward.call,
-        session: forward.session,
-        target: forward.target,
-        insufficient,
-    };
-    match consent.ask().await? {
-        ConsentEnd::Replied(reply) => Ok(Some(reply)),
-        ConsentEnd::Connected(connection) => {
-            consent.note_use(connection);
-            Ok(None)
-        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! Every pairing works through the two link traits without knowing about pairs (DESIGN §3): a
 //! scripted modern client and a scripted modern upstream, beside the legacy ones.
 
-pub(super) mod keys;
 mod known_accounts;
 mod scripted;
 
@@ -19,6 +18,8 @@ use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionSettings};
 use crate::store::events::{LogBounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
 use crate::upstream::AccountKeeping;
+use crate::vault::GrantRecord;
+use crate::vault::samples::pasted_key;
 
 /// Callers have keys of their own at the upstream.
 const KEYS: &str = "[upstreams.up.auth]\nkind = \"user_key\"\n";
@@ -31,6 +32,11 @@ pub(super) struct PairingFixture {
 
 fn fixture(upstream: Arc<dyn UpstreamLink>) -> PairingFixture {
     fixture_with(upstream, "", None)
+}
+
+/// A key for the upstream of [`with_keys`].
+pub(super) fn pasted() -> GrantRecord {
+    pasted_key("http://127.0.0.1:9/mcp", "key")
 }
 
 /// An upstream where callers have keys of their own, in `vault`.

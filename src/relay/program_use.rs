@@ -97,7 +97,7 @@ impl ProgramUses {
         let program = queued_name(info);
         let record = AccountRecord::new(AccountEvent::FirstUse, owner, upstream);
         place.send(ProgramUse {
-            keys: upstreams.grant_keys(upstream, owner),
+            keys: upstreams.caller_accounts().grant_keys(upstream, owner),
             record: record.of_call(call).program(Some(&program)),
             program,
         });

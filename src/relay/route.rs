@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use crate::call::{Call, LogLevel, Reply};
 use crate::catalog::{Catalog, called_connect_tool, odd};
+use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::outbound::{
     EMPTY, EditDepth, EndpointView, SessionLinks, UpstreamTarget, check_anybody_logs,
     check_extension, given_cursor, invalid, required_text, unknown_method,
 };
-use crate::protocol::json;
 use crate::protocol::methods::{self, ListKind, MethodRow};
+use crate::protocol::{Message, json};
 use crate::session::Session;
 use crate::tasks::{OwnTask, TaskRoute, Tasks, is_of_tasks};
+use crate::translate::naming::ResolvedName;
 
 /// Where a request goes.
 #[derive(Debug)]
@@ -42,6 +44,31 @@ pub(super) struct Router {
 }
 
 impl Router {
+    /// Whether a request calls a tool that stands in `retry_safe` of its upstream, judged by the message alone. A call that
+    /// begins a task never does.
+    pub(super) fn is_retry_safe(&self, endpoint: &Endpoint, message: &Message) -> bool {
+        let links = &self.links;
+        let is_safe = |upstream: &str, tool: &str| {
+            let settings = links.upstreams.settings(upstream);
+            settings.is_some_and(|settings| settings.retry_safe.iter().any(|safe| safe == tool))
+        };
+        if message.method() != Some("tools/call") || message.param("task").is_some() {
+            return false;
+        }
+        let Some(name) = message.param_str("name") else {
+            return false;
+        };
+        if let [upstream] = endpoint.upstreams.as_slice()
+            && links.views.is_pure(endpoint)
+        {
+            return is_safe(upstream, &name);
+        }
+        match links.views.prefixes.resolve_name(&name) {
+            ResolvedName::Exact { upstream, original } => is_safe(&upstream, &original),
+            ResolvedName::NeedsIndex | ResolvedName::Unknown => false,
+        }
+    }
+
     /// Decides where a request goes.
     pub(super) async fn route(
         &self,

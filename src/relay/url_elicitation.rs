@@ -10,7 +10,7 @@ use bytes::Bytes;
 use super::forward::{Forward, Opened};
 use super::methods::tools_call;
 use super::refused_links::told_instead;
-use crate::call::{Call, InputOutcome, InputRequest, InputRequests, InputResponse, Reply};
+use crate::call::{Call, InputOutcome, InputRequest, InputRequests, Reply};
 use crate::fault::Fault;
 use crate::outbound::ReplySource;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
@@ -78,7 +78,8 @@ impl<'a> Forward<'a> {
             let shown = target.view.link(call, projection, declared);
             let shown = shown.unwrap_or_else(|| Arc::clone(&call.link));
             match shown.ask(round(&elicitations)).await {
-                InputOutcome::Answered(answers) if answers.iter().all(|(_, a)| is_accepted(a)) => {}
+                InputOutcome::Answered(answers) if answers.iter().all(|(_, a)| a.is_accepted()) => {
+                }
                 InputOutcome::Answered(_) => {
                     return Ok(declined(call, &self.source(opened), &target.upstream));
                 }
@@ -179,14 +180,6 @@ fn round(elicitations: &[RequiredUrl]) -> InputRequests {
     }
 }
 
-fn is_accepted(answer: &InputResponse) -> bool {
-    let InputResponse::Result(result) = answer else {
-        return false;
-    };
-    let text = std::str::from_utf8(result).unwrap_or_default();
-    json::member(text, "action") == Some("\"accept\"")
-}
-
 /// The user does not want to go there.
 fn declined(call: &Call, source: &ReplySource, upstream: &str) -> Reply {
     let text =
@@ -197,6 +190,7 @@ fn declined(call: &Call, source: &ReplySource, upstream: &str) -> Reply {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::call::InputResponse;
 
     fn refusal(elicitations: &str) -> Message {
         let text = format!(
@@ -230,12 +224,10 @@ mod tests {
     #[test]
     fn only_accept_is_consent() {
         let of = |text: &'static str| {
-            is_accepted(&InputResponse::Result(Bytes::from_static(text.as_bytes())))
+            InputResponse::Result(Bytes::from_static(text.as_bytes())).is_accepted()
         };
         assert!(of(r#"{"action":"accept"}"#));
         assert!(!of(r#"{"action":"decline"}"#) && !of(r#"{"action":"cancel"}"#) && !of("1"));
-        assert!(!is_accepted(&InputResponse::Error(Bytes::from_static(
-            b"{}"
-        ))));
+        assert!(!InputResponse::Error(Bytes::from_static(b"{}")).is_accepted());
     }
 }

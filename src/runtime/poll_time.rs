@@ -17,7 +17,7 @@ thread_local! {
 enum SharedTime {
     /// No poll shares it.
     Off,
-    /// Nothing in this poll has asked yet.
+    /// No code in this poll has asked yet.
     Unread,
     /// What the first one read.
     Read(Instant),

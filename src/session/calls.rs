@@ -285,7 +285,7 @@ impl Session {
         self.uses().is_some_and(SessionUses::close)
     }
 
-    /// Whether nothing runs that would be lost with this process.
+    /// Whether no running work would be lost with this process.
     fn is_at_rest(&self) -> bool {
         !self.opening.load(Ordering::Acquire)
             && self.open_streams.load(Ordering::Acquire) == 0

@@ -34,7 +34,7 @@ pub struct ImplicitSessionKey {
     pub(super) endpoint: Arc<str>,
     /// Hash of the capabilities as the client declares them.
     pub(super) declared: u64,
-    /// Whether it has a record, which makes it the only one of all replicas.
+    /// Whether the session has a record, and so is the only such session of all replicas.
     pub(super) is_recorded: bool,
 }
 

@@ -53,7 +53,7 @@ impl LeavingSessions {
         std::mem::take(&mut *lock(&self.ready))
     }
 
-    /// Waits until there may be more of them.
+    /// Waits until more sessions may be at rest.
     ///
     /// # Cancel safety
     /// Nothing is lost.
@@ -62,7 +62,7 @@ impl LeavingSessions {
     }
 }
 
-/// Requests of one session that are being served.
+/// Requests of one session under way.
 #[derive(Debug)]
 pub(super) struct SessionUses {
     count: AtomicUsize,

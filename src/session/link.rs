@@ -33,7 +33,7 @@ pub struct LegacyClientLink {
     /// The upstream that has the call.
     upstream: OnceLock<Arc<str>>,
     cancel: CancellationToken,
-    /// Whether it was cancelled because this process ends.
+    /// Whether the call was cancelled by the end of this process.
     is_cut_off: AtomicBool,
     reason: OnceLock<String>,
     /// Leases of the call's replies on the caller's share.

@@ -1,11 +1,13 @@
 //! `CallerQuota`: a cap on what one caller holds, which holds in sum over all replicas.
 //!
 //! A replica counts by itself, and tells the shared store what a caller holds here once that is a slice of the quota. The
-//! store says what the other replicas hold. No call waits for the store: a replica goes a slice beyond what it has told,
+//! store returns the count of the other replicas. No call waits for the store: a replica goes a slice beyond what it has told,
 //! so the sum exceeds the quota by one slice for each replica, or by one thing that is larger than a slice.
 
+mod held_here;
+mod outage;
+
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -14,11 +16,12 @@ use dashmap::mapref::entry::Entry;
 use tokio::sync::Notify;
 use tokio::time::{Instant, interval_at, sleep_until, timeout_at};
 
+use self::held_here::{ClaimState, HeldHere, QuotaSize};
+use self::outage::StoreOutage;
 use super::calls::CallsUnderWay;
 use super::retries::FailedWork;
 use super::scripts::{Script, ScriptCall, ScriptResult, ScriptRunner, StoreKeys, integer};
 use crate::call::OwnerKey;
-use crate::cause::chain;
 use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
 
@@ -33,7 +36,7 @@ const LIFE: Duration = Duration::from_secs(15);
 const RENEWAL: Duration = Duration::from_secs(5);
 /// How often renewals are looked for.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often something that waits for what others give back asks for it.
+/// How often a wait for room asks the store again.
 const ASKED: Duration = Duration::from_millis(250);
 /// How long something waits for an answer of the store.
 const CLAIM_WITHIN: Duration = Duration::from_secs(1);
@@ -52,10 +55,10 @@ pub struct QuotaShape {
 pub struct CallerQuota {
     store: Arc<dyn ScriptRunner>,
     keys: StoreKeys,
-    shape: QuotaShape,
+    kind: &'static str,
+    size: QuotaSize,
     /// This replica.
     node: String,
-    slice: usize,
     /// Callers that hold a slice here, or that the store knows of.
     held: DashMap<OwnerKey, HeldHere>,
     /// Callers listed for the task, each once.
@@ -63,31 +66,7 @@ pub struct CallerQuota {
     work: Notify,
     /// Woken by each answer, and by each claim that ends.
     answered: Notify,
-    /// Whether the store was not connected when a call last failed.
-    is_down: AtomicBool,
-    /// Whether a line says that calls fail.
-    has_warned: AtomicBool,
-}
-
-/// What one caller holds.
-#[derive(Debug)]
-struct HeldHere {
-    /// At this replica.
-    used: usize,
-    /// About to be held here.
-    claimed: usize,
-    /// As the store was told.
-    told: usize,
-    /// At the other replicas, by the last answer.
-    others: usize,
-    /// When the last answer was there.
-    answered: Option<Instant>,
-    /// Whether the store is to be asked, though nothing has changed here.
-    is_asked: bool,
-    /// Whether it is in the list, in a call, or waits after a failed one.
-    is_listed: bool,
-    /// Whether its last call failed: the caller may hold the whole quota here.
-    is_failing: bool,
+    outage: StoreOutage,
 }
 
 /// Room for something that is about to be held; given back when dropped, once the thing itself is counted.
@@ -96,14 +75,6 @@ pub struct QuotaClaim {
     quota: Arc<CallerQuota>,
     owner: OwnerKey,
     count: usize,
-}
-
-/// Whether a claim finds room.
-enum ClaimState {
-    Claimed,
-    /// The store has still to say.
-    Unknown,
-    Full,
 }
 
 impl CallerQuota {
@@ -119,49 +90,39 @@ impl CallerQuota {
         let quota = Arc::new(Self {
             store,
             keys,
-            shape,
+            kind: shape.kind,
+            size: QuotaSize {
+                most: shape.most,
+                slice: (shape.most / SLICES).max(1),
+            },
             node: node.to_string(),
-            slice: (shape.most / SLICES).max(1),
             held: DashMap::new(),
             wanting: Mutex::default(),
             work: Notify::new(),
             answered: Notify::new(),
-            is_down: AtomicBool::new(false),
-            has_warned: AtomicBool::new(false),
+            outage: StoreOutage::new(shape.kind),
         });
         tasks.spawn_service(Arc::clone(&quota).run());
         quota
     }
 
-    /// What `owner` may hold at this replica now, as far as is known: always a slice, and the whole quota while the store
+    /// What `owner` may hold at this replica now, by the last answer: always a slice, and the whole quota while the store
     /// cannot be reached.
     #[must_use]
     pub fn most(&self, owner: OwnerKey) -> usize {
         match self.held.get(&owner) {
-            Some(held) => self.most_of(&held),
-            None if self.is_down.load(Ordering::Relaxed) => self.shape.most,
-            None => self.slice,
+            Some(held) => held.most(self.size, self.outage.is_down()),
+            None if self.outage.is_down() => self.size.most,
+            None => self.size.slice,
         }
     }
 
-    /// The same without regard to what the store was not told yet: for a decision that nothing is counted by.
+    /// The same without regard to what the store was not told yet: for a decision without a count.
     #[must_use]
     pub fn most_known(&self, owner: OwnerKey) -> usize {
-        let others = self.held.get(&owner).map_or(0, |held| held.others);
-        self.shape.most.saturating_sub(others).max(self.slice)
-    }
-
-    fn most_of(&self, held: &HeldHere) -> usize {
-        if held.is_failing || self.is_down.load(Ordering::Relaxed) {
-            return self.shape.most;
-        }
-        let room = self.room(held).min(held.told + self.slice);
-        room.max(self.slice).max(held.used + held.claimed)
-    }
-
-    /// What the others leave.
-    fn room(&self, held: &HeldHere) -> usize {
-        self.shape.most.saturating_sub(held.others)
+        let held = self.held.get(&owner);
+        let room = held.map_or(self.size.most, |held| held.room(self.size));
+        room.max(self.size.slice)
     }
 
     /// Has the store told, soon, of what `owner` holds at this replica. `used` is asked under a lock: of two changes at
@@ -175,13 +136,13 @@ impl CallerQuota {
             }
             Entry::Vacant(entry) => {
                 let used = used();
-                if used < self.slice {
+                if used < self.size.slice {
                     return;
                 }
                 entry.insert(HeldHere::new(used))
             }
         };
-        if self.shown(&held) != held.told {
+        if held.shown(self.size) != held.told {
             self.list(owner, &mut held);
         }
     }
@@ -215,25 +176,15 @@ impl CallerQuota {
                 ClaimState::Full => return claim,
                 ClaimState::Unknown => {
                     if timeout_at(until, answered).await.is_err() {
-                        claim.count = self.claim_unanswered(owner, more);
+                        let held = self.held.get_mut(&owner);
+                        let fits =
+                            held.is_some_and(|mut held| held.claim_unanswered(self.size, more));
+                        claim.count = if fits { more } else { 0 };
                         return claim;
                     }
                 }
             }
         }
-    }
-
-    /// Claims room by the last answer, as the store gives none; how much was claimed.
-    fn claim_unanswered(&self, owner: OwnerKey, more: usize) -> usize {
-        let mut held = self.held.get_mut(&owner);
-        let fits = held.as_mut().filter(|held| {
-            let wanted = held.used + held.claimed + more;
-            wanted <= self.room(held)
-        });
-        fits.map_or(0, |held| {
-            held.claimed += more;
-            more
-        })
     }
 
     /// For a claim that waits since `since`: what the store has said before is not enough for a refusal.
@@ -246,23 +197,13 @@ impl CallerQuota {
         // An entry that was there before is told of each change.
         let new = || HeldHere::new(used);
         let mut held = self.held.entry(owner).or_insert_with(new);
-        let wanted = held.used + held.claimed + more;
-        let room = self.room(&held);
-        let is_fresh = held.answered.is_some_and(|at| at > since);
-        // Something larger than a slice, where all else was told.
-        let is_first = held.claimed == 0 && self.shown(&held) == held.told;
-        if wanted <= self.most_of(&held) || is_fresh && is_first && wanted <= room {
-            held.claimed += more;
-            return ClaimState::Claimed;
-        }
-        if held.is_failing || is_fresh && wanted > room {
-            return ClaimState::Full;
-        }
-        held.is_asked |= !is_fresh;
-        if held.is_asked || self.shown(&held) != held.told {
+        let state = held.claim(self.size, (more, since), self.outage.is_down());
+        if matches!(state, ClaimState::Unknown)
+            && (held.is_asked || held.shown(self.size) != held.told)
+        {
             self.list(owner, &mut held);
         }
-        ClaimState::Unknown
+        state
     }
 
     /// Waits until the store has said once more what the others hold, where that may matter, or gives no answer, so that the
@@ -288,7 +229,7 @@ impl CallerQuota {
 
     /// When the store last said what the others of a caller hold, and whether it gives no answer since.
     fn last_answer(&self, owner: OwnerKey) -> (Option<Instant>, bool) {
-        let is_down = self.is_down.load(Ordering::Relaxed);
+        let is_down = self.outage.is_down();
         self.held.get(&owner).map_or((None, is_down), |held| {
             (held.answered, held.is_failing || is_down)
         })
@@ -300,11 +241,6 @@ impl CallerQuota {
             held.is_asked = true;
             self.list(owner, &mut held);
         }
-    }
-
-    /// What the store is told: less than a slice is not told, as each replica may have that much.
-    fn shown(&self, held: &HeldHere) -> usize {
-        if held.used < self.slice { 0 } else { held.used }
     }
 
     fn list(&self, owner: OwnerKey, held: &mut HeldHere) {
@@ -355,7 +291,7 @@ impl CallerQuota {
                 held.is_listed = true;
                 due.push(*owner);
             }
-            held.is_listed || held.told > 0 || held.claimed > 0 || held.used >= self.slice
+            held.is_listed || held.told > 0 || held.claimed > 0 || held.used >= self.size.slice
         });
         lock(&self.wanting).extend(due);
     }
@@ -368,11 +304,11 @@ impl CallerQuota {
                 continue;
             };
             held.is_asked = false;
-            let told = self.shown(&held);
+            let told = held.shown(self.size);
             drop(held);
             let call = ScriptCall {
                 script: &HOLD,
-                keys: vec![self.keys.quota(self.shape.kind, owner)],
+                keys: vec![self.keys.quota(self.kind, owner)],
                 args: vec![
                     self.node.clone().into(),
                     told.to_string().into(),
@@ -398,12 +334,11 @@ impl CallerQuota {
             // It stays listed until the next attempt.
             held.is_failing = true;
             failed.add(owner);
-            let is_down = !self.store.is_reachable();
-            self.is_down.store(is_down, Ordering::Relaxed);
-            self.warn_of(result);
+            let error = result.and_then(|result| result.as_ref().err());
+            self.outage.failed(!self.store.is_reachable(), error);
             return;
         };
-        self.is_down.store(false, Ordering::Relaxed);
+        self.outage.answered();
         let is_back = std::mem::take(&mut held.is_failing);
         if is_back {
             lock(&self.wanting).extend(failed.take_all());
@@ -412,54 +347,12 @@ impl CallerQuota {
         held.others = usize::try_from(others).unwrap_or(0);
         held.answered = Some(Instant::now());
         held.is_listed = false;
-        if held.is_asked || self.shown(&held) != told {
+        if held.is_asked || held.shown(self.size) != told {
             self.list(owner, &mut held);
         }
         drop(held);
-        if is_back {
-            self.say_that_it_holds();
-        }
-    }
-}
-
-impl CallerQuota {
-    /// Says that the quota holds again, once no caller's part of Redis fails.
-    fn say_that_it_holds(&self) {
-        let holds = !self.held.iter().any(|held| held.is_failing);
-        if holds && self.has_warned.swap(false, Ordering::Relaxed) {
-            tracing::info!(quota = self.shape.kind, "quota holds in sum again");
-        }
-    }
-
-    /// Says once in each outage that the quota holds for this replica alone.
-    fn warn_of(&self, result: Option<&ScriptResult>) {
-        if !self.has_warned.swap(true, Ordering::Relaxed) {
-            let error = result
-                .and_then(|result| result.as_ref().err())
-                .map(|error| chain(error));
-            let remedy =
-                "see the errors of Redis: until it answers each replica has the whole quota";
-            tracing::warn!(
-                quota = self.shape.kind,
-                error,
-                remedy,
-                "quota does not hold in sum"
-            );
-        }
-    }
-}
-
-impl HeldHere {
-    fn new(used: usize) -> Self {
-        Self {
-            used,
-            claimed: 0,
-            told: 0,
-            others: 0,
-            answered: None,
-            is_asked: false,
-            is_listed: false,
-            is_failing: false,
+        if is_back && !self.held.iter().any(|held| held.is_failing) {
+            self.outage.over();
         }
     }
 }

@@ -41,7 +41,7 @@ impl ToolCalls {
     /// `tool` looks up the declaration of the tool (JSON text), where that decides.
     ///
     /// # Errors
-    /// The upstream did not answer, or began a task that nobody asked for.
+    /// The upstream did not answer, or began a task without being asked to.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request, and the task that it has become.

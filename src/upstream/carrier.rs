@@ -53,7 +53,7 @@ impl Carrier {
         match self {
             Self::Http(client, ..)
             | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
-                client.account_of(owner)
+                client.credentials().account_of(owner)
             }
             Self::Duplex(DuplexSource::Children(children)) => children.account_of(owner),
         }
@@ -79,7 +79,7 @@ impl Carrier {
         match self {
             Self::Http(client, ..)
             | Self::Duplex(DuplexSource::Events(client, _) | DuplexSource::Sockets(client, _)) => {
-                client.caller()
+                client.credentials().caller()
             }
             Self::Duplex(DuplexSource::Children(children)) => children.caller(),
         }

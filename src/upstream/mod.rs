@@ -23,7 +23,7 @@ mod user_keys;
 mod user_tokens;
 
 pub use first_start::FirstStart;
-pub use registry::{ClientContext, SetupError, SharedAccounts, Upstreams};
+pub use registry::{CallerAccounts, ClientContext, SetupError, SharedAccounts, Upstreams};
 pub use user_accounts::{AccountKeeping, AccountState};
 
 use bytes::Bytes;

@@ -3,6 +3,7 @@
 
 mod accounts;
 mod asking;
+mod caller_accounts;
 mod checked_links;
 mod checks;
 mod entries;
@@ -19,6 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+pub use self::caller_accounts::CallerAccounts;
 use self::entries::{EntryParts, RegistryEntry};
 use self::links::LinkMaker;
 pub use self::setup_error::SetupError;
@@ -28,21 +30,21 @@ use super::carrier::http::http_session::ResponseBounds;
 use super::first_start::FirstStart;
 use super::link::negotiated::EraCell;
 use super::link::shared::SharedLinks;
-use super::user_accounts::{AccountKeeping, AccountState};
+use super::user_accounts::AccountKeeping;
 use crate::budget::ByteBudget;
 use crate::call::{
     AdoptedLink, CallerAccess, ClientCapabilities, NoticeIntake, OwnerKey, UpstreamLink,
 };
 use crate::cause::ErrorCause;
 use crate::config::{self, Isolation, TransportKind};
-use crate::grants::{LoginGrants, TokenFailure, UserTokens};
+use crate::grants::LoginGrants;
 use crate::ownership::Fence;
 use crate::process::holders::HolderKey;
 use crate::process::{ChildIsolation, HostEnvironment, StdioRuntime};
 use crate::protocol::{Era, Revision};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::line_limit::LineLimit;
-use crate::vault::{AccountCheck, GrantKey, Vault};
+use crate::vault::Vault;
 
 /// A session's side of a link: its identity, and the questions that its client answers.
 #[derive(Debug)]
@@ -155,10 +157,15 @@ impl Upstreams {
         &self.replies
     }
 
-    /// Whether callers have accounts of their own at any upstream.
+    /// The accounts of callers at all upstreams.
     #[must_use]
-    pub fn has_any_accounts(&self) -> bool {
-        self.any_accounts
+    pub fn caller_accounts(&self) -> CallerAccounts<'_> {
+        CallerAccounts {
+            entries: &self.entries,
+            is_any: self.any_accounts,
+            vault: self.vault.as_ref(),
+            logins: self.logins.as_deref(),
+        }
     }
 
     /// The links of accounts that several sessions may share.
@@ -171,139 +178,10 @@ impl Upstreams {
         }
     }
 
-    /// Whether callers have accounts of their own at the upstream.
-    #[must_use]
-    pub fn has_accounts(&self, upstream: &str) -> bool {
-        // Most gateways have none: their calls look for no entry.
-        self.any_accounts
-            && self
-                .entries
-                .get(upstream)
-                .is_some_and(|entry| entry.accounts.users.is_some())
-    }
-
     /// Whether the gateway gets tokens for any upstream.
     #[must_use]
     pub fn any_credentials(&self) -> bool {
         self.any_credentials
-    }
-
-    /// The upstreams where callers have accounts of their own.
-    pub fn with_accounts(&self) -> impl Iterator<Item = &str> {
-        let with_users = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.accounts.users.is_some());
-        with_users.map(|(name, _)| &**name)
-    }
-
-    /// The upstreams whose accounts are not used, and why.
-    pub fn withheld_accounts(&self) -> impl Iterator<Item = (Arc<str>, TokenFailure)> {
-        let entries = self.entries.iter();
-        entries.filter_map(|(name, entry)| {
-            let withheld = entry.accounts.withheld.as_ref()?;
-            Some((Arc::clone(name), withheld.clone()))
-        })
-    }
-
-    /// The tokens of callers at each upstream where they agree at an authorization server, and those of their kept logins
-    /// at each issuer.
-    pub fn user_tokens(&self) -> impl Iterator<Item = &Arc<UserTokens>> {
-        let entries = self.entries.values();
-        let of_upstreams = entries.filter_map(|entry| entry.accounts.tokens.as_ref());
-        of_upstreams.chain(self.logins.iter().flat_map(|logins| logins.tokens()))
-    }
-
-    /// The upstreams that the grant of `key` is an account at: one, or all upstreams that use a kept login.
-    #[must_use]
-    pub fn upstreams_of(&self, key: &GrantKey) -> Vec<Arc<str>> {
-        if let Some((name, _)) = self.entries.get_key_value(&key.upstream) {
-            return vec![Arc::clone(name)];
-        }
-        let has_it = |entry: &RegistryEntry| {
-            let users = entry.accounts.users.as_ref();
-            users.is_some_and(|users| users.grant_names().contains(&key.upstream))
-        };
-        let entries = self.entries.iter().filter(|(_, entry)| has_it(entry));
-        entries.map(|(name, _)| Arc::clone(name)).collect()
-    }
-
-    /// Where the vault has the grant of `owner` for the upstream: one of these.
-    #[must_use]
-    pub fn grant_keys(&self, upstream: &str, owner: OwnerKey) -> Vec<GrantKey> {
-        let entry = self.entries.get(upstream);
-        let users = entry.and_then(|entry| entry.accounts.users.as_ref());
-        let names = users.map_or_else(Vec::new, |users| users.grant_names());
-        let keys = names.into_iter();
-        keys.map(|upstream| GrantKey { owner, upstream }).collect()
-    }
-
-    /// Whether `owner` has an account at the upstream that calls can use; `None` where callers have none of their own, and
-    /// for the gateway itself. No waiting where the account was used lately.
-    ///
-    /// # Errors
-    /// The database fails.
-    ///
-    /// # Cancel safety
-    /// Nothing is changed.
-    pub async fn account_state(
-        &self,
-        upstream: &str,
-        owner: OwnerKey,
-    ) -> Result<Option<AccountState>, TokenFailure> {
-        let entry = self.entries.get(upstream).filter(|_| !owner.is_gateway());
-        let Some(users) = entry.and_then(|entry| entry.accounts.users.as_ref()) else {
-            return Ok(None);
-        };
-        match users.known(owner) {
-            Some(known) => Ok(Some(known)),
-            None => users.look_up(owner).await.map(Some),
-        }
-    }
-
-    /// [`account_state`](Self::account_state) as the database has it, without waiting for a token to be refreshed: one
-    /// that can be is connected.
-    ///
-    /// # Errors
-    /// The database fails.
-    ///
-    /// # Cancel safety
-    /// Nothing is changed.
-    pub async fn kept_account(
-        &self,
-        upstream: &str,
-        owner: OwnerKey,
-    ) -> Result<Option<AccountState>, TokenFailure> {
-        let entry = self.entries.get(upstream);
-        match entry.and_then(|entry| entry.accounts.users.as_ref()) {
-            Some(users) => users.kept(owner).await.map(Some),
-            None => Ok(None),
-        }
-    }
-
-    /// The number of the connection of `owner` that the upstream has asked for more scopes of; `None` where it has not.
-    #[must_use]
-    pub fn wants_more(&self, upstream: &str, owner: OwnerKey) -> Option<i64> {
-        self.entries
-            .get(upstream)?
-            .accounts
-            .users
-            .as_ref()?
-            .wants_more(owner)
-    }
-
-    /// The [`Vault::generation`] of the accounts of `owner`, where any are kept.
-    #[must_use]
-    pub fn account_generation(&self, owner: OwnerKey) -> Option<u64> {
-        Some(self.vault.as_ref()?.generation(owner))
-    }
-
-    /// How long calls of `owner` may use the account at the upstream without asking for its state again; `None` where each
-    /// call asks. No waiting.
-    #[must_use]
-    pub fn check_account(&self, upstream: &str, owner: OwnerKey) -> Option<AccountCheck> {
-        let entry = self.entries.get(upstream)?;
-        entry.accounts.users.as_ref()?.check(owner)
     }
 
     /// The configuration of an upstream.

@@ -127,7 +127,7 @@ impl Vault {
         Ok(number)
     }
 
-    /// Announces a change that this process has committed; the next poll of the counter skips the change.
+    /// Announces a change committed by this process; the next poll of the counter skips the change.
     pub(super) fn changed(&self, key: &GrantKey, number: i64) {
         let mut own = lock(&self.0.own);
         // Bounded, since without polls nothing is removed. A change that is missing here is announced twice.

@@ -21,6 +21,8 @@ mod records;
 mod registrations;
 mod revocations;
 mod rotate;
+#[cfg(test)]
+pub(crate) mod samples;
 mod sweep;
 
 use std::collections::BTreeSet;

@@ -96,7 +96,11 @@ impl UnplacedRequest<'_> {
     ) -> PlacedRequest {
         match self.place(due, record).await {
             PlacedRequest::Here(Some(_), due @ Some(_), None) => {
-                let paid = self.reached.service.pay(self.principal.owner(), due);
+                let paid = self
+                    .reached
+                    .service
+                    .admission
+                    .pay(self.principal.owner(), due);
                 match Box::pin(paid).await {
                     Ok(()) => self.place(None, record).await,
                     Err(fault) => PlacedRequest::Answered(self.refused(&fault, record)),
@@ -113,7 +117,7 @@ impl UnplacedRequest<'_> {
     /// The other replica sees its client leave.
     pub(super) async fn place(&self, due: MessageDue, record: &AccessRecord) -> PlacedRequest {
         let (service, forwarder) = (self.reached.service, self.reached.forwarder);
-        let parts = (&*service.relay, &*service.parking);
+        let parts = (&*service.relay, &*service.modern.parking);
         let keeper = keeper::keeper_of(parts, self.principal, self.endpoint, self.message);
         if let Some(keeper) = keeper {
             if !forwarder.is_foreign(keeper, &self.parts.extensions) {
@@ -148,7 +152,9 @@ impl UnplacedRequest<'_> {
             },
             principal: Arc::clone(self.principal),
             endpoint: Arc::clone(self.endpoint),
-            holder: service.holder(self.principal, &self.parts.extensions),
+            holder: service
+                .bodies
+                .holder(self.principal, &self.parts.extensions),
             implicit: Some(key),
         };
         let asked = (self.parts, self.message);
@@ -182,7 +188,7 @@ impl UnplacedRequest<'_> {
         match answer.await {
             Some(response) => PlacedRequest::Answered(response),
             None if is_paid => PlacedRequest::Here(None, None, None),
-            None => PlacedRequest::Here(None, service.due(self.principal.owner()), None),
+            None => PlacedRequest::Here(None, service.admission.due(self.principal.owner()), None),
         }
     }
 

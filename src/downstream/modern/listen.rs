@@ -17,11 +17,13 @@ use http::Response;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
+use super::parsed_request::{EarlyEnd, ParsedRequest};
+use super::refusal;
 use super::refusal::RequestRefusal;
 use super::response_queue::{QueueItem, ResponseQueue};
-use super::{EarlyEnd, ParsedRequest, refusal};
 use crate::call::{Notice, Principal};
 use crate::downstream::busy::draining;
+use crate::downstream::get_stream::end_of_get;
 use crate::downstream::plain_events::PlainEvents;
 use crate::downstream::{McpService, reply};
 use crate::fault::{Fault, FaultKind};
@@ -95,171 +97,166 @@ impl Drop for SubscriptionGuard {
     }
 }
 
-impl McpService {
-    /// Opens a subscription. Upstreams are subscribed before the acknowledgement is sent, so that no change in between
-    /// is lost (SPEC M-75).
-    pub(super) async fn listen_modern(self: &Arc<Self>, asked: ParsedRequest) -> Response<Body> {
-        let id = asked.id();
-        let opened = match wanted(&asked) {
-            Ok(filter) => self.open_subscription(&asked, filter).await,
-            Err(refusal) => return refusal.response(Some(&id)),
-        };
-        match opened {
-            Ok(mut opened) => {
-                let messages = stream::poll_fn(move |cx| opened.poll_next(cx));
-                let every = self.settings.server.keep_alive;
-                reply::event_stream(Body::new(PlainEvents::new(Bytes::new(), messages, every)))
-            }
-            Err(fault) => refusal::fault_response(&fault, Some(&id)),
+/// Opens a subscription. Upstreams are subscribed before the acknowledgement is sent, so that no change in between
+/// is lost (SPEC M-75).
+pub(super) async fn open(service: &Arc<McpService>, asked: ParsedRequest) -> Response<Body> {
+    let id = asked.id();
+    let opened = match wanted(&asked) {
+        Ok(filter) => open_subscription(service, &asked, filter).await,
+        Err(refusal) => return refusal.response(Some(&id)),
+    };
+    match opened {
+        Ok(mut opened) => {
+            let messages = stream::poll_fn(move |cx| opened.poll_next(cx));
+            let every = service.settings.server.keep_alive;
+            reply::event_stream(Body::new(PlainEvents::new(Bytes::new(), messages, every)))
         }
+        Err(fault) => refusal::fault_response(&fault, Some(&id)),
     }
+}
 
-    /// The same where messages do not go out as events: the acknowledgement, the changes, and the
-    /// response as the last.
-    pub(super) async fn subscribe(
-        self: &Arc<Self>,
-        asked: &ParsedRequest,
-    ) -> Result<impl Stream<Item = Vec<Bytes>> + Send + use<>, EarlyEnd> {
-        let filter = wanted(asked).map_err(EarlyEnd::Refused)?;
-        let opened = self.open_subscription(asked, filter).await;
-        let mut opened = opened.map_err(EarlyEnd::Failed)?;
-        Ok(stream::poll_fn(move |cx| opened.poll_next(cx)))
+/// The same where messages do not go out as events: the acknowledgement, the changes, and the
+/// response as the last.
+pub(super) async fn subscribe(
+    service: &Arc<McpService>,
+    asked: &ParsedRequest,
+) -> Result<impl Stream<Item = Vec<Bytes>> + Send + use<>, EarlyEnd> {
+    let filter = wanted(asked).map_err(EarlyEnd::Refused)?;
+    let opened = open_subscription(service, asked, filter).await;
+    let mut opened = opened.map_err(EarlyEnd::Failed)?;
+    Ok(stream::poll_fn(move |cx| opened.poll_next(cx)))
+}
+
+/// As many of these tasks as one subscription may follow.
+fn followable(service: &McpService, mut tasks: Vec<String>) -> Vec<String> {
+    let max = service.settings.limits.tasks_per_subscription;
+    if tasks.len() > max {
+        let beyond = u64::try_from(tasks.len() - max).unwrap_or(u64::MAX);
+        COUNTERS.tasks_unfollowed.add(beyond);
+        tracing::warn!(
+            tasks = tasks.len(),
+            tasks_per_subscription = max,
+            "a subscription names more tasks than it may follow"
+        );
+        tasks.truncate(max);
     }
+    tasks
+}
 
-    /// Tells a subscription of a task until it is over or the subscription is.
-    fn tell_of(&self, task: FollowedTask, notices: mpsc::Sender<Bytes>) {
-        self.tasks.spawn_service(task.tell(notices));
-    }
-
-    /// As many of these tasks as one subscription may follow.
-    fn followable(&self, mut tasks: Vec<String>) -> Vec<String> {
-        let max = self.settings.limits.tasks_per_subscription;
-        if tasks.len() > max {
-            let beyond = u64::try_from(tasks.len() - max).unwrap_or(u64::MAX);
-            COUNTERS.tasks_unfollowed.add(beyond);
-            tracing::warn!(
-                tasks = tasks.len(),
-                tasks_per_subscription = max,
-                "a subscription names more tasks than it may follow"
-            );
-            tasks.truncate(max);
+/// Makes upstreams follow the named resources, and looks up the named tasks, all concurrently until `connect_wait`:
+/// a late one is left out without delaying the rest. Spec: SPEC G-03, M-75.
+async fn follow(
+    service: &McpService,
+    asked: &ParsedRequest,
+    tasks: &[String],
+    wanted: &SubscriptionFilter,
+    held: &mut SubscriptionGuard,
+) -> Vec<(String, FollowedTask)> {
+    let (principal, session) = (&asked.principal, Arc::clone(&held.session));
+    let until = Instant::now() + service.settings.mcp.connect_wait;
+    let resources = async {
+        let relay = &service.relay;
+        let mut followed = relay
+            .subscriptions
+            .follow_all(principal, &session, &wanted.uris, until);
+        while let Some(uri) = followed.next().await {
+            held.uris.push(uri.to_owned());
         }
-        tasks
-    }
-
-    /// Makes upstreams follow the named resources, and looks up the named tasks, all concurrently until `connect_wait`:
-    /// a late one is left out without delaying the rest. Spec: SPEC G-03, M-75.
-    async fn follow(
-        &self,
-        asked: &ParsedRequest,
-        tasks: &[String],
-        wanted: &SubscriptionFilter,
-        held: &mut SubscriptionGuard,
-    ) -> Vec<(String, FollowedTask)> {
-        let (principal, session) = (&asked.principal, Arc::clone(&held.session));
-        let until = Instant::now() + self.settings.mcp.connect_wait;
-        let resources = async {
-            let relay = &self.relay;
-            let mut followed =
-                relay
-                    .subscriptions
-                    .follow_all(principal, &session, &wanted.uris, until);
-            while let Some(uri) = followed.next().await {
-                held.uris.push(uri.to_owned());
-            }
-        };
-        let ids = self.followable(tasks.to_vec());
-        let tasks = join_all(ids.into_iter().map(async |id| {
-            let following = self
-                .relay
-                .subscriptions
-                .follow_task(principal, &session, &id);
-            let task = tokio::time::timeout_at(until, following).await.ok()??;
-            Some((id, task))
-        }));
-        let ((), tasks) = tokio::join!(resources, tasks);
-        tasks.into_iter().flatten().collect()
-    }
-
-    async fn open_subscription(
-        self: &Arc<Self>,
-        asked: &ParsedRequest,
-        wanted: SubscriptionFilter,
-    ) -> Result<OpenSubscription, Fault> {
-        let capabilities = &asked.envelope.capabilities;
-        let session = self.relay.opener.implicit_session(
-            &asked.principal,
-            &asked.endpoint,
-            (capabilities, asked.home),
-            &asked.message,
-        )?;
-        let permit = session
-            .open_stream(self.settings.limits.subscriptions_per_session)
-            .map_err(|_| too_many())?;
-        if session.may_be_given_up() {
-            return Err(draining());
-        }
-        let subscription = Arc::new(SubscriptionIntake {
-            id: asked.id(),
-            response_queue: ResponseQueue::new(),
-            filter: Mutex::new(wanted.clone()),
-        });
-        let mut held = SubscriptionGuard {
-            service: Arc::clone(self),
-            principal: Arc::clone(&asked.principal),
-            listening: Some(ListenerRegistration::of(
-                &session,
-                Arc::clone(&subscription) as _,
-            )),
-            session: Arc::clone(&session),
-            uris: Vec::new(),
-            _permit: permit,
-        };
-        let heard = self.relay.subscriptions.listen_all(&session, &wanted).await;
-        let mut honoured = heard.filter.clone();
-        let found = self
-            .follow(asked, &wanted.tasks, &honoured, &mut held)
-            .await;
-        // Keep the order of the request.
-        let followed: HashSet<&String> = held.uris.iter().collect();
-        honoured.uris.retain(|uri| followed.contains(uri));
-        let (sender, tasks) = mpsc::channel(1);
-        for (id, task) in found {
-            honoured.tasks.push(id);
-            self.tell_of(task, sender.clone());
-        }
-        let ack = acknowledgement(&subscription.id, &honoured);
-        let over = self.end_of_get(&session, &asked.principal);
-        let deaf = self
+    };
+    let ids = followable(service, tasks.to_vec());
+    let tasks = join_all(ids.into_iter().map(async |id| {
+        let following = service
             .relay
             .subscriptions
-            .until_deaf(&session, heard, &honoured);
-        subscription.honours(honoured);
-        let server = self.relay.opener.server_info(&session);
-        let result = format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"{}":{id},"{}":{}}}}}}}"#,
-            meta::SUBSCRIPTION_ID,
-            meta::SERVER_INFO,
-            std::str::from_utf8(&server).unwrap_or("{}"),
-            id = subscription.id,
-        );
-        Ok(OpenSubscription {
-            ack: Some(ack.into()),
-            response_queue: Arc::clone(&subscription.response_queue),
-            tasks,
-            id: subscription.id.clone(),
-            // A subscription that the upstream turns out not to serve ends: the client's next attempt is answered
-            // truthfully.
-            ends: Box::pin(async move {
-                tokio::select! {
-                    () = over => {}
-                    () = deaf => {}
-                }
-            }),
-            result: Some(result.into()),
-            _held: held,
-        })
+            .follow_task(principal, &session, &id);
+        let task = tokio::time::timeout_at(until, following).await.ok()??;
+        Some((id, task))
+    }));
+    let ((), tasks) = tokio::join!(resources, tasks);
+    tasks.into_iter().flatten().collect()
+}
+
+async fn open_subscription(
+    service: &Arc<McpService>,
+    asked: &ParsedRequest,
+    wanted: SubscriptionFilter,
+) -> Result<OpenSubscription, Fault> {
+    let capabilities = &asked.envelope.capabilities;
+    let session = service.relay.opener.implicit_session(
+        &asked.principal,
+        &asked.endpoint,
+        (capabilities, asked.home),
+        &asked.message,
+    )?;
+    let permit = session
+        .open_stream(service.settings.limits.subscriptions_per_session)
+        .map_err(|_| too_many())?;
+    if session.may_be_given_up() {
+        return Err(draining());
     }
+    let subscription = Arc::new(SubscriptionIntake {
+        id: asked.id(),
+        response_queue: ResponseQueue::new(),
+        filter: Mutex::new(wanted.clone()),
+    });
+    let mut held = SubscriptionGuard {
+        service: Arc::clone(service),
+        principal: Arc::clone(&asked.principal),
+        listening: Some(ListenerRegistration::of(
+            &session,
+            Arc::clone(&subscription) as _,
+        )),
+        session: Arc::clone(&session),
+        uris: Vec::new(),
+        _permit: permit,
+    };
+    let heard = service
+        .relay
+        .subscriptions
+        .listen_all(&session, &wanted)
+        .await;
+    let mut honoured = heard.filter.clone();
+    let found = follow(service, asked, &wanted.tasks, &honoured, &mut held).await;
+    // Keep the order of the request.
+    let followed: HashSet<&String> = held.uris.iter().collect();
+    honoured.uris.retain(|uri| followed.contains(uri));
+    let (sender, tasks) = mpsc::channel(1);
+    for (id, task) in found {
+        honoured.tasks.push(id);
+        // Until the task is over or the subscription is.
+        service.tasks.spawn_service(task.tell(sender.clone()));
+    }
+    let ack = acknowledgement(&subscription.id, &honoured);
+    let over = end_of_get(service, &session, &asked.principal);
+    let deaf = service
+        .relay
+        .subscriptions
+        .until_deaf(&session, heard, &honoured);
+    subscription.honours(honoured);
+    let server = service.relay.opener.server_info(&session);
+    let result = format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"{}":{id},"{}":{}}}}}}}"#,
+        meta::SUBSCRIPTION_ID,
+        meta::SERVER_INFO,
+        std::str::from_utf8(&server).unwrap_or("{}"),
+        id = subscription.id,
+    );
+    Ok(OpenSubscription {
+        ack: Some(ack.into()),
+        response_queue: Arc::clone(&subscription.response_queue),
+        tasks,
+        id: subscription.id.clone(),
+        // A subscription that the upstream turns out not to serve ends: the client's next attempt is answered
+        // truthfully.
+        ends: Box::pin(async move {
+            tokio::select! {
+                () = over => {}
+                () = deaf => {}
+            }
+        }),
+        result: Some(result.into()),
+        _held: held,
+    })
 }
 
 fn too_many() -> Fault {

@@ -3,6 +3,7 @@
 //! Spec: SPEC §2; DESIGN §3.
 
 mod answers;
+pub(super) mod calls;
 mod envelope;
 mod exchange;
 mod homes;
@@ -19,431 +20,160 @@ mod round;
 mod socket;
 mod url_elicitations;
 
-use std::borrow::Cow;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, Response, StatusCode};
-use tokio::time::Instant;
+use http::{Response, StatusCode};
 
 pub(super) use envelope::{is_modern, names_modern};
-pub(super) use socket::{SocketCalls, SocketFrames, on_socket};
+pub(super) use socket::{SocketCalls, SocketFrames, on_message, on_socket};
 
 use self::envelope::RequestEnvelope;
-use self::exchange::{CallFuture, ModernExchange};
-use self::link::{ExchangeOutcome, ExchangePreferences, InputContext, ModernClientLink};
 use self::parsed_request::{EarlyEnd, ParsedRequest, shared_connection};
-use self::refusal::RequestRefusal;
-use self::response_queue::ResponseQueue;
-use self::retry::RetryContinuation;
 use super::access_log::AccessRecord;
 use super::admission::MessageDue;
-use super::busy::draining;
-use super::call_telemetry::{ended, error_word, failure_word, log_fault, server_span};
+use super::call_telemetry::error_word;
 use super::{McpService, reply};
-use crate::call::{Call, ClientCapabilities, Principal, Reply, ResumedInput};
+use crate::budget::ReplyShare;
+use crate::call::Principal;
 use crate::endpoint::Endpoint;
-use crate::fault::{Fault, FaultKind};
-use crate::protocol::{Message, MessageKind, Revision, json, methods};
-use crate::relay::{RelayFailure, modern_notification};
-use crate::session::{ImplicitHome, ImplicitSessionCall, Session};
-use crate::telemetry::metrics::GAUGES;
+use crate::protocol::{Message, MessageKind};
+use crate::relay::modern_notification;
+use crate::session::ImplicitHome;
 use crate::telemetry::names::error_type;
-use crate::telemetry::request_tag;
-use crate::telemetry::trace::{TRACEPARENT, TRACESTATE, TraceContext};
-use crate::translate::effective_capabilities::without_questions;
 
 /// The request for a stream of changes, which has no end of its own.
 pub(super) const LISTEN: &str = "subscriptions/listen";
 
-impl McpService {
-    /// POST of one message of the modern era.
-    pub(super) async fn post_modern(
-        self: &Arc<Self>,
-        endpoint: &Arc<Endpoint>,
-        principal: Arc<Principal>,
-        parts: &Parts,
-        (message, due): (Message, MessageDue),
-        record: &AccessRecord,
-    ) -> Response<Body> {
-        match message.kind() {
-            MessageKind::Request => {}
-            // A notification has no id and never waits.
-            MessageKind::Notification if due.is_some() => {
-                record.outcome(error_type::BUSY);
-                return reply::over_the_rate(Duration::ZERO);
-            }
-            // None is defined for this way, and whose call would one cancel? Spec: SPEC M-22.
-            MessageKind::Notification => {
-                modern_notification(&message);
-                return reply::empty(StatusCode::ACCEPTED);
-            }
-            MessageKind::Response => {
-                record.outcome(error_type::BAD_REQUEST);
-                return reply::message_fault(&refusal::not_a_request(), &message);
-            }
+/// POST of one message of the modern era.
+pub(super) async fn post(
+    service: &Arc<McpService>,
+    endpoint: &Arc<Endpoint>,
+    principal: Arc<Principal>,
+    parts: &Parts,
+    (message, due): (Message, MessageDue),
+    record: &AccessRecord,
+) -> Response<Body> {
+    match message.kind() {
+        MessageKind::Request => {}
+        // A notification has no id and never waits.
+        MessageKind::Notification if due.is_some() => {
+            record.outcome(error_type::BUSY);
+            return reply::over_the_rate(Duration::ZERO);
         }
-        let envelope = match envelope::read(&parts.headers, &message) {
-            Ok(envelope) => envelope,
-            Err(refusal) => {
-                record.outcome(error_type::BAD_REQUEST);
-                return refusal.response(message.id());
-            }
-        };
-        let Some(forwarder) = &self.forwarder else {
-            let asked = (message, envelope);
-            let answer =
-                self.answer_modern((endpoint, principal), parts, asked, (None, due), record);
-            return answer.await;
-        };
-        let reached = homes::ReachedUpstreams {
-            service: self,
-            forwarder,
-            extensions: &parts.extensions,
-            owner: principal.owner(),
-            upstreams: self.relay.opener.reached(endpoint, &message),
-        };
-        let unplaced = homes::UnplacedRequest {
-            reached: &reached,
-            parts,
-            principal: &principal,
-            endpoint,
-            message: &message,
-            envelope: &envelope,
-        };
-        let place = unplaced.place_for_good(due, record);
-        let (home, due, used) = match Box::pin(place).await {
-            homes::PlacedRequest::Answered(response) => return response,
-            homes::PlacedRequest::Here(home, due, used) => (home, due, used),
-        };
-        let asked = (message, envelope);
-        let answer = self.answer_modern((endpoint, principal), parts, asked, (home, due), record);
-        let response = reached.answered(home, answer.await, record);
-        drop(used);
-        response
-    }
-
-    /// Answers a request here, in the implicit session `home` where it needs the only one of all replicas.
-    async fn answer_modern(
-        self: &Arc<Self>,
-        (endpoint, principal): (&Arc<Endpoint>, Arc<Principal>),
-        parts: &Parts,
-        (message, envelope): (Message, RequestEnvelope),
-        (home, due): (Option<ImplicitHome>, MessageDue),
-        record: &AccessRecord,
-    ) -> Response<Body> {
-        let id = message.id().unwrap_or("null").to_owned();
-        let holder = self.holder(&principal, &parts.extensions);
-        let mut asked = ParsedRequest {
-            principal,
-            endpoint: Arc::clone(endpoint),
-            message,
-            envelope,
-            patience: self.settings.limits.call_wait,
-            share: Some(self.reply_share(holder)),
-            connection: shared_connection(parts),
-            home,
-        };
-        if due.is_some()
-            && let Err(fault) = Box::pin(self.pay_modern(&mut asked, due)).await
-        {
-            record.outcome(error_word(fault.kind));
-            return refusal::fault_response(&fault, Some(&id));
+        // None is defined for this way, and whose call would one cancel? Spec: SPEC M-22.
+        MessageKind::Notification => {
+            modern_notification(&message);
+            return reply::empty(StatusCode::ACCEPTED);
         }
-        let claimed = self.sessions.claim_implicit(
-            (&asked.principal, &asked.endpoint),
-            &asked.envelope.capabilities,
-            asked.home.is_some(),
-        );
-        let claim = claimed.await;
-        if asked.method() == LISTEN {
-            return Box::pin(self.listen_modern(asked)).await;
-        }
-        match self
-            .begin_exchange(asked, Some(&parts.headers), record)
-            .await
-            .inspect(|_| drop(claim))
-        {
-            Ok(exchange) => exchange.answer(id, self.settings.server.keep_alive).await,
-            Err(EarlyEnd::Refused(refusal)) => refusal.response(Some(&id)),
-            Err(EarlyEnd::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
-        }
-    }
-
-    /// Waits for the rate limit of a request; the time is deducted from `patience`, the wait for a permit.
-    async fn pay_modern(&self, asked: &mut ParsedRequest, due: MessageDue) -> Result<(), Fault> {
-        let began = Instant::now();
-        self.pay(asked.principal.owner(), due).await?;
-        asked.patience = asked.patience.saturating_sub(began.elapsed());
-        Ok(())
-    }
-
-    /// Begins a call, or goes on with one; `headers` are none where requests have none.
-    async fn begin_exchange(
-        self: &Arc<Self>,
-        asked: ParsedRequest,
-        headers: Option<&HeaderMap>,
-        record: &AccessRecord,
-    ) -> Result<ModernExchange, EarlyEnd> {
-        let begun = match self.retry_of(&asked) {
-            Ok(RetryContinuation::Parked {
-                link,
-                round,
-                answers,
-            }) => {
-                let retry = (round, answers);
-                let resumed = self.resume(asked, link, retry, record);
-                Ok(Box::pin(resumed).await)
-            }
-            Ok(RetryContinuation::Upstream(resumption)) => {
-                self.begin_modern(asked, headers, Some(resumption), record)
-            }
-            Ok(RetryContinuation::None) => self.begin_modern(asked, headers, None, record),
-            Err(refusal) => {
-                record.outcome(error_type::BAD_REQUEST);
-                return Err(EarlyEnd::Refused(refusal));
-            }
-        };
-        begun.map_err(|fault| {
-            record.outcome(error_word(fault.kind));
-            log_fault(&fault);
-            EarlyEnd::Failed(fault)
-        })
-    }
-
-    /// The continuation in a request; `RetryContinuation::None` for methods that never ask a question.
-    fn retry_of(&self, asked: &ParsedRequest) -> Result<RetryContinuation, RequestRefusal> {
-        if !methods::may_ask(asked.method()) {
-            return Ok(RetryContinuation::None);
-        }
-        retry::read(&self.parking, || asked.request_binding(), &asked.message)
-    }
-
-    /// Resumes a parked call, if its caller is still authorized.
-    async fn resume(
-        &self,
-        asked: ParsedRequest,
-        link: Arc<ModernClientLink>,
-        (round, answers): (u16, Vec<(String, Bytes)>),
-        record: &AccessRecord,
-    ) -> ModernExchange {
-        let response_queue = ResponseQueue::new();
-        let session = Arc::clone(&link.desk.session);
-        let wants = ExchangePreferences::new(
-            self.relay
-                .opener
-                .effective(&asked.envelope.capabilities, &asked.endpoint),
-            &asked.envelope,
-        );
-        let call = Call {
-            principal: asked.principal,
-            endpoint: asked.endpoint,
-            revision: Revision::V2026_07_28,
-            message: asked.message,
-            link: Arc::clone(&link) as _,
-            trace: link.trace(),
-            cancel: link.cancelled().clone(),
-            resumption: None,
-            param_headers: asked.envelope.param_headers,
-        };
-        record.trace(call.trace.trace_id());
-        if let Some(upstream) = link.upstream() {
-            record.upstream(upstream);
-        }
-        if let Err(failure) = self.relay.authorize(&call, &session).await {
-            record.outcome(failure_word(&failure));
-            // The call stays parked: an authorized retry can still answer it.
-            response_queue.end(self.modern_outcome(&call, &session, Err(failure)));
-        } else if !link.resume(round, wants, answers, &response_queue, record) {
+        MessageKind::Response => {
             record.outcome(error_type::BAD_REQUEST);
-            response_queue.end(ExchangeOutcome::Reply(
-                StatusCode::OK,
-                retry::stale().reply(),
-            ));
-        } else if let Some(upstream) = link.upstream() {
-            self.relay.raise_level_of_parked(call, session, upstream);
-        }
-        ModernExchange::of_parked(link, response_queue)
-    }
-
-    /// Begins a call; at a cap on parked ones its client cannot be asked, unless its questions may wait for a place
-    /// (BRIDGING §3.1 step 12).
-    fn begin_modern(
-        self: &Arc<Self>,
-        asked: ParsedRequest,
-        headers: Option<&HeaderMap>,
-        resumption: Option<Arc<ResumedInput>>,
-        record: &AccessRecord,
-    ) -> Result<ModernExchange, Fault> {
-        let askable = methods::may_ask(asked.method());
-        let owner = asked.principal.owner();
-        let declared = asked.envelope.capabilities.as_str();
-        let may_wait = || {
-            let mut upstreams = asked.endpoint.upstreams.iter();
-            upstreams.any(|upstream| self.relay.ask_wait(upstream) != Some(Duration::ZERO))
-        };
-        let declared = if !askable || self.parking.has_room(owner, asked.connection, may_wait) {
-            Cow::Borrowed(declared)
-        } else {
-            Cow::Owned(without_questions(declared))
-        };
-        // Another declaration is that of another implicit session, which is this replica's alone.
-        let home = asked.home.filter(|_| matches!(declared, Cow::Borrowed(_)));
-        let session = self.relay.opener.implicit_session(
-            &asked.principal,
-            &asked.endpoint,
-            (&declared, home),
-            &asked.message,
-        )?;
-        // A task asks in its results, never in the middle of a request.
-        let can_be_asked = if askable || envelope::is_task(asked.method()) {
-            session.capabilities.clone()
-        } else {
-            ClientCapabilities::none()
-        };
-        let response_queue = ResponseQueue::new();
-        let desk = InputContext {
-            parking: Arc::clone(&self.parking),
-            relay: Arc::clone(&self.relay),
-            session: Arc::clone(&session),
-            request_binding: asked.request_binding(),
-            owner,
-            connection: asked.connection,
-            share: asked.share,
-        };
-        let wants = ExchangePreferences::new(can_be_asked, &asked.envelope);
-        let link = ModernClientLink::new(desk, wants, Arc::clone(&response_queue), record.clone());
-        let message = match retry::without_answers(&asked.message).filter(|_| askable) {
-            Some(bytes) => Message::parse(bytes, json::MAX_DEPTH).map_err(Fault::internal)?,
-            None => asked.message,
-        };
-        let trace =
-            TraceContext::incoming(headers, message.meta(TRACEPARENT), message.meta(TRACESTATE));
-        let call = Call {
-            principal: asked.principal,
-            endpoint: asked.endpoint,
-            revision: Revision::V2026_07_28,
-            link: Arc::clone(&link) as _,
-            trace,
-            cancel: link.cancelled().clone(),
-            resumption,
-            param_headers: asked.envelope.param_headers,
-            message,
-        };
-        let future = self.modern_call(call, session, Arc::clone(&link), record, asked.patience)?;
-        Ok(ModernExchange::new(future, link, response_queue))
-    }
-
-    /// The whole way of a call, as a future of its own.
-    fn modern_call(
-        self: &Arc<Self>,
-        mut call: Call,
-        session: Arc<Session>,
-        link: Arc<ModernClientLink>,
-        record: &AccessRecord,
-        patience: Duration,
-    ) -> Result<CallFuture, Fault> {
-        let implicit_call = ImplicitSessionCall::begin(&session);
-        // It was opened just now, and the hand-over was faster.
-        if session.may_be_given_up() {
-            return Err(draining());
-        }
-        let entry = self.enter_implicit_session(&session, patience)?;
-        let span = server_span(&call, None);
-        record.trace(span.context().trace_id());
-        link.traced(span.context());
-        call.trace = span.context().clone();
-        let service = Arc::clone(self);
-        Ok(request_tag::keep(Box::pin(async move {
-            let answer = async {
-                let place = service.seat(entry, &call.cancel).await;
-                let place = place.map_err(RelayFailure::Fault)?;
-                let counted = GAUGES.calls_running.enter();
-                let answer = if call.message.method() == Some("server/discover") {
-                    Ok(Reply::Result(service.relay.opener.discover(&session).await))
-                } else {
-                    service.relay.handle(&call, &session).await
-                };
-                drop((counted, place));
-                answer
-            };
-            let answer = service.until_cut_off(answer, &link).await;
-            let outcome = ended(&answer, is_tool_call(&call), refusal::code_of);
-            let record = link.record();
-            if let Some(word) = outcome.error_type() {
-                record.outcome(word);
-            }
-            if let Some(upstream) = link.upstream() {
-                record.upstream(upstream);
-            }
-            span.finish(outcome);
-            drop(implicit_call);
-            service.modern_outcome(&call, &session, answer)
-        })))
-    }
-
-    /// The outcome of a call, which is unknown where the call outlasts the drain.
-    async fn until_cut_off(
-        &self,
-        answer: impl Future<Output = Result<Reply, RelayFailure>>,
-        link: &ModernClientLink,
-    ) -> Result<Reply, RelayFailure> {
-        let mut answer = pin!(answer);
-        let cut_off = self.cut_off.of(std::ptr::from_ref(link).addr());
-        tokio::select! {
-            biased;
-            answer = answer.as_mut() => return answer,
-            () = cut_off.cancelled() => link.cancelled().cancel(),
-        }
-        match answer.await {
-            Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
-                link.record().stopped();
-                Err(RelayFailure::Fault(Fault::cut_off()))
-            }
-            answer => answer,
+            return reply::message_fault(&refusal::not_a_request(), &message);
         }
     }
-
-    fn modern_outcome(
-        &self,
-        call: &Call,
-        session: &Session,
-        answer: Result<Reply, RelayFailure>,
-    ) -> ExchangeOutcome {
-        match answer {
-            Ok(reply) => ExchangeOutcome::Reply(refusal::status_of(&reply), reply),
-            Err(RelayFailure::Denied(denial)) => {
-                let reply = RequestRefusal::params(denial.public()).reply();
-                if denial.missing_scopes.is_empty() {
-                    return ExchangeOutcome::Reply(StatusCode::OK, reply);
-                }
-                let denied = self.auth.insufficient_scope(
-                    &call.endpoint,
-                    &denial.missing_scopes,
-                    &call.principal,
-                );
-                ExchangeOutcome::Denied(denied, reply)
-            }
-            Err(RelayFailure::Fault(fault)) if fault.kind == FaultKind::Cancelled => {
-                ExchangeOutcome::Cancelled
-            }
-            Err(RelayFailure::Fault(fault)) => {
-                log_fault(&fault);
-                let (status, reply) = if is_tool_call(call) {
-                    refusal::of_tool_fault(&fault, || self.relay.opener.server_info(session))
-                } else {
-                    refusal::of_fault(&fault)
-                };
-                ExchangeOutcome::Reply(status, reply)
-            }
+    let envelope = match envelope::read(&parts.headers, &message) {
+        Ok(envelope) => envelope,
+        Err(refusal) => {
+            record.outcome(error_type::BAD_REQUEST);
+            return refusal.response(message.id());
         }
-    }
+    };
+    let Some(forwarder) = &service.forwarder else {
+        let asked = (message, envelope);
+        let answer = answer(
+            service,
+            (endpoint, principal),
+            parts,
+            asked,
+            (None, due),
+            record,
+        );
+        return answer.await;
+    };
+    let reached = homes::ReachedUpstreams {
+        service,
+        forwarder,
+        extensions: &parts.extensions,
+        owner: principal.owner(),
+        upstreams: service.relay.opener.reached(endpoint, &message),
+    };
+    let unplaced = homes::UnplacedRequest {
+        reached: &reached,
+        parts,
+        principal: &principal,
+        endpoint,
+        message: &message,
+        envelope: &envelope,
+    };
+    let place = unplaced.place_for_good(due, record);
+    let (home, due, used) = match Box::pin(place).await {
+        homes::PlacedRequest::Answered(response) => return response,
+        homes::PlacedRequest::Here(home, due, used) => (home, due, used),
+    };
+    let asked = (message, envelope);
+    let answer = answer(
+        service,
+        (endpoint, principal),
+        parts,
+        asked,
+        (home, due),
+        record,
+    );
+    let response = reached.answered(home, answer.await, record);
+    drop(used);
+    response
 }
 
-fn is_tool_call(call: &Call) -> bool {
-    call.message.method() == Some("tools/call")
+/// Answers a request here, in the implicit session `home` where it needs the only one of all replicas.
+async fn answer(
+    service: &Arc<McpService>,
+    (endpoint, principal): (&Arc<Endpoint>, Arc<Principal>),
+    parts: &Parts,
+    (message, envelope): (Message, RequestEnvelope),
+    (home, due): (Option<ImplicitHome>, MessageDue),
+    record: &AccessRecord,
+) -> Response<Body> {
+    let id = message.id().unwrap_or("null").to_owned();
+    let holder = service.bodies.holder(&principal, &parts.extensions);
+    let mut asked = ParsedRequest {
+        principal,
+        endpoint: Arc::clone(endpoint),
+        message,
+        envelope,
+        patience: service.settings.limits.call_wait,
+        share: Some(ReplyShare::new(&service.replies, holder)),
+        connection: shared_connection(parts),
+        home,
+    };
+    if due.is_some()
+        && let Err(fault) = Box::pin(service.modern.pay(&mut asked, due)).await
+    {
+        record.outcome(error_word(fault.kind));
+        return refusal::fault_response(&fault, Some(&id));
+    }
+    let claimed = service.sessions.claim_implicit(
+        (&asked.principal, &asked.endpoint),
+        &asked.envelope.capabilities,
+        asked.home.is_some(),
+    );
+    let claim = claimed.await;
+    if asked.method() == LISTEN {
+        return Box::pin(listen::open(service, asked)).await;
+    }
+    match service
+        .modern
+        .begin_exchange(asked, Some(&parts.headers), record)
+        .await
+        .inspect(|_| drop(claim))
+    {
+        Ok(exchange) => {
+            exchange
+                .answer(id, service.settings.server.keep_alive)
+                .await
+        }
+        Err(EarlyEnd::Refused(refusal)) => refusal.response(Some(&id)),
+        Err(EarlyEnd::Failed(fault)) => refusal::fault_response(&fault, Some(&id)),
+    }
 }

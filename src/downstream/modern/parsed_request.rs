@@ -54,7 +54,7 @@ pub(super) struct ParsedRequest {
     pub(super) patience: Duration,
     /// The caller's share of the reply budget, from which replies are reserved.
     pub(super) share: Option<ReplyShare>,
-    /// The HTTP/2 connection that it shares with other exchanges.
+    /// The HTTP/2 connection shared with other exchanges.
     pub(super) connection: SharedConnection,
     /// Its implicit session, where it needs the only one of all replicas.
     pub(super) home: Option<ImplicitHome>,

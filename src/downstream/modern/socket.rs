@@ -18,7 +18,9 @@ use self::request::{
     EndedRequest, HandedMessages, IdReservation, RunningCalls, SocketMessages, SocketRequest,
 };
 use super::keeper::keeper_of;
-use super::{EarlyEnd, LISTEN, ParsedRequest, envelope, refusal};
+use super::listen::subscribe;
+use super::parsed_request::{EarlyEnd, ParsedRequest};
+use super::{LISTEN, envelope, refusal};
 use crate::call::Reply;
 use crate::config::LimitsConfig;
 use crate::downstream::McpService;
@@ -163,131 +165,129 @@ impl SocketCalls {
     }
 }
 
-impl McpService {
-    /// Handles a modern message of a socket, after [`SocketCalls::room`] has resolved.
-    pub(in crate::downstream) fn on_modern_message(
-        self: &Arc<Self>,
-        channel: &Arc<Channel>,
-        calls: &SocketCalls,
-        message: Message,
-        line: Option<Arc<AccessLine>>,
-        due: MessageDue,
-    ) {
-        let record = line
-            .as_ref()
-            .map_or_else(AccessRecord::default, |line| line.record().clone());
-        // No notification but the cancellation means anything. Spec: SPEC M-22.
-        if message.kind() != MessageKind::Request {
-            if message.kind() == MessageKind::Notification {
-                modern_notification(&message);
-            }
-            return;
+/// Handles a modern message of a socket, after [`SocketCalls::room`] has resolved.
+pub(in crate::downstream) fn on_message(
+    service: &Arc<McpService>,
+    channel: &Arc<Channel>,
+    calls: &SocketCalls,
+    message: Message,
+    line: Option<Arc<AccessLine>>,
+    due: MessageDue,
+) {
+    let record = line
+        .as_ref()
+        .map_or_else(AccessRecord::default, |line| line.record().clone());
+    // No notification but the cancellation means anything. Spec: SPEC M-22.
+    if message.kind() != MessageKind::Request {
+        if message.kind() == MessageKind::Notification {
+            modern_notification(&message);
         }
-        if self.tasks.draining().is_cancelled() {
-            record.outcome(error_type::BUSY);
-            return calls.refuse(channel, &message, &draining(), line.as_ref());
-        }
-        let envelope = match envelope::read_body(&message) {
-            Ok(envelope) => envelope,
-            Err(refusal) => {
-                record.outcome(error_type::BAD_REQUEST);
-                return calls.say(channel, &message, refusal.reply(), line.as_ref());
-            }
-        };
-        channel.needs_no_session();
-        let id = message.id().unwrap_or("null").to_owned();
-        let Some(key) = RequestId::parse(&id) else {
-            return;
-        };
-        let (place, cancelled) = match calls.enter(key) {
-            Ok(entered) => entered,
-            Err(fault) => {
-                record.outcome(error_word(fault.kind));
-                return calls.refuse(channel, &message, &fault, line.as_ref());
-            }
-        };
-        let asked = ParsedRequest {
-            principal: Arc::clone(&channel.principal),
-            endpoint: Arc::clone(&channel.endpoint),
-            message,
-            envelope,
-            patience: self.settings.limits.call_wait,
-            share: channel.reply_share().cloned(),
-            connection: None,
-            // Frames are not forwarded: a socket has the implicit session of its own replica.
-            home: None,
-        };
-        let service = Arc::clone(self);
-        let about = record;
-        let complete = Arc::new(AtomicBool::new(false));
-        let whole = Arc::clone(&complete);
-        let messages = request_tag::keep(async move {
-            let begun = service.messages_of(asked, due, &about, whole).await;
-            begun.unwrap_or_else(|stopped| {
-                about.outcome(stopped.word());
-                let text = stopped.reply().into_response(&id);
-                stream::iter([vec![text]]).boxed()
-            })
-        });
-        let messages = messages.flatten_stream();
-        let messages = messages.take_until(cancelled.cancelled_owned()).boxed();
-        calls.put(SocketRequest {
-            messages: Some(messages),
-            line,
-            complete,
-            _place: Some(place),
-            _owed: channel.owe(),
-        });
+        return;
     }
-
-    async fn messages_of(
-        self: &Arc<Self>,
-        mut asked: ParsedRequest,
-        due: MessageDue,
-        record: &AccessRecord,
-        complete: Arc<AtomicBool>,
-    ) -> Result<SocketMessages, EarlyEnd> {
-        if due.is_some() {
-            let paid = Box::pin(self.pay_modern(&mut asked, due)).await;
-            paid.map_err(EarlyEnd::Failed)?;
-        }
-        if let Some(keeper) = self.other_keeper(&asked).await {
-            return Err(EarlyEnd::Failed(keeper));
-        }
-        let claimed = self.sessions.claim_implicit(
-            (&asked.principal, &asked.endpoint),
-            &asked.envelope.capabilities,
-            asked.home.is_some(),
-        );
-        let claim = claimed.await;
-        if asked.method() == LISTEN {
-            let begun = self.subscribe(&asked).await;
-            return Ok(begun.inspect(|_| record.answered())?.boxed());
-        }
-        let id = asked.id();
-        let exchange = self.begin_exchange(asked, None, record).await?;
-        drop(claim);
-        // Its reply is the last of them.
-        let messages = exchange.messages(id);
-        let ending = stream::poll_fn(move |_| {
-            complete.store(true, Ordering::Relaxed);
-            Poll::Ready(None)
-        });
-        Ok(messages.chain(ending).boxed())
+    if service.tasks.draining().is_cancelled() {
+        record.outcome(error_type::BUSY);
+        return calls.refuse(channel, &message, &draining(), line.as_ref());
     }
-
-    /// The refusal of a request that goes on with what another replica keeps, unless that replica is lost: frames are not
-    /// forwarded.
-    async fn other_keeper(&self, asked: &ParsedRequest) -> Option<Fault> {
-        let forwarder = self.forwarder.as_ref()?;
-        let parts = (&*self.relay, &*self.parking);
-        let keeper = keeper_of(parts, &asked.principal, &asked.endpoint, &asked.message)?;
-        let is_elsewhere = Box::pin(forwarder.is_kept_elsewhere(keeper)).await;
-        is_elsewhere.then(|| {
-            let text = "another replica keeps what this request goes on with: send it over HTTP";
-            Fault::new(FaultKind::GatewayBusy, FaultSide::Gateway, text)
+    let envelope = match envelope::read_body(&message) {
+        Ok(envelope) => envelope,
+        Err(refusal) => {
+            record.outcome(error_type::BAD_REQUEST);
+            return calls.say(channel, &message, refusal.reply(), line.as_ref());
+        }
+    };
+    channel.needs_no_session();
+    let id = message.id().unwrap_or("null").to_owned();
+    let Some(key) = RequestId::parse(&id) else {
+        return;
+    };
+    let (place, cancelled) = match calls.enter(key) {
+        Ok(entered) => entered,
+        Err(fault) => {
+            record.outcome(error_word(fault.kind));
+            return calls.refuse(channel, &message, &fault, line.as_ref());
+        }
+    };
+    let asked = ParsedRequest {
+        principal: Arc::clone(&channel.principal),
+        endpoint: Arc::clone(&channel.endpoint),
+        message,
+        envelope,
+        patience: service.settings.limits.call_wait,
+        share: channel.reply_share().cloned(),
+        connection: None,
+        // Frames are not forwarded: a socket has the implicit session of its own replica.
+        home: None,
+    };
+    let service = Arc::clone(service);
+    let about = record;
+    let complete = Arc::new(AtomicBool::new(false));
+    let whole = Arc::clone(&complete);
+    let messages = request_tag::keep(async move {
+        let begun = messages_of(&service, asked, due, &about, whole).await;
+        begun.unwrap_or_else(|stopped| {
+            about.outcome(stopped.word());
+            let text = stopped.reply().into_response(&id);
+            stream::iter([vec![text]]).boxed()
         })
+    });
+    let messages = messages.flatten_stream();
+    let messages = messages.take_until(cancelled.cancelled_owned()).boxed();
+    calls.put(SocketRequest {
+        messages: Some(messages),
+        line,
+        complete,
+        _place: Some(place),
+        _owed: channel.owe(),
+    });
+}
+
+async fn messages_of(
+    service: &Arc<McpService>,
+    mut asked: ParsedRequest,
+    due: MessageDue,
+    record: &AccessRecord,
+    complete: Arc<AtomicBool>,
+) -> Result<SocketMessages, EarlyEnd> {
+    if due.is_some() {
+        let paid = Box::pin(service.modern.pay(&mut asked, due)).await;
+        paid.map_err(EarlyEnd::Failed)?;
     }
+    if let Some(keeper) = other_keeper(service, &asked).await {
+        return Err(EarlyEnd::Failed(keeper));
+    }
+    let claimed = service.sessions.claim_implicit(
+        (&asked.principal, &asked.endpoint),
+        &asked.envelope.capabilities,
+        asked.home.is_some(),
+    );
+    let claim = claimed.await;
+    if asked.method() == LISTEN {
+        let begun = subscribe(service, &asked).await;
+        return Ok(begun.inspect(|_| record.answered())?.boxed());
+    }
+    let id = asked.id();
+    let exchange = service.modern.begin_exchange(asked, None, record).await?;
+    drop(claim);
+    // Its reply is the last of them.
+    let messages = exchange.messages(id);
+    let ending = stream::poll_fn(move |_| {
+        complete.store(true, Ordering::Relaxed);
+        Poll::Ready(None)
+    });
+    Ok(messages.chain(ending).boxed())
+}
+
+/// The refusal of a request that goes on with what another replica keeps, unless that replica is lost: frames are not
+/// forwarded.
+async fn other_keeper(service: &McpService, asked: &ParsedRequest) -> Option<Fault> {
+    let forwarder = service.forwarder.as_ref()?;
+    let parts = (&*service.relay, &*service.modern.parking);
+    let keeper = keeper_of(parts, &asked.principal, &asked.endpoint, &asked.message)?;
+    let is_elsewhere = Box::pin(forwarder.is_kept_elsewhere(keeper)).await;
+    is_elsewhere.then(|| {
+        let text = "another replica keeps what this request goes on with: send it over HTTP";
+        Fault::new(FaultKind::GatewayBusy, FaultSide::Gateway, text)
+    })
 }
 
 impl SocketFrames {

@@ -8,7 +8,7 @@ fn owner(name: &str) -> OwnerKey {
 // Spec: SPEC T-17.
 #[test]
 fn scans_are_bounded_per_caller_and_in_all() {
-    let scans = Arc::<BodyScans>::default();
+    let scans = Arc::new(BodyScans::new(1024));
     let mut held = Vec::new();
     for caller in 0..SCANS / SCANS_PER_CALLER {
         let owner = owner(&format!("caller-{caller}"));
@@ -23,6 +23,6 @@ fn scans_are_bounded_per_caller_and_in_all() {
     let freed = scans.enter(owner("another"));
     assert!(freed.is_some(), "a place is free again");
     drop((held, freed));
-    assert_eq!(lock(&scans.0).total(), 0);
-    assert_eq!(lock(&scans.0).of(&owner("caller-0")), 0);
+    assert_eq!(lock(&scans.running).total(), 0);
+    assert_eq!(lock(&scans.running).of(&owner("caller-0")), 0);
 }

@@ -7,7 +7,7 @@ use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
 use crate::call::Principal;
 use crate::vault::{GrantKey, PendingRecord};
 
-/// An answer: the person who brought it, and the authorization.
+/// An answer: the person whose browser brought it, and the authorization.
 pub(super) struct BroughtAnswer {
     pub(super) person: Arc<Principal>,
     pub(super) key: GrantKey,

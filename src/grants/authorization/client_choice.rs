@@ -225,13 +225,11 @@ pub(super) mod tests {
     use super::*;
     use crate::audit::AuditSink;
     use crate::call::Principal;
-    use crate::config::{CarrierConfig, SealKey, UpstreamAuth};
-    use crate::database::{Database, DatabasePlace};
+    use crate::config::{CarrierConfig, UpstreamAuth};
     use crate::egress::EgressRules;
     use crate::grants::{DocumentClients, SharedClients};
     use crate::runtime::lifecycle::TaskSpawner;
-    use crate::secret::Secret;
-    use crate::vault::{Vault, VaultKeys};
+    use crate::vault::samples::vault;
 
     fn key() -> GrantKey {
         GrantKey::new(Principal::anonymous().owner(), "up")
@@ -247,17 +245,6 @@ pub(super) mod tests {
     /// Keeps registrations of `choice` waiting until the result is dropped.
     pub(in super::super) async fn registering(choice: &ClientChoice) -> impl Sized {
         choice.registering.lock().await
-    }
-
-    /// A vault in the database of `dir`, which other vaults may use too.
-    pub(in crate::grants) async fn vault(dir: &tempfile::TempDir) -> Vault {
-        let keys = VaultKeys::new(&[SealKey {
-            id: "k1".to_owned(),
-            key: Secret::new("k".repeat(32)),
-        }]);
-        let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
-        let database = Database::open(&place).await.unwrap();
-        Vault::new(database, keys.unwrap(), Arc::new(SystemClock))
     }
 
     /// The accounts of an upstream with these further keys in its table, and after it.

@@ -12,6 +12,7 @@ mod error;
 mod gateway_client;
 mod offline_refusals;
 mod proof_key;
+mod redemption;
 mod registration;
 mod rehearsal;
 mod scopes;
@@ -27,28 +28,25 @@ use url::Url;
 use self::brought_answer::BroughtAnswer;
 pub use self::callback::{CallbackAnswer, CallbackRefusal};
 #[cfg(test)]
-pub(super) use self::client_choice::tests::{account_with, vault};
+pub(super) use self::client_choice::tests::account_with;
 use self::client_choice::{ChosenClient, ClientChoice};
 use self::error::AuthorizationError;
 pub use self::gateway_client::GatewayClient;
 use self::offline_refusals::OfflineRefusals;
 use self::proof_key::ProofKey;
+use self::redemption::CodeRedemption;
+pub use self::redemption::FinishedAuthorization;
 use self::rehearsal::browser_endpoint;
 pub(in crate::grants) use self::rehearsal::rehearse;
 use super::discovery::Discovered;
-use super::documents::MAX_SHOWN;
 use super::failure::TokenFailure;
 use super::server_metadata::ServerMetadata;
-use super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
 use super::user_account::UserAccount;
 use crate::call::Principal;
-use crate::clock::{Clock as _, SystemClock};
 use crate::runtime::fault_point;
-use crate::secret::Secret;
-use crate::telemetry::redact::shown;
 use crate::telemetry::request_tag;
 use crate::telemetry::trace;
-use crate::vault::{GrantKey, GrantKind, GrantRecord, PendingRecord};
+use crate::vault::{GrantKey, PendingRecord};
 
 /// Time limit for everything before the browser is sent on: a person waits for the page.
 const BEGIN_LIMIT: Duration = Duration::from_secs(30);
@@ -96,15 +94,6 @@ pub struct ConsentRequest<'a> {
     pub program: Option<String>,
     /// Scopes that the upstream demanded for a refused call.
     pub wider: &'a [String],
-}
-
-/// A grant that was stored.
-#[derive(Debug)]
-pub struct FinishedAuthorization {
-    /// Time until the person has to agree again; `None` where the gateway can refresh the token.
-    pub asks_again_after: Option<Duration>,
-    /// The granted scopes.
-    pub scopes: Vec<String>,
 }
 
 /// Authorizations at one upstream.
@@ -266,8 +255,12 @@ impl Authorizer {
         let (told, outcome) = tokio::sync::oneshot::channel();
         let this = Arc::clone(self);
         let work = async move {
-            let kept = this.redeem(&brought.key, &brought.pending, &code).await;
-            let kept = match kept {
+            let redemption = CodeRedemption {
+                account: &this.account,
+                key: &brought.key,
+                pending: &brought.pending,
+            };
+            let kept = match redemption.redeem(&code).await {
                 Ok(finished) => Ok(finished),
                 Err(failure) => {
                     let refusal = CallbackRefusal::Failed(failure);
@@ -306,84 +299,6 @@ impl Authorizer {
         }
         self.offline
             .note(&brought.key, &brought.pending.scopes, refusal)
-    }
-
-    async fn redeem(
-        &self,
-        key: &GrantKey,
-        pending: &PendingRecord,
-        code: &Secret,
-    ) -> Result<FinishedAuthorization, TokenFailure> {
-        let account = &self.account;
-        let (issuer, method) = (&pending.issuer, pending.auth_method.as_deref());
-        let proof = account.proof_of(issuer, &pending.client_id, method).await;
-        let proof = proof.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
-        let endpoint = Url::parse(&pending.token_endpoint).ok();
-        let (Some(proof), Some(endpoint), Some(verifier)) = (proof, endpoint, &pending.verifier)
-        else {
-            let issuer = shown(issuer, MAX_SHOWN).into_owned();
-            return Err(self.failed(AuthorizationError::NoClient { issuer }));
-        };
-        let server = ServerMetadata::remembered(issuer, endpoint.clone(), method);
-        let asked = TokenRequest {
-            server: &server,
-            client_id: &pending.client_id,
-            proof: &proof,
-            scopes: &[],
-            resource: Some(&pending.resource),
-            grant: TokenGrant::Code {
-                code,
-                verifier,
-                redirect_uri: &pending.redirect_uri,
-            },
-        };
-        fault_point::reached("code_brought");
-        let token = account.ask(&asked).await;
-        let refused =
-            |error: TokenError| error.into_failure(&endpoint).of_code(&pending.redirect_uri);
-        let token = token.map_err(|error| self.logged(refused(error)))?;
-        account
-            .log
-            .succeeded(&pending.scopes, token.scopes.as_ref());
-        let record = self.record(pending, token);
-        fault_point::reached("code_redeemed");
-        let kept = account.vault.put_grant(key, &record).await;
-        kept.map_err(|error| self.failed(AuthorizationError::Database(error)))?;
-        fault_point::reached("grant_stored");
-        let now = SystemClock.now();
-        let ends = record.access_ends.map(Duration::from_millis);
-        let asks_again_after = match &record.refresh_token {
-            Some(_) => None,
-            None => ends.map(|ends| ends.saturating_sub(now)),
-        };
-        if let Some(lasts) = asks_again_after {
-            tracing::warn!(
-                upstream = %account.upstream, owner = %key.owner, lasts = lasts.as_secs(),
-                "the authorization server gave no refresh token: the user is asked again when the token ends"
-            );
-        }
-        Ok(FinishedAuthorization {
-            asks_again_after,
-            scopes: record.scopes,
-        })
-    }
-
-    fn record(&self, pending: &PendingRecord, issued: IssuedToken) -> GrantRecord {
-        GrantRecord {
-            access_ends: issued.ends(SystemClock.now()),
-            kind: GrantKind::User,
-            issuer: pending.issuer.clone(),
-            token_endpoint: Some(pending.token_endpoint.clone()),
-            revocation_endpoint: pending.revocation_endpoint.clone(),
-            resource: pending.resource.clone(),
-            client_id: Some(pending.client_id.clone()),
-            auth_method: pending.auth_method.clone(),
-            placement: self.account.placement(),
-            scopes: issued.scopes.unwrap_or_else(|| pending.scopes.clone()),
-            account: None,
-            access_token: Some(issued.token),
-            refresh_token: issued.refresh,
-        }
     }
 
     /// The authorization endpoint of a server that supports PKCE.

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{RefreshCause, UserTokens};
+use super::UserTokens;
+use super::refresh::RefreshCause;
 use crate::grants::failure::TokenFailure;
 use crate::lock::lock;
 use crate::secret::Secret;
@@ -41,7 +42,7 @@ impl UserTokens {
         let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
         let Some(grant) = grant else {
             // Else `connection` would name the login that was removed, once this leaves the vault's cache.
-            self.held.invalidate(key);
+            self.refreshes.held.forget(key);
             return Ok(LoginState::Missing);
         };
         Ok(self.login_of(&grant))
@@ -49,7 +50,7 @@ impl UserTokens {
 
     fn login_of(&self, grant: &StoredGrant) -> LoginState {
         self.vault().touch(grant);
-        let (held, connection) = (self.held_of(grant), grant.state.connection);
+        let (held, connection) = (self.refreshes.held.of(grant), grant.state.connection);
         match &held.token {
             None => LoginState::Missing,
             Some(token) if token.has_ended() && !held.is_refreshable => {
@@ -94,11 +95,13 @@ impl UserTokens {
         if let Some(current) = current.filter(|current| current.expose() != refused.expose()) {
             return Ok(Some(current.clone()));
         }
-        let is_refreshable = self.held_of(&grant).is_refreshable;
-        if !is_refreshable || lock(&self.state(&key)).force(grant.version)? {
+        let is_refreshable = self.refreshes.held.of(&grant).is_refreshable;
+        if !is_refreshable || lock(&self.refreshes.state(&key)).force(grant.version)? {
             return Ok(None);
         }
-        let refreshed = self.refreshed(key.clone(), &grant, RefreshCause::Refusal);
+        let refreshed = self
+            .refreshes
+            .refreshed(key.clone(), &grant, RefreshCause::Refusal);
         refreshed.await?;
         self.stored_token(&key).await.map(Some)
     }

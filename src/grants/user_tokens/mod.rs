@@ -5,57 +5,38 @@
 //! process share one, and the grant's lease lets one process refresh at a time.
 //! Spec: SPEC B-11, B-12, B-14
 
+mod held_grants;
 mod kept_login;
 mod refresh;
+mod refreshes;
 mod state;
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::sync::Arc;
 
 use http::StatusCode;
-use moka::sync::Cache;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
+use self::held_grants::HeldGrant;
 pub use self::kept_login::LoginState;
-use self::state::PrincipalState;
+use self::refresh::RefreshCause;
+use self::refreshes::TokenRefreshes;
 use super::challenge::Challenge;
 use super::failure::TokenFailure;
 use super::held_token::{HeldToken, NEXT_WITHIN};
-use super::source_state::{Outcome, pause};
+use super::source_state::Outcome;
 use super::token_source::Renewal;
 use super::user_account::UserAccount;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::call::OwnerKey;
-use crate::clock::{Clock as _, SystemClock};
 use crate::lock::lock;
-use crate::secret::Secret;
-use crate::sync::single_flight::{Follower, Joined, SingleFlight};
-use crate::telemetry::metrics::grant_refresh_ended;
-use crate::telemetry::request_tag;
-use crate::telemetry::trace;
 use crate::vault::{GrantKey, StoredGrant, Vault};
-
-/// Principals whose headers are cached.
-const MAX_HELD: u64 = 10_000;
 
 /// The tokens of all principals at one upstream.
 #[derive(Debug)]
 pub struct UserTokens {
     account: Arc<UserAccount>,
-    held: Cache<GrantKey, Arc<HeldGrant>>,
-    states: Cache<GrantKey, Arc<Mutex<PrincipalState>>>,
-    refreshing: SingleFlight<GrantKey, Outcome>,
-}
-
-/// Headers built from one version of a grant.
-#[derive(Debug)]
-struct HeldGrant {
-    version: i64,
-    /// `None` where the configuration no longer allows to send it.
-    token: Option<Arc<HeldToken>>,
-    /// Whether the grant holds a refresh token.
-    is_refreshable: bool,
+    refreshes: Arc<TokenRefreshes>,
 }
 
 /// The state of a principal's token, known without waiting.
@@ -71,24 +52,13 @@ pub enum UserToken {
     Awaited,
 }
 
-/// Why a refresh starts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RefreshCause {
-    /// The token has expired, or soon will.
-    Age,
-    /// The upstream refused it.
-    Refusal,
-}
-
 impl UserTokens {
     /// The tokens of `account`.
     #[must_use]
     pub fn new(account: Arc<UserAccount>) -> Arc<Self> {
         Arc::new(Self {
+            refreshes: Arc::new(TokenRefreshes::new(Arc::clone(&account))),
             account,
-            held: Cache::new(MAX_HELD),
-            states: Cache::new(MAX_HELD),
-            refreshing: SingleFlight::default(),
         })
     }
 
@@ -122,6 +92,7 @@ impl UserTokens {
             // The grant has just left the vault's cache: most changes are refreshes of the same account, and the next
             // request checks.
             None => self
+                .refreshes
                 .held
                 .get(key)?
                 .token
@@ -142,7 +113,7 @@ impl UserTokens {
         let grant = self.vault().grant(&key).await;
         let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
         let Some(grant) = grant else {
-            self.held.invalidate(&key);
+            self.refreshes.held.forget(&key);
             return Err(TokenFailure::not_connected());
         };
         match self.token_of(&grant) {
@@ -150,10 +121,15 @@ impl UserTokens {
             UserToken::Missing => Err(TokenFailure::not_connected()),
             UserToken::Refused => Err(TokenFailure::refused()),
             UserToken::Awaited => {
-                if let Some(failure) = lock(&self.state(&key)).source.current_failure(None) {
+                if let Some(failure) = lock(&self.refreshes.state(&key))
+                    .source
+                    .current_failure(None)
+                {
                     return Err(failure.clone());
                 }
-                self.refreshed(key, &grant, RefreshCause::Age).await
+                self.refreshes
+                    .refreshed(key, &grant, RefreshCause::Age)
+                    .await
             }
         }
     }
@@ -167,7 +143,7 @@ impl UserTokens {
     /// # Cancel safety
     /// As for [`token`](Self::token).
     pub async fn next(&self, key: &GrantKey, due: Arc<HeldToken>) -> Outcome {
-        let Some(running) = self.refreshing.follow(key) else {
+        let Some(running) = self.refreshes.running(key) else {
             return Ok(due);
         };
         match timeout(NEXT_WITHIN, running.result()).await {
@@ -209,7 +185,7 @@ impl UserTokens {
         let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
         let Some(grant) = grant else {
             // Else `connection` would name the account that was removed, once this leaves the vault's cache.
-            self.held.invalidate(key);
+            self.refreshes.held.forget(key);
             return Ok((UserToken::Missing, 0));
         };
         Ok((self.token_of(&grant), grant.state.connection))
@@ -220,7 +196,7 @@ impl UserTokens {
     /// # Cancel safety
     /// Recorded or not: the next request reports it again.
     pub async fn accepted(&self, key: &GrantKey, used: &Arc<HeldToken>) {
-        let held = self.held.get(key);
+        let held = self.refreshes.held.get(key);
         let is_current = |held: &Arc<HeldGrant>| {
             held.token
                 .as_ref()
@@ -252,7 +228,7 @@ impl UserTokens {
         let Some(grant) = grant else {
             return Err(TokenFailure::not_connected());
         };
-        let held = self.held_of(&grant);
+        let held = self.refreshes.held.of(&grant);
         let is_another = |token: &&Arc<HeldToken>| !Arc::ptr_eq(token, &used) && !token.has_ended();
         if held.token.as_ref().is_some_and(|token| is_another(&token)) {
             return Ok(Renewal::Renewed);
@@ -260,7 +236,7 @@ impl UserTokens {
         if status != StatusCode::UNAUTHORIZED {
             return self.lacks_scopes(&grant, &challenge);
         }
-        let is_fresh = lock(&self.state(&key)).force(grant.version)?;
+        let is_fresh = lock(&self.refreshes.state(&key)).force(grant.version)?;
         // The upstream may have changed its authorization server: the user is sent to the present one.
         self.account.forget();
         if is_fresh || !held.is_refreshable {
@@ -268,7 +244,9 @@ impl UserTokens {
             self.mark(&key, grant.version, true).await;
             return Err(TokenFailure::refused());
         }
-        let refreshed = self.refreshed(key.clone(), &grant, RefreshCause::Refusal);
+        let refreshed = self
+            .refreshes
+            .refreshed(key.clone(), &grant, RefreshCause::Refusal);
         match refreshed.await {
             Ok(_) => Ok(Renewal::Renewed),
             Err(failure) => {
@@ -284,13 +262,13 @@ impl UserTokens {
     /// Scopes that challenges of the upstream named for `key` and that its grant lacks.
     #[must_use]
     pub fn wider(&self, key: &GrantKey) -> Vec<String> {
-        let state = self.states.get(key);
+        let state = self.refreshes.known_state(key);
         state.map_or_else(Vec::new, |state| lock(&state).source.further.clone())
     }
 
     /// Clears [`wider`](Self::wider), once the user was asked for these scopes.
     pub fn forget_wider(&self, key: &GrantKey) {
-        if let Some(state) = self.states.get(key) {
+        if let Some(state) = self.refreshes.known_state(key) {
             lock(&state).source.further.clear();
         }
     }
@@ -304,7 +282,7 @@ impl UserTokens {
         let lacks = |scope: &&String| !grant.record.scopes.contains(scope);
         let wanted: BTreeSet<String> = challenge.scopes.iter().filter(lacks).cloned().collect();
         let asks = !is_fixed && challenge.asks_for_scopes(StatusCode::FORBIDDEN);
-        let state = self.state(&grant.key);
+        let state = self.refreshes.state(&grant.key);
         let mut state = lock(&state);
         if !asks || wanted.is_empty() || state.source.count_step_up(&wanted).is_none() {
             self.account.log.refused(StatusCode::FORBIDDEN.as_u16());
@@ -336,14 +314,14 @@ impl UserTokens {
             return UserToken::Refused;
         }
         self.vault().touch(grant);
-        let held = self.held_of(grant);
+        let held = self.refreshes.held.of(grant);
         let Some(token) = &held.token else {
             return UserToken::Missing;
         };
         match (token.has_ended(), held.is_refreshable) {
             (false, is_refreshable) => {
                 if is_refreshable && token.is_due() {
-                    self.refresh_ahead(grant);
+                    self.refreshes.refresh_ahead(grant);
                 }
                 UserToken::Good(Arc::clone(token))
             }
@@ -352,150 +330,20 @@ impl UserTokens {
         }
     }
 
-    fn held_of(&self, grant: &StoredGrant) -> Arc<HeldGrant> {
-        if let Some(held) = self.held.get(&grant.key)
-            && held.version == grant.version
-        {
-            return held;
-        }
-        let record = &grant.record;
-        let placed = self.account.placed(record);
-        let ends = record.access_ends.map(Duration::from_millis);
-        let lasts = ends.map(|ends| ends.saturating_sub(SystemClock.now()));
-        let scopes = record.scopes.clone();
-        let is_refreshable = record.refresh_token.is_some() && record.token_endpoint.is_some();
-        let token = placed.map(|placed| {
-            let token = HeldToken::new(placed, scopes, lasts, None).of(grant.state.connection);
-            let token = if is_refreshable {
-                token
-            } else {
-                token.unrefreshed()
-            };
-            Arc::new(match grant.state.refused {
-                None => token,
-                Some(_) => token.on_trial(),
-            })
-        });
-        let held = Arc::new(HeldGrant {
-            version: grant.version,
-            token,
-            is_refreshable,
-        });
-        self.held.insert(grant.key.clone(), Arc::clone(&held));
-        held
-    }
-
     fn vault(&self) -> &Vault {
         &self.account.vault
-    }
-
-    fn state(&self, key: &GrantKey) -> Arc<Mutex<PrincipalState>> {
-        self.states.get_with_by_ref(key, Arc::default)
-    }
-
-    fn refresh_ahead(self: &Arc<Self>, grant: &StoredGrant) {
-        if lock(&self.state(&grant.key))
-            .source
-            .current_failure(None)
-            .is_none()
-        {
-            drop(self.start(grant.key.clone(), grant, RefreshCause::Age));
-        }
-    }
-
-    /// Waits for the refresh of the grant `seen`; starts one if none is under way.
-    async fn refreshed(
-        self: &Arc<Self>,
-        key: GrantKey,
-        seen: &StoredGrant,
-        cause: RefreshCause,
-    ) -> Outcome {
-        let outcome = self.start(key, seen, cause).result().await;
-        outcome.unwrap_or_else(|| Err(TokenFailure::unfinished()))
-    }
-
-    fn start(
-        self: &Arc<Self>,
-        key: GrantKey,
-        seen: &StoredGrant,
-        cause: RefreshCause,
-    ) -> Follower<Outcome> {
-        match self.refreshing.join(key.clone()) {
-            Joined::Join(follower) => follower,
-            Joined::Lead(leader) => {
-                let follower = leader.follow();
-                let tokens = Arc::clone(self);
-                let seen = seen.record.access_token.clone();
-                let refreshed = trace::keep(async move {
-                    let outcome = tokens.refresh(&key, (seen.as_ref(), cause)).await;
-                    leader.complete(outcome);
-                });
-                // A drain waits for this task: the response may hold the only copy of a refresh token.
-                self.account.tasks.spawn(request_tag::keep(refreshed));
-                follower
-            }
-        }
-    }
-
-    async fn refresh(&self, key: &GrantKey, seen: (Option<&Secret>, RefreshCause)) -> Outcome {
-        let began = Instant::now();
-        let refreshed = refresh::refresh(&self.account, key, seen).await;
-        let is_audited = matches!(refreshed, Err(refresh::RefreshFailure::Ended(_)));
-        let outcome = match refreshed {
-            Ok(()) => self.read(key).await,
-            Err(
-                refresh::RefreshFailure::Ended(failure) | refresh::RefreshFailure::Failed(failure),
-            ) => Err(failure),
-        };
-        let word = outcome
-            .as_ref()
-            .map_or_else(|failure| failure.outcome, |_| "ok");
-        grant_refresh_ended(&key.upstream, word, began.elapsed());
-        let state = self.state(key);
-        let state = &mut lock(&state).source;
-        match &outcome {
-            Ok(_) => {
-                state.failure = None;
-                state.failures = 0;
-            }
-            Err(failure) => {
-                let pause = pause(failure, state.failures);
-                // One record for a server that is down, however often it is asked.
-                if state.failures == 0 && !is_audited {
-                    let record =
-                        AccountRecord::new(AccountEvent::Refreshed, key.owner, &key.upstream);
-                    let record = record.reason(AuditOutcome::Failed, failure.outcome);
-                    self.account.audit.account(record);
-                }
-                // The failures of the next connection are counted, and audited, from the first one on.
-                state.failures = if is_audited {
-                    0
-                } else {
-                    state.failures.saturating_add(1)
-                };
-                state.failure = Some((failure.clone(), Instant::now() + pause, None));
-                self.account.log.failed(failure, Some(key.owner));
-            }
-        }
-        outcome
-    }
-
-    /// The token of the grant after a refresh.
-    async fn read(&self, key: &GrantKey) -> Outcome {
-        let grant = self.vault().grant(key).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
-        let held = grant.map(|grant| self.held_of(&grant));
-        let token = held.and_then(|held| held.token.clone());
-        let good = token.filter(|token| !token.has_ended());
-        good.ok_or_else(TokenFailure::not_connected)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::authorization::{account_with, vault};
+    use std::time::Duration;
+
+    use super::super::authorization::account_with;
     use super::refresh::tests::{key, record};
     use super::*;
+    use crate::clock::{Clock as _, SystemClock};
+    use crate::vault::samples::vault;
 
     #[tokio::test]
     async fn removed_account_has_no_connection() {

@@ -16,7 +16,6 @@ use super::super::server_metadata::ServerMetadata;
 use super::super::token_claims;
 use super::super::token_endpoint::{IssuedToken, TokenError, TokenGrant, TokenRequest};
 use super::super::user_account::UserAccount;
-use super::RefreshCause;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome};
 use crate::clock::{Clock as _, SystemClock};
 use crate::database::DatabaseError;
@@ -33,6 +32,15 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Pause before the first retry of a write, doubled by each further one; and the number of attempts.
 const WRITE_PAUSE: Duration = Duration::from_millis(200);
 const WRITE_ATTEMPTS: u32 = 8;
+
+/// Why a refresh starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RefreshCause {
+    /// The token has expired, or soon will.
+    Age,
+    /// The upstream refused it.
+    Refusal,
+}
 
 /// Why a refresh brought no token.
 #[derive(Debug)]

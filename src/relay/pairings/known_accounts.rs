@@ -1,8 +1,8 @@
 //! Calls go on without a look-up of their account until something changes.
 
-use super::keys::{pasted, vault};
 use super::*;
 use crate::vault::GrantKey;
+use crate::vault::samples::vault;
 
 /// A session with a link of its owner's account.
 struct Connected {
@@ -83,7 +83,10 @@ async fn use_by_another_program_of_the_session_is_noted() {
     connected.call().await;
     assert!(!connected.is_known(Some(editor)));
     let links = &connected.f.relay.parts.links;
-    let check = links.upstreams.check_account("up", connected.key.owner);
+    let check = links
+        .upstreams
+        .caller_accounts()
+        .check("up", connected.key.owner);
     let session = &connected.f.session;
     session
         .links()
@@ -98,8 +101,12 @@ async fn look_up_of_another_account_than_that_of_the_link_is_not_kept() {
     let (vault, key) = (&connected.vault, &connected.key);
     vault.put_grant(key, &pasted()).await.unwrap();
     let upstreams = &connected.f.relay.parts.links.upstreams;
-    upstreams.kept_account("up", key.owner).await.unwrap();
-    let check = upstreams.check_account("up", key.owner).unwrap();
+    upstreams
+        .caller_accounts()
+        .kept("up", key.owner)
+        .await
+        .unwrap();
+    let check = upstreams.caller_accounts().check("up", key.owner).unwrap();
     connected.f.session.links().set_checked("up", check, None);
     assert!(!connected.is_known(None));
 }

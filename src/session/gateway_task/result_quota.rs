@@ -50,7 +50,7 @@ impl OwnResults {
         self.tell();
     }
 
-    /// Tells the other replicas what is taken here.
+    /// Tells the other replicas how much this replica holds.
     fn tell(&self) {
         if let Some((quota, owner)) = &self.in_sum {
             quota.changed(*owner, || self.taken.load(Ordering::Relaxed));

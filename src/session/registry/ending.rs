@@ -175,7 +175,7 @@ impl SessionRegistry {
         live.collect()
     }
 
-    /// Waits until there may be more of them.
+    /// Waits until more sessions may be at rest.
     ///
     /// # Cancel safety
     /// Nothing is lost.

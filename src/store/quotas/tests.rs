@@ -1,4 +1,4 @@
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::future::{BoxFuture, join_all};
 use tokio::time::{sleep, timeout};
@@ -11,7 +11,7 @@ const MOST: usize = 160;
 const SLICE: usize = 10;
 const ROUND_TRIP: Duration = Duration::from_millis(15);
 
-/// A store in which other replicas hold so much, or that does not answer.
+/// A store with a count of the other replicas, or without an answer.
 #[derive(Debug)]
 struct Others(Option<i64>);
 
@@ -125,7 +125,7 @@ async fn whole_quota_is_left_where_the_store_does_not_answer() {
     assert_eq!(quota.most(owner()), MOST);
 }
 
-/// A store in which others hold everything, and that fails from some time on.
+/// A store where other replicas hold the whole quota; it fails after some calls.
 #[derive(Debug, Default)]
 struct Failing(AtomicBool);
 

@@ -180,7 +180,7 @@ impl SharedRecords {
         self.adopt(session, seen, (node, NEVER_LATE)).await
     }
 
-    /// Gives a session up that `by` owns, with its record as of now: any replica may adopt it from then on. `false` if
+    /// Gives a session up that `by` owns, with its record as of now: any replica may then adopt the session. `false` if
     /// another replica owns the session or it is over.
     ///
     /// # Errors

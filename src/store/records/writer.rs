@@ -171,7 +171,7 @@ impl RecordWriter {
         Some(lost)
     }
 
-    /// Gives a tracked session up, with its record as of now: any replica may adopt it from then on. The caller
+    /// Gives a tracked session up, with its record as of now: any replica may then adopt the session. The caller
     /// [leaves](Self::leave) it then. `false` if another replica owns the session, if it is over, or not tracked.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ const BOUNDARIES: [f64; 11] = [
 
 static DURATIONS: OnceLock<Histogram<f64>> = OnceLock::new();
 
-/// Notes that the head of the answer is there, or that there is none. `outcome` is `ok` or one word for a failure.
+/// Notes that the head of the answer has arrived, or that no answer will. `outcome` is `ok` or one word for a failure.
 pub fn forward_ended(outcome: &'static str, took: Duration) {
     let durations = DURATIONS.get_or_init(|| {
         opentelemetry::global::meter(SCOPE)

@@ -146,7 +146,7 @@ impl LegacyLink {
         asked.unwrap_or(Err(LinkError::Timeout))
     }
 
-    /// Ends a subscription that nobody has any more.
+    /// Ends a subscription that no session has any more.
     pub(in crate::upstream) async fn unsubscribe(&self, uri: &str) {
         self.state.followed.remove(uri);
         if let Some(connection) = self.connections.open() {

@@ -74,7 +74,7 @@ pub(super) struct AccountFactory<'c> {
     tasks: TaskSpawner,
     /// `connect.login`.
     configured: &'c [LoginConfig],
-    /// Made for the first upstream that needs them.
+    /// Made for the first upstream with such logins.
     logins: Option<Arc<LoginGrants>>,
 }
 

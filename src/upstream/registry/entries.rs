@@ -24,7 +24,7 @@ use crate::upstream::link::modern::ToolSchemas;
 use crate::upstream::link::negotiated::EraCell;
 use crate::upstream::user_accounts::AccountKeeping;
 
-/// One upstream, and what is known of it.
+/// One upstream, and its known state.
 #[derive(Debug)]
 pub(super) struct RegistryEntry {
     pub(super) settings: Arc<config::UpstreamConfig>,

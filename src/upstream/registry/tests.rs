@@ -7,15 +7,13 @@ use super::*;
 use crate::audit::AuditSink;
 use crate::call::{NullIntake, Principal};
 use crate::clock::SystemClock;
-use crate::config::SealKey;
-use crate::database::{Database, DatabasePlace};
 use crate::fault::FaultKind;
 use crate::process::holders::SessionHolders;
-use crate::secret::Secret;
 use crate::upstream::carrier::Carrier;
 use crate::upstream::credentials::{Credential, Credentials, Requester};
 use crate::upstream::link::negotiated::EraLink;
-use crate::vault::{GrantCensus, GrantCounts, GrantKey, Vault, VaultKeys};
+use crate::vault::samples::vault;
+use crate::vault::{GrantCensus, GrantCounts, GrantKey};
 
 fn upstreams(keys: &str) -> Upstreams {
     let text = "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = \"http://127.0.0.1:9/mcp\"\n";
@@ -205,13 +203,7 @@ const ASSERTED: &str = "[auth]\nmode = \"oauth\"\n[[auth.issuers]]\nissuer = \"h
 #[tokio::test]
 async fn kept_login_is_the_account_at_all_upstreams_that_use_it() {
     let dir = tempfile::tempdir().unwrap();
-    let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
-    let keys = VaultKeys::new(&[SealKey {
-        id: "k1".to_owned(),
-        key: Secret::new("k".repeat(32)),
-    }]);
-    let database = Database::open(&place).await.unwrap();
-    let vault = Vault::new(database, keys.unwrap(), Arc::new(SystemClock));
+    let vault = vault(&dir).await;
     let audit = AuditSink::idle(Arc::new(SystemClock));
     let config = config::parse(ASSERTED, "test.toml", &|_| None).unwrap();
     let upstreams = Upstreams::new(
@@ -242,10 +234,13 @@ async fn kept_login_is_the_account_at_all_upstreams_that_use_it() {
     );
 
     let key = GrantKey::new(owner("alice"), login);
-    let mut users = upstreams.upstreams_of(&key);
+    let mut users = upstreams.caller_accounts().upstreams_of(&key);
     users.sort();
     assert_eq!(users, [Arc::from("one"), Arc::from("two")]);
     for (name, found) in [("one", key), ("key", GrantKey::new(owner("alice"), "key"))] {
-        assert_eq!(upstreams.grant_keys(name, owner("alice")), [found]);
+        assert_eq!(
+            upstreams.caller_accounts().grant_keys(name, owner("alice")),
+            [found]
+        );
     }
 }

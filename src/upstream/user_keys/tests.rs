@@ -1,22 +1,10 @@
 use super::*;
 use crate::call::Principal;
-use crate::clock::{SharedClock, SystemClock, TestClock};
-use crate::config::SealKey;
-use crate::database::{Database, DatabasePlace};
-use crate::secret::Secret;
-use crate::vault::{REFUSED_FOR, VaultKeys};
+use crate::clock::{SystemClock, TestClock};
+use crate::vault::REFUSED_FOR;
+use crate::vault::samples::{pasted_key, vault_with_clock};
 
 const AUTH: &str = "[upstreams.up.auth]\nkind = \"user_key\"\nheader = \"X-Key\"\nprefix = \"\"\n";
-
-async fn vault(dir: &tempfile::TempDir, clock: SharedClock) -> Vault {
-    let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
-    let keys = VaultKeys::new(&[SealKey {
-        id: "k1".to_owned(),
-        key: Secret::new("k".repeat(32)),
-    }]);
-    let database = Database::open(&place).await.unwrap();
-    Vault::new(database, keys.unwrap(), clock)
-}
 
 fn keys_at(url: &str, vault: &Vault) -> Arc<UserKeys> {
     let text = format!("[auth]\nmode = \"none\"\n[upstreams.up]\nurl = {url:?}\n{AUTH}");
@@ -36,19 +24,8 @@ fn owner(subject: &str) -> OwnerKey {
 
 async fn paste(keys: &UserKeys, vault: &Vault, subject: &str, key: &str) {
     let record = GrantRecord {
-        kind: GrantKind::UserKey,
-        issuer: String::new(),
-        token_endpoint: None,
-        revocation_endpoint: None,
-        resource: keys.resource.clone(),
-        client_id: None,
-        auth_method: None,
         placement: keys.placement.clone(),
-        scopes: Vec::new(),
-        account: None,
-        access_token: Some(Secret::new(key)),
-        access_ends: None,
-        refresh_token: None,
+        ..pasted_key(&keys.resource, key)
     };
     let place = keys.key(owner(subject));
     vault.put_grant(&place, &record).await.unwrap();
@@ -90,7 +67,7 @@ async fn account(keys: &UserKeys, subject: &str) -> (AccountState, Account) {
 #[tokio::test]
 async fn each_principal_has_its_own_key_cold_and_warm() {
     let dir = tempfile::tempdir().unwrap();
-    let vault = vault(&dir, Arc::new(SystemClock)).await;
+    let vault = vault_with_clock(&dir, Arc::new(SystemClock)).await;
     let keys = keys_at("https://up.test/mcp", &vault);
     for name in ["alice", "bob"] {
         paste(&keys, &vault, name, &format!("key-of-{name}")).await;
@@ -110,7 +87,7 @@ async fn each_principal_has_its_own_key_cold_and_warm() {
 #[tokio::test]
 async fn connection_of_a_replaced_key_carries_no_other() {
     let dir = tempfile::tempdir().unwrap();
-    let vault = vault(&dir, Arc::new(SystemClock)).await;
+    let vault = vault_with_clock(&dir, Arc::new(SystemClock)).await;
     let keys = keys_at("https://up.test/mcp", &vault);
     paste(&keys, &vault, "alice", "older").await;
     let (_, before) = account(&keys, "alice").await;
@@ -125,7 +102,7 @@ async fn connection_of_a_replaced_key_carries_no_other() {
 #[tokio::test]
 async fn key_goes_to_no_other_url_than_it_was_pasted_for() {
     let dir = tempfile::tempdir().unwrap();
-    let vault = vault(&dir, Arc::new(SystemClock)).await;
+    let vault = vault_with_clock(&dir, Arc::new(SystemClock)).await;
     let keys = keys_at("https://up.test/mcp", &vault);
     paste(&keys, &vault, "alice", "key").await;
     let (state, _) = account(&keys, "alice").await;
@@ -140,7 +117,7 @@ async fn key_goes_to_no_other_url_than_it_was_pasted_for() {
 async fn refused_key_stays_and_is_tried_again_after_a_minute() {
     let dir = tempfile::tempdir().unwrap();
     let clock = TestClock::at(1_800_000_000);
-    let vault = vault(&dir, Arc::<TestClock>::clone(&clock)).await;
+    let vault = vault_with_clock(&dir, Arc::<TestClock>::clone(&clock)).await;
     let keys = keys_at("https://up.test/mcp", &vault);
     paste(&keys, &vault, "alice", "key").await;
     let held = |account| match keys.for_request(&requester(account)) {
@@ -173,8 +150,8 @@ async fn refused_key_stays_and_is_tried_again_after_a_minute() {
 #[tokio::test]
 async fn removed_key_has_no_connection() {
     let dir = tempfile::tempdir().unwrap();
-    let here = vault(&dir, Arc::new(SystemClock)).await;
-    let there = vault(&dir, Arc::new(SystemClock)).await;
+    let here = vault_with_clock(&dir, Arc::new(SystemClock)).await;
+    let there = vault_with_clock(&dir, Arc::new(SystemClock)).await;
     here.poll_changes().await.unwrap();
     let keys = keys_at("https://up.test/mcp", &here);
     paste(&keys, &here, "alice", "key").await;

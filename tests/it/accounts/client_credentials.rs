@@ -58,7 +58,7 @@ async fn legacy_and_modern_clients_are_served_with_one_token() {
     assert_eq!(server.authorization(), [Some(format!("Basic {basic}"))]);
     assert!((token_requests(&gw, "ok").await - 1.0).abs() < 0.5);
 
-    // The first one asks what is wanted.
+    // The first request reads the challenge.
     let seen = upstream.seen();
     assert_eq!(seen[0], (None, String::new()));
     let expected = Some(format!("Bearer {}", server.issued()[0]));

@@ -240,7 +240,7 @@ async fn challenge_to_requests_alone_is_heard() {
     gw.stop().await;
 }
 
-// An upstream that publishes nothing is served with what the configuration says.
+// An upstream without metadata is served by the configuration alone.
 #[tokio::test]
 async fn an_upstream_without_metadata_needs_an_issuer() {
     let server = AuthServer::start().await;

@@ -148,7 +148,7 @@ async fn no_filter_hides_the_tool_that_connects() {
     world.gw.stop().await;
 }
 
-/// Both calls have come to the gateway.
+/// Both calls have reached the gateway.
 async fn two_run(world: &World) {
     eventually("two running calls", async || {
         let running = world.gw.metric("drawbridge_calls_running", "").await;

@@ -18,7 +18,7 @@ use crate::harness::redis::{self, RedisServer, free_port};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
 
-/// A way to a port that can be closed: connections break, and no other one gets through.
+/// A way to a port that can be closed: connections break, and new connections fail.
 pub(super) struct Gate {
     pub(super) port: u16,
     is_open: watch::Sender<bool>,
@@ -297,7 +297,7 @@ async fn replica_that_restarted_without_redis_is_believed() {
         assert!(keeps(&here).await.contains("kept"));
     }
     assert!(fencings(&one).await < 0.5, "the owner serves on");
-    // Each has learnt where the other one is.
+    // Each replica has learnt the address of the other replica.
     assert!(keeps(&there).await.contains("kept"), "passed on");
     redis.start().await;
     let until = Instant::now() + 3 * LEASE;

@@ -13,7 +13,7 @@ use crate::harness::upstream::HttpStub;
 /// The length of a record that says that its session is over.
 const ENDED: usize = 12;
 
-/// Waits until Redis knows of one session that it is over.
+/// Waits until the record of one session in Redis says that the session is over.
 async fn has_ended_record(redis: &RedisServer) {
     let client = redis.client().await;
     let mut records = cmd("KEYS");

@@ -1,4 +1,4 @@
-//! A session that one replica owns, used at another one. Spec: DESIGN §8.
+//! A session of one replica, used at another replica. Spec: DESIGN §8.
 
 use std::time::{Duration, Instant};
 
@@ -256,7 +256,7 @@ async fn client_cannot_pose_as_a_replica() {
     };
     let [one, two] = pair(|| replica(&redis)).await;
     let here = one.anonymous().open("/mcp/stub").await;
-    // What only replicas may say is nothing when a client says it.
+    // A client cannot send the headers of replicas.
     let there = here.at(two.anonymous());
     let mut headers = there.headers();
     let own = two.admin_text("/status").await.unwrap().1;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::adoption::{LEASE, adopted, over_http, settled, setup};
 use super::{SECRET, forwards, knows, pair, replica, replica_with, tables};
+use crate::harness::events::EventStream;
 use crate::harness::redis::{self, RedisServer};
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
@@ -18,7 +19,7 @@ use crate::harness::{Gateway, Setup, eventually};
 use crate::modern::Modern;
 use crate::tasks::hosted::MODERN;
 
-/// The key of each record in Redis, but for those of which only the epoch is left.
+/// The key of each record in Redis. A record with only an epoch left does not count.
 async fn records(redis: &RedisServer) -> Vec<String> {
     let client = redis.client().await;
     let mut keys = cmd("KEYS");
@@ -63,6 +64,17 @@ async fn pid(user: &Modern) -> String {
 
 async fn set(user: &Modern, value: &str) {
     say(user, "state_set", json!({"key": "k", "value": value})).await;
+}
+
+/// A subscription of changed tools, after its acknowledgement.
+async fn listening(user: &Modern) -> EventStream {
+    let wanted = json!({"notifications": {"toolsListChanged": true}});
+    let message = user.request(&json!("7"), "subscriptions/listen", wanted);
+    let answer = user.post(&message).await.expect(StatusCode::OK).await;
+    let mut events = answer.events();
+    let ack = events.message().await.expect("an acknowledgement");
+    assert_eq!(ack["params"]["notifications"]["toolsListChanged"], true);
+    events
 }
 
 async fn get(user: &Modern) -> String {
@@ -167,12 +179,7 @@ async fn subscription_hears_of_changes_at_another_replica() {
     let [one, two] = pair(|| replica(&redis)).await;
     let (here, there) = (user(&one, "/mcp/stub"), user(&two, "/mcp/stub"));
     pid(&here).await;
-    let wanted = json!({"notifications": {"toolsListChanged": true}});
-    let message = there.request(&json!("7"), "subscriptions/listen", wanted);
-    let answer = there.post(&message).await.expect(StatusCode::OK).await;
-    let mut events = answer.events();
-    let ack = events.message().await.expect("an acknowledgement");
-    assert_eq!(ack["params"]["notifications"]["toolsListChanged"], true);
+    let mut events = listening(&there).await;
     here.call("change_tools", json!({})).await.unwrap();
     let told = events.message().await.expect("a change");
     assert_eq!(told["method"], "notifications/tools/list_changed");
@@ -354,18 +361,12 @@ async fn implicit_session_at_an_http_upstream_is_handed_over() {
     let [mut one, two] = pair(make).await;
     let (here, there) = (user(&one, "/mcp/stub"), user(&two, "/mcp/stub"));
     set(&here, "kept").await;
-    let wanted = json!({"notifications": {"toolsListChanged": true}});
-    let listening = here.request(&json!("7"), "subscriptions/listen", wanted);
-    let answer = here.post(&listening).await.expect(StatusCode::OK).await;
-    let mut events = answer.events();
-    events.message().await.expect("an acknowledgement");
+    let mut events = listening(&here).await;
     one.signal(Signal::TERM);
     let asked = Instant::now();
     assert!(get(&there).await.contains("kept"), "the same session");
     while events.message().await.is_some() {}
-    let again = there.post(&listening).await.expect(StatusCode::OK).await;
-    let ack = again.events().message().await.expect("an acknowledgement");
-    assert_eq!(ack["params"]["notifications"]["toolsListChanged"], true);
+    listening(&there).await;
     assert!(get(&there).await.contains("kept"));
     assert!(
         asked.elapsed() < Duration::from_secs(5),
@@ -380,7 +381,7 @@ async fn implicit_session_at_an_http_upstream_is_handed_over() {
     two.stop().await;
 }
 
-// It holds no drain of the replica that passed it on.
+// The subscription does not delay the drain of the entry replica.
 #[tokio::test]
 async fn forwarded_subscription_ends_with_the_drain_of_its_entry_replica() {
     let Some(redis) = redis::server(&[]).await else {
@@ -389,11 +390,7 @@ async fn forwarded_subscription_ends_with_the_drain_of_its_entry_replica() {
     let [one, mut two] = pair(|| replica(&redis).server("drain = \"60s\"")).await;
     let (here, there) = (user(&one, "/mcp/stub"), user(&two, "/mcp/stub"));
     pid(&here).await;
-    let wanted = json!({"notifications": {"toolsListChanged": true}});
-    let message = there.request(&json!("7"), "subscriptions/listen", wanted);
-    let answer = there.post(&message).await.expect(StatusCode::OK).await;
-    let mut events = answer.events();
-    events.message().await.expect("an acknowledgement");
+    let mut events = listening(&there).await;
     two.signal(Signal::TERM);
     assert_eq!(events.message().await, None);
     assert!((500..=3000).contains(&events.retry.expect("when to come back")));
@@ -450,11 +447,7 @@ async fn subscription_of_an_implicit_session_ends_with_the_drain() {
     let [mut one, two] = pair(|| replica(&redis).server("drain = \"60s\"")).await;
     let here = user(&one, "/mcp/stub");
     pid(&here).await;
-    let wanted = json!({"notifications": {"toolsListChanged": true}});
-    let message = here.request(&json!("7"), "subscriptions/listen", wanted);
-    let answer = here.post(&message).await.expect(StatusCode::OK).await;
-    let mut events = answer.events();
-    events.message().await.expect("an acknowledgement");
+    let mut events = listening(&here).await;
     let begun = Instant::now();
     one.signal(Signal::TERM);
     let end = events.message().await.expect("the end of the subscription");

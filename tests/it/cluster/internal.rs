@@ -102,7 +102,7 @@ async fn forwarded_request_goes_no_further() {
     let mistaken = certificate.ping(&two, first, &here).await;
     assert!(mistaken.starts_with("HTTP/1.1 421"), "{mistaken}");
     assert!(mistaken.contains("drawbridge-for: other"), "{mistaken}");
-    // For this replica, but of a session that another one owns.
+    // For this replica, but of a session of another replica.
     let foreign = certificate.ping(&two, second, &here).await;
     assert!(foreign.starts_with("HTTP/1.1 421"), "{foreign}");
     assert!(foreign.contains("drawbridge-for: other"), "{foreign}");

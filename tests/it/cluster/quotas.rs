@@ -74,7 +74,7 @@ async fn sessions_of_a_caller_count_over_all_replicas() {
     two.stop().await;
 }
 
-/// Two upstreams, so that each replica may own the implicit session before one of them.
+/// Two upstreams, so that each replica may own the implicit session at one upstream.
 fn asking(redis: &RedisServer, wait: &str) -> Setup {
     let wait = format!("ask_wait = {wait:?}");
     let setup = setup(redis, "[limits]\nparked_per_principal = 2");

@@ -10,7 +10,7 @@ use super::{
 use crate::harness::replicas::Replicas;
 use crate::harness::{Setup, peers};
 
-/// Runs the suite of `revision` through replicas; `None` where what it needs is not installed. `has_owners` says whether
+/// Runs the suite of `revision` through replicas; `None` if a required program is not installed. `has_owners` says whether
 /// its requests have an owner, to which other replicas pass them on.
 async fn through(make: impl Fn() -> Setup, revision: &str, has_owners: bool) -> Option<Scores> {
     let replicas = Replicas::start(make).await?;

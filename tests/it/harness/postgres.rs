@@ -65,7 +65,7 @@ fn programs() -> Option<PathBuf> {
     found.pop()
 }
 
-/// A port that nothing listens on now.
+/// A port without a listener.
 fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()

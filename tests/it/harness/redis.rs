@@ -19,7 +19,7 @@ use super::{PATIENCE, eventually};
 /// A running server; ended, with its files, when dropped.
 pub(crate) struct RedisServer {
     pub(crate) port: u16,
-    /// Its configuration file, where it has one.
+    /// The configuration file of the server, if any.
     file: Option<PathBuf>,
     arguments: Vec<String>,
     tls: Option<Arc<RedisTls>>,
@@ -27,7 +27,7 @@ pub(crate) struct RedisServer {
     dir: TempDir,
 }
 
-/// A certificate for 127.0.0.1 that is its own authority, and its key. Servers that share it trust each other.
+/// A certificate for 127.0.0.1 that is its own authority, and its key. Servers with the same secret trust each other.
 pub(crate) struct RedisTls(TempDir);
 
 impl RedisTls {
@@ -195,7 +195,7 @@ async fn started(
     Some(server)
 }
 
-/// A port that nothing listens on now.
+/// A port without a listener.
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()

@@ -37,7 +37,7 @@ async fn ask<T: FromRedisValue>(client: &RedisClient, words: &[&str]) -> T {
     client.command("test", &command).await.unwrap()
 }
 
-/// All keys, each of which has a life.
+/// All keys; each key has a time to live.
 async fn keys_with_life(client: &RedisClient) -> Vec<String> {
     let keys: Vec<String> = ask(client, &["KEYS", "*"]).await;
     for key in &keys {

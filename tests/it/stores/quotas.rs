@@ -16,7 +16,7 @@ use crate::harness::eventually;
 const MOST: usize = 32;
 const SLICE: usize = 2;
 
-/// A replica, and what one caller holds there.
+/// A replica, and the count of one caller there.
 struct Replica {
     quota: Arc<CallerQuota>,
     owner: OwnerKey,
@@ -49,7 +49,7 @@ impl Replica {
         has_room
     }
 
-    /// Takes one after the other until there is no room; how many there are.
+    /// Takes one place after another until the quota is full; how many there are.
     async fn fill(&mut self) -> usize {
         while self.take(1).await {}
         self.held

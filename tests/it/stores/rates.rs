@@ -12,7 +12,7 @@ use drawbridge::store::scripts::StoreKeys;
 use super::{keys_with_life, redis};
 use crate::harness::eventually;
 
-/// Nothing comes to it during a test.
+/// The allowance does not grow during a test.
 const SLOW: RateShape = RateShape {
     each: Duration::from_hours(1),
     burst: 20,

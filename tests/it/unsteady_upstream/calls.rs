@@ -143,7 +143,7 @@ async fn a_call_that_timed_out_leaves_nothing_at_an_upstream_that_hangs() {
     gw.stop().await;
 }
 
-// Spec: DESIGN §6: the idle time starts anew with any frame of the call.
+// Spec: DESIGN §6: the idle time starts again with each frame of the call.
 #[rstest]
 #[tokio::test]
 async fn a_stream_that_is_kept_alive_keeps_its_call(

@@ -1,4 +1,4 @@
-//! Upstreams whose streams of changes come to nothing.
+//! Upstreams whose streams of changes fail.
 
 use super::*;
 

@@ -58,7 +58,7 @@ async fn state_works_once_and_for_ten_minutes(#[case] backend: Backend) {
     put(3).await;
     clock.advance(10 * MINUTE);
     assert_eq!(vault.sweep(DAY).await.unwrap().pending, 1);
-    // Somebody else's row under the state of one's own.
+    // The row of another user under the caller's own state.
     put(4).await;
     let raw = db.open().await;
     let moved = "UPDATE pending SET owner = $1";

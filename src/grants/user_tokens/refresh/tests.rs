@@ -2,10 +2,11 @@
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::super::super::authorization::{account_with, vault};
+use super::super::super::authorization::account_with;
 use super::*;
 use crate::call::Principal;
-use crate::vault::{GrantKind, TokenPlacement, Vault};
+use crate::vault::Vault;
+use crate::vault::samples::{user_grant, vault};
 
 pub(in super::super) fn key() -> GrantKey {
     GrantKey::new(Principal::anonymous().owner(), "up")
@@ -14,22 +15,10 @@ pub(in super::super) fn key() -> GrantKey {
 /// A grant whose access token is `access` and ends at `ends`, milliseconds since the Unix epoch.
 pub(in super::super) fn record(access: &str, ends: Option<u64>, endpoint: &str) -> GrantRecord {
     GrantRecord {
-        kind: GrantKind::User,
-        issuer: "https://as.test".to_owned(),
         token_endpoint: Some(endpoint.to_owned()),
-        revocation_endpoint: None,
-        resource: "https://up.test/mcp".to_owned(),
-        client_id: Some("client".to_owned()),
-        auth_method: Some("none".to_owned()),
-        placement: TokenPlacement::Header {
-            name: "authorization".to_owned(),
-            prefix: "Bearer ".to_owned(),
-        },
-        scopes: Vec::new(),
-        account: None,
-        access_token: Some(Secret::new(access)),
         access_ends: ends,
         refresh_token: Some(Secret::new(format!("refresh-{access}"))),
+        ..user_grant(access)
     }
 }
 

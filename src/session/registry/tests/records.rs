@@ -12,7 +12,7 @@ use crate::store::quotas::{CallerQuota, QuotaShape};
 use crate::store::records::SharedRecords;
 use crate::store::scripts::{ScriptCall, ScriptResult, ScriptRunner, StoreKeys};
 
-/// A store that agrees to everything, and knows what it was asked.
+/// A store that accepts every request and records it.
 #[derive(Debug, Default)]
 pub(super) struct Agreeing(Mutex<Vec<&'static str>>);
 

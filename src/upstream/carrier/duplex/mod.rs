@@ -123,7 +123,7 @@ impl DuplexSource {
 
 /// Closes a connection when the token of the caller that it was opened for has ended, unless calls bring another one.
 fn end_with_caller(client: &HttpClient, closed: &CancellationToken, tasks: &TaskSpawner) {
-    let Some(caller) = client.caller() else {
+    let Some(caller) = client.credentials().caller() else {
         return;
     };
     let (caller, closed) = (Arc::clone(caller), closed.clone());

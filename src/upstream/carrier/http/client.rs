@@ -10,7 +10,7 @@ use http::header::{
     ACCEPT, CONNECTION, CONTENT_TYPE, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
     SEC_WEBSOCKET_VERSION, UPGRADE,
 };
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http::{HeaderValue, Method, Request, Response, Uri};
 use http_body_util::Full;
 
 use super::body::UpstreamBody;
@@ -19,17 +19,14 @@ use super::exchange_error::ExchangeError;
 use super::login::UpstreamLogin;
 use super::message_headers::MessageHeaders;
 use super::prepared_request::{PreparedRequest, bear, send_with};
+use super::request_credentials::{RequestCredentials, is_telling};
 use super::targets::{RedirectVerdict, RequestTargets, SentRoute, host};
-use super::token_memo::TokenMemo;
 use super::ways::{ClientChoice, ClientGrant};
 use crate::call::{CallerAccess, OwnerKey};
 use crate::config::HttpCarrier;
-use crate::grants::{Challenge, HeldToken, Renewal};
 use crate::ownership::Fence;
 use crate::protocol::headers::MCP_SESSION_ID;
-use crate::upstream::account::Account;
-use crate::upstream::credentials::{Credential, Credentials, FixedHeaders, Requester};
-use crate::upstream::link_caller::LinkCaller;
+use crate::upstream::credentials::{Credential, Credentials, FixedHeaders};
 
 /// Headers that are put to a request besides those of its message and the configured ones, at most; hyper adds the
 /// length of the body, for which the table would have to grow.
@@ -42,13 +39,7 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 pub struct HttpClient {
     way: Arc<ClientChoice>,
     targets: Arc<RequestTargets>,
-    credentials: Arc<dyn Credentials>,
-    /// The account whose credential the requests carry.
-    account: Account,
-    /// The token of that account, where it changes only with accounts.
-    memo: Option<Arc<TokenMemo>>,
-    /// The caller of requests that belong to no call.
-    caller: Option<Arc<LinkCaller>>,
+    credentials: RequestCredentials,
     /// `Host` of requests in origin form.
     host: HeaderValue,
     login: Arc<UpstreamLogin>,
@@ -77,10 +68,7 @@ impl HttpClient {
             way: Arc::new(ClientChoice::new(carrier, uri)?),
             host: host(uri)?,
             targets: Arc::new(targets),
-            credentials: Arc::new(FixedHeaders::new(&carrier.headers)?),
-            account: Account::Common,
-            memo: None,
-            caller: None,
+            credentials: RequestCredentials::new(Arc::new(FixedHeaders::new(&carrier.headers)?)),
             login: Arc::new(UpstreamLogin::new(carrier, false)),
             fence: Fence::default(),
         })
@@ -89,7 +77,7 @@ impl HttpClient {
     /// This client with other credentials.
     pub(in crate::upstream) fn with_credentials(&self, credentials: Arc<dyn Credentials>) -> Self {
         Self {
-            credentials,
+            credentials: self.credentials.with(credentials),
             ..self.clone()
         }
     }
@@ -106,23 +94,19 @@ impl HttpClient {
         }
     }
 
-    /// The account whose credential requests for `owner` carry.
-    #[must_use]
-    pub fn account_of(&self, owner: OwnerKey) -> Account {
-        self.credentials.account_of(owner)
-    }
-
     /// This client, for the requests of `owner`; `caller` has the tokens that can be exchanged for those of requests that
     /// belong to no call.
     #[must_use]
     pub fn on_behalf_of(&self, owner: OwnerKey, caller: Option<&Arc<CallerAccess>>) -> Self {
-        let remembers = self.credentials.generation(owner).is_some();
         Self {
-            account: self.account_of(owner),
-            memo: remembers.then(Arc::default),
-            caller: caller.map(|caller| LinkCaller::new(Arc::clone(caller))),
+            credentials: self.credentials.on_behalf_of(owner, caller),
             ..self.clone()
         }
+    }
+
+    /// Whose credential the requests carry.
+    pub(in crate::upstream) fn credentials(&self) -> &RequestCredentials {
+        &self.credentials
     }
 
     /// A copy of this client that refuses requests while `fence` is closed.
@@ -131,43 +115,6 @@ impl HttpClient {
         Self {
             fence: fence.clone(),
             ..self.clone()
-        }
-    }
-
-    /// The caller of requests that belong to no call, where callers' tokens are exchanged.
-    pub(in crate::upstream) fn caller(&self) -> Option<&Arc<LinkCaller>> {
-        self.caller.as_ref()
-    }
-
-    /// Resolves once requests that belong to no call can have a credential.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub(in crate::upstream) async fn caller_ready(&self) {
-        if let Some(caller) = &self.caller {
-            caller.ready().await;
-        }
-    }
-
-    /// Resolves when a stream that belongs to no call has to end, as its caller's token has ended.
-    ///
-    /// # Cancel safety
-    /// Safe.
-    pub(in crate::upstream) async fn caller_ended(&self) {
-        match &self.caller {
-            Some(caller) => caller.ended().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// On whose behalf a request goes that belongs to a call of `caller`, or to none. A call that goes on after the end of
-    /// its caller's token, such as one that follows a task, uses what a later call has brought.
-    fn requester(&self, caller: Option<Arc<CallerAccess>>) -> Requester {
-        let caller = caller.filter(|caller| self.caller.is_none() || caller.token().is_some());
-        let link = self.caller.as_ref();
-        Requester {
-            account: self.account,
-            caller: link.map(|link| caller.unwrap_or_else(|| link.current())),
         }
     }
 
@@ -322,14 +269,8 @@ impl HttpClient {
         let sent = SentRoute { moved, is_post };
         let mut request = Request::new(Full::new(body));
         *request.method_mut() = method;
-        let requester = self.requester(own.caller);
-        let credential = if *request.method() == Method::OPTIONS {
-            self.credentials.for_check(&requester)
-        } else if let Some(memo) = &self.memo {
-            memo.credential(&*self.credentials, &requester)
-        } else {
-            self.credentials.for_request(&requester)
-        };
+        let requester = self.credentials.requester(own.caller);
+        let credential = self.credentials.of(request.method(), &requester);
         let at_hand = match &credential {
             Credential::Ready(headers) => headers.len(),
             Credential::Held(token) => token.headers().len(),
@@ -394,7 +335,8 @@ impl HttpClient {
         self.login.note(answer.status(), answer.headers());
         match used {
             Some(used) if is_telling(&used, answer.status()) => {
-                Box::pin(self.renewed(&prepared.requester, used, answer)).await
+                let answered = self.credentials.answered(&prepared.requester, used, answer);
+                Box::pin(answered).await
             }
             _ => Ok(answer),
         }
@@ -427,30 +369,6 @@ impl HttpClient {
         })
     }
 
-    /// The answer, which says something of the token `used`; an error to make the request again if it is refused and
-    /// there is another one by now.
-    async fn renewed(
-        &self,
-        requester: &Requester,
-        used: Arc<HeldToken>,
-        answer: Response<UpstreamBody>,
-    ) -> Result<Response<UpstreamBody>, ExchangeError> {
-        let status = answer.status();
-        if status.is_success() {
-            self.credentials.accepted(self.account, used).await;
-            return Ok(answer);
-        }
-        if let Some(memo) = &self.memo {
-            memo.forget();
-        }
-        let challenge = Challenge::of(answer.headers());
-        let renewal = self.credentials.refused(requester, used, status, challenge);
-        match renewal.await? {
-            Renewal::Renewed => Err(ExchangeError::renewed(status)),
-            Renewal::Stands => Ok(answer),
-        }
-    }
-
     async fn send_again<'a>(
         &'a self,
         repeat: RetryRule,
@@ -466,12 +384,6 @@ impl HttpClient {
             other => other,
         }
     }
-}
-
-/// Whether a status says something of the credential: a refusal, or that one on trial is good.
-fn is_telling(used: &HeldToken, status: StatusCode) -> bool {
-    matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
-        || used.is_on_trial() && status.is_success()
 }
 
 #[cfg(test)]

@@ -165,7 +165,7 @@ impl HttpSession {
             let last = place.last_event.clone();
             let headers = self.headers(CallOrigin::default());
             let headers = headers.with(LAST_EVENT_ID, last);
-            self.client.caller_ready().await;
+            self.client.credentials().caller_ready().await;
             let answer = self.client.listen(headers).await;
             drop(answering);
             let was_open = self.was_open.load(Ordering::Relaxed);
@@ -181,7 +181,7 @@ impl HttpSession {
                     }
                     let read = tokio::select! {
                         read = self.read_once(&mut body, &mut place, &mut sink) => read.map(drop),
-                        () = self.client.caller_ended() => Ok(()),
+                        () = self.client.credentials().caller_ended() => Ok(()),
                     };
                     if let Err(error) = read {
                         tracing::warn!(error = chain(&error), "upstream event stream is invalid");

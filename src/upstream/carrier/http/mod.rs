@@ -14,6 +14,7 @@ mod opening_attempts;
 mod pool;
 mod prepared_request;
 mod reading;
+mod request_credentials;
 pub(crate) mod response_head;
 pub(crate) mod sink;
 mod stream_cursor;

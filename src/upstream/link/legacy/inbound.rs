@@ -165,7 +165,7 @@ impl LegacyConnection {
         if method == "ping" {
             return self.answer_later(id, &Ok(Bytes::from_static(b"{}")));
         }
-        // Nobody declares what is no question at all.
+        // No capability declares a message that is no question.
         let params = message.params().unwrap_or("{}");
         let revision = self.declared().revision;
         let capabilities = self.settings.capabilities.towards(revision);

@@ -247,7 +247,7 @@ impl LinkConnections {
         drop(self.extra.all());
     }
 
-    /// Sets whether the link listens, for this connection and those that replace it.
+    /// Sets whether the link listens, for this connection and its successors.
     pub(super) fn listen(&self, wanted: bool) {
         let listen = |wanted: &bool| {
             if let Some(connection) = self.open() {

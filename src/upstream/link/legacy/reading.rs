@@ -1,4 +1,4 @@
-//! Reads a pipe until it ends, then fails what is pending.
+//! Reads a pipe until its end, then fails all pending calls.
 
 use std::sync::{Arc, Weak};
 

@@ -13,7 +13,7 @@ use crate::upstream::link::session_state::SessionState;
 /// Subscriptions restored at the same time.
 const RESTORED_AT_ONCE: usize = 16;
 
-/// A fresh connection that knows what the last one knew.
+/// A fresh connection with the state of the last connection.
 #[derive(Debug)]
 pub(super) struct RestoredSession {
     connection: Arc<LegacyConnection>,

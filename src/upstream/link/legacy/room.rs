@@ -53,7 +53,7 @@ impl PendingCalls {
         };
         let (mut lease, arrived) = room.lease_of(lease, exclusive);
         let len = message.bytes().len();
-        // Messages behind this one are not read meanwhile.
+        // Later messages are not read meanwhile.
         let _stopped = (!lease.try_grow_to(len)).then(|| self.stop_clocks());
         drop(arrived);
         tokio::select! {

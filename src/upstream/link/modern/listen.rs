@@ -42,7 +42,7 @@ pub(in crate::upstream) struct LinkNotices {
     settings: Arc<LinkSettings>,
     connection: Arc<ModernConnection>,
     schemas: Arc<ToolSchemas>,
-    /// Subscriptions, kept for a link of the other era that may replace this one.
+    /// Subscriptions, kept for a link of the other era, which may replace this link.
     state: SessionState,
     listening: LinkListening,
 }

@@ -254,7 +254,7 @@ impl ChildPipe {
         }
     }
 
-    /// Ends the child, and those that it has replaced.
+    /// Ends the child, and the children that it has replaced.
     pub(super) async fn close(&self) {
         drop(lock(&self.started).take());
         let open = lock(&self.current).take();

@@ -140,7 +140,7 @@ impl RunningRequest {
         }
     }
 
-    /// Whether it is a stream of change notices, which goes on until one side ends it.
+    /// Whether the request is a stream of change notices, which has no end of its own.
     pub(super) fn is_stream(&self) -> bool {
         matches!(self.whose, ReplyOwner::Listen(_))
     }

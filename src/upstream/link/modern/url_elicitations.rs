@@ -27,7 +27,7 @@ impl CallUrlElicitations {
     ) {
         for (key, question) in round {
             let answer = answers.iter().find(|(answered, _)| answered == key);
-            let agreed = answer.is_some_and(|(_, answer)| is_accepted(answer));
+            let agreed = answer.is_some_and(|(_, answer)| answer.is_accepted());
             let params = question.params.as_deref().map(std::str::from_utf8);
             let Some(Ok(params)) = params.filter(|_| agreed) else {
                 continue;
@@ -89,12 +89,4 @@ impl CallUrlElicitations {
         );
         Some(Reply::Error(error.into()))
     }
-}
-
-fn is_accepted(answer: &InputResponse) -> bool {
-    let InputResponse::Result(result) = answer else {
-        return false;
-    };
-    let text = std::str::from_utf8(result).unwrap_or_default();
-    json::member(text, "action") == Some("\"accept\"")
 }

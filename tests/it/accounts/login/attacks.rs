@@ -10,7 +10,7 @@ use crate::harness::session::text_of;
 
 const PERSON: &str = "__Host-drawbridge-person";
 
-/// Asserts that nobody is logged in by the answer of the issuer to `begun` in `browser`.
+/// Asserts that the answer of the issuer to `begun` logs no user in at `browser`.
 async fn assert_nobody(world: &World, browser: &mut Browser, begun: &Begun) {
     let page = world.back(browser, begun).await;
     assert!(page.text.contains("Not logged in"), "{}", page.text);

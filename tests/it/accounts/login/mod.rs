@@ -247,7 +247,7 @@ async fn access_token_says_who_it_is_where_subjects_differ() {
     let page = browser.open(&done.goes_on()).await;
     assert!(page.text.contains("alice of"), "{}", page.text);
     assert_eq!(world.server.seen().pop().unwrap().1["resource"], resource);
-    // A token for something else is nobody's.
+    // A token for another audience is refused.
     let begun = world.begin(&mut Browser::new(), "/connect/up").await;
     let token = world.server.access_token("alice", "https://other.test");
     world

@@ -272,7 +272,7 @@ async fn call_that_needs_more_scopes_asks_for_them() {
     assert_eq!(echo(&session, "read").await, "read");
     let said = echo(&session, "write").await;
     assert!(said.contains("/connect/up?for="), "{said}");
-    // Other calls go on with the grant that is there.
+    // Other calls go on with the present grant.
     assert_eq!(echo(&session, "read").await, "read");
     world.browser().connect(&path_in(&said)).await;
     let scope = &world.server.asked()[1]["scope"];

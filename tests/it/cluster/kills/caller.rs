@@ -267,7 +267,7 @@ impl Caller {
             };
             let mut again = Streamed::default();
             if again.read(&mut stream, &reply["id"]).await.is_none() {
-                // The replica that sent it was killed.
+                // The replica that sent the event was killed.
                 continue;
             }
             if again.heard != streamed.heard {

@@ -12,39 +12,67 @@ use super::*;
 use crate::call::Principal;
 use crate::clock::boot_time;
 use crate::config::{TokenPlace, TransportKind};
-use crate::grants::PlacedToken;
+use crate::grants::{HeldToken, PlacedToken};
 use crate::lock::lock;
 use crate::secret::Secret;
 use crate::upstream::account::Account;
+use crate::upstream::credentials::Requester;
 
-/// Gives each request another token, which says whose it is and has to be waited for.
+/// A token that is sent in `x-token` behind `prefix`.
+fn token(prefix: String, text: &str) -> Arc<HeldToken> {
+    let own = HeaderValue::from_static("credential");
+    let fixed = HeaderMap::from_iter([(HeaderName::from_static("x-own"), own)]);
+    let place = TokenPlace::Header {
+        name: HeaderName::from_static("x-token"),
+        prefix,
+    };
+    let placed = PlacedToken::new(&fixed, &place, &Secret::new(text));
+    Arc::new(HeldToken::lasting(placed.unwrap()))
+}
+
+/// Gives each request another token, which says whose it is.
 #[derive(Debug, Default)]
-struct Counted(Mutex<usize>);
+struct Numbered {
+    made: Mutex<usize>,
+    /// Whether tokens are held, and no account changes. Others have to be waited for.
+    is_held: bool,
+}
 
-impl Credentials for Counted {
-    fn account_of(&self, owner: OwnerKey) -> Account {
-        Account::Principal(owner)
-    }
-
-    fn for_request(&self, requester: &Requester) -> Credential<'_> {
-        let whose = match requester.account {
+impl Numbered {
+    fn next(&self, account: Account) -> Arc<HeldToken> {
+        let whose = match account {
             Account::Common => "common".to_owned(),
             Account::Principal(owner) | Account::Connected(owner, _) => owner.to_string(),
         };
+        let mut made = lock(&self.made);
+        *made += 1;
+        token(format!("{whose} "), &made.to_string())
+    }
+}
+
+impl Credentials for Numbered {
+    fn account_of(&self, owner: OwnerKey) -> Account {
+        if self.is_held {
+            Account::Connected(owner, 0)
+        } else {
+            Account::Principal(owner)
+        }
+    }
+
+    fn for_request(&self, requester: &Requester) -> Credential<'_> {
+        let account = requester.account;
+        if self.is_held {
+            return Credential::Held(self.next(account));
+        }
         let fetch = async move {
             tokio::task::yield_now().await;
-            let mut made = lock(&self.0);
-            *made += 1;
-            let own = HeaderValue::from_static("credential");
-            let fixed = HeaderMap::from_iter([(HeaderName::from_static("x-own"), own)]);
-            let place = TokenPlace::Header {
-                name: HeaderName::from_static("x-token"),
-                prefix: format!("{whose} "),
-            };
-            let placed = PlacedToken::new(&fixed, &place, &Secret::new(made.to_string()));
-            Ok(Arc::new(HeldToken::lasting(placed.unwrap())))
+            Ok(self.next(account))
         };
         Credential::Awaited(fetch.boxed())
+    }
+
+    fn generation(&self, _owner: OwnerKey) -> Option<u64> {
+        self.is_held.then_some(0)
     }
 }
 
@@ -60,12 +88,7 @@ impl Credentials for Closing {
     fn for_request(&self, _requester: &Requester) -> Credential<'_> {
         let fetch = async move {
             self.0.open_until(Duration::ZERO);
-            let place = TokenPlace::Header {
-                name: HeaderName::from_static("x-token"),
-                prefix: String::new(),
-            };
-            let placed = PlacedToken::new(&HeaderMap::new(), &place, &Secret::new("t"));
-            Ok(Arc::new(HeldToken::lasting(placed.unwrap())))
+            Ok(token(String::new(), "t"))
         };
         Credential::Awaited(fetch.boxed())
     }
@@ -80,34 +103,6 @@ fn carrier(listener: &TcpListener, headers: Vec<(String, Secret)>) -> HttpCarrie
         ca_file: None,
         proxy: None,
         pool_idle: Duration::from_secs(4),
-    }
-}
-
-/// Gives each request of an account another token, which is held, and says that no account changes.
-#[derive(Debug, Default)]
-struct Unchanging(Mutex<usize>);
-
-impl Credentials for Unchanging {
-    fn account_of(&self, owner: OwnerKey) -> Account {
-        Account::Connected(owner, 0)
-    }
-
-    fn for_request(&self, requester: &Requester) -> Credential<'_> {
-        let Account::Connected(owner, _) = requester.account else {
-            panic!("a caller's");
-        };
-        let mut made = lock(&self.0);
-        *made += 1;
-        let place = TokenPlace::Header {
-            name: HeaderName::from_static("x-token"),
-            prefix: format!("{owner} "),
-        };
-        let placed = PlacedToken::new(&HeaderMap::new(), &place, &Secret::new(made.to_string()));
-        Credential::Held(Arc::new(HeldToken::lasting(placed.unwrap())))
-    }
-
-    fn generation(&self, _owner: OwnerKey) -> Option<u64> {
-        Some(0)
     }
 }
 
@@ -156,7 +151,7 @@ async fn each_request_asks_for_the_credential_of_its_account() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let alice = Principal::new("issuer", "alice", "", Vec::new(), None).owner();
     let common = HttpClient::new(&carrier(&listener, Vec::new())).unwrap();
-    let common = common.with_credentials(Arc::new(Counted::default()));
+    let common = common.with_credentials(Arc::new(Numbered::default()));
     let own = common.on_behalf_of(alice, None);
     let ask = async { all_kinds(&common).await + all_kinds(&own).await };
     let (asked, seen) = tokio::join!(ask, heads(&listener, 14, "x-token"));
@@ -179,7 +174,11 @@ async fn remembered_token_goes_to_no_other_principal_and_is_forgotten_when_refus
     let owner = |name| Principal::new("issuer", name, "", Vec::new(), None).owner();
     let (alice, bob) = (owner("alice"), owner("bob"));
     let common = HttpClient::new(&carrier(&listener, Vec::new())).unwrap();
-    let common = common.with_credentials(Arc::new(Unchanging::default()));
+    let held = Numbered {
+        is_held: true,
+        ..Numbered::default()
+    };
+    let common = common.with_credentials(Arc::new(held));
     let of_alice = common.on_behalf_of(alice, None);
     let ask = async {
         let post = async |client: &HttpClient| {
@@ -233,7 +232,7 @@ async fn header_of_a_message_stands_before_the_credential() {
         ("accept".to_owned(), Secret::new("text/html".to_owned())),
     ];
     let fixed = HttpClient::new(&carrier(&listener, configured)).unwrap();
-    let awaited = fixed.with_credentials(Arc::new(Counted::default()));
+    let awaited = fixed.with_credentials(Arc::new(Numbered::default()));
     for client in [&fixed, &awaited] {
         let own = || {
             let value = HeaderValue::from_static("message");
@@ -273,13 +272,18 @@ async fn request_of_a_call_is_made_for_its_caller_while_the_token_lasts() {
     called.bring("two", end(10));
     let client = HttpClient::new(&carrier(&listener, Vec::new())).unwrap();
     let link = client.on_behalf_of(opened.owner(), Some(&opened));
-    let used = |of: Option<&Arc<CallerAccess>>| link.requester(of.cloned()).caller.unwrap();
+    let used =
+        |of: Option<&Arc<CallerAccess>>| link.credentials().requester(of.cloned()).caller.unwrap();
     assert!(Arc::ptr_eq(&used(None), &opened));
     assert!(Arc::ptr_eq(&used(Some(&called)), &called));
     tokio::time::advance(Duration::from_secs(10)).await;
     assert!(Arc::ptr_eq(&used(Some(&called)), &opened));
     assert!(
-        client.requester(Some(called)).caller.is_none(),
+        client
+            .credentials()
+            .requester(Some(called))
+            .caller
+            .is_none(),
         "nothing is exchanged there"
     );
 }

@@ -10,18 +10,15 @@ use super::*;
 use crate::audit::AuditSink;
 use crate::call::{OwnerKey, Principal};
 use crate::clock::{Clock as _, SystemClock};
-use crate::config::{self, SealKey};
-use crate::database::{Database, DatabasePlace};
+use crate::config;
 use crate::grants::{Challenge, Renewal, TokenFailure};
 use crate::process::HostEnvironment;
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::secret::Secret;
 use crate::upstream::user_accounts::AccountKeeping;
 use crate::upstream::user_tokens::PrincipalTokens;
 use crate::upstream::{Upstreams, user_accounts::UserAccounts as _};
-use crate::vault::{
-    GrantKey, GrantKind, GrantRecord, LeaseOutcome, TokenPlacement, Vault, VaultKeys,
-};
+use crate::vault::samples::{user_grant, vault};
+use crate::vault::{GrantKey, GrantRecord, LeaseOutcome, Vault};
 
 const URL: &str = "https://up.test/mcp";
 
@@ -63,16 +60,6 @@ struct Fixture {
     dir: tempfile::TempDir,
 }
 
-async fn vault(dir: &tempfile::TempDir) -> Vault {
-    let keys = VaultKeys::new(&[SealKey {
-        id: "k1".to_owned(),
-        key: Secret::new("k".repeat(32)),
-    }]);
-    let place = DatabasePlace::Sqlite(dir.path().join("test.db"));
-    let database = Database::open(&place).await.unwrap();
-    Vault::new(database, keys.unwrap(), Arc::new(SystemClock))
-}
-
 fn tokens_in(vault: &Vault) -> PrincipalTokens {
     let text = format!(
         "[auth]\nmode = \"none\"\n[upstreams.up]\nurl = {URL:?}\n[upstreams.up.auth]\nkind = \"user\"\n"
@@ -82,7 +69,7 @@ fn tokens_in(vault: &Vault) -> PrincipalTokens {
     let keeping = AccountKeeping::new(vault, &audit);
     let host = HostEnvironment::current();
     let upstreams = Upstreams::new(&config, host, Some(keeping), TaskSpawner::new()).unwrap();
-    let tokens = upstreams.user_tokens().next().cloned();
+    let tokens = upstreams.caller_accounts().tokens().next().cloned();
     PrincipalTokens::new("up".into(), tokens, HeaderMap::new())
 }
 
@@ -98,27 +85,13 @@ fn key() -> GrantKey {
 fn record(token: &str, lasts: Option<Duration>) -> GrantRecord {
     let ends = lasts.map(|lasts| SystemClock.now() + lasts);
     GrantRecord {
-        kind: GrantKind::User,
-        issuer: "https://as.test".to_owned(),
-        token_endpoint: None,
-        revocation_endpoint: None,
-        resource: URL.to_owned(),
-        client_id: Some("client".to_owned()),
-        auth_method: Some("none".to_owned()),
-        placement: TokenPlacement::Header {
-            name: "authorization".to_owned(),
-            prefix: "Bearer ".to_owned(),
-        },
-        scopes: Vec::new(),
-        account: None,
-        access_token: Some(Secret::new(token)),
         access_ends: ends.and_then(|ends| u64::try_from(ends.as_millis()).ok()),
-        refresh_token: None,
+        ..user_grant(token)
     }
 }
 
 impl Fixture {
-    /// The token `old` was sent by two requests, of which the second has looked nothing up.
+    /// The token `old` was sent by two requests; the second made no look-up.
     async fn warm(lasts: Option<Duration>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let vault = vault(&dir).await;

@@ -108,7 +108,7 @@ impl CurrentLink {
         self.stands_by.store(false, Ordering::Relaxed);
     }
 
-    /// Sets whether a client listens, for this link and those that replace it.
+    /// Sets whether a client listens, for this link and its successors.
     pub(super) fn listen(&self, wanted: bool) {
         let listen = |wanted: &bool| {
             if let Some(inner) = self.get() {
