@@ -350,6 +350,38 @@ async fn owner_takes_back_that_it_has_removed_a_record() {
 }
 
 #[tokio::test]
+async fn session_that_has_ended_takes_no_removed_record_back() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let one = replica(&client, &sealer, LIFE);
+    let claimed = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
+    one.track(&Source::of(claimed, record()));
+    one.has_record(&record()).await;
+    one.writer.end(SESSION, claimed, false);
+    one.is(&removed(1)).await;
+    // What it has written before comes late, over another connection.
+    let late = replica(&client, &sealer, LIFE);
+    late.track(&Source::of(claimed, record()));
+    let refused = within("the session is fenced", late.fenced.next());
+    assert_eq!(refused.await, SESSION);
+    assert_eq!(one.records.read(SESSION).await.unwrap(), removed(1));
+    // The next session under this record has begun.
+    let next = SessionRecord {
+        tag: record().tag + 1,
+        ..record()
+    };
+    one.track(&Source::of(claimed, next.clone()));
+    one.has_record(&next).await;
+    one.writer.end(SESSION, claimed, false);
+    one.is(&removed(1)).await;
+    let claimed = one.records.claim(SESSION, owner(2, 0)).await.unwrap();
+    assert_eq!(claimed, owner(2, 2), "the next epoch");
+    keys_with_life(&client).await;
+}
+
+#[tokio::test]
 async fn claim_of_a_lost_replica_is_adopted_without_a_record() {
     let Some((_server, client)) = redis().await else {
         return;
