@@ -192,6 +192,7 @@ impl McpService {
             &asked.endpoint,
             (capabilities, asked.home),
             &asked.message,
+            asked.claim.as_ref(),
         )?;
         let permit = session
             .open_stream(self.settings.limits.subscriptions_per_session)

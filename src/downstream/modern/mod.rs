@@ -147,6 +147,7 @@ impl McpService {
             share: Some(self.reply_share(holder)),
             connection: shared_connection(parts),
             home,
+            claim: None,
         };
         if due.is_some()
             && let Err(fault) = Box::pin(self.pay_modern(&mut asked, due)).await
@@ -159,14 +160,13 @@ impl McpService {
             &asked.envelope.capabilities,
             asked.home.is_some(),
         );
-        let claim = claimed.await;
+        asked.claim = claimed.await;
         if asked.method() == LISTEN {
             return Box::pin(self.listen_modern(asked)).await;
         }
         match self
             .begin_exchange(asked, Some(&parts.headers), record)
             .await
-            .inspect(|_| drop(claim))
         {
             Ok(exchange) => exchange.answer(id, self.settings.server.keep_alive).await,
             Err(EarlyEnd::Refused(refusal)) => refusal.response(Some(&id)),
@@ -185,7 +185,7 @@ impl McpService {
     /// Begins a call, or goes on with one; `headers` are none where requests have none.
     async fn begin_exchange(
         self: &Arc<Self>,
-        asked: ParsedRequest,
+        mut asked: ParsedRequest,
         headers: Option<&HeaderMap>,
         record: &AccessRecord,
     ) -> Result<ModernExchange, EarlyEnd> {
@@ -196,6 +196,8 @@ impl McpService {
                 answers,
             }) => {
                 let retry = (round, answers);
+                // The call has its session.
+                drop(asked.claim.take());
                 let resumed = self.resume(asked, link, retry, record);
                 Ok(Box::pin(resumed).await)
             }
@@ -298,6 +300,7 @@ impl McpService {
             &asked.endpoint,
             (&declared, home),
             &asked.message,
+            asked.claim.as_ref(),
         )?;
         // A task asks in its results, never in the middle of a request.
         let can_be_asked = if askable || envelope::is_task(asked.method()) {

@@ -216,6 +216,7 @@ impl McpService {
             connection: None,
             // Frames are not forwarded: a socket has the implicit session of its own replica.
             home: None,
+            claim: None,
         };
         let service = Arc::clone(self);
         let about = record;
@@ -259,14 +260,13 @@ impl McpService {
             &asked.envelope.capabilities,
             asked.home.is_some(),
         );
-        let claim = claimed.await;
+        asked.claim = claimed.await;
         if asked.method() == LISTEN {
             let begun = self.subscribe(&asked).await;
             return Ok(begun.inspect(|_| record.answered())?.boxed());
         }
         let id = asked.id();
         let exchange = self.begin_exchange(asked, None, record).await?;
-        drop(claim);
         // Its reply is the last of them.
         let messages = exchange.messages(id);
         let ending = stream::poll_fn(move |_| {
