@@ -141,7 +141,7 @@ mod tests {
             client_info: OWN_INFO,
             delivery: DeliveryMode::Streams,
         };
-        Arc::clone(sessions.open(new).unwrap().session())
+        Arc::clone(sessions.open(new, None).unwrap().session())
     }
 
     #[tokio::test]

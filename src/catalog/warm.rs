@@ -136,7 +136,7 @@ impl OwnLister {
             delivery: DeliveryMode::Streams,
         };
         let sessions = &self.sessions;
-        let opening = sessions.open(new).map_err(refused)?;
+        let opening = sessions.open(new, None).map_err(refused)?;
         let session = Arc::clone(opening.session());
         let by = Instant::now() + limit;
         let late = || too_late(upstream, limit);

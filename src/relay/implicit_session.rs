@@ -12,6 +12,7 @@ use crate::outbound::refused;
 use crate::protocol::methods::{self, UpstreamParam};
 use crate::protocol::{Message, Revision, json, meta};
 use crate::session::{DeliveryMode, ImplicitHome, NewSession, Session};
+use crate::store::quotas::QuotaClaim;
 use crate::translate::effective_capabilities;
 use crate::translate::naming::ResolvedName;
 use crate::translate::rewrite::CompletionRef;
@@ -21,7 +22,7 @@ impl SessionOpener {
     /// The implicit session that a request of a modern client belongs to; `capabilities` is the JSON text of
     /// what the request declares. Several programs of one user may share an implicit session. Legacy upstreams of
     /// the implicit session are told the `clientInfo` of the request that began it. `home` makes it the only one of all
-    /// replicas.
+    /// replicas. `claim` is the caller's for a new session; nothing is claimed afterwards.
     ///
     /// # Errors
     /// When there is no room for another session.
@@ -31,6 +32,7 @@ impl SessionOpener {
         endpoint: &Arc<Endpoint>,
         (capabilities, home): (&str, Option<ImplicitHome>),
         request: &Message,
+        claim: Option<&QuotaClaim>,
     ) -> Result<Arc<Session>, Fault> {
         let new = || NewSession {
             delivery: DeliveryMode::Streams,
@@ -42,7 +44,7 @@ impl SessionOpener {
         };
         let sessions = &self.sessions;
         let implicit_session =
-            sessions.implicit_session(principal, endpoint, capabilities, home, new);
+            sessions.implicit_session(principal, endpoint, capabilities, home, (new, claim));
         implicit_session.map_err(refused)
     }
 

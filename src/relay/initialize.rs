@@ -72,7 +72,7 @@ impl SessionOpener {
             .owners()
             .claim_place(new.principal.owner())
             .await;
-        let opening = self.sessions.open(new).map_err(refused)?;
+        let opening = self.sessions.open(new, claim.as_ref()).map_err(refused)?;
         drop(claim);
         let session = opening.session();
         match self.declare(session).await {

@@ -86,16 +86,15 @@ fn fixture_with(
         .into_iter()
         .find(|endpoint| &*endpoint.name == "up")
         .unwrap();
-    let opening = sessions
-        .open(NewSession {
-            delivery: crate::session::DeliveryMode::Streams,
-            principal: Arc::new(Principal::anonymous()),
-            endpoint: Arc::new(endpoint),
-            revision: Revision::V2025_11_25,
-            capabilities: ClientCapabilities::read(Bytes::from_static(br#"{"elicitation":{}}"#)),
-            client_info: Bytes::from_static(b"{}"),
-        })
-        .unwrap();
+    let new = NewSession {
+        delivery: crate::session::DeliveryMode::Streams,
+        principal: Arc::new(Principal::anonymous()),
+        endpoint: Arc::new(endpoint),
+        revision: Revision::V2025_11_25,
+        capabilities: ClientCapabilities::read(Bytes::from_static(br#"{"elicitation":{}}"#)),
+        client_info: Bytes::from_static(b"{}"),
+    };
+    let opening = sessions.open(new, None).unwrap();
     let session = Arc::clone(opening.session());
     session.set_initialized();
     session

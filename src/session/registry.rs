@@ -43,6 +43,7 @@ use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::events::{EventStore, SessionKey};
+use crate::store::quotas::QuotaClaim;
 use crate::store::records::RecordWriter;
 use crate::sync::fast_maps::FastDashMap;
 pub use adopted::AdoptedSession;
@@ -123,12 +124,16 @@ impl SessionRegistry {
 
     /// Opens a session, busy until its `initialize` is over. At the principal's cap, the principal's least
     /// recently used session without an open stream or running call is evicted; never another principal's
-    /// (DESIGN §5).
+    /// (DESIGN §5). `claim` is the principal's for this session, where its quota is shared.
     ///
     /// # Errors
     /// [`SessionRefused`] when there is no room.
-    pub fn open(&self, new: NewSession) -> Result<OpeningSession, SessionRefused> {
-        let session = self.open_as(new, None)?;
+    pub fn open(
+        &self,
+        new: NewSession,
+        claim: Option<&QuotaClaim>,
+    ) -> Result<OpeningSession, SessionRefused> {
+        let session = self.open_as(new, None, claim)?;
         Ok(OpeningSession::of(session))
     }
 
@@ -142,6 +147,7 @@ impl SessionRegistry {
         &self,
         new: NewSession,
         implicit_session: Option<ImplicitSession>,
+        claim: Option<&QuotaClaim>,
     ) -> Result<Arc<Session>, SessionRefused> {
         let key = new.principal.owner();
         let owner = self.owners.enter(key);
@@ -151,7 +157,7 @@ impl SessionRegistry {
             let spare = spare.inspect_err(|_| self.owners.ask_others(key))?;
             let identity = SessionIdentity::opened(&new, implicit_session, self);
             let session = identity.make(new, &owner, self);
-            self.enter(&mut sessions, &session);
+            self.enter(&mut sessions, &session, claim);
             (spare, session)
         };
         self.entered(&session, spare);
@@ -180,11 +186,17 @@ impl SessionRegistry {
     }
 
     /// Puts a session beside those of its principal, whose lock the caller has.
-    fn enter(&self, sessions: &mut HashMap<SessionKey, Arc<Session>>, session: &Arc<Session>) {
+    fn enter(
+        &self,
+        sessions: &mut HashMap<SessionKey, Arc<Session>>,
+        session: &Arc<Session>,
+        claim: Option<&QuotaClaim>,
+    ) {
         sessions.insert(session.key(), Arc::clone(session));
         self.live.insert(session.key(), Arc::clone(session));
         self.count.fetch_add(1, Ordering::Relaxed);
-        self.owners.count_sessions(session.owner(), sessions.len());
+        self.owners
+            .count_sessions(session.owner(), sessions.len(), claim);
     }
 
     /// Counts and records a session that is in its place, and ends the one that made room.

@@ -8,6 +8,7 @@ mod held_here;
 mod outage;
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
@@ -69,12 +70,12 @@ pub struct CallerQuota {
     outage: StoreOutage,
 }
 
-/// Room for something that is about to be held; given back when dropped, once the thing itself is counted.
+/// Room for something that is about to be held; given back when dropped, unless the thing was counted.
 #[derive(Debug)]
 pub struct QuotaClaim {
     quota: Arc<CallerQuota>,
     owner: OwnerKey,
-    count: usize,
+    count: AtomicUsize,
 }
 
 impl CallerQuota {
@@ -128,10 +129,16 @@ impl CallerQuota {
     /// Has the store told, soon, of what `owner` holds at this replica. `used` is asked under a lock: of two changes at
     /// once the later one counts.
     pub fn changed(&self, owner: OwnerKey, used: impl FnOnce() -> usize) {
+        self.change(owner, 0, used);
+    }
+
+    /// The same where so much of the change was `claimed`: it is not claimed any more.
+    fn change(&self, owner: OwnerKey, claimed: usize, used: impl FnOnce() -> usize) {
         let mut held = match self.held.entry(owner) {
             Entry::Occupied(entry) => {
                 let mut held = entry.into_ref();
                 held.used = used();
+                held.claimed -= claimed;
                 held
             }
             Entry::Vacant(entry) => {
@@ -161,26 +168,22 @@ impl CallerQuota {
     ) -> QuotaClaim {
         let since = Instant::now();
         let until = since + CLAIM_WITHIN;
-        let mut claim = QuotaClaim {
+        let claim = |count| QuotaClaim {
             quota: Arc::clone(self),
             owner,
-            count: 0,
+            count: AtomicUsize::new(count),
         };
         loop {
             let answered = self.answered.notified();
             match self.try_claim(owner, (more, used()), since) {
-                ClaimState::Claimed => {
-                    claim.count = more;
-                    return claim;
-                }
-                ClaimState::Full => return claim,
+                ClaimState::Claimed => return claim(more),
+                ClaimState::Full => return claim(0),
                 ClaimState::Unknown => {
                     if timeout_at(until, answered).await.is_err() {
                         let held = self.held.get_mut(&owner);
                         let fits =
                             held.is_some_and(|mut held| held.claim_unanswered(self.size, more));
-                        claim.count = if fits { more } else { 0 };
-                        return claim;
+                        return claim(if fits { more } else { 0 });
                     }
                 }
             }
@@ -357,14 +360,33 @@ impl CallerQuota {
     }
 }
 
-impl Drop for QuotaClaim {
-    fn drop(&mut self) {
-        if self.count > 0 {
+impl QuotaClaim {
+    /// Notes that the thing is counted in what its caller holds here now, `used`, and is not claimed any more: in one step,
+    /// so that it never counts twice. `used` is asked as by [`CallerQuota::changed`].
+    pub fn counted(&self, used: impl FnOnce() -> usize) {
+        let count = self.count.swap(0, Ordering::Relaxed);
+        self.quota.change(self.owner, count, used);
+        // What is larger than a slice waits until nothing is claimed.
+        if count > 0 {
+            self.quota.answered.notify_waiters();
+        }
+    }
+
+    /// Gives back what is claimed: nothing is to be counted.
+    pub fn release(&self) {
+        let count = self.count.swap(0, Ordering::Relaxed);
+        if count > 0 {
             if let Some(mut held) = self.quota.held.get_mut(&self.owner) {
-                held.claimed -= self.count;
+                held.claimed -= count;
             }
             self.quota.answered.notify_waiters();
         }
+    }
+}
+
+impl Drop for QuotaClaim {
+    fn drop(&mut self) {
+        self.release();
     }
 }
 

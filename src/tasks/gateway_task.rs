@@ -26,6 +26,7 @@ use crate::protocol::{Message, extensions, json, meta, rpc};
 use crate::session::{
     GatewayTask, NoticeSource, QuotaReservation, RunningTask, Session, SessionRegistry, TaskOutcome,
 };
+use crate::store::quotas::QuotaClaim;
 use crate::telemetry::metrics::COUNTERS;
 use crate::telemetry::request_tag;
 use crate::telemetry::trace;
@@ -170,8 +171,7 @@ impl GatewayRun {
         };
         let text = reply.result().or(reply.error()).unwrap_or("{}");
         let claim = self.session.results().claim(text.len()).await;
-        let kept = self.room_for(text.len());
-        // It is counted now, and would count twice.
+        let kept = self.room_for(text.len(), claim.as_ref());
         drop(claim);
         let Some(kept) = kept else {
             COUNTERS.tasks_unkept.add(1);
@@ -189,14 +189,14 @@ impl GatewayRun {
     }
 
     /// Reserves quota for a result, and evicts other tasks of the session if necessary.
-    fn room_for(&self, bytes: usize) -> Option<QuotaReservation> {
+    fn room_for(&self, bytes: usize, claim: Option<&QuotaClaim>) -> Option<QuotaReservation> {
         let (own, all) = (self.limits.results_per_principal, self.limits.results_total);
         if bytes > own.min(all) {
             return None;
         }
         let results = self.session.results();
         loop {
-            if let Some(kept) = results.take(bytes, own, all) {
+            if let Some(kept) = results.take((bytes, claim), own, all) {
                 return Some(kept);
             }
             let lacking = results.lacking(bytes, own, all);

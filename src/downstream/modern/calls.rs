@@ -63,7 +63,7 @@ impl ModernCalls {
     /// Begins a call, or goes on with one; `headers` are none where requests have none.
     pub(super) async fn begin_exchange(
         self: &Arc<Self>,
-        asked: ParsedRequest,
+        mut asked: ParsedRequest,
         headers: Option<&HeaderMap>,
         record: &AccessRecord,
     ) -> Result<ModernExchange, EarlyEnd> {
@@ -74,6 +74,8 @@ impl ModernCalls {
                 answers,
             }) => {
                 let retry = (round, answers);
+                // The call has its session.
+                drop(asked.claim.take());
                 let resumed = self.resume(asked, link, retry, record);
                 Ok(Box::pin(resumed).await)
             }
@@ -176,6 +178,7 @@ impl ModernCalls {
             &asked.endpoint,
             (&declared, home),
             &asked.message,
+            asked.claim.as_ref(),
         )?;
         // A task asks in its results, never in the middle of a request.
         let can_be_asked = if askable || envelope::is_task(asked.method()) {

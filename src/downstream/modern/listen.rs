@@ -187,6 +187,7 @@ async fn open_subscription(
         &asked.endpoint,
         (capabilities, asked.home),
         &asked.message,
+        asked.claim.as_ref(),
     )?;
     let permit = session
         .open_stream(service.settings.limits.subscriptions_per_session)

@@ -146,6 +146,7 @@ async fn answer(
         share: Some(ReplyShare::new(&service.replies, holder)),
         connection: shared_connection(parts),
         home,
+        claim: None,
     };
     if due.is_some()
         && let Err(fault) = Box::pin(service.modern.pay(&mut asked, due)).await
@@ -158,7 +159,7 @@ async fn answer(
         &asked.envelope.capabilities,
         asked.home.is_some(),
     );
-    let claim = claimed.await;
+    asked.claim = claimed.await;
     if asked.method() == LISTEN {
         return Box::pin(listen::open(service, asked)).await;
     }
@@ -166,7 +167,6 @@ async fn answer(
         .modern
         .begin_exchange(asked, Some(&parts.headers), record)
         .await
-        .inspect(|_| drop(claim))
     {
         Ok(exchange) => {
             exchange

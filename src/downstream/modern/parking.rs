@@ -22,7 +22,7 @@ use crate::lock::lock;
 use crate::ownership::Ownership;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
-use crate::store::quotas::CallerQuota;
+use crate::store::quotas::{CallerQuota, QuotaClaim};
 use crate::sync::keyed_counter::KeyedCounter;
 use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
@@ -186,7 +186,7 @@ impl<C> ParkedCalls<C> {
             }
             None => None,
         };
-        let entry = self.enter(spot.clone(), connection, call, patience);
+        let entry = self.enter((spot.clone(), claim.as_ref()), connection, call, patience);
         drop(claim);
         let cap = match entry {
             Entry::Placed(place) => return Some(place),
@@ -235,16 +235,19 @@ impl<C> ParkedCalls<C> {
         self.caps_by(|quota| quota.most(owner))
     }
 
-    /// Tells the other replicas how many calls of a principal are parked here.
-    fn tell(&self, table: &ParkingTable<C>, owner: OwnerKey) {
-        if let Some(quota) = &self.in_sum {
-            quota.changed(owner, || table.parked.owners.of(&owner));
+    /// Tells the other replicas how many calls of a principal are parked here, with the one that was claimed by `claim`.
+    fn tell(&self, table: &ParkingTable<C>, owner: OwnerKey, claim: Option<&QuotaClaim>) {
+        let parked = || table.parked.owners.of(&owner);
+        if let Some(claim) = claim {
+            claim.counted(parked);
+        } else if let Some(quota) = &self.in_sum {
+            quota.changed(owner, parked);
         }
     }
 
     fn enter(
         self: &Arc<Self>,
-        spot: Spot,
+        (spot, claim): (Spot, Option<&QuotaClaim>),
         connection: SharedConnection,
         call: Arc<C>,
         patience: Duration,
@@ -252,7 +255,7 @@ impl<C> ParkedCalls<C> {
         let mut table = self.lock();
         // No call in the line could enter now: it would have, when the last place became free.
         let Some(cap) = table.parked.full(&spot, self.caps_of(spot.owner)) else {
-            return Entry::Placed(self.seat(&mut table, spot, call));
+            return Entry::Placed(self.seat(&mut table, (spot, claim), call));
         };
         if patience.is_zero()
             || !table
@@ -281,13 +284,13 @@ impl<C> ParkedCalls<C> {
     fn seat(
         self: &Arc<Self>,
         table: &mut ParkingTable<C>,
-        spot: Spot,
+        (spot, claim): (Spot, Option<&QuotaClaim>),
         call: Arc<C>,
     ) -> ParkingPermit<C> {
         let key: ParkingKey = rand::random();
         table.calls.insert(key, call);
         table.parked.add(&spot);
-        self.tell(table, spot.owner);
+        self.tell(table, spot.owner, claim);
         ParkingPermit {
             parking: Arc::clone(self),
             spot,
@@ -306,7 +309,7 @@ impl<C> ParkedCalls<C> {
             let Some((spot, waiter)) = oldest else {
                 return unclaimed;
             };
-            let place = self.seat(table, spot, waiter.call);
+            let place = self.seat(table, (spot, None), waiter.call);
             unclaimed.extend(waiter.granted.send(place).err());
         }
     }
@@ -370,7 +373,7 @@ impl<C> Drop for ParkingPermit<C> {
         let mut table = self.parking.lock();
         let call = table.calls.remove(&self.key);
         table.parked.remove(&self.spot);
-        self.parking.tell(&table, self.spot.owner);
+        self.parking.tell(&table, self.spot.owner, None);
         let unclaimed = self.parking.serve(&mut table);
         drop(table);
         // Perhaps the last that held the call: not under the lock. Nor are places, which take it.

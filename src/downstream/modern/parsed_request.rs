@@ -18,6 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 use crate::protocol::Message;
 use crate::session::ImplicitHome;
+use crate::store::quotas::QuotaClaim;
 use crate::telemetry::names::error_type;
 
 /// Why a request did not become an exchange.
@@ -58,6 +59,8 @@ pub(super) struct ParsedRequest {
     pub(super) connection: SharedConnection,
     /// Its implicit session, where it needs the only one of all replicas.
     pub(super) home: Option<ImplicitHome>,
+    /// The caller's claim for that session, until it is opened or found.
+    pub(super) claim: Option<QuotaClaim>,
 }
 
 pub(super) fn shared_connection(parts: &Parts) -> SharedConnection {

@@ -217,6 +217,7 @@ pub(in crate::downstream) fn on_message(
         connection: None,
         // Frames are not forwarded: a socket has the implicit session of its own replica.
         home: None,
+        claim: None,
     };
     let service = Arc::clone(service);
     let about = record;
@@ -260,14 +261,13 @@ async fn messages_of(
         &asked.envelope.capabilities,
         asked.home.is_some(),
     );
-    let claim = claimed.await;
+    asked.claim = claimed.await;
     if asked.method() == LISTEN {
         let begun = subscribe(service, &asked).await;
         return Ok(begun.inspect(|_| record.answered())?.boxed());
     }
     let id = asked.id();
     let exchange = service.modern.begin_exchange(asked, None, record).await?;
-    drop(claim);
     // Its reply is the last of them.
     let messages = exchange.messages(id);
     let ending = stream::poll_fn(move |_| {

@@ -47,13 +47,16 @@ impl OwnResults {
 
     fn give_back(&self, bytes: usize) {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
-        self.tell();
+        self.tell(None);
     }
 
-    /// Tells the other replicas how much this replica holds.
-    fn tell(&self) {
-        if let Some((quota, owner)) = &self.in_sum {
-            quota.changed(*owner, || self.taken.load(Ordering::Relaxed));
+    /// Tells the other replicas how much this replica holds, with what was claimed by `claim`.
+    fn tell(&self, claim: Option<&QuotaClaim>) {
+        let taken = || self.taken.load(Ordering::Relaxed);
+        if let Some(claim) = claim {
+            claim.counted(taken);
+        } else if let Some((quota, owner)) = &self.in_sum {
+            quota.changed(*owner, taken);
         }
     }
 }
@@ -70,11 +73,12 @@ impl ResultQuota {
         Some(quota.claim(*owner, bytes, taken).await)
     }
 
-    /// Reserves `bytes`; `None` if that exceeds `per_principal` for this principal or `total` for all.
+    /// Reserves `bytes`, which may be claimed by `claim`; `None` if that exceeds `per_principal` for this principal or
+    /// `total` for all.
     #[must_use]
     pub fn take(
         &self,
-        bytes: usize,
+        (bytes, claim): (usize, Option<&QuotaClaim>),
         per_principal: usize,
         total: usize,
     ) -> Option<QuotaReservation> {
@@ -86,10 +90,10 @@ impl ResultQuota {
         if take(&self.all, total).is_err() {
             self.own.taken.fetch_sub(bytes, Ordering::Relaxed);
             // Another call may have told the sum meanwhile.
-            self.own.tell();
+            self.own.tell(None);
             return None;
         }
-        self.own.tell();
+        self.own.tell(claim);
         Some(QuotaReservation {
             bytes,
             room: self.clone(),
@@ -126,12 +130,18 @@ mod tests {
             all: Arc::clone(&room.all),
             ..ResultQuota::default()
         };
-        let kept = room.take(6, 10, 12).unwrap();
-        assert!(room.take(5, 10, 12).is_none(), "of its own there are four");
-        assert!(other.take(7, 10, 12).is_none(), "of all there are six");
-        let theirs = other.take(6, 10, 12).unwrap();
+        let kept = room.take((6, None), 10, 12).unwrap();
+        assert!(
+            room.take((5, None), 10, 12).is_none(),
+            "of its own there are four"
+        );
+        assert!(
+            other.take((7, None), 10, 12).is_none(),
+            "of all there are six"
+        );
+        let theirs = other.take((6, None), 10, 12).unwrap();
         drop(kept);
-        assert!(room.take(6, 10, 12).is_some());
+        assert!(room.take((6, None), 10, 12).is_some());
         drop(theirs);
         assert_eq!(room.all.load(Ordering::Relaxed), 0);
     }

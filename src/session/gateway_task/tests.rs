@@ -20,7 +20,9 @@ fn begin() -> Arc<GatewayTask> {
 }
 
 fn result(text: &'static str) -> TaskOutcome {
-    let kept = ResultQuota::default().take(text.len(), 999, 999).unwrap();
+    let kept = ResultQuota::default()
+        .take((text.len(), None), 999, 999)
+        .unwrap();
     TaskOutcome::Result(Bytes::from_static(text.as_bytes()), kept)
 }
 

@@ -117,7 +117,7 @@ impl AdoptedSession {
             // Its former owner's share may be counted still: what this replica has is held against the whole quota.
             let most = registry.settings.max_per_principal;
             let spare = registry.make_room(&sessions, most).ok().flatten();
-            registry.enter(&mut sessions, &session);
+            registry.enter(&mut sessions, &session, None);
             spare
         };
         registry.entered(&session, spare);

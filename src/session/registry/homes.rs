@@ -24,7 +24,8 @@ pub enum LiveHome {
 impl SessionRegistry {
     /// The implicit session of a modern client, found by binding, endpoint and the capabilities it `declares` (JSON
     /// text), or a new one. An implicit session has no id, is capped like a session, and expires when idle. With `home` it
-    /// is the only one of all replicas; without, the one with a record is joined where it lives here.
+    /// is the only one of all replicas; without, the one with a record is joined where it lives here. `claim` is the
+    /// caller's for a new one, and is released where it is not needed.
     ///
     /// # Errors
     /// [`SessionRefused`] when there is no room for a new one.
@@ -34,39 +35,57 @@ impl SessionRegistry {
         endpoint: &Endpoint,
         declares: &str,
         home: Option<ImplicitHome>,
-        new: impl FnOnce() -> NewSession,
+        (new, claim): (impl FnOnce() -> NewSession, Option<&QuotaClaim>),
     ) -> Result<Arc<Session>, SessionRefused> {
-        if home.is_none()
-            && self.records.get().is_some()
-            && let Some(recorded) = self.recorded(&self.implicit_key(principal, endpoint, declares))
-        {
-            recorded.touch();
-            return Ok(recorded);
+        let found = self.found_implicit(principal, endpoint, declares, home);
+        if let Some(found) = found {
+            if let Some(claim) = claim {
+                claim.release();
+            }
+            return Ok(found);
         }
         let sessions = &self.implicit_sessions;
         let key = sessions.key(principal, endpoint, declares, home.is_some());
-        if let Some(implicit_session) = sessions.get(&key) {
-            let age = implicit_session.age();
-            if !implicit_session.closed().is_cancelled() && !self.is_expired(&implicit_session, age)
-            {
-                if !self.is_over_age(age) {
-                    implicit_session.touch_at(age);
-                    return Ok(implicit_session);
-                }
-                sessions.remove(&implicit_session);
-            } else {
-                // The record is left to the next one. Where the reaper was faster, waits until it has told the writer.
-                sessions.remove(&implicit_session);
-                self.close(&implicit_session);
-            }
-        }
-        let made = self.open_as(new(), Some(ImplicitSession::new(key, home)))?;
+        let made = self.open_as(new(), Some(ImplicitSession::new(key, home)), claim)?;
         let implicit_session = sessions.enter(&made);
         if !Arc::ptr_eq(&implicit_session, &made) {
             // Another request of the same client was faster.
             self.close(&made);
         }
         Ok(implicit_session)
+    }
+
+    /// The live implicit session that a request joins. One that is over, or over age, leaves its place to a new one.
+    fn found_implicit(
+        &self,
+        principal: &Principal,
+        endpoint: &Endpoint,
+        declares: &str,
+        home: Option<ImplicitHome>,
+    ) -> Option<Arc<Session>> {
+        if home.is_none()
+            && self.records.get().is_some()
+            && let Some(recorded) = self.recorded(&self.implicit_key(principal, endpoint, declares))
+        {
+            recorded.touch();
+            return Some(recorded);
+        }
+        let sessions = &self.implicit_sessions;
+        let key = sessions.key(principal, endpoint, declares, home.is_some());
+        let implicit_session = sessions.get(&key)?;
+        let age = implicit_session.age();
+        if !implicit_session.closed().is_cancelled() && !self.is_expired(&implicit_session, age) {
+            if !self.is_over_age(age) {
+                implicit_session.touch_at(age);
+                return Some(implicit_session);
+            }
+            sessions.remove(&implicit_session);
+        } else {
+            // The record is left to the next one. Where the reaper was faster, waits until it has told the writer.
+            sessions.remove(&implicit_session);
+            self.close(&implicit_session);
+        }
+        None
     }
 
     /// What the implicit session with a record is found by, of a client that declares `declares` (JSON text).

@@ -77,9 +77,11 @@ impl SessionOwners {
         quota.map_or(most, |quota| quota.most(owner).min(most))
     }
 
-    /// Notes how many sessions `owner` has here; under the lock of its sessions.
-    pub(super) fn count_sessions(&self, owner: OwnerKey, count: usize) {
-        if let Some(quota) = self.shared_quota(owner) {
+    /// Notes how many sessions `owner` has here, with the one that was claimed by `claim`; under the lock of its sessions.
+    pub(super) fn count_sessions(&self, owner: OwnerKey, count: usize, claim: Option<&QuotaClaim>) {
+        if let Some(claim) = claim {
+            claim.counted(|| count);
+        } else if let Some(quota) = self.shared_quota(owner) {
             quota.changed(owner, || count);
         }
     }
@@ -122,7 +124,7 @@ impl SessionOwners {
         if let Some(owner) = owner {
             let mut sessions = lock(&owner.sessions);
             sessions.remove(&session);
-            self.count_sessions(key, sessions.len());
+            self.count_sessions(key, sessions.len(), None);
         }
         self.by_key
             .remove_if(&key, |_, owner| OwnerSessions::is_unused(owner));

@@ -56,7 +56,7 @@ pub(in crate::session) fn fixture(max_per_principal: usize, max_total: usize) ->
 impl Fixture {
     /// Opens a session whose `initialize` is over at once.
     pub(in crate::session) fn open(&self, subject: &str) -> Result<Arc<Session>, SessionRefused> {
-        let opening = self.sessions.open(new(subject))?;
+        let opening = self.sessions.open(new(subject), None)?;
         Ok(Arc::clone(opening.session()))
     }
 }
@@ -216,7 +216,7 @@ async fn idle_sessions_expire_and_open_streams_keep_them() {
 #[tokio::test(start_paused = true)]
 async fn a_session_is_kept_while_it_is_initialized() {
     let f = fixture(1, 10);
-    let opening = f.sessions.open(new("alice")).unwrap();
+    let opening = f.sessions.open(new("alice"), None).unwrap();
     let session = Arc::clone(opening.session());
     tokio::time::advance(Duration::from_secs(61)).await;
     f.sessions.reap_once();
@@ -287,9 +287,9 @@ async fn a_busy_visit_that_is_over_age_ends_with_its_calls() {
     let f = fixture(10, 10);
     let (alice, files) = (principal("alice"), endpoint("files"));
     let implicit_session = || {
-        let implicit_session = f
-            .sessions
-            .implicit_session(&alice, &files, "{}", None, || new("alice"));
+        let implicit_session =
+            f.sessions
+                .implicit_session(&alice, &files, "{}", None, (|| new("alice"), None));
         implicit_session.unwrap()
     };
     let old = implicit_session();
@@ -319,9 +319,13 @@ async fn a_visit_that_is_over_age_ends_though_somebody_subscribes() {
     let f = fixture(10, 10);
     let implicit_session = f
         .sessions
-        .implicit_session(&principal("alice"), &endpoint("files"), "{}", None, || {
-            new("alice")
-        })
+        .implicit_session(
+            &principal("alice"),
+            &endpoint("files"),
+            "{}",
+            None,
+            (|| new("alice"), None),
+        )
         .unwrap();
     let _subscription = implicit_session.open_stream(9).unwrap();
     tokio::time::advance(Duration::from_secs(599)).await;
@@ -394,11 +398,13 @@ impl UpstreamLink for Slow {
 #[tokio::test]
 async fn who_begins_to_listen_is_not_outrun_by_who_ends() {
     let f = fixture(10, 10);
-    let session =
-        f.sessions
-            .implicit_session(&principal("alice"), &endpoint("files"), "{}", None, || {
-                new("alice")
-            });
+    let session = f.sessions.implicit_session(
+        &principal("alice"),
+        &endpoint("files"),
+        "{}",
+        None,
+        (|| new("alice"), None),
+    );
     let session = session.unwrap();
     let link = Arc::new(Slow {
         upstream: "files".into(),

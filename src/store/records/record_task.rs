@@ -7,7 +7,8 @@ use std::sync::Arc;
 use tokio::time::{Instant, sleep_until};
 
 use super::format::TextDigest;
-use super::writer::{EndedSession, RecordWriter};
+use super::shared::EndedSession;
+use super::writer::RecordWriter;
 use crate::lock::lock;
 use crate::store::calls::{CallsUnderWay, WorkStage};
 use crate::store::events::SessionKey;
@@ -132,6 +133,7 @@ impl<'a> RecordTask<'a> {
         };
         if let Some(mut tracked) = self.writer.tracked.get_mut(&session) {
             tracked.stage = WorkStage::UnderWay;
+            tracked.tag = Some(record.tag);
         }
         let (records, by) = (&self.writer.records, source.ownership());
         if !is_changed {

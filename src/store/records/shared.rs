@@ -53,6 +53,16 @@ pub struct SharedRecords {
     pub(super) life: Duration,
 }
 
+/// A session that has ended here.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EndedSession {
+    pub(super) session: SessionKey,
+    pub(super) by: Ownership,
+    pub(super) leaves_record: bool,
+    /// Its tag, if a record of it may be on its way to the store.
+    pub(super) tag: Option<u64>,
+}
+
 /// What the shared store knows of a session.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RecordState {
@@ -253,6 +263,7 @@ impl SharedRecords {
             highest_stream.to_string().into(),
             self.life(),
             sealed,
+            record.tag.to_be_bytes().to_vec(),
         ];
         calls.push(self.call(&PUT, session, args));
         (calls, texts)
@@ -292,18 +303,15 @@ impl SharedRecords {
     }
 
     /// The call that says that a session is over, or removes the record of one that a client cannot name.
-    pub(super) fn finish(
-        &self,
-        session: SessionKey,
-        by: Ownership,
-        leaves_record: bool,
-    ) -> ScriptCall {
-        let by = by.to_bytes().to_vec();
-        if leaves_record {
+    pub(super) fn finish(&self, ended: &EndedSession) -> ScriptCall {
+        let (session, by) = (ended.session, ended.by.to_bytes().to_vec());
+        if ended.leaves_record {
             return self.call(&FINISH, session, vec![by, self.life()]);
         }
         let life = REMOVED_FOR.as_millis().to_string().into();
-        self.call(&REMOVE, session, vec![by, life])
+        let tag = ended.tag.map(u64::to_be_bytes);
+        let tag = tag.map_or_else(Vec::new, |tag| tag.to_vec());
+        self.call(&REMOVE, session, vec![by, life, tag])
     }
 
     fn call(&self, script: &'static Script, session: SessionKey, args: Vec<Vec<u8>>) -> ScriptCall {

@@ -11,6 +11,7 @@ use tokio::time::{Instant, timeout};
 
 use super::format::TextDigest;
 use super::record_task::RecordTask;
+use super::shared::EndedSession;
 use super::{SessionRecord, SharedRecords};
 use crate::lock::lock;
 use crate::ownership::Ownership;
@@ -64,6 +65,8 @@ pub(super) struct TrackedSession {
     written: Instant,
     /// Long texts of the record.
     pub(super) texts: Vec<TextDigest>,
+    /// The session's tag, once its record was to be written.
+    pub(super) tag: Option<u64>,
 }
 
 /// What the task is to do.
@@ -75,14 +78,6 @@ pub(super) struct WorkLists {
     pub(super) ended: VecDeque<SessionKey>,
     /// Ended sessions whose end the store has not acknowledged.
     untold: HashMap<SessionKey, EndedSession>,
-}
-
-/// A session that has ended here.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct EndedSession {
-    pub(super) session: SessionKey,
-    by: Ownership,
-    leaves_record: bool,
 }
 
 impl RecordWriter {
@@ -118,6 +113,7 @@ impl RecordWriter {
                 is_changed: true,
                 written: Instant::now(),
                 texts: Vec::new(),
+                tag: None,
             },
         );
         self.change(session);
@@ -134,11 +130,12 @@ impl RecordWriter {
     /// Stops keeping the record of a session, and has it say that the session is over. Without `leaves_record` it is
     /// removed: for a session that no client can name.
     pub fn end(&self, session: SessionKey, by: Ownership, leaves_record: bool) {
-        if self.tracked.remove(&session).is_some() {
+        if let Some((_, tracked)) = self.tracked.remove(&session) {
             self.list_end(EndedSession {
                 session,
                 by,
                 leaves_record,
+                tag: tracked.tag,
             });
         }
     }
@@ -199,6 +196,7 @@ impl RecordWriter {
             session,
             by,
             leaves_record,
+            tag: None,
         });
     }
 
@@ -230,7 +228,12 @@ impl RecordWriter {
 
     fn list_end(&self, ended: EndedSession) {
         let mut lists = lock(&self.lists);
-        if lists.untold.insert(ended.session, ended).is_none() {
+        // The record may be removed once more by a caller that does not know the session.
+        let former = lists.untold.get(&ended.session).map(|former| former.tag);
+        let tag = ended.tag.or(former.flatten());
+        let ended = EndedSession { tag, ..ended };
+        lists.untold.insert(ended.session, ended);
+        if former.is_none() {
             lists.ended.push_back(ended.session);
         }
         if lists.untold.len() > ENDED
@@ -311,8 +314,7 @@ impl RecordWriter {
 
     /// The call that says that a session is over.
     pub(super) fn finish(&self, ended: EndedSession) -> ScriptCall {
-        self.records
-            .finish(ended.session, ended.by, ended.leaves_record)
+        self.records.finish(&ended)
     }
 
     /// The store says that the session is over.

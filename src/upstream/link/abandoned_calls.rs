@@ -32,7 +32,14 @@ impl<T> GivenUp<T> {
 
     /// Its reply has come; nothing for a call that was not given up, or long ago.
     pub(super) fn take(&self, id: u64) -> Option<T> {
-        lock(&self.0).remove(&id)
+        self.take_if(id, |_| true)
+    }
+
+    /// The same where the reply `is_its`, by what was noted: else the note stays.
+    pub(super) fn take_if(&self, id: u64, is_its: impl FnOnce(&T) -> bool) -> Option<T> {
+        let mut calls = lock(&self.0);
+        calls.get(&id).filter(|with| is_its(with))?;
+        calls.remove(&id)
     }
 }
 
@@ -49,5 +56,7 @@ mod tests {
         }
         assert_eq!([calls.take(0), calls.take(1)], [None, Some(1)]);
         assert_eq!([calls.take(1), calls.take(most)], [None, Some(most)]);
+        assert_eq!(calls.take_if(2, |_| false), None);
+        assert_eq!(calls.take(2), Some(2));
     }
 }

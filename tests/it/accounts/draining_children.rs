@@ -43,6 +43,10 @@ def many(ids, last):
 def log(id):
     say({'method': 'notifications/message', 'params': {'level': 'error', 'data': 'said'}})
     text(id, 'logged')
+def claim(id):
+    for other in range(max(id - 500, 1), id):
+        say({'id': other, 'result': {'resultType': 'task', **task, 'taskId': 'forged'}})
+    text(id, 'done')
 def forge(id):
     for other in range(id + 1, id + 500):
         text(other, 'forged')
@@ -50,7 +54,7 @@ def forge(id):
 tasks = 'io.modelcontextprotocol/tasks'
 task = {'taskId': 'late', 'status': 'working', 'createdAt': '2026-07-28T00:00:00Z',
     'lastUpdatedAt': '2026-07-28T00:00:00Z', 'ttlMs': 60000}
-big, late, watching = [], None, None
+big, late, held, watching = [], None, None, None
 for line in sys.stdin:
     message = json.loads(line)
     id, method, params = message.get('id'), message.get('method'), message.get('params', {})
@@ -65,6 +69,9 @@ for line in sys.stdin:
         say({'id': id, 'result': {}})
     elif method == 'notifications/cancelled' and params['requestId'] == late:
         say({'id': late, 'result': {'resultType': 'task', **task}})
+    elif method == 'notifications/cancelled' and params['requestId'] == held:
+        note('told')
+        after('answer', lambda id=held: say({'id': id, 'result': {'resultType': 'task', **task}}))
     elif id == 'alive':
         text(watching, 'alive')
     elif tool == 'which':
@@ -73,12 +80,17 @@ for line in sys.stdin:
         watching = id
         note('called')
         after('go', lambda: say({'id': 'alive', 'method': 'ping'}))
-    elif tool == 'late' and tasks not in line:
+    elif tool in ('late', 'held') and tasks not in line:
         required = {'requiredCapabilities': {'extensions': {tasks: {}}}}
         say({'id': id, 'error': {'code': -32021, 'message': 'no', 'data': required}})
     elif tool == 'late':
         late = id
         note('late')
+    elif tool == 'held':
+        held = id
+        note('late')
+    elif tool == 'claims':
+        claim(id)
     elif tool == 'noisy':
         whose = params['arguments']['whose']
         if params['arguments']['answers']:
@@ -222,6 +234,32 @@ async fn late_task_is_cancelled_at_the_child_that_has_it() {
         world.replaced(&user).await;
         let enough = json!({"requestId": id, "reason": "enough"});
         user.notify("notifications/cancelled", enough).await;
+        assert_eq!(pid(&world.at("cancelled")).await, has_it);
+        world.go();
+    };
+    let (text, ()) = tokio::join!(watch, meanwhile);
+    assert_eq!(text, "alive");
+    drop(call);
+    world.gw.stop().await;
+}
+
+// Spec: SPEC C-10: the request that cancels a task says who called.
+#[tokio::test]
+async fn other_child_is_not_told_of_a_cancelled_call_that_it_answers() {
+    let world = World::start("", "").await;
+    let user = world.user().await;
+    let held = json!({"name": "held", "arguments": {}, "_meta": {"progressToken": "mine"}});
+    let (id, call) = user.start("tools/call", held).await;
+    let has_it = pid(&world.at("late")).await;
+    // A call that the child lives for.
+    let watch = user.text("watch", json!({}));
+    let meanwhile = async {
+        world.replaced(&user).await;
+        let enough = json!({"requestId": id, "reason": "enough"});
+        user.notify("notifications/cancelled", enough).await;
+        assert_eq!(pid(&world.at("told")).await, has_it);
+        assert_eq!(user.text("claims", json!({})).await, "done");
+        std::fs::write(world.at("answer"), "").unwrap();
         assert_eq!(pid(&world.at("cancelled")).await, has_it);
         world.go();
     };

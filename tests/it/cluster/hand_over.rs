@@ -14,7 +14,7 @@ use crate::harness::http::{everything, initialize};
 use crate::harness::redis::{self, RedisServer};
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Gateway, Session, Setup, eventually};
+use crate::harness::{Gateway, Session, Setup, eventually, within};
 
 /// Far above the time in which a session goes on: no test waits for its end.
 const LEASE: &str = "lease = \"30s\"";
@@ -274,6 +274,43 @@ async fn replicas_that_drain_together_serve_their_sessions() {
 }
 
 #[tokio::test]
+async fn session_that_was_given_up_is_adopted_where_all_replicas_drain() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let linger = "drain_linger = \"3s\"";
+    let [mut one, mut two] = pair(|| setup(&redis, &stub, linger)).await;
+    let there = one.anonymous().open("/mcp/stub").await.at(two.anonymous());
+    there
+        .text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    // Hold both drains.
+    let busy = [
+        one.anonymous().open("/mcp/stub").await,
+        two.anonymous().open("/mcp/stub").await,
+    ];
+    let mut calls = Vec::new();
+    for session in &busy {
+        calls.push(session.start_call("sleep", json!({"ms": 8000})).await.1);
+    }
+    one.signal(Signal::TERM);
+    eventually("the session is given up", async || {
+        (hand_overs(&one, "given_up").await > 0.5).then_some(())
+    })
+    .await;
+    two.signal(Signal::TERM);
+    drains(&two).await;
+    assert!(keeps(&there).await.contains("kept"), "no other can have it");
+    assert!((hand_overs(&two, "taken_over").await - 1.0).abs() < 0.5);
+    for call in calls {
+        assert_eq!(text_of(&call.finish().await.1.unwrap()), "slept");
+    }
+    assert_eq!(one.exit().await, Some(0));
+    assert_eq!(two.exit().await, Some(0));
+}
+
+#[tokio::test]
 async fn what_begins_no_work_reaches_the_owner_in_the_last_part_of_a_drain() {
     let Some(redis) = redis::server(&[]).await else {
         return;
@@ -309,6 +346,29 @@ async fn what_begins_no_work_reaches_the_owner_in_the_last_part_of_a_drain() {
         begun.elapsed() < Duration::from_secs(12),
         "before the end of the drain"
     );
+    two.stop().await;
+}
+
+// No heartbeat is answered any more, and no replica can go on with the session.
+#[tokio::test]
+async fn stream_ends_where_redis_is_lost_during_the_drain() {
+    let Some(mut redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [one, two] = pair(|| setup(&redis, &stub, "drain = \"60s\"")).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let mut stream = here.listen().await;
+    // Keeps the session here.
+    let (_, _call) = here.start_call("sleep", json!({"ms": 60_000})).await;
+    one.signal(Signal::TERM);
+    drains(&one).await;
+    let mut ended = Box::pin(async { while stream.next().await.is_some() {} });
+    let soon = timeout(Duration::from_millis(500), &mut ended).await;
+    assert!(soon.is_err(), "there is another replica");
+    redis.kill();
+    within("the end of the stream", ended).await;
+    one.kill().await;
     two.stop().await;
 }
 

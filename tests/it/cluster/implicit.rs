@@ -46,8 +46,8 @@ async fn drains(gateway: &Gateway) {
     .await;
 }
 
-/// Bytes of a record without a session.
-const HEAD: usize = 12;
+/// Most bytes of a record without a session: what is left of a removed one names that.
+const HEAD: usize = 20;
 
 fn user(gateway: &Gateway, path: &str) -> Modern {
     Modern::new(gateway.anonymous(), path)
@@ -436,6 +436,40 @@ async fn implicit_sessions_are_served_where_all_replicas_drain() {
     }
     assert_eq!(one.exit().await, Some(0));
     assert_eq!(two.exit().await, Some(0));
+}
+
+#[tokio::test]
+async fn draining_replica_begins_no_implicit_session() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [mut one, two] = pair(|| replica(&redis)).await;
+    let here = user(&one, "/mcp/stub");
+    pid(&here).await;
+    // Leaves a connection: none is accepted once the drain has begun.
+    let known = one.anonymous();
+    known.get("/nothing", &[]).await.text().await;
+    // Holds the drain.
+    let call = tokio::spawn(async move { say(&here, "sleep", json!({"ms": 4000})).await });
+    eventually("the call runs", async || {
+        let running = one.metric("drawbridge_calls_running", "").await;
+        (running > 0.5).then_some(())
+    })
+    .await;
+    one.signal(Signal::TERM);
+    drains(&one).await;
+    // Of another declaration no replica has a session yet.
+    let stranger = |actor| Modern::with(actor, "/mcp/stub", json!({"roots": {}}));
+    let child = pid(&stranger(known)).await;
+    let before = forwards(&two, "").await;
+    let there = stranger(two.anonymous());
+    assert_eq!(pid(&there).await, child);
+    let after = forwards(&two, "").await;
+    assert!((after - before).abs() < 0.5, "it lives here");
+    assert_eq!(call.await.unwrap(), "slept");
+    assert_eq!(one.exit().await, Some(0));
+    assert_eq!(pid(&there).await, child);
+    two.stop().await;
 }
 
 // Its client comes back at another replica.

@@ -323,15 +323,18 @@ async fn former_owner_changes_nothing_of_the_session_that_is_claimed_next() {
     one.is(&removed(2)).await;
     let next = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
     assert_eq!(next, owner(1, 3), "the next epoch");
-    // Both come late.
-    one.writer.end_adopted(SESSION, former, false);
-    one.track(&Source::of(former, record()));
-    assert_eq!(one.fenced.next().await, SESSION);
     let state = RecordState::Owned {
         by: next,
         highest_stream: 0,
         record: None,
     };
+    // Both come late. What is not told when the next session is tracked is told no more.
+    one.writer.end_adopted(SESSION, former, false);
+    one.writer.flush(Duration::from_secs(1)).await;
+    assert_eq!(one.records.read(SESSION).await.unwrap(), state);
+    one.track(&Source::of(former, record()));
+    let fenced = within("the session is fenced", one.fenced.next());
+    assert_eq!(fenced.await, SESSION);
     assert_eq!(one.records.read(SESSION).await.unwrap(), state);
 }
 
@@ -347,6 +350,38 @@ async fn owner_takes_back_that_it_has_removed_a_record() {
     // The next session under this record has begun.
     one.track(&Source::of(claimed, record()));
     one.has_record(&record()).await;
+}
+
+#[tokio::test]
+async fn session_that_has_ended_takes_no_removed_record_back() {
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    let sealer = sealer();
+    let one = replica(&client, &sealer, LIFE);
+    let claimed = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
+    one.track(&Source::of(claimed, record()));
+    one.has_record(&record()).await;
+    one.writer.end(SESSION, claimed, false);
+    one.is(&removed(1)).await;
+    // What it has written before comes late, over another connection.
+    let late = replica(&client, &sealer, LIFE);
+    late.track(&Source::of(claimed, record()));
+    let refused = within("the session is fenced", late.fenced.next());
+    assert_eq!(refused.await, SESSION);
+    assert_eq!(one.records.read(SESSION).await.unwrap(), removed(1));
+    // The next session under this record has begun.
+    let next = SessionRecord {
+        tag: record().tag + 1,
+        ..record()
+    };
+    one.track(&Source::of(claimed, next.clone()));
+    one.has_record(&next).await;
+    one.writer.end(SESSION, claimed, false);
+    one.is(&removed(1)).await;
+    let claimed = one.records.claim(SESSION, owner(2, 0)).await.unwrap();
+    assert_eq!(claimed, owner(2, 2), "the next epoch");
+    keys_with_life(&client).await;
 }
 
 #[tokio::test]
@@ -373,7 +408,8 @@ async fn claim_of_a_lost_replica_is_adopted_without_a_record() {
     let claimed = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
     assert_eq!(claimed, owner(2, 1));
     one.track(&Source::of(owner(1, 0), record()));
-    assert_eq!(one.fenced.next().await, SESSION);
+    let fenced = within("the session is fenced", one.fenced.next());
+    assert_eq!(fenced.await, SESSION);
     // What cannot be rebuilt leaves its epoch alone.
     one.writer.end_adopted(SESSION, owner(2, 1), false);
     one.is(&removed(2)).await;

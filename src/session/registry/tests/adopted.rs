@@ -165,9 +165,9 @@ async fn implicit_session_is_rebuilt_under_its_record() {
     assert!(session.subscriptions().granted().is_empty());
     let home = f.sessions.home(&key).unwrap();
     assert_eq!(home.by, NEXT);
-    let joined = f
-        .sessions
-        .implicit_session(&alice, &files, "{}", Some(home), || new("alice"));
+    let joined =
+        f.sessions
+            .implicit_session(&alice, &files, "{}", Some(home), (|| new("alice"), None));
     assert!(Arc::ptr_eq(&joined.unwrap(), &session));
     let link = session.adopted_link("up").unwrap();
     assert_eq!(link.first_id, NEXT.first_number());

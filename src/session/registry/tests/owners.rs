@@ -39,9 +39,9 @@ async fn connection_of_another_owner_is_not_read() {
 async fn visit_of_another_owner_is_not_found() {
     let f = fixture(10, 10);
     let (alice, files) = (principal("alice"), endpoint("files"));
-    let implicit_session = f
-        .sessions
-        .implicit_session(&alice, &files, "{}", None, || new("alice"));
+    let implicit_session =
+        f.sessions
+            .implicit_session(&alice, &files, "{}", None, (|| new("alice"), None));
     let key = implicit_session.unwrap().key();
     let own = f.sessions.ownership();
     assert!(f.sessions.live_implicit_session(own, key).is_some());

@@ -77,9 +77,13 @@ async fn session_of_another_replica_ends_without_a_word_to_the_store() {
 async fn sessions_without_an_id_have_no_record() {
     let (f, store) = with_records();
     let alice = principal("alice");
-    let implicit = f
-        .sessions
-        .implicit_session(&alice, &endpoint("files"), "{}", None, || new("alice"));
+    let implicit = f.sessions.implicit_session(
+        &alice,
+        &endpoint("files"),
+        "{}",
+        None,
+        (|| new("alice"), None),
+    );
     assert!(implicit.is_ok());
     let connection = NewSession {
         delivery: DeliveryMode::Connection {
@@ -89,7 +93,7 @@ async fn sessions_without_an_id_have_no_record() {
         },
         ..new("alice")
     };
-    drop(f.sessions.open(connection).unwrap());
+    drop(f.sessions.open(connection, None).unwrap());
     assert!(store.ran().await.is_empty());
 }
 
@@ -101,7 +105,7 @@ const HOME: ImplicitHome = ImplicitHome {
 fn at_home(f: &Fixture, home: Option<ImplicitHome>) -> Arc<Session> {
     let (alice, files) = (principal("alice"), endpoint("files"));
     let sessions = &f.sessions;
-    let session = sessions.implicit_session(&alice, &files, "{}", home, || new("alice"));
+    let session = sessions.implicit_session(&alice, &files, "{}", home, (|| new("alice"), None));
     session.unwrap()
 }
 
@@ -174,8 +178,47 @@ async fn implicit_session_that_is_idle_is_followed_by_one_with_its_record() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn implicit_session_makes_no_room_that_the_quota_leaves() {
+async fn session_that_was_claimed_counts_once() {
     let (f, store) = with_records();
+    share_quotas(&f, &store);
+    let alice = principal("alice");
+    let first = f.sessions.owners.claim_place(alice.owner()).await.unwrap();
+    let _opened = f.sessions.open(new("alice"), Some(&first)).unwrap();
+    let most = f.sessions.owners.most_sessions(alice.owner());
+    assert_eq!(most, 1, "as without a claim");
+    drop(first);
+    let (files, declares) = (endpoint("files"), "{}");
+    let claim = f.sessions.claim_implicit((&alice, &files), declares, false);
+    let claim = claim.await;
+    let implicit_session = || {
+        let new = (|| new("alice"), claim.as_ref());
+        f.sessions
+            .implicit_session(&alice, &files, declares, None, new)
+    };
+    implicit_session().unwrap();
+    let most = f.sessions.owners.most_sessions(alice.owner());
+    assert_eq!(most, 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn claim_is_released_where_the_session_lives() {
+    let (f, store) = with_records();
+    share_quotas(&f, &store);
+    let (alice, files) = (principal("alice"), endpoint("files"));
+    let claim = f.sessions.claim_implicit((&alice, &files), "{}", false);
+    let claim = claim.await;
+    // Another request of the same client is faster.
+    for claim in [None, claim.as_ref()] {
+        let new = (|| new("alice"), claim);
+        let session = f.sessions.implicit_session(&alice, &files, "{}", None, new);
+        session.unwrap();
+    }
+    let most = f.sessions.owners.most_sessions(alice.owner());
+    assert_eq!(most, 1, "one session, and nothing is claimed");
+}
+
+/// Shares quotas of ten with other replicas.
+fn share_quotas(f: &Fixture, store: &Arc<Agreeing>) {
     let shape = QuotaShape {
         kind: "sessions",
         most: 10,
@@ -183,7 +226,7 @@ async fn implicit_session_makes_no_room_that_the_quota_leaves() {
     let tasks = TaskSpawner::new();
     let quota = || {
         CallerQuota::start(
-            Arc::clone(&store) as _,
+            Arc::clone(store) as _,
             StoreKeys::new("test"),
             shape,
             1,
@@ -194,15 +237,21 @@ async fn implicit_session_makes_no_room_that_the_quota_leaves() {
         sessions: quota(),
         results: quota(),
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn implicit_session_makes_no_room_that_the_quota_leaves() {
+    let (f, store) = with_records();
+    share_quotas(&f, &store);
     let (alice, files) = (principal("alice"), endpoint("files"));
     let mut opened = Vec::new();
     for declares in ["{}", r#"{"roots":{}}"#, r#"{"sampling":{}}"#] {
         let claim = f.sessions.claim_implicit((&alice, &files), declares, false);
         let claim = claim.await;
         assert!(claim.is_some());
-        let session = f
-            .sessions
-            .implicit_session(&alice, &files, declares, None, || new("alice"));
+        let session =
+            f.sessions
+                .implicit_session(&alice, &files, declares, None, (|| new("alice"), None));
         opened.push(session.unwrap());
         let again = f.sessions.claim_implicit((&alice, &files), declares, false);
         assert!(again.await.is_none(), "it lives");

@@ -6,12 +6,12 @@
 -- KEYS  record
 -- ARGV  ownership, life in milliseconds
 -- Returns the owner's ownership.
-local head = redis.call('GETRANGE', KEYS[1], 0, 12)
+local head = redis.call('GETRANGE', KEYS[1], 0, 20)
 local owner, own = string.sub(head, 2, 7), ARGV[1]
 if owner ~= '' then
-  -- What was given up has a body.
+  -- What was given up has a body, which is longer than the tag of a session that was removed.
   local epoch = struct.unpack('>I2', owner, 5)
-  if #head ~= 12 or string.sub(owner, 1, 4) ~= '\0\0\0\0' or epoch == 65535 then
+  if #head > 20 or string.sub(owner, 1, 4) ~= '\0\0\0\0' or epoch == 65535 then
     return owner
   end
   own = string.sub(own, 1, 4) .. struct.pack('>I2', epoch + 1)

@@ -1,11 +1,11 @@
 -- Removes the record of a session that no client can name.
 --
 -- Invariant: only the very owner removes a record. What is left for a while says that no replica owns the session, in the
--- next epoch: whoever claims it next does so in a later epoch, so that nothing that the former owner still sends has an
--- effect.
+-- next epoch, and names the session: whoever claims the record next does so in a later epoch, so that nothing that the
+-- former owner still sends has an effect.
 --
 -- KEYS  record
--- ARGV  ownership, life of what is left in milliseconds
+-- ARGV  ownership, life of what is left in milliseconds, tag of the session, or nothing where none was written
 -- Returns 1, or -1 if another replica owns the session.
 local owner = redis.call('GETRANGE', KEYS[1], 1, 6)
 if owner == '' then
@@ -20,5 +20,5 @@ if epoch == 65535 then
   return 1
 end
 local none = '\0\0\0\0' .. struct.pack('>I2', epoch + 1)
-redis.call('SET', KEYS[1], '\1' .. none .. '\0\0\0\0\0', 'PX', ARGV[2])
+redis.call('SET', KEYS[1], '\1' .. none .. '\0\0\0\0\0' .. ARGV[3], 'PX', ARGV[2])
 return 1

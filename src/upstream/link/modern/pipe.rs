@@ -34,8 +34,8 @@ pub(super) struct ChildPipe {
     opening: tokio::sync::Mutex<()>,
     waiting: Mutex<FastMap<u64, PipeWaiter>>,
     serial: AtomicU64,
-    /// Calls dropped before their reply, with the requests that cancel their tasks.
-    given_up: GivenUp<Message>,
+    /// Calls dropped before their reply, each with the `serial` of its child and the request that cancels its task.
+    given_up: GivenUp<(u64, Message)>,
 }
 
 /// A running child.
@@ -186,7 +186,8 @@ impl ChildPipe {
     }
 
     /// Cancels the task that the late reply to the call `id` begins, with a new request id, at the child `from` that sent
-    /// the reply. The reply to `tasks/cancel` is ignored.
+    /// the reply, if that child has received the call: what was noted says who called. The reply to `tasks/cancel` is
+    /// ignored.
     pub(super) fn cancel_begun(
         &self,
         id: u64,
@@ -194,7 +195,9 @@ impl ChildPipe {
         from: Option<&OpenPipe>,
         next_id: impl FnOnce() -> u64,
     ) {
-        let Some((cancel, open)) = self.given_up.take(id).zip(from) else {
+        let Some(open) = from else { return };
+        let is_its = |(serial, _): &(u64, Message)| *serial == open.serial;
+        let Some((_, cancel)) = self.given_up.take_if(id, is_its) else {
             return;
         };
         let begins = reply.result_member("resultType") == Some("\"task\"");

@@ -194,7 +194,8 @@ impl Drop for PipeCancellation<'_> {
     fn drop(&mut self) {
         if !self.done && !self.open.child.withdraw(&self.departure) {
             if let Some(cancel) = cancelling(&self.request) {
-                self.pipe.given_up.note(self.flight.id, cancel);
+                let noted = (self.open.serial, cancel);
+                self.pipe.given_up.note(self.flight.id, noted);
             }
             let cancelled = cancellation::of_request(self.flight.id, self.flight.reason());
             self.open.child.cancel(cancelled);
