@@ -23,7 +23,7 @@ use crate::redis_client::RedisFailure;
 use crate::relay::Relay;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::{AdoptedSession, ImplicitSessionKey, SessionId, SessionRegistry};
-use crate::store::events::{SessionKey, SharedEvents};
+use crate::store::events::{FetchedLog, SessionKey, SharedEvents};
 use crate::store::records::{Adoption, RecordState, RecordWriter, SessionRecord, SharedRecords};
 use crate::sync::single_flight::{Joined, SingleFlight};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
@@ -291,6 +291,15 @@ impl SessionAdopter {
     /// Whether a session that is adopted now would be served here.
     fn may_adopt(&self) -> bool {
         self.stores.fence.is_open() && !self.tasks.stopping().is_cancelled()
+    }
+
+    /// The events of a session of a lost replica; `None` where Redis does not tell. Read as many at once as are adopted.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub(super) async fn read_log(&self, session: SessionKey) -> Option<FetchedLog> {
+        let _permit = self.work.permits.acquire().await.ok()?;
+        self.stores.events.fetch(session).await.ok()
     }
 
     /// Whether another replica can go on with sessions of this one now.

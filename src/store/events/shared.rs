@@ -47,6 +47,14 @@ pub struct FetchedLog {
     calls: HashMap<u32, Bytes>,
 }
 
+impl FetchedLog {
+    /// The events of a stream, oldest first.
+    pub fn events(&self, stream: u32) -> impl Iterator<Item = &LoggedEvent> {
+        let of_stream = self.batches.iter().filter(move |(of, _)| *of == stream);
+        of_stream.flat_map(|(_, events)| events)
+    }
+}
+
 /// What was logged of a session by its former owner.
 #[derive(Debug, Clone, Default)]
 pub struct RestoredLog {
