@@ -20,6 +20,7 @@ mod quotas;
 mod redis_client;
 mod rolling;
 mod secrets;
+mod sockets;
 mod stopping;
 mod trouble;
 
