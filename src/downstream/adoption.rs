@@ -451,6 +451,9 @@ impl SessionAdopter {
                 .map(|session| session.upstream.as_str().into())
                 .collect();
             let log = log.map(|log| self.stores.events.take_over(key, by, log));
+            let mut log = log.unwrap_or_default();
+            log.requests
+                .retain(|_, request| self.relay.may_repeat(&named.endpoint, request));
             let adopted = AdoptedSession {
                 id: named.id.clone(),
                 handle: named.handle,
@@ -459,7 +462,7 @@ impl SessionAdopter {
                 endpoint: Arc::clone(&named.endpoint),
                 record,
                 highest_stream,
-                log: log.unwrap_or_default(),
+                log,
                 implicit: named.implicit.clone(),
             };
             let session = adopted.rebuild(&self.sessions);

@@ -205,6 +205,9 @@ impl McpService {
                 }
             }
         }
+        if let Some(used) = &used {
+            self.make_lost_calls(used.session(), &principal);
+        }
         let served = self.serve_here((&endpoint, way), principal, request, record);
         let response = served.await;
         drop(used);

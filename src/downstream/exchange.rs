@@ -20,13 +20,13 @@ use super::media::AcceptedMedia;
 use super::reply;
 use super::streamable::BegunCall;
 use crate::budget::held_with;
-use crate::call::{Call, Reply};
+use crate::call::{Call, Principal, Reply};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::relay::RelayFailure;
 use crate::runtime::poll_time;
-use crate::session::{CallEntry, EventStream, LegacyClientLink, Session};
-use crate::telemetry::metrics::GAUGES;
+use crate::session::{CallEntry, EventStream, LegacyClientLink, LostCall, ResponseStream, Session};
+use crate::telemetry::metrics::{COUNTERS, GAUGES};
 use crate::telemetry::request_tag;
 
 /// Delay until a silent call becomes a stream, for a client that accepts `text/event-stream` without naming it (`*/*`,
@@ -57,6 +57,39 @@ impl McpService {
             background: self.background.clone(),
         };
         self.answer(&session, headers, running).await
+    }
+
+    /// Makes calls again whose owner was lost, and whose streams wait for their replies. `principal` has the token of the
+    /// request that found the session: the caller's, as the session's id is bound to the caller.
+    pub(super) fn make_lost_calls(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        principal: &Arc<Principal>,
+    ) {
+        for LostCall { stream, request } in session.take_lost_calls() {
+            let id = request.id().map(str::to_owned);
+            let refuse = |fault: &Fault| {
+                stream.finish(Some(reply::error_response(fault, id.as_deref())));
+            };
+            let principal = Arc::clone(principal);
+            let headers = HeaderMap::new();
+            let onto = ResponseStream::begun(Arc::clone(&stream));
+            match self.begin(session, principal, &headers, request, onto, None) {
+                Ok(BegunCall { call, link, entry }) => {
+                    let mut running = DetachableCall {
+                        future: Some(self.run(call, entry, &link, &AccessRecord::default())),
+                        links: ExchangeLinks(link, Vec::new()),
+                        background: self.background.clone(),
+                    };
+                    if running.detach() {
+                        COUNTERS.cluster_calls_repeated.add(1);
+                    } else {
+                        refuse(&Fault::outcome_unknown("call"));
+                    }
+                }
+                Err(fault) => refuse(&fault),
+            }
+        }
     }
 
     /// How long a call may stay silent before it is answered by a stream.

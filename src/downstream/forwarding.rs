@@ -251,7 +251,7 @@ impl RequestForwarder {
                                 is_refused
                                     || broken.is_none()
                                         && failure.is_uncertain()
-                                        && self.is_retry_safe(named, sent)
+                                        && self.adopter.relay.may_repeat(&named.endpoint, sent)
                             };
                             let again = unsent.or_else(|| {
                                 let sent = kept.again().filter(may_repeat)?;
@@ -293,15 +293,6 @@ impl RequestForwarder {
         }
     }
 
-    /// Whether what was sent may run twice: it calls a tool of which the operator says so.
-    fn is_retry_safe(&self, named: &NamedSession, sent: &Bytes) -> bool {
-        let message = Message::parse(sent.clone(), json::MAX_DEPTH);
-        message.is_ok_and(|message| {
-            let relay = &self.adopter.relay;
-            message.id().is_some() && relay.is_retry_safe(&named.endpoint, &message)
-        })
-    }
-
     /// The same answer of the replica `owner` to what was `sent`. Calls on an event stream end there where that replica is
     /// lost, as long as their request was kept.
     fn watch(
@@ -316,6 +307,7 @@ impl RequestForwarder {
         }
         let sent = sent.again().unwrap_or_default();
         let call = PassedCall {
+            is_made_again: self.adopter.relay.may_repeat(&named.endpoint, &sent),
             ids: requests_in(sent),
             session: Some(OwnedSession {
                 adopter: Arc::clone(&self.adopter),
@@ -440,6 +432,7 @@ pub(super) fn watch_modern(
             .and_then(RequestId::parse)
             .into_iter()
             .collect(),
+        is_made_again: false,
         session: None,
         record: record.clone(),
     };

@@ -234,6 +234,9 @@ impl McpService {
             Fault::downstream(FaultKind::InvalidRequest, "the request has no usable id")
         })?;
         let link = session.begin_call(id, response_stream).map_err(no_room)?;
+        if self.forwarder.is_some() && self.relay.is_retry_safe(&session.endpoint, &message) {
+            link.keep_request(message.bytes().clone());
+        }
         let entry = self.enter(session, message.method(), due);
         let entry = entry.inspect_err(|_| link.end())?;
         let call = Call {

@@ -159,6 +159,7 @@ mod tests {
         let answer = answer.body(Body::from_stream(chunks)).unwrap();
         let call = PassedCall {
             ids: vec![RequestId::from(5)],
+            is_made_again: false,
             session: None,
             record: AccessRecord::default(),
         };

@@ -22,6 +22,8 @@ use crate::telemetry::metrics::COUNTERS;
 pub(super) struct PassedCall {
     /// Ids of their requests.
     pub(super) ids: Vec<RequestId>,
+    /// Whether the replica that adopts the session makes the call again, whose stream is resumed then.
+    pub(super) is_made_again: bool,
     /// The session whose log may have more of the stream; `None` where there is no log, and nothing to resume.
     pub(super) session: Option<OwnedSession>,
     /// Where the end of the stream is noted.
@@ -60,6 +62,9 @@ impl PassedCall {
         }
         if let NewestMessage::Reply(id) = newest {
             open.retain(|one| *one != id);
+        }
+        if self.is_made_again && id.is_some() && !open.is_empty() {
+            return None;
         }
         self.record.forwarded(false);
         if !open.is_empty() {
