@@ -159,7 +159,8 @@ impl LostOwners {
     /// # Cancel safety
     /// Nothing is changed.
     pub(super) async fn has_ended(&self, node: u32) -> bool {
-        self.endings.share(node, self.ask_for_end(node)).await
+        let asked = Box::pin(self.ask_for_end(node));
+        self.endings.share(node, asked).await
     }
 
     async fn ask_for_end(&self, node: u32) -> bool {

@@ -27,6 +27,7 @@ use crate::config::{AuthMode, Config};
 use crate::connect::ConnectPages;
 use crate::endpoint::Endpoint;
 use crate::protocol::headers::MCP_SESSION_ID;
+use crate::session::SessionUse;
 use crate::sync::fast_maps::FastMap;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
@@ -205,23 +206,22 @@ impl McpService {
                 }
             }
         }
-        if let Some(used) = &used {
-            self.make_lost_calls(used.session(), &principal);
-        }
-        let served = self.serve_here((&endpoint, way), principal, request, record);
-        let response = served.await;
-        drop(used);
-        response
+        self.serve_here((&endpoint, way), principal, (request, used), record)
+            .await
     }
 
-    /// Admits a request that no other replica answers, and serves it.
+    /// Admits a request that no other replica answers, and serves it. Its session stays meanwhile, in which calls of a lost
+    /// owner are made again first.
     async fn serve_here(
         self: &Arc<Self>,
         (endpoint, way): (&Arc<Endpoint>, ServedTransport),
         principal: Arc<Principal>,
-        mut request: Request,
+        (mut request, used): (Request, Option<SessionUse>),
         record: &AccessRecord,
     ) -> Response<Body> {
+        if let Some(used) = &used {
+            self.make_lost_calls(used.session(), &principal);
+        }
         let (open, due) = match self.admit(&mut request, &principal, way).await {
             Ok(admitted) => admitted,
             Err(GateRefusal::Rate(wait)) => {

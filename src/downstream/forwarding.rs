@@ -241,8 +241,8 @@ impl RequestForwarder {
                             if owner != named.handle.owner {
                                 self.owners.insert(key, owner);
                             }
-                            let answer = self.watch(answer, (named, owner), &kept, record);
-                            return PassedOn::Answered(answer);
+                            let at = (named, owner);
+                            return PassedOn::Answered(self.watch(answer, at, &kept, record));
                         }
                         Err(Unforwarded { failure, unsent }) => {
                             self.owners.invalidate(&key);

@@ -105,13 +105,11 @@ impl http_body::Body for CallStream {
                 StreamState::Lost(end, error) => {
                     let last = ready!(end.as_mut().poll(cx));
                     let error = error.take();
-                    return match last {
-                        Some(last) => this.finish(last),
-                        None => {
-                            this.state = StreamState::Over;
-                            Poll::Ready(error.map(Err))
-                        }
-                    };
+                    if let Some(last) = last {
+                        return this.finish(last);
+                    }
+                    this.state = StreamState::Over;
+                    return Poll::Ready(error.map(Err));
                 }
                 StreamState::Over => return Poll::Ready(None),
             }

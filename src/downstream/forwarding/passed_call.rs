@@ -2,8 +2,10 @@
 //! lost.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use tokio::time::timeout;
 
 use super::seen_events::{NewestMessage, SeenEvents, answered};
 use crate::cluster::ForwardFailure;
@@ -17,6 +19,11 @@ use crate::protocol::{Message, MessageKind, RequestId, json, rpc};
 use crate::session::EventId;
 use crate::store::events::LoggedEvent;
 use crate::telemetry::metrics::COUNTERS;
+
+/// For what is known of a stream whose connection broke. Later it breaks off, and its client resumes it.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+/// For the adoption of a session whose owner was given up.
+const ADOPTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The calls of one exchange that was passed on.
 pub(super) struct PassedCall {
@@ -39,12 +46,22 @@ pub(super) struct OwnedSession {
 
 impl PassedCall {
     /// The end of the stream after what was `seen` of it: what the log has of it, and for each call without a reply the
-    /// error that its outcome is unknown. `None` where the stream breaks off, as the call may get its reply yet: its
-    /// client resumes the stream then, if it can.
+    /// error that its outcome is unknown. `None` where the stream breaks off, as the call may get its reply yet, or as
+    /// nothing is known in time: its client resumes the stream then, if it can.
     ///
     /// # Cancel safety
     /// Nothing is lost: a client that has gone finds the same by resuming.
     pub(super) async fn end(self, seen: SeenEvents, is_given_up: bool) -> Option<Bytes> {
+        let limit = if is_given_up {
+            ADOPTED_WITHIN
+        } else {
+            TOLD_WITHIN
+        };
+        let end = timeout(limit, Box::pin(self.find_end(seen, is_given_up)));
+        end.await.ok().flatten()
+    }
+
+    async fn find_end(self, seen: SeenEvents, is_given_up: bool) -> Option<Bytes> {
         let (newest, id) = (seen.newest(), seen.id());
         if newest == (NewestMessage::Long { has_id: false }) {
             return None;

@@ -156,7 +156,7 @@ impl UnplacedRequest<'_> {
         let client = self.parts.extensions.get();
         let from = (client.and_then(ConnectionPermit::client), due.is_none());
         let found = forwarder.find_home(&named, asked, from, record);
-        let Some(found) = self.until_cut_off(found).await else {
+        let Some(found) = self.until_cut_off(Box::pin(found)).await else {
             return self.cut(record);
         };
         match found {
@@ -183,7 +183,7 @@ impl UnplacedRequest<'_> {
         let asked = (self.message, is_paid);
         let (service, forwarder) = (self.reached.service, self.reached.forwarder);
         let answer = keeper::forward((forwarder, keeper), self.parts, asked, record);
-        let Some(answer) = self.until_cut_off(answer).await else {
+        let Some(answer) = self.until_cut_off(Box::pin(answer)).await else {
             return self.cut(record);
         };
         match answer {
