@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::greeting::{self, ReplicaGreeting};
+use super::greeting::{self, GreetingFailure, ReplicaGreeting};
 use super::identity::ReplicaIdentity;
 use super::membership::Membership;
 use super::peers::Peer;
@@ -23,6 +23,8 @@ use crate::sync::single_flight::SingleFlight;
 
 /// For the word of a replica without a lease: a living one answers sooner.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// Between two questions to a replica whose connection broke: a process that ends closes its sockets one by one.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Decides on replicas without a lease.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub(super) struct LostOwners {
     steady: Arc<Mutex<Option<Instant>>>,
     /// Replicas that are asked about now: all sessions of a lost replica wait for one question.
     questions: SingleFlight<u32, bool>,
+    /// The same for replicas whose connections broke.
+    endings: SingleFlight<u32, bool>,
 }
 
 impl LostOwners {
@@ -64,6 +68,7 @@ impl LostOwners {
             tasks: tasks.clone(),
             steady,
             questions: SingleFlight::default(),
+            endings: SingleFlight::default(),
         });
         tasks.spawn_service(Arc::clone(&watching).give_up_lost());
         watching
@@ -145,6 +150,44 @@ impl LostOwners {
         exists.arg(self.redis.key(&format!("{{replicas}}:lease:{node}")));
         let found: Result<bool, _> = self.redis.command("lease_exists", &exists).await;
         found.unwrap_or(true)
+    }
+
+    /// Whether the process of the replica `node` has ended, as far as its address tells: nothing listens there any more, or
+    /// another replica does. Needs no lease that is over, as such a process writes nothing. Takes a second if the address is
+    /// silent. Callers that ask together share the answer.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub(super) async fn has_ended(&self, node: u32) -> bool {
+        let asked = Box::pin(self.ask_for_end(node));
+        self.endings.share(node, asked).await
+    }
+
+    async fn ask_for_end(&self, node: u32) -> bool {
+        let known = self
+            .membership
+            .peers()
+            .get(node)
+            .map(|(peer, _)| Arc::clone(peer));
+        let Some(known) = known else {
+            // It was forgotten after its lease, or another replica has taken its place.
+            return self.is_lost(node).await;
+        };
+        let until = Instant::now() + ANSWER_WITHIN;
+        while Instant::now() < until {
+            let Ok(peer) = Peer::new(known.record.clone(), &self.identity) else {
+                return false;
+            };
+            match timeout_at(until, greeting::ask(&peer, &self.tasks)).await {
+                Ok(Ok(said)) => return said.node != node,
+                Ok(Err(GreetingFailure::Unanswered(failure))) if failure.is_refused() => {
+                    return true;
+                }
+                Ok(Err(_)) => sleep(PAUSE).await,
+                Err(_) => return false,
+            }
+        }
+        false
     }
 
     /// The greeting of a replica, if that one answers at its address.

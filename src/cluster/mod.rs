@@ -275,6 +275,15 @@ impl Cluster {
         self.lost_owners.is_lost(node).await
     }
 
+    /// Whether the process of the replica `node`, to which a connection broke, has ended: nothing listens at its internal
+    /// address any more, or another replica does. Takes a second if the address is silent.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub async fn has_ended(&self, node: u32) -> bool {
+        self.lost_owners.has_ended(node).await
+    }
+
     /// Whether Redis has no lease of the replica `node`. To be asked once more right before a session is adopted: the
     /// replica may have come back while it was asked for its word.
     ///

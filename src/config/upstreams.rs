@@ -175,8 +175,8 @@ fn retry_safe(s: &mut ConfigSection<'_>) -> Vec<String> {
     s.key(
         "retry_safe",
         "Tools, as the upstream spells them, that are called again, once, when their reply was \
-         lost: calling them twice must be as good as once. With [cluster] also where another replica \
-         had passed the call on to one that is lost before it answers.",
+         lost: calling them twice must be as good as once. With [cluster] also where the replica that ran \
+         the call is lost, if another one had passed it on or its event stream had begun.",
     )
     .list(&[], |text| Ok(text.to_owned()))
 }

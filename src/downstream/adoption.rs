@@ -23,7 +23,7 @@ use crate::redis_client::RedisFailure;
 use crate::relay::Relay;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::{AdoptedSession, ImplicitSessionKey, SessionId, SessionRegistry};
-use crate::store::events::{SessionKey, SharedEvents};
+use crate::store::events::{FetchedLog, SessionKey, SharedEvents};
 use crate::store::records::{Adoption, RecordState, RecordWriter, SessionRecord, SharedRecords};
 use crate::sync::single_flight::{Joined, SingleFlight};
 use crate::telemetry::metrics::{COUNTERS, LABELED};
@@ -293,6 +293,15 @@ impl SessionAdopter {
         self.stores.fence.is_open() && !self.tasks.stopping().is_cancelled()
     }
 
+    /// The events of a session of a lost replica; `None` where Redis does not tell. Read as many at once as are adopted.
+    ///
+    /// # Cancel safety
+    /// Nothing is changed.
+    pub(super) async fn read_log(&self, session: SessionKey) -> Option<FetchedLog> {
+        let _permit = self.work.permits.acquire().await.ok()?;
+        self.stores.events.fetch(session).await.ok()
+    }
+
     /// Whether another replica can go on with sessions of this one now.
     pub(super) fn has_successor(&self) -> bool {
         let stores = &self.stores;
@@ -442,6 +451,9 @@ impl SessionAdopter {
                 .map(|session| session.upstream.as_str().into())
                 .collect();
             let log = log.map(|log| self.stores.events.take_over(key, by, log));
+            let mut log = log.unwrap_or_default();
+            log.requests
+                .retain(|_, request| self.relay.may_repeat(&named.endpoint, request));
             let adopted = AdoptedSession {
                 id: named.id.clone(),
                 handle: named.handle,
@@ -450,7 +462,7 @@ impl SessionAdopter {
                 endpoint: Arc::clone(&named.endpoint),
                 record,
                 highest_stream,
-                log: log.unwrap_or_default(),
+                log,
                 implicit: named.implicit.clone(),
             };
             let session = adopted.rebuild(&self.sessions);

@@ -11,18 +11,22 @@ use axum::body::Body;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
+use super::access_log::AccessRecord;
 use super::detachable_call::{
     BackgroundCalls, CallFuture, CallOutcome, DetachableCall, ExchangeLinks, finish,
 };
 use super::event_body::{EventBody, EventBodyParts};
+use super::legacy_calls::{BegunCall, LegacyCalls};
 use super::media::AcceptedMedia;
 use super::reply;
 use crate::budget::held_with;
+use crate::call::Principal;
 use crate::config::Config;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::runtime::poll_time;
-use crate::session::{EventStream, Session, StreamReader};
+use crate::session::{EventStream, LostCall, ResponseStream, Session, StreamReader};
+use crate::telemetry::metrics::COUNTERS;
 
 /// Delay until a silent call becomes a stream, for a client that accepts `text/event-stream` without naming it (`*/*`,
 /// or no `AcceptedMedia`) and whose revision is older than 2025-11-25: JSON-only programs send such headers.
@@ -41,6 +45,40 @@ pub(super) struct LegacyExchanges {
 }
 
 impl LegacyExchanges {
+    /// Makes calls again whose owner was lost, and whose streams wait for their replies. `principal` has the token of the
+    /// request that found the session: the caller's, as the session's id is bound to the caller.
+    pub(super) fn make_lost_calls(
+        &self,
+        calls: &Arc<LegacyCalls>,
+        session: &Arc<Session>,
+        principal: &Arc<Principal>,
+    ) {
+        for LostCall { stream, request } in session.take_lost_calls() {
+            let id = request.id().map(str::to_owned);
+            let refuse = |fault: &Fault| {
+                stream.finish(Some(reply::error_response(fault, id.as_deref())));
+            };
+            let principal = Arc::clone(principal);
+            let headers = HeaderMap::new();
+            let onto = ResponseStream::begun(Arc::clone(&stream));
+            match calls.begin(session, principal, &headers, request, onto, None) {
+                Ok(BegunCall { call, link, entry }) => {
+                    let mut running = DetachableCall {
+                        future: Some(calls.run(call, entry, &link, &AccessRecord::default())),
+                        links: ExchangeLinks(link, Vec::new()),
+                        background: self.background.clone(),
+                    };
+                    if running.detach() {
+                        COUNTERS.cluster_calls_repeated.add(1);
+                    } else {
+                        refuse(&Fault::outcome_unknown("call"));
+                    }
+                }
+                Err(fault) => refuse(&fault),
+            }
+        }
+    }
+
     /// How long a call may stay silent before it is answered by a stream.
     fn stream_after(&self, session: &Session, headers: &HeaderMap) -> Duration {
         let is_old = session.revision < Revision::V2025_11_25;

@@ -6,8 +6,11 @@
 //! call of a tool of `retry_safe` once more where its owner is lost.
 //! Spec: DESIGN §8.
 
+mod call_stream;
 mod ending_body;
+mod passed_call;
 mod repeatable_body;
+mod seen_events;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,9 +24,11 @@ use http::{Extensions, HeaderMap, HeaderName, Method, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use moka::sync::Cache;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
-use self::ending_body::end_with_drain;
-use self::repeatable_body::RepeatableBody;
+use self::ending_body::{end_with_drain, is_event_stream};
+use self::passed_call::{OwnedSession, PassedCall, requests_in};
+use self::repeatable_body::{KeptBytes, RepeatableBody};
 use super::access_log::AccessRecord;
 use super::adoption::{NamedSession, SessionAdopter, SessionPlace};
 use crate::call::Principal;
@@ -31,7 +36,7 @@ use crate::cause::chain;
 use crate::cluster::{self, Cluster, ForwardFailure, ForwardedBody, REPLICA_PATH, Unforwarded};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
-use crate::protocol::{Message, json};
+use crate::protocol::{Message, RequestId, json};
 use crate::session::{RequestedSession, SessionRegistry};
 use crate::store::events::SessionKey;
 use crate::telemetry::request_tag;
@@ -236,7 +241,8 @@ impl RequestForwarder {
                             if owner != named.handle.owner {
                                 self.owners.insert(key, owner);
                             }
-                            return PassedOn::Answered(answer);
+                            let at = (named, owner);
+                            return PassedOn::Answered(self.watch(answer, at, &kept, record));
                         }
                         Err(Unforwarded { failure, unsent }) => {
                             self.owners.invalidate(&key);
@@ -245,7 +251,7 @@ impl RequestForwarder {
                                 is_refused
                                     || broken.is_none()
                                         && failure.is_uncertain()
-                                        && self.is_retry_safe(named, sent)
+                                        && self.adopter.relay.may_repeat(&named.endpoint, sent)
                             };
                             let again = unsent.or_else(|| {
                                 let sent = kept.again().filter(may_repeat)?;
@@ -287,13 +293,30 @@ impl RequestForwarder {
         }
     }
 
-    /// Whether what was sent may run twice: it calls a tool of which the operator says so.
-    fn is_retry_safe(&self, named: &NamedSession, sent: &Bytes) -> bool {
-        let message = Message::parse(sent.clone(), json::MAX_DEPTH);
-        message.is_ok_and(|message| {
-            let relay = &self.adopter.relay;
-            message.id().is_some() && relay.is_retry_safe(&named.endpoint, &message)
-        })
+    /// The same answer of the replica `owner` to what was `sent`. Calls on an event stream end there where that replica is
+    /// lost, as long as their request was kept.
+    fn watch(
+        &self,
+        answer: Response<Body>,
+        (named, owner): (&NamedSession, Ownership),
+        sent: &KeptBytes,
+        record: &AccessRecord,
+    ) -> Response<Body> {
+        if !is_event_stream(answer.headers()) {
+            return answer;
+        }
+        let sent = sent.again().unwrap_or_default();
+        let call = PassedCall {
+            is_made_again: self.adopter.relay.may_repeat(&named.endpoint, &sent),
+            ids: requests_in(sent),
+            session: Some(OwnedSession {
+                adopter: Arc::clone(&self.adopter),
+                named: named.clone(),
+                owner,
+            }),
+            record: record.clone(),
+        };
+        call_stream::watch(answer, call, None)
     }
 
     /// A forwarded request is served here, or by no replica that it was not sent to.
@@ -390,6 +413,30 @@ pub(super) fn is_forwarded(extensions: &Extensions) -> bool {
 /// Says in the answer to a forwarded request that the request needed no owner.
 pub(super) fn say_ownerless(headers: &mut HeaderMap) {
     headers.insert(OWNERLESS, HeaderValue::from_static("1"));
+}
+
+/// The same answer of another replica to a call of a modern client. An event stream ends with an error where that replica
+/// is lost, and where this one stops before the call is over.
+pub(super) fn watch_modern(
+    answer: Response<Body>,
+    message: &Message,
+    cut_off: &CancellationToken,
+    record: &AccessRecord,
+) -> Response<Body> {
+    if answer.extensions().get::<ForwardedResponse>().is_none() {
+        return answer;
+    }
+    let call = PassedCall {
+        ids: message
+            .id()
+            .and_then(RequestId::parse)
+            .into_iter()
+            .collect(),
+        is_made_again: false,
+        session: None,
+        record: record.clone(),
+    };
+    call_stream::watch(answer, call, Some(cut_off))
 }
 
 /// The refusal of a request that no replica has answered.

@@ -51,6 +51,9 @@ impl LegacyCalls {
             Fault::downstream(FaultKind::InvalidRequest, "the request has no usable id")
         })?;
         let link = session.begin_call(id, response_stream).map_err(no_room)?;
+        if session.is_handed_over() && self.relay.is_retry_safe(&session.endpoint, &message) {
+            link.keep_request(message.bytes().clone());
+        }
         let entry = self.admission.enter(session, message.method(), due);
         let entry = entry.inspect_err(|_| link.end())?;
         let call = Call {

@@ -27,6 +27,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use crate::audit;
@@ -43,8 +44,8 @@ use crate::outbound::{
 };
 use crate::ownership::Ownership;
 use crate::policy::ToolPolicy;
-use crate::protocol::Message;
 use crate::protocol::methods::{ListKind, is_list};
+use crate::protocol::{Message, json};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::seal::Sealer;
 use crate::session::{Session, SessionRegistry};
@@ -329,6 +330,14 @@ impl Relay {
     fn tell_later(&self, upstream: Option<&str>, lists: Vec<&'static str>) {
         let told = (&self.parts.links, &self.opener.sessions);
         self.changes.tell_later(told, upstream, lists);
+    }
+
+    /// The same as [`is_retry_safe`](Self::is_retry_safe), of the bytes of a request.
+    #[must_use]
+    pub fn may_repeat(&self, endpoint: &Endpoint, request: &Bytes) -> bool {
+        let message = Message::parse(request.clone(), json::MAX_DEPTH);
+        message
+            .is_ok_and(|message| message.id().is_some() && self.is_retry_safe(endpoint, &message))
     }
 
     /// Whether a request calls a tool that stands in `retry_safe` of its upstream, judged by the message alone. A call that

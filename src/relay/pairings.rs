@@ -314,7 +314,7 @@ async fn a_task_whose_work_panics_is_forgotten_and_counts_no_longer() {
         ..f.call(Arc::clone(&link) as _, link.cancelled().clone())
     };
     let begun = f.handle(&call).await;
-    let begun = crate::protocol::json::member(&begun, "task").unwrap();
+    let begun = json::member(&begun, "task").unwrap();
     assert!(begun.contains("working"), "{begun}");
     let [task] = f.session.tasks().all().try_into().unwrap();
     let crate::session::TaskSite::Here(hosted) = &task.run else {

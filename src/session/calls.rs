@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::timeout;
 
 use super::leaving::{SessionUse, SessionUses};
+use super::lost_calls::LostCall;
 use super::{EventStream, LegacyClientLink, ResponseStream, Session, lock};
 use crate::protocol::{RequestId, Revision};
 use crate::store::events::{SessionKey, StreamKey};
@@ -164,14 +166,21 @@ impl Session {
         self.note_rest();
     }
 
-    /// A new stream for the messages of the call `id`.
-    pub(super) fn new_stream(&self, id: &RequestId) -> Arc<EventStream> {
+    /// Calls of a lost owner that are to be made again now; most sessions have none.
+    #[must_use]
+    pub fn take_lost_calls(&self) -> Vec<LostCall> {
+        let recorder = self.recorder.as_ref();
+        recorder.map_or_else(Vec::new, |recorder| recorder.lost_calls.take())
+    }
+
+    /// A new stream for the messages of the call `id`. A `request` is given where another replica may make the call again.
+    pub(super) fn new_stream(&self, id: &RequestId, request: Option<&Bytes>) -> Arc<EventStream> {
         let number = self.next_stream.fetch_add(1, Ordering::Relaxed);
         let key = StreamKey {
             session: self.key,
             stream: number,
         };
-        self.events.note_call(key, id);
+        self.events.note_call(key, id, request);
         let stream = EventStream::awaited(key, Arc::clone(&self.events));
         let mut streams = lock(&self.streams);
         forget_finished(&mut streams);
@@ -290,9 +299,15 @@ impl Session {
         !self.opening.load(Ordering::Acquire)
             && self.open_streams.load(Ordering::Acquire) == 0
             && !self.tasks.is_running()
+            && !self.has_lost_calls()
             && self.questions.is_empty()
             && !self.implicit.as_ref().is_some_and(|it| it.is_busy())
             && lock(&self.calls).is_empty()
+    }
+
+    fn has_lost_calls(&self) -> bool {
+        let recorder = self.recorder.as_ref();
+        recorder.is_some_and(|recorder| !recorder.lost_calls.is_empty())
     }
 
     /// Ends the client's streams for messages outside calls, after what is on them; `retry` says when to come back. Waits

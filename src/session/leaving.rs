@@ -118,6 +118,12 @@ impl SessionUse {
     pub(super) fn of(session: &Arc<Session>) -> Self {
         Self(Arc::clone(session))
     }
+
+    /// The session of the request.
+    #[must_use]
+    pub fn session(&self) -> &Arc<Session> {
+        &self.0
+    }
 }
 
 impl Drop for SessionUse {

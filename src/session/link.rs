@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
@@ -36,6 +37,8 @@ pub struct LegacyClientLink {
     /// Whether the call was cancelled by the end of this process.
     is_cut_off: AtomicBool,
     reason: OnceLock<String>,
+    /// The request, where another replica may make the call again.
+    request: OnceLock<Bytes>,
     /// Leases of the call's replies on the caller's share.
     leases: KeptLeases,
 }
@@ -59,6 +62,16 @@ impl ResponseStream {
             is_shared: true,
         })
     }
+
+    /// The response stream of a call that is made again: it has begun as `stream`.
+    #[must_use]
+    pub fn begun(stream: Arc<EventStream>) -> Arc<Self> {
+        Arc::new(Self {
+            stream: OnceLock::from(stream),
+            opened: Mutex::default(),
+            is_shared: false,
+        })
+    }
 }
 
 impl LegacyClientLink {
@@ -77,8 +90,15 @@ impl LegacyClientLink {
             cancel: CancellationToken::new(),
             is_cut_off: AtomicBool::new(false),
             reason: OnceLock::new(),
+            request: OnceLock::new(),
             leases: KeptLeases::default(),
         })
+    }
+
+    /// Keeps the request of the call, so that another replica can make the call again if this one is lost. Before the call
+    /// has a stream.
+    pub fn keep_request(&self, request: Bytes) {
+        drop(self.request.set(request));
     }
 
     /// The session of the call.
@@ -100,7 +120,7 @@ impl LegacyClientLink {
         let stream = self
             .response_stream
             .stream
-            .get_or_init(|| self.session.new_stream(&self.id));
+            .get_or_init(|| self.session.new_stream(&self.id, self.request.get()));
         let waker = {
             let mut opened = lock(&self.response_stream.opened);
             // Under the lock, which `abandon` takes too: either this sees `awaited` cleared, or `abandon` sees the

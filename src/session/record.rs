@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use super::leaving::{LeavingSessions, SessionUses};
+use super::lost_calls::LostCalls;
 use super::{Session, lock};
 use crate::call::{AdoptedLink, UpstreamContinuation, UpstreamLink};
 use crate::ownership::Ownership;
@@ -21,6 +22,8 @@ pub(super) struct SessionRecorder {
     named: Ownership,
     /// Sessions at upstreams that a former owner had, and that have no link here yet.
     inherited: Mutex<Vec<UpstreamContinuation>>,
+    /// Calls of a former owner that are made again here.
+    pub(super) lost_calls: LostCalls,
     /// When the session was opened, since the Unix epoch.
     opened: Duration,
     uses: SessionUses,
@@ -51,6 +54,7 @@ impl SessionRecorder {
             by,
             named: by,
             inherited: Mutex::default(),
+            lost_calls: LostCalls::default(),
             opened,
             uses: SessionUses::new(leaving),
             home: None,

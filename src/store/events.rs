@@ -102,8 +102,9 @@ pub trait EventStore: Send + Sync + std::fmt::Debug {
     }
 
     /// Notes the call whose stream this is, for a process that has to end the stream without its reply. Before the first
-    /// event of the stream. A store in this process needs no such note.
-    fn note_call(&self, _at: StreamKey, _id: &RequestId) {}
+    /// event of the stream. Such a process makes the call again where its `request` is given, and is short. A store in this
+    /// process needs no such note.
+    fn note_call(&self, _at: StreamKey, _id: &RequestId, _request: Option<&Bytes>) {}
 
     /// Ready once the events of a stream up to `seq` are durable, or cannot be made so in time. Until then they
     /// are not written to a client. A store in this process is always ready.

@@ -198,6 +198,10 @@ table! {
             "Sessions of lost replicas that go on here.";
         sessions_lost = "drawbridge.cluster.sessions_lost" "{session}"
             "Sessions of lost replicas that ended, as an upstream of theirs cannot be rebuilt.";
+        cluster_calls_lost = "drawbridge.cluster.calls_lost" "{call}"
+            "Calls passed on to a replica that was lost after their answer had begun: they end with an error.";
+        cluster_calls_repeated = "drawbridge.cluster.calls_repeated" "{call}"
+            "Calls of tools in `retry_safe` that a lost replica had taken and that were made again here.";
         cluster_records_refused = "drawbridge.cluster.records_refused" "{record}"
             "Records of replicas in Redis that do not open: forged, of another secret, or of a later release.";
         cluster_strangers_refused = "drawbridge.cluster.strangers_refused" "{connection}"

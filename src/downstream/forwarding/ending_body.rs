@@ -52,7 +52,8 @@ pub(super) fn end_with_drain(
     })
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
+/// Whether an answer is an event stream.
+pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE);
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }

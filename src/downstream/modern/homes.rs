@@ -6,9 +6,10 @@ use std::time::Duration;
 use axum::body::Body;
 use http::request::Parts;
 use http::{Extensions, Response};
+use tokio_util::sync::CancellationToken;
 
 use super::envelope::{self, RequestEnvelope};
-use super::{keeper, refusal};
+use super::{LISTEN, keeper, refusal};
 use crate::call::{OwnerKey, Principal};
 use crate::downstream::McpService;
 use crate::downstream::access_log::AccessRecord;
@@ -161,11 +162,14 @@ impl UnplacedRequest<'_> {
         let client = self.parts.extensions.get();
         let from = (client.and_then(ConnectionPermit::client), due.is_none());
         let found = forwarder.find_home(&named, asked, from, record);
-        match found.await {
+        let Some(found) = self.until_cut_off(Box::pin(found)).await else {
+            return self.cut(record);
+        };
+        match found {
             HomePlace::Here(home, used) => PlacedRequest::Here(Some(home), due, used),
             HomePlace::Answered(mut response) => {
                 forwarder.hear_ownerless(self.reached.upstreams, response.headers_mut());
-                PlacedRequest::Answered(response)
+                PlacedRequest::Answered(self.watched(response, record))
             }
             HomePlace::Ended => PlacedRequest::Answered(self.refused(&lost_with_replica(), record)),
         }
@@ -185,11 +189,46 @@ impl UnplacedRequest<'_> {
         let asked = (self.message, is_paid);
         let (service, forwarder) = (self.reached.service, self.reached.forwarder);
         let answer = keeper::forward((forwarder, keeper), self.parts, asked, record);
-        match answer.await {
-            Some(response) => PlacedRequest::Answered(response),
+        let Some(answer) = self.until_cut_off(Box::pin(answer)).await else {
+            return self.cut(record);
+        };
+        match answer {
+            Some(response) => PlacedRequest::Answered(self.watched(response, record)),
             None if is_paid => PlacedRequest::Here(None, None, None),
             None => PlacedRequest::Here(None, service.admission.due(self.principal.owner()), None),
         }
+    }
+
+    /// Waits for another replica; `None` where this one stops before it has answered. What another replica has passed on
+    /// goes back there instead, as it has not run.
+    async fn until_cut_off<T>(&self, answered: impl Future<Output = T>) -> Option<T> {
+        if forwarding::is_forwarded(&self.parts.extensions) {
+            return Some(answered.await);
+        }
+        tokio::select! {
+            biased;
+            answered = answered => Some(answered),
+            () = self.cut_off().cancelled() => None,
+        }
+    }
+
+    /// The answer where this replica stops: the outcome of the call is unknown.
+    fn cut(&self, record: &AccessRecord) -> PlacedRequest {
+        PlacedRequest::Answered(self.refused(&Fault::cut_off(), record))
+    }
+
+    fn cut_off(&self) -> &CancellationToken {
+        let place = std::ptr::from_ref(self.message).addr();
+        self.reached.service.modern.cut_off.of(place)
+    }
+
+    /// The answer of another replica, whose stream ends with an error where the outcome of the call is unknown. A
+    /// subscription is opened again.
+    fn watched(&self, answer: Response<Body>, record: &AccessRecord) -> Response<Body> {
+        if self.message.method() == Some(LISTEN) {
+            return answer;
+        }
+        forwarding::watch_modern(answer, self.message, self.cut_off(), record)
     }
 
     fn refused(&self, fault: &Fault, record: &AccessRecord) -> Response<Body> {

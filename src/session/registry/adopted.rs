@@ -16,10 +16,10 @@ use crate::ownership::Ownership;
 use crate::protocol::{Message, RequestId, json, rpc};
 use crate::session::record::SessionRecorder;
 use crate::session::{
-    DeliveryMode, EventStream, ImplicitHome, ImplicitSession, ImplicitSessionKey, Session,
-    SessionId, lock,
+    DeliveryMode, EventStream, ImplicitHome, ImplicitSession, ImplicitSessionKey, LostCall,
+    Session, SessionId, lock,
 };
-use crate::store::events::{ReplayResult, RestoredLog, RestoredStream, StreamKey};
+use crate::store::events::{ReplayResult, RestoredLog, StreamKey};
 use crate::store::records::SessionRecord;
 
 /// A session that this replica owns from now on.
@@ -47,7 +47,7 @@ pub struct AdoptedSession {
 
 impl AdoptedSession {
     /// Puts the session into the registry of this replica. Calls that ran get an error that says that their outcome is
-    /// unknown, on their streams, and tasks that the former owner ran have failed with that error. Caps make room as for a
+    /// unknown, on their streams, but for those that are [made again](Session::take_lost_calls), and tasks that the former owner ran have failed with that error. Caps make room as for a
     /// new session, but refuse nothing: in all replicas together the session is not new. An implicit session that lives
     /// here by now stays.
     pub fn rebuild(self, registry: &SessionRegistry) -> Arc<Session> {
@@ -129,7 +129,8 @@ impl AdoptedSession {
     }
 }
 
-/// Puts the streams of the log in place. An unfinished stream belongs to calls that were running: it ends here.
+/// Puts the streams of the log in place. An unfinished stream belongs to calls that were running: it ends here, unless its
+/// call is made again.
 fn restore_streams(session: &Session, log: &RestoredLog) {
     for restored in &log.streams {
         if restored.stream == 0 {
@@ -143,28 +144,45 @@ fn restore_streams(session: &Session, log: &RestoredLog) {
         let stream = EventStream::restored(key, Arc::clone(&session.events), *restored);
         if !restored.is_finished {
             let calls = log.calls.get(&restored.stream).map(Bytes::as_ref);
-            end_calls(session, &stream, *restored, calls.unwrap_or_default());
+            let open = open_calls(session, key, calls.unwrap_or_default());
+            let request = log.requests.get(&restored.stream);
+            let again = request.and_then(|request| lost_call(&stream, request, &open));
+            match (again, &session.recorder) {
+                (Some((id, call)), Some(recorder)) => {
+                    session.events.note_call(key, &id, request);
+                    recorder.lost_calls.add(call);
+                }
+                _ => end_calls(&stream, &open),
+            }
         }
         lock(&session.streams).insert(restored.stream, stream);
     }
 }
 
-/// Ends a stream with an error for each of its `calls`, a JSON array of ids, that has no reply on it.
-fn end_calls(session: &Session, stream: &EventStream, restored: RestoredStream, calls: &[u8]) {
+/// The call of a stream that is made again, as its request is known and has no reply.
+fn lost_call(
+    stream: &Arc<EventStream>,
+    request: &Bytes,
+    open: &[RequestId],
+) -> Option<(RequestId, LostCall)> {
+    let request = Message::parse(request.clone(), json::MAX_DEPTH).ok()?;
+    let id = request.id().and_then(RequestId::parse)?;
+    let stream = Arc::clone(stream);
+    (*open == [id.clone()]).then_some((id, LostCall { stream, request }))
+}
+
+/// Those of the `calls` of a stream, a JSON array of ids, that have no reply on it.
+fn open_calls(session: &Session, at: StreamKey, calls: &[u8]) -> Vec<RequestId> {
     let text = std::str::from_utf8(calls).unwrap_or_default();
     let mut open: Vec<RequestId> = json::elements(text)
         .unwrap_or_default()
         .into_iter()
         .filter_map(RequestId::parse)
         .collect();
-    let at = StreamKey {
-        session: session.key,
-        stream: restored.stream,
-    };
     let (ReplayResult::Events(events) | ReplayResult::Evicted(events)) =
         session.events.after(at, 0, usize::MAX)
     else {
-        return stream.finish(None);
+        return Vec::new();
     };
     for event in events {
         let message = Message::parse(event.payload, json::MAX_DEPTH);
@@ -172,6 +190,11 @@ fn end_calls(session: &Session, stream: &EventStream, restored: RestoredStream, 
         let answered = reply.and_then(|reply| reply.id().and_then(RequestId::parse));
         open.retain(|id| Some(id) != answered.as_ref());
     }
+    open
+}
+
+/// Ends a stream with an error for each of the calls `open`.
+fn end_calls(stream: &EventStream, open: &[RequestId]) {
     let error = error_object(&Fault::outcome_unknown("call"));
     let error = std::str::from_utf8(&error).unwrap_or_default();
     let errors: Vec<Bytes> = { open.iter() }

@@ -267,13 +267,13 @@ async fn a_running_id_cannot_be_used_again() {
 async fn a_call_that_goes_on_keeps_no_finished_streams_after_it() {
     let f = fixture(1, 1);
     let session = f.open("alice").unwrap();
-    let long = session.new_stream(&RequestId::from(1));
+    let long = session.new_stream(&RequestId::from(1), None);
     for _ in 0..1100 {
         session
-            .new_stream(&RequestId::from(1))
+            .new_stream(&RequestId::from(1), None)
             .finish(Some(Bytes::from_static(b"{}")));
     }
-    let newest = session.new_stream(&RequestId::from(1));
+    let newest = session.new_stream(&RequestId::from(1), None);
     assert!(session.stream(long.number()).is_some());
     assert!(session.stream(long.number() + 1).is_none(), "the oldest");
     assert!(session.stream(newest.number() - 1).is_some());

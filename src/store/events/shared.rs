@@ -20,12 +20,13 @@ use futures_util::future::BoxFuture;
 
 use self::append_task::AppendTask;
 use self::entry::LogEntry;
+use self::queue::StreamCalls;
 use self::writer::EventWriter;
 pub use self::writer::SharedLogParts;
 use super::memory::RestoredStream;
 use super::{Durability, EventStore, LoggedEvent, ReplayResult, SessionKey, StreamKey};
 use crate::ownership::Ownership;
-use crate::protocol::RequestId;
+use crate::protocol::{RequestId, json};
 use crate::redis_client::RedisFailure;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::scripts::{Script, ScriptCall, bytes, elements, run_one};
@@ -34,6 +35,8 @@ static REPLAY: LazyLock<Script> =
     LazyLock::new(|| Script::new("events_replay", include_str!("shared/replay.lua")));
 /// Bytes of the ids that each entry of a stream repeats at most.
 const LONGEST_CALLS: usize = 1024;
+/// Bytes of a request that the first entry of its stream has at most.
+const LONGEST_REQUEST: usize = 16 * 1024;
 /// Entries read at once.
 const PAGE: usize = 256;
 
@@ -45,6 +48,15 @@ pub struct FetchedLog {
     /// Number and bytes of each entry.
     kept: Vec<(u64, usize)>,
     calls: HashMap<u32, Bytes>,
+    requests: HashMap<u32, Bytes>,
+}
+
+impl FetchedLog {
+    /// The events of a stream, oldest first.
+    pub fn events(&self, stream: u32) -> impl Iterator<Item = &LoggedEvent> {
+        let of_stream = self.batches.iter().filter(move |(of, _)| *of == stream);
+        of_stream.flat_map(|(_, events)| events)
+    }
 }
 
 /// What was logged of a session by its former owner.
@@ -54,6 +66,8 @@ pub struct RestoredLog {
     pub streams: Vec<RestoredStream>,
     /// JSON array of the ids of the calls of a stream, by its number; not known for each.
     pub calls: HashMap<u32, Bytes>,
+    /// The request of the call of a stream, where the call may be made again.
+    pub requests: HashMap<u32, Bytes>,
 }
 
 /// Events in this process and in a store that all replicas share.
@@ -103,6 +117,7 @@ impl SharedEvents {
         RestoredLog {
             streams: self.writer.local.restore(session, floor, &log.batches),
             calls: log.calls,
+            requests: log.requests,
         }
     }
 
@@ -125,6 +140,9 @@ impl SharedEvents {
                 log.kept.push((number, sealed.len()));
                 // Unread entries, of a key that left the ring, count as evicted.
                 if let Some(entry) = LogEntry::open(&writer.sealer, session, number, &sealed) {
+                    if let Some(request) = request_in(&entry.calls) {
+                        log.requests.insert(entry.stream, request);
+                    }
                     if !entry.calls.is_empty() {
                         log.calls.insert(entry.stream, entry.calls);
                     }
@@ -181,6 +199,25 @@ impl SharedEvents {
     }
 }
 
+/// What the first entry of a stream says of its call that may be made again: its id and its request. Releases that know of
+/// ids alone skip the request.
+fn with_request(id: &RequestId, request: &Bytes) -> Bytes {
+    let mut calls = format!("[{id},").into_bytes();
+    calls.extend_from_slice(request);
+    calls.push(b']');
+    calls.into()
+}
+
+/// The request in what an entry says of the calls of its stream.
+fn request_in(calls: &Bytes) -> Option<Bytes> {
+    let text = std::str::from_utf8(calls).ok()?;
+    let elements = json::elements(text).ok()?;
+    let request = elements
+        .into_iter()
+        .find(|element| element.starts_with('{'))?;
+    Some(calls.slice_ref(request.as_bytes()))
+}
+
 impl EventStore for SharedEvents {
     fn append(&self, at: StreamKey, events: &mut [LoggedEvent]) {
         self.writer.local.append(at, events);
@@ -189,11 +226,14 @@ impl EventStore for SharedEvents {
         }
     }
 
-    fn note_call(&self, at: StreamKey, id: &RequestId) {
+    fn note_call(&self, at: StreamKey, id: &RequestId, request: Option<&Bytes>) {
         let calls = format!("[{id}]");
+        let request = request.filter(|request| request.len() <= LONGEST_REQUEST);
         // A longer id is most likely no id: its stream ends without an error.
         if calls.len() <= LONGEST_CALLS {
-            self.writer.note_calls(at, calls.into());
+            let first = request.map(|request| with_request(id, request));
+            let calls = StreamCalls::new(calls.into(), first);
+            self.writer.note_calls(at, calls);
         }
     }
 

@@ -236,7 +236,9 @@ async fn request_for_a_lost_owner_waits_a_lease_and_two_seconds_at_most() {
     let mut call = call.stream();
     one.kill().await;
     let started = Instant::now();
-    assert!(call.message().await.is_none(), "the stream breaks off");
+    let reply = call.message().await.expect("an error");
+    assert!(reply["error"].is_object(), "{reply}");
+    assert!(call.message().await.is_none(), "the stream has ended");
     // Its child is lost with the owner.
     let answer = there.post(&ping()).await;
     assert_eq!(answer.status(), 404);

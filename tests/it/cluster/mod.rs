@@ -15,10 +15,12 @@ mod lost_owner;
 mod lost_tasks;
 mod membership;
 mod new_keys;
+mod passed_calls;
 mod quotas;
 mod redis_client;
 mod rolling;
 mod secrets;
+mod sockets;
 mod stopping;
 mod trouble;
 

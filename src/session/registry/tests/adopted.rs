@@ -1,5 +1,7 @@
 //! Sessions taken over from a replica that is lost.
 
+use std::collections::HashMap;
+
 use super::records::with_records;
 use super::*;
 use crate::call::LogLevel;
@@ -98,7 +100,7 @@ async fn adopted_session_goes_on_under_its_id() {
     assert_eq!((session.tag(), session.age().as_secs()), (7, 100));
     assert_eq!(session.levels().wanted(), Some(LogLevel::Error));
     assert!(session.subscriptions().covers("up", "file:///a"));
-    assert_eq!(session.new_stream(&RequestId::from(1)).number(), 5);
+    assert_eq!(session.new_stream(&RequestId::from(1), None).number(), 5);
     let link = session.adopted_link("up").unwrap();
     assert_eq!(link.followed, ["file:///a"]);
     assert_eq!(link.first_id, NEXT.first_number());
@@ -116,6 +118,7 @@ async fn calls_without_a_reply_end_with_an_unknown_outcome() {
             is_finished: false,
         }],
         calls: [(3, Bytes::from_static(br#"["a",7]"#))].into(),
+        requests: HashMap::new(),
     };
     let (_, session) = adopted(&f, log);
     let at = StreamKey {
@@ -137,6 +140,33 @@ async fn calls_without_a_reply_end_with_an_unknown_outcome() {
         );
     }
     assert!(events[1].last && session.stream(3).unwrap().is_finished());
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_whose_request_is_known_waits_to_be_made_again() {
+    let (f, _store) = with_records();
+    let request = br#"{"jsonrpc":"2.0","id":"a","method":"tools/call"}"#;
+    let stream = |stream| RestoredStream {
+        stream,
+        newest: 1,
+        is_finished: false,
+    };
+    let log = RestoredLog {
+        streams: vec![stream(3), stream(4)],
+        calls: [3, 4]
+            .map(|at| (at, Bytes::from_static(br#"["a"]"#)))
+            .into(),
+        requests: [(3, Bytes::from_static(request))].into(),
+    };
+    let (_, session) = adopted(&f, log);
+    let [lost] = &session.take_lost_calls()[..] else {
+        panic!("one call is to be made again");
+    };
+    assert_eq!(lost.request.bytes(), &request[..]);
+    assert_eq!(lost.stream.number(), 3);
+    assert!(!lost.stream.is_finished(), "it waits for its reply");
+    assert!(session.stream(4).unwrap().is_finished());
+    assert!(session.take_lost_calls().is_empty(), "made again once");
 }
 
 #[tokio::test(start_paused = true)]

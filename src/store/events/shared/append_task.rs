@@ -203,7 +203,7 @@ impl<'a> AppendTask<'a> {
             let entry = LogEntry {
                 stream: wait.stream,
                 events,
-                calls: queue.calls_of(wait.stream, ends_stream),
+                calls: queue.calls_of((wait.stream, wait.first), ends_stream),
             };
             if let Some(sealed) = entry.seal(&self.writer.sealer, session, wait.number) {
                 count += found;

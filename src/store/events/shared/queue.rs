@@ -45,14 +45,42 @@ pub(super) struct KeptBounds {
     pub(super) max_age: Duration,
 }
 
+/// What entries say of the calls of their stream, as [`LogEntry`](super::entry::LogEntry) has it.
+#[derive(Debug)]
+pub(super) struct StreamCalls {
+    /// In each entry.
+    ids: Bytes,
+    /// In the first entry alone, in place of that: with the request.
+    with_request: Option<Bytes>,
+    /// The first event of the first entry, once that was made.
+    first: Option<u64>,
+}
+
+impl StreamCalls {
+    pub(super) fn new(ids: Bytes, with_request: Option<Bytes>) -> Self {
+        Self {
+            ids,
+            with_request,
+            first: None,
+        }
+    }
+
+    /// For the entry that begins with the event `first`.
+    fn of_entry(&mut self, first: u64) -> Bytes {
+        let is_first = *self.first.get_or_insert(first) == first;
+        let with_request = self.with_request.as_ref().filter(|_| is_first);
+        with_request.unwrap_or(&self.ids).clone()
+    }
+}
+
 /// The owner's side of a session's log.
 #[derive(Debug)]
 pub(super) struct SessionQueue {
     pub(super) ownership: Ownership,
     /// The highest stream with an event.
     pub(super) highest_stream: u32,
-    /// Calls of the streams that have not ended, as [`LogEntry`](super::entry::LogEntry) has them.
-    calls: BTreeMap<u32, Bytes>,
+    /// Calls of the streams that have not ended.
+    calls: BTreeMap<u32, StreamCalls>,
     /// Number of the newest entry.
     numbered: u64,
     waiting: VecDeque<WaitingEntry>,
@@ -123,16 +151,18 @@ impl SessionQueue {
     }
 
     /// Notes the calls of a stream, for its entries.
-    pub(super) fn note_calls(&mut self, stream: u32, calls: Bytes) {
+    pub(super) fn note_calls(&mut self, stream: u32, calls: StreamCalls) {
         self.calls.insert(stream, calls);
     }
 
-    /// The calls for an entry of a stream. The last entry of a stream needs none, nor does any later one.
-    pub(super) fn calls_of(&mut self, stream: u32, ends_stream: bool) -> Bytes {
+    /// The calls for the entry of a stream that begins with the event `first`. The last entry of a stream needs none, nor
+    /// does any later one.
+    pub(super) fn calls_of(&mut self, (stream, first): (u32, u64), ends_stream: bool) -> Bytes {
         if ends_stream {
             self.calls.remove(&stream);
         }
-        self.calls.get(&stream).cloned().unwrap_or_default()
+        let calls = self.calls.get_mut(&stream);
+        calls.map(|calls| calls.of_entry(first)).unwrap_or_default()
     }
 
     /// Whether an event of a stream up to `seq` waits.
@@ -267,6 +297,20 @@ mod tests {
             .iter()
             .map(|entry| (entry.number, entry.first, entry.newest));
         parts.collect()
+    }
+
+    #[test]
+    fn first_entry_of_a_stream_alone_has_the_request() {
+        let mut queue = queue();
+        let (ids, whole) = ("[1]", "[1,{}]");
+        queue.note_calls(7, StreamCalls::new(ids.into(), Some(whole.into())));
+        assert_eq!(queue.calls_of((7, 3), false), whole);
+        assert_eq!(queue.calls_of((7, 5), false), ids);
+        // It was not appended, and is sent again.
+        assert_eq!(queue.calls_of((7, 3), false), whole);
+        assert!(queue.calls_of((8, 1), false).is_empty());
+        assert!(queue.calls_of((7, 6), true).is_empty());
+        assert!(queue.calls_of((7, 3), false).is_empty());
     }
 
     #[test]

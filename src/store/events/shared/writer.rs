@@ -4,14 +4,13 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
 use dashmap::DashMap;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::super::memory::{LogBounds, MemoryEvents};
 use super::super::{Durability, SessionKey, StreamKey};
-use super::queue::{KeptBounds, SessionQueue};
+use super::queue::{KeptBounds, SessionQueue, StreamCalls};
 use crate::lock::lock;
 use crate::ownership::{Fence, Ownership};
 use crate::seal::Sealer;
@@ -121,7 +120,7 @@ impl EventWriter {
     }
 
     /// Notes the calls of a stream, for its entries.
-    pub(super) fn note_calls(&self, at: StreamKey, calls: Bytes) {
+    pub(super) fn note_calls(&self, at: StreamKey, calls: StreamCalls) {
         let queue = self.queue_or_new(at.session);
         lock(&queue).note_calls(at.stream, calls);
     }

@@ -37,6 +37,8 @@ pub(super) struct Acknowledgements {
     logged: Mutex<HashMap<Position, Value>>,
     /// By client and stream.
     heard: Mutex<HashMap<(usize, u32), Events>>,
+    /// Errors without an id, by client and stream.
+    told: Mutex<HashMap<(usize, u32), Value>>,
 }
 
 /// How many events of how many streams were looked for.
@@ -65,13 +67,20 @@ impl Acknowledgements {
     /// A client has heard a whole stream, whose ids are `<tag>.<stream>.<position>`.
     pub(super) fn heard(&self, client: usize, events: &[(Option<String>, Value)]) {
         let mut heard = self.heard.lock().unwrap();
+        let mut newest = None;
         for (id, message) in events {
-            let Some(id) = id else { continue };
+            let Some(id) = id else {
+                // The error that a replica wrote which had passed the call on. The log has it once the session is adopted.
+                let told = newest.map(|stream| ((client, stream), message.clone()));
+                self.told.lock().unwrap().extend(told);
+                continue;
+            };
             let mut numbers = id.split('.').skip(1).map(|number| number.parse().unwrap());
             let (stream, seq): (u64, u64) = (numbers.next().unwrap(), numbers.next().unwrap());
             let stream = u32::try_from(stream).unwrap();
             let events = heard.entry((client, stream)).or_default();
             events.insert(seq, message.clone());
+            newest = Some(stream);
         }
     }
 
@@ -79,6 +88,7 @@ impl Acknowledgements {
     pub(super) fn compare(&self, client_of: impl Fn(&Value) -> Option<usize>) -> Compared {
         let logged = self.logged.lock().unwrap();
         let heard = self.heard.lock().unwrap();
+        let told = self.told.lock().unwrap();
         let mut clients = HashMap::new();
         for ((session, ..), message) in &*logged {
             if let Some(client) = client_of(message) {
@@ -94,13 +104,15 @@ impl Acknowledgements {
             let Some(events) = client.and_then(|client| heard.get(&(*client, *stream))) else {
                 continue;
             };
+            let told = told.get(&(*client.unwrap(), *stream));
             assert_eq!(
-                events.get(seq),
+                events.get(seq).or(told),
                 Some(message),
                 "event {seq} of stream {stream} of client {client:?}, who has {events:?}"
             );
             compared.events += 1;
-            let is_lost = events.values().any(|message| message["error"].is_object());
+            let mut messages = events.values().chain(told);
+            let is_lost = messages.any(|message| message["error"].is_object());
             compared.of_lost_calls += usize::from(is_lost);
         }
         compared

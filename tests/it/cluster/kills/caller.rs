@@ -45,6 +45,15 @@ struct Streamed {
     heard: Vec<Heard>,
 }
 
+/// Whether a stream that is read again brings what it brought. What had no id may have one by now: the error that a replica
+/// wrote which had passed the call on.
+fn is_same(was: &[Heard], now: &[Heard]) -> bool {
+    let same = |(was, now): (&Heard, &Heard)| {
+        was.1 == now.1 && (was.0 == now.0 || was.0.is_none() && was.1["error"].is_object())
+    };
+    was.len() == now.len() && was.iter().zip(now).all(same)
+}
+
 /// How a call ended.
 enum Ending {
     Reply(Value),
@@ -215,6 +224,10 @@ impl Caller {
                     .findings
                     .acknowledgements
                     .heard(number, heard);
+                if reply["error"].is_object() && broken.is_none() {
+                    // A living replica had passed the call on.
+                    self.line.front.findings.broken(&entry, started);
+                }
                 return self.end(reply, broken);
             }
             // A stream of a call ends without its reply where its replica is lost, and there alone.
@@ -270,7 +283,7 @@ impl Caller {
                 // The replica that sent the event was killed.
                 continue;
             }
-            if again.heard != streamed.heard {
+            if !is_same(&streamed.heard, &again.heard) {
                 let (was, now) = (&streamed.heard, &again.heard);
                 self.line.wrong(format!("read {was:?}, and again {now:?}"));
             }

@@ -1,0 +1,251 @@
+//! `PassedCall`: a call that another replica answers by an event stream, and how the stream ends where that replica is
+//! lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use tokio::time::timeout;
+
+use super::seen_events::{NewestMessage, SeenEvents, answered};
+use crate::cluster::ForwardFailure;
+use crate::downstream::access_log::AccessRecord;
+use crate::downstream::adoption::{NamedSession, SessionAdopter, SessionPlace};
+use crate::fault::Fault;
+use crate::fault::told::error_object;
+use crate::ownership::Ownership;
+use crate::protocol::sse::{self, NumberedEvents};
+use crate::protocol::{Message, MessageKind, RequestId, json, rpc};
+use crate::session::EventId;
+use crate::store::events::LoggedEvent;
+use crate::telemetry::metrics::COUNTERS;
+
+/// For what is known of a stream whose connection broke. Later it breaks off, and its client resumes it.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
+/// For the adoption of a session whose owner was given up.
+const ADOPTED_WITHIN: Duration = Duration::from_secs(2);
+
+/// The calls of one exchange that was passed on.
+pub(super) struct PassedCall {
+    /// Ids of their requests.
+    pub(super) ids: Vec<RequestId>,
+    /// Whether the replica that adopts the session makes the call again, whose stream is resumed then.
+    pub(super) is_made_again: bool,
+    /// The session whose log may have more of the stream; `None` where there is no log, and nothing to resume.
+    pub(super) session: Option<OwnedSession>,
+    /// Where the end of the stream is noted.
+    pub(super) record: AccessRecord,
+}
+
+/// A session, and the replica to which its request was passed on.
+pub(super) struct OwnedSession {
+    pub(super) adopter: Arc<SessionAdopter>,
+    pub(super) named: NamedSession,
+    pub(super) owner: Ownership,
+}
+
+impl PassedCall {
+    /// The end of the stream after what was `seen` of it: what the log has of it, and for each call without a reply the
+    /// error that its outcome is unknown. `None` where the stream breaks off, as the call may get its reply yet, or as
+    /// nothing is known in time: its client resumes the stream then, if it can.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost: a client that has gone finds the same by resuming.
+    pub(super) async fn end(self, seen: SeenEvents, is_given_up: bool) -> Option<Bytes> {
+        let limit = if is_given_up {
+            ADOPTED_WITHIN
+        } else {
+            TOLD_WITHIN
+        };
+        let end = timeout(limit, Box::pin(self.find_end(seen, is_given_up)));
+        end.await.ok().flatten()
+    }
+
+    async fn find_end(self, seen: SeenEvents, is_given_up: bool) -> Option<Bytes> {
+        let (newest, id) = (seen.newest(), seen.id());
+        if newest == (NewestMessage::Long { has_id: false }) {
+            return None;
+        }
+        if let Some(session) = &self.session
+            && !session.is_lost(is_given_up).await
+        {
+            return None;
+        }
+        let mut open = self.ids;
+        let mut rest = BytesMut::new();
+        if let Some((id, session)) = id.zip(self.session.as_ref()) {
+            let logged = session.add_logged((id, &newest), &mut open, &mut rest);
+            logged.await?;
+        }
+        if let NewestMessage::Reply(id) = newest {
+            open.retain(|one| *one != id);
+        }
+        if self.is_made_again && id.is_some() && !open.is_empty() {
+            return None;
+        }
+        self.record.forwarded(false);
+        if !open.is_empty() {
+            self.record.outcome("owner_unreachable");
+            COUNTERS.cluster_calls_lost.add(open.len() as u64);
+            add_errors(&open, &Fault::outcome_unknown("call"), &mut rest);
+        }
+        Some(rest.freeze())
+    }
+
+    /// The end of the stream where this replica stops before the call is over.
+    pub(super) fn cut_off(&self) -> Bytes {
+        let mut rest = BytesMut::new();
+        add_errors(&self.ids, &Fault::cut_off(), &mut rest);
+        rest.freeze()
+    }
+}
+
+impl OwnedSession {
+    /// Whether the owner can write nothing of the session any more: its process has ended, or the session is another
+    /// replica's by now. One that was given up, as it is silent, may come back: its session is adopted first.
+    async fn is_lost(&self, is_given_up: bool) -> bool {
+        if !is_given_up {
+            return self.adopter.cluster.has_ended(self.owner.node).await;
+        }
+        match self.adopter.find(&self.named).await {
+            SessionPlace::Here => true,
+            SessionPlace::At(by) => by.node != self.owner.node,
+            SessionPlace::Own(_) | SessionPlace::Ended | SessionPlace::Unknown => false,
+        }
+    }
+
+    /// Adds what the log has of the stream; see [`add_events`].
+    async fn add_logged(
+        &self,
+        seen: (EventId, &NewestMessage),
+        open: &mut Vec<RequestId>,
+        rest: &mut BytesMut,
+    ) -> Option<()> {
+        let log = self.adopter.read_log(self.named.handle.key).await?;
+        add_events(log.events(seen.0.stream), seen, open, rest)
+    }
+}
+
+/// Adds the events of a stream that are later than the event `id` to its `rest`, and takes the calls whose reply is among
+/// all of the `events` out of `open`. `None` where it is not known whether the newest message that has passed is a reply.
+fn add_events<'a>(
+    events: impl Iterator<Item = &'a LoggedEvent>,
+    (id, newest): (EventId, &NewestMessage),
+    open: &mut Vec<RequestId>,
+    rest: &mut BytesMut,
+) -> Option<()> {
+    let numbered = NumberedEvents::new(&EventId::stem(id.tag, id.stream));
+    let mut has_newest = false;
+    for event in events {
+        has_newest |= event.seq == id.seq;
+        if event.last {
+            open.clear();
+        }
+        if event.payload.is_empty() {
+            continue;
+        }
+        if event.seq > id.seq {
+            numbered.encode(rest, event.seq, &event.payload);
+        }
+        let answers = answered(event.payload.clone());
+        open.retain(|one| Some(one) != answers.as_ref());
+    }
+    let is_known = has_newest || !matches!(newest, NewestMessage::Long { .. });
+    is_known.then_some(())
+}
+
+/// Ids of the requests in a posted body.
+pub(super) fn requests_in(body: Bytes) -> Vec<RequestId> {
+    let id = |message: &Message| {
+        let is_request = message.kind() == MessageKind::Request;
+        message
+            .id()
+            .filter(|_| is_request)
+            .and_then(RequestId::parse)
+    };
+    if Message::is_batch(&body) {
+        let most = body.len();
+        let each = Message::parse_batch(body, json::MAX_DEPTH, most).unwrap_or_default();
+        return each.iter().flatten().filter_map(id).collect();
+    }
+    let message = Message::parse(body, json::MAX_DEPTH).ok();
+    message.iter().filter_map(id).collect()
+}
+
+/// Whether an answer breaks off as its replica was given up.
+pub(super) fn is_given_up(error: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(ForwardFailure::Gone))
+}
+
+/// Adds the error of `fault` for each of the requests `ids`, as events without an id.
+fn add_errors(ids: &[RequestId], fault: &Fault, out: &mut BytesMut) {
+    let error = error_object(fault);
+    let error = std::str::from_utf8(&error).unwrap_or_default();
+    for id in ids {
+        sse::encode_event(out, rpc::response(id, "error", error).as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const REPLY: &str = r#"{"jsonrpc":"2.0","id":5,"result":{}}"#;
+
+    fn event(seq: u64, payload: &'static str, last: bool) -> LoggedEvent {
+        LoggedEvent {
+            seq,
+            payload: payload.into(),
+            last,
+        }
+    }
+
+    /// What follows the event 2 of a stream by its log, and whether its call is open still; `None` where it breaks off.
+    fn rest_of(events: &[LoggedEvent], newest: &NewestMessage) -> Option<(String, bool)> {
+        let id = EventId {
+            tag: 1,
+            stream: 3,
+            seq: 2,
+        };
+        let (mut open, mut rest) = (vec![RequestId::from(5)], BytesMut::new());
+        add_events(events.iter(), (id, newest), &mut open, &mut rest)?;
+        Some((String::from_utf8(rest.to_vec()).unwrap(), !open.is_empty()))
+    }
+
+    #[test]
+    fn logged_events_that_have_not_passed_are_sent_with_their_ids() {
+        let notice = r#"{"jsonrpc":"2.0","method":"n"}"#;
+        let mut events = vec![event(1, "", false), event(2, notice, false)];
+        let none = NewestMessage::NoReply;
+        assert_eq!(rest_of(&events, &none), Some((String::new(), true)));
+        events.push(event(3, notice, false));
+        let sent = format!("event: message\nid: 0000000000000001.3.3\ndata: {notice}\n\n");
+        assert_eq!(rest_of(&events, &none), Some((sent.clone(), true)));
+        events.push(event(4, REPLY, true));
+        let reply = format!("event: message\nid: 0000000000000001.3.4\ndata: {REPLY}\n\n");
+        let both = (sent + &reply, false);
+        assert_eq!(rest_of(&events, &none), Some(both), "no error follows");
+    }
+
+    #[test]
+    fn logged_reply_that_has_passed_is_neither_sent_again_nor_followed_by_an_error() {
+        let long = NewestMessage::Long { has_id: true };
+        let events = [event(2, REPLY, false)];
+        assert_eq!(rest_of(&events, &long), Some((String::new(), false)));
+        // It may be the reply, and was evicted.
+        assert_eq!(rest_of(&[], &long), None);
+    }
+
+    #[test]
+    fn ids_of_requests_alone_are_read() {
+        let one = |text: &'static str| requests_in(Bytes::from_static(text.as_bytes()));
+        let call = r#"{"jsonrpc":"2.0","id":"a","method":"tools/call"}"#;
+        let id = RequestId::parse("\"a\"").unwrap();
+        assert_eq!(one(call), [id]);
+        assert_eq!(one(r#"{"jsonrpc":"2.0","method":"n"}"#), []);
+        assert_eq!(one(r#"{"jsonrpc":"2.0","id":7,"result":{}}"#), []);
+        assert_eq!(one("no message"), []);
+        let both = r#"[{"jsonrpc":"2.0","id":1,"method":"ping"},{"jsonrpc":"2.0","method":"n"},{"jsonrpc":"2.0","id":2,"method":"ping"}]"#;
+        assert_eq!(one(both), [RequestId::from(1), RequestId::from(2)]);
+    }
+}
