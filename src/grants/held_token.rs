@@ -192,6 +192,25 @@ mod tests {
         assert!(!token.has_ended() && !token.is_due());
     }
 
+    // Tokens that were made together, as after a restart, are not refreshed together.
+    #[tokio::test(start_paused = true)]
+    async fn refreshes_are_spread_by_a_tenth_of_their_time() {
+        let life = Some(Duration::from_secs(1000));
+        let made = |_| HeldToken::new(PlacedToken::default(), Vec::new(), life, None);
+        let tokens: Vec<_> = (0..1000).map(made).collect();
+        let due = async |seconds| {
+            tokio::time::advance(Duration::from_secs(seconds)).await;
+            tokens.iter().filter(|token| token.is_due()).count()
+        };
+        // The refresh comes after 800 seconds, a tenth sooner or later.
+        assert_eq!(due(719).await, 0);
+        assert!((1..=300).contains(&due(21).await), "of the first eighth");
+        assert!((300..=700).contains(&due(60).await), "of the first half");
+        assert!((700..1000).contains(&due(60).await), "but the last eighth");
+        assert_eq!(due(21).await, 1000);
+        assert!(tokens.iter().all(|token| !token.has_ended()));
+    }
+
     // No answer of a child tells that its token has ended: the clock alone does.
     #[test]
     fn token_ends_while_the_machine_is_suspended() {

@@ -10,7 +10,8 @@ use super::world::{AuthServer, GuardedUpstream};
 use crate::harness::Gateway;
 use crate::harness::eventually;
 use crate::harness::http::Actor;
-use crate::harness::session::text_of;
+use crate::harness::session::{Session, text_of};
+use crate::tasks::hosted::{MODERN, about, begin, until};
 
 /// A token of alice that ends in `seconds`.
 fn ending(gw: &Gateway, seconds: u64) -> Actor {
@@ -96,4 +97,64 @@ async fn stream_closes_with_the_token_and_comes_back_with_the_next() {
     })
     .await;
     gw.stop().await;
+}
+
+/// A caller with an exchanged token that ends in three seconds, and with one that lasts.
+struct Caller {
+    gw: Gateway,
+    upstream: GuardedUpstream,
+    short: Session,
+    long: Session,
+}
+
+impl Caller {
+    /// Before a stub with these arguments.
+    async fn start(args: &[&str]) -> Self {
+        let server = AuthServer::start().await;
+        exchanges(&server, 600);
+        let upstream = GuardedUpstream::start(&server, args).await;
+        let gw = exchanging(&server, &upstream.url(), "").await;
+        let short = ending(&gw, 3).open("/mcp/up").await;
+        let long = short.at(ending(&gw, 600));
+        Self {
+            gw,
+            upstream,
+            short,
+            long,
+        }
+    }
+
+    /// The tokens with which the upstream was asked for tasks.
+    fn tokens(&self) -> Vec<String> {
+        let seen = self.upstream.seen();
+        let of_tasks = seen
+            .into_iter()
+            .filter(|(_, body)| body.contains("\"tasks/get\""));
+        of_tasks.filter_map(|(token, _)| token).collect()
+    }
+}
+
+#[tokio::test]
+async fn task_of_an_upstream_outlives_the_token_that_began_it() {
+    let caller = Caller::start(&["--tasks"]).await;
+    let task = begin(&caller.short, "errand", json!({"looks": 2})).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    until(&caller.long, &task, "completed").await;
+    let fetched = caller.long.request("tasks/result", about(&task)).await;
+    assert_eq!(text_of(&fetched.unwrap()), "errand done");
+    let tokens = caller.tokens();
+    assert!(tokens.len() > 1, "{tokens:?}");
+    assert!(tokens.iter().all(|token| token == "Bearer for-alice-1"));
+    caller.gw.stop().await;
+}
+
+#[tokio::test]
+async fn task_that_runs_here_goes_on_with_the_next_token() {
+    let caller = Caller::start(&MODERN).await;
+    let task = begin(&caller.short, "errand", json!({"ms": 5000})).await;
+    caller.long.text("echo", json!({"text": "x"})).await;
+    until(&caller.long, &task, "completed").await;
+    let tokens = caller.tokens();
+    assert_eq!(tokens.last().unwrap(), "Bearer for-alice-1", "{tokens:?}");
+    caller.gw.stop().await;
 }

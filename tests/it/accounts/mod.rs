@@ -7,6 +7,7 @@ mod discovery;
 mod draining_children;
 mod exchange_end;
 mod exchange_failures;
+mod health;
 mod id_jag;
 mod login;
 mod missing_account;

@@ -1,5 +1,6 @@
 //! What operators and users see of accounts: audit records, programs, metrics, `/status`, traces, `check --online`.
 
+use http::StatusCode;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use serde_json::{Value, json};
 
@@ -197,6 +198,31 @@ async fn refused_account_is_audited_once() {
         .into_iter()
         .filter(|one| one["event"] == "account_refused");
     assert_eq!(refusals.count(), 1);
+    world.gw.stop().await;
+}
+
+// This gateway exports no traces.
+#[tokio::test]
+async fn records_of_an_account_name_the_trace_of_their_call() {
+    let world = World::start().await;
+    let session = world.in_use().await;
+    world
+        .upstream
+        .judges(|_, body| crate::accounts::world::Verdict::of(!body.contains("refused")));
+    let trace = "0af7651916cd43dd8448eb211c80319c";
+    let parent = format!("00-{trace}-b7ad6b7169203331-01");
+    let mut headers = session.headers();
+    headers.push(("traceparent", &parent));
+    let call = json!({
+        "jsonrpc": "2.0", "id": 99, "method": "tools/call",
+        "params": {"name": "echo", "arguments": {"text": "refused"}},
+    });
+    let answer = world.gw.anonymous().post("/mcp/up", &headers, &call).await;
+    answer.expect(StatusCode::OK).await;
+    for event in ["account_refreshed", "account_refused"] {
+        let record = audited(&world.gw, 0, event).await;
+        assert_eq!(record["trace_id"], trace, "{record}");
+    }
     world.gw.stop().await;
 }
 

@@ -179,7 +179,7 @@ impl ConsentServer {
     }
 
     /// How often its metadata was asked for.
-    pub(super) fn looked_up(&self) -> usize {
+    pub(in crate::accounts) fn looked_up(&self) -> usize {
         self.state.lock().unwrap().looked_up
     }
 

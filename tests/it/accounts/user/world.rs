@@ -45,7 +45,7 @@ pub(super) fn tables(state: &Path, database: &str, keys: &str) -> String {
 }
 
 /// A gateway before `upstream` whose accounts are in `state`, with further keys of the account.
-pub(super) fn setup(upstream: &GuardedUpstream, state: &Path, keys: &str) -> Setup {
+pub(in crate::accounts) fn setup(upstream: &GuardedUpstream, state: &Path, keys: &str) -> Setup {
     let database = format!("sqlite:{}", state.join("test.db").display());
     Setup::open()
         .url("up", &upstream.url(), "")
