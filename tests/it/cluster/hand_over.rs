@@ -14,7 +14,7 @@ use crate::harness::http::{everything, initialize};
 use crate::harness::redis::{self, RedisServer};
 use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Gateway, Session, Setup, eventually};
+use crate::harness::{Gateway, Session, Setup, eventually, within};
 
 /// Far above the time in which a session goes on: no test waits for its end.
 const LEASE: &str = "lease = \"30s\"";
@@ -309,6 +309,29 @@ async fn what_begins_no_work_reaches_the_owner_in_the_last_part_of_a_drain() {
         begun.elapsed() < Duration::from_secs(12),
         "before the end of the drain"
     );
+    two.stop().await;
+}
+
+// No heartbeat is answered any more, and no replica can go on with the session.
+#[tokio::test]
+async fn stream_ends_where_redis_is_lost_during_the_drain() {
+    let Some(mut redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let [one, two] = pair(|| setup(&redis, &stub, "drain = \"60s\"")).await;
+    let here = one.anonymous().open("/mcp/stub").await;
+    let mut stream = here.listen().await;
+    // Keeps the session here.
+    let (_, _call) = here.start_call("sleep", json!({"ms": 60_000})).await;
+    one.signal(Signal::TERM);
+    drains(&one).await;
+    let mut ended = Box::pin(async { while stream.next().await.is_some() {} });
+    let soon = timeout(Duration::from_millis(500), &mut ended).await;
+    assert!(soon.is_err(), "there is another replica");
+    redis.kill();
+    within("the end of the stream", ended).await;
+    one.kill().await;
     two.stop().await;
 }
 
