@@ -18,6 +18,8 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Actor, Answer, Gateway, Setup};
 use crate::modern::{Modern, VERSION};
 
+/// Long, so that no replica of a busy machine misses it.
+const LEASE: &str = "lease = \"15s\"";
 /// Log messages of each call.
 const BURST: u64 = 5;
 
@@ -192,7 +194,7 @@ async fn rolling_restart_fails_no_call_and_loses_no_event() {
     };
     let stub = HttpStub::start(&[]).await;
     let make = || {
-        let setup = Setup::open().toml(&tables(&redis, SECRET, ""));
+        let setup = Setup::open().toml(&tables(&redis, SECRET, LEASE));
         let setup = setup.server("drain_linger = \"500ms\"");
         setup.http("stub", &stub, "").start()
     };
