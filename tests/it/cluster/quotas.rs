@@ -59,12 +59,12 @@ async fn sessions_of_a_caller_count_over_all_replicas() {
     for session in &here {
         assert!(is_live(session).await, "never a session of another replica");
     }
-    for session in &here {
+    for session in here.iter().skip(1) {
         assert_eq!(session.delete().await, 204);
     }
-    counted(&redis, "sessions", &[1]).await;
+    counted(&redis, "sessions", &[1, 1]).await;
     let mut more = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..2 {
         more.push(two.anonymous().open("/mcp/stub").await);
     }
     for session in more.iter().chain([&second]) {

@@ -323,15 +323,18 @@ async fn former_owner_changes_nothing_of_the_session_that_is_claimed_next() {
     one.is(&removed(2)).await;
     let next = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
     assert_eq!(next, owner(1, 3), "the next epoch");
-    // Both come late.
-    one.writer.end_adopted(SESSION, former, false);
-    one.track(&Source::of(former, record()));
-    assert_eq!(one.fenced.next().await, SESSION);
     let state = RecordState::Owned {
         by: next,
         highest_stream: 0,
         record: None,
     };
+    // Both come late. What is not told when the next session is tracked is told no more.
+    one.writer.end_adopted(SESSION, former, false);
+    one.writer.flush(Duration::from_secs(1)).await;
+    assert_eq!(one.records.read(SESSION).await.unwrap(), state);
+    one.track(&Source::of(former, record()));
+    let fenced = within("the session is fenced", one.fenced.next());
+    assert_eq!(fenced.await, SESSION);
     assert_eq!(one.records.read(SESSION).await.unwrap(), state);
 }
 
@@ -405,7 +408,8 @@ async fn claim_of_a_lost_replica_is_adopted_without_a_record() {
     let claimed = one.records.claim(SESSION, owner(1, 0)).await.unwrap();
     assert_eq!(claimed, owner(2, 1));
     one.track(&Source::of(owner(1, 0), record()));
-    assert_eq!(one.fenced.next().await, SESSION);
+    let fenced = within("the session is fenced", one.fenced.next());
+    assert_eq!(fenced.await, SESSION);
     // What cannot be rebuilt leaves its epoch alone.
     one.writer.end_adopted(SESSION, owner(2, 1), false);
     one.is(&removed(2)).await;
