@@ -5,9 +5,9 @@ use serde_json::json;
 
 use super::user::server::ConsentServer;
 use super::user::world::{setup, upstream_of};
-use super::world::{AuthServer, GuardedUpstream, Verdict, gateway};
+use super::world::{Answering, AuthServer, GuardedUpstream, Verdict, account, gateway};
 use crate::harness::http::initialize;
-use crate::harness::{Answer, Gateway, eventually};
+use crate::harness::{Answer, Gateway, Setup, eventually};
 
 /// Values of `drawbridge.upstream.state`.
 const CONNECTING: f64 = 0.0;
@@ -93,5 +93,28 @@ async fn probe_goes_without_an_account_of_a_user() {
     assert!(seen.len() > 3, "{seen:?}");
     assert!(seen.iter().all(|(token, _)| token.is_none()), "{seen:?}");
     assert_eq!(server.looked_up(), 0, "nobody has an account");
+    gw.stop().await;
+}
+
+// It is refused, and gets no token: this says nothing of the upstream.
+#[tokio::test]
+async fn probe_that_gets_no_account_blames_no_upstream() {
+    let server = AuthServer::start().await;
+    server.answers(Answering::Status(503, String::new()));
+    let upstream = GuardedUpstream::start(&server, &[]).await;
+    let setup = Setup::secured()
+        .url("up", &upstream.url(), "")
+        .toml(&account(&server, ""))
+        .toml(PROBES);
+    let gw = setup.start().await;
+    eventually("three probes", async || {
+        (upstream.seen().len() > 2).then_some(())
+    })
+    .await;
+    stays(&gw, CONNECTING).await;
+    let seen = upstream.seen();
+    assert!(seen.iter().all(|(token, _)| token.is_none()), "{seen:?}");
+    server.answers(Answering::Tokens(Some(600)));
+    reaches(&gw, UP).await;
     gw.stop().await;
 }

@@ -274,6 +274,43 @@ async fn replicas_that_drain_together_serve_their_sessions() {
 }
 
 #[tokio::test]
+async fn session_that_was_given_up_is_adopted_where_all_replicas_drain() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let linger = "drain_linger = \"3s\"";
+    let [mut one, mut two] = pair(|| setup(&redis, &stub, linger)).await;
+    let there = one.anonymous().open("/mcp/stub").await.at(two.anonymous());
+    there
+        .text("state_set", json!({"key": "k", "value": "kept"}))
+        .await;
+    // Hold both drains.
+    let busy = [
+        one.anonymous().open("/mcp/stub").await,
+        two.anonymous().open("/mcp/stub").await,
+    ];
+    let mut calls = Vec::new();
+    for session in &busy {
+        calls.push(session.start_call("sleep", json!({"ms": 8000})).await.1);
+    }
+    one.signal(Signal::TERM);
+    eventually("the session is given up", async || {
+        (hand_overs(&one, "given_up").await > 0.5).then_some(())
+    })
+    .await;
+    two.signal(Signal::TERM);
+    drains(&two).await;
+    assert!(keeps(&there).await.contains("kept"), "no other can have it");
+    assert!((hand_overs(&two, "taken_over").await - 1.0).abs() < 0.5);
+    for call in calls {
+        assert_eq!(text_of(&call.finish().await.1.unwrap()), "slept");
+    }
+    assert_eq!(one.exit().await, Some(0));
+    assert_eq!(two.exit().await, Some(0));
+}
+
+#[tokio::test]
 async fn what_begins_no_work_reaches_the_owner_in_the_last_part_of_a_drain() {
     let Some(redis) = redis::server(&[]).await else {
         return;
