@@ -26,7 +26,6 @@ use crate::call::{OwnerKey, Principal};
 use crate::config::AuthMode;
 use crate::endpoint::Endpoint;
 use crate::protocol::headers::MCP_SESSION_ID;
-use crate::session::SessionUse;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::names::error_type;
 
@@ -134,24 +133,20 @@ impl McpService {
                 }
             }
         }
-        self.serve_here((&endpoint, way), principal, (request, used), record)
-            .await
+        let served = self.serve_here((&endpoint, way), principal, request, record);
+        let response = served.await;
+        drop(used);
+        response
     }
 
-    /// Admits and serves a request of this replica. Its session stays meanwhile, in which calls of a lost owner are made
-    /// again first.
+    /// Admits and serves a request of this replica.
     async fn serve_here(
         self: &Arc<Self>,
         (endpoint, way): (&Arc<Endpoint>, ServedTransport),
         principal: Arc<Principal>,
-        (mut request, used): (Request, Option<SessionUse>),
+        mut request: Request,
         record: &AccessRecord,
     ) -> Response<Body> {
-        if let Some(used) = &used {
-            let calls = &self.calls;
-            self.exchanges
-                .make_lost_calls(calls, used.session(), &principal);
-        }
         let (open, due) = match self.admit(&mut request, &principal, way).await {
             Ok(admitted) => admitted,
             Err(GateRefusal::Rate(wait)) => {

@@ -45,37 +45,39 @@ pub(super) struct LegacyExchanges {
 }
 
 impl LegacyExchanges {
-    /// Makes calls again whose owner was lost, and whose streams wait for their replies. `principal` has the token of the
-    /// request that found the session: the caller's, as the session's id is bound to the caller.
-    pub(super) fn make_lost_calls(
+    /// Makes a call again whose owner was lost, as its stream was resumed. `principal` has the token of that request: the
+    /// caller's, as the session's id is bound to the caller.
+    pub(super) fn make_again(
         &self,
         calls: &Arc<LegacyCalls>,
         session: &Arc<Session>,
         principal: &Arc<Principal>,
+        LostCall { stream, request }: LostCall,
     ) {
-        for LostCall { stream, request } in session.take_lost_calls() {
-            let id = request.id().map(str::to_owned);
-            let refuse = |fault: &Fault| {
-                stream.finish(Some(reply::error_response(fault, id.as_deref())));
-            };
-            let principal = Arc::clone(principal);
-            let headers = HeaderMap::new();
-            let onto = ResponseStream::begun(Arc::clone(&stream));
-            match calls.begin(session, principal, &headers, request, onto, None) {
-                Ok(BegunCall { call, link, entry }) => {
-                    let mut running = DetachableCall {
-                        future: Some(calls.run(call, entry, &link, &AccessRecord::default())),
-                        links: ExchangeLinks(link, Vec::new()),
-                        background: self.background.clone(),
-                    };
-                    if running.detach() {
-                        COUNTERS.cluster_calls_repeated.add(1);
-                    } else {
-                        refuse(&Fault::outcome_unknown("call"));
-                    }
+        let id = request.id().map(str::to_owned);
+        let refuse = |fault: &Fault| {
+            stream.finish(Some(reply::error_response(fault, id.as_deref())));
+        };
+        let principal = Arc::clone(principal);
+        let headers = HeaderMap::new();
+        let onto = ResponseStream::begun(Arc::clone(&stream));
+        match calls.begin(session, principal, &headers, request, onto, None) {
+            Ok(BegunCall { call, link, entry }) => {
+                let mut running = DetachableCall {
+                    future: Some(calls.run(call, entry, &link, &AccessRecord::default())),
+                    links: ExchangeLinks(link, Vec::new()),
+                    background: self.background.clone(),
+                };
+                if running.detach() {
+                    COUNTERS.cluster_calls_repeated.add(1);
+                } else {
+                    // It is not tried once more when it is dropped.
+                    running.future = None;
+                    running.links.0.end();
+                    refuse(&Fault::outcome_unknown("call"));
                 }
-                Err(fault) => refuse(&fault),
             }
+            Err(fault) => refuse(&fault),
         }
     }
 

@@ -8,7 +8,9 @@
 
 mod call_stream;
 mod ending_body;
+mod marks;
 mod passed_call;
+mod refusal;
 mod repeatable_body;
 mod seen_events;
 
@@ -19,34 +21,27 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
-use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER};
-use http::{Extensions, HeaderMap, HeaderName, Method, Response, StatusCode};
+use http::{Extensions, Method, Response};
 use http_body_util::BodyExt as _;
 use moka::sync::Cache;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use self::ending_body::{end_with_drain, is_event_stream};
+pub(super) use self::marks::{OWNERLESS, describe, is_forwarded, is_paid, say_ownerless, take_in};
 use self::passed_call::{OwnedSession, PassedCall, requests_in};
+use self::refusal::refusal;
+pub(super) use self::refusal::refused;
 use self::repeatable_body::{KeptBytes, RepeatableBody};
 use super::access_log::AccessRecord;
 use super::adoption::{NamedSession, SessionAdopter, SessionPlace};
 use crate::call::Principal;
-use crate::cause::chain;
-use crate::cluster::{self, Cluster, ForwardFailure, ForwardedBody, REPLICA_PATH, Unforwarded};
+use crate::cluster::{self, Cluster, ForwardFailure, ForwardedBody, Unforwarded};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
-use crate::protocol::{Message, RequestId, json};
+use crate::protocol::{Message, RequestId};
 use crate::session::{RequestedSession, SessionRegistry};
 use crate::store::events::SessionKey;
-use crate::telemetry::request_tag;
-
-/// The client's address, for the owner.
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-/// Says that a forwarded request was taken out of the rate of its caller.
-const PAID: HeaderName = HeaderName::from_static("drawbridge-paid");
-/// After a lost owner: for its lease to end, and for another replica to take over.
-const COME_BACK: HeaderValue = HeaderValue::from_static("2");
 
 /// Sessions whose owner is remembered at most.
 const OWNERS: u64 = 64 * 1024;
@@ -56,16 +51,6 @@ const REMEMBERED: Duration = Duration::from_hours(1);
 const BELIEVED: Duration = Duration::from_mins(1);
 /// Between two looks for a session that is not to be found now.
 pub(super) const PAUSE: Duration = Duration::from_millis(100);
-
-/// Marks a request that another replica has passed on, which has authenticated itself.
-#[derive(Debug, Clone, Copy)]
-struct ForwardedRequest {
-    /// Whether the entry replica has taken it out of the rate of its caller.
-    is_paid: bool,
-}
-
-/// Says that the request needed no owner: the upstreams that it reached are modern.
-pub(super) const OWNERLESS: HeaderName = HeaderName::from_static("drawbridge-ownerless");
 
 /// Marks an answer of another replica: its headers are complete.
 #[derive(Debug, Clone, Copy)]
@@ -278,11 +263,7 @@ impl RequestForwarder {
                 }
             };
             if Instant::now() >= until {
-                let failure = if broken.is_some() {
-                    ForwardFailure::Gone
-                } else {
-                    failure
-                };
+                let failure = broken.map_or(failure, |_| ForwardFailure::Gone);
                 return PassedOn::Answered(refused(&failure, named.handle.owner, record));
             }
             let before = place;
@@ -405,16 +386,6 @@ impl RequestForwarder {
     }
 }
 
-/// Whether another replica has passed the request on.
-pub(super) fn is_forwarded(extensions: &Extensions) -> bool {
-    extensions.get::<ForwardedRequest>().is_some()
-}
-
-/// Says in the answer to a forwarded request that the request needed no owner.
-pub(super) fn say_ownerless(headers: &mut HeaderMap) {
-    headers.insert(OWNERLESS, HeaderValue::from_static("1"));
-}
-
 /// The same answer of another replica to a call of a modern client. An event stream ends with an error where that replica
 /// is lost, and where this one stops before the call is over.
 pub(super) fn watch_modern(
@@ -437,126 +408,4 @@ pub(super) fn watch_modern(
         record: record.clone(),
     };
     call_stream::watch(answer, call, Some(cut_off))
-}
-
-/// The refusal of a request that no replica has answered.
-pub(super) fn refused(
-    failure: &ForwardFailure,
-    owner: Ownership,
-    record: &AccessRecord,
-) -> Response<Body> {
-    record.outcome("owner_unreachable");
-    tracing::debug!(
-        node = owner.node,
-        error = chain(failure),
-        "request not forwarded"
-    );
-    refusal(failure)
-}
-
-/// Takes in a request over the internal listener, marked as forwarded.
-///
-/// # Errors
-/// The answer: the greeting of this replica, or that the request is for another one.
-pub(super) fn take_in(
-    cluster: &Cluster,
-    mut request: Request,
-) -> Result<Request, Box<Response<Body>>> {
-    if request.method() == Method::GET && request.uri().path() == REPLICA_PATH {
-        let greeting = serde_json::to_vec(&cluster.greeting()).unwrap_or_default();
-        return Err(Box::new(Response::new(Body::from(greeting))));
-    }
-    if !cluster::is_for(cluster.node(), request.headers_mut()) {
-        return Err(Box::new(cluster::misdirected()));
-    }
-    let is_paid = request.headers_mut().remove(PAID).is_some();
-    request
-        .extensions_mut()
-        .insert(ForwardedRequest { is_paid });
-    Ok(request)
-}
-
-/// Whether another replica has taken a request out of the rate of its caller.
-pub(super) fn is_paid(extensions: &Extensions) -> bool {
-    let forwarded = extensions.get::<ForwardedRequest>();
-    forwarded.is_some_and(|forwarded| forwarded.is_paid)
-}
-
-/// Adds what the owner has to know, in place of what the client may have sent under these names.
-pub(super) fn describe(headers: &mut HeaderMap, client: Option<IpAddr>, is_paid: bool) {
-    // First, so that a client cannot have what follows removed by naming it in `Connection`.
-    cluster::remove_hop_by_hop(headers);
-    headers.remove(FORWARDED_FOR);
-    if let Some(client) = client.and_then(|client| HeaderValue::try_from(client.to_string()).ok()) {
-        headers.insert(FORWARDED_FOR, client);
-    }
-    headers.remove(PAID);
-    if is_paid {
-        headers.insert(PAID, HeaderValue::from_static("1"));
-    }
-    headers.remove(request_tag::HEADER);
-    if let Some(tag) = request_tag::current().and_then(|tag| tag.header()) {
-        headers.insert(request_tag::HEADER, tag);
-    }
-}
-
-/// A session whose owner is gone may come back, so that its client must not be told 404. What may have run is not to be
-/// sent again by a client that obeys `Retry-After`.
-fn refusal(failure: &ForwardFailure) -> Response<Body> {
-    let (status, text) = if failure.is_uncertain() {
-        let text =
-            "the connection to the replica of this session was lost: the request may have run";
-        (StatusCode::BAD_GATEWAY, text)
-    } else {
-        let text = "the replica of this session cannot be reached now";
-        (StatusCode::SERVICE_UNAVAILABLE, text)
-    };
-    let body = json::object([("error", json::quote(text))]);
-    let mut response = Response::new(Body::from(body));
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        headers.insert(RETRY_AFTER, COME_BACK);
-    }
-    response
-}
-
-#[cfg(test)]
-mod tests {
-    use http::header::CONNECTION;
-
-    use super::*;
-
-    #[test]
-    fn client_cannot_have_its_address_or_the_request_id_removed() {
-        let named = "x-forwarded-for, x-request-id, x-own";
-        let mut request = Request::builder()
-            .header(CONNECTION, named)
-            .header("x-own", "1")
-            .header(FORWARDED_FOR, "198.51.100.7")
-            .body(Body::empty())
-            .unwrap();
-        describe(
-            request.headers_mut(),
-            Some(IpAddr::from([192, 0, 2, 1])),
-            false,
-        );
-        // As it is done once more where the request is made for the other replica.
-        cluster::remove_hop_by_hop(request.headers_mut());
-        let headers = request.headers();
-        assert_eq!(headers.get(FORWARDED_FOR).unwrap(), "192.0.2.1");
-        assert!(!headers.contains_key(CONNECTION) && !headers.contains_key("x-own"));
-    }
-
-    #[test]
-    fn client_cannot_say_that_its_request_is_paid() {
-        for (is_paid, expected) in [(false, None), (true, Some("1"))] {
-            let request = Request::builder().header(PAID, "yes");
-            let mut request = request.body(Body::empty()).unwrap();
-            describe(request.headers_mut(), None, is_paid);
-            let said = request.headers().get(PAID);
-            assert_eq!(said.map(|said| said.to_str().unwrap()), expected);
-        }
-    }
 }

@@ -89,6 +89,12 @@ async fn open_get(
                 session.open_stream(service.exchanges.call_streams())
             };
             reader.hold(permit.map_err(no_room)?);
+            if let Some(lost) = session.take_lost_call(stream.number()) {
+                let calls = &service.calls;
+                service
+                    .exchanges
+                    .make_again(calls, session, principal, lost);
+            }
             COUNTERS.streams_resumed.add(1);
             reader
         }

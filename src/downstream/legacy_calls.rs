@@ -50,8 +50,12 @@ impl LegacyCalls {
         let id = message.id().and_then(RequestId::parse).ok_or_else(|| {
             Fault::downstream(FaultKind::InvalidRequest, "the request has no usable id")
         })?;
+        let is_alone = !response_stream.is_shared();
         let link = session.begin_call(id, response_stream).map_err(no_room)?;
-        if session.is_handed_over() && self.relay.is_retry_safe(&session.endpoint, &message) {
+        if is_alone
+            && session.is_handed_over()
+            && self.relay.is_retry_safe(&session.endpoint, &message)
+        {
             link.keep_request(message.bytes().clone());
         }
         let entry = self.admission.enter(session, message.method(), due);

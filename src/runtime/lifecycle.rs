@@ -76,7 +76,6 @@ impl TaskSpawner {
     }
 
     /// Runs `work` as [`spawn_service`](Self::spawn_service) does, and drops it as soon as the handle is dropped.
-    #[must_use]
     pub fn spawn_owned<F>(&self, work: F) -> AbortOnDropHandle<()>
     where
         F: Future<Output = ()> + Send + 'static,

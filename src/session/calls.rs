@@ -166,11 +166,10 @@ impl Session {
         self.note_rest();
     }
 
-    /// Calls of a lost owner that are to be made again now; most sessions have none.
+    /// The call of a lost owner that is to be made again now, as its stream is resumed; most streams have none.
     #[must_use]
-    pub fn take_lost_calls(&self) -> Vec<LostCall> {
-        let recorder = self.recorder.as_ref();
-        recorder.map_or_else(Vec::new, |recorder| recorder.lost_calls.take())
+    pub fn take_lost_call(&self, stream: u32) -> Option<LostCall> {
+        self.recorder.as_ref()?.lost_calls.take(stream)
     }
 
     /// A new stream for the messages of the call `id`. A `request` is given where another replica may make the call again.
@@ -299,15 +298,9 @@ impl Session {
         !self.opening.load(Ordering::Acquire)
             && self.open_streams.load(Ordering::Acquire) == 0
             && !self.tasks.is_running()
-            && !self.has_lost_calls()
             && self.questions.is_empty()
             && !self.implicit.as_ref().is_some_and(|it| it.is_busy())
             && lock(&self.calls).is_empty()
-    }
-
-    fn has_lost_calls(&self) -> bool {
-        let recorder = self.recorder.as_ref();
-        recorder.is_some_and(|recorder| !recorder.lost_calls.is_empty())
     }
 
     /// Ends the client's streams for messages outside calls, after what is on them; `retry` says when to come back. Waits

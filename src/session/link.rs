@@ -63,6 +63,12 @@ impl ResponseStream {
         })
     }
 
+    /// Whether several calls share the stream.
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     /// The response stream of a call that is made again: it has begun as `stream`.
     #[must_use]
     pub fn begun(stream: Arc<EventStream>) -> Arc<Self> {

@@ -15,7 +15,7 @@ pub struct LostCall {
     pub request: Message,
 }
 
-/// The calls of a session that wait for its first request here, which brings the token of their caller.
+/// The calls of a session that wait for the resumption of their streams, which brings the token of their caller.
 #[derive(Debug, Default)]
 pub(super) struct LostCalls(Mutex<Vec<LostCall>>);
 
@@ -24,11 +24,12 @@ impl LostCalls {
         lock(&self.0).push(call);
     }
 
-    pub(super) fn take(&self) -> Vec<LostCall> {
-        std::mem::take(&mut *lock(&self.0))
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        lock(&self.0).is_empty()
+    /// The call of the stream with this number, once.
+    pub(super) fn take(&self, stream: u32) -> Option<LostCall> {
+        let mut calls = lock(&self.0);
+        let place = calls
+            .iter()
+            .position(|call| call.stream.number() == stream)?;
+        Some(calls.swap_remove(place))
     }
 }

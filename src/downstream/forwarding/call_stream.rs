@@ -143,16 +143,16 @@ mod tests {
 
     type Chunk = Result<Bytes, ForwardFailure>;
 
+    /// Chunks that are sent at once at most.
+    const CHUNKS: usize = 4;
+
     /// The stream of the call 5 of a modern client, and what sends its chunks.
-    fn passed_on(cut_off: &CancellationToken) -> (mpsc::UnboundedSender<Chunk>, Body) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        let chunks = stream::unfold(
-            receiver,
-            async |mut receiver: mpsc::UnboundedReceiver<Chunk>| {
-                let chunk = receiver.recv().await?;
-                Some((chunk, receiver))
-            },
-        );
+    fn passed_on(cut_off: &CancellationToken) -> (mpsc::Sender<Chunk>, Body) {
+        let (sender, receiver) = mpsc::channel(CHUNKS);
+        let chunks = stream::unfold(receiver, async |mut receiver: mpsc::Receiver<Chunk>| {
+            let chunk = receiver.recv().await?;
+            Some((chunk, receiver))
+        });
         let answer = Response::builder().header(CONTENT_TYPE, "text/event-stream");
         let answer = answer.body(Body::from_stream(chunks)).unwrap();
         let call = PassedCall {
@@ -180,8 +180,8 @@ mod tests {
     #[tokio::test]
     async fn call_whose_replica_is_lost_gets_an_error() {
         let (sender, body) = passed_on(&CancellationToken::new());
-        sender.send(Ok(": \n\n".into())).unwrap();
-        sender.send(Err(ForwardFailure::Gone)).unwrap();
+        sender.try_send(Ok(": \n\n".into())).unwrap();
+        sender.try_send(Err(ForwardFailure::Gone)).unwrap();
         let (text, is_whole) = all(body).await;
         assert!(is_whole);
         assert!(
@@ -194,16 +194,16 @@ mod tests {
     async fn reply_is_not_followed_by_an_error() {
         let (sender, body) = passed_on(&CancellationToken::new());
         let reply = "event: message\ndata: {\"jsonrpc\":\"2.0\",\"id\":5,\"result\":{}}\n\n";
-        sender.send(Ok(reply.into())).unwrap();
-        sender.send(Err(ForwardFailure::Gone)).unwrap();
+        sender.try_send(Ok(reply.into())).unwrap();
+        sender.try_send(Err(ForwardFailure::Gone)).unwrap();
         assert_eq!(all(body).await, (reply.to_owned(), true));
     }
 
     #[tokio::test]
     async fn stream_with_half_an_event_breaks_off() {
         let (sender, body) = passed_on(&CancellationToken::new());
-        sender.send(Ok("data: {".into())).unwrap();
-        sender.send(Err(ForwardFailure::Gone)).unwrap();
+        sender.try_send(Ok("data: {".into())).unwrap();
+        sender.try_send(Err(ForwardFailure::Gone)).unwrap();
         assert_eq!(all(body).await, ("data: {".to_owned(), false));
     }
 
@@ -211,7 +211,7 @@ mod tests {
     async fn call_that_outlasts_the_drain_gets_an_error() {
         let cut_off = CancellationToken::new();
         let (sender, body) = passed_on(&cut_off);
-        sender.send(Ok(": \n\n".into())).unwrap();
+        sender.try_send(Ok(": \n\n".into())).unwrap();
         cut_off.cancel();
         let (text, is_whole) = all(body).await;
         assert!(is_whole);
@@ -222,7 +222,7 @@ mod tests {
     #[tokio::test]
     async fn stream_that_ends_by_itself_stays_as_it_is() {
         let (sender, body) = passed_on(&CancellationToken::new());
-        sender.send(Ok("retry: 500\n\n".into())).unwrap();
+        sender.try_send(Ok("retry: 500\n\n".into())).unwrap();
         drop(sender);
         assert_eq!(all(body).await, ("retry: 500\n\n".to_owned(), true));
     }

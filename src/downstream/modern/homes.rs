@@ -200,9 +200,9 @@ impl UnplacedRequest<'_> {
     }
 
     /// Waits for another replica; `None` where this one stops before it has answered. What another replica has passed on
-    /// goes back there instead, as it has not run.
+    /// goes back there instead, as it has not run. A request that comes later than that is not cut off.
     async fn until_cut_off<T>(&self, answered: impl Future<Output = T>) -> Option<T> {
-        if forwarding::is_forwarded(&self.parts.extensions) {
+        if forwarding::is_forwarded(&self.parts.extensions) || self.cut_off().is_cancelled() {
             return Some(answered.await);
         }
         tokio::select! {

@@ -46,10 +46,10 @@ pub struct AdoptedSession {
 }
 
 impl AdoptedSession {
-    /// Puts the session into the registry of this replica. Calls that ran get an error that says that their outcome is
-    /// unknown, on their streams, but for those that are [made again](Session::take_lost_calls), and tasks that the former owner ran have failed with that error. Caps make room as for a
-    /// new session, but refuse nothing: in all replicas together the session is not new. An implicit session that lives
-    /// here by now stays.
+    /// Puts the session into the registry of this replica. Calls that ran get an error on their streams, which says that
+    /// their outcome is unknown, but for those that are [made again](Session::take_lost_call). Tasks that the former owner
+    /// ran have failed with that error. Caps make room as for a new session, but refuse nothing: in all replicas together
+    /// the session is not new. An implicit session that lives here by now stays.
     pub fn rebuild(self, registry: &SessionRegistry) -> Arc<Session> {
         let Self {
             by,
@@ -149,7 +149,7 @@ fn restore_streams(session: &Session, log: &RestoredLog) {
             let again = request.and_then(|request| lost_call(&stream, request, &open));
             match (again, &session.recorder) {
                 (Some((id, call)), Some(recorder)) => {
-                    session.events.note_call(key, &id, request);
+                    session.events.note_call(key, &id, None);
                     recorder.lost_calls.add(call);
                 }
                 _ => end_calls(&stream, &open),

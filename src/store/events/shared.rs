@@ -48,7 +48,8 @@ pub struct FetchedLog {
     /// Number and bytes of each entry.
     kept: Vec<(u64, usize)>,
     calls: HashMap<u32, Bytes>,
-    requests: HashMap<u32, Bytes>,
+    /// The request of a stream, and the number of the entry that has it.
+    requests: HashMap<u32, (u64, Bytes)>,
 }
 
 impl FetchedLog {
@@ -117,7 +118,7 @@ impl SharedEvents {
         RestoredLog {
             streams: self.writer.local.restore(session, floor, &log.batches),
             calls: log.calls,
-            requests: log.requests,
+            requests: requests_of_former(log.requests, ownership),
         }
     }
 
@@ -141,7 +142,7 @@ impl SharedEvents {
                 // Unread entries, of a key that left the ring, count as evicted.
                 if let Some(entry) = LogEntry::open(&writer.sealer, session, number, &sealed) {
                     if let Some(request) = request_in(&entry.calls) {
-                        log.requests.insert(entry.stream, request);
+                        log.requests.insert(entry.stream, (number, request));
                     }
                     if !entry.calls.is_empty() {
                         log.calls.insert(entry.stream, entry.calls);
@@ -215,7 +216,22 @@ fn request_in(calls: &Bytes) -> Option<Bytes> {
     let request = elements
         .into_iter()
         .find(|element| element.starts_with('{'))?;
-    Some(calls.slice_ref(request.as_bytes()))
+    // A copy, which does not hold the whole entry.
+    Some(Bytes::copy_from_slice(request.as_bytes()))
+}
+
+/// The requests that the owner right before `by` has logged. A call that was made again already is not made once more: it
+/// may be what ends its replicas.
+fn requests_of_former(requests: HashMap<u32, (u64, Bytes)>, by: Ownership) -> HashMap<u32, Bytes> {
+    let former = Ownership {
+        epoch: by.epoch.saturating_sub(1),
+        ..by
+    };
+    let logged = requests.into_iter();
+    logged
+        .filter(|(_, (number, _))| *number > former.first_number())
+        .map(|(stream, (_, request))| (stream, request))
+        .collect()
 }
 
 impl EventStore for SharedEvents {

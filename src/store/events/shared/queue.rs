@@ -73,6 +73,11 @@ impl StreamCalls {
     }
 }
 
+/// Streams of one session whose calls are known at most.
+const MOST_STREAMS: usize = 1024;
+/// The newest of them, whose requests are kept for their first entries.
+const MOST_REQUESTS: usize = 64;
+
 /// The owner's side of a session's log.
 #[derive(Debug)]
 pub(super) struct SessionQueue {
@@ -151,8 +156,15 @@ impl SessionQueue {
     }
 
     /// Notes the calls of a stream, for its entries.
+    /// Of many streams that have not ended the oldest are forgotten: their last entries may have been given up.
     pub(super) fn note_calls(&mut self, stream: u32, calls: StreamCalls) {
         self.calls.insert(stream, calls);
+        while self.calls.len() > MOST_STREAMS {
+            self.calls.pop_first();
+        }
+        if let Some(older) = self.calls.values_mut().rev().nth(MOST_REQUESTS) {
+            older.with_request = None;
+        }
     }
 
     /// The calls for the entry of a stream that begins with the event `first`. The last entry of a stream needs none, nor
