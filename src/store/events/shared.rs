@@ -293,3 +293,27 @@ impl EventStore for SharedEvents {
         self.writer.local.size()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request_that_was_logged_before_the_former_owner_is_not_made_again() {
+        let owner = |epoch| Ownership { node: 1, epoch };
+        let of = |epoch| (owner(epoch).first_number() + 1, Bytes::from_static(b"{}"));
+        let requests = HashMap::from([(3, of(1)), (4, of(2))]);
+        let made_again = requests_of_former(requests, owner(3));
+        assert_eq!(made_again.into_keys().collect::<Vec<_>>(), [4]);
+        let first = requests_of_former(HashMap::from([(3, of(0))]), owner(1));
+        assert_eq!(first.len(), 1);
+    }
+
+    #[test]
+    fn request_of_a_call_is_read_beside_its_id() {
+        let request = Bytes::from_static(br#"{"id":5,"method":"tools/call"}"#);
+        let calls = with_request(&RequestId::from(5), &request);
+        assert_eq!(request_in(&calls), Some(request));
+        assert_eq!(request_in(&Bytes::from_static(b"[5]")), None);
+    }
+}

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::adoption::{LEASE, over_http, settled};
 use super::{SECRET, pair, tables};
 use crate::harness::redis::{self, RedisServer};
+use crate::harness::session::Exchange;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
 use crate::modern::Modern;
@@ -214,7 +215,7 @@ async fn retry_safe_call_of_a_lost_owner_is_made_again_on_its_stream() {
     let (first, own) = here.start_call("sleep", arguments.clone()).await;
     let (second, passed_on) = there.start_call("sleep", arguments).await;
     let (third, not_safe) = here.start_call("never", json!({})).await;
-    let mut streams = [own, passed_on, not_safe].map(|call| call.stream());
+    let mut streams = [own, passed_on, not_safe].map(Exchange::stream);
     let mut places = Vec::new();
     for stream in &mut streams {
         places.push(stream.next().await.expect("a priming event").id.unwrap());

@@ -312,6 +312,26 @@ mod tests {
     }
 
     #[test]
+    fn requests_of_few_streams_and_calls_of_not_all_are_kept() {
+        let mut queue = queue();
+        let count = u32::try_from(MOST_STREAMS).unwrap();
+        for stream in 0..=count {
+            queue.note_calls(
+                stream,
+                StreamCalls::new("[1]".into(), Some("[1,{}]".into())),
+            );
+        }
+        assert_eq!(queue.calls.len(), MOST_STREAMS);
+        assert!(!queue.calls.contains_key(&0), "the oldest is forgotten");
+        let with_request = queue
+            .calls
+            .values()
+            .filter(|calls| calls.with_request.is_some());
+        assert_eq!(with_request.count(), MOST_REQUESTS);
+        assert_eq!(queue.calls_of((count, 1), false), "[1,{}]");
+    }
+
+    #[test]
     fn first_entry_of_a_stream_alone_has_the_request() {
         let mut queue = queue();
         let (ids, whole) = ("[1]", "[1,{}]");
