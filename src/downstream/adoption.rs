@@ -5,14 +5,15 @@
 //! Spec: DESIGN §8; `docs/adr/0027`.
 
 mod homes;
+mod work;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use moka::sync::Cache;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+pub(super) use self::work::AdoptionWork;
+use self::work::FormerOwner;
 use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
 use crate::call::Principal;
 use crate::cause::chain;
@@ -25,19 +26,12 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::{AdoptedSession, ImplicitSessionKey, SessionId, SessionRegistry};
 use crate::store::events::{FetchedLog, SessionKey, SharedEvents};
 use crate::store::records::{Adoption, RecordState, RecordWriter, SessionRecord, SharedRecords};
-use crate::sync::single_flight::{Joined, SingleFlight};
-use crate::telemetry::metrics::{COUNTERS, LABELED};
+use crate::sync::single_flight::Joined;
+use crate::telemetry::metrics::COUNTERS;
 
-/// Adoptions under way at once; others wait.
-const AT_ONCE: usize = 100;
-/// Sessions that are remembered at most in each of the caches of [`AdoptionWork`].
-const REMEMBERED: u64 = 64 * 1024;
 /// How long a replica counts as lost after Redis was asked for its lease, by the clock of the server that has the record:
 /// later the compare-and-set changes nothing. The owner asks for its records 3 s after it has a lease again at the earliest.
 const DECISION_HOLDS: Duration = Duration::from_secs(1);
-
-/// How long a claim of an implicit session is left alone that has no session yet.
-const OPENED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The shared stores that an adoption reads and changes.
 #[derive(Debug)]
@@ -62,39 +56,6 @@ pub(super) struct SessionAdopter {
     pub(super) tasks: TaskSpawner,
     pub(super) stores: AdoptionStores,
     pub(super) work: AdoptionWork,
-}
-
-/// What is under way.
-#[derive(Debug)]
-pub(super) struct AdoptionWork {
-    looks: SingleFlight<SessionKey, SessionPlace>,
-    permits: Semaphore,
-    /// Sessions that this replica owns, or may own, and that do not live here yet.
-    unfinished: Cache<SessionKey, FormerOwner>,
-    /// Sessions of lost replicas whose records cannot be read, since their first request.
-    unreadable: Cache<SessionKey, Instant>,
-    /// Implicit sessions that were claimed a moment ago, and may be opened yet.
-    claimed: Cache<SessionKey, ()>,
-    /// The run of Redis that this replica has seen first.
-    first_run: OnceLock<Arc<str>>,
-}
-
-impl AdoptionWork {
-    /// Nothing is under way. What is known of a session is forgotten after `idle`, when its record has expired.
-    pub(super) fn new(idle: Duration) -> Self {
-        fn cache<T: Clone + Send + Sync + 'static>(idle: Duration) -> Cache<SessionKey, T> {
-            let cache = Cache::builder().max_capacity(REMEMBERED);
-            cache.time_to_live(idle).build()
-        }
-        Self {
-            looks: SingleFlight::default(),
-            permits: Semaphore::new(AT_ONCE),
-            unfinished: cache(idle),
-            unreadable: cache(idle),
-            claimed: cache(OPENED_WITHIN),
-            first_run: OnceLock::new(),
-        }
-    }
 }
 
 /// A session that a request names.
@@ -127,47 +88,6 @@ pub(super) enum SessionPlace {
     At(Ownership),
     /// Not known now: the shared store does not answer, or its owner may come back.
     Unknown,
-}
-
-/// Why a session is adopted.
-#[derive(Debug, Clone, Copy)]
-enum FormerOwner {
-    /// This replica is lost.
-    Lost(u32),
-    /// It has given the session up.
-    GaveUp,
-}
-
-impl FormerOwner {
-    /// The replica, for the log.
-    fn word(self) -> String {
-        match self {
-            Self::Lost(node) => format!("{node:08x}"),
-            Self::GaveUp => "given up".to_owned(),
-        }
-    }
-
-    fn log_adopted(self, record: &SessionRecord, by: Ownership) {
-        let (session, epoch) = (format!("{:016x}", record.tag), by.epoch);
-        match self {
-            Self::Lost(_) => tracing::info!(
-                session,
-                from = self.word(),
-                epoch,
-                reason = "its replica has no lease and does not answer",
-                "session adopted"
-            ),
-            Self::GaveUp => tracing::debug!(session, epoch, "session taken over"),
-        }
-    }
-
-    /// Counts a session that goes on here.
-    fn count_adopted(self) {
-        match self {
-            Self::Lost(_) => COUNTERS.sessions_adopted.add(1),
-            Self::GaveUp => LABELED.hand_overs.add("taken_over", 1),
-        }
-    }
 }
 
 impl SessionAdopter {
@@ -293,13 +213,17 @@ impl SessionAdopter {
         self.stores.fence.is_open() && !self.tasks.stopping().is_cancelled()
     }
 
-    /// The events of a session of a lost replica; `None` where Redis does not tell. Read as many at once as are adopted.
+    /// The events of a session of a lost replica; `None` where Redis does not tell. The streams of one session share one
+    /// reading.
     ///
     /// # Cancel safety
     /// Nothing is changed.
-    pub(super) async fn read_log(&self, session: SessionKey) -> Option<FetchedLog> {
-        let _permit = self.work.permits.acquire().await.ok()?;
-        self.stores.events.fetch(session).await.ok()
+    pub(super) async fn read_log(&self, session: SessionKey) -> Option<Arc<FetchedLog>> {
+        let read = async {
+            let _permit = self.work.readings.acquire().await.ok()?;
+            self.stores.events.fetch(session).await.ok().map(Arc::new)
+        };
+        self.work.logs.share(session, Box::pin(read)).await
     }
 
     /// Whether another replica can go on with sessions of this one now.
