@@ -152,9 +152,9 @@ impl LostOwners {
         found.unwrap_or(true)
     }
 
-    /// Whether the process of the replica `node` has ended, as far as its address tells: nothing listens there any more, or
-    /// another replica does. Needs no lease that is over, as such a process writes nothing. Takes a second if the address is
-    /// silent. Callers that ask together share the answer.
+    /// Whether the process of the replica `node` has ended: nothing listens at its internal address any more, or another
+    /// replica does. Its lease may still run, since a process that has ended writes nothing. Takes a second if the address
+    /// is silent. Callers that ask together share the answer.
     ///
     /// # Cancel safety
     /// Nothing is changed.

@@ -213,8 +213,8 @@ impl SessionAdopter {
         self.stores.fence.is_open() && !self.tasks.stopping().is_cancelled()
     }
 
-    /// The events of a session of a lost replica; `None` where Redis does not tell. The streams of one session share one
-    /// reading.
+    /// The events of a session of a lost replica; `None` where Redis does not tell. Redis is asked once for all
+    /// streams of one session that break together.
     ///
     /// # Cancel safety
     /// Nothing is changed.

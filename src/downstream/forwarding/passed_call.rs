@@ -102,7 +102,7 @@ impl PassedCall {
 
 impl OwnedSession {
     /// Whether the owner can write nothing of the session any more: its process has ended, or the session is another
-    /// replica's by now. One that was given up, as it is silent, may come back: its session is adopted first.
+    /// replica's by now. A silent owner that was given up may come back, so its session is adopted first.
     async fn is_lost(&self, is_given_up: bool) -> bool {
         if !is_given_up {
             return self.adopter.cluster.has_ended(self.owner.node).await;
