@@ -26,14 +26,14 @@ install: preconditions ## Builds the gateway, tuned, and puts it into ~/.cargo/b
 	mkdir -p $(BIN)
 	install -m 755 target/release/drawbridge $(BIN)/drawbridge
 
-# Where `make run` has its program: built with the profile `quick`, and nowhere installed.
+# Where `make run` has its program: built with the profile `quick`, with the allocator of the C library, and nowhere installed.
 QUICK := $(or $(CARGO_TARGET_DIR),target)/quick/drawbridge
 
 .PHONY: run
 run: preconditions ## Builds the gateway quickly, and runs it with a demonstration upstream
 	@test -e $(QUICK) \
 	  || echo 'Compiling the gateway and what it depends on: four to five minutes on two cores, the first time.'
-	cargo build --profile quick --locked --bin drawbridge
+	RUSTFLAGS="$${RUSTFLAGS:-} --cfg system_allocator" cargo build --profile quick --locked --bin drawbridge
 	@printf '%s\n' '' \
 	  'Drawbridge starts on http://127.0.0.1:8080/mcp (config/quickstart.toml). Ctrl-C ends it.' '' \
 	  '  Claude Code     claude mcp add --transport http drawbridge http://127.0.0.1:8080/mcp' \

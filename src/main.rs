@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+#[cfg(not(system_allocator))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 

@@ -30,6 +30,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::line::{Reply, forward};
 
+#[cfg(not(system_allocator))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
