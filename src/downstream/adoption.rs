@@ -2,7 +2,7 @@
 //!
 //! The record of a session in the shared store says who owns it, and a compare-and-set on its epoch decides who does
 //! next. An adoption that has begun is finished whether or not its client waits for it.
-//! Spec: DESIGN §8; `docs/adr/0027`.
+//! Spec: DESIGN §8.1; `docs/adr/0027`.
 
 mod homes;
 mod work;

@@ -4,7 +4,7 @@
 //! again, and limits, audit record and access line are its own. A request whose body names the owner is out of the
 //! caller's rate by then, and says so. A request that was forwarded is never forwarded again; the entry replica sends a
 //! call of a tool of `retry_safe` once more where its owner is lost.
-//! Spec: DESIGN §8.
+//! Spec: DESIGN §8.1.
 
 mod call_stream;
 mod ending_body;

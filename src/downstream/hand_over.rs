@@ -2,7 +2,7 @@
 //!
 //! A session is given up between two requests, once the shared store has its events and its record. Without another
 //! replica the sessions are served until the end of the drain, and given up then.
-//! Spec: DESIGN §8; `docs/adr/0028`.
+//! Spec: DESIGN §8.1; `docs/adr/0028`.
 
 use std::collections::VecDeque;
 use std::pin::pin;

@@ -1,7 +1,7 @@
 //! Every live session of this replica: opening within caps, binding, and its end.
 //!
 //! The concurrent map stays private here and only clones leave it, so that no guard is ever held
-//! across an await (DEPENDENCIES, "Things that bite" 6).
+//! across an await: the shard that it locks would block all threads that need it.
 
 mod adopted;
 mod counted;

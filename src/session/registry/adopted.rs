@@ -1,4 +1,4 @@
-//! Sessions taken over from a replica that is lost. Spec: DESIGN §8; `docs/adr/0027`.
+//! Sessions taken over from a replica that is lost. Spec: DESIGN §8.1; `docs/adr/0027`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -163,7 +163,7 @@ fn contains(body: &[u8], text: &str) -> bool {
         .any(|window| window == text.as_bytes())
 }
 
-// DEPENDENCIES "Things that bite" 3: inside a runtime, with the export threads outside of it.
+// Inside a runtime, with the export threads outside of it.
 #[tokio::test]
 async fn all_three_signals_reach_the_collector_without_secrets() {
     if !is_own_process("all_three_signals_reach_the_collector_without_secrets") {
