@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::{join, join_all};
+use futures_util::stream::{self, StreamExt as _};
 use rustix::process::Signal;
 use serde_json::json;
 
 use super::adoption::{LEASE, adopted, ping, settled, setup};
 use super::{SECRET, knows, pair, tables};
 use crate::harness::redis;
+use crate::harness::upstream::HttpStub;
 use crate::harness::{Session, Setup, eventually};
 
 /// A child that is only ended with the process.
@@ -71,5 +74,45 @@ async fn replica_has_its_lease_until_its_children_have_ended() {
     }
     assert_eq!(one.exit().await, Some(0));
     knows(&two, 1).await;
+    two.stop().await;
+}
+
+/// Sessions of a replica that stops, and the time between their requests: these last longer than the stop.
+const SESSIONS: u32 = 200;
+const SPACING: Duration = Duration::from_millis(5);
+
+// The other replica takes it for the owner of each session, so that requests reach it at every moment of its end: also as
+// it closes its connections.
+#[tokio::test]
+async fn requests_that_reach_a_replica_as_it_ends_are_answered_by_the_next_owner() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let tables = tables(
+        &redis,
+        SECRET,
+        "lease = \"30s\"\n[limits]\nrate = \"100000/s\"",
+    );
+    let make = || Setup::open().toml(&tables).http("stub", &stub, "");
+    let [mut one, two] = pair(make).await;
+    let open = async |_| one.anonymous().open("/mcp/stub").await.at(two.anonymous());
+    let sessions: Vec<Session> = stream::iter(0..SESSIONS)
+        .map(open)
+        .buffered(16)
+        .collect()
+        .await;
+    one.signal(Signal::TERM);
+    let asked = (0..).zip(&sessions).map(async |(number, session)| {
+        tokio::time::sleep(number * SPACING).await;
+        session.post(&ping()).await.status()
+    });
+    let (statuses, exit) = join(join_all(asked), one.exit()).await;
+    assert_eq!(exit, Some(0));
+    let refused: Vec<_> = (0..)
+        .zip(statuses)
+        .filter(|one: &(u32, _)| one.1 != 200)
+        .collect();
+    assert!(refused.is_empty(), "{refused:?}");
     two.stop().await;
 }
