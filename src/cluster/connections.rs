@@ -1,8 +1,8 @@
 //! Connections to one other replica: HTTP/1.1 over TLS 1.3, one exchange at a time on each, idle ones kept.
 //!
 //! A connection that is dropped in the middle of an exchange is closed, which is how the other replica learns that the
-//! client has gone. The other replica ends TLS in order (`close_notify`) where it closes a connection itself, and then it
-//! has begun no request on it that it has not answered. A process that was killed or cut off ends TLS nowhere.
+//! client has gone. The other replica closes a connection in order (`close_notify` of TLS) only while no request on it has
+//! begun and is without an answer. A process that is killed sends no `close_notify`.
 
 use std::error::Error;
 use std::io;
@@ -332,7 +332,7 @@ mod tests {
         assert!(!failure.is_uncertain(), "{failure:?}");
     }
 
-    /// Accepts one connection, answers so many requests on it, reads one more, and closes the connection.
+    /// Accepts one connection, and answers so many requests on it. Reads one more, and closes the connection.
     async fn serve(
         listener: TcpListener,
         acceptor: TlsAcceptor,

@@ -199,8 +199,8 @@ impl LostOwners {
     }
 }
 
-/// Whether what is under way at a replica without a lease breaks off, by what the replica has `said`. One that leaves closes
-/// its connections itself: what it has been sent may not have begun, and is answered.
+/// Whether what is under way at a replica without a lease breaks off, by what the replica has `said`. A replica that leaves
+/// answers what it was sent, and closes its connections itself.
 fn breaks_off(said: Option<&ReplicaGreeting>) -> bool {
     said.is_none_or(|said| !lives(said) && !said.leaves)
 }
