@@ -105,7 +105,7 @@ async fn requests_that_reach_a_replica_as_it_ends_are_answered_by_the_next_owner
         .collect()
         .await;
     one.signal(Signal::TERM);
-    let asked = (0..).zip(&sessions).map(async |(number, session)| {
+    let asked = (0_u32..).zip(&sessions).map(async |(number, session)| {
         tokio::time::sleep(number * SPACING).await;
         session.post(&ping()).await.status()
     });
