@@ -20,6 +20,10 @@ use crate::runtime::workers::Workers;
 
 /// Headers that replicas add to a request.
 const OWN_HEADERS: usize = 1024;
+/// How long idle connections of other replicas stay open at least. Other replicas close theirs after half of it.
+const IDLE: Duration = Duration::from_mins(1);
+/// For the answers to other replicas when the internal listener ends.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes of the digest.
 const DIGEST: usize = 8;
 
@@ -31,14 +35,7 @@ pub(super) async fn join(
     let Some(settings) = &config.cluster else {
         return Ok(None);
     };
-    let internal = HttpServerConfig {
-        listen: settings.listen,
-        tls: None,
-        trusted_proxies: Vec::new(),
-        connections_per_address: None,
-        exchanges_per_principal: None,
-        ..config.server.clone()
-    };
+    let internal = internal_listener(&config.server, settings.listen);
     let reserved = ReservedAddress::bind(settings.listen)?;
     let address = match &settings.advertise {
         Some(address) => address.clone(),
@@ -50,6 +47,19 @@ pub(super) async fn join(
     let listener = Listener::on(reserved, &internal, config.limits.headers + OWN_HEADERS)?;
     let listener = listener.for_replicas(Arc::clone(&cluster))?;
     Ok(Some((cluster, listener)))
+}
+
+/// The internal listener is served like the public one, but over TLS of its own, and without proxies.
+fn internal_listener(server: &HttpServerConfig, listen: SocketAddr) -> HttpServerConfig {
+    HttpServerConfig {
+        listen,
+        tls: None,
+        trusted_proxies: Vec::new(),
+        connections_per_address: None,
+        exchanges_per_principal: None,
+        idle_timeout: server.idle_timeout.max(IDLE),
+        ..server.clone()
+    }
 }
 
 /// Serves the internal listener where there is one, checks `cluster.advertise`, and hands sessions over in a drain. The
@@ -89,11 +99,12 @@ pub(super) async fn finish_calls(
     tokio::join!(service.cut_calls_off(until), given_up);
 }
 
-/// After all sessions have ended: gives the lease up, and ends the internal listener within `linger`.
+/// After all sessions have ended: gives the lease up, and ends the internal listener after `linger`. Requests that other
+/// replicas have sent by then are answered.
 pub(super) async fn leave(joined: Option<(Arc<Cluster>, TaskSpawner)>, linger: Duration) {
     if let Some((cluster, internal)) = joined {
         cluster.leave().await;
-        internal.shut_down(linger).await;
+        internal.shut_down(linger + ANSWER_WITHIN).await;
     }
 }
 
@@ -174,6 +185,17 @@ mod tests {
         let one = digest_of("listen = \"127.0.0.1:8080\"");
         assert_eq!(one, digest_of("listen = \"127.0.0.1:8081\""));
         assert_ne!(one, digest_of("public_url = \"http://localhost:8080\""));
+    }
+
+    // A connection that its owner closes first may break under a request.
+    #[test]
+    fn connections_of_replicas_stay_open_longer_than_replicas_keep_them() {
+        let text = "[server]\nidle_timeout = \"2s\"\n[auth]\nmode = \"none\"\n[upstreams.a]\ncommand = \"x\"\n";
+        let config = parse(text, "g.toml", &|_| None).unwrap();
+        let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let internal = internal_listener(&config.server, listen);
+        assert!(internal.idle_timeout > Duration::from_secs(30));
+        assert_eq!(internal.listen, listen);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Connections to one other replica: HTTP/1.1 over TLS 1.3, one exchange at a time on each, idle ones kept.
 //!
 //! A connection that is dropped in the middle of an exchange is closed, which is how the other replica learns that the
-//! client has gone.
+//! client has gone. The other replica closes a connection in order (`close_notify` of TLS) only while no request on it has
+//! begun and is without an answer. A process that is killed sends no `close_notify`.
 
 use std::error::Error;
 use std::io;
@@ -130,19 +131,21 @@ impl PeerConnections {
             };
             match answer {
                 Ok(response) => return Ok(self.answer(response, connection)),
-                // The peer closed the idle connection.
                 Err(mut error) => {
                     let unsent = error.take_message();
-                    on_way(unsent.is_none());
+                    let is_begun = unsent.is_none() && !error.error().is_incomplete_message();
+                    on_way(is_begun);
                     match unsent {
+                        // The peer closed the idle connection.
                         Some(unsent) if is_reused => request = unsent,
                         Some(unsent) => {
                             let error = io::Error::other(error.into_error());
                             return Err((ForwardFailure::Unreachable(error), Some(unsent)));
                         }
-                        None => {
+                        None if is_begun => {
                             return Err((ForwardFailure::Broken(error.into_error()), None));
                         }
+                        None => return Err((ForwardFailure::Closed, None)),
                     }
                 }
             }
@@ -290,25 +293,100 @@ impl Drop for ForwardedAnswer {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use http_body_util::{BodyExt as _, Empty};
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
 
     use super::*;
     use crate::cluster::identity::ReplicaIdentity;
     use crate::config::ReplicaTrust;
     use crate::secret::Secret;
 
+    fn identity() -> ReplicaIdentity {
+        ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap()
+    }
+
+    /// Connections to the replica at `address`, which has this identity.
+    fn connections(address: String, identity: &ReplicaIdentity) -> Arc<PeerConnections> {
+        let fingerprint = identity.fingerprint();
+        let tls = identity.client(&address, fingerprint.as_deref()).unwrap();
+        Arc::new(PeerConnections::new(address, tls))
+    }
+
+    fn request() -> Request<ForwardedBody> {
+        let body = Empty::<Bytes>::new().map_err(|never| match never {});
+        Request::new(body.boxed_unsync())
+    }
+
     #[tokio::test]
     async fn request_that_was_not_sent_to_a_lost_replica_has_not_run() {
-        let identity = ReplicaIdentity::new(&ReplicaTrust::Secret(Secret::new("s"))).unwrap();
-        let address = "127.0.0.1:9".to_owned();
-        let tls = identity.client(&address, Some("f")).unwrap();
-        let connections = Arc::new(PeerConnections::new(address, tls));
+        let connections = connections("127.0.0.1:9".to_owned(), &identity());
         connections.give_up();
-        let body = Empty::<Bytes>::new().map_err(|never| match never {});
         let (tasks, pending) = (TaskSpawner::new(), std::future::pending());
-        let sent = connections.send(Request::new(body.boxed_unsync()), &tasks, &|_| {}, pending);
+        let sent = connections.send(request(), &tasks, &|_| {}, pending);
         let (failure, unsent) = sent.await.unwrap_err();
         assert!(unsent.is_some());
         assert!(!failure.is_uncertain(), "{failure:?}");
+    }
+
+    /// Accepts one connection, and answers so many requests on it. Reads one more, and closes the connection.
+    async fn serve(
+        listener: TcpListener,
+        acceptor: TlsAcceptor,
+        answered: usize,
+        ends_in_order: bool,
+    ) {
+        let (stream, _) = listener.accept().await.unwrap();
+        let mut stream = acceptor.accept(stream).await.unwrap();
+        for left in (0..=answered).rev() {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(stream.read_u8().await.unwrap());
+            }
+            if left > 0 {
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                stream.write_all(answer).await.unwrap();
+            }
+        }
+        if ends_in_order {
+            stream.shutdown().await.unwrap();
+        }
+    }
+
+    /// How the last of several requests fails, and whether it counts as on its way then.
+    async fn failure_after(answered: usize, ends_in_order: bool) -> (ForwardFailure, bool) {
+        let identity = identity();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let acceptor = TlsAcceptor::from(identity.server().unwrap());
+        let connections = connections(listener.local_addr().unwrap().to_string(), &identity);
+        let tasks = TaskSpawner::new();
+        let is_on_way = AtomicBool::new(false);
+        let on_way = |is| is_on_way.store(is, Ordering::Relaxed);
+        let sending = async {
+            for _ in 0..answered {
+                let sent = connections.send(request(), &tasks, &on_way, std::future::pending());
+                sent.await.unwrap();
+            }
+            let sent = connections.send(request(), &tasks, &on_way, std::future::pending());
+            sent.await.unwrap_err()
+        };
+        let serving = serve(listener, acceptor, answered, ends_in_order);
+        let ((failure, unsent), ()) = tokio::join!(sending, serving);
+        assert!(unsent.is_none(), "it was sent");
+        (failure, is_on_way.load(Ordering::Relaxed))
+    }
+
+    #[tokio::test]
+    async fn request_has_not_run_where_the_replica_ends_the_connection_in_order() {
+        for answered in [0, 1] {
+            let (failure, is_on_way) = failure_after(answered, true).await;
+            assert!(!failure.is_uncertain() && !is_on_way, "{failure:?}");
+            // As a process ends that is killed.
+            let (failure, is_on_way) = failure_after(answered, false).await;
+            assert!(failure.is_uncertain() && is_on_way, "{failure:?}");
+        }
     }
 }

@@ -26,6 +26,9 @@ pub enum ForwardFailure {
     /// It did not answer a handshake in time.
     #[error("the replica is silent")]
     Silent,
+    /// It closed the connection in order, which it does only with requests that it has not begun.
+    #[error("the replica closed the connection before it had begun the request")]
+    Closed,
     /// The connection broke: the request may have run.
     #[error("the connection to the replica broke")]
     Broken(#[source] hyper::Error),
@@ -44,6 +47,7 @@ impl ForwardFailure {
             Self::NoReplica => "no_replica",
             Self::Unreachable(_) => "unreachable",
             Self::Silent => "silent",
+            Self::Closed => "closed",
             Self::Broken(_) => "broken",
             Self::Gone => "lost",
             Self::AnotherReplica => "another_replica",

@@ -239,6 +239,7 @@ mod tests {
             lease_ms,
             adopts_after_ms,
             serves_ms: 0,
+            leaves: false,
         }
     }
 

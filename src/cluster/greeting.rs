@@ -33,6 +33,9 @@ pub struct ReplicaGreeting {
     /// Milliseconds in which it serves its sessions for certain, with a lease or, in an outage of Redis, without.
     #[serde(default)]
     pub serves_ms: u64,
+    /// Whether it has given its lease up, and ends once it has answered what it was sent; earlier releases do not say.
+    #[serde(default)]
+    pub leaves: bool,
 }
 
 /// Why a replica has not greeted.

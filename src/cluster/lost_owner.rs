@@ -107,7 +107,7 @@ impl LostOwners {
 
     /// Whether the replica `node` has no lease, and does not say at its internal address that it has one: the address
     /// refuses, is silent for a second, or belongs to another replica by now. What is under way at a lost replica breaks
-    /// off. Callers that ask together share the answer.
+    /// off, unless the replica says that it ends and answers that first. Callers that ask together share the answer.
     ///
     /// # Cancel safety
     /// Nothing is changed before the answer is known.
@@ -131,11 +131,10 @@ impl LostOwners {
         let said = self.word_of(&peer.record).await;
         let is_cut_off = said.as_ref().is_some_and(|said| said.adopts_after_ms > 0);
         peer.is_cut_off.store(is_cut_off, Ordering::Relaxed);
-        let is_lost = !said.is_some_and(|said| lives(&said));
-        if is_lost {
+        if breaks_off(said.as_ref()) {
             peer.connections.give_up();
         }
-        is_lost
+        !said.is_some_and(|said| lives(&said))
     }
 
     /// Whether Redis has the lease of a replica, whatever its record says, or cannot tell.
@@ -200,6 +199,12 @@ impl LostOwners {
     }
 }
 
+/// Whether what is under way at a replica without a lease breaks off, by what the replica has `said`. A replica that leaves
+/// answers what it was sent, and closes its connections itself.
+fn breaks_off(said: Option<&ReplicaGreeting>) -> bool {
+    said.is_none_or(|said| !lives(said) && !said.leaves)
+}
+
 /// Whether a replica goes on with its sessions: also without a lease, where it takes Redis to be away for all.
 fn lives(said: &ReplicaGreeting) -> bool {
     said.lease_ms > 0 || said.serves_ms > 0
@@ -210,15 +215,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replica_lives_while_it_serves_its_sessions() {
+    fn replica_lives_while_it_serves_its_sessions_and_answers_until_it_has_left() {
         let said = |lease_ms, serves_ms| ReplicaGreeting {
             node: 1,
             version: "1".to_owned(),
             lease_ms,
             adopts_after_ms: 0,
             serves_ms,
+            leaves: false,
         };
         assert!(lives(&said(1, 0)) && lives(&said(0, 1)));
         assert!(!lives(&said(0, 0)), "it is fenced");
+        assert!(breaks_off(None) && breaks_off(Some(&said(0, 0))));
+        assert!(!breaks_off(Some(&said(1, 0))));
+        let leaving = ReplicaGreeting {
+            leaves: true,
+            ..said(0, 0)
+        };
+        assert!(!lives(&leaving), "its sessions are adopted");
+        assert!(!breaks_off(Some(&leaving)), "it answers");
     }
 }

@@ -19,6 +19,7 @@ mod proof;
 mod record;
 mod self_check;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -73,6 +74,8 @@ pub struct Cluster {
     leasing: TaskSpawner,
     /// The fence of this replica's sessions, once there may be sessions.
     fence: OnceLock<Fence>,
+    /// Whether it has given its lease up, or is about to.
+    leaves: AtomicBool,
 }
 
 /// Why a replica cannot join.
@@ -157,6 +160,7 @@ impl Cluster {
             tasks: tasks.clone(),
             leasing,
             fence: OnceLock::new(),
+            leaves: AtomicBool::new(false),
         }))
     }
 
@@ -328,6 +332,7 @@ impl Cluster {
             lease_ms: self.lease_ms(),
             adopts_after_ms: millis(self.lost_owners.unknown_for()),
             serves_ms: self.fence.get().map_or(0, |fence| millis(fence.left())),
+            leaves: self.leaves.load(Ordering::Relaxed),
         }
     }
 
@@ -355,6 +360,7 @@ impl Cluster {
     /// Ends the heartbeats and gives the lease up; the others know at their next heartbeat. To be called once all sessions
     /// have ended.
     pub async fn leave(&self) {
+        self.leaves.store(true, Ordering::Relaxed);
         self.leasing.shut_down(Duration::ZERO).await;
         if let Some(fence) = self.fence.get() {
             fence.open_until(Duration::ZERO);

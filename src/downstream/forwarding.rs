@@ -140,12 +140,7 @@ impl RequestForwarder {
             match self.send(node, request, Instant::now(), record).await {
                 Ok(answer) => return PassedOn::Answered(answer),
                 Err(Unforwarded { failure, unsent }) => {
-                    let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
-                    let again = unsent.or_else(|| {
-                        let sent = kept.again().filter(|_| is_refused)?;
-                        Some(repeatable_body::whole(sent))
-                    });
-                    let Some(again) = again else {
+                    let Some(again) = unsent.or_else(|| kept.of_unrun(&failure)) else {
                         let asked = Ownership { node, epoch: 0 };
                         return PassedOn::Answered(refused(&failure, asked, record));
                     };
@@ -231,11 +226,10 @@ impl RequestForwarder {
                         }
                         Err(Unforwarded { failure, unsent }) => {
                             self.owners.invalidate(&key);
-                            let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
+                            let has_not_run = !failure.is_uncertain();
                             let may_repeat = |sent: &Bytes| {
-                                is_refused
+                                has_not_run
                                     || broken.is_none()
-                                        && failure.is_uncertain()
                                         && self.adopter.relay.may_repeat(&named.endpoint, sent)
                             };
                             let again = unsent.or_else(|| {
@@ -244,7 +238,7 @@ impl RequestForwarder {
                             });
                             let Some(again) = again else {
                                 // Its client sends it again, and the owner is known then.
-                                if is_refused
+                                if has_not_run
                                     && let SessionPlace::At(by) = self.adopter.find(named).await
                                 {
                                     self.owners.insert(key, by);
@@ -340,13 +334,13 @@ impl RequestForwarder {
     ) -> PassedOn {
         let until = Instant::now() + self.cluster.patience();
         let (parts, body) = request.into_parts();
-        let body = body.map_err(Into::into).boxed_unsync();
-        let mut request = Request::from_parts(parts.clone(), body);
+        let (sent, kept) = RepeatableBody::new(body.map_err(Into::into).boxed_unsync());
+        let mut request = Request::from_parts(parts.clone(), sent.boxed_unsync());
         describe(request.headers_mut(), client, is_paid);
         match self.send(keeper.node, request, until, record).await {
             Ok(answer) => PassedOn::Answered(answer),
             Err(Unforwarded { failure, unsent }) => {
-                if let Some(body) = unsent
+                if let Some(body) = unsent.or_else(|| kept.of_unrun(&failure))
                     && self.cluster.is_lost(keeper.node).await
                 {
                     return PassedOn::Here(Request::from_parts(parts, Body::new(body)));

@@ -81,10 +81,9 @@ impl RequestForwarder {
                             }
                             return HomePlace::Answered(answer);
                         }
-                        Err(Unforwarded { failure, unsent }) => {
+                        Err(Unforwarded { failure, .. }) => {
                             self.owners.invalidate(&key);
-                            let is_refused = matches!(failure, ForwardFailure::AnotherReplica);
-                            if unsent.is_none() && !is_refused {
+                            if failure.is_uncertain() {
                                 return HomePlace::Answered(refused(&failure, by, record));
                             }
                             failure

@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::SockRef;
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 pub(super) use self::connection::H2_MAX_STREAMS;
@@ -204,7 +205,8 @@ impl Listener {
         }
     }
 
-    /// The same for other replicas, over TLS of their own; one that is no replica is closed before its first request.
+    /// The same for other replicas, over TLS of their own, whose connections end in order; one that is no replica is closed
+    /// before its first request.
     ///
     /// # Errors
     /// The certificate of this replica cannot be used.
@@ -213,6 +215,7 @@ impl Listener {
         // Without TLS it must not serve: every connection counts as that of a replica.
         let settings = Arc::get_mut(&mut self.settings).ok_or(IdentityError::InUse)?;
         settings.tls = Some(tls);
+        settings.protocols.end_in_order();
         // Replicas say who their client is.
         settings.proxies = TrustedProxies::all();
         Ok(self.for_operators())
@@ -361,6 +364,8 @@ async fn serve_tls<S: ResponseService>(
     }
     if !tls.admits(&stream).await {
         COUNTERS.cluster_strangers_refused.add(1);
+        // In order, as its request has not begun.
+        drop(stream.shutdown().await);
         return;
     }
     if tls::chose_http2(&stream) {

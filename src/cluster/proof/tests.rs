@@ -72,6 +72,7 @@ fn greeting(node: u32) -> ReplicaGreeting {
         lease_ms: 0,
         adopts_after_ms: 5_000,
         serves_ms: 700,
+        leaves: false,
     }
 }
 

@@ -1,4 +1,5 @@
-//! The body of a forwarded request, which is sent once more where the replica says that it is not the owner.
+//! The body of a forwarded request, which is sent once more where the replica says that it is not the owner, or has not
+//! begun the request.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -8,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full};
 
-use crate::cluster::ForwardedBody;
+use crate::cluster::{ForwardFailure, ForwardedBody};
 use crate::lock::lock;
 
 /// Bytes that are kept at most: a longer request is answered with 503 where its owner has changed.
@@ -55,6 +56,12 @@ impl KeptBytes {
             whole.extend_from_slice(&part);
         }
         Some(whole.freeze())
+    }
+
+    /// The body once more, of a request that has not run.
+    pub(super) fn of_unrun(&self, failure: &ForwardFailure) -> Option<ForwardedBody> {
+        let sent = (!failure.is_uncertain()).then(|| self.again())?;
+        sent.map(whole)
     }
 }
 

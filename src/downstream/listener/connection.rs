@@ -18,6 +18,7 @@ use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use pin_project_lite::pin_project;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::sleep;
 use tower::Service;
 
 use super::ConnectionSettings;
@@ -54,6 +55,7 @@ pub(super) struct HttpServers {
     refused_timeout: Duration,
     stall_timeout: Duration,
     drain_linger: Duration,
+    ends_in_order: bool,
 }
 
 impl HttpServers {
@@ -73,7 +75,14 @@ impl HttpServers {
             refused_timeout: settings.refused_idle_timeout,
             stall_timeout: settings.stall_timeout,
             drain_linger: settings.drain_linger,
+            ends_in_order: false,
         }
+    }
+
+    /// Has HTTP/1.1 connections closed in order: with TLS, the other side then knows that a request was not begun which it
+    /// has just sent. Without it a connection waits for a request that lies in the socket, as most clients cannot know.
+    pub(super) fn end_in_order(&mut self) {
+        self.ends_in_order = true;
     }
 
     /// Serves HTTP/1.1 on `stream` until it ends, is told to end, or is too slow.
@@ -106,12 +115,19 @@ impl HttpServers {
         ));
         let mut connection = pin!(builder.serve_connection(io, exchange).with_upgrades());
         let end = reporter.place.end().clone();
+        let ends = async {
+            end.cancelled().await;
+            if self.ends_in_order && !reporter.place.has_left() {
+                sleep(self.drain_linger).await;
+            }
+        };
         let wake_filter = WakeFilter::new();
         tokio::select! {
             biased;
             ended = poll_fn(|cx| poll_time::share(|| wake_filter.poll(connection.as_mut(), cx))) => return note_end(ended),
-            // No `graceful_shutdown`: it closes a connection whose next request lies in the socket.
-            () = end.cancelled() => {
+            // It closes a connection whose next request lies in the socket.
+            () = ends, if self.ends_in_order => connection.as_mut().graceful_shutdown(),
+            () = end.cancelled(), if !self.ends_in_order => {
                 if reporter.place.has_left() {
                     return;
                 }

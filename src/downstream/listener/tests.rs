@@ -61,9 +61,18 @@ fn large(dropped: &Arc<Notify>) -> Body {
 }
 
 pub(super) fn start(change: impl FnOnce(&mut config::HttpServerConfig)) -> Running {
+    start_as(change, |_| ())
+}
+
+/// The same with protocols that are changed as those of the internal listener are.
+pub(super) fn start_as(
+    change: impl FnOnce(&mut config::HttpServerConfig),
+    adjust: impl FnOnce(&mut HttpServers),
+) -> Running {
     let mut settings = samples::server("127.0.0.1:0", "http://127.0.0.1");
     change(&mut settings);
-    let listener = Listener::bind(&settings, 16 * 1024).unwrap();
+    let mut listener = Listener::bind(&settings, 16 * 1024).unwrap();
+    adjust(&mut Arc::get_mut(&mut listener.settings).unwrap().protocols);
     let (release, entered) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let dropped = Arc::new(Notify::new());
     let (told, told_of_large) = (Arc::clone(&dropped), Arc::clone(&dropped));

@@ -12,13 +12,21 @@ use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use super::tests::{Running, connect, rest, start};
+use super::tests::{Running, connect, rest, start, start_as};
 use super::*;
 use crate::telemetry::metrics::LABELED;
 
 /// A running TLS listener, and a client configuration that trusts its certificate.
 fn start_tls(
     change: impl FnOnce(&mut config::HttpServerConfig),
+) -> (Running, ClientConfig, tempfile::TempDir) {
+    start_tls_as(change, |_| ())
+}
+
+/// The same with protocols that are changed as those of the internal listener are.
+fn start_tls_as(
+    change: impl FnOnce(&mut config::HttpServerConfig),
+    adjust: impl FnOnce(&mut HttpServers),
 ) -> (Running, ClientConfig, tempfile::TempDir) {
     drop(rustls::crypto::aws_lc_rs::default_provider().install_default());
     let issued = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
@@ -29,14 +37,15 @@ fn start_tls(
     );
     std::fs::write(&cert, issued.cert.pem()).unwrap();
     std::fs::write(&key, issued.signing_key.serialize_pem()).unwrap();
-    let running = start(|settings| {
+    let with_tls = |settings: &mut config::HttpServerConfig| {
         settings.tls = Some(config::TlsConfig {
             cert,
             key,
             reload: Duration::from_millis(20),
         });
         change(settings);
-    });
+    };
+    let running = start_as(with_tls, adjust);
     let mut roots = RootCertStore::empty();
     roots.add(issued.cert.der().clone()).unwrap();
     let client = ClientConfig::builder()
@@ -73,6 +82,41 @@ async fn http1_is_spoken_when_the_client_chooses_it() {
     let mut answer = String::new();
     drop(tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await);
     assert!(answer.ends_with("hello"), "{answer}");
+}
+
+/// What comes until the connection ends, which it has to in order: TLS says so.
+async fn rest_in_order(stream: &mut TlsStream<TcpStream>) -> String {
+    let mut answer = String::new();
+    let end = tokio::io::AsyncReadExt::read_to_string(stream, &mut answer);
+    end.await.expect("a connection that ends in order");
+    answer
+}
+
+// A replica then knows that the request was not begun which it has just sent.
+#[tokio::test]
+async fn connections_of_replicas_end_in_order_once_they_are_idle() {
+    let (running, client, _folder) = start_tls_as(|_| (), HttpServers::end_in_order);
+    let connected = || handshake(&running, client.clone(), "http/1.1");
+    let (mut unused, mut used) = (connected().await, connected().await);
+    let mut busy = connected().await;
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+    used.write_all(get("/").as_bytes()).await.unwrap();
+    let mut answer = [0; 12];
+    let head = tokio::io::AsyncReadExt::read_exact(&mut used, &mut answer);
+    head.await.unwrap();
+    busy.write_all(get("/slow").as_bytes()).await.unwrap();
+    running.entered.notified().await;
+    let drained = running.tasks.shut_down(Duration::from_secs(30));
+    let ended = async {
+        assert_eq!(rest_in_order(&mut unused).await, "");
+        assert!(rest_in_order(&mut used).await.ends_with("hello"));
+        running.release.notify_one();
+        let answer = rest_in_order(&mut busy).await;
+        assert!(answer.contains("connection: close"), "{answer}");
+        assert!(answer.ends_with("done"), "what has begun is answered");
+    };
+    let (is_clean, ()) = tokio::join!(drained, ended);
+    assert!(is_clean);
 }
 
 #[tokio::test]

@@ -158,3 +158,29 @@ async fn task_that_runs_here_goes_on_with_the_next_token() {
     assert_eq!(tokens.last().unwrap(), "Bearer for-alice-1", "{tokens:?}");
     caller.gw.stop().await;
 }
+
+// No request brings the next one, so that nobody can ask the upstream what became of the task.
+#[tokio::test]
+async fn task_that_runs_here_fails_without_a_next_token() {
+    let caller = Caller::start(&MODERN).await;
+    let task = begin(&caller.short, "errand", json!({"ms": 600_000})).await;
+    eventually("the task is given up", async || {
+        let hosted = caller.gw.metric("drawbridge_tasks_hosted", "").await;
+        (hosted < 0.5).then_some(())
+    })
+    .await;
+    let state = caller
+        .long
+        .request("tasks/get", about(&task))
+        .await
+        .unwrap();
+    assert_eq!(state["status"], "failed", "{state}");
+    let why = state["statusMessage"].as_str().unwrap();
+    assert!(why.contains("the caller's token has ended"), "{why}");
+    let tokens = caller.tokens();
+    assert!(
+        tokens.iter().all(|token| token == "Bearer for-alice-0"),
+        "{tokens:?}"
+    );
+    caller.gw.stop().await;
+}
