@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::body::Body;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response};
 
 use super::access_log::AccessRecord;
 use super::admission::MessageDue;
@@ -36,10 +36,7 @@ pub(super) async fn open(
     record: &AccessRecord,
 ) -> Response<Body> {
     if !AcceptedMedia::read(headers).events {
-        return reply::plain(
-            StatusCode::NOT_ACCEPTABLE,
-            "Accept must list text/event-stream",
-        );
+        return reply::no_events();
     }
     if let Err(fault) = check_version(headers) {
         return reply::fault_response(&fault, None);
