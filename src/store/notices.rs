@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::pause::RetryPause;
+use super::pause::store_backoff;
 use super::scripts::{
     Script, ScriptCall, ScriptRunner, StoreKeys, bytes, elements, integer, run_one,
 };
@@ -88,7 +88,7 @@ impl SharedNotices {
     }
 
     async fn run(self: Arc<Self>, receiver: Weak<dyn ListChangeReceiver>) {
-        let mut pause = RetryPause::default();
+        let mut backoff = store_backoff();
         let mut told = None;
         let mut position = String::new();
         let mut server = None;
@@ -96,7 +96,7 @@ impl SharedNotices {
             let began = Instant::now();
             match self.exchange(&position).await {
                 Ok((reply, count)) => {
-                    pause.reset();
+                    backoff.reset();
                     if count > 0 {
                         told = Some(began);
                     }
@@ -111,7 +111,7 @@ impl SharedNotices {
                     }
                     position = self.hand_on(&reply, &*receiver).unwrap_or(position);
                 }
-                Err(_) => tokio::time::sleep(pause.lengthen()).await,
+                Err(_) => tokio::time::sleep(backoff.next_pause()).await,
             }
             // However often lists change, each change is told once in an interval.
             let more = async {
