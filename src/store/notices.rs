@@ -1,7 +1,7 @@
 //! `SharedNotices`: changed lists of upstreams, as one replica learns of them and the others hear.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -15,8 +15,7 @@ use crate::lock::lock;
 use crate::redis_client::{RedisFailure, Value};
 use crate::runtime::lifecycle::TaskSpawner;
 
-static EXCHANGE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("notices_exchange", include_str!("notices/exchange.lua")));
+static EXCHANGE: Script = Script::new("notices_exchange", include_str!("notices/exchange.lua"));
 
 /// How often notices of others are read.
 const INTERVAL: Duration = Duration::from_millis(500);

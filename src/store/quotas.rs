@@ -7,8 +7,8 @@
 mod held_here;
 mod outage;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -24,8 +24,7 @@ use super::scripts::{Script, ScriptCall, ScriptResult, ScriptRunner, StoreKeys, 
 use crate::call::OwnerKey;
 use crate::runtime::lifecycle::TaskSpawner;
 
-static HOLD: LazyLock<Script> =
-    LazyLock::new(|| Script::new("quotas_hold", include_str!("quotas/hold.lua")));
+static HOLD: Script = Script::new("quotas_hold", include_str!("quotas/hold.lua"));
 
 /// Slices of a quota.
 const SLICES: usize = 16;

@@ -4,8 +4,8 @@
 //! them here: no request asks the store. Unused requests are given back. A replica serves one slice before anything is
 //! borrowed: the sum of all replicas may exceed the allowance by one slice for each replica.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use dashmap::DashMap;
@@ -21,8 +21,7 @@ use crate::redis_client::Value;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::LABELED;
 
-static BORROW: LazyLock<Script> =
-    LazyLock::new(|| Script::new("rates_borrow", include_str!("rates/borrow.lua")));
+static BORROW: Script = Script::new("rates_borrow", include_str!("rates/borrow.lua"));
 
 /// Time of the rate that is borrowed at once.
 const SLICE: Duration = Duration::from_millis(100);
