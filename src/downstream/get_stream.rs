@@ -126,8 +126,8 @@ fn permit_get(
 }
 
 /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway. A session
-/// that another replica goes on with ends its streams itself, but for the subscriptions of an implicit one: it would not
-/// come to rest before.
+/// that another replica goes on with ends its streams itself, but for the subscriptions of an implicit one: these keep
+/// the session busy.
 pub(super) fn end_of_get(
     service: &McpService,
     session: &Arc<Session>,

@@ -182,7 +182,7 @@ impl SharedRecords {
     ///
     /// # Errors
     /// The store cannot be written to. Where that [is uncertain](RedisFailure::is_uncertain), the session may have been
-    /// given up: to be repeated until there is an answer, and until then the session is to be taken for another's.
+    /// given up: to be repeated until there is an answer, and until then the session counts as another's.
     ///
     /// # Cancel safety
     /// As after an error.
