@@ -107,8 +107,7 @@ impl UserKeys {
         let Some(vault) = &self.vault else {
             return Ok(Err(NoKey::Missing));
         };
-        let grant = vault.grant(&self.key(owner)).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        let grant = vault.grant(&self.key(owner)).await?;
         if grant.is_none() {
             // Else `account_of` would name the key that was removed, once this leaves the vault's cache.
             self.held.invalidate(&owner);
