@@ -94,7 +94,7 @@ impl HandOverPause {
         match outcome {
             HandOver::GivenUp => self.backoff.reset(),
             HandOver::Kept if self.is_over() => {
-                self.until = Instant::now() + self.backoff.next_pause()
+                self.until = Instant::now() + self.backoff.next_pause();
             }
             _ => {}
         }

@@ -313,7 +313,7 @@ pub(super) fn error_response(fault: &Fault, id: Option<&str>) -> Bytes {
 /// JSON text of a message that begins with `start` and ends with its error.
 fn error_message(start: &str, fault: &Fault) -> Bytes {
     let error = error_object(fault);
-    [start.as_bytes(), br#""error":"#, &error, b"}"]
+    [start.as_bytes(), br#""error":"#, &*error, b"}"]
         .concat()
         .into()
 }

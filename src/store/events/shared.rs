@@ -32,6 +32,7 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::scripts::{Script, ScriptCall, bytes, elements, run_one};
 
 static REPLAY: Script = Script::new("events_replay", include_str!("shared/replay.lua"));
+
 /// Bytes of the ids that each entry of a stream repeats at most.
 const LONGEST_CALLS: usize = 1024;
 /// Bytes of a request that the first entry of its stream has at most.
