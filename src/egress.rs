@@ -9,5 +9,5 @@ mod documents;
 mod public;
 
 pub use self::allow::EgressRules;
-pub use self::documents::{documents, learned_documents};
+pub use self::documents::{documents, learned_documents, read_body};
 pub use self::public::{EgressRefusal, check_address, check_url};

@@ -28,7 +28,7 @@ pub(super) struct ChallengeError {
 }
 
 impl DeniedResponse {
-    /// Nobody presented a token: the challenge has no error code. Spec: RFC 6750 §3.1
+    /// The request had no token: the challenge has no error code. Spec: RFC 6750 §3.1
     pub(super) fn no_token(endpoint: &Endpoint) -> Self {
         Self {
             status: StatusCode::UNAUTHORIZED,

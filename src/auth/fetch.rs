@@ -7,13 +7,13 @@
 
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use http::HeaderValue;
 use http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
 use reqwest::{Client, ClientBuilder, Response};
-use url::{Host, Url};
+use url::Url;
 
 use crate::cause::ConnectionFault;
+use crate::config::is_loopback;
 use crate::egress::{self, EgressRefusal};
 
 /// The largest document that is read, in bytes.
@@ -145,7 +145,11 @@ impl IssuerClients {
     pub(super) async fn get(&self, url: &Url, issuer: &Url) -> Result<Vec<u8>, FetchError> {
         let client = self.client(url, issuer)?;
         let request = client.get(url.clone()).header(ACCEPT, "application/json");
-        read(request.send().await?, MAX_BYTES).await
+        let answer = request.send().await?;
+        if answer.status() != StatusCode::OK {
+            return Err(FetchError::Status(answer.status().as_u16()));
+        }
+        read_body(answer, MAX_BYTES).await
     }
 
     /// Posts a form to `url` for an issuer that the operator configured as `issuer`; the answer may
@@ -193,24 +197,9 @@ impl IssuerClients {
     }
 }
 
-async fn read(answer: Response, limit: usize) -> Result<Vec<u8>, FetchError> {
-    if answer.status() != http::StatusCode::OK {
-        return Err(FetchError::Status(answer.status().as_u16()));
-    }
-    read_body(answer, limit).await
-}
-
 async fn read_body(answer: Response, limit: usize) -> Result<Vec<u8>, FetchError> {
-    let mut document = Vec::new();
-    let mut body = answer.bytes_stream();
-    while let Some(chunk) = body.next().await {
-        let chunk = chunk?;
-        if document.len() + chunk.len() > limit {
-            return Err(FetchError::TooLarge(limit));
-        }
-        document.extend_from_slice(&chunk);
-    }
-    Ok(document)
+    let body = egress::read_body(answer, limit).await?;
+    body.ok_or(FetchError::TooLarge(limit))
 }
 
 fn limited(builder: ClientBuilder) -> ClientBuilder {
@@ -222,13 +211,7 @@ fn limited(builder: ClientBuilder) -> ClientBuilder {
 
 /// Plain HTTP is for hosts of this machine. SPEC A-24
 fn check_configured(url: &Url) -> Result<(), EgressRefusal> {
-    let is_loopback = match url.host() {
-        Some(Host::Domain(name)) => name == "localhost",
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    };
-    if url.scheme() == "https" || (url.scheme() == "http" && is_loopback) {
+    if url.scheme() == "https" || (url.scheme() == "http" && is_loopback(url)) {
         Ok(())
     } else {
         Err(EgressRefusal::Scheme)

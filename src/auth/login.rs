@@ -32,7 +32,7 @@ pub struct PersonLogin {
     pub name: Option<String>,
 }
 
-/// Why a token names nobody. For the log.
+/// Why a token names no principal. For the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct LoginRefusal {

@@ -148,7 +148,7 @@ impl ServerDeclaration {
         json::member(text, what).and_then(|list| json::member(list, "listChanged")) == Some("true")
     }
 
-    /// All of which it says so.
+    /// The kinds with `listChanged`.
     #[must_use]
     pub fn announced(&self) -> Vec<&'static str> {
         let mut lists = LISTS.to_vec();

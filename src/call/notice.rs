@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::protocol::{Message, json};
+use crate::protocol::{Message, json, rpc};
 
 /// Severity of a log message, RFC 5424 order. Spec: MCP 2025-11-25, logging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,14 +125,23 @@ impl Notice {
     /// A notice that the resource `uri` may have changed.
     #[must_use]
     pub fn resource_updated(uri: &str) -> Self {
-        let quoted = json::quote(uri);
-        let bytes = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/resources/updated","params":{{"uri":{quoted}}}}}"#
-        );
+        let params = json::object([("uri", json::quote(uri))]);
+        let bytes = rpc::notification("notifications/resources/updated", &params);
         Self {
             kind: NoticeKind::ResourceUpdated {
                 uri: uri.to_owned(),
             },
+            bytes: bytes.into(),
+        }
+    }
+
+    /// A notice that the URL elicitation `id` (JSON text) is over.
+    #[must_use]
+    pub fn elicitation_complete(id: &str) -> Self {
+        let params = json::object([("elicitationId", id)]);
+        let bytes = rpc::notification("notifications/elicitation/complete", &params);
+        Self {
+            kind: NoticeKind::ElicitationComplete,
             bytes: bytes.into(),
         }
     }

@@ -29,11 +29,11 @@ pub(crate) fn connect_tool(upstream: &str) -> String {
     let text = format!(
         "Connects the user's account at \"{upstream}\". Its own tools are listed once that is done."
     );
-    format!(
-        r#"{{"name":{},"description":{},"inputSchema":{{"type":"object"}}}}"#,
-        json::quote(&name_of(upstream)),
-        json::quote(&text)
-    )
+    json::object([
+        ("name", json::quote(&name_of(upstream))),
+        ("description", json::quote(&text)),
+        ("inputSchema", r#"{"type":"object"}"#.to_owned()),
+    ])
 }
 
 /// The upstream of the endpoint whose tool a call names.

@@ -21,6 +21,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::outbound::{SessionLinks, is_open, left_out};
 use crate::protocol::methods::ListKind;
 use crate::session::{BackgroundFetch, Session};
+use crate::sync::backoff::Backoff;
 use crate::telemetry::metrics::COUNTERS;
 use crate::translate::merge::MissingReason;
 use crate::translate::project::CacheHints;
@@ -286,7 +287,8 @@ impl LateLists {
     ) {
         let (upstream, kind) = errand.place();
         let absences = session.absences();
-        let (mut pause, mut silence) = (RETURN_FIRST, SILENT_FIRST);
+        let mut absent = Backoff::new(RETURN_FIRST, RETURN_LONGEST);
+        let mut silent = Backoff::new(SILENT_FIRST, SILENT_LONGEST);
         loop {
             if let Some(fetching) = fetching.take() {
                 match fetching.work.await {
@@ -308,11 +310,11 @@ impl LateLists {
                         if !absences.pause(errand) || !comes_back(&fault) {
                             return;
                         }
-                        self.rest(session, upstream, &mut pause, &mut silence).await;
+                        self.rest(session, upstream, &mut absent, &mut silent).await;
                     }
                 }
             } else {
-                self.rest(session, upstream, &mut pause, &mut silence).await;
+                self.rest(session, upstream, &mut absent, &mut silent).await;
             }
             absences.resume(errand);
             let next = self.fetching(call, session, upstream, kind);
@@ -326,20 +328,20 @@ impl LateLists {
         &self,
         session: &Session,
         upstream: &Arc<str>,
-        pause: &mut Duration,
-        silence: &mut Duration,
+        absent: &mut Backoff,
+        silent: &mut Backoff,
     ) {
         if is_open(session, upstream) {
-            tokio::time::sleep(*silence).await;
-            *silence = (*silence * 2).min(SILENT_LONGEST);
-            return;
+            return tokio::time::sleep(silent.next_pause()).await;
         }
         let recovered = self.links.upstreams.recovered(upstream);
-        if tokio::time::timeout(*pause, recovered).await.is_ok() {
+        if tokio::time::timeout(absent.next_pause(), recovered)
+            .await
+            .is_ok()
+        {
             // Many sessions may wait: each has its turn.
             tokio::time::sleep_until(self.links.upstreams.next_return(upstream)).await;
         }
-        *pause = (*pause * 2).min(RETURN_LONGEST);
     }
 
     /// Notes that an answer went out without an upstream that was waited for.

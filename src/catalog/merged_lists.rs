@@ -299,7 +299,7 @@ impl MergedLists {
                         return part;
                     }
                     LABELED.upstream_skipped.add(upstream, 1);
-                    // Partial: nobody shall keep it.
+                    // A partial list is not cached.
                     UpstreamList {
                         missing: Some(why),
                         ..UpstreamList::empty(upstream, CacheHints::NONE)

@@ -25,7 +25,7 @@ impl Person {
         }
     }
 
-    /// The person whom `principal` identifies; `name` is a readable name for the pages.
+    /// The person that `principal` identifies; `name` is a readable name for the pages.
     pub(super) fn logged_in(principal: &Principal, name: Option<&str>) -> Self {
         let (subject, issuer) = (principal.subject(), principal.issuer());
         let name = match name.filter(|name| *name != subject) {

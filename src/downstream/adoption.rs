@@ -5,25 +5,28 @@
 //! Spec: DESIGN §8.1; `docs/adr/0027`.
 
 mod homes;
+mod named_session;
+mod session_place;
 mod work;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::SemaphorePermit;
 use tokio::time::Instant;
 
+pub(super) use self::named_session::NamedSession;
+pub(super) use self::session_place::SessionPlace;
 pub(super) use self::work::AdoptionWork;
 use self::work::FormerOwner;
-use crate::budget::{BudgetHolder, ByteBudget, ReplyShare};
-use crate::call::Principal;
+use crate::budget::{ByteBudget, ReplyShare};
 use crate::cause::chain;
 use crate::cluster::Cluster;
-use crate::endpoint::Endpoint;
 use crate::ownership::{Fence, Ownership};
 use crate::redis_client::RedisFailure;
 use crate::relay::Relay;
 use crate::runtime::lifecycle::TaskSpawner;
-use crate::session::{AdoptedSession, ImplicitSessionKey, SessionId, SessionRegistry};
+use crate::session::{AdoptedSession, SessionRegistry};
 use crate::store::events::{FetchedLog, SessionKey, SharedEvents};
 use crate::store::records::{Adoption, RecordState, RecordWriter, SessionRecord, SharedRecords};
 use crate::sync::single_flight::Joined;
@@ -56,38 +59,6 @@ pub(super) struct SessionAdopter {
     pub(super) tasks: TaskSpawner,
     pub(super) stores: AdoptionStores,
     pub(super) work: AdoptionWork,
-}
-
-/// A session that a request names.
-#[derive(Debug, Clone)]
-pub(super) struct NamedSession {
-    /// The id as it was sent.
-    pub(super) id: String,
-    /// What it says.
-    pub(super) handle: SessionId,
-    /// Its client.
-    pub(super) principal: Arc<Principal>,
-    /// Its endpoint.
-    pub(super) endpoint: Arc<Endpoint>,
-    /// Whose share of the reply budget its calls use.
-    pub(super) holder: BudgetHolder,
-    /// What an implicit session is found by. It has no id, and `handle` has the key of its record.
-    pub(super) implicit: Option<ImplicitSessionKey>,
-}
-
-/// Where a session is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SessionPlace {
-    /// It lives here, or is over.
-    Here,
-    /// An implicit session that this replica owns, and that is opened here unless it lives.
-    Own(Ownership),
-    /// An implicit session that has ended with its owner: a further request begins another.
-    Ended,
-    /// Another replica with a lease owns it.
-    At(Ownership),
-    /// Not known now: the shared store does not answer, or its owner may come back.
-    Unknown,
 }
 
 impl SessionAdopter {
@@ -255,16 +226,22 @@ impl SessionAdopter {
         self.cluster.patience()
     }
 
+    /// The permit for an adoption, unless the events of the session cannot be read: most likely they cannot be read
+    /// afterwards either. An implicit session has none.
+    async fn begin(&self, named: &NamedSession) -> Option<SemaphorePermit<'_>> {
+        let permit = self.work.permits.acquire().await.ok()?;
+        if named.implicit.is_none() {
+            self.stores.events.fetch(named.handle.key).await.ok()?;
+        }
+        Some(permit)
+    }
+
     /// Adopts a session that `seen` owned, whose replica is lost.
     async fn adopt(&self, named: &NamedSession, seen: Ownership) -> SessionPlace {
         let key = named.handle.key;
-        let Ok(_permit) = self.work.permits.acquire().await else {
+        let Some(_permit) = self.begin(named).await else {
             return SessionPlace::Unknown;
         };
-        // What cannot be read now most likely cannot be read afterwards. An implicit session has no events.
-        if named.implicit.is_none() && self.stores.events.fetch(key).await.is_err() {
-            return SessionPlace::Unknown;
-        }
         // Read before the lease is looked for, so that the time begins no later than the answer holds.
         let Ok(asked) = self.stores.records.time(key).await else {
             return SessionPlace::Unknown;
@@ -282,13 +259,9 @@ impl SessionAdopter {
     /// Adopts a session that its owner has given up, which needs neither a lease that is over nor silence.
     async fn adopt_given_up(&self, named: &NamedSession, seen: Ownership) -> SessionPlace {
         let key = named.handle.key;
-        let Ok(_permit) = self.work.permits.acquire().await else {
+        let Some(_permit) = self.begin(named).await else {
             return SessionPlace::Unknown;
         };
-        // As in an adoption of a lost one.
-        if named.implicit.is_none() && self.stores.events.fetch(key).await.is_err() {
-            return SessionPlace::Unknown;
-        }
         let former = FormerOwner::GaveUp;
         self.work.unfinished.insert(key, former);
         let own = self.cluster.node();

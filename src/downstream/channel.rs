@@ -33,7 +33,7 @@ const EARLY: usize = 16;
 pub(super) struct Channel {
     pub(super) key: SessionKey,
     pub(super) endpoint: Arc<Endpoint>,
-    /// Whoever opened it; later messages may come with newer tokens of the same binding.
+    /// The principal that opened the channel; later messages may come with newer tokens of the same binding.
     pub(super) principal: Arc<Principal>,
     state: Mutex<ChannelState>,
     /// The caller's share of the reply budget, from which this channel's replies are reserved.

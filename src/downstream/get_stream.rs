@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::body::Body;
-use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http::{HeaderMap, HeaderValue, Response};
 
 use super::access_log::AccessRecord;
 use super::admission::MessageDue;
@@ -36,10 +36,7 @@ pub(super) async fn open(
     record: &AccessRecord,
 ) -> Response<Body> {
     if !AcceptedMedia::read(headers).events {
-        return reply::plain(
-            StatusCode::NOT_ACCEPTABLE,
-            "Accept must list text/event-stream",
-        );
+        return reply::no_events();
     }
     if let Err(fault) = check_version(headers) {
         return reply::fault_response(&fault, None);
@@ -129,8 +126,8 @@ fn permit_get(
 }
 
 /// Resolves when a stream without an end of its own has to end: with its session, its token, or the gateway. A session
-/// that another replica goes on with ends its streams itself, but for the subscriptions of an implicit one: it would not
-/// come to rest before.
+/// that another replica goes on with ends its streams itself, but for the subscriptions of an implicit one: these keep
+/// the session busy.
 pub(super) fn end_of_get(
     service: &McpService,
     session: &Arc<Session>,

@@ -20,7 +20,8 @@ use super::adoption::SessionAdopter;
 use super::busy::come_back;
 use crate::cause::chain;
 use crate::session::Session;
-use crate::store::pause::RetryPause;
+use crate::store::pause::store_backoff;
+use crate::sync::backoff::Backoff;
 use crate::telemetry::metrics::LABELED;
 
 /// Sessions that are given up at once; others wait.
@@ -33,7 +34,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 const READ_WITHIN: Duration = Duration::from_millis(500);
 /// For the shared store to take the events of a session.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
-/// Requests that wait for their session to come to rest wait for so much less than a request waits for an owner.
+/// Requests wait for an idle session this much less than for an owner.
 const HELD_LESS: Duration = Duration::from_secs(1);
 /// Until the store is asked again that has not said whether a session is given up.
 const REPEAT: Duration = Duration::from_millis(50);
@@ -74,14 +75,14 @@ enum HandOver {
 /// When sessions are closed for requests again that the shared store did not take.
 #[derive(Debug)]
 struct HandOverPause {
-    pause: RetryPause,
+    backoff: Backoff,
     until: Instant,
 }
 
 impl HandOverPause {
     fn new() -> Self {
-        let (pause, until) = (RetryPause::default(), Instant::now());
-        Self { pause, until }
+        let (backoff, until) = (store_backoff(), Instant::now());
+        Self { backoff, until }
     }
 
     fn is_over(&self) -> bool {
@@ -91,8 +92,10 @@ impl HandOverPause {
     /// Of many sessions that fail together the first one counts.
     fn note(&mut self, outcome: HandOver) {
         match outcome {
-            HandOver::GivenUp => self.pause.reset(),
-            HandOver::Kept if self.is_over() => self.until = Instant::now() + self.pause.lengthen(),
+            HandOver::GivenUp => self.backoff.reset(),
+            HandOver::Kept if self.is_over() => {
+                self.until = Instant::now() + self.backoff.next_pause();
+            }
             _ => {}
         }
     }
@@ -114,7 +117,7 @@ impl SessionHandOver {
         })
     }
 
-    /// Waits for the drain, then gives sessions up as they come to rest, until the last of them after
+    /// Waits for the drain, then gives sessions up as they become idle, until the last of them after
     /// [`finish`](Self::finish).
     ///
     /// # Cancel safety

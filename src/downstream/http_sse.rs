@@ -44,10 +44,7 @@ pub(super) fn open(
     record: &AccessRecord,
 ) -> Response<Body> {
     if !AcceptedMedia::read(headers).events {
-        return reply::plain(
-            StatusCode::NOT_ACCEPTABLE,
-            "Accept must list text/event-stream",
-        );
+        return reply::no_events();
     }
     let Some(paths) = &service.settings.server.sse else {
         return reply::plain(StatusCode::NOT_FOUND, "there is nothing at this path");

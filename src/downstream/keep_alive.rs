@@ -23,7 +23,7 @@ impl KeepAlive {
         }
     }
 
-    /// Something was written: the quiet begins anew.
+    /// Bytes were written: the quiet time starts again.
     pub(super) fn written(&mut self) {
         self.last_written = Instant::now();
     }

@@ -70,14 +70,7 @@ pub(super) fn json_response(status: StatusCode, body: Bytes) -> Response<Body> {
 /// The response, saying when to come back where it is one of overload (SPEC T-17).
 #[must_use]
 pub(super) fn retryable(mut response: Response<Body>) -> Response<Body> {
-    let overload = [
-        StatusCode::TOO_MANY_REQUESTS,
-        StatusCode::SERVICE_UNAVAILABLE,
-    ];
-    if overload.contains(&response.status()) {
-        let seconds = HeaderValue::from_static("1");
-        response.headers_mut().insert(RETRY_AFTER, seconds);
-    }
+    retry_after(&mut response, RetryHint::Never);
     response
 }
 
@@ -92,7 +85,11 @@ pub(super) fn empty(status: StatusCode) -> Response<Body> {
 /// A fault, as the answer to the request `id` (JSON text) or to what had no readable id.
 #[must_use]
 pub(super) fn fault_response(fault: &Fault, id: Option<&str>) -> Response<Body> {
-    let mut response = json_response(legacy_status(fault.kind), error_response(fault, id));
+    with_status(fault, error_response(fault, id))
+}
+
+fn with_status(fault: &Fault, body: Bytes) -> Response<Body> {
+    let mut response = json_response(legacy_status(fault.kind), body);
     retry_after(&mut response, fault.retry);
     response
 }
@@ -104,12 +101,7 @@ pub(super) fn message_fault(fault: &Fault, message: &Message) -> Response<Body> 
     if message.kind() == MessageKind::Request {
         return fault_response(fault, message.id());
     }
-    let mut body = br#"{"jsonrpc":"2.0","error":"#.to_vec();
-    body.extend_from_slice(&error_object(fault));
-    body.push(b'}');
-    let mut response = json_response(legacy_status(fault.kind), body.into());
-    retry_after(&mut response, fault.retry);
-    response
+    with_status(fault, error_message(r#"{"jsonrpc":"2.0","#, fault))
 }
 
 /// A refused request of a live session: not by a status, since clients end their session with all its
@@ -221,6 +213,15 @@ pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
     )
 }
 
+/// The refusal of a GET whose client takes no event stream. Spec: SPEC T-10.
+#[must_use]
+pub(super) fn no_events() -> Response<Body> {
+    plain(
+        StatusCode::NOT_ACCEPTABLE,
+        "Accept must list text/event-stream",
+    )
+}
+
 /// The refusal of a compressed body, with `Accept-Encoding: identity`. Spec: RFC 9110 §15.5.16; RFC 7694 §3.
 #[must_use]
 pub(super) fn encoded() -> Response<Body> {
@@ -305,12 +306,14 @@ pub(super) fn array(responses: &[Bytes]) -> Bytes {
 /// A JSON-RPC error response, whatever its HTTP status.
 #[must_use]
 pub(super) fn error_response(fault: &Fault, id: Option<&str>) -> Bytes {
-    let mut body = format!(
-        r#"{{"jsonrpc":"2.0","id":{},"error":"#,
-        id.unwrap_or("null")
-    )
-    .into_bytes();
-    body.extend_from_slice(&error_object(fault));
-    body.push(b'}');
-    body.into()
+    let id = id.unwrap_or("null");
+    error_message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"#), fault)
+}
+
+/// JSON text of a message that begins with `start` and ends with its error.
+fn error_message(start: &str, fault: &Fault) -> Bytes {
+    let error = error_object(fault);
+    [start.as_bytes(), br#""error":"#, &*error, b"}"]
+        .concat()
+        .into()
 }

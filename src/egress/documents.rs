@@ -3,9 +3,10 @@
 
 use std::net::SocketAddr;
 
+use futures_util::StreamExt as _;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
-use reqwest::{Client, ClientBuilder};
+use reqwest::{Client, ClientBuilder, Response};
 
 use super::public::{EgressRefusal, check_address};
 
@@ -23,6 +24,26 @@ pub fn documents() -> ClientBuilder {
 /// The same for URLs that a document named: https to public addresses alone.
 pub fn learned_documents() -> ClientBuilder {
     documents().https_only(true).dns_resolver(PublicOnly)
+}
+
+/// Reads the body of an answer; `None` if it is larger than `limit` bytes.
+///
+/// # Errors
+/// The body breaks off.
+///
+/// # Cancel safety
+/// Dropping the future abandons the answer.
+pub async fn read_body(answer: Response, limit: usize) -> reqwest::Result<Option<Vec<u8>>> {
+    let mut read = Vec::new();
+    let mut body = answer.bytes_stream();
+    while let Some(chunk) = body.next().await {
+        let chunk = chunk?;
+        if read.len() + chunk.len() > limit {
+            return Ok(None);
+        }
+        read.extend_from_slice(&chunk);
+    }
+    Ok(Some(read))
 }
 
 /// Resolves names to public addresses only: the checked address and the connected address are the same.

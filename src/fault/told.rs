@@ -4,23 +4,14 @@
 use bytes::Bytes;
 
 use super::{Fault, FaultKind, FaultSide, RetryHint};
-use crate::protocol::json;
+use crate::protocol::{json, rpc};
 use crate::telemetry::request_tag;
 
 /// JSON text of the error object for a legacy client.
 #[must_use]
 pub fn error_object(fault: &Fault) -> Bytes {
-    let code = legacy_code(fault.kind);
-    let mut out = format!(
-        r#"{{"code":{code},"message":{}"#,
-        json::quote(&fault.public)
-    );
-    if let Some(data) = data_of(fault) {
-        out.push_str(",\"data\":");
-        out.push_str(&data);
-    }
-    out.push('}');
-    out.into()
+    let data = data_of(fault);
+    rpc::error(legacy_code(fault.kind), &fault.public, data.as_deref()).into()
 }
 
 /// JSON text of a tool result that tells the model what went wrong (SPEC E-05).

@@ -9,7 +9,6 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, StatusCode};
 use reqwest::{Certificate, Client, ClientBuilder, Proxy, Response};
@@ -290,16 +289,8 @@ impl DocumentClients {
 }
 
 async fn read_body(answer: Response, limit: usize) -> Result<Vec<u8>, DocumentError> {
-    let mut document = Vec::new();
-    let mut body = answer.bytes_stream();
-    while let Some(chunk) = body.next().await {
-        let chunk = chunk?;
-        if document.len() + chunk.len() > limit {
-            return Err(DocumentError::TooLarge(limit));
-        }
-        document.extend_from_slice(&chunk);
-    }
-    Ok(document)
+    let body = egress::read_body(answer, limit).await?;
+    body.ok_or(DocumentError::TooLarge(limit))
 }
 
 fn limited(builder: ClientBuilder) -> ClientBuilder {

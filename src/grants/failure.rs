@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cause::chain;
+use crate::database::DatabaseError;
 
 /// Why a token cannot be had. Cloning is cheap.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -169,7 +170,7 @@ impl TokenFailure {
 
     /// The database fails, so that it is unknown whether the caller has an account.
     #[must_use]
-    pub fn no_database(error: &(dyn std::error::Error + 'static)) -> Self {
+    pub(super) fn no_database(error: &(dyn std::error::Error + 'static)) -> Self {
         Self::new(
             "the gateway cannot look for the caller's account",
             "database",
@@ -354,4 +355,10 @@ pub(super) fn remedy_of_refused_code(redirect_uri: &str) -> String {
         "none where it happens once: the code was used before, or is too old. Else compare the redirect URI that the \
          client has at the server: {redirect_uri}"
     )
+}
+
+impl From<DatabaseError> for TokenFailure {
+    fn from(error: DatabaseError) -> Self {
+        Self::no_database(&error)
+    }
 }

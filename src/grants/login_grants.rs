@@ -36,7 +36,7 @@ struct IssuerLogins {
 struct KeptIdTokens(Arc<UserTokens>);
 
 impl LoginGrants {
-    /// Those at the issuers of `logins`. Asks nobody.
+    /// The grants at the issuers of `logins`. Sends no request.
     ///
     /// # Errors
     /// A `private_key` cannot be used, or an issuer is no URL.

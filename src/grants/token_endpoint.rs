@@ -1,36 +1,31 @@
-//! Token requests. The only file that uses `oauth2`: for the form, the credentials in it, and parsing responses. Spec:
-//! RFC 6749 §4.1.3, §4.4, §5, §6; RFC 7523 §2.2; RFC 7636 §4.5; RFC 8707 §2.
+//! Token requests. Only this file and `form_sender` use `oauth2`: for the form, the credentials in it, and parsing
+//! responses. Spec: RFC 6749 §4.1.3, §4.4, §5, §6; RFC 7523 §2.2; RFC 7636 §4.5; RFC 8707 §2.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::AtomicU16;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
-use http::header::RETRY_AFTER;
 use oauth2::basic::{
     BasicErrorResponse, BasicErrorResponseType, BasicRevocationErrorResponse,
     BasicTokenIntrospectionResponse, BasicTokenType,
 };
 use oauth2::{
-    AccessToken, AsyncHttpClient, AuthType, AuthorizationCode, Client, ClientId, ClientSecret,
-    EndpointNotSet, EndpointSet, ExtraTokenFields, PkceCodeVerifier, RedirectUrl, RefreshToken,
-    RequestTokenError, Scope, StandardRevocableToken, StandardTokenResponse, TokenResponse as _,
-    TokenUrl,
+    AccessToken, AuthType, AuthorizationCode, Client, ClientId, ClientSecret, EndpointNotSet,
+    EndpointSet, ExtraTokenFields, PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError,
+    Scope, StandardRevocableToken, StandardTokenResponse, TokenResponse as _, TokenUrl,
 };
 use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::client_key::ClientProof;
 use super::documents::{DocumentClients, DocumentError, MAX_SHOWN, ReadAnswer, is_passing};
+use super::form_sender::{FormSender, SendError, readable};
 use super::server_metadata::ServerMetadata;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 
 /// `client_assertion_type`. Spec: RFC 7523 §2.2
 pub(super) const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
-/// The longest `Retry-After` that is honoured.
-const LONGEST_RETRY: Duration = Duration::from_mins(5);
 
 /// One token request.
 #[derive(Debug)]
@@ -135,20 +130,6 @@ pub(super) enum TokenError {
     RedirectUri { url: String },
 }
 
-/// Why a request failed before `oauth2` could parse a response.
-#[derive(Debug, thiserror::Error)]
-enum SendError {
-    #[error(transparent)]
-    Document(#[from] DocumentError),
-    #[error("the answer cannot be a token")]
-    Status {
-        status: u16,
-        retry_after: Option<Duration>,
-    },
-    #[error("the answer cannot be passed on")]
-    Answer,
-}
-
 /// Requests a token. `issuer` is the configured one, whose origin is trusted.
 ///
 /// # Errors
@@ -250,56 +231,6 @@ fn authenticated(
             Ok((client.set_auth_type(AuthType::RequestBody), Some(assertion)))
         }
     }
-}
-
-/// Sends the requests that `oauth2` builds, within the gateway's limits.
-struct FormSender<'a> {
-    clients: &'a DocumentClients,
-    issuer: Option<&'a Url>,
-    /// Status of the response, which errors of `oauth2` do not carry.
-    status: AtomicU16,
-}
-
-impl<'c> AsyncHttpClient<'c> for FormSender<'_> {
-    type Error = SendError;
-    type Future = BoxFuture<'c, Result<oauth2::HttpResponse, SendError>>;
-
-    fn call(&'c self, request: oauth2::HttpRequest) -> Self::Future {
-        async move {
-            let answer = self.clients.post(request, self.issuer).await?;
-            self.status.store(answer.status.as_u16(), Ordering::Relaxed);
-            readable(answer)
-        }
-        .boxed()
-    }
-}
-
-/// The response, where `oauth2` can parse it.
-fn readable(answer: ReadAnswer) -> Result<oauth2::HttpResponse, SendError> {
-    let ReadAnswer {
-        status,
-        headers,
-        body,
-    } = answer;
-    let number = status.as_u16();
-    // The statuses that RFC 6749 gives tokens and errors.
-    if !matches!(number, 200 | 400 | 401 | 403) {
-        let seconds = headers
-            .get(RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.parse().ok());
-        let retry_after = seconds.map(|seconds| Duration::from_secs(seconds).min(LONGEST_RETRY));
-        return Err(SendError::Status {
-            status: number,
-            retry_after,
-        });
-    }
-    let mut answer = http::Response::new(body);
-    *answer.status_mut() = status;
-    *answer.headers_mut() = headers;
-    if answer.body().is_empty() {
-        return Err(SendError::Answer);
-    }
-    Ok(answer)
 }
 
 /// The body of a successful token response.

@@ -17,6 +17,7 @@ use super::challenge::Challenge;
 use super::failure::TokenFailure;
 use super::held_token::{HeldToken, NEXT_WITHIN};
 use super::identity_assertion::IdentityProvider;
+use super::source_owner::SourceOwner;
 use super::source_state::{Outcome, Running, SourceState, pause};
 use super::token_subject::{TokenSubject, Wanted};
 use crate::call::{CallerAccess, CallerToken, OwnerKey};
@@ -40,17 +41,6 @@ pub struct TokenSource {
     owner: SourceOwner,
     held: RwLock<Option<Arc<HeldToken>>>,
     state: Mutex<SourceState>,
-}
-
-/// Whose tokens a source requests.
-#[derive(Debug)]
-enum SourceOwner {
-    /// The gateway's own.
-    Gateway,
-    /// A caller's, by exchange of the caller's token.
-    Caller(Arc<CallerAccess>),
-    /// A person's, by an assertion of the identity provider.
-    Person(Arc<IdentityProvider>, OwnerKey),
 }
 
 /// How to replace a refused token.
@@ -177,25 +167,7 @@ impl TokenSource {
 
     /// Whether a refresh is due and would give a token that lasts longer.
     fn is_due(&self, token: &HeldToken) -> bool {
-        if !token.is_due() {
-            return false;
-        }
-        match &self.owner {
-            SourceOwner::Gateway => true,
-            SourceOwner::Caller(_) => {
-                token.ends_with.is_none() || token.ends_with != self.subject_number()
-            }
-            // Else it fails: only another login brings a token then.
-            SourceOwner::Person(provider, person) => provider.has_id_token(*person),
-        }
-    }
-
-    /// The number of the caller's newest token.
-    fn subject_number(&self) -> Option<u64> {
-        match &self.owner {
-            SourceOwner::Caller(caller) => Some(caller.token()?.number),
-            SourceOwner::Gateway | SourceOwner::Person(..) => None,
-        }
+        token.is_due() && self.owner.has_later_than(token)
     }
 
     /// The cached token, unless it has expired.
@@ -219,7 +191,7 @@ impl TokenSource {
     fn refresh(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         let is_due = self.snapshot().is_none_or(|token| self.is_due(&token));
-        if is_due && state.current_failure(self.subject_number()).is_none() {
+        if is_due && state.current_failure(self.owner.subject_number()).is_none() {
             drop(self.start(&mut state));
         }
     }
@@ -230,7 +202,7 @@ impl TokenSource {
         if let Some(token) = self.good() {
             return Ok(Ok(token));
         }
-        match state.current_failure(self.subject_number()) {
+        match state.current_failure(self.owner.subject_number()) {
             Some(failure) if state.running().is_none() => Err(failure.clone()),
             _ => Ok(Err(self.start(&mut state))),
         }
@@ -245,7 +217,7 @@ impl TokenSource {
         if let Some(running) = state.running() {
             return Ok(Replacement::Wait(running));
         }
-        if let Some(failure) = state.current_failure(self.subject_number()) {
+        if let Some(failure) = state.current_failure(self.owner.subject_number()) {
             return Err(failure.clone());
         }
         if state.was_forced() {
@@ -293,7 +265,7 @@ impl TokenSource {
         let wanted = challenge.scopes.iter();
         let wanted = wanted.filter(|scope| !used.scopes.contains(scope));
         let wanted: BTreeSet<String> = wanted.cloned().collect();
-        let subject = self.subject_number();
+        let subject = self.owner.subject_number();
         let has_failed = state.current_failure(subject).is_some() && state.running().is_none();
         if has_failed || wanted.is_empty() || !state.refused.is_disjoint(&wanted) {
             return None;

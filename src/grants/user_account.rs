@@ -94,7 +94,7 @@ impl UserAccount {
         }))
     }
 
-    /// The logins at the issuer of `login` that are kept. Asks nobody.
+    /// The kept logins at the issuer of `login`. Sends no request.
     ///
     /// # Errors
     /// `private_key` cannot be used, or `issuer` is no URL.

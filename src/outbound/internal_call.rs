@@ -1,4 +1,4 @@
-//! The way back of requests that we make ourselves: nobody stands behind them.
+//! The client link of the gateway's own requests: no client stands behind them.
 
 use std::sync::Arc;
 

@@ -27,6 +27,18 @@ pub fn response(id: impl Display, outcome: &str, value: &str) -> String {
     out.finish()
 }
 
+/// An error object; `data` is left out where it is `None`.
+#[must_use]
+pub fn error(code: i64, message: &str, data: Option<&str>) -> String {
+    let mut out = ObjectWriter::default();
+    out.member("code", &code.to_string());
+    out.member("message", &quote(message));
+    if let Some(data) = data {
+        out.member("data", data);
+    }
+    out.finish()
+}
+
 fn begun() -> ObjectWriter {
     let mut out = ObjectWriter::default();
     out.member("jsonrpc", "\"2.0\"");
@@ -57,5 +69,10 @@ mod tests {
         assert_eq!(told, expected);
         let came = response(0, "result", "{}");
         assert_eq!(came, r#"{"jsonrpc":"2.0","id":0,"result":{}}"#);
+        let failed = error(-32602, "no \"a\"", Some("{}"));
+        let expected = r#"{"code":-32602,"message":"no \"a\"","data":{}}"#;
+        assert_eq!(failed, expected);
+        let bare = error(-1, "no", None);
+        assert_eq!(bare, r#"{"code":-1,"message":"no"}"#);
     }
 }

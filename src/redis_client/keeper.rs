@@ -8,6 +8,7 @@ use super::connect::{RedisConnector, RedisLink};
 use super::link::SharedLink;
 use super::server_info::ServerInfo;
 use super::server_runs::ServerRuns;
+use crate::sync::backoff::Backoff;
 use crate::telemetry::chain::chain;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
@@ -18,7 +19,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Connects, and connects again whenever the connection breaks; never returns.
 pub(super) async fn keep(connector: RedisConnector, shared: Arc<SharedLink>) {
-    let mut pause = FIRST_PAUSE;
+    // Replicas that lose the same server do not come back at the same moment.
+    let mut backoff = Backoff::with_jitter(FIRST_PAUSE, LONGEST_PAUSE, 0.5..1.0);
     let mut is_down = false;
     let mut runs = ServerRuns::default();
     loop {
@@ -29,7 +31,8 @@ pub(super) async fn keep(connector: RedisConnector, shared: Arc<SharedLink>) {
                 shared.publish(link.clone(), &runs);
                 GAUGES.redis_connected.set(1);
                 tracing::info!(after_outage = is_down, "Redis connected");
-                (pause, is_down) = (FIRST_PAUSE, false);
+                backoff.reset();
+                is_down = false;
                 match link {
                     RedisLink::Single(_) => {}
                     RedisLink::Cluster(link) => {
@@ -48,9 +51,7 @@ pub(super) async fn keep(connector: RedisConnector, shared: Arc<SharedLink>) {
                 }
             }
         }
-        // Replicas that lose the same server do not come back at the same moment.
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-        pause = LONGEST_PAUSE.min(pause * 2);
+        tokio::time::sleep(backoff.next_pause()).await;
     }
 }
 

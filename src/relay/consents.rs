@@ -1,77 +1,36 @@
 //! Calls of callers without an account at the upstream: the user is asked to connect one, and the call goes on when it
 //! is there. Spec: BRIDGING §3; SPEC C-82, C-83, C-85.
 
+mod asked_consent;
 mod open;
+mod parts;
 
 use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
-use url::Url;
 
-use self::open::{ConnectQuestion, OpenConsents, TurnEnd};
+use self::asked_consent::AskedConsent;
+use self::open::{ConnectQuestion, TurnEnd};
+pub(super) use self::parts::ConsentParts;
 use super::forward::ForwardParts;
-use super::program_use::{ProgramUses, client_info, own_program, program_name};
+use super::program_use::{client_info, own_program, program_name};
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, PendingRecord};
-use crate::call::{Call, InputOutcome, Notice, Reply};
+use crate::call::{Call, Reply};
 use crate::catalog::AccountlessList;
-use crate::clock::SharedClock;
-use crate::config::Config;
 use crate::consent::{ConsentLink, consent_url};
 use crate::fault::{Fault, FaultKind};
 use crate::grants::TokenFailure;
 use crate::outbound::{RelayFailure, UpstreamTarget, given_cursor, invalid, tool_failure};
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::methods::{ListKind, lookup, may_ask};
-use crate::protocol::{Era, json};
-use crate::seal::Sealer;
+use crate::protocol::{Era, json, rpc};
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::AccountState;
 use crate::vault::{GrantKey, Vault};
-
-/// What asking for accounts needs.
-#[derive(Debug)]
-pub(super) struct ConsentParts {
-    /// Accounts of callers, where there are any.
-    vault: Option<Vault>,
-    /// Seals the links to pages.
-    sealer: Arc<Sealer>,
-    clock: SharedClock,
-    public_url: Url,
-    /// `connect.wait`.
-    wait: Duration,
-    open: OpenConsents,
-    uses: Option<ProgramUses>,
-}
-
-impl ConsentParts {
-    pub(super) fn new(
-        settings: &Config,
-        (vault, uses): (Option<Vault>, Option<ProgramUses>),
-        sealer: &Arc<Sealer>,
-        clock: SharedClock,
-    ) -> Self {
-        Self {
-            vault,
-            sealer: Arc::clone(sealer),
-            clock,
-            public_url: settings.server.public_url.clone(),
-            wait: settings.connect.wait,
-            open: OpenConsents::default(),
-            uses,
-        }
-    }
-
-    /// Ends the question of a session whose account is there now, where no call waits for it: what tells the client.
-    pub(super) fn finished(&self, session: &Session, upstream: &Arc<str>) -> Option<Notice> {
-        let finished = self.open.finish(session.key(), upstream, true)?;
-        finished.complete()
-    }
-}
 
 /// How a request goes on.
 pub(super) enum ConsentEnd {
@@ -79,18 +38,6 @@ pub(super) enum ConsentEnd {
     Connected(i64),
     /// By this reply: the caller has no account, and gets none in time.
     Replied(Reply),
-}
-
-/// How asking ended.
-enum AskedConsent {
-    /// The account is there, with the number of its connection.
-    Connected(i64),
-    /// The client has to come again with answers: this is the reply.
-    Suspended(Bytes),
-    /// The user does not want to.
-    Declined,
-    /// The client cannot be asked, or the wait is over.
-    Ended,
 }
 
 /// A request to an upstream where callers have accounts of their own.
@@ -250,7 +197,7 @@ impl Consent<'_> {
         if self.call.revision.era() == Era::Modern {
             // The client comes again when it likes; only then the wait begins.
             let asking = self.call.link.ask(question.round());
-            return match outcome_of(asking.await) {
+            return match AskedConsent::of(asking.await) {
                 Some(ended) => Ok(ended),
                 None => within(wait, self.connected(changes)).await,
             };
@@ -293,7 +240,7 @@ impl Consent<'_> {
             }
         };
         let asked = async {
-            match outcome_of(self.call.link.ask(question.round()).await) {
+            match AskedConsent::of(self.call.link.ask(question.round()).await) {
                 Some(ended) => ended,
                 None => std::future::pending().await,
             }
@@ -329,11 +276,8 @@ impl Consent<'_> {
         if !self.shows_urls() || self.call.revision.era() == Era::Modern {
             return None;
         }
-        let error = format!(
-            r#"{{"code":{URL_ELICITATION_REQUIRED},"message":{},"data":{{"elicitations":[{}]}}}}"#,
-            json::quote(&question.message),
-            question.params()
-        );
+        let data = json::object([("elicitations", json::array([question.params()]))]);
+        let error = rpc::error(URL_ELICITATION_REQUIRED, &question.message, Some(&data));
         Some(Reply::Error(error.into()))
     }
 
@@ -419,15 +363,4 @@ async fn within(
 ) -> Result<AskedConsent, Fault> {
     let ended = tokio::time::timeout(wait, consent).await;
     ended.unwrap_or(Ok(AskedConsent::Ended))
-}
-
-/// What an answered, or unanswered, question says; `None` where the user agreed to open the page, which is not to say
-/// that anything was done there (SPEC C-85).
-fn outcome_of(outcome: InputOutcome) -> Option<AskedConsent> {
-    match outcome {
-        InputOutcome::Answered(answers) if answers.iter().all(|(_, one)| one.is_accepted()) => None,
-        InputOutcome::Answered(_) => Some(AskedConsent::Declined),
-        InputOutcome::Suspended(result) => Some(AskedConsent::Suspended(result)),
-        InputOutcome::CannotAsk(_) | InputOutcome::Unanswered => Some(AskedConsent::Ended),
-    }
 }

@@ -12,7 +12,7 @@ use super::lock;
 use crate::protocol::methods::ListKind;
 use crate::store::lists::ContentDigest;
 
-/// Which list of which upstream.
+/// An upstream, and the kind of a list.
 type ListKey = (Arc<str>, ListKind);
 
 /// The absent lists of one session: one errand for each at most, so as many as there are upstreams and

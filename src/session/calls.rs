@@ -218,20 +218,20 @@ impl Session {
         is_admitted.then(|| SessionUse::of(self))
     }
 
-    /// The same where the session waits to come to rest: for a request that does not begin anything.
+    /// The same while the session waits until it is idle: for a request that begins no work.
     #[must_use]
     pub fn enter_held(self: &Arc<Self>) -> Option<SessionUse> {
         let is_admitted = self.uses().is_none_or(SessionUses::enter);
         is_admitted.then(|| SessionUse::of(self))
     }
 
-    /// Whether the session admits only what does not begin anything, until it has come to rest.
+    /// Whether the session admits only requests that begin no work, until it is idle.
     pub(super) fn waits_to_rest(&self) -> bool {
         self.uses()
             .is_some_and(|uses| !uses.is_closed() && self.is_held(uses))
     }
 
-    /// Whether requests wait until the session has come to rest.
+    /// Whether requests wait until the session is idle.
     fn is_held(&self, uses: &SessionUses) -> bool {
         uses.leaving.holds_requests() && self.questions.is_empty()
     }

@@ -27,8 +27,8 @@ pub(super) struct LeavingSessions {
 }
 
 impl LeavingSessions {
-    /// Whether sessions are closed for requests from now on as soon as they are at rest, and whether they are held until
-    /// then so that they come to rest.
+    /// `begins`: sessions are closed for requests as soon as they are idle. `holds_requests`: until then their requests
+    /// wait, so that the sessions become idle.
     pub(super) fn set(&self, begins: bool, holds_requests: bool) {
         self.has_begun.store(begins, Ordering::Release);
         self.holds_requests.store(holds_requests, Ordering::Release);

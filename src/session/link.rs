@@ -225,7 +225,7 @@ impl LegacyClientLink {
         self.is_cut_off.load(Ordering::Acquire)
     }
 
-    /// Cancelled when nobody wants the answer.
+    /// Cancelled when the answer is not wanted any more.
     #[must_use]
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancel

@@ -111,11 +111,8 @@ impl ListValidity {
     ) -> Option<CurrentPage> {
         let (held, called) = {
             let upstreams = lock(&self.0);
-            let upstream_lists = find(&upstreams, upstream)?;
-            (
-                upstream_lists.page(kind, cursor)?.clone(),
-                upstream_lists.called,
-            )
+            let lists = find(&upstreams, upstream)?;
+            (lists.page(kind, cursor)?.clone(), lists.called)
         };
         let calm = held.outlives_calls || called.is_none_or(|called| held.asked > called);
         let age = held.asked.elapsed();
@@ -142,11 +139,8 @@ impl ListValidity {
         asked: Instant,
     ) -> bool {
         let mut upstreams = lock(&self.0);
-        let upstream_lists = upstreams
-            .iter_mut()
-            .find(|upstream_lists| *upstream_lists.upstream == *upstream);
-        let page = upstream_lists.and_then(|upstream_lists| {
-            let mut pages = upstream_lists.pages.iter_mut();
+        let page = find_mut(&mut upstreams, upstream).and_then(|lists| {
+            let mut pages = lists.pages.iter_mut();
             pages.find(|page| page.is_at(kind, cursor) && page.held.asked == asked)
         });
         page.is_some_and(|page| !std::mem::replace(&mut page.rechecked, true))
@@ -177,7 +171,7 @@ impl ListValidity {
         concerned: impl Fn(ListKind) -> bool,
     ) -> Vec<(ListKind, Option<Box<str>>, CachedPage)> {
         let upstreams = lock(&self.0);
-        let pages = find(&upstreams, upstream).map(|upstream_lists| upstream_lists.pages.iter());
+        let pages = find(&upstreams, upstream).map(|lists| lists.pages.iter());
         let pages = pages.into_iter().flatten();
         pages
             .filter(|page| concerned(page.kind) && !page.outdated)
@@ -188,10 +182,10 @@ impl ListValidity {
     /// Whether the session was given no list of this kind, called no tool and received no change notice.
     pub fn is_untouched(&self, upstream: &str, kind: ListKind) -> bool {
         let upstreams = lock(&self.0);
-        find(&upstreams, upstream).is_none_or(|upstream_lists| {
-            upstream_lists.called.is_none()
-                && upstream_lists.changed(kind).is_none()
-                && !upstream_lists.pages.iter().any(|page| page.kind == kind)
+        find(&upstreams, upstream).is_none_or(|lists| {
+            lists.called.is_none()
+                && lists.changed(kind).is_none()
+                && !lists.pages.iter().any(|page| page.kind == kind)
         })
     }
 
@@ -199,9 +193,9 @@ impl ListValidity {
     /// call.
     pub fn disturbed(&self, upstream: &str, kind: ListKind, by_calls: bool) -> Option<Instant> {
         let upstreams = lock(&self.0);
-        let upstream_lists = find(&upstreams, upstream)?;
-        let called = upstream_lists.called.filter(|_| by_calls);
-        called.max(upstream_lists.changed(kind))
+        let lists = find(&upstreams, upstream)?;
+        let called = lists.called.filter(|_| by_calls);
+        called.max(lists.changed(kind))
     }
 
     /// When any upstream last announced a change of lists of this kind.
@@ -209,7 +203,7 @@ impl ListValidity {
         let upstreams = lock(&self.0);
         upstreams
             .iter()
-            .filter_map(|upstream_lists| upstream_lists.changed(kind))
+            .filter_map(|lists| lists.changed(kind))
             .max()
     }
 
@@ -217,8 +211,8 @@ impl ListValidity {
     /// before.
     pub fn heard(&self, upstream: &Arc<str>) -> bool {
         let mut before = None;
-        self.at(upstream, |upstream_lists| {
-            before = upstream_lists.heard.replace(Instant::now());
+        self.at(upstream, |lists| {
+            before = lists.heard.replace(Instant::now());
         });
         before.is_some()
     }
@@ -227,7 +221,7 @@ impl ListValidity {
     /// have been missed.
     pub fn may_be_missed(&self, upstream: &str, asked: Instant) -> bool {
         let upstreams = lock(&self.0);
-        let heard = find(&upstreams, upstream).and_then(|upstream_lists| upstream_lists.heard);
+        let heard = find(&upstreams, upstream).and_then(|lists| lists.heard);
         heard.is_some_and(|heard| asked <= heard)
     }
 
@@ -239,8 +233,8 @@ impl ListValidity {
         cursor: Option<&str>,
         held: CachedPage,
     ) {
-        self.at(upstream, |upstream_lists| {
-            let changed = upstream_lists.changed(kind);
+        self.at(upstream, |lists| {
+            let changed = lists.changed(kind);
             if changed.is_some_and(|changed| held.asked <= changed) {
                 return;
             }
@@ -253,15 +247,15 @@ impl ListValidity {
             };
             if cursor.is_none() {
                 // No cursor leads to the later pages of the replaced list any more.
-                upstream_lists
+                lists
                     .pages
                     .retain(|page| page.kind != kind || !page.outdated);
             }
-            let mut pages = upstream_lists.pages.iter_mut();
+            let mut pages = lists.pages.iter_mut();
             if let Some(known) = pages.find(|page| page.is_at(kind, cursor)) {
                 *known = kept;
-            } else if upstream_lists.pages.len() < MAX_PAGES {
-                upstream_lists.pages.push(kept);
+            } else if lists.pages.len() < MAX_PAGES {
+                lists.pages.push(kept);
             }
         });
     }
@@ -269,7 +263,7 @@ impl ListValidity {
     /// A tool is called, or was: the upstream may list something else now.
     pub fn called(&self, upstream: &Arc<str>) {
         let now = Some(Instant::now());
-        self.at(upstream, |upstream_lists| upstream_lists.called = now);
+        self.at(upstream, |lists| lists.called = now);
     }
 
     /// Notes that a tool of the upstream is called, from now until the guard is dropped: meanwhile what the upstream
@@ -287,49 +281,52 @@ impl ListValidity {
 
     /// The same, found out by a list that was asked for after `at`: that list stays.
     pub fn changed_at(&self, upstream: &Arc<str>, what: &str, at: Instant) {
-        self.at(upstream, |upstream_lists| {
-            upstream_lists.change(at, |kind| kind.capability() == what);
+        self.at(upstream, |lists| {
+            lists.change(at, |kind| kind.capability() == what);
         });
     }
 
     /// There is a new connection to the upstream: what the session had from an older one is over.
     /// What a modern upstream lists belongs to no connection.
     pub fn reconnected(&self, upstream: &Arc<str>) {
-        self.at(upstream, |upstream_lists| {
+        self.at(upstream, |lists| {
             let of_connection =
                 |page: &GivenPage| !page.outdated && page.held.is_own && !page.held.outlives_calls;
-            if upstream_lists.pages.iter().any(of_connection) {
-                upstream_lists.change(Instant::now(), |_| true);
+            if lists.pages.iter().any(of_connection) {
+                lists.change(Instant::now(), |_| true);
             }
         });
     }
 
     /// The session has another account at the upstream: what was given with the one before is not shown any more.
     pub fn forget(&self, upstream: &Arc<str>) {
-        self.at(upstream, |upstream_lists| {
-            upstream_lists.change(Instant::now(), |_| true);
-            upstream_lists.pages.clear();
+        self.at(upstream, |lists| {
+            lists.change(Instant::now(), |_| true);
+            lists.pages.clear();
         });
     }
 
     fn at(&self, upstream: &Arc<str>, act: impl FnOnce(&mut UpstreamLists)) {
         let mut upstreams = lock(&self.0);
-        if let Some(upstream_lists) = upstreams
-            .iter_mut()
-            .find(|upstream_lists| upstream_lists.upstream == *upstream)
-        {
-            return act(upstream_lists);
+        if let Some(lists) = find_mut(&mut upstreams, upstream) {
+            return act(lists);
         }
-        let mut upstream_lists = UpstreamLists::new(upstream);
-        act(&mut upstream_lists);
-        upstreams.push(upstream_lists);
+        let mut lists = UpstreamLists::new(upstream);
+        act(&mut lists);
+        upstreams.push(lists);
     }
 }
 
 fn find<'a>(upstreams: &'a [UpstreamLists], upstream: &str) -> Option<&'a UpstreamLists> {
-    upstreams
-        .iter()
-        .find(|upstream_lists| *upstream_lists.upstream == *upstream)
+    upstreams.iter().find(|lists| *lists.upstream == *upstream)
+}
+
+fn find_mut<'a>(
+    upstreams: &'a mut [UpstreamLists],
+    upstream: &str,
+) -> Option<&'a mut UpstreamLists> {
+    let mut upstreams = upstreams.iter_mut();
+    upstreams.find(|lists| *lists.upstream == *upstream)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub mod events;
 pub mod fenced;
 pub mod lists;
 pub mod notices;
+mod owner_calls;
 pub mod pause;
 pub mod quotas;
 pub mod rates;

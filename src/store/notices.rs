@@ -1,13 +1,13 @@
 //! `SharedNotices`: changed lists of upstreams, as one replica learns of them and the others hear.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::pause::RetryPause;
+use super::pause::store_backoff;
 use super::scripts::{
     Script, ScriptCall, ScriptRunner, StoreKeys, bytes, elements, integer, run_one,
 };
@@ -15,8 +15,7 @@ use crate::lock::lock;
 use crate::redis_client::{RedisFailure, Value};
 use crate::runtime::lifecycle::TaskSpawner;
 
-static EXCHANGE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("notices_exchange", include_str!("notices/exchange.lua")));
+static EXCHANGE: Script = Script::new("notices_exchange", include_str!("notices/exchange.lua"));
 
 /// How often notices of others are read.
 const INTERVAL: Duration = Duration::from_millis(500);
@@ -88,7 +87,7 @@ impl SharedNotices {
     }
 
     async fn run(self: Arc<Self>, receiver: Weak<dyn ListChangeReceiver>) {
-        let mut pause = RetryPause::default();
+        let mut backoff = store_backoff();
         let mut told = None;
         let mut position = String::new();
         let mut server = None;
@@ -96,7 +95,7 @@ impl SharedNotices {
             let began = Instant::now();
             match self.exchange(&position).await {
                 Ok((reply, count)) => {
-                    pause.reset();
+                    backoff.reset();
                     if count > 0 {
                         told = Some(began);
                     }
@@ -111,7 +110,7 @@ impl SharedNotices {
                     }
                     position = self.hand_on(&reply, &*receiver).unwrap_or(position);
                 }
-                Err(_) => tokio::time::sleep(pause.lengthen()).await,
+                Err(_) => tokio::time::sleep(backoff.next_pause()).await,
             }
             // However often lists change, each change is told once in an interval.
             let more = async {

@@ -7,27 +7,24 @@
 mod held_here;
 mod outage;
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use tokio::sync::Notify;
-use tokio::time::{Instant, interval_at, sleep_until, timeout_at};
+use tokio::time::{Instant, interval_at, timeout_at};
 
 use self::held_here::{ClaimState, HeldHere, QuotaSize};
 use self::outage::StoreOutage;
-use super::calls::CallsUnderWay;
+use super::owner_calls::{OwnerCalls, OwnerTable};
 use super::retries::FailedWork;
 use super::scripts::{Script, ScriptCall, ScriptResult, ScriptRunner, StoreKeys, integer};
 use crate::call::OwnerKey;
-use crate::lock::lock;
 use crate::runtime::lifecycle::TaskSpawner;
 
-static HOLD: LazyLock<Script> =
-    LazyLock::new(|| Script::new("quotas_hold", include_str!("quotas/hold.lua")));
+static HOLD: Script = Script::new("quotas_hold", include_str!("quotas/hold.lua"));
 
 /// Slices of a quota.
 const SLICES: usize = 16;
@@ -35,8 +32,6 @@ const SLICES: usize = 16;
 const LIFE: Duration = Duration::from_secs(15);
 /// When it is told again.
 const RENEWAL: Duration = Duration::from_secs(5);
-/// How often renewals are looked for.
-const LOOK: Duration = Duration::from_secs(1);
 /// How often a wait for room asks the store again.
 const ASKED: Duration = Duration::from_millis(250);
 /// How long something waits for an answer of the store.
@@ -62,9 +57,7 @@ pub struct CallerQuota {
     node: String,
     /// Callers that hold a slice here, or that the store knows of.
     held: DashMap<OwnerKey, HeldHere>,
-    /// Callers listed for the task, each once.
-    wanting: Mutex<VecDeque<OwnerKey>>,
-    work: Notify,
+    calls: OwnerCalls,
     /// Woken by each answer, and by each claim that ends.
     answered: Notify,
     outage: StoreOutage,
@@ -98,12 +91,12 @@ impl CallerQuota {
             },
             node: node.to_string(),
             held: DashMap::new(),
-            wanting: Mutex::default(),
-            work: Notify::new(),
+            calls: OwnerCalls::default(),
             answered: Notify::new(),
             outage: StoreOutage::new(shape.kind),
         });
-        tasks.spawn_service(Arc::clone(&quota).run());
+        let telling = Arc::clone(&quota);
+        tasks.spawn_service(async move { telling.calls.run(&*telling, &*telling.store).await });
         quota
     }
 
@@ -249,83 +242,13 @@ impl CallerQuota {
     fn list(&self, owner: OwnerKey, held: &mut HeldHere) {
         if !held.is_listed {
             held.is_listed = true;
-            lock(&self.wanting).push_back(owner);
-            self.work.notify_one();
+            self.calls.push(owner);
         }
     }
 
-    async fn run(self: Arc<Self>) {
-        let mut calls = CallsUnderWay::new(&*self.store);
-        let mut failed = FailedWork::new();
-        let mut next_look = Instant::now() + LOOK;
-        loop {
-            if Instant::now() >= next_look {
-                next_look = Instant::now() + LOOK;
-                self.renew();
-            }
-            if calls.begin_round() {
-                lock(&self.wanting).extend(failed.take_due());
-                while calls.has_room()
-                    && let Some((call, told)) = self.next_call()
-                {
-                    calls.send(told, vec![call]);
-                }
-            }
-            let more = async {
-                tokio::select! {
-                    () = self.work.notified() => {}
-                    () = failed.due() => {}
-                    () = sleep_until(next_look) => {}
-                }
-            };
-            if let Some(((owner, told), results)) = calls.next(more).await {
-                self.settle(owner, told, results.first(), &mut failed);
-                self.answered.notify_waiters();
-            }
-        }
-    }
-
-    /// Lists callers whose number in the store has to be renewed, and forgets those without one.
-    fn renew(&self) {
-        let mut due = Vec::new();
-        self.held.retain(|owner, held| {
-            let is_old = held.answered.is_none_or(|at| at.elapsed() >= RENEWAL);
-            if held.told > 0 && is_old && !held.is_listed {
-                held.is_listed = true;
-                due.push(*owner);
-            }
-            held.is_listed || held.told > 0 || held.claimed > 0 || held.used >= self.size.slice
-        });
-        lock(&self.wanting).extend(due);
-    }
-
-    /// The call for the next listed caller, which stays listed until the reply.
-    fn next_call(&self) -> Option<(ScriptCall, (OwnerKey, usize))> {
-        loop {
-            let owner = lock(&self.wanting).pop_front()?;
-            let Some(mut held) = self.held.get_mut(&owner) else {
-                continue;
-            };
-            held.is_asked = false;
-            let told = held.shown(self.size);
-            drop(held);
-            let call = ScriptCall {
-                script: &HOLD,
-                keys: vec![self.keys.quota(self.kind, owner)],
-                args: vec![
-                    self.node.clone().into(),
-                    told.to_string().into(),
-                    LIFE.as_millis().to_string().into(),
-                ],
-            };
-            return Some((call, (owner, told)));
-        }
-    }
-
-    fn settle(
+    fn take_answer(
         &self,
-        owner: OwnerKey,
-        told: usize,
+        (owner, told): (OwnerKey, usize),
         result: Option<&ScriptResult>,
         failed: &mut FailedWork<OwnerKey>,
     ) {
@@ -344,7 +267,7 @@ impl CallerQuota {
         self.outage.answered();
         let is_back = std::mem::take(&mut held.is_failing);
         if is_back {
-            lock(&self.wanting).extend(failed.take_all());
+            self.calls.extend(failed.take_all());
         }
         held.told = told;
         held.others = usize::try_from(others).unwrap_or(0);
@@ -357,6 +280,51 @@ impl CallerQuota {
         if is_back && !self.held.iter().any(|held| held.is_failing) {
             self.outage.over();
         }
+    }
+}
+
+impl OwnerTable for CallerQuota {
+    type Sent = (OwnerKey, usize);
+
+    /// Lists callers whose number in the store has to be renewed, and forgets those without one.
+    fn look(&self) {
+        let mut due = Vec::new();
+        self.held.retain(|owner, held| {
+            let is_old = held.answered.is_none_or(|at| at.elapsed() >= RENEWAL);
+            if held.told > 0 && is_old && !held.is_listed {
+                held.is_listed = true;
+                due.push(*owner);
+            }
+            held.is_listed || held.told > 0 || held.claimed > 0 || held.used >= self.size.slice
+        });
+        self.calls.extend(due);
+    }
+
+    fn call(&self, owner: OwnerKey) -> Option<(ScriptCall, Self::Sent)> {
+        let mut held = self.held.get_mut(&owner)?;
+        held.is_asked = false;
+        let told = held.shown(self.size);
+        drop(held);
+        let call = ScriptCall {
+            script: &HOLD,
+            keys: vec![self.keys.quota(self.kind, owner)],
+            args: vec![
+                self.node.clone().into(),
+                told.to_string().into(),
+                LIFE.as_millis().to_string().into(),
+            ],
+        };
+        Some((call, (owner, told)))
+    }
+
+    fn settle(
+        &self,
+        sent: Self::Sent,
+        result: Option<&ScriptResult>,
+        failed: &mut FailedWork<OwnerKey>,
+    ) {
+        self.take_answer(sent, result, failed);
+        self.answered.notify_waiters();
     }
 }
 

@@ -4,35 +4,29 @@
 //! them here: no request asks the store. Unused requests are given back. A replica serves one slice before anything is
 //! borrowed: the sum of all replicas may exceed the allowance by one slice for each replica.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use dashmap::DashMap;
-use tokio::sync::Notify;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use super::calls::CallsUnderWay;
+use super::owner_calls::{LOOK, OwnerCalls, OwnerTable};
 use super::retries::FailedWork;
 use super::scripts::{
     Script, ScriptCall, ScriptResult, ScriptRunner, StoreKeys, elements, integer,
 };
 use crate::call::OwnerKey;
-use crate::lock::lock;
 use crate::redis_client::Value;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::LABELED;
 
-static BORROW: LazyLock<Script> =
-    LazyLock::new(|| Script::new("rates_borrow", include_str!("rates/borrow.lua")));
+static BORROW: Script = Script::new("rates_borrow", include_str!("rates/borrow.lua"));
 
 /// Time of the rate that is borrowed at once.
 const SLICE: Duration = Duration::from_millis(100);
 /// When a request looks again whether what it waits for was borrowed.
 pub const ROUND_TRIP: Duration = Duration::from_millis(5);
-/// How often unused requests are given back.
-const LOOK: Duration = Duration::from_secs(1);
 
 /// A rate, and how many requests it allows at once.
 #[derive(Debug, Clone, Copy)]
@@ -52,9 +46,7 @@ pub struct BorrowedRates {
     /// Requests that are borrowed ahead.
     slice: u32,
     allowances: DashMap<OwnerKey, LocalAllowance>,
-    /// Principals listed for the borrowing task, each once.
-    wanting: Mutex<VecDeque<OwnerKey>>,
-    work: Notify,
+    calls: OwnerCalls,
     /// Whether the store was not connected when a call last failed.
     is_down: AtomicBool,
 }
@@ -78,7 +70,7 @@ struct LocalAllowance {
 }
 
 /// What a borrowing call asks for.
-struct Borrowing {
+pub(super) struct Borrowing {
     owner: OwnerKey,
     /// Debt that it charges.
     debt: u32,
@@ -105,11 +97,13 @@ impl BorrowedRates {
             shape: RateShape { each, ..shape },
             slice: slice.clamp(1, shape.burst.max(1)),
             allowances: DashMap::new(),
-            wanting: Mutex::default(),
-            work: Notify::new(),
+            calls: OwnerCalls::default(),
             is_down: AtomicBool::new(false),
         });
-        tasks.spawn_service(Arc::clone(&rates).run());
+        let borrowing = Arc::clone(&rates);
+        tasks.spawn_service(
+            async move { borrowing.calls.run(&*borrowing, &*borrowing.store).await },
+        );
         rates
     }
 
@@ -152,8 +146,7 @@ impl BorrowedRates {
         if is_low && wait.is_none() && !allowance.is_listed {
             allowance.is_listed = true;
             drop(allowance);
-            lock(&self.wanting).push_back(owner);
-            self.work.notify_one();
+            self.calls.push(owner);
         }
         Some(outcome)
     }
@@ -163,39 +156,13 @@ impl BorrowedRates {
         let fits = |most: u32| debt.checked_add(count).is_some_and(|sum| sum <= most);
         fits(self.slice) || debt == 0 && fits(self.shape.burst)
     }
+}
 
-    async fn run(self: Arc<Self>) {
-        let mut calls = CallsUnderWay::new(&*self.store);
-        let mut failed = FailedWork::new();
-        let mut next_look = Instant::now() + LOOK;
-        loop {
-            if Instant::now() >= next_look {
-                next_look = Instant::now() + LOOK;
-                self.give_back();
-            }
-            if calls.begin_round() {
-                lock(&self.wanting).extend(failed.take_due());
-                while calls.has_room()
-                    && let Some((call, borrowing)) = self.next_call()
-                {
-                    calls.send(borrowing, vec![call]);
-                }
-            }
-            let more = async {
-                tokio::select! {
-                    () = self.work.notified() => {}
-                    () = failed.due() => {}
-                    () = sleep_until(next_look) => {}
-                }
-            };
-            if let Some((borrowing, results)) = calls.next(more).await {
-                self.settle(&borrowing, results.first(), &mut failed);
-            }
-        }
-    }
+impl OwnerTable for BorrowedRates {
+    type Sent = Borrowing;
 
-    /// Lists principals with unused requests for the task, and evicts principals without requests or debt.
-    fn give_back(&self) {
+    /// Lists principals with unused requests, which are given back, and evicts principals without requests or debt.
+    fn look(&self) {
         let now = Instant::now();
         let life = self.shape.each * self.shape.burst;
         let mut idle = Vec::new();
@@ -208,54 +175,47 @@ impl BorrowedRates {
             }
             holds || allowance.is_listed || unused < life.max(LOOK)
         });
-        lock(&self.wanting).extend(idle);
+        self.calls.extend(idle);
     }
 
-    /// The call for the next listed principal, which stays listed until the reply: one call at a time is under way
-    /// for a principal.
-    fn next_call(&self) -> Option<(ScriptCall, Borrowing)> {
-        loop {
-            let owner = lock(&self.wanting).pop_front()?;
-            let Some(mut allowance) = self.allowances.get_mut(&owner) else {
-                continue;
-            };
-            let is_idle = allowance.used.elapsed() > SLICE;
-            let unused = if is_idle {
-                std::mem::take(&mut allowance.borrowed)
-            } else {
-                0
-            };
-            let wanted = if is_idle {
-                0
-            } else {
-                self.slice.max(std::mem::take(&mut allowance.demand))
-            };
-            let debt = allowance.debt;
-            drop(allowance);
-            let charge = i64::from(debt) - i64::from(unused);
-            let call = ScriptCall {
-                script: &BORROW,
-                keys: vec![self.keys.rate(owner)],
-                args: vec![
-                    self.shape.each.as_micros().to_string().into(),
-                    self.shape.burst.to_string().into(),
-                    charge.to_string().into(),
-                    wanted.to_string().into(),
-                ],
-            };
-            let borrowing = Borrowing {
-                owner,
-                debt,
-                unused,
-                wanted,
-            };
-            return Some((call, borrowing));
-        }
+    fn call(&self, owner: OwnerKey) -> Option<(ScriptCall, Borrowing)> {
+        let mut allowance = self.allowances.get_mut(&owner)?;
+        let is_idle = allowance.used.elapsed() > SLICE;
+        let unused = if is_idle {
+            std::mem::take(&mut allowance.borrowed)
+        } else {
+            0
+        };
+        let wanted = if is_idle {
+            0
+        } else {
+            self.slice.max(std::mem::take(&mut allowance.demand))
+        };
+        let debt = allowance.debt;
+        drop(allowance);
+        let charge = i64::from(debt) - i64::from(unused);
+        let call = ScriptCall {
+            script: &BORROW,
+            keys: vec![self.keys.rate(owner)],
+            args: vec![
+                self.shape.each.as_micros().to_string().into(),
+                self.shape.burst.to_string().into(),
+                charge.to_string().into(),
+                wanted.to_string().into(),
+            ],
+        };
+        let borrowing = Borrowing {
+            owner,
+            debt,
+            unused,
+            wanted,
+        };
+        Some((call, borrowing))
     }
 
     fn settle(
         &self,
-        borrowing: &Borrowing,
+        borrowing: Borrowing,
         result: Option<&ScriptResult>,
         failed: &mut FailedWork<OwnerKey>,
     ) {
@@ -275,7 +235,7 @@ impl BorrowedRates {
         };
         self.is_down.store(false, Ordering::Relaxed);
         if std::mem::take(&mut allowance.is_failing) {
-            lock(&self.wanting).extend(failed.take_all());
+            self.calls.extend(failed.take_all());
         }
         allowance.is_listed = false;
         allowance.debt = allowance.debt.saturating_sub(borrowing.debt);

@@ -4,6 +4,7 @@
 //! version: version of the head, ownership, highest stream with an event, state.
 
 mod format;
+mod record_head;
 mod record_task;
 mod shared;
 mod writer;

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use tokio::time::{Instant, sleep_until};
 
-use super::pause::RetryPause;
+use super::pause::store_backoff;
+use crate::sync::backoff::Backoff;
 
 /// Pieces of work that are tried again after a pause, until one succeeds.
 const AT_ONCE: usize = 16;
@@ -14,7 +15,7 @@ const AT_ONCE: usize = 16;
 #[derive(Debug)]
 pub(super) struct FailedWork<W> {
     work: VecDeque<W>,
-    pause: RetryPause,
+    backoff: Backoff,
     /// When the next pieces are tried again; `None` without any.
     due: Option<Instant>,
 }
@@ -23,7 +24,7 @@ impl<W> FailedWork<W> {
     pub(super) fn new() -> Self {
         Self {
             work: VecDeque::new(),
-            pause: RetryPause::default(),
+            backoff: store_backoff(),
             due: None,
         }
     }
@@ -32,7 +33,7 @@ impl<W> FailedWork<W> {
     pub(super) fn add(&mut self, work: W) {
         self.work.push_back(work);
         if self.due.is_none() {
-            self.due = Some(Instant::now() + self.pause.lengthen());
+            self.due = Some(Instant::now() + self.backoff.next_pause());
         }
     }
 
@@ -44,13 +45,13 @@ impl<W> FailedWork<W> {
         }
         let count = AT_ONCE.min(self.work.len());
         let taken = self.work.drain(..count).collect();
-        self.due = (!self.work.is_empty()).then(|| now + self.pause.lengthen());
+        self.due = (!self.work.is_empty()).then(|| now + self.backoff.next_pause());
         taken
     }
 
     /// A piece has succeeded that had failed before: all others may be tried again at once.
     pub(super) fn take_all(&mut self) -> VecDeque<W> {
-        self.pause.reset();
+        self.backoff.reset();
         self.due = None;
         std::mem::take(&mut self.work)
     }

@@ -3,7 +3,7 @@
 //! A script is a `.lua` file beside the code that calls it; the first lines of the file state the invariant.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::{BoxFuture, join_all};
 
@@ -16,17 +16,24 @@ use crate::redis_client::{RedisClient, RedisFailure, RedisScript, Value};
 pub struct Script {
     /// What metrics call it.
     name: &'static str,
-    code: RedisScript,
+    text: &'static str,
+    /// Made of the text when the script first runs.
+    code: OnceLock<RedisScript>,
 }
 
 impl Script {
     /// The script with this text, in Lua.
     #[must_use]
-    pub fn new(name: &'static str, text: &'static str) -> Self {
+    pub const fn new(name: &'static str, text: &'static str) -> Self {
         Self {
             name,
-            code: RedisScript::new(text),
+            text,
+            code: OnceLock::new(),
         }
+    }
+
+    fn code(&self) -> &RedisScript {
+        self.code.get_or_init(|| RedisScript::new(self.text))
     }
 
     /// What metrics call it.
@@ -73,7 +80,7 @@ impl ScriptRunner for RedisClient {
     fn run(&self, calls: Vec<ScriptCall>) -> BoxFuture<'_, Vec<ScriptResult>> {
         let one = async |call: ScriptCall| {
             let args: Vec<&[u8]> = call.args.iter().map(Vec::as_slice).collect();
-            self.script(call.script.name, &call.script.code, &call.keys, &args)
+            self.script(call.script.name, call.script.code(), &call.keys, &args)
                 .await
         };
         Box::pin(join_all(calls.into_iter().map(one)))

@@ -1,5 +1,6 @@
 //! Tools that synchronise tasks and threads, one of each kind. They know nothing of MCP, and each is tested by itself.
 
+pub mod backoff;
 pub mod desired;
 pub mod fair_permits;
 pub mod fast_maps;

@@ -43,7 +43,7 @@ struct TaskLook {
     is_over: bool,
 }
 
-/// What came of looking at it.
+/// Outcome of one look at the task.
 enum TaskSighting {
     Task(TaskLook),
     /// Its upstream is out of reach for now.

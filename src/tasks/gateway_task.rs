@@ -332,7 +332,7 @@ fn granted(request: &Message, most: Duration) -> Result<Duration, Fault> {
     Ok(wanted.map_or(most, |ms| Duration::from_millis(ms).min(most)))
 }
 
-/// Of a call whose client wants to hear of no progress, JSON text: nobody else sees it.
+/// Progress token of a call whose client wants no progress, JSON text: no client sees it.
 const OWN_TOKEN: &str = "\"task\"";
 
 /// The plain call that a task runs, with a progress token: progress messages become the task's status message.

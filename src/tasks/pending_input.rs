@@ -31,7 +31,7 @@ fn number() -> u64 {
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Whose task of which upstream.
+/// Session, upstream and task id.
 pub(super) type TaskKey = (SessionKey, Arc<str>, String);
 
 /// The tasks that ask, bounded.
@@ -150,7 +150,7 @@ impl PendingInput {
         };
         if fits {
             let answer = Bytes::copy_from_slice(answer.as_bytes());
-            // The asking future may have been dropped just now: then nobody receives the answer.
+            // The asking future may have been dropped just now: then the answer is dropped too.
             drop(open.answer.send(InputResponse::Result(answer)));
         } else {
             COUNTERS.questions_asked.add(1);

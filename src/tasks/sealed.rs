@@ -24,7 +24,7 @@ pub(super) struct SealedTask {
 }
 
 impl SealedTask {
-    /// The handle, for whom `context` says.
+    /// The handle, sealed for the client that `context` names.
     pub(super) fn seal(&self, sealer: &Sealer, context: &[u8]) -> String {
         let mut plain = self.upstream.as_bytes().to_vec();
         plain.push(END);

@@ -3,27 +3,24 @@
 //! Counters and gauges are plain atomics, usable before telemetry is set up and from any thread;
 //! exporters read the atomics on collection. Durations of calls are recorded by `trace::CallSpan`.
 
+mod background_durations;
 mod durations;
-mod forwards;
-mod grant_refreshes;
 mod instrument;
 mod load;
 pub(super) mod process;
+mod seconds_histogram;
 mod sessions;
-mod store_commands;
-mod token_requests;
 
+pub use background_durations::{
+    forward_ended, grant_refresh_ended, redis_command_ended, token_request_ended,
+};
 pub(super) use durations::{DurationHistogram, SeriesKey};
-pub use forwards::forward_ended;
-pub use grant_refreshes::grant_refresh_ended;
 pub use instrument::{
     CounterHandle, GaugeGuard, GaugeHandle, LabeledCounter, LabeledGauge, PairGauge,
 };
 pub(super) use load::CallEnd;
 pub use load::{LoadGuard, RecentCalls, UpstreamLoad};
 pub use sessions::{UpstreamSession, server_session_ended};
-pub use store_commands::redis_command_ended;
-pub use token_requests::token_request_ended;
 
 use super::names::attribute;
 

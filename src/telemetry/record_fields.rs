@@ -29,7 +29,7 @@ pub trait RecordFields {
         self.word("trace_id", id.as_str());
     }
 
-    /// Where somebody is.
+    /// An IP address.
     fn address(&mut self, name: &'static str, value: IpAddr) {
         self.word(name, &value.to_string());
     }

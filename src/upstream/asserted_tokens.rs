@@ -11,7 +11,7 @@ use moka::sync::Cache;
 
 use super::account::Account;
 use super::carrier::http::exchange_error::ExchangeError;
-use super::credentials::{Credential, Credentials, Requester, next_of, of_source};
+use super::credentials::{Credential, Credentials, Requester, next_of, no_credential, of_source};
 use super::user_accounts::{AccountState, UserAccounts};
 use crate::call::OwnerKey;
 use crate::grants::{
@@ -88,6 +88,14 @@ impl AssertedTokens {
         Ok(self.sources.get_with(of, || made))
     }
 
+    /// The source of the tokens for `account`, if it has been made.
+    fn held_source(&self, account: Account) -> Option<Arc<TokenSource>> {
+        match account {
+            Account::Connected(owner, connection) => self.sources.get(&(owner, connection)),
+            Account::Common | Account::Principal(_) => None,
+        }
+    }
+
     async fn awaited(&self, account: Account) -> Result<Arc<HeldToken>, TokenFailure> {
         let login = match (account, &self.logins) {
             (Account::Connected(owner, _), Some(logins)) => logins.look_up(owner).await?,
@@ -154,9 +162,7 @@ impl Credentials for AssertedTokens {
         };
         match known.map(|login| self.source(account, login)) {
             Some(Ok(source)) => of_source(&source),
-            Some(Err(failure)) => {
-                Credential::Awaited(ready(Err(ExchangeError::from(failure))).boxed())
-            }
+            Some(Err(failure)) => no_credential(failure),
             None => {
                 let token = async move { Ok(self.awaited(account).await?) };
                 Credential::Awaited(token.boxed())
@@ -175,11 +181,7 @@ impl Credentials for AssertedTokens {
         requester: &Requester,
         due: Arc<HeldToken>,
     ) -> BoxFuture<'_, Result<Arc<HeldToken>, ExchangeError>> {
-        let source = match requester.account {
-            Account::Connected(owner, connection) => self.sources.get(&(owner, connection)),
-            Account::Common | Account::Principal(_) => None,
-        };
-        next_of(source, due)
+        next_of(self.held_source(requester.account), due)
     }
 
     /// No caller is there: a refusal tells as much as any other answer.
@@ -195,10 +197,7 @@ impl Credentials for AssertedTokens {
         status: StatusCode,
         challenge: Challenge,
     ) -> BoxFuture<'_, Result<Renewal, TokenFailure>> {
-        let Account::Connected(owner, connection) = requester.account else {
-            return ready(Ok(Renewal::Stands)).boxed();
-        };
-        match self.sources.get(&(owner, connection)) {
+        match self.held_source(requester.account) {
             Some(source) => source.answered(used, status, challenge).boxed(),
             None => ready(Ok(Renewal::Stands)).boxed(),
         }

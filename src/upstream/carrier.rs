@@ -33,7 +33,7 @@ use crate::config;
 use crate::ownership::Fence;
 use crate::process::holders::SessionHolders;
 use crate::process::{OpenError, WaitPolicy};
-use crate::protocol::{Era, Message, Revision};
+use crate::protocol::{Era, Message, Revision, rpc};
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::telemetry::metrics::{LABELED, UpstreamLoad};
 
@@ -368,7 +368,7 @@ pub(super) async fn read_first(
     let depth = settings.message_depth;
     if let Ok(message) = Message::parse(line.clone(), depth) {
         if let (Some("ping"), Some(id)) = (message.method(), message.id()) {
-            let pong = format!(r#"{{"jsonrpc":"2.0","id":{id},"result":{{}}}}"#);
+            let pong = rpc::response(id, "result", "{}");
             // A peer that does not read is not waiting for this.
             drop(timeout(PONG, child.send(pong.into())).await);
         }

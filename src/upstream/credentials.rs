@@ -199,7 +199,7 @@ impl Credentials for ExchangedTokens {
     fn for_request(&self, requester: &Requester) -> Credential<'_> {
         match &requester.caller {
             Some(caller) => of_source(&self.source(caller)),
-            None => Credential::Awaited(ready(Err(TokenFailure::no_caller().into())).boxed()),
+            None => no_credential(TokenFailure::no_caller()),
         }
     }
 
@@ -244,9 +244,13 @@ impl Credentials for WithheldTokens {
     }
 
     fn for_request(&self, _requester: &Requester) -> Credential<'_> {
-        let none = ExchangeError::from(TokenFailure::children_not_isolated());
-        Credential::Awaited(ready(Err(none)).boxed())
+        no_credential(TokenFailure::children_not_isolated())
     }
+}
+
+/// No credential, for the reason `failure`.
+pub(super) fn no_credential(failure: TokenFailure) -> Credential<'static> {
+    Credential::Awaited(ready(Err(failure.into())).boxed())
 }
 
 /// The token for a child in place of `due`, which is of `source`.

@@ -17,6 +17,7 @@ use super::lock;
 use crate::cause::{ErrorCause, LastCause};
 use crate::protocol::Revision;
 use crate::status;
+use crate::sync::backoff::Backoff;
 use crate::telemetry::metrics::LEVELS;
 
 /// Failures in a row after which an upstream is down.
@@ -91,8 +92,8 @@ struct HealthRecord {
     state: Availability,
     since: Instant,
     failures: u32,
-    /// The cool-down after the next slow failure.
-    pause: Duration,
+    /// The cool-downs after slow failures.
+    cool_down: Backoff,
     /// The end of the cool-down.
     stuck_until: Option<Instant>,
     /// Whether the last failed attempt was answered, so that an answer alone does not make the upstream `Up`.
@@ -117,7 +118,7 @@ impl UpstreamHealth {
                 state: Availability::Connecting,
                 since: Instant::now(),
                 failures: 0,
-                pause: COOL_FIRST,
+                cool_down: Backoff::new(COOL_FIRST, COOL_LONGEST),
                 stuck_until: None,
                 has_answered: false,
                 failed_at: None,
@@ -139,7 +140,7 @@ impl UpstreamHealth {
         }
         let mut standing = lock(&self.standing);
         standing.failures = 0;
-        standing.pause = COOL_FIRST;
+        standing.cool_down.reset();
         standing.stuck_until = None;
         self.cause.clear();
         *lock(&self.reason) = None;
@@ -223,9 +224,7 @@ impl UpstreamHealth {
             Availability::Down
         };
         standing.stuck_until = if slow && state == Availability::Down {
-            let pause = standing.pause;
-            standing.pause = (pause * 2).min(COOL_LONGEST);
-            Some(Instant::now() + pause)
+            Some(Instant::now() + standing.cool_down.next_pause())
         } else {
             None
         };

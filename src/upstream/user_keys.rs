@@ -6,13 +6,12 @@
 use std::sync::Arc;
 
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, ready};
+use futures_util::future::BoxFuture;
 use http::{HeaderMap, StatusCode};
 use moka::sync::Cache;
 
 use super::account::Account;
-use super::carrier::http::exchange_error::ExchangeError;
-use super::credentials::{Credential, Credentials, Requester};
+use super::credentials::{Credential, Credentials, Requester, no_credential};
 use super::user_accounts::{AccountKeeping, AccountState, UserAccounts};
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
 use crate::call::OwnerKey;
@@ -108,8 +107,7 @@ impl UserKeys {
         let Some(vault) = &self.vault else {
             return Ok(Err(NoKey::Missing));
         };
-        let grant = vault.grant(&self.key(owner)).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        let grant = vault.grant(&self.key(owner)).await?;
         if grant.is_none() {
             // Else `account_of` would name the key that was removed, once this leaves the vault's cache.
             self.held.invalidate(&owner);
@@ -247,8 +245,7 @@ impl Credentials for UserKeys {
             return Credential::Ready(&self.fixed);
         }
         let Account::Connected(owner, _) = account else {
-            let none = ExchangeError::from(TokenFailure::not_connected());
-            return Credential::Awaited(ready(Err(none)).boxed());
+            return no_credential(TokenFailure::not_connected());
         };
         let Some(cached) = self.cached(owner) else {
             let read = async move { Ok(Self::token_of(account, self.read(owner).await?)?) };
@@ -256,7 +253,7 @@ impl Credentials for UserKeys {
         };
         match Self::token_of(account, cached) {
             Ok(token) => Credential::Held(token),
-            Err(none) => Credential::Awaited(ready(Err(none.into())).boxed()),
+            Err(failure) => no_credential(failure),
         }
     }
 

@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode};
 
 use super::account::Account;
 use super::carrier::http::exchange_error::ExchangeError;
-use super::credentials::{Credential, Credentials, Requester};
+use super::credentials::{Credential, Credentials, Requester, no_credential};
 use super::user_accounts::{AccountState, UserAccounts};
 use crate::call::OwnerKey;
 use crate::grants::{Challenge, HeldToken, Renewal, TokenFailure, UserToken, UserTokens};
@@ -71,10 +71,6 @@ fn of_account(account: Account, token: Arc<HeldToken>) -> Result<Arc<HeldToken>,
     } else {
         Err(TokenFailure::replaced())
     }
-}
-
-fn none(failure: TokenFailure) -> Credential<'static> {
-    Credential::Awaited(ready(Err(ExchangeError::from(failure))).boxed())
 }
 
 impl UserAccounts for PrincipalTokens {
@@ -144,15 +140,15 @@ impl Credentials for PrincipalTokens {
             return Credential::Ready(&self.fixed);
         }
         let Some((tokens, key)) = self.of(account) else {
-            return none(TokenFailure::not_connected());
+            return no_credential(TokenFailure::not_connected());
         };
         match tokens.held(&key) {
             UserToken::Good(token) => match of_account(account, token) {
                 Ok(token) => Credential::Held(token),
-                Err(failure) => none(failure),
+                Err(failure) => no_credential(failure),
             },
-            UserToken::Missing => none(TokenFailure::not_connected()),
-            UserToken::Refused => none(TokenFailure::refused()),
+            UserToken::Missing => no_credential(TokenFailure::not_connected()),
+            UserToken::Refused => no_credential(TokenFailure::refused()),
             UserToken::Awaited => {
                 let token = Arc::clone(tokens).token(key);
                 Credential::Awaited(async move { Ok(of_account(account, token.await?)?) }.boxed())

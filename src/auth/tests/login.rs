@@ -1,4 +1,4 @@
-//! Logins for the connect pages: whose a token is, and which tokens are nobody's.
+//! Logins for the connect pages: which principal a token names, and which tokens name none.
 
 use super::*;
 

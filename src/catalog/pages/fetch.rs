@@ -32,7 +32,7 @@ const LENGTHENED: u32 = 3;
 /// itself when that fails: so none waits longer than 1.4 times.
 const ASKS_AGAIN: f64 = 0.4;
 
-/// What came of asking.
+/// Outcome of a request for a list.
 #[derive(Debug, Clone)]
 pub(crate) enum FetchOutcome {
     /// A page.
@@ -335,7 +335,7 @@ impl ListPages {
     }
 }
 
-/// The fault of a list of an account that was replaced or removed while it was asked for: nobody is shown it.
+/// The fault in place of a list whose account was replaced or removed during the request: no client sees that list.
 fn replaced(upstream: &str) -> Fault {
     let text = format!(
         "the caller's account at upstream \"{upstream}\" was changed meanwhile: list again"

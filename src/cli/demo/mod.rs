@@ -28,7 +28,7 @@ const MAX_LINE_BYTES: u64 = 4 * 1024 * 1024;
 ///
 /// # Errors
 ///
-/// The pipe broke; there is nobody left to tell.
+/// The pipe broke: no reader is left.
 pub fn serve(
     input: impl BufRead,
     output: impl Write + Send + 'static,

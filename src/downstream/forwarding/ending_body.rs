@@ -1,14 +1,14 @@
 //! The body of an event stream that another replica answers, ended while this replica drains.
 
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::future::pending;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use bytes::{Bytes, BytesMut};
+use futures_util::future::{BoxFuture, Shared};
+use futures_util::{FutureExt as _, StreamExt as _, stream};
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response};
-use http_body::{Frame, SizeHint};
 use tokio_util::sync::CancellationToken;
 
 use crate::downstream::busy::come_back;
@@ -19,15 +19,12 @@ const WITHIN: Duration = Duration::from_millis(2500);
 /// The end of an event.
 const END: &[u8] = b"\n\n";
 
-type DrainEnds = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// Ends between two events once it has to.
-struct EndingBody {
-    body: Body,
-    ends: Option<DrainEnds>,
+/// A stream that ends between two events once it has to.
+struct EndingStream {
+    chunks: BodyDataStream,
+    ends: Shared<BoxFuture<'static, ()>>,
     /// Whether the last byte ended an event.
     is_between: bool,
-    is_over: bool,
 }
 
 /// The same answer; an event stream ends some time after the drain has begun.
@@ -39,17 +36,48 @@ pub(super) fn end_with_drain(
         return answer;
     }
     let draining = draining.clone().cancelled_owned();
+    let ends = async move {
+        draining.await;
+        tokio::time::sleep(WITHIN.mul_f64(rand::random_range(0.0..1.0))).await;
+    };
     answer.map(|body| {
-        Body::new(EndingBody {
-            body,
-            ends: Some(Box::pin(async move {
-                draining.await;
-                tokio::time::sleep(WITHIN.mul_f64(rand::random_range(0.0..1.0))).await;
-            })),
+        let open = EndingStream {
+            chunks: body.into_data_stream(),
+            ends: ends.boxed().shared(),
             is_between: true,
-            is_over: false,
-        })
+        };
+        let next = async |open: Option<EndingStream>| open?.next().await;
+        Body::from_stream(stream::unfold(Some(open), next))
     })
+}
+
+impl EndingStream {
+    /// The next bytes, and the rest of the stream. The last bytes say when to come back.
+    async fn next(mut self) -> Option<(Result<Bytes, axum::Error>, Option<Self>)> {
+        let (ends, is_between) = (self.ends.clone(), self.is_between);
+        let ended = async {
+            ends.await;
+            if !is_between {
+                pending::<()>().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            chunk = self.chunks.next() => {
+                let chunk = chunk?;
+                if let Ok(data) = &chunk {
+                    self.is_between = data.ends_with(END);
+                }
+                Some((chunk, Some(self)))
+            }
+            () = ended => {
+                let retry = u64::try_from(come_back().as_millis()).unwrap_or(u64::MAX);
+                let mut last = BytesMut::new();
+                sse::encode_retry(&mut last, retry);
+                Some((Ok(last.freeze()), None))
+            }
+        }
+    }
 }
 
 /// Whether an answer is an event stream.
@@ -58,53 +86,8 @@ pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-impl http_body::Body for EndingBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
-        if this.is_over {
-            return Poll::Ready(None);
-        }
-        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
-            if let Some(Ok(frame)) = &frame
-                && let Some(data) = frame.data_ref()
-            {
-                this.is_between = data.ends_with(END);
-            }
-            return Poll::Ready(frame);
-        }
-        if let Some(ends) = &mut this.ends
-            && ends.as_mut().poll(cx).is_ready()
-        {
-            this.ends = None;
-        }
-        if this.ends.is_none() && this.is_between {
-            this.is_over = true;
-            let retry = u64::try_from(come_back().as_millis()).unwrap_or(u64::MAX);
-            let mut last = BytesMut::new();
-            sse::encode_retry(&mut last, retry);
-            return Poll::Ready(Some(Ok(Frame::data(last.freeze()))));
-        }
-        Poll::Pending
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        SizeHint::default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use futures_util::stream;
     use http_body_util::BodyExt as _;
     use tokio::sync::mpsc;
 

@@ -102,7 +102,7 @@ pub(in crate::downstream) struct ModernClientLink {
 pub(super) struct TakeoverState {
     pub(super) stage: RoundStage,
     pub(super) wants: ExchangePreferences,
-    /// The newest progress while nobody waits.
+    /// The newest progress while no response waits for it.
     pub(super) kept: Option<Notice>,
     pub(super) rounds: InputRounds,
     /// Record of the waiting request, which notes how the call ends.

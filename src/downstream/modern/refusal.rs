@@ -14,7 +14,7 @@ use crate::protocol::error_codes::{
     HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND,
     MISSING_CLIENT_CAPABILITY, PARSE_ERROR, UNSUPPORTED_VERSION,
 };
-use crate::protocol::{Revision, json, meta};
+use crate::protocol::{Revision, json, meta, rpc};
 
 /// Characters of a client's text repeated in a refusal.
 const REPEATED: usize = 64;
@@ -86,7 +86,7 @@ impl RequestRefusal {
     /// The error as a reply.
     pub(super) fn reply(&self) -> Reply {
         let data = with_request_id(self.data.clone());
-        Reply::Error(error_object(self.code, &self.message, data.as_deref()))
+        Reply::Error(rpc::error(self.code, &self.message, data.as_deref()).into())
     }
 
     /// The answer to the request `id` (JSON text), or to what had none.
@@ -112,8 +112,8 @@ pub(super) fn of_tool_fault(
 /// A fault as the reply of a call, and its status where no stream has begun.
 pub(super) fn of_fault(fault: &Fault) -> (StatusCode, Reply) {
     let (status, code) = status_and_code(fault.kind);
-    let error = error_object(code, &fault.public, data_of(fault).as_deref());
-    (status, Reply::Error(error))
+    let error = rpc::error(code, &fault.public, data_of(fault).as_deref());
+    (status, Reply::Error(error.into()))
 }
 
 /// The posted message is not a request. Spec: SPEC M-03.
@@ -185,16 +185,6 @@ fn tool_error(fault: &Fault, server_info: &[u8]) -> Bytes {
     .into()
 }
 
-fn error_object(code: i64, message: &str, data: Option<&str>) -> Bytes {
-    let mut out = format!(r#"{{"code":{code},"message":{}"#, json::quote(message));
-    if let Some(data) = data {
-        out.push_str(",\"data\":");
-        out.push_str(data);
-    }
-    out.push('}');
-    out.into()
-}
-
 fn bounded(text: &str) -> String {
     text.chars().take(REPEATED).collect()
 }
@@ -204,7 +194,7 @@ mod tests {
     use super::*;
 
     fn relayed(code: i64) -> StatusCode {
-        status_of(&Reply::Error(error_object(code, "x", None)))
+        status_of(&Reply::Error(rpc::error(code, "x", None).into()))
     }
 
     // SPEC M-23.

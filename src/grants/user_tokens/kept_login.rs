@@ -38,9 +38,7 @@ impl UserTokens {
         &self,
         key: &GrantKey,
     ) -> Result<LoginState, TokenFailure> {
-        let grant = self.vault().grant(key).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
-        let Some(grant) = grant else {
+        let Some(grant) = self.vault().grant(key).await? else {
             // Else `connection` would name the login that was removed, once this leaves the vault's cache.
             self.refreshes.held.forget(key);
             return Ok(LoginState::Missing);
@@ -88,8 +86,7 @@ impl UserTokens {
         key: GrantKey,
         refused: &Secret,
     ) -> Result<Option<Secret>, TokenFailure> {
-        let grant = self.vault().grant(&key).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        let grant = self.vault().grant(&key).await?;
         let grant = grant.ok_or_else(TokenFailure::not_connected)?;
         let current = grant.record.access_token.as_ref();
         if let Some(current) = current.filter(|current| current.expose() != refused.expose()) {
@@ -107,8 +104,7 @@ impl UserTokens {
     }
 
     async fn stored_token(&self, key: &GrantKey) -> Result<Secret, TokenFailure> {
-        let grant = self.vault().grant(key).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        let grant = self.vault().grant(key).await?;
         let token = grant.and_then(|grant| grant.record.access_token.clone());
         token.ok_or_else(TokenFailure::not_connected)
     }

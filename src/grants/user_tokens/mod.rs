@@ -110,9 +110,7 @@ impl UserTokens {
     /// # Cancel safety
     /// Dropping the future abandons nothing: the request goes on.
     pub async fn token(self: Arc<Self>, key: GrantKey) -> Outcome {
-        let grant = self.vault().grant(&key).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
-        let Some(grant) = grant else {
+        let Some(grant) = self.vault().grant(&key).await? else {
             self.refreshes.held.forget(&key);
             return Err(TokenFailure::not_connected());
         };
@@ -181,9 +179,7 @@ impl UserTokens {
     /// # Cancel safety
     /// Nothing is changed.
     pub async fn kept(self: &Arc<Self>, key: &GrantKey) -> Result<(UserToken, i64), TokenFailure> {
-        let grant = self.vault().grant(key).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
-        let Some(grant) = grant else {
+        let Some(grant) = self.vault().grant(key).await? else {
             // Else `connection` would name the account that was removed, once this leaves the vault's cache.
             self.refreshes.held.forget(key);
             return Ok((UserToken::Missing, 0));
@@ -223,9 +219,7 @@ impl UserTokens {
         status: StatusCode,
         challenge: Challenge,
     ) -> Result<Renewal, TokenFailure> {
-        let grant = self.vault().grant(&key).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
-        let Some(grant) = grant else {
+        let Some(grant) = self.vault().grant(&key).await? else {
             return Err(TokenFailure::not_connected());
         };
         let held = self.refreshes.held.of(&grant);

@@ -57,6 +57,12 @@ impl From<TokenFailure> for RefreshFailure {
     }
 }
 
+impl From<DatabaseError> for RefreshFailure {
+    fn from(error: DatabaseError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
 /// Outcome of one token request.
 enum Refreshed {
     /// The vault has the new token.
@@ -81,7 +87,7 @@ pub(super) async fn refresh(
     let began = Instant::now();
     let mut refused = None;
     while began.elapsed() < LIMIT {
-        let grant = account.vault.read_grant(key).await.map_err(no_database)?;
+        let grant = account.vault.read_grant(key).await?;
         let Some(grant) = grant.filter(|grant| account.is_ours(&grant.record)) else {
             return Err(TokenFailure::not_connected().into());
         };
@@ -89,15 +95,13 @@ pub(super) async fn refresh(
         let is_another = current.map(Secret::expose) != seen.map(Secret::expose);
         if is_another && is_fresh(&grant.record) {
             // Another process has refreshed it: drop the old grant from this process's cache.
-            let polled = account.vault.poll_changes().await;
-            return Ok(polled.map_err(no_database)?);
+            return Ok(account.vault.poll_changes().await?);
         }
         if refused == Some(grant.version) {
             end(account, &grant).await?;
             continue;
         }
-        let lease = account.vault.leases().take(key, grant.version).await;
-        match lease.map_err(no_database)? {
+        match account.vault.leases().take(key, grant.version).await? {
             LeaseOutcome::Held(lease) => match ask(account, &grant, lease).await? {
                 Some(Refreshed::Written) => return Ok(()),
                 Some(Refreshed::Changed) => {}
@@ -180,7 +184,7 @@ async fn parts<'a>(
     };
     let method = record.auth_method.as_deref();
     let proof = account.proof_of(&record.issuer, client_id, method).await;
-    let proof = proof.map_err(no_database)?.ok_or_else(|| {
+    let proof = proof?.ok_or_else(|| {
         TokenFailure::account_ended("the gateway is not the client any more that it was given to")
     })?;
     let server = ServerMetadata::remembered(&record.issuer, endpoint, method);
@@ -203,7 +207,7 @@ async fn write(
         match account.vault.leases().finish(lease, &record).await {
             Ok(Some(_)) => break,
             Ok(None) => return Ok(Refreshed::Changed),
-            Err(error) if attempt >= WRITE_ATTEMPTS => return Err(no_database(error).into()),
+            Err(error) if attempt >= WRITE_ATTEMPTS => return Err(error.into()),
             Err(_) => {
                 tokio::time::sleep(pause).await;
                 pause *= 2;
@@ -262,7 +266,7 @@ fn logged_in(record: &GrantRecord, issued: IssuedToken) -> GrantRecord {
 async fn end(account: &UserAccount, grant: &StoredGrant) -> Result<(), RefreshFailure> {
     fault_point::reached("refresh_refused");
     let removed = account.vault.end_grant(&grant.key, grant.version).await;
-    if !removed.map_err(no_database)? {
+    if !removed? {
         return Ok(());
     }
     fault_point::reached("grant_ended");
@@ -306,7 +310,7 @@ async fn unregister(account: &UserAccount, issuer: &str, client_id: &str) -> Tok
         .await
     {
         Ok(()) => TokenFailure::account_ended("the authorization server says invalid_client"),
-        Err(error) => no_database(error),
+        Err(error) => error.into(),
     }
 }
 
@@ -320,11 +324,6 @@ async fn give_back(account: &UserAccount, lease: GrantLease) {
 fn is_fresh(record: &GrantRecord) -> bool {
     let ends = record.access_ends.map(Duration::from_millis);
     record.access_token.is_some() && ends.is_none_or(|ends| ends > SystemClock.now() + FRESH)
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "an argument of map_err")]
-fn no_database(error: DatabaseError) -> TokenFailure {
-    TokenFailure::no_database(&error)
 }
 
 #[cfg(test)]

@@ -142,8 +142,7 @@ impl TokenRefreshes {
 
     /// The token of the grant after a refresh.
     async fn read(&self, key: &GrantKey) -> Outcome {
-        let grant = self.account.vault.grant(key).await;
-        let grant = grant.map_err(|error| TokenFailure::no_database(&error))?;
+        let grant = self.account.vault.grant(key).await?;
         let held = grant.map(|grant| self.held.of(&grant));
         let token = held.and_then(|held| held.token.clone());
         let good = token.filter(|token| !token.has_ended());

@@ -1,4 +1,4 @@
-//! Moving over values that nobody reads: the whole grammar is checked and nothing is kept.
+//! Skips values that are not read: the whole grammar is checked and nothing is kept.
 //!
 //! A caller chooses what stands below `arguments`, so a byte must cost about the same whatever it is part of.
 //! Hence one loop over all levels, with the kinds of the open containers as bits, instead of a call for each value.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use moka::sync::Cache;
 use tokio::sync::watch;
 
-use crate::call::{InputRequest, InputRequests, Notice, NoticeKind};
+use crate::call::{InputRequest, InputRequests, Notice};
 use crate::protocol::json;
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::LABELED;
@@ -157,13 +157,7 @@ impl ConnectQuestion {
     /// `notifications/elicitation/complete`; `None` without an `elicitationId`.
     pub(super) fn complete(&self) -> Option<Notice> {
         let id = json::quote(self.id.as_deref()?);
-        let bytes = format!(
-            r#"{{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{{"elicitationId":{id}}}}}"#
-        );
-        Some(Notice {
-            kind: NoticeKind::ElicitationComplete,
-            bytes: bytes.into(),
-        })
+        Some(Notice::elicitation_complete(&id))
     }
 }
 

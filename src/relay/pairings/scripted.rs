@@ -38,7 +38,7 @@ pub(super) enum ScriptStep {
     Asking,
     /// Of the legacy era: wants a URL visited before it answers.
     Visited,
-    /// Of the modern era and with tasks: whoever calls it is at fault.
+    /// Of the modern era and with tasks: a call of it fails the test.
     Faulty,
 }
 

@@ -11,7 +11,7 @@ mod writer;
 
 use std::collections::HashMap;
 use std::future::poll_fn;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ use crate::redis_client::RedisFailure;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::store::scripts::{Script, ScriptCall, bytes, elements, run_one};
 
-static REPLAY: LazyLock<Script> =
-    LazyLock::new(|| Script::new("events_replay", include_str!("shared/replay.lua")));
+static REPLAY: Script = Script::new("events_replay", include_str!("shared/replay.lua"));
+
 /// Bytes of the ids that each entry of a stream repeats at most.
 const LONGEST_CALLS: usize = 1024;
 /// Bytes of a request that the first entry of its stream has at most.

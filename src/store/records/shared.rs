@@ -1,47 +1,34 @@
 //! `SharedRecords`: records in the shared store, each change one script.
 
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::bytes::Bytes;
 
 use super::SessionRecord;
 use super::format::{LongTexts, TextDigest};
+use super::record_head::RecordHead;
 use crate::ownership::Ownership;
 use crate::redis_client::{RedisFailure, Value};
 use crate::seal::{SealPurpose, Sealer};
 use crate::store::events::SessionKey;
 use crate::store::scripts::{Script, ScriptCall, ScriptRunner, StoreKeys, bytes, integer, run_one};
 
-static PUT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_put", include_str!("shared/put.lua")));
-static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_renew", include_str!("shared/renew.lua")));
-static ADOPT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_adopt", include_str!("shared/adopt.lua")));
-static TIME: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_time", include_str!("shared/time.lua")));
-static CLAIM: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_claim", include_str!("shared/claim.lua")));
-static GIVE_UP: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_give_up", include_str!("shared/give_up.lua")));
-static FINISH: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_finish", include_str!("shared/finish.lua")));
-static REMOVE: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_remove", include_str!("shared/remove.lua")));
-static READ: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_read", include_str!("shared/read.lua")));
-static TEXT: LazyLock<Script> =
-    LazyLock::new(|| Script::new("record_text", include_str!("shared/text.lua")));
+static PUT: Script = Script::new("record_put", include_str!("shared/put.lua"));
+static RENEW: Script = Script::new("record_renew", include_str!("shared/renew.lua"));
+static ADOPT: Script = Script::new("record_adopt", include_str!("shared/adopt.lua"));
+static TIME: Script = Script::new("record_time", include_str!("shared/time.lua"));
+static CLAIM: Script = Script::new("record_claim", include_str!("shared/claim.lua"));
+static GIVE_UP: Script = Script::new("record_give_up", include_str!("shared/give_up.lua"));
+static FINISH: Script = Script::new("record_finish", include_str!("shared/finish.lua"));
+static REMOVE: Script = Script::new("record_remove", include_str!("shared/remove.lua"));
+static READ: Script = Script::new("record_read", include_str!("shared/read.lua"));
+static TEXT: Script = Script::new("record_text", include_str!("shared/text.lua"));
 
-/// Version of the head.
-const HEAD_VERSION: u8 = 1;
 /// How long the epoch of a record that was removed is kept: far longer than a command is under way.
 const REMOVED_FOR: Duration = Duration::from_mins(1);
 /// For an adoption whose decision holds for good.
 const NEVER_LATE: Duration = Duration::from_millis(u64::MAX);
-/// The state of a session that is over.
-const OVER: u8 = 1;
 
 /// Records in the shared store.
 #[derive(Debug)]
@@ -195,7 +182,7 @@ impl SharedRecords {
     ///
     /// # Errors
     /// The store cannot be written to. Where that [is uncertain](RedisFailure::is_uncertain), the session may have been
-    /// given up: to be repeated until there is an answer, and until then the session is to be taken for another's.
+    /// given up: to be repeated until there is an answer, and until then the session counts as another's.
     ///
     /// # Cancel safety
     /// As after an error.
@@ -354,7 +341,7 @@ impl SharedRecords {
         session: SessionKey,
         value: Option<&[u8]>,
     ) -> Result<RecordState, RedisFailure> {
-        let Some(head) = value.and_then(read_head) else {
+        let Some(head) = value.and_then(RecordHead::read) else {
             return Ok(RecordState::Absent);
         };
         if head.is_over {
@@ -387,29 +374,4 @@ impl SharedRecords {
         }
         Ok(SessionRecord::decode(plain, &long))
     }
-}
-
-/// The head of a record, which scripts read and change.
-struct RecordHead<'a> {
-    by: Ownership,
-    highest_stream: u32,
-    is_over: bool,
-    body: &'a [u8],
-}
-
-/// Reads the head. `None` for another version.
-fn read_head(value: &[u8]) -> Option<RecordHead<'_>> {
-    let (version, rest) = value.split_first()?;
-    if *version != HEAD_VERSION {
-        return None;
-    }
-    let (by, rest) = Ownership::split_from(rest)?;
-    let (highest_stream, rest) = rest.split_first_chunk()?;
-    let (state, body) = rest.split_first()?;
-    Some(RecordHead {
-        by,
-        highest_stream: u32::from_be_bytes(*highest_stream),
-        is_over: *state == OVER,
-        body,
-    })
 }

@@ -5,14 +5,15 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
-use std::sync::{LazyLock, OnceLock, PoisonError, RwLock};
+use std::sync::{LazyLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use opentelemetry::KeyValue;
-use opentelemetry::metrics::{BoundHistogram, Histogram};
+use opentelemetry::metrics::BoundHistogram;
 
+use super::seconds_histogram::SecondsHistogram;
 use crate::sync::fast_maps::FastState;
-use crate::telemetry::names::{SCOPE, attribute};
+use crate::telemetry::names::attribute;
 use crate::telemetry::redact::redact;
 
 /// Series with a tool name; later tools are counted without theirs.
@@ -34,11 +35,9 @@ type KnownSeries = HashMap<u64, BoundHistogram<f64>, BuildHasherDefault<Identity
 /// A histogram of durations. Nothing is kept before telemetry is set up.
 #[derive(Debug)]
 pub(in crate::telemetry) struct DurationHistogram {
-    name: &'static str,
-    help: &'static str,
+    histogram: SecondsHistogram,
     /// The attribute that says where: the endpoint or the upstream.
     pub(in crate::telemetry) place: &'static str,
-    histogram: OnceLock<Histogram<f64>>,
     series: LazyLock<RwLock<KnownSeries>>,
 }
 
@@ -62,10 +61,8 @@ impl DurationHistogram {
         place: &'static str,
     ) -> Self {
         Self {
-            name,
-            help,
+            histogram: SecondsHistogram::new(name, help, &BOUNDARIES),
             place,
-            histogram: OnceLock::new(),
             series: LazyLock::new(RwLock::default),
         }
     }
@@ -106,14 +103,6 @@ impl DurationHistogram {
     }
 
     fn bind(&self, series: &SeriesKey<'_>) -> BoundHistogram<f64> {
-        let histogram = self.histogram.get_or_init(|| {
-            opentelemetry::global::meter(SCOPE)
-                .f64_histogram(self.name)
-                .with_unit("s")
-                .with_description(self.help)
-                .with_boundaries(BOUNDARIES.to_vec())
-                .build()
-        });
         let mut attributes = vec![
             KeyValue::new(attribute::METHOD, series.method),
             KeyValue::new(self.place, series.place.to_owned()),
@@ -127,7 +116,7 @@ impl DurationHistogram {
             attributes.push(KeyValue::new(attribute::ERROR_TYPE, kind));
             attributes.extend(code.map(|code| KeyValue::new(attribute::RPC_STATUS, code)));
         }
-        histogram.bind(&attributes)
+        self.histogram.built().bind(&attributes)
     }
 }
 

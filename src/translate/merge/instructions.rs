@@ -50,7 +50,7 @@ impl<'a> InstructionsText<'a> {
         self.parts.push(part);
     }
 
-    /// The whole, bounded; `None` when nobody says anything.
+    /// The whole text, bounded; `None` without any instructions.
     #[must_use]
     pub fn finish(&self) -> Option<String> {
         let mut out = self

@@ -82,8 +82,8 @@ impl MergedMember {
     }
 }
 
-/// JSON text of the member of `_meta` that names who is missing: `"<key>":{"<upstream>":"<code>"}`; nothing where
-/// nobody is.
+/// JSON text of the member of `_meta` that names the missing upstreams: `"<key>":{"<upstream>":"<code>"}`; `None`
+/// if none is missing.
 pub(crate) fn member<'m>(
     missing: impl IntoIterator<Item = (&'m Arc<str>, MissingReason)>,
 ) -> Option<String> {

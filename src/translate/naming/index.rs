@@ -25,7 +25,7 @@ pub enum FoundName<'a> {
     },
     /// Several upstreams offer this bare name; the names that tell them apart.
     Several(Vec<String>),
-    /// Nobody.
+    /// No upstream.
     Nobody,
 }
 

@@ -11,7 +11,7 @@ use crate::protocol::error_codes::{
     URL_ELICITATION_REQUIRED, is_of_one_hop, is_relayable,
 };
 use crate::protocol::json::member;
-use crate::protocol::{Era, Message, json, methods};
+use crate::protocol::{Era, Message, json, methods, rpc};
 
 /// What an error is about.
 #[derive(Debug, Clone, Copy)]
@@ -184,8 +184,7 @@ fn recoded(message: Message, code: i64) -> ProjectedError {
 }
 
 fn written(code: i64, text: &str, data: &str) -> ProjectedError {
-    let text = json::quote(text);
-    ProjectedError::Written(format!(r#"{{"code":{code},"message":{text},"data":{data}}}"#).into())
+    ProjectedError::Written(rpc::error(code, text, Some(data)).into())
 }
 
 impl ProjectedError {

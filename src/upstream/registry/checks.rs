@@ -95,7 +95,7 @@ impl RegistryEntry {
         };
         match found {
             Ok(()) => self.health.looked_well(),
-            // Nobody was asked.
+            // No request was sent.
             Err(LinkError::Account(_)) => {}
             Err(error) => self.health.failed(since, &error, None),
         }

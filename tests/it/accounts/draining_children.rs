@@ -220,26 +220,39 @@ async fn timed_out_call_quotes_its_own_child_alone() {
     world.gw.stop().await;
 }
 
-// Spec: SPEC C-10, C-11.
-#[tokio::test]
-async fn late_task_is_cancelled_at_the_child_that_has_it() {
-    let world = World::start("", "").await;
-    let user = world.user().await;
-    let late = json!({"name": "late", "arguments": {}, "_meta": {"progressToken": "mine"}});
-    let (id, call) = user.start("tools/call", late).await;
+/// Cancels a call of `tool` that a child has, once another child has the next calls. `check` is told the pid of the first
+/// child, which lives until `check` is done.
+async fn cancelled_after_replacement(
+    (world, user): (&World, &Session),
+    tool: &str,
+    check: impl AsyncFnOnce(String),
+) {
+    let asked = json!({"name": tool, "arguments": {}, "_meta": {"progressToken": "mine"}});
+    let (id, call) = user.start("tools/call", asked).await;
     let has_it = pid(&world.at("late")).await;
     // A call that the child lives for.
     let watch = user.text("watch", json!({}));
     let meanwhile = async {
-        world.replaced(&user).await;
+        world.replaced(user).await;
         let enough = json!({"requestId": id, "reason": "enough"});
         user.notify("notifications/cancelled", enough).await;
-        assert_eq!(pid(&world.at("cancelled")).await, has_it);
+        check(has_it).await;
         world.go();
     };
     let (text, ()) = tokio::join!(watch, meanwhile);
     assert_eq!(text, "alive");
     drop(call);
+}
+
+// Spec: SPEC C-10, C-11.
+#[tokio::test]
+async fn late_task_is_cancelled_at_the_child_that_has_it() {
+    let world = World::start("", "").await;
+    let user = world.user().await;
+    cancelled_after_replacement((&world, &user), "late", async |has_it| {
+        assert_eq!(pid(&world.at("cancelled")).await, has_it);
+    })
+    .await;
     world.gw.stop().await;
 }
 
@@ -248,24 +261,13 @@ async fn late_task_is_cancelled_at_the_child_that_has_it() {
 async fn other_child_is_not_told_of_a_cancelled_call_that_it_answers() {
     let world = World::start("", "").await;
     let user = world.user().await;
-    let held = json!({"name": "held", "arguments": {}, "_meta": {"progressToken": "mine"}});
-    let (id, call) = user.start("tools/call", held).await;
-    let has_it = pid(&world.at("late")).await;
-    // A call that the child lives for.
-    let watch = user.text("watch", json!({}));
-    let meanwhile = async {
-        world.replaced(&user).await;
-        let enough = json!({"requestId": id, "reason": "enough"});
-        user.notify("notifications/cancelled", enough).await;
+    cancelled_after_replacement((&world, &user), "held", async |has_it| {
         assert_eq!(pid(&world.at("told")).await, has_it);
         assert_eq!(user.text("claims", json!({})).await, "done");
         std::fs::write(world.at("answer"), "").unwrap();
         assert_eq!(pid(&world.at("cancelled")).await, has_it);
-        world.go();
-    };
-    let (text, ()) = tokio::join!(watch, meanwhile);
-    assert_eq!(text, "alive");
-    drop(call);
+    })
+    .await;
     world.gw.stop().await;
 }
 

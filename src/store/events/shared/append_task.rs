@@ -2,7 +2,7 @@
 //! one failing shard of the store does not hold up the sessions of the others.
 
 use std::collections::HashSet;
-use std::sync::{Arc, LazyLock, Mutex};
+use std::sync::{Arc, Mutex};
 
 use tokio::time::Instant;
 
@@ -16,10 +16,8 @@ use crate::store::retries::FailedWork;
 use crate::store::scripts::{Script, ScriptCall, ScriptResult, elements, integer};
 use crate::telemetry::metrics::COUNTERS;
 
-static APPEND: LazyLock<Script> =
-    LazyLock::new(|| Script::new("events_append", include_str!("append.lua")));
-static FORGET: LazyLock<Script> =
-    LazyLock::new(|| Script::new("events_forget", include_str!("forget.lua")));
+static APPEND: Script = Script::new("events_append", include_str!("append.lua"));
+static FORGET: Script = Script::new("events_forget", include_str!("forget.lua"));
 
 /// Bytes of one round, beyond which no further session is added.
 const BYTES: usize = 1 << 20;

@@ -81,13 +81,8 @@ impl DuplexSource {
     ) -> Result<(DuplexSender, DuplexReceiver), LinkError> {
         match self {
             Self::Children(children) => {
-                let LinkSettings {
-                    owner,
-                    upstream,
-                    holders,
-                    ..
-                } = settings;
-                let opened = children.open(*owner, upstream, holders, patience);
+                let (upstream, holders) = (&settings.upstream, &settings.holders);
+                let opened = children.open(settings.owner, upstream, holders, patience);
                 let (child, token, lines) = opened.await?;
                 let sender = DuplexSender::Child(child, token);
                 Ok((sender, DuplexReceiver::Lines(lines)))
@@ -189,10 +184,7 @@ impl DuplexSender {
 
     /// Takes back a request whose send was dropped or is done; `true` where the upstream cannot see it.
     pub(crate) fn withdraw(&self, departure: &DepartureFlag) -> bool {
-        departure.is_undone(|line| match self {
-            Self::Child(child, _) => child.withdraw(line),
-            Self::Events(_) | Self::Socket(_) => false,
-        })
+        departure.is_undone(|line| self.child().is_some_and(|child| child.withdraw(line)))
     }
 
     /// Sends the cancellation of a request that [`withdraw`](Self::withdraw) could not take back, ahead of queued
@@ -299,15 +291,12 @@ impl DuplexSender {
 
     /// The exit status and last standard error of a child.
     pub(crate) fn last_words(&self) -> Option<String> {
-        match self {
-            Self::Child(child, _) => child.last_words(),
-            Self::Events(_) | Self::Socket(_) => None,
-        }
+        self.child()?.last_words()
     }
 
     /// Keeps a line that failed to parse for the error of a call that times out.
     pub(crate) fn keep_stray(&self, line: &[u8]) {
-        if let Self::Child(child, _) = self {
+        if let Some(child) = self.child() {
             child.keep_stray(line);
         }
     }
@@ -319,34 +308,32 @@ impl DuplexSender {
         since: Instant,
         settings: &LinkSettings,
     ) -> LinkError {
-        let strays = match self {
-            Self::Child(child, _) if settings.upstream.isolation != Isolation::Shared => {
-                child.strays(since)
-            }
-            _ => None,
-        };
+        let is_shared = settings.upstream.isolation == Isolation::Shared;
+        let child = self.child().filter(|_| !is_shared);
+        let strays = child.and_then(|child| child.strays(since));
         strays.map_or(LinkError::Timeout, |strays| LinkError::Garbled { strays })
     }
 
     /// Whether the messages ended without a stop by the gateway, such as that of an idle child.
     pub(crate) fn broke_off(&self) -> bool {
-        match self {
-            Self::Child(child, _) => child.broke_off(),
-            Self::Events(_) | Self::Socket(_) => true,
-        }
+        self.child().is_none_or(StdioConnection::broke_off)
     }
 
     /// Whether the peer has read everything that was sent; `true` unless the peer is a child.
     pub(crate) fn is_read(&self) -> bool {
-        match self {
-            Self::Child(child, _) => child.is_read(),
-            Self::Events(_) | Self::Socket(_) => true,
-        }
+        self.child().is_none_or(StdioConnection::is_read)
     }
 
     /// Whether the connection is a child process.
     pub(crate) fn is_child(&self) -> bool {
-        matches!(self, Self::Child(..))
+        self.child().is_some()
+    }
+
+    fn child(&self) -> Option<&StdioConnection> {
+        match self {
+            Self::Child(child, _) => Some(child),
+            Self::Events(_) | Self::Socket(_) => None,
+        }
     }
 
     /// Whether it takes no new calls though it lasts: the token in the child's environment has ended. What the child says
@@ -365,26 +352,17 @@ impl DuplexSender {
 
     /// Keeps a child from being stopped as idle until the guard is dropped.
     pub(crate) fn busy(&self) -> Option<BusyGuard> {
-        match self {
-            Self::Child(child, _) => Some(child.busy()),
-            Self::Events(_) | Self::Socket(_) => None,
-        }
+        self.child().map(StdioConnection::busy)
     }
 
     /// While the guard lives, output of a child does not count as use; `None` for other connections and a child in use.
     pub(crate) fn unused(&self) -> Option<UnusedGuard> {
-        match self {
-            Self::Child(child, _) => child.unused(),
-            Self::Events(_) | Self::Socket(_) => None,
-        }
+        self.child()?.unused()
     }
 
     /// Keeps an unused child from being stopped as idle until the guard is dropped.
     pub(crate) fn hold(&self) -> Option<HoldGuard> {
-        match self {
-            Self::Child(child, _) => Some(child.hold()),
-            Self::Events(_) | Self::Socket(_) => None,
-        }
+        self.child().map(StdioConnection::hold)
     }
 
     /// Cancelled as soon as the connection is over.

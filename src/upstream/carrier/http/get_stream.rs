@@ -14,6 +14,7 @@ use super::sink::MessageSink;
 use super::stream_cursor::{LONGEST_RETRY, RESUME_DELAY, SHORTEST_RETRY, StreamCursor, may_pass};
 use crate::cause::chain;
 use crate::protocol::headers::LAST_EVENT_ID;
+use crate::sync::backoff::Backoff;
 use crate::sync::on_drop::OnDrop;
 use crate::upstream::notice_feed::NoticeFeed;
 
@@ -72,11 +73,11 @@ impl Drop for OpeningAttempt {
 /// How long to wait before the stream is opened again: twice as long each time that it was refused, or
 /// ended at once without anything to tell.
 #[derive(Debug)]
-struct ReopenBackoff(Duration);
+struct ReopenBackoff(Backoff);
 
 impl Default for ReopenBackoff {
     fn default() -> Self {
-        Self(RESUME_DELAY)
+        Self(Backoff::new(RESUME_DELAY, LONGEST_RETRY))
     }
 }
 
@@ -86,19 +87,21 @@ impl ReopenBackoff {
         if !is_good {
             return self.failed(place.retry);
         }
-        self.0 = RESUME_DELAY;
+        self.0.reset();
         match place.retry {
             // The next stream resumes there, as often as the upstream wants.
             Some(retry) if place.last_event.is_some() => retry.max(SHORTEST_RETRY),
             // Without resumption, everything has to be listed again.
-            retry => self.0.max(retry.unwrap_or_default()),
+            retry => self.0.length().max(retry.unwrap_or_default()),
         }
     }
 
     /// Pause after a failed GET; `wanted` is the upstream's `Retry-After`.
     fn failed(&mut self, wanted: Option<Duration>) -> Duration {
-        self.0 = (self.0 * 2).min(LONGEST_RETRY);
-        self.0.max(wanted.unwrap_or_default().min(LONGEST_RETRY))
+        self.0.next_pause();
+        self.0
+            .length()
+            .max(wanted.unwrap_or_default().min(LONGEST_RETRY))
     }
 }
 
@@ -196,7 +199,7 @@ impl HttpSession {
                 // The position is no longer kept there: go on from now.
                 Ok(response) if place.last_event.is_some() && is_gone(response.status()) => {
                     place.last_event = None;
-                    backoff.0
+                    backoff.0.length()
                 }
                 Ok(response) if may_pass(response.status()) => {
                     backoff.failed(retry_after(response.headers()).max(place.retry))
@@ -258,7 +261,7 @@ mod tests {
             assert_eq!(waits.last(), Some(&LONGEST_RETRY));
             assert_eq!(backoff.failed(place.retry), LONGEST_RETRY);
             backoff.ended(true, &place);
-            assert_eq!(backoff.0, RESUME_DELAY, "it has recovered");
+            assert_eq!(backoff.0.length(), RESUME_DELAY, "it has recovered");
         }
     }
 

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use http::header::WWW_AUTHENTICATE;
 use http::{HeaderMap, StatusCode};
 use reqwest::{Certificate, Client, Proxy};
@@ -140,14 +139,7 @@ impl UpstreamLogin {
         if answer.status() != StatusCode::OK {
             return None;
         }
-        let mut document = Vec::new();
-        let mut body = answer.bytes_stream();
-        while let Some(chunk) = body.next().await {
-            document.extend_from_slice(&chunk.ok()?);
-            if document.len() > MAX_DOCUMENT {
-                return None;
-            }
-        }
+        let document = egress::read_body(answer, MAX_DOCUMENT).await.ok()??;
         let metadata: LoginMetadata = serde_json::from_slice(&document).ok()?;
         let issuer = metadata.authorization_servers.into_iter().next()?;
         let is_url = Url::parse(&issuer).is_ok_and(|url| matches!(url.scheme(), "http" | "https"));

@@ -1,5 +1,5 @@
-//! What a response of an upstream says beside its message: whether its session is gone, how long to wait, and of which
-//! kind its body is.
+//! What a response of an upstream says beside its message: whether its session is gone, how long to wait, and the
+//! media type of its body.
 
 use std::time::Duration;
 

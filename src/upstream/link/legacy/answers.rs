@@ -2,7 +2,8 @@
 
 use bytes::Bytes;
 
-use crate::protocol::json;
+use crate::call::Reply;
+use crate::protocol::rpc;
 
 /// The answer when no client can be asked, for the reason `why`: an elicitation is cancelled, any other question is not
 /// supported (BRIDGING §2.3, §6).
@@ -35,19 +36,13 @@ pub(super) fn refusal(missing: &str) -> Bytes {
 
 /// JSON text of an error.
 pub(super) fn error(code: i64, message: &str) -> Bytes {
-    format!(r#"{{"code":{code},"message":{}}}"#, json::quote(message)).into()
+    rpc::error(code, message, None).into()
 }
 
 /// The response to the question `id` (JSON text): a result, or an error.
 pub(super) fn response(id: &str, answer: &Result<Bytes, Bytes>) -> Bytes {
-    let (name, body) = match answer {
-        Ok(result) => ("result", result),
-        Err(error) => ("error", error),
-    };
-    let mut out = format!(r#"{{"jsonrpc":"2.0","id":{id},"{name}":"#).into_bytes();
-    out.extend_from_slice(body);
-    out.push(b'}');
-    out.into()
+    let reply = answer.clone().map_or_else(Reply::Error, Reply::Result);
+    reply.into_response(id)
 }
 
 #[cfg(test)]
@@ -55,6 +50,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::protocol::json;
 
     fn code(answer: &Result<Bytes, Bytes>) -> Option<i64> {
         let error = std::str::from_utf8(answer.as_ref().err()?).unwrap();

@@ -42,7 +42,7 @@ pub(super) struct LinkConnections {
     pub(super) listening: Desired<bool>,
     /// Whether it is opened again when it is lost.
     pub(super) kept: Mutex<bool>,
-    /// Whoever had this link is gone: nothing is opened any more.
+    /// The owner of this link is gone: no connection is opened any more.
     ended: AtomicBool,
     /// Told when a connection is opened, and when none will be any more.
     changed: Notify,
@@ -174,7 +174,7 @@ impl LinkConnections {
             previous.note_end();
             self.draining.retire(previous);
         }
-        // The session ended while this was opened: nobody would ever close it.
+        // The session ended meanwhile: no one else would close this connection.
         if self.has_ended() {
             drop(lock(&self.current).take());
             self.changed.notify_waiters();

@@ -10,6 +10,7 @@ use super::connection::LegacyConnection;
 use super::pending_reply::PendingReply;
 use super::wire::LegacyWire;
 use crate::call::Reply;
+use crate::protocol::rpc;
 use crate::upstream::deadlines::CallActivity;
 use crate::upstream::error::LinkError;
 
@@ -67,5 +68,5 @@ impl<'a> Ping<'a> {
 }
 
 fn request(id: u64) -> Bytes {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"ping"}}"#).into()
+    rpc::request(id, "ping", None).into()
 }

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 use super::link_connections::LinkConnections;
 use crate::cause::chain;
+use crate::sync::backoff::Backoff;
 use crate::upstream::lock;
 
 /// The pause before a lost connection is reopened, a quarter more or less. Doubled each time that the reopening fails
@@ -40,19 +41,18 @@ impl LinkConnections {
 
 /// Reopens the first one of `connections`; keeps none of them alive.
 async fn keep(connections: Weak<LinkConnections>) {
-    let mut pause = FIRST_PAUSE;
+    // Random, as all sessions of an upstream lose their connections at the same time.
+    let mut backoff = Backoff::with_jitter(FIRST_PAUSE, LONGEST_PAUSE, 0.75..1.25);
     loop {
         let since = Instant::now();
         let open = connections.upgrade().and_then(|all| all.open());
         if let Some(over) = open.map(|open| open.over()) {
             over.await;
             if since.elapsed() >= LONGEST_PAUSE {
-                pause = FIRST_PAUSE;
+                backoff.reset();
             }
         }
-        // Random, as all sessions of an upstream lose their connections at the same time.
-        sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        sleep(backoff.next_pause()).await;
         let Some(connections) = connections.upgrade() else {
             return;
         };

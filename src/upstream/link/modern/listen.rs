@@ -24,7 +24,8 @@ use super::connection::ModernConnection;
 use super::schemas::ToolSchemas;
 use crate::call::{Notice, Reply};
 use crate::cause::chain;
-use crate::protocol::{Message, json};
+use crate::protocol::error_codes::INVALID_PARAMS;
+use crate::protocol::{Message, rpc};
 use crate::sync::on_drop::OnDrop;
 use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
@@ -302,8 +303,7 @@ impl LinkNotices {
 }
 
 fn invalid(message: &str) -> Reply {
-    let message = json::quote(message);
-    Reply::Error(format!(r#"{{"code":-32602,"message":{message}}}"#).into())
+    Reply::Error(rpc::error(INVALID_PARAMS, message, None).into())
 }
 
 #[cfg(test)]

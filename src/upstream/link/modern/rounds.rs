@@ -15,6 +15,7 @@ use crate::call::{CarriedState, InputOutcome, InputRequests, Notice, Reply, Resu
 use crate::protocol::input_request_rules;
 use crate::protocol::json;
 use crate::protocol::{Era, Message, methods};
+use crate::sync::backoff::Backoff;
 use crate::translate::input_responses::input_responses;
 use crate::upstream::error::LinkError;
 
@@ -53,7 +54,7 @@ impl ModernServerLink {
         if given.is_some_and(|given| !input_request_rules::name_only_files(given)) {
             return Ok(no_files());
         }
-        let mut pace = PACE_FIRST;
+        let mut pace = Backoff::new(PACE_FIRST, PACE_LONGEST);
         let mut url_elicitations = CallUrlElicitations::default();
         for round in 0..=MAX_ROUNDS {
             let reply = self.send(outgoing, &inputs).await?;
@@ -84,8 +85,7 @@ impl ModernServerLink {
                 break;
             }
             if entries.is_empty() {
-                tokio::time::sleep(pace).await;
-                pace = (pace * 2).min(PACE_LONGEST);
+                tokio::time::sleep(pace.next_pause()).await;
                 inputs = RetryInputs {
                     responses: None,
                     state,

@@ -2,9 +2,9 @@
 //! upstream no longer asks for it; then the client is notified. Spec: BRIDGING §3.6; SPEC C-82, C-83.
 
 use super::question::QuestionEntry;
-use crate::call::{InputRequest, InputResponse, Notice, NoticeKind, Reply};
+use crate::call::{InputRequest, InputResponse, Notice, Reply};
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
-use crate::protocol::json;
+use crate::protocol::{json, rpc};
 
 /// The URL elicitations of one call.
 #[derive(Debug, Default)]
@@ -54,15 +54,8 @@ impl CallUrlElicitations {
         let over = self
             .0
             .extract_if(.., |url_elicitation| !asked(url_elicitation));
-        over.map(|url_elicitation| Notice {
-            kind: NoticeKind::ElicitationComplete,
-            bytes: format!(
-                r#"{{"jsonrpc":"2.0","method":"notifications/elicitation/complete","params":{{"elicitationId":{}}}}}"#,
-                url_elicitation.id
-            )
-            .into(),
-        })
-        .collect()
+        over.map(|url_elicitation| Notice::elicitation_complete(&url_elicitation.id))
+            .collect()
     }
 
     /// The answer to the call if the upstream asks again for URL elicitations that the client has agreed to: they are
@@ -82,11 +75,8 @@ impl CallUrlElicitations {
             return None;
         }
         let text = "the visit that the user agreed to is not over: call again when it is";
-        let error = format!(
-            r#"{{"code":{URL_ELICITATION_REQUIRED},"message":{},"data":{{"elicitations":{}}}}}"#,
-            json::quote(text),
-            json::array(open)
-        );
+        let data = json::object([("elicitations", json::array(open))]);
+        let error = rpc::error(URL_ELICITATION_REQUIRED, text, Some(&data));
         Some(Reply::Error(error.into()))
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::sync::backoff::Backoff;
+
 /// The first pause, and the longest.
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_mins(1);
@@ -13,33 +15,31 @@ const LASTING: Duration = Duration::from_secs(5);
 /// The pause after the next failure, doubled each time that a stream is refused or breaks off at once: after each
 /// broken stream every list counts as changed, and clients fetch it again.
 #[derive(Debug)]
-pub(super) struct ListenBackoff(Duration);
+pub(super) struct ListenBackoff(Backoff);
 
 impl Default for ListenBackoff {
     fn default() -> Self {
-        Self(FIRST)
+        Self(Backoff::new(FIRST, LONGEST))
     }
 }
 
 impl ListenBackoff {
     /// The pause after a refused stream.
     pub(super) fn refused(&mut self) -> Duration {
-        let wait = self.0;
-        self.0 = (wait * 2).min(LONGEST);
-        wait
+        self.0.next_pause()
     }
 
     /// The pause after a stream that broke off after `lasted`.
     pub(super) fn broke(&mut self, lasted: Duration) -> Duration {
         if lasted >= LASTING {
-            self.0 = FIRST;
+            self.0.reset();
         }
         self.refused()
     }
 
     /// The pause after a stream that ended properly.
     pub(super) fn ended(&mut self) -> Duration {
-        self.0 = FIRST;
+        self.0.reset();
         GRACEFUL
     }
 }

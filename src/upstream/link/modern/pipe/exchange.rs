@@ -11,7 +11,8 @@ use super::{ChildPipe, OpenPipe, PipeWaiter};
 use crate::budget::EXEMPT_BYTES;
 use crate::cause::chain;
 use crate::process::WaitPolicy;
-use crate::protocol::{Message, extensions, json, meta};
+use crate::protocol::error_codes::METHOD_NOT_FOUND;
+use crate::protocol::{Message, extensions, json, meta, rpc};
 use crate::telemetry::metrics::{LABELED, UpstreamSession};
 use crate::upstream::carrier::StartedConnection;
 use crate::upstream::carrier::duplex::{DepartureFlag, DuplexReceiver};
@@ -48,14 +49,14 @@ impl ModernConnection {
             return self.suspect("it asks faster than it reads answers");
         };
         let answer = if method == "ping" {
-            r#""result":{}"#
+            rpc::response(id, "result", "{}")
         } else {
-            r#""error":{"code":-32601,"message":"a client of this revision takes no requests"}"#
+            let text = "a client of this revision takes no requests";
+            rpc::response(id, "error", &rpc::error(METHOD_NOT_FOUND, text, None))
         };
-        let answer: Bytes = format!(r#"{{"jsonrpc":"2.0","id":{id},{answer}}}"#).into();
         let (name, open) = (Arc::clone(&self.settings.name), Arc::clone(open));
         self.settings.tasks.spawn_service(async move {
-            if let Err(error) = open.child.tell(answer).await {
+            if let Err(error) = open.child.tell(answer.into()).await {
                 tracing::debug!(upstream = %name, error = chain(&error), "answer not delivered");
             }
             drop(place);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::EraLink;
+use crate::sync::backoff::Backoff;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::negotiated::RECONSIDER;
 use crate::upstream::link::session_state::Doubt;
@@ -108,7 +109,8 @@ impl EraLink {
 
 /// Checks until the reports are settled. Keeps the link alive only during a check.
 async fn look(link: Weak<EraLink>) {
-    let mut pause = RECONSIDER;
+    // Random, since all sessions of an upstream lose their streams at the same time.
+    let mut backoff = Backoff::with_jitter(RECONSIDER, LONGEST_PAUSE, 1.0..1.25);
     loop {
         let Some(this) = link.upgrade() else { return };
         // Subscribed before the check, so that changes during the check are not missed.
@@ -118,11 +120,9 @@ async fn look(link: Weak<EraLink>) {
             return;
         }
         drop(this);
-        // Random, since all sessions of an upstream lose their streams at the same time.
         tokio::select! {
-            () = sleep(pause.mul_f64(rand::random_range(1.0..1.25))) => {}
+            () = sleep(backoff.next_pause()) => {}
             Ok(()) = learnt.changed() => sleep(LEARNT_WITHIN.mul_f64(rand::random_range(0.0..1.0))).await,
         }
-        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
