@@ -299,7 +299,7 @@ impl MergedLists {
                         return part;
                     }
                     LABELED.upstream_skipped.add(upstream, 1);
-                    // A partial list is not cached.
+                    // Neither we nor clients may cache a partial list.
                     UpstreamList {
                         missing: Some(why),
                         ..UpstreamList::empty(upstream, CacheHints::NONE)

@@ -227,7 +227,7 @@ impl SessionAdopter {
     }
 
     /// The permit for an adoption, unless the events of the session cannot be read: most likely they cannot be read
-    /// afterwards either. An implicit session has none.
+    /// afterwards either. An implicit session has no events.
     async fn begin(&self, named: &NamedSession) -> Option<SemaphorePermit<'_>> {
         let permit = self.work.permits.acquire().await.ok()?;
         if named.implicit.is_none() {

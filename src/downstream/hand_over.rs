@@ -34,7 +34,7 @@ const SETTLE: Duration = Duration::from_millis(100);
 const READ_WITHIN: Duration = Duration::from_millis(500);
 /// For the shared store to take the events of a session.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
-/// Requests wait for an idle session this much less than for an owner.
+/// A request that waits until its session is at rest waits this much less than one that waits for an owner.
 const HELD_LESS: Duration = Duration::from_secs(1);
 /// Until the store is asked again that has not said whether a session is given up.
 const REPEAT: Duration = Duration::from_millis(50);
@@ -117,7 +117,7 @@ impl SessionHandOver {
         })
     }
 
-    /// Waits for the drain, then gives sessions up as they become idle, until the last of them after
+    /// Waits for the drain, then gives sessions up as they come to rest, until the last of them after
     /// [`finish`](Self::finish).
     ///
     /// # Cancel safety

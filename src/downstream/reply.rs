@@ -70,6 +70,7 @@ pub(super) fn json_response(status: StatusCode, body: Bytes) -> Response<Body> {
 /// The response, saying when to come back where it is one of overload (SPEC T-17).
 #[must_use]
 pub(super) fn retryable(mut response: Response<Body>) -> Response<Body> {
+    // No hint: after a second.
     retry_after(&mut response, RetryHint::Never);
     response
 }
@@ -101,7 +102,7 @@ pub(super) fn message_fault(fault: &Fault, message: &Message) -> Response<Body> 
     if message.kind() == MessageKind::Request {
         return fault_response(fault, message.id());
     }
-    with_status(fault, error_message(r#"{"jsonrpc":"2.0","#, fault))
+    with_status(fault, error_message("", fault))
 }
 
 /// A refused request of a live session: not by a status, since clients end their session with all its
@@ -306,14 +307,14 @@ pub(super) fn array(responses: &[Bytes]) -> Bytes {
 /// A JSON-RPC error response, whatever its HTTP status.
 #[must_use]
 pub(super) fn error_response(fault: &Fault, id: Option<&str>) -> Bytes {
-    let id = id.unwrap_or("null");
-    error_message(&format!(r#"{{"jsonrpc":"2.0","id":{id},"#), fault)
+    error_message(&format!(r#""id":{},"#, id.unwrap_or("null")), fault)
 }
 
-/// JSON text of a message that begins with `start` and ends with its error.
-fn error_message(start: &str, fault: &Fault) -> Bytes {
+/// JSON text of an error response; `id` is its member of that name, with a comma, or empty.
+fn error_message(id: &str, fault: &Fault) -> Bytes {
     let error = error_object(fault);
-    [start.as_bytes(), br#""error":"#, &*error, b"}"]
+    let start = br#"{"jsonrpc":"2.0","#;
+    [start, id.as_bytes(), br#""error":"#, &*error, b"}"]
         .concat()
         .into()
 }

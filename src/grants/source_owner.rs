@@ -27,7 +27,7 @@ impl SourceOwner {
     }
 
     /// Whether a request would bring a token that lasts longer than `token`.
-    pub(super) fn has_later_than(&self, token: &HeldToken) -> bool {
+    pub(super) fn can_outlast(&self, token: &HeldToken) -> bool {
         match self {
             Self::Gateway => true,
             Self::Caller(_) => {

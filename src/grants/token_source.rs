@@ -167,7 +167,7 @@ impl TokenSource {
 
     /// Whether a refresh is due and would give a token that lasts longer.
     fn is_due(&self, token: &HeldToken) -> bool {
-        token.is_due() && self.owner.has_later_than(token)
+        token.is_due() && self.owner.can_outlast(token)
     }
 
     /// The cached token, unless it has expired.

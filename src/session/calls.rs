@@ -218,20 +218,20 @@ impl Session {
         is_admitted.then(|| SessionUse::of(self))
     }
 
-    /// The same while the session waits until it is idle: for a request that begins no work.
+    /// The same while the session waits until it is at rest: for a request that begins no work.
     #[must_use]
     pub fn enter_held(self: &Arc<Self>) -> Option<SessionUse> {
         let is_admitted = self.uses().is_none_or(SessionUses::enter);
         is_admitted.then(|| SessionUse::of(self))
     }
 
-    /// Whether the session admits only requests that begin no work, until it is idle.
+    /// Whether the session admits only requests that begin no work, until it is at rest.
     pub(super) fn waits_to_rest(&self) -> bool {
         self.uses()
             .is_some_and(|uses| !uses.is_closed() && self.is_held(uses))
     }
 
-    /// Whether requests wait until the session is idle.
+    /// Whether requests wait until the session is at rest.
     fn is_held(&self, uses: &SessionUses) -> bool {
         uses.leaving.holds_requests() && self.questions.is_empty()
     }

@@ -27,8 +27,8 @@ pub(super) struct LeavingSessions {
 }
 
 impl LeavingSessions {
-    /// `begins`: sessions are closed for requests as soon as they are idle. `holds_requests`: until then their requests
-    /// wait, so that the sessions become idle.
+    /// `begins`: sessions are closed for requests as soon as they are at rest. `holds_requests`: until then their requests
+    /// wait, so that the sessions come to rest.
     pub(super) fn set(&self, begins: bool, holds_requests: bool) {
         self.has_begun.store(begins, Ordering::Release);
         self.holds_requests.store(holds_requests, Ordering::Release);

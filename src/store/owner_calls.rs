@@ -29,7 +29,7 @@ pub(super) trait OwnerTable: Sync {
     /// What the reply to a call is needed with.
     type Sent: Send + 'static;
 
-    /// Lists the callers that are due, and evicts those without numbers.
+    /// Lists the callers that are due, and evicts those that hold nothing.
     fn look(&self);
 
     /// The call for `owner`, which stays listed until the reply; `None` if nothing is known of it.

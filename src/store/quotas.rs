@@ -246,6 +246,7 @@ impl CallerQuota {
         }
     }
 
+    /// Takes in one reply; apart from `settle`, which wakes who waits whatever the reply was.
     fn take_answer(
         &self,
         (owner, told): (OwnerKey, usize),

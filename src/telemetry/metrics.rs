@@ -3,23 +3,23 @@
 //! Counters and gauges are plain atomics, usable before telemetry is set up and from any thread;
 //! exporters read the atomics on collection. Durations of calls are recorded by `trace::CallSpan`.
 
-mod background_durations;
 mod durations;
 mod instrument;
 mod load;
 pub(super) mod process;
+mod request_durations;
 mod seconds_histogram;
 mod sessions;
 
-pub use background_durations::{
-    forward_ended, grant_refresh_ended, redis_command_ended, token_request_ended,
-};
 pub(super) use durations::{DurationHistogram, SeriesKey};
 pub use instrument::{
     CounterHandle, GaugeGuard, GaugeHandle, LabeledCounter, LabeledGauge, PairGauge,
 };
 pub(super) use load::CallEnd;
 pub use load::{LoadGuard, RecentCalls, UpstreamLoad};
+pub use request_durations::{
+    forward_ended, grant_refresh_ended, redis_command_ended, token_request_ended,
+};
 pub use sessions::{UpstreamSession, server_session_ended};
 
 use super::names::attribute;

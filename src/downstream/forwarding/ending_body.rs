@@ -47,7 +47,7 @@ pub(super) fn end_with_drain(
             is_between: true,
         };
         let next = async |open: Option<EndingStream>| open?.next().await;
-        Body::from_stream(stream::unfold(Some(open), next))
+        Body::from_stream(stream::unfold(Some(open), next).fuse())
     })
 }
 

@@ -138,14 +138,14 @@ impl SessionRegistry {
         self.leaving.set(begins, holds_requests);
     }
 
-    /// Whether the session of a handle lives here and waits until it is idle, so that it can be handed over.
+    /// Whether the session of a handle lives here and waits until it is at rest, so that it can be handed over.
     #[must_use]
     pub fn is_held(&self, handle: SessionId) -> bool {
         self.live(handle)
             .is_some_and(|session| session.waits_to_rest())
     }
 
-    /// The session of a handle, counted as used, where it lives here and only waits until it is idle: for a request that
+    /// The session of a handle, counted as used, where it lives here and only waits until it is at rest: for a request that
     /// begins no work.
     #[must_use]
     pub fn enter_held(&self, handle: SessionId) -> Option<SessionUse> {

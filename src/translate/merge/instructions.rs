@@ -50,7 +50,7 @@ impl<'a> InstructionsText<'a> {
         self.parts.push(part);
     }
 
-    /// The whole text, bounded; `None` without any instructions.
+    /// The whole text, bounded; `None` if it is empty.
     #[must_use]
     pub fn finish(&self) -> Option<String> {
         let mut out = self

@@ -98,6 +98,7 @@ impl ReopenBackoff {
 
     /// Pause after a failed GET; `wanted` is the upstream's `Retry-After`.
     fn failed(&mut self, wanted: Option<Duration>) -> Duration {
+        // The length after this failure: twice the last one.
         self.0.next_pause();
         self.0
             .length()
