@@ -118,7 +118,11 @@ impl HttpServers {
         let ends = async {
             end.cancelled().await;
             if self.ends_in_order && !reporter.place.has_left() {
-                sleep(self.drain_linger).await;
+                // One that was accepted late in the drain has less time.
+                tokio::select! {
+                    () = sleep(self.drain_linger) => {}
+                    () = tasks.stopping().cancelled() => {}
+                }
             }
         };
         let wake_filter = WakeFilter::new();
