@@ -240,7 +240,7 @@ fn ownership(cluster: Option<&Cluster>) -> Ownership {
     })
 }
 
-/// Has replicas share what they keep in Redis; what adoptions need is returned.
+/// Shares the stores in Redis between replicas; returns the parts that adoptions need.
 fn share(
     shared: SharedStores,
     relay: &Arc<Relay>,

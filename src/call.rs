@@ -284,7 +284,7 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
         None
     }
 
-    /// Whether the open connection is one that ends with this process: a child, an HTTP+SSE stream or a socket.
+    /// Whether the open connection ends with this process: a child, an HTTP+SSE stream or a socket.
     fn ends_with_process(&self) -> bool {
         false
     }

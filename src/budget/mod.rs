@@ -42,7 +42,7 @@ pub enum BudgetHolder {
     Owner([u8; 32]),
     /// A caller without one, where none is asked for.
     Address(IpAddr),
-    /// An upstream, by its place in the configuration: for messages of it that belong to no one caller.
+    /// An upstream, by its place in the configuration: for its messages that belong to no single caller.
     Upstream(usize),
 }
 

@@ -11,7 +11,7 @@ const FULL: usize = 64;
 /// Bytes in a burst before it is full. Notifications are slices of a shared buffer: a single kept
 /// notification keeps the whole burst alive.
 const FULL_BYTES: usize = 16 * 1024;
-/// Notifications that are expected behind the first one.
+/// Notifications expected behind the first.
 const USUAL: usize = 24;
 
 /// Progress notifications of one call, oldest first, end to end in one buffer. Holds less than 16 KiB

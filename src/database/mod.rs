@@ -32,8 +32,8 @@ const READERS: u32 = 4;
 /// Connections to `PostgreSQL`, per process.
 const CONNECTIONS: u32 = 8;
 
-/// What a `PostgreSQL` server ends by itself, so that no gateway waits for a lock of one that hangs. Migrations, which
-/// wait for each other, have no limits.
+/// Limits of a `PostgreSQL` server, so that no gateway waits for the lock of a gateway that hangs. Migrations, which wait
+/// for each other, have no limits.
 const LIMITS: [(&str, &str); 3] = [
     ("statement_timeout", "5s"),
     ("lock_timeout", "5s"),

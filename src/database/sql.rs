@@ -104,7 +104,7 @@ macro_rules! bound {
     };
 }
 
-/// What a server answers in time: one that has vanished sends nothing, not even that its own limits are reached.
+/// The answer of a server, or a timeout: a server that has vanished does not report its own limits either.
 async fn answered<T>(
     work: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, DatabaseError> {

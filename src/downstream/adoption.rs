@@ -205,8 +205,8 @@ impl SessionAdopter {
             && self.cluster.any_successor().is_some()
     }
 
-    /// The replica that is to adopt a session while this one drains; `None` while this one does not, and where all others
-    /// drain as well: this one adopts the session then.
+    /// The replica that is to adopt a session while this replica drains. `None` while this replica does not drain, and if all
+    /// other replicas drain as well: then this replica adopts the session.
     pub(super) fn next_owner(&self) -> Option<u32> {
         self.is_draining().then(|| self.cluster.any_successor())?
     }

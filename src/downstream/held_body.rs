@@ -1,4 +1,4 @@
-//! Answers that hold something until they are over: their exchange counts as open, or a drain waits.
+//! Answers that keep a guard until their end: their exchange counts as open, or a drain waits.
 
 use axum::body::Body;
 use http::Response;

@@ -134,8 +134,8 @@ impl HeldToken {
         }
     }
 
-    /// When it has to be looked at again: its refresh is due, or it ends where nothing refreshes it. `None` where neither
-    /// comes.
+    /// When the token needs another look: its refresh is due, or the token ends without a refresh. `None` for a token without
+    /// either.
     #[must_use]
     pub fn due(&self) -> Option<Moment> {
         self.refresh_at.or(self.ends)

@@ -234,7 +234,7 @@ impl LoginClient {
         }
     }
 
-    /// Whether a login could be begun and ended, as far as the issuer's metadata tells: as [`is_pairwise`](Self::is_pairwise)
+    /// Whether a login could be begun and ended, by the issuer's metadata: as [`is_pairwise`](Self::is_pairwise)
     /// where it could. `is_for_access`: it would end with an access token.
     ///
     /// # Errors

@@ -41,8 +41,8 @@ impl SessionLinks {
         matches!(state.await, Ok(Some(state)) if !state.is_connected())
     }
 
-    /// Whether a call of `program` can go on without a look-up of its caller's account: there was one, and nothing has
-    /// changed since; or callers have no accounts there.
+    /// Whether a call of `program` can go on without a look-up of its caller's account: the last look-up still holds, or
+    /// callers have no accounts at the upstream.
     pub(crate) fn account_is_known<'p>(
         &self,
         session: &Session,

@@ -141,8 +141,8 @@ impl<C: Clock + Clone> RateLimiter<C> {
         taken.map_err(|refused| refused.wait_time_from(self.clock.now()))
     }
 
-    /// Takes one request as [`take`](Self::take) does. Where all that is known is that this replica has nothing left of
-    /// what it has borrowed, waits for what the shared allowance lends, a second at most.
+    /// Takes one request as [`take`](Self::take) does. If this replica has used up what it borrowed, and the shared
+    /// allowance may lend more, waits for the loan, a second at most.
     ///
     /// # Errors
     /// The allowance is used up; says how long until the next request may come.

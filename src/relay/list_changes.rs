@@ -1,5 +1,5 @@
-//! Changed lists of upstreams that several replicas use: one that hears of a change tells the others, and each of them
-//! tells its sessions. Spec: DESIGN §8.1; `docs/adr/0025`.
+//! Changed lists of upstreams that several replicas use: a replica that hears of a change tells the other replicas, and
+//! each replica tells its sessions. Spec: DESIGN §8.1; `docs/adr/0025`.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -12,7 +12,7 @@ thread_local! {
     static SHARED: Cell<SharedTime> = const { Cell::new(SharedTime::Off) };
 }
 
-/// What this thread knows of the time.
+/// The time that this thread shares between polls.
 #[derive(Clone, Copy)]
 enum SharedTime {
     /// No poll shares it.

@@ -208,8 +208,8 @@ impl Session {
         self.recorder.as_ref().map(|recorder| recorder.uses())
     }
 
-    /// Counts a request until the guard is dropped; `None` while the session is being handed over. Only one
-    /// that [is handed over](Self::is_handed_over) is counted.
+    /// Counts a request until the guard is dropped; `None` while the session is being handed over. Only requests of
+    /// sessions that [are handed over](Self::is_handed_over) are counted.
     #[must_use]
     pub fn enter_request(self: &Arc<Self>) -> Option<SessionUse> {
         let is_admitted = self

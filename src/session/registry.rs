@@ -288,7 +288,7 @@ impl SessionRegistry {
             .is_some_and(|session| self.is_named(&session, handle.owner))
     }
 
-    /// Whether the id of a session that lives here names `owner`: this replica, or the one from which it was adopted.
+    /// Whether the id of a session that lives here names `owner`: this replica, or the replica that had the session before.
     fn is_named(&self, session: &Session, owner: Ownership) -> bool {
         match &session.recorder {
             Some(recorder) => recorder.is_named_by(owner),

@@ -215,7 +215,7 @@ impl EventStream {
     /// Puts a batch of notifications on the stream under one lock, each as [`notify`](Self::notify) would.
     pub fn notify_all(&self, notices: impl Iterator<Item = Notice>) {
         let mut state = self.lock();
-        // And for the reply that may follow them.
+        // One more for the reply that may follow the notices.
         let expected = notices.size_hint().0.min(UNREAD_FRAMES) + 1;
         state.fresh.reserve(expected);
         for notice in notices {

@@ -32,7 +32,7 @@ pub(super) trait OwnerTable: Sync {
     /// Lists the callers that are due, and evicts those that hold nothing.
     fn look(&self);
 
-    /// The call for `owner`, which stays listed until the reply; `None` if nothing is known of it.
+    /// The call for `owner`, which stays listed until the reply; `None` for an owner that the table does not have.
     fn call(&self, owner: OwnerKey) -> Option<(ScriptCall, Self::Sent)>;
 
     /// Takes in the reply to a call. An owner whose call failed is added to `failed`.

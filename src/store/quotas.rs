@@ -330,8 +330,8 @@ impl OwnerTable for CallerQuota {
 }
 
 impl QuotaClaim {
-    /// Notes that the thing is counted in what its caller holds here now, `used`, and is not claimed any more: in one step,
-    /// so that it never counts twice. `used` is asked as by [`CallerQuota::changed`].
+    /// Notes that the thing is counted in what its caller holds here now, `used`, and is not claimed any more. One step does
+    /// both: the thing never counts twice. `used` is asked as by [`CallerQuota::changed`].
     pub fn counted(&self, used: impl FnOnce() -> usize) {
         let count = self.count.swap(0, Ordering::Relaxed);
         self.quota.change(self.owner, count, used);

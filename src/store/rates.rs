@@ -76,7 +76,7 @@ pub(super) struct Borrowing {
     debt: u32,
     /// Requests that it gives back.
     unused: u32,
-    /// Requests that it asks for; none where it only settles what was.
+    /// Requests to borrow; 0 for a call that only settles debt or gives back.
     wanted: u32,
 }
 

@@ -12,8 +12,8 @@ pub(crate) struct PutQuestion<'q> {
     pub(crate) what: String,
 }
 
-/// JSON text of `inputResponses`. A form that the client refused with an error, or left, counts as cancelled; nothing
-/// else can be refused in that form.
+/// JSON text of `inputResponses`. A form that the client refused with an error, or left, counts as cancelled; no other
+/// question can be refused so.
 ///
 /// # Errors
 /// A sentence about the question that has no answer.

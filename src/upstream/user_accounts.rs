@@ -66,7 +66,7 @@ pub(super) trait UserAccounts: Credentials {
         self.look_up(owner)
     }
 
-    /// The names by which the vault has grants: that of a principal is one of these.
+    /// The names by which the vault has grants. Each principal has its grant by one of these names.
     fn grant_names(&self) -> Vec<Arc<str>>;
 
     /// The number of the connection of `owner` that the upstream has asked for more scopes of. No waiting.

@@ -29,7 +29,7 @@ const MAX_HELD: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct UserKeys {
     upstream: Arc<str>,
-    /// Where keys are sent: they were pasted for this URL, or for this program.
+    /// Where keys are sent: users pasted them for this URL or program.
     resource: String,
     placement: TokenPlacement,
     config: UserKeyConfig,

@@ -46,8 +46,8 @@ impl ListenerTls {
         }
     }
 
-    /// Answers the other side where it asks for a proof that this process is a replica; `None` where it does not, else
-    /// whether it has got one.
+    /// Answers a peer that asks for a proof that this process is a replica. `None` if the peer does not ask, else whether it
+    /// got the proof.
     pub(super) async fn prove(&self, stream: &mut TlsStream<TcpStream>) -> Option<bool> {
         match self {
             Self::Replicas(replicas) if Cluster::is_asked_for_proof(stream.get_ref().1) => {

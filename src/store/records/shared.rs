@@ -161,7 +161,7 @@ impl SharedRecords {
         })
     }
 
-    /// Adopts a session that its last owner has given up, as `seen`: nothing of it has to be over by then.
+    /// Adopts a session that its last owner has given up, as `seen`: no deadline applies.
     ///
     /// # Errors
     /// As for [`adopt`](Self::adopt).

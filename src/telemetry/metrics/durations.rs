@@ -26,7 +26,7 @@ const BOUNDARIES: [f64; 17] = [
     300.0,
 ];
 
-/// Tells series apart. Names that meet in it would be counted together, and nothing else.
+/// Tells series apart. A collision counts two names together and has no other effect.
 static HASHER: LazyLock<FastState> = LazyLock::new(FastState::default);
 
 /// Histograms by hash of the `SeriesKey`.

@@ -131,7 +131,7 @@ impl LegacyLink {
         let asked = async {
             let connection = self.connections.connection().await?;
             match Ping::over(&connection).in_session().await {
-                // What it says to a handshake tells more.
+                // The answer to a handshake tells more than this error.
                 Err(LinkError::SessionGone) => {
                     connection.forget();
                     self.connections

@@ -29,7 +29,7 @@ use crate::upstream::user_tokens::PrincipalTokens;
 /// The accounts of an entry of the registry; all absent where its credentials are those of `headers`.
 #[derive(Debug, Default)]
 pub(super) struct EntryAccounts {
-    /// The gateway's own account, or those that it exchanges callers' tokens for.
+    /// The gateway's own account, or the accounts of exchanged tokens.
     pub(super) account: Option<Arc<UpstreamAccount>>,
     /// The accounts of callers.
     pub(super) users: Option<Arc<dyn UserAccounts>>,

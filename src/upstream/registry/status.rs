@@ -14,7 +14,7 @@ use crate::upstream::carrier::Carrier;
 use crate::vault::{GrantCensus, GrantCounts};
 
 impl RegistryEntry {
-    /// What `/status` says of it under `name`.
+    /// The row of `/status` for this upstream, under `name`.
     pub(super) fn status(
         &self,
         name: &str,

@@ -52,7 +52,7 @@ impl TokenMemo {
     }
 
     fn known(&self, account: Account, generation: u64) -> Option<Arc<HeldToken>> {
-        // Locked while another call writes: then this call looks the token up itself.
+        // While another call holds the write lock, this call looks the token up itself.
         let known = self.0.try_read().ok()?;
         let known = known.as_ref()?;
         let is_good = known.account == account && known.check.is_good(generation);

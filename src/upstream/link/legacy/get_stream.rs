@@ -341,7 +341,7 @@ impl MessageSink for Heard {
         Some(GrowingReply::outside_calls(&share))
     }
 
-    /// A reply that strayed to this stream: `counts_stray` takes its room.
+    /// Replies on this stream are strays: `counts_stray` takes their room.
     fn takes_room(&self) -> bool {
         true
     }

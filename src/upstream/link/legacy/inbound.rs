@@ -18,8 +18,8 @@ use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::AskedClient;
 
 impl LegacyConnection {
-    /// Takes one message; `origin` is our request on whose own stream it came. Returns the reply
-    /// to that request, when it is one.
+    /// Takes one message; `origin` is our request if the message came on its stream. Returns the message if it is the reply
+    /// to that request.
     pub(super) fn on_message(
         self: &Arc<Self>,
         message: Message,
@@ -73,8 +73,8 @@ impl LegacyConnection {
             _ => NoticeKind::Other,
         };
         let own = match &kind {
-            // A log message belongs to its call; on a pipe that carries all, to the newest one, so that it
-            // reaches the client before the reply behind it, as it would directly.
+            // A log message belongs to its call. On a pipe with several calls it goes to the newest call, so that the
+            // client gets the log message before the reply behind it.
             NoticeKind::Log => origin.cloned().or_else(|| self.newest()),
             // A modern client has no stream but those of its calls.
             NoticeKind::Other if self.settings.client == Era::Modern => {

@@ -60,7 +60,7 @@ impl MessageSink for LegacyPostStream<'_> {
 
     fn growing(&self) -> Option<GrowingReply> {
         let Some(room) = self.pending.reply_room() else {
-            // A list is refused where its copy finds no room: until then it waits for nothing of the caller's.
+            // A list is refused where its copy finds no room: until then the list waits for no room of the caller's.
             let share = &self.connection.settings.replies;
             return Some(GrowingReply::outside_calls(share));
         };

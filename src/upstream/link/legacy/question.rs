@@ -136,7 +136,7 @@ impl UpstreamQuestion {
                 asked = self.in_time(&*link, round) => return Some(asked),
             }
             drop(paused);
-            // A call that was cancelled may have asked; others of a shared connection are other conversations.
+            // A cancelled call may have asked. Other calls of a shared connection belong to other conversations.
             let moves = names_none && settings.exclusive && pending.has_landed();
             if !moves || Instant::now() >= end {
                 return None;

@@ -116,8 +116,8 @@ pub(super) fn body(
     edit.finish()
 }
 
-/// Appends the JSON text of the outgoing `_meta`: the members of this hop, then those of the client
-/// that are valid beyond one hop.
+/// Appends the JSON text of the outgoing `_meta`: the members of this hop, then the client's members that are valid
+/// beyond one hop.
 fn put_own_meta(
     out: &mut String,
     id: &str,

@@ -37,7 +37,7 @@ const MAX_URIS: usize = 1024;
 /// Most URIs in the filter of a shared link, where each session and principal has its own limit.
 const MAX_SHARED_URIS: usize = 64 * MAX_URIS;
 
-/// The change notices of one link: what its sessions want, and the stream that brings it.
+/// The change notices of one link: which notices its sessions want, and the stream for these notices.
 #[derive(Debug)]
 pub(in crate::upstream) struct LinkNotices {
     settings: Arc<LinkSettings>,

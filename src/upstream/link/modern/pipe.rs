@@ -49,7 +49,7 @@ pub(super) struct OpenPipe {
     clocks: Arc<PipeClocks>,
     /// Permits for answers that are being written to the child.
     answers: Arc<Semaphore>,
-    /// Cancelled when another child takes the new calls: this one ends with the last that it has.
+    /// Cancelled when another child takes the new calls: this child ends with its last call.
     replaced: CancellationToken,
     _counted: UpstreamSession,
 }
@@ -98,7 +98,7 @@ impl ChildPipe {
         self.usable().is_some()
     }
 
-    /// Has a child that takes no new calls end with those that run on it, before another one is started: it may have the
+    /// Has a child that takes no new calls end with its running calls, before another child is started: it may have the
     /// only place.
     fn retire_outdated(&self) {
         let outdated = lock(&self.current).take_if(|open| open.child.is_outdated());

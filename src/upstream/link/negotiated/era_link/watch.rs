@@ -35,7 +35,7 @@ pub(super) fn doubt(own: &Weak<EraLink>) -> Doubt {
 /// Reports that the era may have changed, and what the checks of them have found.
 #[derive(Debug, Default)]
 pub(super) struct EraDoubts {
-    /// Reports since the last check that settled them.
+    /// Reports since the last check that settled all reports.
     reports: AtomicU32,
     /// When a check last found that the upstream is modern although it refuses `subscriptions/listen`.
     confirmed: Mutex<Option<Instant>>,
