@@ -45,39 +45,33 @@ pub(super) struct LegacyExchanges {
 }
 
 impl LegacyExchanges {
-    /// Makes a call again whose owner was lost, as its stream was resumed. `principal` has the token of that request: the
-    /// caller's, as the session's id is bound to the caller.
+    /// Makes a call again whose owner was lost, as its stream was resumed; `None` where the stream has its end already.
+    /// The exchange that resumes the stream drives the call, as any other one drives its own. `principal` has the token of
+    /// that request: the caller's, as the session's id is bound to the caller.
     pub(super) fn make_again(
         &self,
         calls: &Arc<LegacyCalls>,
         session: &Arc<Session>,
         principal: &Arc<Principal>,
         LostCall { stream, request }: LostCall,
-    ) {
+    ) -> Option<DetachableCall> {
         let id = request.id().map(str::to_owned);
-        let refuse = |fault: &Fault| {
-            stream.finish(Some(reply::error_response(fault, id.as_deref())));
-        };
         let principal = Arc::clone(principal);
         let headers = HeaderMap::new();
         let onto = ResponseStream::begun(Arc::clone(&stream));
         match calls.begin(session, principal, &headers, request, onto, None) {
             Ok(BegunCall { call, link, entry }) => {
-                let mut running = DetachableCall {
+                COUNTERS.cluster_calls_repeated.add(1);
+                Some(DetachableCall {
                     future: Some(calls.run(call, entry, &link, &AccessRecord::default())),
                     links: ExchangeLinks(link, Vec::new()),
                     background: self.background.clone(),
-                };
-                if running.detach() {
-                    COUNTERS.cluster_calls_repeated.add(1);
-                } else {
-                    // It is not tried once more when it is dropped.
-                    running.future = None;
-                    running.links.0.end();
-                    refuse(&Fault::outcome_unknown("call"));
-                }
+                })
             }
-            Err(fault) => refuse(&fault),
+            Err(fault) => {
+                stream.finish(Some(reply::error_response(&fault, id.as_deref())));
+                None
+            }
         }
     }
 

@@ -13,6 +13,7 @@ mod kills;
 mod list_notices;
 mod lost_owner;
 mod lost_tasks;
+mod made_again;
 mod membership;
 mod new_keys;
 mod passed_calls;

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::adoption::{LEASE, over_http, settled};
 use super::{SECRET, pair, tables};
 use crate::harness::redis::{self, RedisServer};
-use crate::harness::session::Exchange;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
 use crate::modern::Modern;
@@ -26,7 +25,7 @@ fn replica(redis: &RedisServer, stub: &HttpStub) -> Setup {
     setup.http("stub", stub, "")
 }
 
-fn is_unknown(reply: &Value) -> bool {
+pub(super) fn is_unknown(reply: &Value) -> bool {
     let message = reply["error"]["message"].as_str();
     message.is_some_and(|text| text.contains("outcome is unknown"))
 }
@@ -198,50 +197,4 @@ async fn modern_call_that_outlasts_the_drain_of_its_entry_replica_gets_an_error(
     })
     .await;
     one.stop().await;
-}
-
-#[tokio::test]
-async fn retry_safe_call_of_a_lost_owner_is_made_again_on_its_stream() {
-    let Some(redis) = redis::server(&[]).await else {
-        return;
-    };
-    let stub = HttpStub::start(&[]).await;
-    let make = || super::adoption::setup(&redis).http("stub", &stub, "retry_safe = [\"sleep\"]");
-    let [one, two] = settled(make).await;
-    let here = one.anonymous().open("/mcp/stub").await;
-    let there = here.at(two.anonymous());
-    let arguments = json!({"ms": 2000});
-    // Of a client of the owner, and of one whose call was passed on.
-    let (first, own) = here.start_call("sleep", arguments.clone()).await;
-    let (second, passed_on) = there.start_call("sleep", arguments).await;
-    let (third, not_safe) = here.start_call("never", json!({})).await;
-    let mut streams = [own, passed_on, not_safe].map(Exchange::stream);
-    let mut places = Vec::new();
-    for stream in &mut streams {
-        places.push(stream.next().await.expect("a priming event").id.unwrap());
-    }
-    one.kill().await;
-    let killed = Instant::now();
-    for stream in &mut streams {
-        assert_eq!(stream.message().await, None, "the stream breaks off");
-    }
-    for (place, id) in places.iter().zip([first, second, third]) {
-        let resumed = there.resume(place).await.expect(StatusCode::OK).await;
-        let mut rest = resumed.events();
-        let reply = rest.message().await.expect("a reply");
-        assert_eq!(reply["id"], id, "{reply}");
-        if id == third {
-            assert!(is_unknown(&reply), "{reply}");
-        } else {
-            assert_eq!(reply["result"]["content"][0]["text"], "slept", "{reply}");
-        }
-        assert_eq!(rest.message().await, None, "the stream has ended");
-        assert!(killed.elapsed() < Duration::from_secs(10));
-    }
-    let again = two.metric("drawbridge_cluster_calls_repeated_total", "");
-    assert!((again.await - 2.0).abs() < 0.5);
-    // Each of the two twice, and the third once.
-    assert_eq!(stub.counted("tools/call").await, 5);
-    assert_eq!(there.text("echo", json!({"text": "hi"})).await, "hi");
-    two.stop().await;
 }
