@@ -19,6 +19,7 @@ mod new_keys;
 mod passed_calls;
 mod quotas;
 mod redis_client;
+mod resumed_calls;
 mod rolling;
 mod secrets;
 mod sockets;
