@@ -200,10 +200,7 @@ async fn run(
     };
     let future: CallFuture = request_tag::keep(Box::pin(future));
     let running = (future, ExchangeLinks(first, links));
-    service
-        .exchanges
-        .answer(session, &parts.headers, running)
-        .await
+    service.exchanges.answer(session, parts, running).await
 }
 
 /// Whether all of them may stand in an array. Spec: SPEC T-32, T-33.

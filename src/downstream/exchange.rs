@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::header::CONTENT_TYPE;
+use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use super::access_log::AccessRecord;
@@ -16,6 +17,7 @@ use super::detachable_call::{
     BackgroundCalls, CallFuture, CallOutcome, DetachableCall, ExchangeLinks, finish,
 };
 use super::event_body::{EventBody, EventBodyParts};
+use super::forwarding::{is_forwarded, say_begun};
 use super::legacy_calls::{BegunCall, LegacyCalls};
 use super::media::AcceptedMedia;
 use super::reply;
@@ -25,7 +27,7 @@ use crate::config::Config;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::Revision;
 use crate::runtime::poll_time;
-use crate::session::{EventStream, LostCall, ResponseStream, Session, StreamReader};
+use crate::session::{EventId, EventStream, LostCall, ResponseStream, Session, StreamReader};
 use crate::telemetry::metrics::COUNTERS;
 
 /// Delay until a silent call becomes a stream, for a client that accepts `text/event-stream` without naming it (`*/*`,
@@ -45,39 +47,33 @@ pub(super) struct LegacyExchanges {
 }
 
 impl LegacyExchanges {
-    /// Makes a call again whose owner was lost, as its stream was resumed. `principal` has the token of that request: the
-    /// caller's, as the session's id is bound to the caller.
+    /// Makes a call again whose owner was lost, as its stream was resumed; `None` where the stream has its end already.
+    /// The exchange that resumes the stream drives the call, as any other one drives its own. `principal` has the token of
+    /// that request: the caller's, as the session's id is bound to the caller.
     pub(super) fn make_again(
         &self,
         calls: &Arc<LegacyCalls>,
         session: &Arc<Session>,
         principal: &Arc<Principal>,
         LostCall { stream, request }: LostCall,
-    ) {
+    ) -> Option<DetachableCall> {
         let id = request.id().map(str::to_owned);
-        let refuse = |fault: &Fault| {
-            stream.finish(Some(reply::error_response(fault, id.as_deref())));
-        };
         let principal = Arc::clone(principal);
         let headers = HeaderMap::new();
         let onto = ResponseStream::begun(Arc::clone(&stream));
         match calls.begin(session, principal, &headers, request, onto, None) {
             Ok(BegunCall { call, link, entry }) => {
-                let mut running = DetachableCall {
+                COUNTERS.cluster_calls_repeated.add(1);
+                Some(DetachableCall {
                     future: Some(calls.run(call, entry, &link, &AccessRecord::default())),
                     links: ExchangeLinks(link, Vec::new()),
                     background: self.background.clone(),
-                };
-                if running.detach() {
-                    COUNTERS.cluster_calls_repeated.add(1);
-                } else {
-                    // It is not tried once more when it is dropped.
-                    running.future = None;
-                    running.links.0.end();
-                    refuse(&Fault::outcome_unknown("call"));
-                }
+                })
             }
-            Err(fault) => refuse(&fault),
+            Err(fault) => {
+                stream.finish(Some(reply::error_response(&fault, id.as_deref())));
+                None
+            }
         }
     }
 
@@ -98,7 +94,7 @@ impl LegacyExchanges {
     pub(super) async fn answer(
         &self,
         session: &Arc<Session>,
-        headers: &HeaderMap,
+        parts: &Parts,
         (future, links): (CallFuture, ExchangeLinks),
     ) -> Response<Body> {
         let mut running = DetachableCall {
@@ -107,7 +103,7 @@ impl LegacyExchanges {
             background: self.background.clone(),
         };
         let polls = session.revision.has_priming_event();
-        let wait = self.stream_after(session, headers);
+        let wait = self.stream_after(session, &parts.headers);
         let link = Arc::clone(&running.links.0);
         let mut timer = pin!(tokio::time::sleep_until(poll_time::now() + wait));
         let first = poll_fn(|cx| {
@@ -124,17 +120,27 @@ impl LegacyExchanges {
                 .map(|()| FirstEvent::Stream(link.stream()))
         })
         .await;
-        match first {
+        let (stream, running) = match first {
             FirstEvent::Done(outcome) => match link.opened() {
-                None => plain_reply(outcome),
+                None => return plain_reply(outcome),
                 Some(stream) => {
                     let stream = Arc::clone(stream);
                     finish(&link, outcome);
-                    self.stream_reply(session, &stream, None, polls)
+                    (stream, None)
                 }
             },
-            FirstEvent::Stream(stream) => self.stream_reply(session, &stream, Some(running), polls),
+            FirstEvent::Stream(stream) => (stream, Some(running)),
+        };
+        let mut response = self.stream_reply(session, &stream, running, polls);
+        if is_forwarded(&parts.extensions) {
+            let begun = EventId {
+                tag: session.tag(),
+                stream: stream.number(),
+                seq: 0,
+            };
+            say_begun(response.headers_mut(), begun);
         }
+        response
     }
 
     fn stream_reply(

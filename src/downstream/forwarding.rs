@@ -13,6 +13,7 @@ mod passed_call;
 mod refusal;
 mod repeatable_body;
 mod seen_events;
+mod watched;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,21 +26,22 @@ use http::{Extensions, Method, Response};
 use http_body_util::BodyExt as _;
 use moka::sync::Cache;
 use tokio::time::{Instant, sleep};
-use tokio_util::sync::CancellationToken;
 
-use self::ending_body::{end_with_drain, is_event_stream};
-pub(super) use self::marks::{OWNERLESS, describe, is_forwarded, is_paid, say_ownerless, take_in};
-use self::passed_call::{OwnedSession, PassedCall, requests_in};
+use self::ending_body::end_with_drain;
+pub(super) use self::marks::{
+    OWNERLESS, describe, is_forwarded, is_paid, say_begun, say_ownerless, take_in,
+};
 use self::refusal::refusal;
 pub(super) use self::refusal::refused;
-use self::repeatable_body::{KeptBytes, RepeatableBody};
+use self::repeatable_body::RepeatableBody;
+use self::watched::watch;
+pub(super) use self::watched::watch_modern;
 use super::access_log::AccessRecord;
 use super::adoption::{NamedSession, SessionAdopter, SessionPlace};
 use crate::call::Principal;
 use crate::cluster::{self, Cluster, ForwardFailure, ForwardedBody, Unforwarded};
 use crate::endpoint::Endpoint;
 use crate::ownership::Ownership;
-use crate::protocol::{Message, RequestId};
 use crate::session::{RequestedSession, SessionRegistry};
 use crate::store::events::SessionKey;
 
@@ -221,8 +223,9 @@ impl RequestForwarder {
                             if owner != named.handle.owner {
                                 self.owners.insert(key, owner);
                             }
-                            let at = (named, owner);
-                            return PassedOn::Answered(self.watch(answer, at, &kept, record));
+                            let at = (&self.adopter, named, owner);
+                            let sent = (&parts, &kept);
+                            return PassedOn::Answered(watch(answer, at, sent, record));
                         }
                         Err(Unforwarded { failure, unsent }) => {
                             self.owners.invalidate(&key);
@@ -266,32 +269,6 @@ impl RequestForwarder {
                 sleep(PAUSE).await;
             }
         }
-    }
-
-    /// The same answer of the replica `owner` to what was `sent`. Calls on an event stream end there where that replica is
-    /// lost, as long as their request was kept.
-    fn watch(
-        &self,
-        answer: Response<Body>,
-        (named, owner): (&NamedSession, Ownership),
-        sent: &KeptBytes,
-        record: &AccessRecord,
-    ) -> Response<Body> {
-        if !is_event_stream(answer.headers()) {
-            return answer;
-        }
-        let sent = sent.again().unwrap_or_default();
-        let call = PassedCall {
-            is_made_again: self.adopter.relay.may_repeat(&named.endpoint, &sent),
-            ids: requests_in(sent),
-            session: Some(OwnedSession {
-                adopter: Arc::clone(&self.adopter),
-                named: named.clone(),
-                owner,
-            }),
-            record: record.clone(),
-        };
-        call_stream::watch(answer, call, None)
     }
 
     /// A forwarded request is served here, or by no replica that it was not sent to.
@@ -378,28 +355,4 @@ impl RequestForwarder {
     pub(super) fn end_with_drain(&self, answer: Response<Body>) -> Response<Body> {
         end_with_drain(answer, self.adopter.tasks.draining())
     }
-}
-
-/// The same answer of another replica to a call of a modern client. An event stream ends with an error where that replica
-/// is lost, and where this one stops before the call is over.
-pub(super) fn watch_modern(
-    answer: Response<Body>,
-    message: &Message,
-    cut_off: &CancellationToken,
-    record: &AccessRecord,
-) -> Response<Body> {
-    if answer.extensions().get::<ForwardedResponse>().is_none() {
-        return answer;
-    }
-    let call = PassedCall {
-        ids: message
-            .id()
-            .and_then(RequestId::parse)
-            .into_iter()
-            .collect(),
-        is_made_again: false,
-        session: None,
-        record: record.clone(),
-    };
-    call_stream::watch(answer, call, Some(cut_off))
 }

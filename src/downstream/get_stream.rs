@@ -70,6 +70,7 @@ async fn open_get(
     let standalone = stream.number() == session.standalone().number();
     // A client that resumes has an id to come back with.
     let opens = polls && resumed.is_none();
+    let mut running = None;
     let reader = match resumed {
         None => {
             let permit = permit_get(service, session, !polls).map_err(no_room)?;
@@ -87,10 +88,8 @@ async fn open_get(
             };
             reader.hold(permit.map_err(no_room)?);
             if let Some(lost) = session.take_lost_call(stream.number()) {
-                let calls = &service.calls;
-                service
-                    .exchanges
-                    .make_again(calls, session, principal, lost);
+                let (calls, exchanges) = (&service.calls, &service.exchanges);
+                running = exchanges.make_again(calls, session, principal, lost);
             }
             COUNTERS.streams_resumed.add(1);
             reader
@@ -102,6 +101,7 @@ async fn open_get(
     let ends = standalone.then(|| end_of_get(service, session, principal));
     Ok(reply::event_stream(Body::new(EventBody::new(
         EventBodyParts {
+            running,
             ends,
             opens,
             ..service.exchanges.stream_parts(session, reader, polls)

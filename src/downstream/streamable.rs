@@ -157,7 +157,7 @@ async fn post_message(
             let BegunCall { call, link, entry } = begun;
             let future = service.calls.run(call, entry, &link, record);
             let running = (future, ExchangeLinks(link, Vec::new()));
-            let answer = service.exchanges.answer(&session, &parts.headers, running);
+            let answer = service.exchanges.answer(&session, parts, running);
             Ok(answer.await)
         }
         MessageKind::Notification => {

@@ -1,4 +1,4 @@
-//! `IdScan`: extracts request ids from a body that is not kept, in constant memory.
+//! `IdScan`: extracts ids from a text that is not kept, in constant memory: those of its requests, or that of a reply.
 
 use super::RequestId;
 use super::json;
@@ -9,7 +9,7 @@ const TOKEN: usize = 1 << 10;
 const IDS: usize = 3 << 10;
 
 /// Reads JSON-RPC text chunk by chunk and collects the ids of requests. Everything else is skipped by
-/// counting brackets.
+/// counting brackets. Of a text that is one message it also knows which request the message answers.
 #[derive(Debug, Default)]
 pub struct IdScan {
     stage: ScanStage,
@@ -25,6 +25,19 @@ pub struct IdScan {
     found: Vec<String>,
     /// Bytes of `found`.
     size: usize,
+    /// What the newest message is for the client that has called.
+    newest: Option<ScannedMessage>,
+}
+
+/// Whether a message answers a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ScannedMessage {
+    /// It has a method: a notification or a request.
+    NoReply,
+    /// The reply to this request.
+    Reply(RequestId),
+    /// It has no method, and no id that could be read.
+    Unclear,
 }
 
 /// How far the whole text is.
@@ -75,6 +88,15 @@ struct ScannedRequest {
 }
 
 impl ScannedRequest {
+    fn kind(&self) -> ScannedMessage {
+        if self.methods > 0 {
+            return ScannedMessage::NoReply;
+        }
+        let id = self.id.as_deref().filter(|_| self.ids == 1);
+        id.and_then(RequestId::parse)
+            .map_or(ScannedMessage::Unclear, ScannedMessage::Reply)
+    }
+
     /// Its id, where it is a request that may be answered by an error.
     fn id(self) -> Option<String> {
         let is_clear = self.ids == 1 && self.methods == 1 && self.has_method;
@@ -127,6 +149,14 @@ impl IdScan {
             return Vec::new();
         }
         self.found
+    }
+
+    /// What the text is, where it was one whole message.
+    #[must_use]
+    pub fn message(self) -> ScannedMessage {
+        let is_one = self.stage == ScanStage::Over && !self.is_array;
+        let newest = self.newest.filter(|_| is_one);
+        newest.unwrap_or(ScannedMessage::Unclear)
     }
 
     fn take_of_string(&mut self, byte: u8) {
@@ -269,7 +299,9 @@ impl IdScan {
 
     fn end_message(&mut self) {
         self.place = ScanPosition::Outside;
-        let Some(id) = std::mem::take(&mut self.message).id() else {
+        let message = std::mem::take(&mut self.message);
+        self.newest = Some(message.kind());
+        let Some(id) = message.id() else {
             return;
         };
         self.size += id.len() + size_of::<String>();
@@ -306,6 +338,34 @@ mod tests {
         #[values(1, 2, 7, 4096)] piece: usize,
     ) {
         assert_eq!(ids(text, piece), expected);
+    }
+
+    #[rstest]
+    #[case(r#"{"result":{"id":9,"method":"x"},"jsonrpc":"2.0","id":"a"}"#, ScannedMessage::Reply(RequestId::parse("\"a\"").unwrap()))]
+    #[case(
+        " {\"id\":5,\"error\":{}}\n\n",
+        ScannedMessage::Reply(RequestId::from(5))
+    )]
+    #[case(
+        r#"{"params":{"id":5,"result":{}},"method":"n"}"#,
+        ScannedMessage::NoReply
+    )]
+    #[case(r#"{"id":5,"method":"m"}"#, ScannedMessage::NoReply)]
+    #[case(r#"{"id":null,"error":{}}"#, ScannedMessage::Unclear)]
+    #[case(r#"{"id":1,"id":2,"result":{}}"#, ScannedMessage::Unclear)]
+    #[case(r#"{"id":5,"result":{}"#, ScannedMessage::Unclear)]
+    #[case(r#"[{"id":5,"result":{}}]"#, ScannedMessage::Unclear)]
+    #[case("", ScannedMessage::Unclear)]
+    fn one_message_says_what_it_answers(
+        #[case] text: &str,
+        #[case] expected: ScannedMessage,
+        #[values(1, 3, 4096)] piece: usize,
+    ) {
+        let mut scan = IdScan::default();
+        text.as_bytes()
+            .chunks(piece)
+            .for_each(|piece| scan.feed(piece));
+        assert_eq!(scan.message(), expected);
     }
 
     #[rstest]

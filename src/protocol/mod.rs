@@ -26,6 +26,6 @@ pub mod websocket;
 
 pub use decode_error::DecodeError;
 pub use id::RequestId;
-pub use id_scan::IdScan;
+pub use id_scan::{IdScan, ScannedMessage};
 pub use message::{Message, MessageBounds, MessageEditor, MessageKind, ProgressNotice};
 pub use revision::{Era, Revision};

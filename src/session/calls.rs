@@ -166,10 +166,15 @@ impl Session {
         self.note_rest();
     }
 
-    /// The call of a lost owner that is to be made again now, as its stream is resumed; most streams have none.
+    /// The call of a lost owner that is to be made again now, as its stream is resumed; most streams have none, and none
+    /// has one once the session has ended.
     #[must_use]
     pub fn take_lost_call(&self, stream: u32) -> Option<LostCall> {
-        self.recorder.as_ref()?.lost_calls.take(stream)
+        let recorder = self.recorder.as_ref()?;
+        if self.closed.is_cancelled() {
+            return None;
+        }
+        recorder.lost_calls.take(stream)
     }
 
     /// A new stream for the messages of the call `id`. A `request` is given where another replica may make the call again.

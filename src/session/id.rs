@@ -126,6 +126,12 @@ impl EventId {
         let is_whole = parts.next().is_none() && !matches!(reader, Some(Err(_)));
         is_whole.then_some(id)
     }
+
+    /// Whether the stream is that of a call; else it is that of messages outside calls, which each session has.
+    #[must_use]
+    pub fn is_of_call(&self) -> bool {
+        self.stream != 0
+    }
 }
 
 impl EventId {

@@ -32,20 +32,20 @@ enum StreamState {
 }
 
 /// The same answer of another replica; an event stream does not break off with that replica, nor with this one once
-/// `cut_off` is cancelled.
+/// `cut_off` is cancelled. `seen` is what its client has had of the stream before.
 pub(super) fn watch(
     answer: Response<Body>,
-    call: PassedCall,
+    (call, seen): (PassedCall, SeenEvents),
     cut_off: Option<&CancellationToken>,
 ) -> Response<Body> {
-    if !is_event_stream(answer.headers()) || call.ids.is_empty() {
+    if !is_event_stream(answer.headers()) || !call.has_requests() {
         return answer;
     }
     let cut_off = cut_off.map(|token| Box::pin(token.clone().cancelled_owned()));
     answer.map(|body| {
         Body::new(CallStream {
             body,
-            state: StreamState::Open(Box::new(call), SeenEvents::default()),
+            state: StreamState::Open(Box::new(call), seen),
             cut_off,
         })
     })
@@ -97,9 +97,8 @@ impl http_body::Body for CallStream {
                     };
                     let state = std::mem::replace(&mut this.state, StreamState::Over);
                     if let StreamState::Open(call, seen) = state {
-                        let error = error.into_inner();
-                        let end = Box::pin(call.end(seen, is_given_up(&*error)));
-                        this.state = StreamState::Lost(end, Some(axum::Error::new(error)));
+                        let end = Box::pin(call.end(seen, is_given_up(&error)));
+                        this.state = StreamState::Lost(end, Some(error));
                     }
                 }
                 StreamState::Lost(end, error) => {
@@ -136,6 +135,7 @@ mod tests {
     use http_body_util::BodyExt as _;
     use tokio::sync::mpsc;
 
+    use super::super::passed_call::PassedRequests;
     use super::*;
     use crate::cluster::ForwardFailure;
     use crate::downstream::access_log::AccessRecord;
@@ -156,11 +156,15 @@ mod tests {
         let answer = Response::builder().header(CONTENT_TYPE, "text/event-stream");
         let answer = answer.body(Body::from_stream(chunks)).unwrap();
         let call = PassedCall {
-            ids: vec![RequestId::from(5)],
-            is_made_again: false,
+            requests: PassedRequests::Posted {
+                ids: vec![RequestId::from(5)],
+                is_made_again: false,
+            },
+            begun: None,
             session: None,
             record: AccessRecord::default(),
         };
+        let call = (call, SeenEvents::default());
         (sender, watch(answer, call, Some(cut_off)).into_body())
     }
 
@@ -197,6 +201,24 @@ mod tests {
         sender.try_send(Ok(reply.into())).unwrap();
         sender.try_send(Err(ForwardFailure::Gone)).unwrap();
         assert_eq!(all(body).await, (reply.to_owned(), true));
+    }
+
+    #[tokio::test]
+    async fn long_notice_is_followed_by_an_error_and_a_long_reply_is_not() {
+        let long = "x".repeat(16 * 1024);
+        let notice = format!(r#"{{"params":"{long}","method":"n"}}"#);
+        let reply = format!(r#"{{"result":"{long}","id":5}}"#);
+        for (message, has_error) in [(notice, true), (reply, false)] {
+            let (sender, body) = passed_on(&CancellationToken::new());
+            let event = format!("event: message\ndata: {message}\n\n");
+            sender.try_send(Ok(event.clone().into())).unwrap();
+            sender.try_send(Err(ForwardFailure::Gone)).unwrap();
+            let (text, is_whole) = all(body).await;
+            assert!(is_whole, "{text}");
+            let after = text.strip_prefix(&event).unwrap();
+            assert_eq!(after.contains("outcome is unknown"), has_error, "{after}");
+            assert_eq!(after.is_empty(), !has_error, "{after}");
+        }
     }
 
     #[tokio::test]

@@ -8,7 +8,9 @@ use axum::extract::Request;
 use http::header::HeaderValue;
 use http::{Extensions, HeaderMap, HeaderName, Method, Response};
 
+use super::ending_body::is_event_stream;
 use crate::cluster::{self, Cluster, REPLICA_PATH};
+use crate::session::EventId;
 use crate::telemetry::request_tag;
 
 /// The client's address, for the owner.
@@ -18,6 +20,9 @@ const PAID: HeaderName = HeaderName::from_static("drawbridge-paid");
 /// Says that the request needed no owner: the upstreams that it reached are modern.
 pub(in crate::downstream) const OWNERLESS: HeaderName =
     HeaderName::from_static("drawbridge-ownerless");
+
+/// Says where the event stream begins that answers a call: as the id of an event before the first one.
+const STREAM: HeaderName = HeaderName::from_static("drawbridge-stream");
 
 /// Marks a request that another replica has passed on, which has authenticated itself.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +39,21 @@ pub(in crate::downstream) fn is_forwarded(extensions: &Extensions) -> bool {
 /// Says in the answer to a forwarded request that the request needed no owner.
 pub(in crate::downstream) fn say_ownerless(headers: &mut HeaderMap) {
     headers.insert(OWNERLESS, HeaderValue::from_static("1"));
+}
+
+/// Says in the answer to a forwarded call where its event stream begins, if it is one.
+pub(in crate::downstream) fn say_begun(headers: &mut HeaderMap, begun: EventId) {
+    if is_event_stream(headers)
+        && let Ok(begun) = HeaderValue::try_from(begun.to_string())
+    {
+        headers.insert(STREAM, begun);
+    }
+}
+
+/// Removes what [`say_begun`] has said from an answer, as clients do not need it. An earlier release says nothing.
+pub(super) fn take_begun(headers: &mut HeaderMap) -> Option<EventId> {
+    let begun = headers.remove(STREAM)?;
+    begun.to_str().ok().and_then(EventId::parse)
 }
 
 /// Takes in a request over the internal listener, marked as forwarded.
@@ -88,7 +108,7 @@ pub(in crate::downstream) fn describe(
 
 #[cfg(test)]
 mod tests {
-    use http::header::CONNECTION;
+    use http::header::{CONNECTION, CONTENT_TYPE};
 
     use super::*;
 
@@ -111,6 +131,19 @@ mod tests {
         let headers = request.headers();
         assert_eq!(headers.get(FORWARDED_FOR).unwrap(), "192.0.2.1");
         assert!(!headers.contains_key(CONNECTION) && !headers.contains_key("x-own"));
+    }
+
+    #[test]
+    fn begin_of_a_stream_is_read_once() {
+        let begun = EventId::parse("00000000000000aa.3.0").unwrap();
+        let mut headers = HeaderMap::new();
+        say_begun(&mut headers, begun);
+        assert_eq!(take_begun(&mut headers), None, "no stream");
+        let kind = HeaderValue::from_static("text/event-stream");
+        headers.insert(CONTENT_TYPE, kind);
+        say_begun(&mut headers, begun);
+        assert_eq!(take_begun(&mut headers), Some(begun));
+        assert_eq!(take_begun(&mut headers), None, "the client is not told");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::ownership::Ownership;
 use crate::protocol::sse::{self, NumberedEvents};
 use crate::protocol::{Message, MessageKind, RequestId, json, rpc};
 use crate::session::EventId;
-use crate::store::events::LoggedEvent;
+use crate::store::events::{FetchedLog, LoggedEvent};
 use crate::telemetry::metrics::COUNTERS;
 
 /// For what is known of a stream whose connection broke. Later it breaks off, and its client resumes it.
@@ -27,14 +27,25 @@ const ADOPTED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The calls of one exchange that was passed on.
 pub(super) struct PassedCall {
-    /// Ids of their requests.
-    pub(super) ids: Vec<RequestId>,
-    /// Whether the replica that adopts the session makes the call again, whose stream is resumed then.
-    pub(super) is_made_again: bool,
+    pub(super) requests: PassedRequests,
+    /// Where the stream begins, as its owner says: for the case that no event with an id comes.
+    pub(super) begun: Option<EventId>,
     /// The session whose log may have more of the stream; `None` where there is no log, and nothing to resume.
     pub(super) session: Option<OwnedSession>,
     /// Where the end of the stream is noted.
     pub(super) record: AccessRecord,
+}
+
+/// The requests that a stream answers.
+pub(super) enum PassedRequests {
+    /// They were posted, and these are their ids.
+    Posted {
+        ids: Vec<RequestId>,
+        /// Whether the replica that adopts the session makes the call again, whose stream is resumed then.
+        is_made_again: bool,
+    },
+    /// Those that the log names: the stream was resumed, or what was posted was too long to be kept.
+    Logged,
 }
 
 /// A session, and the replica to which its request was passed on.
@@ -45,6 +56,14 @@ pub(super) struct OwnedSession {
 }
 
 impl PassedCall {
+    /// Whether the stream may answer a request.
+    pub(super) fn has_requests(&self) -> bool {
+        match &self.requests {
+            PassedRequests::Posted { ids, .. } => !ids.is_empty(),
+            PassedRequests::Logged => true,
+        }
+    }
+
     /// The end of the stream after what was `seen` of it: what the log has of it, and for each call without a reply the
     /// error that its outcome is unknown. `None` where the stream breaks off, as the call may get its reply yet, or as
     /// nothing is known in time: its client resumes the stream then, if it can.
@@ -62,8 +81,8 @@ impl PassedCall {
     }
 
     async fn find_end(self, seen: SeenEvents, is_given_up: bool) -> Option<Bytes> {
-        let (newest, id) = (seen.newest(), seen.id());
-        if newest == (NewestMessage::Long { has_id: false }) {
+        let newest = seen.newest();
+        if newest == (NewestMessage::Unclear { has_id: false }) {
             return None;
         }
         if let Some(session) = &self.session
@@ -71,16 +90,26 @@ impl PassedCall {
         {
             return None;
         }
-        let mut open = self.ids;
+        let (mut open, mut is_made_again) = match self.requests {
+            PassedRequests::Posted { ids, is_made_again } => (Some(ids), is_made_again),
+            PassedRequests::Logged => (None, false),
+        };
         let mut rest = BytesMut::new();
-        if let Some((id, session)) = id.zip(self.session.as_ref()) {
-            let logged = session.add_logged((id, &newest), &mut open, &mut rest);
-            logged.await?;
+        let place = seen.id().or(self.begun);
+        if let Some((place, session)) = place.zip(self.session.as_ref()) {
+            let log = session.read_log().await?;
+            if open.is_none() {
+                open = log.calls(place.stream);
+                is_made_again = session.makes_again(&log, place.stream);
+            }
+            let events = log.events(place.stream);
+            add_events(events, (place, &newest), &mut open, &mut rest)?;
         }
+        let mut open = open?;
         if let NewestMessage::Reply(id) = newest {
             open.retain(|one| *one != id);
         }
-        if self.is_made_again && id.is_some() && !open.is_empty() {
+        if is_made_again && seen.id().is_some() && !open.is_empty() {
             return None;
         }
         self.record.forwarded(false);
@@ -95,7 +124,9 @@ impl PassedCall {
     /// The end of the stream where this replica stops before the call is over.
     pub(super) fn cut_off(&self) -> Bytes {
         let mut rest = BytesMut::new();
-        add_errors(&self.ids, &Fault::cut_off(), &mut rest);
+        if let PassedRequests::Posted { ids, .. } = &self.requests {
+            add_errors(ids, &Fault::cut_off(), &mut rest);
+        }
         rest.freeze()
     }
 }
@@ -114,24 +145,25 @@ impl OwnedSession {
         }
     }
 
-    /// Adds what the log has of the stream; see [`add_events`].
-    async fn add_logged(
-        &self,
-        seen: (EventId, &NewestMessage),
-        open: &mut Vec<RequestId>,
-        rest: &mut BytesMut,
-    ) -> Option<()> {
-        let log = self.adopter.read_log(self.named.handle.key).await?;
-        add_events(log.events(seen.0.stream), seen, open, rest)
+    async fn read_log(&self) -> Option<Arc<FetchedLog>> {
+        self.adopter.read_log(self.named.handle.key).await
+    }
+
+    /// Whether the replica that adopts the session makes the call of a stream again.
+    fn makes_again(&self, log: &FetchedLog, stream: u32) -> bool {
+        let (relay, endpoint) = (&self.adopter.relay, &self.named.endpoint);
+        let request = log.request(stream, self.owner);
+        request.is_some_and(|request| relay.may_repeat(endpoint, request))
     }
 }
 
-/// Adds the events of a stream that are later than the event `id` to its `rest`, and takes the calls whose reply is among
-/// all of the `events` out of `open`. `None` where it is not known whether the newest message that has passed is a reply.
+/// Adds the events of a stream that are later than the event `id`, and have not passed, to its `rest`. Takes the calls
+/// whose reply is among all of the `events` out of `open`; none is open where the stream has ended. `None` where it is not
+/// known whether the newest message that has passed is a reply.
 fn add_events<'a>(
     events: impl Iterator<Item = &'a LoggedEvent>,
     (id, newest): (EventId, &NewestMessage),
-    open: &mut Vec<RequestId>,
+    open: &mut Option<Vec<RequestId>>,
     rest: &mut BytesMut,
 ) -> Option<()> {
     let numbered = NumberedEvents::new(&EventId::stem(id.tag, id.stream));
@@ -139,18 +171,22 @@ fn add_events<'a>(
     for event in events {
         has_newest |= event.seq == id.seq;
         if event.last {
-            open.clear();
+            *open = Some(Vec::new());
         }
         if event.payload.is_empty() {
             continue;
         }
-        if event.seq > id.seq {
+        let answers = answered(event.payload.clone());
+        // Without its id, which the log had later.
+        let has_passed = matches!(newest, NewestMessage::Reply(id) if answers.as_ref() == Some(id));
+        if event.seq > id.seq && !has_passed {
             numbered.encode(rest, event.seq, &event.payload);
         }
-        let answers = answered(event.payload.clone());
-        open.retain(|one| Some(one) != answers.as_ref());
+        if let Some(open) = open {
+            open.retain(|one| Some(one) != answers.as_ref());
+        }
     }
-    let is_known = has_newest || !matches!(newest, NewestMessage::Long { .. });
+    let is_known = has_newest || !matches!(newest, NewestMessage::Unclear { .. });
     is_known.then_some(())
 }
 
@@ -172,9 +208,10 @@ pub(super) fn requests_in(body: Bytes) -> Vec<RequestId> {
     message.iter().filter_map(id).collect()
 }
 
-/// Whether an answer breaks off as its replica was given up.
+/// Whether an answer breaks off as its replica was given up. Each body around another one wraps its error.
 pub(super) fn is_given_up(error: &(dyn std::error::Error + 'static)) -> bool {
-    matches!(error.downcast_ref(), Some(ForwardFailure::Gone))
+    let mut errors = std::iter::successors(Some(error), |error| error.source());
+    errors.any(|error| matches!(error.downcast_ref(), Some(ForwardFailure::Gone)))
 }
 
 /// Adds the error of `fault` for each of the requests `ids`, as events without an id.
@@ -202,14 +239,24 @@ mod tests {
 
     /// What follows the event 2 of a stream by its log, and whether its call is open still; `None` where it breaks off.
     fn rest_of(events: &[LoggedEvent], newest: &NewestMessage) -> Option<(String, bool)> {
+        let (rest, open) = rest_after(2, events, newest, Some(vec![RequestId::from(5)]))?;
+        Some((rest, !open?.is_empty()))
+    }
+
+    fn rest_after(
+        seq: u64,
+        events: &[LoggedEvent],
+        newest: &NewestMessage,
+        mut open: Option<Vec<RequestId>>,
+    ) -> Option<(String, Option<Vec<RequestId>>)> {
         let id = EventId {
             tag: 1,
             stream: 3,
-            seq: 2,
+            seq,
         };
-        let (mut open, mut rest) = (vec![RequestId::from(5)], BytesMut::new());
+        let mut rest = BytesMut::new();
         add_events(events.iter(), (id, newest), &mut open, &mut rest)?;
-        Some((String::from_utf8(rest.to_vec()).unwrap(), !open.is_empty()))
+        Some((String::from_utf8(rest.to_vec()).unwrap(), open))
     }
 
     #[test]
@@ -229,11 +276,40 @@ mod tests {
 
     #[test]
     fn logged_reply_that_has_passed_is_neither_sent_again_nor_followed_by_an_error() {
-        let long = NewestMessage::Long { has_id: true };
+        let unclear = NewestMessage::Unclear { has_id: true };
         let events = [event(2, REPLY, false)];
-        assert_eq!(rest_of(&events, &long), Some((String::new(), false)));
+        assert_eq!(rest_of(&events, &unclear), Some((String::new(), false)));
         // It may be the reply, and was evicted.
-        assert_eq!(rest_of(&[], &long), None);
+        assert_eq!(rest_of(&[], &unclear), None);
+        // It went out without its id, as it was logged later.
+        let reply = NewestMessage::Reply(RequestId::from(5));
+        let events = [event(3, REPLY, true)];
+        assert_eq!(rest_of(&events, &reply), Some((String::new(), false)));
+    }
+
+    #[test]
+    fn whole_stream_is_sent_from_where_it_begins() {
+        let none = NewestMessage::NoReply;
+        let (rest, open) = rest_after(0, &[event(1, REPLY, true)], &none, None).unwrap();
+        let reply = format!("event: message\nid: 0000000000000001.3.1\ndata: {REPLY}\n\n");
+        assert_eq!((rest, open), (reply, Some(Vec::new())));
+    }
+
+    #[test]
+    fn calls_that_are_not_known_stay_so_unless_their_stream_has_ended() {
+        let none = NewestMessage::NoReply;
+        let open = |events: &[LoggedEvent]| rest_after(2, events, &none, None).unwrap().1;
+        assert_eq!(open(&[event(2, "", false)]), None);
+        assert_eq!(open(&[event(2, "", true)]), Some(Vec::new()));
+    }
+
+    #[test]
+    fn replica_that_was_given_up_is_known_behind_each_body() {
+        let gone = || axum::Error::new(ForwardFailure::Gone);
+        assert!(is_given_up(&gone()));
+        assert!(is_given_up(&axum::Error::new(gone())));
+        let other = axum::Error::new(ForwardFailure::NoReplica);
+        assert!(!is_given_up(&axum::Error::new(other)));
     }
 
     #[test]

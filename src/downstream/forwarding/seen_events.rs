@@ -3,13 +3,15 @@
 use bytes::Bytes;
 use memchr::memmem;
 
-use crate::protocol::{Message, RequestId, json};
+use crate::protocol::{IdScan, Message, RequestId, ScannedMessage, json};
 use crate::session::EventId;
 
-/// Bytes of one event that are kept at most.
+/// Bytes of one event that are kept at most. A longer one is read for the id of its reply alone.
 const MOST: usize = 4096;
 /// The end of an event.
 const END: &[u8] = b"\n\n";
+/// What stands before the message of an event.
+const DATA: &[u8] = b"data: ";
 
 /// What has passed of an event stream: its newest message and id.
 #[derive(Debug, Default)]
@@ -18,15 +20,29 @@ pub(super) struct SeenEvents {
     begun: Vec<u8>,
     /// How long that event is so far.
     begun_bytes: usize,
+    /// Reads the message of that event once it is longer than what is kept.
+    scan: Option<Box<IdScan>>,
     /// Whether what has come so far ends with the end of a line inside an event.
     ends_line: bool,
     /// The newest id, empty before the first one.
     id: String,
-    /// The newest message, where it is short.
-    message: Vec<u8>,
-    is_long: bool,
+    newest: SeenMessage,
     /// Whether the newest message has an id.
     has_id: bool,
+}
+
+/// A message that has passed.
+#[derive(Debug)]
+enum SeenMessage {
+    /// Its bytes, to be read where that is needed.
+    Short(Vec<u8>),
+    Long(ScannedMessage),
+}
+
+impl Default for SeenMessage {
+    fn default() -> Self {
+        Self::Short(Vec::new())
+    }
 }
 
 /// The newest message of a stream.
@@ -36,11 +52,19 @@ pub(super) enum NewestMessage {
     NoReply,
     /// The reply to this request.
     Reply(RequestId),
-    /// Too long to be kept. The log knows it, if it has an id.
-    Long { has_id: bool },
+    /// Long, and maybe a reply, as its id could not be read. The log knows it, if it has an id.
+    Unclear { has_id: bool },
 }
 
 impl SeenEvents {
+    /// A stream that its client has resumed after the event `id`, if any.
+    pub(super) fn after(id: Option<EventId>) -> Self {
+        Self {
+            id: id.map(|id| id.to_string()).unwrap_or_default(),
+            ..Self::default()
+        }
+    }
+
     /// Takes the next bytes of the stream.
     pub(super) fn read(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
@@ -54,12 +78,13 @@ impl SeenEvents {
                 self.ends_line = bytes.ends_with(b"\n");
                 return;
             };
-            if self.begun_bytes == 0 {
-                self.finish(event, event.len());
+            if self.begun_bytes == 0 && event.len() <= MOST {
+                self.finish(event, None);
             } else {
                 self.keep(event);
                 let begun = std::mem::take(&mut self.begun);
-                self.finish(&begun, self.begun_bytes);
+                let scan = self.scan.take();
+                self.finish(&begun, scan);
                 self.begun_bytes = 0;
             }
             self.ends_line = false;
@@ -69,31 +94,39 @@ impl SeenEvents {
 
     fn keep(&mut self, bytes: &[u8]) {
         let room = MOST.saturating_sub(self.begun.len());
-        let kept = bytes.get(..room).unwrap_or(bytes);
+        let (kept, more) = bytes.split_at_checked(room).unwrap_or((bytes, &[]));
         self.begun.extend_from_slice(kept);
         self.begun_bytes += bytes.len();
+        if !more.is_empty() {
+            let begun = &self.begun;
+            let scan = self.scan.get_or_insert_with(|| {
+                let mut scan = Box::<IdScan>::default();
+                scan.feed(data_in(begun).unwrap_or_default());
+                scan
+            });
+            scan.feed(more);
+        }
     }
 
-    /// An event of `length` bytes has come, which begins with `event`.
-    fn finish(&mut self, event: &[u8], length: usize) {
-        let mut has_id = false;
-        for line in event.split(|byte| *byte == b'\n') {
-            if let Some(id) = line.strip_prefix(b"id: ") {
-                has_id = true;
-                self.id.clear();
-                self.id
-                    .push_str(std::str::from_utf8(id).unwrap_or_default());
-            } else if let Some(data) = line.strip_prefix(b"data: ") {
-                if !data.is_empty() {
-                    self.has_id = has_id;
-                    self.is_long = length > MOST;
-                    self.message.clear();
-                    if !self.is_long {
-                        self.message.extend_from_slice(data);
-                    }
-                }
-                return;
+    /// An event has come, which begins with `event`; `scan` has read its message where there is more of it.
+    fn finish(&mut self, event: &[u8], scan: Option<Box<IdScan>>) {
+        let id = lines(event).find_map(|line| line.strip_prefix(b"id: "));
+        if let Some(id) = id {
+            self.id.clear();
+            self.id
+                .push_str(std::str::from_utf8(id).unwrap_or_default());
+        }
+        let Some(data) = data_in(event).filter(|data| !data.is_empty()) else {
+            return;
+        };
+        self.has_id = id.is_some();
+        match (scan, &mut self.newest) {
+            (Some(scan), newest) => *newest = SeenMessage::Long(scan.message()),
+            (None, SeenMessage::Short(message)) => {
+                message.clear();
+                message.extend_from_slice(data);
             }
+            (None, newest) => *newest = SeenMessage::Short(data.to_vec()),
         }
     }
 
@@ -109,13 +142,33 @@ impl SeenEvents {
 
     /// The newest message.
     pub(super) fn newest(&self) -> NewestMessage {
-        if self.is_long {
-            let has_id = self.has_id;
-            return NewestMessage::Long { has_id };
+        match &self.newest {
+            SeenMessage::Short(message) => {
+                let message = Bytes::copy_from_slice(message);
+                answered(message).map_or(NewestMessage::NoReply, NewestMessage::Reply)
+            }
+            SeenMessage::Long(ScannedMessage::NoReply) => NewestMessage::NoReply,
+            SeenMessage::Long(ScannedMessage::Reply(id)) => NewestMessage::Reply(id.clone()),
+            SeenMessage::Long(ScannedMessage::Unclear) => {
+                let has_id = self.has_id;
+                NewestMessage::Unclear { has_id }
+            }
         }
-        let message = Bytes::copy_from_slice(&self.message);
-        answered(message).map_or(NewestMessage::NoReply, NewestMessage::Reply)
     }
+}
+
+/// The lines of an event before its data. What follows may be long, and has no further line of interest.
+fn lines(event: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = event.split(|byte| *byte == b'\n');
+    lines.take_while(|line| !line.starts_with(DATA))
+}
+
+/// The message of an event. Only its beginning where `event` is cut off.
+fn data_in(event: &[u8]) -> Option<&[u8]> {
+    let before: usize = lines(event).map(|line| line.len() + 1).sum();
+    let rest = event.get(before..)?.strip_prefix(DATA)?;
+    let end = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+    rest.get(..end)
 }
 
 /// The request that a message answers.
@@ -160,16 +213,48 @@ mod tests {
         assert_eq!(seen.id().unwrap().seq, 4);
     }
 
-    #[test]
-    fn long_message_takes_no_memory() {
+    /// What is known of a stream with this one event, in pieces of 1,000 bytes.
+    fn seen(event: &str) -> SeenEvents {
         let mut seen = SeenEvents::default();
-        let long = format!("data: {}\n\n", "x".repeat(1 << 20));
-        for part in long.as_bytes().chunks(1000) {
+        for part in event.as_bytes().chunks(1000) {
             seen.read(part);
             assert!(seen.begun.capacity() <= 2 * MOST);
         }
         assert!(seen.is_between());
-        assert_eq!(seen.newest(), NewestMessage::Long { has_id: false });
-        assert_eq!(seen.id(), None);
+        seen
+    }
+
+    #[test]
+    fn long_message_is_known_and_takes_no_memory() {
+        let text = "x".repeat(1 << 20);
+        let notice = format!("data: {{\"params\":\"{text}\",\"method\":\"n\"}}\n\n");
+        let reply =
+            format!("id: 00000000000000aa.3.2\ndata: {{\"result\":\"{text}\",\"id\":5}}\n\n");
+        let unclear = format!("data: {{\"result\":{{}},\"id\":\"{text}\"}}\n\n");
+        assert_eq!(seen(&notice).newest(), NewestMessage::NoReply);
+        assert_eq!(seen(&notice).id(), None);
+        let of_five = NewestMessage::Reply(RequestId::from(5));
+        assert_eq!(seen(&reply).newest(), of_five);
+        assert_eq!(seen(&reply).id().unwrap().seq, 2);
+        let has_id = false;
+        assert_eq!(seen(&unclear).newest(), NewestMessage::Unclear { has_id });
+        // In one piece, and followed by a short one.
+        let mut whole = SeenEvents::default();
+        whole.read(reply.as_bytes());
+        assert_eq!(whole.newest(), of_five);
+        whole.read(b"data: {\"method\":\"n\"}\n\n");
+        assert_eq!(whole.newest(), NewestMessage::NoReply);
+        assert!(whole.is_between());
+    }
+
+    #[test]
+    fn resumed_stream_stands_after_the_id_that_its_client_named() {
+        let id = EventId::parse("00000000000000aa.3.2");
+        let mut seen = SeenEvents::after(id);
+        assert_eq!(seen.id(), id);
+        seen.read(b": \n\n");
+        assert_eq!(seen.id(), id);
+        seen.read(b"id: 00000000000000aa.3.7\ndata: {\"method\":\"n\"}\n\n");
+        assert_eq!(seen.id().unwrap().seq, 7);
     }
 }

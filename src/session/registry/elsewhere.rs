@@ -75,3 +75,45 @@ impl IdsOfOthers {
         slots.get(place)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ownership::Ownership;
+    use crate::session::registry::tests::{endpoint, principal};
+
+    fn session(key: u8) -> SessionId {
+        SessionId {
+            key: [key; 16],
+            owner: Ownership { node: 1, epoch: 0 },
+            issued: std::time::Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn id_that_was_kept_is_found_for_its_caller_and_endpoint_alone() {
+        let ids = IdsOfOthers::default();
+        let (alice, files) = (principal("alice"), endpoint("files"));
+        assert_eq!(ids.get("a", &alice, &files), None);
+        ids.keep("a", &alice, &files, session(1));
+        assert_eq!(ids.get("a", &alice, &files), Some(session(1)));
+        assert_eq!(ids.get("a", &principal("bob"), &files), None);
+        assert_eq!(ids.get("a", &alice, &endpoint("mail")), None);
+    }
+
+    #[test]
+    fn id_in_the_slot_of_another_one_takes_its_place() {
+        let ids = IdsOfOthers::default();
+        let (alice, files) = (principal("alice"), endpoint("files"));
+        ids.keep("a", &alice, &files, session(1));
+        let slots = ids.slots.get().unwrap();
+        assert_eq!(slots.len(), SLOTS);
+        let place = |text: &str| std::ptr::from_ref(ids.slot(slots, text).unwrap());
+        let mut others = (0..1 << 20).map(|number| number.to_string());
+        let other = others.find(|text| place(text) == place("a")).unwrap();
+        assert_eq!(ids.get(&other, &alice, &files), None, "another text");
+        ids.keep(&other, &alice, &files, session(2));
+        assert_eq!(ids.get(&other, &alice, &files), Some(session(2)));
+        assert_eq!(ids.get("a", &alice, &files), None);
+    }
+}

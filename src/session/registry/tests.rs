@@ -61,7 +61,7 @@ impl Fixture {
     }
 }
 
-fn principal(subject: &str) -> Arc<Principal> {
+pub(super) fn principal(subject: &str) -> Arc<Principal> {
     Arc::new(Principal::new(
         "https://issuer",
         subject,
@@ -71,7 +71,7 @@ fn principal(subject: &str) -> Arc<Principal> {
     ))
 }
 
-fn endpoint(name: &str) -> Arc<Endpoint> {
+pub(super) fn endpoint(name: &str) -> Arc<Endpoint> {
     Arc::new(Endpoint {
         name: name.into(),
         path: format!("/mcp/{name}"),

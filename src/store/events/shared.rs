@@ -58,6 +58,19 @@ impl FetchedLog {
         let of_stream = self.batches.iter().filter(move |(of, _)| *of == stream);
         of_stream.flat_map(|(_, events)| events)
     }
+
+    /// Ids of the calls of a stream; `None` where they are not known, or the stream has ended.
+    #[must_use]
+    pub fn calls(&self, stream: u32) -> Option<Vec<RequestId>> {
+        self.calls.get(&stream).map(call_ids)
+    }
+
+    /// The request of a stream, where the replica that succeeds `owner` can make its call again.
+    #[must_use]
+    pub fn request(&self, stream: u32, owner: Ownership) -> Option<&Bytes> {
+        let (number, request) = self.requests.get(&stream)?;
+        is_logged_by(owner, *number).then_some(request)
+    }
 }
 
 /// What was logged of a session by its former owner.
@@ -220,6 +233,18 @@ fn request_in(calls: &Bytes) -> Option<Bytes> {
     Some(Bytes::copy_from_slice(request.as_bytes()))
 }
 
+/// The ids in what an entry says of the calls of its stream.
+fn call_ids(calls: &Bytes) -> Vec<RequestId> {
+    let text = std::str::from_utf8(calls).unwrap_or_default();
+    let elements = json::elements(text).unwrap_or_default();
+    elements.into_iter().filter_map(RequestId::parse).collect()
+}
+
+/// Whether `owner`, and no owner before, has logged the entry with this number.
+fn is_logged_by(owner: Ownership, number: u64) -> bool {
+    number > owner.first_number()
+}
+
 /// The requests that the owner right before `by` has logged. A call that was made again already is not made once more: it
 /// may be what ends its replicas.
 fn requests_of_former(requests: HashMap<u32, (u64, Bytes)>, by: Ownership) -> HashMap<u32, Bytes> {
@@ -229,7 +254,7 @@ fn requests_of_former(requests: HashMap<u32, (u64, Bytes)>, by: Ownership) -> Ha
     };
     let logged = requests.into_iter();
     logged
-        .filter(|(_, (number, _))| *number > former.first_number())
+        .filter(|(_, (number, _))| is_logged_by(former, *number))
         .map(|(stream, (_, request))| (stream, request))
         .collect()
 }
@@ -307,6 +332,26 @@ mod tests {
         assert_eq!(made_again.into_keys().collect::<Vec<_>>(), [4]);
         let first = requests_of_former(HashMap::from([(3, of(0))]), owner(1));
         assert_eq!(first.len(), 1);
+    }
+
+    #[test]
+    fn fetched_log_says_which_calls_a_stream_has_and_which_is_made_again() {
+        let owner = |epoch| Ownership { node: 1, epoch };
+        let log = FetchedLog {
+            calls: HashMap::from([
+                (3, Bytes::from_static(br#"[5,{"id":5}]"#)),
+                (4, "[1,\"a\"]".into()),
+            ]),
+            requests: HashMap::from([(3, (owner(1).first_number() + 1, "{}".into()))]),
+            ..FetchedLog::default()
+        };
+        assert_eq!(log.calls(3).unwrap(), [RequestId::from(5)]);
+        let both = [RequestId::from(1), RequestId::parse("\"a\"").unwrap()];
+        assert_eq!(log.calls(4).unwrap(), both);
+        assert_eq!(log.calls(5), None);
+        assert!(log.request(3, owner(1)).is_some());
+        assert_eq!(log.request(3, owner(2)), None, "made again already");
+        assert_eq!(log.request(4, owner(1)), None);
     }
 
     #[test]

@@ -3,35 +3,37 @@
 
 use std::time::{Duration, Instant};
 
+use drawbridge::redis_client::cmd;
 use http::StatusCode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::adoption::{LEASE, over_http, settled};
-use super::{SECRET, pair, tables};
+use super::{SECRET, knows, pair, tables};
+use crate::harness::network::{Network, Weather};
 use crate::harness::redis::{self, RedisServer};
-use crate::harness::session::Exchange;
+use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
 use crate::modern::Modern;
 
 /// Far above the time in which a lost owner is noticed by its connection: no test waits for its end.
-const LONG_LEASE: &str = "lease = \"30s\"";
+pub(super) const LONG_LEASE: &str = "lease = \"30s\"";
 /// Far below it.
-const AT_ONCE: Duration = Duration::from_secs(2);
+pub(super) const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// A replica before a stub over HTTP, whose sessions no other one adopts.
-fn replica(redis: &RedisServer, stub: &HttpStub) -> Setup {
+pub(super) fn replica(redis: &RedisServer, stub: &HttpStub) -> Setup {
     let setup = Setup::open().toml(&tables(redis, SECRET, LONG_LEASE));
     setup.http("stub", stub, "")
 }
 
-fn is_unknown(reply: &Value) -> bool {
+pub(super) fn is_unknown(reply: &Value) -> bool {
     let message = reply["error"]["message"].as_str();
     message.is_some_and(|text| text.contains("outcome is unknown"))
 }
 
-async fn calls_lost(gateway: &Gateway) -> f64 {
+pub(super) async fn calls_lost(gateway: &Gateway) -> f64 {
     gateway
         .metric("drawbridge_cluster_calls_lost_total", "")
         .await
@@ -74,6 +76,52 @@ async fn passed_on_call_whose_owner_is_killed_gets_its_error_at_once() {
         assert_eq!(line["target"], "access", "{line}");
         two.stop().await;
     }
+}
+
+// Its client has had no id, and can learn nothing by resuming.
+#[tokio::test]
+async fn reply_that_redis_has_ends_the_stream_of_an_older_client() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let stub = HttpStub::start(&[]).await;
+    let behind = Network::start(redis.port, Weather::slow(Duration::ZERO));
+    let behind = behind.await.unwrap();
+    let tables = tables(&redis, SECRET, LONG_LEASE);
+    let seen = format!("127.0.0.1:{}", behind.port);
+    let owner = tables.replace(&format!("127.0.0.1:{}", redis.port), &seen);
+    let make = async |tables: &str| {
+        let setup = Setup::open().toml(tables).server("sse_after = \"20ms\"");
+        setup.http("stub", &stub, "").start().await
+    };
+    let (one, two) = (make(&owner).await, make(&tables).await);
+    for gateway in [&one, &two] {
+        knows(gateway, 2).await;
+    }
+    let here = one.anonymous();
+    let here = here.open_as("/mcp/stub", "2025-06-18", json!({})).await;
+    let there = here.at(two.anonymous());
+    let (id, call) = there.start_call("sleep", json!({"ms": 1_500})).await;
+    let mut call = call.stream();
+    let first = call.next().await.expect("a comment");
+    assert!(first.comment.is_some(), "{first:?}");
+    // The owner does not hear that Redis has the reply, and shows it to no client.
+    behind.freeze(true);
+    let client = redis.client().await;
+    let mut keys = cmd("KEYS");
+    keys.arg("*:events");
+    eventually("Redis has the reply", async || {
+        let found: Vec<String> = client.command("keys", &keys).await.unwrap();
+        (!found.is_empty()).then_some(())
+    })
+    .await;
+    one.kill().await;
+    let reply = call.message().await.expect("the reply");
+    assert_eq!(reply["id"], id, "{reply}");
+    assert_eq!(text_of(&reply["result"]), "slept", "{reply}");
+    assert!(call.next().await.is_none(), "the stream has ended");
+    assert!(calls_lost(&two).await < 0.5);
+    two.stop().await;
 }
 
 #[tokio::test]
@@ -198,50 +246,4 @@ async fn modern_call_that_outlasts_the_drain_of_its_entry_replica_gets_an_error(
     })
     .await;
     one.stop().await;
-}
-
-#[tokio::test]
-async fn retry_safe_call_of_a_lost_owner_is_made_again_on_its_stream() {
-    let Some(redis) = redis::server(&[]).await else {
-        return;
-    };
-    let stub = HttpStub::start(&[]).await;
-    let make = || super::adoption::setup(&redis).http("stub", &stub, "retry_safe = [\"sleep\"]");
-    let [one, two] = settled(make).await;
-    let here = one.anonymous().open("/mcp/stub").await;
-    let there = here.at(two.anonymous());
-    let arguments = json!({"ms": 2000});
-    // Of a client of the owner, and of one whose call was passed on.
-    let (first, own) = here.start_call("sleep", arguments.clone()).await;
-    let (second, passed_on) = there.start_call("sleep", arguments).await;
-    let (third, not_safe) = here.start_call("never", json!({})).await;
-    let mut streams = [own, passed_on, not_safe].map(Exchange::stream);
-    let mut places = Vec::new();
-    for stream in &mut streams {
-        places.push(stream.next().await.expect("a priming event").id.unwrap());
-    }
-    one.kill().await;
-    let killed = Instant::now();
-    for stream in &mut streams {
-        assert_eq!(stream.message().await, None, "the stream breaks off");
-    }
-    for (place, id) in places.iter().zip([first, second, third]) {
-        let resumed = there.resume(place).await.expect(StatusCode::OK).await;
-        let mut rest = resumed.events();
-        let reply = rest.message().await.expect("a reply");
-        assert_eq!(reply["id"], id, "{reply}");
-        if id == third {
-            assert!(is_unknown(&reply), "{reply}");
-        } else {
-            assert_eq!(reply["result"]["content"][0]["text"], "slept", "{reply}");
-        }
-        assert_eq!(rest.message().await, None, "the stream has ended");
-        assert!(killed.elapsed() < Duration::from_secs(10));
-    }
-    let again = two.metric("drawbridge_cluster_calls_repeated_total", "");
-    assert!((again.await - 2.0).abs() < 0.5);
-    // Each of the two twice, and the third once.
-    assert_eq!(stub.counted("tools/call").await, 5);
-    assert_eq!(there.text("echo", json!({"text": "hi"})).await, "hi");
-    two.stop().await;
 }

@@ -41,7 +41,16 @@ pub(crate) struct Network {
     opened: Arc<AtomicUsize>,
     /// The number of the first connection that was not cut, and the same of those that are frozen.
     cut: watch::Sender<usize>,
-    frozen: watch::Sender<usize>,
+    frozen: watch::Sender<Frozen>,
+}
+
+/// Connections that carry nothing.
+#[derive(Debug, Clone, Copy, Default)]
+struct Frozen {
+    /// The number of the first one that is not frozen.
+    below: usize,
+    /// Whether what is sent to the server arrives nonetheless.
+    goes_up: bool,
 }
 
 impl Network {
@@ -53,7 +62,7 @@ impl Network {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let own = listener.local_addr()?.port();
         let (cut, cuts) = watch::channel(0);
-        let (frozen, freezes) = watch::channel(0);
+        let (frozen, freezes) = watch::channel(Frozen::default());
         let opened = Arc::<AtomicUsize>::default();
         let count = Arc::clone(&opened);
         tokio::spawn(async move {
@@ -92,9 +101,11 @@ impl Network {
         self.cut.send_replace(self.opened());
     }
 
-    /// Freezes the present connections: no byte passes, and neither end notices.
-    pub(crate) fn freeze(&self) {
-        self.frozen.send_replace(self.opened());
+    /// Freezes the present connections: no byte passes, and neither end notices. With `goes_up` what is sent to the server
+    /// arrives, and nothing comes back.
+    pub(crate) fn freeze(&self, goes_up: bool) {
+        let below = self.opened();
+        self.frozen.send_replace(Frozen { below, goes_up });
     }
 }
 
@@ -103,7 +114,7 @@ impl Network {
 struct Connection {
     weather: Weather,
     number: usize,
-    freezes: watch::Receiver<usize>,
+    freezes: watch::Receiver<Frozen>,
     server_closed: AtomicBool,
     client_told: Notify,
 }
@@ -113,7 +124,7 @@ async fn carry(
     port: u16,
     weather: Weather,
     number: usize,
-    freezes: watch::Receiver<usize>,
+    freezes: watch::Receiver<Frozen>,
 ) -> std::io::Result<()> {
     client.set_nodelay(true)?;
     // An early end resets the connection.
@@ -183,7 +194,8 @@ async fn write(
         let is_farewell = piece.is_empty() && !up;
         let farewell = connection.weather.farewell;
         sleep_until(if is_farewell { due + farewell } else { due }).await;
-        if *connection.freezes.borrow() > connection.number {
+        let frozen = *connection.freezes.borrow();
+        if frozen.below > connection.number && !(up && frozen.goes_up) {
             std::future::pending::<()>().await;
         }
         if is_farewell {

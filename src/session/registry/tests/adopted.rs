@@ -142,30 +142,43 @@ async fn calls_without_a_reply_end_with_an_unknown_outcome() {
     assert!(events[1].last && session.stream(3).unwrap().is_finished());
 }
 
-#[tokio::test(start_paused = true)]
-async fn call_whose_request_is_known_waits_to_be_made_again() {
-    let (f, _store) = with_records();
-    let request = br#"{"jsonrpc":"2.0","id":"a","method":"tools/call"}"#;
+const REQUEST: &[u8] = br#"{"jsonrpc":"2.0","id":"a","method":"tools/call"}"#;
+
+/// Streams 3 and 4 of the call "a", whose request is known for the first one.
+fn with_one_request() -> RestoredLog {
     let stream = |stream| RestoredStream {
         stream,
         newest: 1,
         is_finished: false,
     };
-    let log = RestoredLog {
+    RestoredLog {
         streams: vec![stream(3), stream(4)],
         calls: [3, 4]
             .map(|at| (at, Bytes::from_static(br#"["a"]"#)))
             .into(),
-        requests: [(3, Bytes::from_static(request))].into(),
-    };
-    let (_, session) = adopted(&f, log);
+        requests: [(3, Bytes::from_static(REQUEST))].into(),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_whose_request_is_known_waits_to_be_made_again() {
+    let (f, _store) = with_records();
+    let (_, session) = adopted(&f, with_one_request());
     assert!(session.take_lost_call(4).is_none());
     let lost = session.take_lost_call(3).unwrap();
-    assert_eq!(lost.request.bytes(), &request[..]);
+    assert_eq!(lost.request.bytes(), REQUEST);
     assert_eq!(lost.stream.number(), 3);
     assert!(!lost.stream.is_finished(), "it waits for its reply");
     assert!(session.stream(4).unwrap().is_finished());
     assert!(session.take_lost_call(3).is_none(), "made again once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_of_a_session_that_has_ended_is_not_made_again() {
+    let (f, _store) = with_records();
+    let (_, session) = adopted(&f, with_one_request());
+    f.sessions.close(&session);
+    assert!(session.take_lost_call(3).is_none());
 }
 
 #[tokio::test(start_paused = true)]
