@@ -132,6 +132,13 @@ impl Fault {
         Self::new(FaultKind::UpstreamLost, FaultSide::Gateway, text)
     }
 
+    /// A call was cancelled, as its client left and too many calls of such clients run on.
+    #[must_use]
+    pub fn left_alone() -> Self {
+        let text = "the call was cancelled when its stream broke off, as too many calls run on without a client: its outcome is unknown, and it may have had an effect";
+        Self::new(FaultKind::UpstreamLost, FaultSide::Gateway, text)
+    }
+
     /// We failed; `source` goes to the log only.
     pub fn internal(source: impl Into<BoxError>) -> Self {
         let mut fault = Self::new(FaultKind::Internal, FaultSide::Gateway, "internal error");

@@ -10,7 +10,9 @@ use futures_util::future::BoxFuture;
 use http::StatusCode;
 use tokio::sync::Semaphore;
 
+use super::reply;
 use crate::auth;
+use crate::fault::Fault;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::session::LegacyClientLink;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
@@ -126,7 +128,15 @@ impl Drop for DetachableCall {
         // Dropping the future cancels the call upstream.
         drop(self.future.take());
         links.each(LegacyClientLink::end);
-        finish(&links.0, CallOutcome::Cancelled);
+        let outcome = if links.1.is_empty() {
+            let error =
+                reply::error_response(&Fault::left_alone(), Some(&links.0.id().to_string()));
+            CallOutcome::Response(StatusCode::OK, error)
+        } else {
+            // Which calls of an array have their replies is not known here.
+            CallOutcome::Cancelled
+        };
+        finish(&links.0, outcome);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Calls whose stream the upstream has closed for polling, where no more may run without a client.
 //! Spec: SPEC T-27; DESIGN §3.
 
+use http::StatusCode;
 use serde_json::json;
 
 use crate::harness::session::text_of;
@@ -36,5 +37,32 @@ async fn stream_stays_open_where_no_more_calls_may_run_on() {
         is_closed.then_some(())
     })
     .await;
+    gw.stop().await;
+}
+
+#[tokio::test]
+async fn call_that_cannot_run_on_without_its_client_ends_with_an_error() {
+    let stub = HttpStub::start(&[]).await;
+    let setup = Setup::open().toml("[sessions]\nmax_detached = 1\n[server]\nsse_after = \"50ms\"");
+    let gw = setup.http("stub", &stub, "").start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let begin_and_leave = async |counter: &'static str| {
+        let (id, call) = user.start_call("sleep", json!({"ms": 60_000})).await;
+        let first = call.stream().next().await.expect("a priming event").id;
+        eventually("the call is without its client", async || {
+            (gw.metric(counter, "").await > 0.5).then_some(())
+        })
+        .await;
+        (id, first.unwrap())
+    };
+    begin_and_leave("drawbridge_calls_detached_running").await;
+    let (id, first) = begin_and_leave("drawbridge_calls_detach_refused_total").await;
+    let resumed = user.resume(&first).await.expect(StatusCode::OK).await;
+    let mut rest = resumed.events();
+    let reply = rest.message().await.expect("an error");
+    assert_eq!(reply["id"], id, "{reply}");
+    let text = reply["error"]["message"].as_str().expect("an error");
+    assert!(text.contains("its outcome is unknown"), "{text}");
+    assert_eq!(rest.message().await, None, "the stream has ended");
     gw.stop().await;
 }
