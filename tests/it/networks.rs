@@ -276,7 +276,7 @@ async fn half_open_connection_fails_one_call() {
     let gw = Setup::open().url("up", &network.url(), keys).start().await;
     let user = gw.anonymous().open("/mcp/up").await;
     assert_eq!(call(&user, "first").await, Ok(()));
-    network.freeze(false);
+    network.freeze();
     let said = call(&user, "second").await.expect_err("nothing comes");
     assert!(said.contains("did not answer in time"), "{said}");
     assert_eq!(call(&user, "third").await, Ok(()));

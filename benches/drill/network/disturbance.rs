@@ -74,9 +74,9 @@ pub(super) async fn disturb(site: Arc<Site>, pause: Duration) {
         site.disturbances.note(kind);
         match (kind, &site.front) {
             (Kind::CutBehind, _) => site.behind.cut(),
-            (Kind::FrozenBehind, _) => site.behind.freeze(false),
+            (Kind::FrozenBehind, _) => site.behind.freeze(),
             (Kind::CutFront, Some(front)) => front.cut(),
-            (Kind::FrozenFront, Some(front)) => front.freeze(false),
+            (Kind::FrozenFront, Some(front)) => front.freeze(),
             (_, None) => {}
         }
         tokio::time::sleep(pause).await;

@@ -3,22 +3,19 @@
 
 use std::time::{Duration, Instant};
 
-use drawbridge::redis_client::cmd;
 use http::StatusCode;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use super::adoption::{LEASE, over_http, settled};
-use super::{SECRET, knows, pair, tables};
-use crate::harness::network::{Network, Weather};
+use super::{SECRET, pair, tables};
 use crate::harness::redis::{self, RedisServer};
-use crate::harness::session::text_of;
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Setup, eventually};
 use crate::modern::Modern;
 
 /// Far above the time in which a lost owner is noticed by its connection: no test waits for its end.
-pub(super) const LONG_LEASE: &str = "lease = \"30s\"";
+const LONG_LEASE: &str = "lease = \"30s\"";
 /// Far below it.
 pub(super) const AT_ONCE: Duration = Duration::from_secs(2);
 
@@ -76,52 +73,6 @@ async fn passed_on_call_whose_owner_is_killed_gets_its_error_at_once() {
         assert_eq!(line["target"], "access", "{line}");
         two.stop().await;
     }
-}
-
-// Its client has had no id, and can learn nothing by resuming.
-#[tokio::test]
-async fn reply_that_redis_has_ends_the_stream_of_an_older_client() {
-    let Some(redis) = redis::server(&[]).await else {
-        return;
-    };
-    let stub = HttpStub::start(&[]).await;
-    let behind = Network::start(redis.port, Weather::slow(Duration::ZERO));
-    let behind = behind.await.unwrap();
-    let tables = tables(&redis, SECRET, LONG_LEASE);
-    let seen = format!("127.0.0.1:{}", behind.port);
-    let owner = tables.replace(&format!("127.0.0.1:{}", redis.port), &seen);
-    let make = async |tables: &str| {
-        let setup = Setup::open().toml(tables).server("sse_after = \"20ms\"");
-        setup.http("stub", &stub, "").start().await
-    };
-    let (one, two) = (make(&owner).await, make(&tables).await);
-    for gateway in [&one, &two] {
-        knows(gateway, 2).await;
-    }
-    let here = one.anonymous();
-    let here = here.open_as("/mcp/stub", "2025-06-18", json!({})).await;
-    let there = here.at(two.anonymous());
-    let (id, call) = there.start_call("sleep", json!({"ms": 1_500})).await;
-    let mut call = call.stream();
-    let first = call.next().await.expect("a comment");
-    assert!(first.comment.is_some(), "{first:?}");
-    // The owner does not hear that Redis has the reply, and shows it to no client.
-    behind.freeze(true);
-    let client = redis.client().await;
-    let mut keys = cmd("KEYS");
-    keys.arg("*:events");
-    eventually("Redis has the reply", async || {
-        let found: Vec<String> = client.command("keys", &keys).await.unwrap();
-        (!found.is_empty()).then_some(())
-    })
-    .await;
-    one.kill().await;
-    let reply = call.message().await.expect("the reply");
-    assert_eq!(reply["id"], id, "{reply}");
-    assert_eq!(text_of(&reply["result"]), "slept", "{reply}");
-    assert!(call.next().await.is_none(), "the stream has ended");
-    assert!(calls_lost(&two).await < 0.5);
-    two.stop().await;
 }
 
 #[tokio::test]

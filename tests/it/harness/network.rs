@@ -41,16 +41,7 @@ pub(crate) struct Network {
     opened: Arc<AtomicUsize>,
     /// The number of the first connection that was not cut, and the same of those that are frozen.
     cut: watch::Sender<usize>,
-    frozen: watch::Sender<Frozen>,
-}
-
-/// Connections that carry nothing.
-#[derive(Debug, Clone, Copy, Default)]
-struct Frozen {
-    /// The number of the first one that is not frozen.
-    below: usize,
-    /// Whether what is sent to the server arrives nonetheless.
-    goes_up: bool,
+    frozen: watch::Sender<usize>,
 }
 
 impl Network {
@@ -62,7 +53,7 @@ impl Network {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let own = listener.local_addr()?.port();
         let (cut, cuts) = watch::channel(0);
-        let (frozen, freezes) = watch::channel(Frozen::default());
+        let (frozen, freezes) = watch::channel(0);
         let opened = Arc::<AtomicUsize>::default();
         let count = Arc::clone(&opened);
         tokio::spawn(async move {
@@ -101,11 +92,9 @@ impl Network {
         self.cut.send_replace(self.opened());
     }
 
-    /// Freezes the present connections: no byte passes, and neither end notices. With `goes_up` what is sent to the server
-    /// arrives, and nothing comes back.
-    pub(crate) fn freeze(&self, goes_up: bool) {
-        let below = self.opened();
-        self.frozen.send_replace(Frozen { below, goes_up });
+    /// Freezes the present connections: no byte passes, and neither end notices.
+    pub(crate) fn freeze(&self) {
+        self.frozen.send_replace(self.opened());
     }
 }
 
@@ -114,7 +103,7 @@ impl Network {
 struct Connection {
     weather: Weather,
     number: usize,
-    freezes: watch::Receiver<Frozen>,
+    freezes: watch::Receiver<usize>,
     server_closed: AtomicBool,
     client_told: Notify,
 }
@@ -124,7 +113,7 @@ async fn carry(
     port: u16,
     weather: Weather,
     number: usize,
-    freezes: watch::Receiver<Frozen>,
+    freezes: watch::Receiver<usize>,
 ) -> std::io::Result<()> {
     client.set_nodelay(true)?;
     // An early end resets the connection.
@@ -194,8 +183,7 @@ async fn write(
         let is_farewell = piece.is_empty() && !up;
         let farewell = connection.weather.farewell;
         sleep_until(if is_farewell { due + farewell } else { due }).await;
-        let frozen = *connection.freezes.borrow();
-        if frozen.below > connection.number && !(up && frozen.goes_up) {
+        if *connection.freezes.borrow() > connection.number {
             std::future::pending::<()>().await;
         }
         if is_farewell {
