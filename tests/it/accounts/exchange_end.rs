@@ -177,10 +177,5 @@ async fn task_that_runs_here_fails_without_a_next_token() {
     assert_eq!(state["status"], "failed", "{state}");
     let why = state["statusMessage"].as_str().unwrap();
     assert!(why.contains("the caller's token has ended"), "{why}");
-    let tokens = caller.tokens();
-    assert!(
-        tokens.iter().all(|token| token == "Bearer for-alice-0"),
-        "{tokens:?}"
-    );
     caller.gw.stop().await;
 }

@@ -2,10 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use drawbridge::redis_client::cmd;
 use futures_util::future::{join, join_all};
 use futures_util::stream::{self, StreamExt as _};
-use http::StatusCode;
 use rustix::process::Signal;
 use serde_json::json;
 
@@ -13,7 +11,7 @@ use super::adoption::{LEASE, adopted, ping, settled, setup};
 use super::{SECRET, knows, pair, tables};
 use crate::harness::redis;
 use crate::harness::upstream::HttpStub;
-use crate::harness::{Session, Setup, eventually, within};
+use crate::harness::{Session, Setup, eventually};
 
 /// A child that is only ended with the process.
 const STUBBORN: [&str; 2] = ["--ignore-sigterm", "--ignore-eof"];
@@ -116,48 +114,5 @@ async fn requests_that_reach_a_replica_as_it_ends_are_answered_by_the_next_owner
         .filter(|one: &(u32, _)| one.1 != 200)
         .collect();
     assert!(refused.is_empty(), "{refused:?}");
-    two.stop().await;
-}
-
-// Redis takes the first of them late, and the others wait behind it.
-#[tokio::test]
-async fn events_that_redis_has_not_taken_yet_go_on_with_their_session() {
-    let Some(redis) = redis::server(&[]).await else {
-        return;
-    };
-    let stub = HttpStub::start(&[]).await;
-    let tables = tables(&redis, SECRET, "lease = \"30s\"");
-    let make = || Setup::open().toml(&tables).http("stub", &stub, "");
-    let [mut one, two] = pair(make).await;
-    let here = one.anonymous().open("/mcp/stub").await;
-    let mut stream = here.listen().await;
-    stub.heard().await;
-    let level = here.request("logging/setLevel", json!({"level": "info"}));
-    level.await.expect("a level");
-    let log = async |first: u32, n: u32| {
-        let log = json!({"level": "info", "n": n, "first": first, "via": "get"});
-        here.text("log", log).await;
-    };
-    log(1, 1).await;
-    stream.message().await.expect("an event");
-    let seen = stream.last_id.clone().expect("its id");
-    drop(stream);
-    // Shorter than a session that is given up waits for its events.
-    let mut pause = cmd("CLIENT");
-    pause.arg("PAUSE").arg(900).arg("WRITE");
-    let client = redis.client().await;
-    client.command::<()>("pause", &pause).await.unwrap();
-    for first in [2, 6, 10] {
-        log(first, 4).await;
-    }
-    one.signal(Signal::TERM);
-    assert_eq!(one.exit().await, Some(0));
-    let resumed = here.at(two.anonymous()).resume(&seen).await;
-    let mut stream = resumed.expect(StatusCode::OK).await.events();
-    for number in 2..14 {
-        let event = within("a logged event", stream.message()).await;
-        let event = event.expect("no end of the stream");
-        assert_eq!(event["params"]["data"], format!("entry {number}"));
-    }
     two.stop().await;
 }
