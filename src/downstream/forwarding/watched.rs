@@ -63,7 +63,7 @@ pub(super) fn watch(
 /// The event after which a request resumes the stream of a call.
 fn resumed_call(parts: &Parts) -> Option<EventId> {
     let id = headers::last_event_id(&parts.headers)?.to_str().ok();
-    id.and_then(EventId::parse).filter(|id| id.is_of_call())
+    id.and_then(EventId::parse).filter(EventId::is_of_call)
 }
 
 /// The same answer of another replica to a call of a modern client. An event stream ends with an error where that replica
