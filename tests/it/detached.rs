@@ -43,7 +43,9 @@ async fn stream_stays_open_where_no_more_calls_may_run_on() {
 #[tokio::test]
 async fn call_that_cannot_run_on_without_its_client_ends_with_an_error() {
     let stub = HttpStub::start(&[]).await;
-    let setup = Setup::open().toml("[sessions]\nmax_detached = 1\n[server]\nsse_after = \"50ms\"");
+    let setup = Setup::open()
+        .toml("[sessions]\nmax_detached = 1")
+        .server("sse_after = \"20ms\"");
     let gw = setup.http("stub", &stub, "").start().await;
     let user = gw.anonymous().open("/mcp/stub").await;
     let begin_and_leave = async |counter: &'static str| {

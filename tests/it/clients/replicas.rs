@@ -1,5 +1,5 @@
 //! The same tours through three replicas behind nginx, which gives each request to the next one: exactly as with one.
-//! Spec: DESIGN §8.
+//! Spec: DESIGN §8.1.
 
 use futures_util::StreamExt as _;
 use futures_util::stream;

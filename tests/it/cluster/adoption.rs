@@ -1,4 +1,4 @@
-//! Sessions whose owner is lost go on at another replica. Spec: DESIGN §8; `docs/adr/0027`.
+//! Sessions whose owner is lost go on at another replica. Spec: DESIGN §8.1; `docs/adr/0027`.
 
 use std::time::{Duration, Instant};
 

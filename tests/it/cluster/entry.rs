@@ -1,4 +1,4 @@
-//! What the replica that passes a request on counts and notes. Spec: DESIGN §8.
+//! What the replica that passes a request on counts and notes. Spec: DESIGN §8.1.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Replicas whose Redis fails over or loses a master, over TLS and with an ACL user of one prefix. Spec: DESIGN §8.
+//! Replicas whose Redis fails over or loses a master, over TLS and with an ACL user of one prefix. Spec: DESIGN §8.1.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Replicas whose fence is closed, and what they answer meanwhile. Spec: DESIGN §8; `docs/adr/0027`.
+//! Replicas whose fence is closed, and what they answer meanwhile. Spec: DESIGN §8.1; `docs/adr/0027`.
 
 use drawbridge::redis_client::cmd;
 use rustix::process::Signal;

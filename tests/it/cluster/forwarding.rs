@@ -1,4 +1,4 @@
-//! A session of one replica, used at another replica. Spec: DESIGN §8.
+//! A session of one replica, used at another replica. Spec: DESIGN §8.1.
 
 use std::time::{Duration, Instant};
 

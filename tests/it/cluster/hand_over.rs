@@ -1,4 +1,4 @@
-//! A replica that stops gives its sessions up, and other replicas go on with them. Spec: DESIGN §8; `docs/adr/0028`.
+//! A replica that stops gives its sessions up, and other replicas go on with them. Spec: DESIGN §8.1; `docs/adr/0028`.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! The implicit session of a modern client before legacy upstreams: one replica has it for all. Spec: DESIGN §8;
+//! The implicit session of a modern client before legacy upstreams: one replica has it for all. Spec: DESIGN §8.1;
 //! `docs/adr/0024`, `docs/adr/0027`.
 
 use std::time::{Duration, Instant};

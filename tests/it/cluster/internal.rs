@@ -1,4 +1,4 @@
-//! The internal listener, as another replica sees it. Spec: DESIGN §8.
+//! The internal listener, as another replica sees it. Spec: DESIGN §8.1.
 
 use std::path::Path;
 use std::sync::Arc;

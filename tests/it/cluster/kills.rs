@@ -1,5 +1,5 @@
 //! 200 sessions call and stream through nginx while one replica after the other is killed and comes back: what Redis has
-//! acknowledged is neither lost nor doubled, and every session goes on. Spec: DESIGN §8; `docs/adr/0025`, `docs/adr/0027`.
+//! acknowledged is neither lost nor doubled, and every session goes on. Spec: DESIGN §8.1; `docs/adr/0025`, `docs/adr/0027`.
 //!
 //! `DRAWBRIDGE_KILL_SECONDS` is how long: 30 without it, 120 in `make soak`.
 

@@ -1,4 +1,4 @@
-//! A list change heard at one replica is told at all replicas. Spec: DESIGN §8; `docs/adr/0025`.
+//! A list change heard at one replica is told at all replicas. Spec: DESIGN §8.1; `docs/adr/0025`.
 
 use std::time::{Duration, Instant};
 

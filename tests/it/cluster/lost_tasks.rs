@@ -1,4 +1,4 @@
-//! Tasks whose replica is lost: those that the gateway ran have failed, those of an upstream go on. Spec: DESIGN §8.
+//! Tasks whose replica is lost: those that the gateway ran have failed, those of an upstream go on. Spec: DESIGN §8.1.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,5 @@
 //! Calls of tools in `retry_safe` whose stream had begun when their owner was lost: the next owner makes them again once
-//! their stream is resumed. Spec: DESIGN §8; `docs/adr/0027`.
+//! their stream is resumed. Spec: DESIGN §8.1; `docs/adr/0027`.
 
 use std::time::{Duration, Instant};
 

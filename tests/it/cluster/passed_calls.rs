@@ -1,4 +1,4 @@
-//! Calls that one replica has passed on, where their owner is lost or the replica stops. Spec: DESIGN §8;
+//! Calls that one replica has passed on, where their owner is lost or the replica stops. Spec: DESIGN §8.1;
 //! `docs/adr/0027`, `docs/adr/0028`.
 
 use std::time::{Duration, Instant};

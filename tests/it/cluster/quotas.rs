@@ -1,4 +1,4 @@
-//! Quotas of callers hold over all replicas, but for a slice at each. Spec: DESIGN §8.
+//! Quotas of callers hold over all replicas, but for a slice at each. Spec: DESIGN §8.1.
 
 use drawbridge::redis_client::cmd;
 use http::StatusCode;

@@ -1,5 +1,5 @@
 //! Streams of calls that were resumed at a replica which has passed the resumption on, where the owner is lost.
-//! Spec: DESIGN §8; `docs/adr/0027`.
+//! Spec: DESIGN §8.1; `docs/adr/0027`.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
 //! All replicas are restarted one after the other while clients call and listen: no call fails, and no event is lost.
-//! Spec: DESIGN §8; `docs/adr/0028`.
+//! Spec: DESIGN §8.1; `docs/adr/0028`.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,5 +1,5 @@
 //! What callers and upstreams must keep to themselves stands in clear nowhere in Redis: neither in what it is told, nor
-//! in its files. Spec: DESIGN §8; `docs/adr/0025`.
+//! in its files. Spec: DESIGN §8.1; `docs/adr/0025`.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

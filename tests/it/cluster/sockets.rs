@@ -1,5 +1,5 @@
 //! WebSocket clients of several replicas: a socket is one connection to one replica, and its session ends with it.
-//! Spec: DESIGN §8.
+//! Spec: DESIGN §8.1.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A replica that stops: how the other replicas answer requests for its sessions. Spec: DESIGN §8.
+//! A replica that stops: how the other replicas answer requests for its sessions. Spec: DESIGN §8.1.
 
 use std::time::{Duration, Instant};
 

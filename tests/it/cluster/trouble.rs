@@ -1,5 +1,5 @@
 //! Redis in trouble while users call and listen at three replicas: outcomes as `docs/operations/replicas.md` has them,
-//! and full recovery without a restart of a replica. `make soak` repeats each trouble. Spec: DESIGN §8.
+//! and full recovery without a restart of a replica. `make soak` repeats each trouble. Spec: DESIGN §8.1.
 
 mod failovers;
 mod front;
