@@ -20,9 +20,9 @@ use crate::runtime::workers::Workers;
 
 /// Headers that replicas add to a request.
 const OWN_HEADERS: usize = 1024;
-/// How long idle connections of other replicas stay open at least. Other replicas close theirs after half of it.
+/// How long idle connections of other replicas stay open at least. The other replicas close them after 30 s.
 const IDLE: Duration = Duration::from_mins(1);
-/// For the answers to other replicas when the internal listener ends.
+/// How long answers to other replicas may take once the internal listener ends.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes of the digest.
 const DIGEST: usize = 8;
@@ -99,8 +99,8 @@ pub(super) async fn finish_calls(
     tokio::join!(service.cut_calls_off(until), given_up);
 }
 
-/// After all sessions have ended: gives the lease up, and ends the internal listener after `linger`. Requests that other
-/// replicas have sent by then are answered.
+/// After all sessions have ended: gives the lease up, and ends the internal listener after `linger`. Requests of other
+/// replicas that arrive within `linger` are answered.
 pub(super) async fn leave(joined: Option<(Arc<Cluster>, TaskSpawner)>, linger: Duration) {
     if let Some((cluster, internal)) = joined {
         cluster.leave().await;

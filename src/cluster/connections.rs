@@ -332,7 +332,7 @@ mod tests {
         assert!(!failure.is_uncertain(), "{failure:?}");
     }
 
-    /// Accepts one connection, and answers so many requests on it. Reads one more, and closes the connection.
+    /// Accepts one connection, and answers `answered` requests on it. Reads one more, and closes the connection.
     async fn serve(
         listener: TcpListener,
         acceptor: TlsAcceptor,

@@ -26,7 +26,7 @@ pub enum ForwardFailure {
     /// It did not answer a handshake in time.
     #[error("the replica is silent")]
     Silent,
-    /// It closed the connection in order, which it does only with requests that it has not begun.
+    /// It closed the connection in order. A replica does so only if it has not begun the request.
     #[error("the replica closed the connection before it had begun the request")]
     Closed,
     /// The connection broke: the request may have run.

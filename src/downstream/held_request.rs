@@ -1,4 +1,4 @@
-//! Requests of a session that waits until it is at rest, so that it can be handed over: most of them wait for the next owner.
+//! Requests of a session that is about to be handed over. Most of them wait for the next owner.
 //! What begins no work goes to the owner that still runs the calls: the end of the session, messages that are no request,
 //! and questions about tasks. Spec: `docs/adr/0028`.
 

@@ -26,7 +26,7 @@ pub(super) enum RequestPlace {
     Session(NamedSession),
     /// Where the HTTP+SSE stream of this owner is.
     Stream(Ownership),
-    /// At any other replica, since this replica drains: the request may open a session.
+    /// At any other replica: this one drains, and the request may open a session.
     NextReplica,
 }
 

@@ -151,7 +151,7 @@ impl IdScan {
         self.found
     }
 
-    /// What the text is, where it was one whole message.
+    /// Which request the message answers. `Unclear` if the text was not one whole message.
     #[must_use]
     pub fn message(self) -> ScannedMessage {
         let is_one = self.stage == ScanStage::Over && !self.is_array;

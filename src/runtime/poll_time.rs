@@ -12,7 +12,7 @@ thread_local! {
     static SHARED: Cell<SharedTime> = const { Cell::new(SharedTime::Off) };
 }
 
-/// The time that this thread shares between polls.
+/// The clock reading that one poll of this thread shares.
 #[derive(Clone, Copy)]
 enum SharedTime {
     /// No poll shares it.

@@ -1,7 +1,7 @@
 //! Every live session of this replica: opening within caps, binding, and its end.
 //!
 //! The concurrent map stays private here and only clones leave it, so that no guard is ever held
-//! across an await: the shard that it locks would block all threads that need it.
+//! across an await. A guard locks a shard of the map, and would block every thread that needs the shard.
 
 mod adopted;
 mod counted;

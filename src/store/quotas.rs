@@ -246,7 +246,7 @@ impl CallerQuota {
         }
     }
 
-    /// Takes in one reply; apart from `settle`, which wakes who waits whatever the reply was.
+    /// Takes in one reply. `settle` wakes the waiting claims afterwards, also where this returns early.
     fn take_answer(
         &self,
         (owner, told): (OwnerKey, usize),

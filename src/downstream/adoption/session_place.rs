@@ -7,7 +7,7 @@ use crate::ownership::Ownership;
 pub(in crate::downstream) enum SessionPlace {
     /// It lives here, or is over.
     Here,
-    /// An implicit session that this replica owns, and that is opened here unless it lives.
+    /// This replica owns the implicit session, and opens it here if it is not open.
     Own(Ownership),
     /// An implicit session that has ended with its owner: a further request begins another.
     Ended,

@@ -79,8 +79,8 @@ impl HttpServers {
         }
     }
 
-    /// Has HTTP/1.1 connections closed in order: with TLS, the other side then knows that a request was not begun which it
-    /// has just sent. Without it a connection waits for a request that lies in the socket, as most clients cannot know.
+    /// Has HTTP/1.1 connections closed in order. With TLS, a peer that has just sent a request then knows that the request
+    /// was not begun. Other connections wait for a request that lies in the socket, as most clients cannot tell.
     pub(super) fn end_in_order(&mut self) {
         self.ends_in_order = true;
     }

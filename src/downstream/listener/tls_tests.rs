@@ -84,7 +84,7 @@ async fn http1_is_spoken_when_the_client_chooses_it() {
     assert!(answer.ends_with("hello"), "{answer}");
 }
 
-/// What comes until the connection ends, which it has to in order: TLS says so.
+/// Reads until the connection ends. Fails if it ends without the `close_notify` of TLS.
 async fn rest_in_order(stream: &mut TlsStream<TcpStream>) -> String {
     let mut answer = String::new();
     let end = tokio::io::AsyncReadExt::read_to_string(stream, &mut answer);
@@ -92,7 +92,7 @@ async fn rest_in_order(stream: &mut TlsStream<TcpStream>) -> String {
     answer
 }
 
-// A replica then knows that the request was not begun which it has just sent.
+// A replica that has just sent a request then knows that the request was not begun.
 #[tokio::test]
 async fn connections_of_replicas_end_in_order_once_they_are_idle() {
     let (running, client, _folder) = start_tls_as(|_| (), HttpServers::end_in_order);

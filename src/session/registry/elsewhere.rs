@@ -30,7 +30,7 @@ struct OpenedId {
 }
 
 impl IdsOfOthers {
-    /// What the id `text` says, where it was opened for this caller on this endpoint.
+    /// The content of the id `text`, if it was opened before for this caller on this endpoint.
     pub(super) fn get(
         &self,
         text: &str,
