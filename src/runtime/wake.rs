@@ -6,6 +6,8 @@
 //!
 //! hyper polls a body up to three times per wake-up: again after the frame is taken, and again after the
 //! flush. [`WakeFilter::poll_if_woken`] skips a part of the task that was not woken in between.
+//!
+//! Reasons and figures: `docs/adr/0030`.
 
 use std::cell::RefCell;
 use std::future::Future;

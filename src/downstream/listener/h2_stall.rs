@@ -11,7 +11,7 @@
 //! Accepted false positive: if a peer leaves one answer unread and its connection window is no larger than that answer,
 //! the other waiting streams of the connection are reset too. Sent bytes may or may not have been read, so each
 //! stream's share of the connection window is unknown; resetting one stream per round would keep 256 unread answers for
-//! days.
+//! days. Reasons and costs: `docs/adr/0031`.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -1,4 +1,4 @@
-//! Closes HTTP/2 connections that stay without a stream, and resets unread streams.
+//! Closes HTTP/2 connections that stay without a stream, and resets unread streams (`docs/adr/0031`).
 //!
 //! hyper pings a quiet connection; a client that answers pings and sends no request would keep its permit for good.
 
