@@ -1,7 +1,7 @@
 //! Log lines: formatted once, redacted, handed to a writer that never makes anybody wait.
 //!
 //! Own formatting instead of the subscriber's, so that every value passes the redaction. What is
-//! written for every request is no event: see `telemetry::record`.
+//! written for every request is no event: see `telemetry::record`. Reasons and figures: `docs/adr/0032`.
 
 mod escape;
 pub(super) mod export;

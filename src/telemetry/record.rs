@@ -1,5 +1,5 @@
-//! Lines that are written for every request: rendered straight into the log. A general event costs
-//! five times as much, most of it for asking what is known here: which values are our own.
+//! Lines that are written for every request: rendered straight into the log. A general event costs more than
+//! twice as much, for asking what is known here: which values are our own (`docs/adr/0032`).
 
 use std::cell::RefCell;
 use std::sync::OnceLock;

@@ -1,5 +1,5 @@
 //! Writer thread for standard output; logging only copies into a buffer. Audit lines have a separate
-//! buffer and are written first, so that other lines cannot displace them.
+//! buffer and are written first, so that other lines cannot displace them (`docs/adr/0032`).
 
 use std::io::{ErrorKind, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
