@@ -2,6 +2,7 @@
 
 pub mod backoff;
 pub mod desired;
+pub mod event_number;
 pub mod fair_permits;
 pub mod fast_maps;
 pub mod keyed_counter;
