@@ -189,9 +189,9 @@ impl MergedLists {
         given: &str,
     ) -> Arc<NameIndex> {
         let about = (session.key(), kind);
-        let changed = session.list_validity().last_change(kind);
+        let changes = session.list_validity().changes(kind);
         if let Some(known) = self.session_indexes.get(&about)
-            && changed.is_none_or(|changed| changed < known.made)
+            && known.changes == changes
             && self.is_enough(&known, given)
         {
             return known.index;
@@ -201,15 +201,19 @@ impl MergedLists {
             .collect(call, session, kind, ListPurpose::Gateway)
             .await;
         let is_whole = parts.is_whole();
-        if let Some(index) = self.indexes.get(&parts.digest) {
-            let known = SessionIndex {
-                made,
-                is_whole,
-                index: Arc::clone(&index),
-            };
-            self.session_indexes.insert(about, known);
-            return index;
-        }
+        let index = self.indexes.get(&parts.digest);
+        let index = index.unwrap_or_else(|| self.index_of(call, kind, &parts));
+        let known = SessionIndex {
+            made,
+            changes,
+            is_whole,
+            index: Arc::clone(&index),
+        };
+        self.session_indexes.insert(about, known);
+        index
+    }
+
+    fn index_of(&self, call: &Call, kind: ListKind, parts: &CollectedLists) -> Arc<NameIndex> {
         let mut index = NameIndex::default();
         for part in &parts.parts {
             let prefix = NamePrefix::new(Arc::clone(&part.upstream));
@@ -221,15 +225,9 @@ impl MergedLists {
             }
         }
         let index = Arc::new(index);
-        if is_whole {
+        if parts.is_whole() {
             self.indexes.insert(parts.digest, Arc::clone(&index));
         }
-        let known = SessionIndex {
-            made,
-            is_whole,
-            index: Arc::clone(&index),
-        };
-        self.session_indexes.insert(about, known);
         index
     }
 

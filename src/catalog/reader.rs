@@ -14,6 +14,7 @@ use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message, Revision, extensions, json};
 use crate::session::Session;
 use crate::store::lists::{CachedPage, ContentDigest};
+use crate::sync::event_number::EventNumber;
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 use crate::translate::merge::MissingReason;
 use crate::translate::project::{CacheHints, RevisionProjection};
@@ -123,9 +124,8 @@ impl ListReader {
         if !listed.as_ref().is_err_and(|broken| broken.in_the_middle) {
             return listed.map_err(|broken| broken.fault);
         }
-        session.list_validity().changed(upstream, kind.capability());
-        let key = self.pages.catalog_key(session, upstream);
-        self.pages.shared.changed(&key, kind.capability());
+        let shared = &self.pages.shared;
+        shared.changed(session, upstream, kind.capability(), EventNumber::next());
         let again = self.walk(call, session, upstream, kind).await;
         again.map_err(|broken| broken.fault)
     }

@@ -20,6 +20,9 @@ const INDEX_LIFE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub(super) struct SessionIndex {
     pub(super) made: Instant,
+    /// The changes that the session knew of before its lists were read; see
+    /// [`ListValidity::changes`](crate::session::ListValidity::changes).
+    pub(super) changes: u64,
     /// Whether no upstream was missing.
     pub(super) is_whole: bool,
     pub(super) index: Arc<NameIndex>,

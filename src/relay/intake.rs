@@ -16,6 +16,7 @@ use crate::config::Isolation;
 use crate::outbound::{EndpointView, IntakeFactory, is_loud_enough};
 use crate::protocol::{Era, Message};
 use crate::session::{NoticeSource, Session, UnattributedQuestion};
+use crate::sync::event_number::EventNumber;
 use crate::tasks;
 use crate::translate::project::{self, RevisionProjection};
 use crate::upstream::declaration_cache::{DeclarationCache, DeclarationKey};
@@ -30,8 +31,6 @@ struct SessionIntake {
     /// For what has to be looked at again.
     pages: Weak<ListPages>,
     shared_pages: SharedPages,
-    /// Who is told of the same changes.
-    listed: DeclarationKey,
     /// Set where other sessions subscribe over the same link: only what this one asked for.
     shared: bool,
     /// Whether the client is told of changed lists.
@@ -53,7 +52,6 @@ impl IntakeFactory for Relay {
             key: links.knowledge_key(session, upstream),
             pages: Arc::downgrade(pages),
             shared_pages: pages.shared.clone(),
-            listed: pages.catalog_key(session, upstream),
             shared,
             tells_changes: links.tells_changes(upstream),
             changes: self.changes.clone(),
@@ -98,8 +96,8 @@ impl NoticeIntake for SessionIntake {
         };
         if let NoticeKind::ListChanged { what } = &notice.kind {
             // Before the client can hear of it and ask again (BRIDGING §5.6).
-            session.list_validity().changed(upstream, what);
-            self.shared_pages.changed(&self.listed, what);
+            self.shared_pages
+                .changed(&session, upstream, what, EventNumber::next());
         }
         if notice.kind == NoticeKind::ElicitationComplete
             && let Some(id) = elicitation_id(&notice)

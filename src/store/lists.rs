@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::call::ServerDeclaration;
 use crate::protocol::methods::ListKind;
 use crate::protocol::{Message, Revision, json};
+use crate::sync::event_number::EventNumber;
 use crate::telemetry::metrics::{COUNTERS, GAUGES};
 
 /// Bytes of one entry besides the text.
@@ -64,7 +65,9 @@ pub struct ClientForm {
 pub struct CachedPage {
     /// Digest of the page's content.
     pub digest: ContentDigest,
-    /// When the page was requested.
+    /// The number of the request, taken before the request was sent.
+    pub number: EventNumber,
+    /// When the page was requested. Tells its age alone; `number` tells what came before it.
     pub asked: Instant,
     /// How long the page is fresh, from `asked`.
     pub fresh: Duration,
@@ -72,12 +75,22 @@ pub struct CachedPage {
     pub lasts: Duration,
     /// Whether the page stays valid after a `tools/call`.
     pub outlives_calls: bool,
-    /// The epoch of unbroken change notices in which the page was requested.
+    /// The epoch of unbroken change notices in which the page was requested. Good while it is equal to that of the link: an
+    /// order would not do, as another connection of the upstream may have had notices for longer, of other lists.
     pub epoch: Option<u64>,
     /// Whether the holding session requested the page.
     pub is_own: bool,
     /// The upstream's declaration at the time of the request.
     pub declared: Arc<ServerDeclaration>,
+}
+
+impl CachedPage {
+    /// Whether the page was requested after `event`, or there was none. The event of a change that the page itself showed has
+    /// the number of its request.
+    #[must_use]
+    pub fn is_since(&self, event: Option<EventNumber>) -> bool {
+        event <= Some(self.number)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -20,6 +20,7 @@ use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message};
 use crate::session::Session;
 use crate::store::lists::CachedPage;
+use crate::sync::event_number::EventNumber;
 use crate::sync::single_flight::{self, Leader, SingleFlight};
 use crate::telemetry::metrics::COUNTERS;
 use crate::translate::project::{CacheHints, CacheScope};
@@ -91,7 +92,8 @@ pub(crate) fn land(lead: Option<FetchLeader>, landed: FetchOutcome) {
 /// A page on request: when the request began, and the state of change notices at that time.
 #[derive(Debug)]
 pub(crate) struct PageFetch {
-    pub(crate) asked: Instant,
+    pub(super) number: EventNumber,
+    asked: Instant,
     epoch: Option<u64>,
     declared: Arc<ServerDeclaration>,
     /// Whose page it will be.
@@ -138,6 +140,7 @@ impl ListPages {
             .notice_feed()
             .filter(|_| declared.announces(kind.capability()));
         Ok(PageFetch {
+            number: EventNumber::next(),
             asked: Instant::now(),
             epoch,
             declared,
@@ -195,6 +198,7 @@ impl ListPages {
             .filter(|_| !modern && !fresh.is_zero() && link.notice_feed() == fetch.epoch);
         let held = CachedPage {
             digest: self.shared.lists.keep(message),
+            number: fetch.number,
             asked: fetch.asked,
             fresh,
             lasts: fresh.max(self.shared.fresh.saturating_mul(LENGTHENED)),

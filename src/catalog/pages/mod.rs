@@ -104,8 +104,7 @@ impl ListPages {
             account: Account::Common,
             ..self.links.knowledge_key(session, place.upstream)
         };
-        let found = self.shared.other(key, place)?;
-        self.shared.is_calm(place, &found).then_some(found)
+        self.shared.other(key, place)
     }
 
     /// Whether a cached page of another session may answer this session.
@@ -119,7 +118,7 @@ impl ListPages {
         if held.outlives_calls || self.is_shared(session, place.upstream) {
             let by_calls = !held.outlives_calls;
             let disturbed = known.disturbed(place.upstream, place.kind, by_calls);
-            disturbed.is_none_or(|at| held.asked > at) && self.shared.is_calm(place, held)
+            held.is_since(disturbed) && self.shared.is_calm(place, held)
         } else {
             known.is_untouched(place.upstream, place.kind) || place.cursor.is_some()
         }
@@ -203,7 +202,7 @@ impl ListPages {
 
     /// Cache key of the lists of this session: private to its principal, except on a legacy upstream with
     /// `isolation = "shared"`. A modern upstream declares by itself which lists are public (SPEC M-82).
-    pub(crate) fn catalog_key(&self, session: &Session, upstream: &Arc<str>) -> DeclarationKey {
+    fn catalog_key(&self, session: &Session, upstream: &Arc<str>) -> DeclarationKey {
         let key = self.links.knowledge_key(session, upstream);
         let all = self.is_shared(session, upstream) && self.known_era(&key) == Some(Era::Legacy);
         DeclarationKey {

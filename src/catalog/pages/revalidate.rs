@@ -6,9 +6,6 @@
 //! `listChanged` and announce no change. Spec: BRIDGING §3.4; SPEC M-75.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 use super::ListPages;
 use super::fetch::PageFetch;
@@ -21,6 +18,7 @@ use crate::protocol::methods::ListKind;
 use crate::protocol::{Era, Message};
 use crate::session::Session;
 use crate::store::lists::CachedPage;
+use crate::sync::event_number::EventNumber;
 
 /// Pages that are looked at again at the same time: all sessions at a link hear at once.
 pub(crate) const AT_ONCE: usize = 16;
@@ -80,10 +78,7 @@ impl ListPages {
         place: ListPageKey<'_>,
         held: &CachedPage,
     ) {
-        if session
-            .list_validity()
-            .may_be_missed(place.upstream, held.asked)
-        {
+        if session.list_validity().may_be_missed(place.upstream, held) {
             self.recheck_page(session, place, held, RevalidateReason::Unheard);
         }
     }
@@ -149,7 +144,7 @@ impl ListPages {
         let is_current = || {
             let known = session.list_validity();
             let last = known.last(place.upstream, place.kind, place.cursor);
-            last.is_some_and(|last| last.asked == given.asked)
+            last.is_some_and(|last| last.number == given.number)
         };
         if !is_current() {
             return;
@@ -169,12 +164,9 @@ impl ListPages {
             return;
         }
         let what = place.kind.capability();
-        let key = self.catalog_key(session, place.upstream);
-        let before = |fetch: &PageFetch| fetch.asked.checked_sub(Duration::from_nanos(1));
-        let at = now.as_ref().and_then(|(_, fetch, _)| before(fetch));
-        let at = at.unwrap_or_else(Instant::now);
-        session.list_validity().changed_at(place.upstream, what, at);
-        self.shared.changed_at(&key, what, at);
+        let found = now.as_ref().map(|(_, fetch, _)| fetch.number);
+        let at = found.unwrap_or_else(EventNumber::next);
+        self.shared.changed(session, place.upstream, what, at);
         // Cache the new page before the notice: the client requests it at once.
         if let Some((link, fetch, message)) = now {
             self.keep(session, &*link, place, fetch, &message);
@@ -183,9 +175,8 @@ impl ListPages {
     }
 
     fn announce(&self, session: &Arc<Session>, upstream: &Arc<str>, what: &'static str) {
-        session.list_validity().changed(upstream, what);
-        let key = self.catalog_key(session, upstream);
-        self.shared.changed(&key, what);
+        self.shared
+            .changed(session, upstream, what, EventNumber::next());
         self.links.tell_changed(session, upstream, what);
     }
 
@@ -205,6 +196,7 @@ impl ListPages {
                 return Ok(RevalidateOutcome::Differs(None));
             }
             let again = CachedPage {
+                number: other.number,
                 asked: other.asked,
                 ..given.clone()
             };
@@ -246,8 +238,8 @@ impl ListPages {
         let other = self.shared.other(key, place)?;
         let missed = session
             .list_validity()
-            .may_be_missed(place.upstream, other.asked);
-        (!missed && other.asked > given.asked).then_some(other)
+            .may_be_missed(place.upstream, &other);
+        (!missed && other.number > given.number).then_some(other)
     }
 }
 
