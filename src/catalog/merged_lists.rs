@@ -24,7 +24,7 @@ use crate::protocol::methods::ListKind;
 use crate::session::Session;
 use crate::store::lists::{ClientForm, ContentDigest, ListCache, MergedResult, digest_of};
 use crate::telemetry::metrics::LABELED;
-use crate::translate::merge::{ListMerger, missing_member};
+use crate::translate::merge::{ListMerger, missing_codes};
 use crate::translate::naming::{FoundName, NameIndex, NamePrefix};
 use crate::translate::project::{CacheHints, CacheScope, ResultOrigin, RevisionProjection};
 
@@ -170,7 +170,7 @@ impl MergedLists {
         let projection = RevisionProjection::new(call.revision, call.revision);
         let missing = parts.parts.iter();
         let missing = missing.filter_map(|part| Some((&part.upstream, part.missing?)));
-        let missing = missing_member(missing);
+        let missing = missing_codes(missing);
         let ours = &*self.ourselves;
         let origin = merged_origin(call, parts.hints, ours, missing.as_deref());
         let (text, ends_in_ttl) = projection.authored_open(list.result, &origin);

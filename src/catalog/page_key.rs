@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{EditDepth, UpstreamTarget};
 use crate::protocol::methods::ListKind;
-use crate::protocol::{Message, rpc};
+use crate::protocol::{Message, json, rpc};
 use crate::upstream::declaration_cache::DeclarationKey;
 
 /// Cache key of a page that every session with the same `key` may use.
@@ -71,6 +71,6 @@ pub(crate) fn list_request(
     kind: ListKind,
     cursor: Option<&str>,
 ) -> Result<Message, Fault> {
-    let params = cursor.map(|cursor| format!("{{\"cursor\":{cursor}}}"));
+    let params = cursor.map(|cursor| json::object([("cursor", cursor)]));
     edits.parse(rpc::request(0, kind.method(), params.as_deref()).into())
 }

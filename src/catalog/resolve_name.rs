@@ -202,7 +202,7 @@ fn nobody(kind: ListKind, given: &str) -> Fault {
             FaultKind::ResourceNotFound,
             "there is no such resource here",
         )
-        .with_data(format!("{{\"uri\":{}}}", json::quote(&given))),
+        .with_data(json::object([("uri", json::quote(&given))])),
         ListKind::Skills => invalid(format!("there is no skill {given:?} here")),
         ListKind::Tools => invalid(format!("unknown tool {given:?}")),
         ListKind::Prompts => invalid(format!("unknown prompt {given:?}")),

@@ -212,8 +212,7 @@ pub(super) struct NoRequests;
 
 /// Answers by a status, and ends the connection.
 pub(super) fn refuse_with(status: StatusCode, fault: &Fault) -> Response<Body> {
-    let text = format!(r#"{{"error":{}}}"#, json::quote(&fault.public));
-    let mut response = reply::json_response(status, text.into());
+    let mut response = reply::plain(status, &fault.public);
     reply::retry_after(&mut response, fault.retry);
     close(&mut response);
     response

@@ -12,6 +12,7 @@ use http::{HeaderValue, Method, Response, StatusCode};
 
 use super::busy;
 use crate::auth::DeniedResponse;
+use crate::call::Reply;
 pub(super) use crate::fault::told::{
     data_of, error_object, is_tool_error, legacy_code, tool_error, with_request_id,
 };
@@ -102,7 +103,10 @@ pub(super) fn message_fault(fault: &Fault, message: &Message) -> Response<Body> 
     if message.kind() == MessageKind::Request {
         return fault_response(fault, message.id());
     }
-    with_status(fault, error_message("", fault))
+    let error = error_object(fault);
+    let error = std::str::from_utf8(&error).unwrap_or("{}");
+    let body = json::object([("jsonrpc", "\"2.0\""), ("error", error)]);
+    with_status(fault, body.into())
 }
 
 /// A refused request of a live session: not by a status, since clients end their session with all its
@@ -166,8 +170,7 @@ pub(super) fn retry_after(response: &mut Response<Body>, retry: RetryHint) {
 /// A refusal by authentication or policy, with its challenge.
 #[must_use]
 pub(super) fn denied(denied: &DeniedResponse) -> Response<Body> {
-    let body = format!(r#"{{"error":{}}}"#, json::quote(denied.reason));
-    denied_call(denied, body.into())
+    denied_call(denied, plain_body(denied.reason))
 }
 
 /// The same of a request that was read: `body` is the JSON-RPC error under its id. Spec: SPEC M-15.
@@ -207,11 +210,12 @@ pub(super) fn method_not_allowed(allowed: &[Method]) -> Response<Body> {
 
 /// A plain-text refusal, outside JSON-RPC.
 #[must_use]
-pub(super) fn plain(status: StatusCode, text: &'static str) -> Response<Body> {
-    json_response(
-        status,
-        format!(r#"{{"error":{}}}"#, json::quote(text)).into(),
-    )
+pub(super) fn plain(status: StatusCode, text: &str) -> Response<Body> {
+    json_response(status, plain_body(text))
+}
+
+fn plain_body(text: &str) -> Bytes {
+    json::object([("error", json::quote(text))]).into()
 }
 
 /// The refusal of a GET whose client takes no event stream. Spec: SPEC T-10.
@@ -307,14 +311,5 @@ pub(super) fn array(responses: &[Bytes]) -> Bytes {
 /// A JSON-RPC error response, whatever its HTTP status.
 #[must_use]
 pub(super) fn error_response(fault: &Fault, id: Option<&str>) -> Bytes {
-    error_message(&format!(r#""id":{},"#, id.unwrap_or("null")), fault)
-}
-
-/// JSON text of an error response; `id` is its member of that name, with a comma, or empty.
-fn error_message(id: &str, fault: &Fault) -> Bytes {
-    let error = error_object(fault);
-    let start = br#"{"jsonrpc":"2.0","#;
-    [start, id.as_bytes(), br#""error":"#, &*error, b"}"]
-        .concat()
-        .into()
+    Reply::Error(error_object(fault)).into_response(id.unwrap_or("null"))
 }

@@ -1,10 +1,14 @@
 //! A fault as a client of the legacy era is told of it: one table from faults to JSON-RPC codes.
 //! Spec: SPEC E-01…E-05; BRIDGING §3.10.
 
+use std::borrow::Cow;
+use std::iter::once;
+
 use bytes::Bytes;
 
 use super::{Fault, FaultKind, FaultSide, RetryHint};
-use crate::protocol::{json, rpc};
+use crate::protocol::json::{self, ObjectWriter};
+use crate::protocol::{content, rpc};
 use crate::telemetry::request_tag;
 
 /// JSON text of the error object for a legacy client.
@@ -17,11 +21,7 @@ pub fn error_object(fault: &Fault) -> Bytes {
 /// JSON text of a tool result that tells the model what went wrong (SPEC E-05).
 #[must_use]
 pub fn tool_error(fault: &Fault) -> Bytes {
-    format!(
-        r#"{{"content":[{{"type":"text","text":{}}}],"isError":true}}"#,
-        json::quote(&fault.public)
-    )
-    .into()
+    content::tool_error(&fault.public).into()
 }
 
 /// Whether a failed `tools/call` is told as a tool result: what a model can act on.
@@ -74,13 +74,14 @@ pub fn with_request_id(data: Option<String>) -> Option<String> {
     let Some(tag) = request_tag::current() else {
         return data;
     };
-    let id = format!(r#"{{"requestId":"{}""#, tag.as_str());
-    let said = data.as_deref().unwrap_or("{}");
-    match said.strip_prefix('{').map(str::trim_start) {
-        Some("}") => Some(format!("{id}}}")),
-        Some(members) => Some(format!("{id},{members}")),
+    match json::members(data.as_deref().unwrap_or("{}")) {
+        Ok(members) => {
+            let id = json::quote(tag.as_str());
+            let id = (Cow::Borrowed("requestId"), &*id);
+            Some(json::object(once(id).chain(members)))
+        }
         // It has no members.
-        None => data,
+        Err(_) => data,
     }
 }
 
@@ -93,12 +94,14 @@ fn said_of(fault: &Fault) -> Option<String> {
         FaultSide::Upstream => "upstream",
         FaultSide::Gateway => "gateway",
     };
-    let retry = match fault.retry {
-        RetryHint::After(after) => format!(r#","retryAfterMs":{}"#, after.as_millis()),
-        RetryHint::Same => r#","retryAfterMs":0"#.to_owned(),
-        RetryHint::Never => String::new(),
-    };
-    Some(format!(r#"{{"side":"{side}"{retry}}}"#))
+    let mut said = ObjectWriter::default();
+    said.member("side", &json::quote(side));
+    match fault.retry {
+        RetryHint::After(after) => said.member("retryAfterMs", &after.as_millis().to_string()),
+        RetryHint::Same => said.member("retryAfterMs", "0"),
+        RetryHint::Never => {}
+    }
+    Some(said.finish())
 }
 
 #[cfg(test)]

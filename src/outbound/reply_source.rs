@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::view::EndpointView;
 use crate::call::{Call, Reply, ServerDeclaration};
-use crate::protocol::methods;
-use crate::translate::project::{self, CacheHints, ResultOrigin, RevisionProjection};
+use crate::protocol::{content, methods};
+use crate::translate::project::{CacheHints, ResultOrigin, RevisionProjection};
 
 /// Where a reply comes from.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl ReplySource {
 
 /// A tool's failure in our words, for a model to act on.
 pub(crate) fn tool_failure(call: &Call, source: &ReplySource, text: &str) -> Reply {
-    let result = project::tool_error(text);
+    let result = content::tool_error(text);
     let result = source.projection.authored(result, &source.origin(call));
     Reply::Result(result.into())
 }

@@ -1,5 +1,6 @@
 //! Bytes and rules of MCP: messages, revisions, methods, event streams. Imports nothing of ours.
 
+pub(crate) mod content;
 mod decode_error;
 pub mod error_codes;
 pub mod extensions;

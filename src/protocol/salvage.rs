@@ -6,7 +6,8 @@
 use bytes::Bytes;
 use memchr::{memchr_iter, memmem};
 
-use super::{Message, MessageKind, json};
+use super::error_codes::INTERNAL_ERROR;
+use super::{Message, MessageKind, json, rpc};
 
 /// Longest id that is remembered, bytes of JSON text.
 const MAX_ID: usize = 64;
@@ -106,10 +107,9 @@ impl Watch {
     /// The reply that stands for the message; `None` if it was none, or has no id.
     pub(crate) fn stand_in(self, max_bytes: usize) -> Option<Bytes> {
         let id = self.replies_to()?;
-        let text = format!(
-            r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32603,"message":"the upstream's reply is longer than {max_bytes} bytes"}}}}"#
-        );
-        Some(text.into())
+        let text = format!("the upstream's reply is longer than {max_bytes} bytes");
+        let error = rpc::error(INTERNAL_ERROR, &text, None);
+        Some(rpc::response(id, "error", &error).into())
     }
 
     /// JSON text of the id that it replies to; `None` if it was no reply, or has no id.

@@ -26,7 +26,7 @@ use crate::grants::TokenFailure;
 use crate::outbound::{RelayFailure, UpstreamTarget, given_cursor, invalid, tool_failure};
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
 use crate::protocol::methods::{ListKind, lookup, may_ask};
-use crate::protocol::{Era, json, rpc};
+use crate::protocol::{Era, content, json, rpc};
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::AccountState;
@@ -67,10 +67,7 @@ impl Consent<'_> {
             "\"{}\" is connected. List the tools again.",
             self.target.upstream
         );
-        let result = format!(
-            r#"{{"content":[{{"type":"text","text":{}}}]}}"#,
-            json::quote(&text)
-        );
+        let result = json::object([("content", content::text_content(&text))]);
         Ok(self.authored(result))
     }
 
@@ -338,11 +335,10 @@ impl Consent<'_> {
                     .bring_back(self.call, self.target, &source, reply)?
             }
             Some(AccountlessList::Own(tool)) => {
-                let (member, tool) = (kind.member(), tool.unwrap_or_default());
-                self.authored(format!(r#"{{"{member}":[{tool}]}}"#))
+                self.authored(json::object([(kind.member(), json::array(tool))]))
             }
             // Connected just now: its notice tells the client to list again.
-            None => self.authored(format!(r#"{{"{}":[]}}"#, kind.member())),
+            None => self.authored(json::object([(kind.member(), "[]")])),
         };
         audited.end(AuditOutcome::Ok);
         Ok(reply)

@@ -81,7 +81,7 @@ impl LogLevels {
         if !declared.logs() {
             return true;
         }
-        let params = format!("{{\"level\":\"{}\"}}", level.as_str());
+        let params = json::object([("level", json::quote(level.as_str()))]);
         let request = rpc::request(0, "logging/setLevel", Some(&params));
         let Ok(request) = self.edits.parse(request.into()) else {
             return false;

@@ -337,7 +337,7 @@ impl Subscriptions {
         method: &str,
         uri: &str,
     ) -> Result<Call, Fault> {
-        let params = format!("{{\"uri\":{}}}", json::quote(uri));
+        let params = json::object([("uri", json::quote(uri))]);
         let text = rpc::request(0, method, Some(&params));
         let message = self.edits.parse(text.into())?;
         Ok(own_call(

@@ -2,8 +2,8 @@
 
 use crate::call::{Call, Reply};
 use crate::outbound::{ReplySource, tool_failure};
-use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
-use crate::protocol::{Message, json, links};
+use crate::protocol::error_codes::{INTERNAL_ERROR, URL_ELICITATION_REQUIRED};
+use crate::protocol::{Message, links, rpc};
 use crate::telemetry::metrics::LABELED;
 
 /// What a client is told instead of an error -32042 with a link that may not be opened; `None` for any
@@ -35,5 +35,5 @@ pub(super) fn told_instead(call: &Call, source: &ReplySource, text: &str) -> Rep
     if call.message.method() == Some("tools/call") {
         return tool_failure(call, source, text);
     }
-    Reply::Error(format!(r#"{{"code":-32603,"message":{}}}"#, json::quote(text)).into())
+    Reply::Error(rpc::error(INTERNAL_ERROR, text, None).into())
 }

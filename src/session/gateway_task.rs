@@ -22,7 +22,7 @@ use super::{NoRoom, Session};
 use crate::clock::SharedClock;
 use crate::fault::Fault;
 use crate::fault::told::error_object;
-use crate::protocol::json;
+use crate::protocol::json::{self, ObjectWriter};
 use crate::telemetry::metrics::{self, GAUGES};
 
 /// The `pollInterval` that clients are given, milliseconds.
@@ -213,20 +213,17 @@ impl GatewayTask {
     #[must_use]
     pub fn shown(&self, handle: &str) -> String {
         let state = self.state.borrow();
-        let mut out = format!(
-            r#"{{"taskId":{},"status":"{}","createdAt":"{}","lastUpdatedAt":"{}","ttl":{},"pollInterval":{POLL_INTERVAL_MS}"#,
-            json::quote(handle),
-            state.status(),
-            task_time(self.created),
-            task_time(state.updated),
-            self.ttl.as_millis(),
-        );
+        let mut out = ObjectWriter::default();
+        out.member("taskId", &json::quote(handle));
+        out.member("status", &json::quote(state.status()));
+        out.member("createdAt", &json::quote(&task_time(self.created)));
+        out.member("lastUpdatedAt", &json::quote(&task_time(state.updated)));
+        out.member("ttl", &self.ttl.as_millis().to_string());
+        out.member("pollInterval", &POLL_INTERVAL_MS.to_string());
         if let Some(message) = &state.message {
-            out.push_str(",\"statusMessage\":");
-            json::quote_into(&mut out, message);
+            out.member("statusMessage", &json::quote(message));
         }
-        out.push('}');
-        out
+        out.finish()
     }
 
     /// Sets the `statusMessage` of a running task.

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{EventStream, NoticeSource, Session, lock};
 use crate::call::{InputOutcome, InputRequest, InputRequests, InputResponse, Notice, NoticeKind};
 use crate::ownership::Ownership;
-use crate::protocol::{Message, rpc};
+use crate::protocol::{Message, json, rpc};
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
 /// What the session has asked and not heard of yet. Ids are our own, unique in the session.
@@ -156,7 +156,7 @@ impl Drop for SentRequest<'_> {
 
 /// Says that a question needs no answer any more. Spec: SPEC C-10.
 fn withdrawal(id: u64) -> Notice {
-    let params = format!("{{\"requestId\":{id}}}");
+    let params = json::object([("requestId", id.to_string())]);
     let bytes = rpc::notification("notifications/cancelled", &params);
     Notice {
         kind: NoticeKind::Other,
@@ -243,15 +243,7 @@ impl<'a> SentRequest<'a> {
 }
 
 fn request(id: u64, question: &InputRequest) -> Bytes {
-    let mut out = format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"method":"{}""#,
-        question.method
-    )
-    .into_bytes();
-    if let Some(params) = &question.params {
-        out.extend_from_slice(b",\"params\":");
-        out.extend_from_slice(params);
-    }
-    out.push(b'}');
-    out.into()
+    let params = question.params.is_some();
+    let params = params.then(|| question.params_text());
+    rpc::request(id, &question.method, params).into()
 }

@@ -65,7 +65,7 @@ impl Drop for CancelOnDrop {
         if self.is_over {
             return;
         }
-        let Ok(request) = task_request("tasks/cancel", &self.id, "") else {
+        let Ok(request) = task_request("tasks/cancel", &self.id, &[]) else {
             return;
         };
         let link = Arc::clone(&self.link);

@@ -58,9 +58,12 @@ impl ExtensionOverLegacy {
         let source = self.sources.of(call, None, &view);
         let text = if call.message.method() == Some("tasks/get") {
             let now = json::quote(&self.handles.sessions.task_time());
-            let state = format!(
-                r#"{{"taskId":"","status":"failed","createdAt":{now},"lastUpdatedAt":{now}}}"#
-            );
+            let state = json::object([
+                ("taskId", "\"\""),
+                ("status", "\"failed\""),
+                ("createdAt", &*now),
+                ("lastUpdatedAt", &*now),
+            ]);
             let error = Reply::Error(error_object(&Fault::outcome_unknown("task")));
             task(
                 &UpstreamTask::read(&state)?,
@@ -128,7 +131,7 @@ impl BridgedRequest<'_> {
         if let Some(client) = desks.open(&key, owner, &self.about.session.capabilities) {
             let desk = Arc::clone(&client.desk);
             let shown = self.asking(&desk);
-            let Ok(request) = task_request("tasks/result", &key.2, "") else {
+            let Ok(request) = task_request("tasks/result", &key.2, &[]) else {
                 return Vec::new();
             };
             let link = Arc::clone(self.about.link);
@@ -196,7 +199,7 @@ impl BridgedRequest<'_> {
     async fn send(&self, method: &str) -> Result<Reply, Fault> {
         let id = self.about.target.name.as_deref().unwrap_or_default();
         let (link, call) = (&**self.about.link, self.about.call);
-        RemoteTask { link, call, id }.send(method, "").await
+        RemoteTask { link, call, id }.send(method, &[]).await
     }
 
     /// A task as its client may see it.

@@ -146,7 +146,7 @@ async fn look(
 
 /// The gateway's own request for the state of a task.
 pub(super) fn asking(principal: &Arc<Principal>, session: &Arc<Session>, id: &str) -> Option<Call> {
-    let message = task_request("tasks/get", id, "").ok()?;
+    let message = task_request("tasks/get", id, &[]).ok()?;
     let declared = session.capabilities.clone();
     Some(own_call(principal, session, message, declared))
 }

@@ -104,7 +104,7 @@ impl GatewayTasks {
         let work = request_tag::keep(trace::keep(hosted.work(call, running)));
         self.links.spawner.spawn(work);
         self.links.spawner.spawn_service(known.live());
-        Ok(Some(Reply::Result(format!(r#"{{"task":{begun}}}"#).into())))
+        Ok(Some(Reply::Result(json::object([("task", begun)]).into())))
     }
 
     /// How long a task is known, the call that it runs, and its place among those of its principal.

@@ -112,7 +112,7 @@ impl LegacyTasks {
         });
         let states = join_all(states).await;
         let list = json::array(states.into_iter().flatten());
-        Ok(Reply::Result(format!(r#"{{"tasks":{list}}}"#).into()))
+        Ok(Reply::Result(json::object([("tasks", list)]).into()))
     }
 
     /// JSON text of a task for the client; `None` if the upstream no longer knows the task.
@@ -132,7 +132,7 @@ impl LegacyTasks {
             call,
             id,
         };
-        let reply = remote.send("tasks/get", "").await.ok()?;
+        let reply = remote.send("tasks/get", &[]).await.ok()?;
         let status = note(session.tasks(), &task.handle, "tasks/get", &reply);
         named(reply.result()?, &task.handle, status)
     }

@@ -20,7 +20,7 @@ const ANY_DEPTH: usize = usize::MAX;
 
 /// The mark of what belongs to a task, JSON text.
 pub(super) fn mark(handle: &str) -> String {
-    format!(r#"{{"taskId":{}}}"#, json::quote(handle))
+    json::object([("taskId", json::quote(handle))])
 }
 
 /// The call with a way back on which questions and progress say that they belong to the task that the

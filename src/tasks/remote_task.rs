@@ -1,5 +1,7 @@
 //! `RemoteTask`: a task at its upstream, and the gateway's own requests about it.
 
+use std::iter::once;
+
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::{Message, json, rpc};
@@ -22,7 +24,7 @@ impl RemoteTask<'_> {
     ///
     /// # Cancel safety
     /// Dropping the future cancels the request, not the task.
-    pub(super) async fn send(&self, method: &str, more: &str) -> Result<Reply, Fault> {
+    pub(super) async fn send(&self, method: &str, more: &[(&str, &str)]) -> Result<Reply, Fault> {
         let request = task_request(method, self.id, more)?;
         self.link.call(&request, self.call).await
     }
@@ -34,16 +36,21 @@ impl RemoteTask<'_> {
     /// `failed`, where it is not, or why the upstream did not tell.
     pub(super) async fn asks_again(&self, failed: Fault) -> Result<(), Fault> {
         let is_late = failed.kind == FaultKind::UpstreamTimeout;
-        if is_late && self.send("tasks/get", "").await?.error().is_none() {
+        if is_late && self.send("tasks/get", &[]).await?.error().is_none() {
             return Ok(());
         }
         Err(failed)
     }
 }
 
-/// A request about the task `id`; `more` are further members of its parameters, each with a comma before it.
-pub(super) fn task_request(method: &str, id: &str, more: &str) -> Result<Message, Fault> {
-    let params = format!("{{\"taskId\":{}{more}}}", json::quote(id));
+/// A request about the task `id`; `more` are further members of its parameters, each with the JSON text of its value.
+pub(super) fn task_request(
+    method: &str,
+    id: &str,
+    more: &[(&str, &str)],
+) -> Result<Message, Fault> {
+    let id = json::quote(id);
+    let params = json::object(once(("taskId", &*id)).chain(more.iter().copied()));
     let text = rpc::request(0, method, Some(&params));
     Message::parse(text.into(), json::MAX_DEPTH).map_err(Fault::internal)
 }

@@ -14,7 +14,7 @@ use crate::call::{Call, NullIntake, Reply, UpstreamLink};
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{ReplySources, SessionLinks, tool_failure};
-use crate::protocol::{Era, Message, Revision, meta};
+use crate::protocol::{Era, Message, Revision, json, meta};
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 use crate::translate::project::RevisionProjection;
@@ -126,9 +126,8 @@ impl TaskRunner {
 /// The request as one for a task that is kept for `ttl`. Its progress is what the task's status says,
 /// so that the upstream is not asked for any.
 pub(super) fn as_task(request: &Message, ttl: Duration) -> Bytes {
-    let edit = request
-        .edit()
-        .param("task", format!(r#"{{"ttl":{}}}"#, ttl.as_millis()));
+    let task = json::object([("ttl", ttl.as_millis().to_string())]);
+    let edit = request.edit().param("task", task);
     edit.remove_meta(meta::PROGRESS_TOKEN).finish()
 }
 

@@ -58,7 +58,7 @@ impl TaskWait<'_> {
     async fn for_result(&self, pace: &mut PollPace) -> Result<WaitEnd, Fault> {
         loop {
             let reply = tokio::select! {
-                reply = self.task.send("tasks/result", "") => reply,
+                reply = self.task.send("tasks/result", &[]) => reply,
                 never = self.report(pace) => match never {},
             };
             match reply {
@@ -72,7 +72,7 @@ impl TaskWait<'_> {
     async fn report(&self, pace: &mut PollPace) -> Infallible {
         while pace.is_followed() {
             pace.wait().await;
-            let Ok(reply) = self.task.send("tasks/get", "").await else {
+            let Ok(reply) = self.task.send("tasks/get", &[]).await else {
                 break;
             };
             let Some(state) = reply.result().and_then(UpstreamTask::read) else {
@@ -89,7 +89,7 @@ impl TaskWait<'_> {
         let mut misses = 0;
         loop {
             pace.wait().await;
-            let reply = match self.task.send("tasks/get", "").await {
+            let reply = match self.task.send("tasks/get", &[]).await {
                 Err(fault) if is_passing(&fault) && misses < MAX_MISSES => {
                     misses += 1;
                     continue;
@@ -135,7 +135,7 @@ impl TaskWait<'_> {
             Ok(responses) => responses,
             Err(why) => return Ok(Err(why)),
         };
-        let more = format!(r#","inputResponses":{responses}"#);
+        let more = [("inputResponses", &*responses)];
         let reply = self.task.send("tasks/update", &more).await?;
         // A refused `tasks/update` ends the wait: the task needs these answers, and a client is asked only once.
         Ok(match reply.error() {

@@ -18,4 +18,4 @@ pub(crate) use gateway_info::GatewayInfo;
 pub(crate) use initialize::{merged, pure};
 pub use instructions::{InstructionPart, InstructionsText};
 pub use list::{ListMerger, MergedList};
-pub(crate) use missing::{MergedMember, MissingReason, member as missing_member};
+pub(crate) use missing::{MergedMember, MissingReason, codes as missing_codes};

@@ -12,6 +12,7 @@ use std::borrow::Cow;
 use crate::protocol::error_codes::INTERNAL_ERROR;
 use crate::protocol::json::{self, JsonError, JsonScanner, MAX_DEPTH, WalkStop};
 use crate::protocol::methods::{ListKind, lookup};
+use crate::protocol::rpc;
 
 use super::naming::{NamePrefix, clean};
 
@@ -111,10 +112,7 @@ pub fn bare_error(error: &str, prefix: &NamePrefix) -> String {
     let message = json::member(error, "message").and_then(json::string);
     let message = message.unwrap_or(Cow::Borrowed("its error cannot be shown"));
     let label = clean(prefix.upstream(), MAX_TITLE);
-    format!(
-        r#"{{"code":{code},"message":{}}}"#,
-        json::quote(&format!("[{label}] {message}"))
-    )
+    rpc::error(code, &format!("[{label}] {message}"), None)
 }
 
 /// The `[title] ` prefix that names the asking upstream, as the inside of a JSON string.

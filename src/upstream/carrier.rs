@@ -137,6 +137,11 @@ pub(super) struct LinkSettings {
 const LEAVING: Duration = Duration::from_secs(30);
 
 impl LinkSettings {
+    /// JSON text of `client_info`.
+    pub(super) fn client_info_text(&self) -> &str {
+        std::str::from_utf8(&self.client_info).unwrap_or("{}")
+    }
+
     /// Whether an upstream with accounts of callers refuses what the gateway requests for itself, without one. Nothing is
     /// wrong then.
     pub(super) fn is_turned_away(&self, error: &LinkError) -> bool {

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 
 use crate::call::InputRequest;
-use crate::protocol::json::{self, member};
+use crate::protocol::json::{self, ObjectWriter, member};
 use crate::protocol::meta;
 
 /// JSON text of the `input_required` result that asks `entries`.
@@ -13,28 +13,23 @@ pub(super) fn input_required<'q>(
     state: &str,
     server_info: &[u8],
 ) -> Bytes {
-    let mut out = String::from(r#"{"resultType":"input_required""#);
-    let mut any = false;
+    let mut requests = ObjectWriter::default();
     for (key, question) in entries {
-        out.push_str(if any { "," } else { r#","inputRequests":{"# });
-        any = true;
-        json::quote_into(&mut out, &key);
-        out.push_str(r#":{"method":"#);
-        json::quote_into(&mut out, &question.method);
+        let mut request = ObjectWriter::default();
+        request.member("method", &json::quote(&question.method));
         // `params` stands there also where the upstream sent none: the Go SDK (1.8) fails to read a request without.
-        out.push_str(r#","params":"#);
-        out.push_str(question.params_text());
-        out.push('}');
+        request.member("params", question.params_text());
+        requests.member(&key, &request.finish());
     }
-    if any {
-        out.push('}');
+    let mut out = ObjectWriter::default();
+    out.member("resultType", "\"input_required\"");
+    if !requests.is_empty() {
+        out.member("inputRequests", &requests.finish());
     }
-    out.push_str(r#","requestState":"#);
-    json::quote_into(&mut out, state);
+    out.member("requestState", &json::quote(state));
     let server_info = std::str::from_utf8(server_info).unwrap_or("{}");
-    let tail = format!(r#","_meta":{{"{}":{server_info}}}}}"#, meta::SERVER_INFO);
-    out.push_str(&tail);
-    out.into()
+    out.member("_meta", &json::object([(meta::SERVER_INFO, server_info)]));
+    out.finish().into()
 }
 
 /// Whether a question sends the client to a page.

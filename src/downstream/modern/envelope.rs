@@ -32,7 +32,8 @@ impl RequestEnvelope {
         if extensions::declares(&self.capabilities, extensions::TASKS) {
             return Ok(());
         }
-        let needed = format!(r#"{{"extensions":{{"{}":{{}}}}}}"#, extensions::TASKS);
+        let tasks = json::object([(extensions::TASKS, "{}")]);
+        let needed = json::object([("extensions", tasks)]);
         Err(RequestRefusal::capability(message, &needed))
     }
 }

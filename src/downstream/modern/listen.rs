@@ -29,7 +29,7 @@ use crate::downstream::{McpService, reply};
 use crate::fault::{Fault, FaultKind};
 use crate::lock::lock;
 use crate::protocol::json::{self, ObjectWriter};
-use crate::protocol::{Message, meta};
+use crate::protocol::{Message, meta, rpc};
 use crate::relay::{FOLLOWED, FollowedTask, SubscriptionFilter};
 use crate::session::{ListenerRegistration, NoticeListener, Session, StreamPermit};
 use crate::telemetry::metrics::COUNTERS;
@@ -235,13 +235,15 @@ async fn open_subscription(
         .until_deaf(&session, heard, &honoured);
     subscription.honours(honoured);
     let server = service.relay.opener.server_info(&session);
-    let result = format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"result":{{"resultType":"complete","_meta":{{"{}":{id},"{}":{}}}}}}}"#,
-        meta::SUBSCRIPTION_ID,
-        meta::SERVER_INFO,
-        std::str::from_utf8(&server).unwrap_or("{}"),
-        id = subscription.id,
-    );
+    let about = json::object([
+        (meta::SUBSCRIPTION_ID, &*subscription.id),
+        (
+            meta::SERVER_INFO,
+            std::str::from_utf8(&server).unwrap_or("{}"),
+        ),
+    ]);
+    let result = json::object([("resultType", "\"complete\""), ("_meta", &*about)]);
+    let result = rpc::response(&subscription.id, "result", &result);
     Ok(OpenSubscription {
         ack: Some(ack.into()),
         response_queue: Arc::clone(&subscription.response_queue),
@@ -330,11 +332,11 @@ fn acknowledgement(id: &str, honoured: &SubscriptionFilter) -> String {
             notifications.member(name, &json::strings(strings));
         }
     }
-    format!(
-        r#"{{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{{"_meta":{{"{}":{id}}},"notifications":{}}}}}"#,
-        meta::SUBSCRIPTION_ID,
-        notifications.finish()
-    )
+    let params = json::object([
+        ("_meta", json::object([(meta::SUBSCRIPTION_ID, id)])),
+        ("notifications", notifications.finish()),
+    ]);
+    rpc::notification("notifications/subscriptions/acknowledged", &params)
 }
 
 /// An open subscription. Dropping it ends it.

@@ -14,7 +14,7 @@ use crate::protocol::error_codes::{
     HEADER_MISMATCH, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND,
     MISSING_CLIENT_CAPABILITY, PARSE_ERROR, UNSUPPORTED_VERSION,
 };
-use crate::protocol::{Revision, json, meta, rpc};
+use crate::protocol::{Revision, content, json, meta, rpc};
 
 /// Characters of a client's text repeated in a refusal.
 const REPEATED: usize = 64;
@@ -69,7 +69,7 @@ impl RequestRefusal {
 
     /// The client has to declare more capabilities; `needed` is a `ClientCapabilities` object.
     pub(super) fn capability(message: &'static str, needed: &str) -> Self {
-        let data = format!(r#"{{"requiredCapabilities":{needed}}}"#);
+        let data = json::object([("requiredCapabilities", needed)]);
         Self::new(StatusCode::BAD_REQUEST, MISSING_CLIENT_CAPABILITY, message).with(data)
     }
 
@@ -176,12 +176,13 @@ pub(super) fn status_of(reply: &Reply) -> StatusCode {
 
 /// A tool result with the fault's public text, for the model. Spec: SPEC E-05, M-40, M-41.
 fn tool_error(fault: &Fault, server_info: &[u8]) -> Bytes {
-    let text = json::quote(&fault.public);
     let server = std::str::from_utf8(server_info).unwrap_or("{}");
-    format!(
-        r#"{{"resultType":"complete","content":[{{"type":"text","text":{text}}}],"isError":true,"_meta":{{"{}":{server}}}}}"#,
-        meta::SERVER_INFO
-    )
+    json::object([
+        ("resultType", "\"complete\""),
+        ("content", &*content::text_content(&fault.public)),
+        ("isError", "true"),
+        ("_meta", &*json::object([(meta::SERVER_INFO, server)])),
+    ])
     .into()
 }
 

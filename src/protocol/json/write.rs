@@ -62,6 +62,12 @@ impl ObjectWriter {
         self.out.push_str(value);
     }
 
+    /// Whether no member was appended.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
     /// The object.
     #[must_use]
     pub fn finish(mut self) -> String {

@@ -9,7 +9,7 @@ use moka::sync::Cache;
 use tokio::sync::watch;
 
 use crate::call::{InputRequest, InputRequests, Notice};
-use crate::protocol::json;
+use crate::protocol::json::{self, ObjectWriter};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::LABELED;
 
@@ -132,14 +132,14 @@ impl ConnectQuestion {
 
     /// JSON text of its parameters.
     pub(super) fn params(&self) -> String {
-        let id = self.id.as_ref().map_or_else(String::new, |id| {
-            format!(r#","elicitationId":{}"#, json::quote(id))
-        });
-        format!(
-            r#"{{"mode":"url","message":{},"url":{}{id}}}"#,
-            json::quote(&self.message),
-            json::quote(&self.url)
-        )
+        let mut out = ObjectWriter::default();
+        out.member("mode", "\"url\"");
+        out.member("message", &json::quote(&self.message));
+        out.member("url", &json::quote(&self.url));
+        if let Some(id) = &self.id {
+            out.member("elicitationId", &json::quote(id));
+        }
+        out.finish()
     }
 
     pub(super) fn round(&self) -> InputRequests {

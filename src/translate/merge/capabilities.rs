@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use crate::call::{ServerDeclaration, takes_tasks};
 use crate::protocol::extensions::{self, UNDERSTOOD};
-use crate::protocol::{Era, Revision, json};
+use crate::protocol::json::{self, ObjectWriter};
+use crate::protocol::{Era, Revision};
 
 /// Calls as tasks of 2025-11-25; their list is made here.
 const TASKS: &str = r#"{"list":{},"requests":{"tools":{"call":{}}}}"#;
@@ -59,27 +60,27 @@ pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, tells_changes: b
     };
     let plain = flags(false);
     let resources = flags(subscribe);
-    let mut out = format!(r#"{{"tools":{plain},"prompts":{plain},"resources":{resources}"#);
+    let mut out = ObjectWriter::default();
+    out.member("tools", &plain);
+    out.member("prompts", &plain);
+    out.member("resources", &resources);
     if completions {
-        out.push_str(r#","completions":{}"#);
+        out.member("completions", "{}");
     }
     if logging {
-        out.push_str(r#","logging":{}"#);
+        out.member("logging", "{}");
     }
     if let Some(tasks) = tasks {
-        out.push_str(",\"tasks\":");
-        out.push_str(tasks);
+        out.member("tasks", tasks);
     }
     let declared = UNDERSTOOD.iter().zip(declared);
     let mut declared = declared
         .filter_map(|(id, settings)| Some((id, settings?)))
         .peekable();
     if declared.peek().is_some() {
-        out.push_str(",\"extensions\":");
-        out.push_str(&json::object(declared));
+        out.member("extensions", &json::object(declared));
     }
-    out.push('}');
-    out
+    out.finish()
 }
 
 /// Capabilities of an upstream projected to `revision`: JSON text of an object. For clients of 2025-11-25

@@ -7,7 +7,8 @@ use super::initialize::{capabilities_of, instructions};
 use super::missing::{self, MergedMember};
 use super::{GatewayInfo, capabilities};
 use crate::call::ServerDeclaration;
-use crate::protocol::{Revision, json, meta};
+use crate::protocol::json::{self, ObjectWriter};
+use crate::protocol::{Revision, meta};
 
 /// TTL of a result with every upstream known, milliseconds.
 pub(crate) const WHOLE_MS: u64 = 60_000;
@@ -56,7 +57,7 @@ pub(crate) fn merged(
         _ => PARTIAL_MS,
     };
     let kept = upstreams.iter().map(kept).min();
-    let missing = missing::member(upstreams.iter().filter_map(MergedMember::absence));
+    let missing = missing::codes(upstreams.iter().filter_map(MergedMember::absence));
     result(
         &capabilities_of(revision, upstreams, ourselves),
         instructions(upstreams, ourselves).as_deref(),
@@ -65,33 +66,31 @@ pub(crate) fn merged(
     )
 }
 
-/// `server_info` comes with the member of `_meta` that names who is missing.
+/// `missing` is JSON text of the object that names the missing upstreams.
 fn result(
     capabilities: &str,
     instructions: Option<&str>,
     (server_info, missing): (&str, Option<&str>),
     ttl_ms: u64,
 ) -> Bytes {
-    let versions = json::strings(Revision::SERVED.map(Revision::as_str));
-    let mut out = format!(
-        r#"{{"resultType":"complete","supportedVersions":{versions},"capabilities":{capabilities}"#
-    );
-    if let Some(instructions) = instructions {
-        out.push_str(",\"instructions\":");
-        json::quote_into(&mut out, instructions);
-    }
-    // Private, since the result may depend on the caller, as lists do.
-    let tail = format!(
-        r#","ttlMs":{ttl_ms},"cacheScope":"private","_meta":{{"{}":{server_info}"#,
-        meta::SERVER_INFO
-    );
-    out.push_str(&tail);
+    let mut about = ObjectWriter::default();
+    about.member(meta::SERVER_INFO, server_info);
     if let Some(missing) = missing {
-        out.push(',');
-        out.push_str(missing);
+        about.member(meta::MISSING, missing);
     }
-    out.push_str("}}");
-    out.into()
+    let mut out = ObjectWriter::default();
+    out.member("resultType", "\"complete\"");
+    let versions = json::strings(Revision::SERVED.map(Revision::as_str));
+    out.member("supportedVersions", &versions);
+    out.member("capabilities", capabilities);
+    if let Some(instructions) = instructions {
+        out.member("instructions", &json::quote(instructions));
+    }
+    out.member("ttlMs", &ttl_ms.to_string());
+    // Private, since the result may depend on the caller, as lists do.
+    out.member("cacheScope", "\"private\"");
+    out.member("_meta", &about.finish());
+    out.finish().into()
 }
 
 #[cfg(test)]

@@ -23,9 +23,11 @@ pub(crate) struct GatewayInfo {
 impl GatewayInfo {
     /// As the operator wants it.
     pub(crate) fn new(settings: &config::MergedConfig) -> Self {
-        let title = json::quote(&clean(&settings.title, MAX_TITLE));
-        let version = env!("CARGO_PKG_VERSION");
-        let info = format!(r#"{{"name":"drawbridge","title":{title},"version":"{version}"}}"#);
+        let info = json::object([
+            ("name", json::quote("drawbridge")),
+            ("title", json::quote(&clean(&settings.title, MAX_TITLE))),
+            ("version", json::quote(env!("CARGO_PKG_VERSION"))),
+        ]);
         Self {
             info: info.into(),
             instructions: settings.instructions.clone(),

@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::missing::{self, MergedMember};
 use super::{GatewayInfo, InstructionPart, InstructionsText, capabilities};
 use crate::call::ServerDeclaration;
-use crate::protocol::{Revision, json};
+use crate::protocol::json::{self, ObjectWriter};
+use crate::protocol::{Revision, meta};
 use crate::translate::naming::NamePrefix;
 
 /// Result for a pure endpoint: the upstream's declaration, projected to `revision`.
@@ -36,7 +37,7 @@ pub(crate) fn merged(
         &capabilities_of(revision, upstreams, ourselves),
         &ourselves.info,
         instructions(upstreams, ourselves).as_deref(),
-        missing::member(upstreams.iter().filter_map(MergedMember::absence)).as_deref(),
+        missing::codes(upstreams.iter().filter_map(MergedMember::absence)).as_deref(),
     )
 }
 
@@ -99,20 +100,17 @@ fn result(
     instructions: Option<&str>,
     missing: Option<&str>,
 ) -> Bytes {
-    let mut out = format!(
-        r#"{{"protocolVersion":"{revision}","capabilities":{capabilities},"serverInfo":{server_info}"#
-    );
+    let mut out = ObjectWriter::default();
+    out.member("protocolVersion", &json::quote(revision.as_str()));
+    out.member("capabilities", capabilities);
+    out.member("serverInfo", server_info);
     if let Some(instructions) = instructions {
-        out.push_str(",\"instructions\":");
-        json::quote_into(&mut out, instructions);
+        out.member("instructions", &json::quote(instructions));
     }
     if let Some(missing) = missing {
-        out.push_str(",\"_meta\":{");
-        out.push_str(missing);
-        out.push('}');
+        out.member("_meta", &json::object([(meta::MISSING, missing)]));
     }
-    out.push('}');
-    out.into()
+    out.finish().into()
 }
 
 #[cfg(test)]
@@ -120,7 +118,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::protocol::meta;
     use crate::translate::merge::MissingReason;
 
     fn declared(

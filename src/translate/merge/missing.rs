@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::call::ServerDeclaration;
 use crate::fault::{Fault, FaultKind};
-use crate::protocol::{json, meta};
+use crate::protocol::json;
 
 /// Why an answer goes out without an upstream, or with what was known of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,9 +82,9 @@ impl MergedMember {
     }
 }
 
-/// JSON text of the member of `_meta` that names the missing upstreams: `"<key>":{"<upstream>":"<code>"}`; `None`
+/// JSON text of the object that names the missing upstreams: `{"<upstream>":"<code>"}`; `None`
 /// if none is missing.
-pub(crate) fn member<'m>(
+pub(crate) fn codes<'m>(
     missing: impl IntoIterator<Item = (&'m Arc<str>, MissingReason)>,
 ) -> Option<String> {
     let mut codes = missing
@@ -92,7 +92,7 @@ pub(crate) fn member<'m>(
         .map(|(upstream, why)| (&**upstream, json::quote(why.code())))
         .peekable();
     codes.peek()?;
-    Some(format!("\"{}\":{}", meta::MISSING, json::object(codes)))
+    Some(json::object(codes))
 }
 
 /// A sentence for models: names the missing upstreams, and says that their lists may appear later.
@@ -137,10 +137,10 @@ mod tests {
             (&b, MissingReason::Unreachable),
         ];
         assert_eq!(
-            member(missing).unwrap(),
-            r#""dev.drawbridge/missing":{"a":"starting","b":"unreachable"}"#
+            codes(missing).unwrap(),
+            r#"{"a":"starting","b":"unreachable"}"#
         );
-        assert_eq!(member([]), None);
+        assert_eq!(codes([]), None);
     }
 
     #[test]

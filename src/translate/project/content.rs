@@ -58,8 +58,3 @@ impl ContentProjection {
         Cow::Owned(out.finish())
     }
 }
-
-/// The JSON text of a text block.
-pub(super) fn text_block(text: &str) -> String {
-    format!(r#"{{"type":"text","text":{}}}"#, json::quote(text))
-}

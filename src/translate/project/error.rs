@@ -11,7 +11,7 @@ use crate::protocol::error_codes::{
     URL_ELICITATION_REQUIRED, is_of_one_hop, is_relayable,
 };
 use crate::protocol::json::member;
-use crate::protocol::{Era, Message, json, methods, rpc};
+use crate::protocol::{Era, Message, content, json, methods, rpc};
 
 /// What an error is about.
 #[derive(Debug, Clone, Copy)]
@@ -71,10 +71,10 @@ pub(crate) fn from_upstream(
         _ => written(
             INTERNAL_ERROR,
             "the upstream answered with an error of its own hop",
-            &format!(
-                r#"{{"upstream":{},"error":{error}}}"#,
-                json::quote(asked.upstream)
-            ),
+            &json::object([
+                ("upstream", &*json::quote(asked.upstream)),
+                ("error", error),
+            ]),
         ),
     }
 }
@@ -84,7 +84,7 @@ pub(crate) fn from_upstream(
 fn visit(error: &str, asked: &ErrorSubject<'_>) -> ProjectedError {
     let text = string_member(error, "message").unwrap_or_default();
     if asked.method != "tools/call" {
-        let data = format!(r#"{{"upstream":{}}}"#, json::quote(asked.upstream));
+        let data = json::object([("upstream", json::quote(asked.upstream))]);
         return written(INTERNAL_ERROR, &text, &data);
     }
     let visits = member(error, "data").and_then(|data| member(data, "elicitations"));
@@ -99,22 +99,19 @@ fn visit(error: &str, asked: &ErrorSubject<'_>) -> ProjectedError {
 /// A visit that a modern client was not, or could not be, asked for: it may declare that it can.
 /// The links are left out. Spec: BRIDGING §3.6; SPEC M-16, M-60.
 fn no_visit(asked: &ErrorSubject<'_>) -> ProjectedError {
-    let data = |inner: &str| {
-        let upstream = json::quote(asked.upstream);
-        format!(r#"{{"upstream":{upstream}{inner}}}"#)
-    };
+    let upstream = json::quote(asked.upstream);
     let url = r#"{"elicitation":{"url":{}}}"#;
     if methods::may_ask(asked.method) && !is_declared(url, asked.declared) {
         return written(
             MISSING_CLIENT_CAPABILITY,
             "the upstream wants the user to visit a page, which needs elicitation.url",
-            &data(&format!(r#","requiredCapabilities":{url}"#)),
+            &json::object([("upstream", &*upstream), ("requiredCapabilities", url)]),
         );
     }
     written(
         INTERNAL_ERROR,
         "the upstream wants the user to visit a page, for which this request could not ask",
-        &data(""),
+        &json::object([("upstream", upstream)]),
     )
 }
 
@@ -124,7 +121,7 @@ pub(crate) fn capability_missing(method: &str, upstream: &str, missing: &str) ->
     if method == "tools/call" {
         return ProjectedError::ToolError(text);
     }
-    let data = format!(r#"{{"upstream":{}}}"#, json::quote(upstream));
+    let data = json::object([("upstream", json::quote(upstream))]);
     written(INTERNAL_ERROR, &text, &data)
 }
 
@@ -193,7 +190,7 @@ impl ProjectedError {
         match self {
             Self::Relayed(message) => Reply::Relayed(message),
             Self::Written(error) => Reply::Error(error),
-            Self::ToolError(text) => Reply::Result(dress(super::result::tool_error(&text)).into()),
+            Self::ToolError(text) => Reply::Result(dress(content::tool_error(&text)).into()),
         }
     }
 }

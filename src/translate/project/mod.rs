@@ -18,7 +18,7 @@ pub(crate) use error::{ErrorSubject, ProjectedError, covers, from_upstream as er
 pub(crate) use hints::{CacheHints, CacheScope};
 pub(crate) use question::methods;
 pub(crate) use request::request;
-pub(crate) use result::{ResultOrigin, UnusableResult, is_of_unknown_kind, tool_error, wraps};
+pub(crate) use result::{ResultOrigin, UnusableResult, is_of_unknown_kind, wraps};
 
 use std::borrow::Cow;
 

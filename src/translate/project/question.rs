@@ -8,8 +8,9 @@ use bytes::Bytes;
 use super::RevisionProjection;
 use super::object::{MemberFate, array, object, string_member};
 use crate::call::{InputOutcome, InputRequest, InputResponse};
+use crate::protocol::error_codes::INTERNAL_ERROR;
 use crate::protocol::json::{self, JsonError, ObjectWriter, member};
-use crate::protocol::{Era, Revision, meta};
+use crate::protocol::{Era, Revision, meta, rpc};
 
 /// Why a question cannot be put to a client.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -313,7 +314,7 @@ impl RevisionProjection {
 
 /// JSON text of the error that the upstream gets in place of an answer.
 fn error(why: &str) -> Bytes {
-    format!(r#"{{"code":-32603,"message":{}}}"#, json::quote(why)).into()
+    rpc::error(INTERNAL_ERROR, why, None).into()
 }
 
 #[cfg(test)]

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use super::hints::CacheHints;
 use super::object::{MemberFate, object};
-use super::{RevisionProjection, content, schema};
+use super::{RevisionProjection, schema};
 use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::methods::{ListKind, lookup};
-use crate::protocol::{Era, Message, icons, meta};
+use crate::protocol::{Era, Message, content, icons, meta};
 
 /// What a modern server says of itself in every result (SPEC M-41).
 const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
@@ -42,7 +42,7 @@ pub(crate) struct ResultOrigin<'a> {
     pub(crate) wraps: bool,
     /// Whether both sides declare an extension that may define further kinds of results.
     pub(crate) extended: bool,
-    /// The member of `_meta` that names missing upstreams, where the result is about several.
+    /// JSON text of the object that names missing upstreams, where the result is about several.
     pub(crate) missing: Option<&'a str>,
 }
 
@@ -268,27 +268,27 @@ impl RevisionProjection {
         if is_legacy && origin.missing.is_none() {
             return (result, false);
         }
+        let mut about = ObjectWriter::default();
+        if !is_legacy {
+            about.member(SERVER_INFO, origin.server);
+        }
+        if let Some(missing) = origin.missing {
+            about.member(meta::MISSING, missing);
+        }
         let mut out = result;
         out.pop();
         if !out.ends_with('{') {
             out.push(',');
         }
-        if let Some(missing) = origin.missing.filter(|_| is_legacy) {
-            out.push_str("\"_meta\":{");
-            out.push_str(missing);
-            out.push_str("}}");
+        if !is_legacy {
+            out.push_str(r#""resultType":"complete","#);
+        }
+        out.push_str("\"_meta\":");
+        out.push_str(&about.finish());
+        if is_legacy {
+            out.push('}');
             return (out, false);
         }
-        let server = origin.server;
-        out.push_str(r#""resultType":"complete","_meta":{""#);
-        out.push_str(SERVER_INFO);
-        out.push_str("\":");
-        out.push_str(server);
-        if let Some(missing) = origin.missing {
-            out.push(',');
-            out.push_str(missing);
-        }
-        out.push('}');
         let timed = is_cacheable(origin.method);
         if timed {
             out.push_str(",\"cacheScope\":");
@@ -364,12 +364,4 @@ fn is_empty(content: Option<&str>) -> bool {
 /// Whether the output schema of a tool, the JSON text of an item, is shown wrapped.
 pub(crate) fn wraps(tool: &str) -> bool {
     member(tool, "outputSchema").is_some_and(schema::needs_wrapping)
-}
-
-/// The text of a tool's failure, for a model to act on.
-pub(crate) fn tool_error(text: &str) -> String {
-    format!(
-        r#"{{"content":[{}],"isError":true}}"#,
-        content::text_block(text)
-    )
 }

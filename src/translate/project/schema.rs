@@ -45,7 +45,7 @@ pub(super) fn needs_wrapping(schema: &str) -> bool {
 
 /// A value as the wrapping schema describes it.
 pub(super) fn wrapped_value(value: &str) -> String {
-    format!(r#"{{"result":{value}}}"#)
+    json::object([("result", value)])
 }
 
 /// The schema of an object whose one member is described by `schema`.

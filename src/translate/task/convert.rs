@@ -2,7 +2,7 @@
 
 use super::state::{TaskStatus, UpstreamTask};
 use crate::call::{InputRequest, Reply};
-use crate::protocol::json;
+use crate::protocol::json::{self, ObjectWriter};
 
 /// What a task of the extension shows besides its status.
 #[derive(Debug)]
@@ -25,11 +25,10 @@ pub(crate) fn task(state: &UpstreamTask<'_>, handle: &str, shown: &ShownTask<'_>
         ShownTask::Came(reply) if reply.error().is_some() => "failed",
         ShownTask::Came(_) => "completed",
     };
-    let mut out = format!(
-        r#"{{"taskId":{},"status":"{status}","ttlMs":{}"#,
-        json::quote(handle),
-        state.member("ttl").unwrap_or("null")
-    );
+    let mut out = ObjectWriter::default();
+    out.member("taskId", &json::quote(handle));
+    out.member("status", &json::quote(status));
+    out.member("ttlMs", state.member("ttl").unwrap_or("null"));
     let renamed = [
         ("statusMessage", "statusMessage"),
         ("createdAt", "createdAt"),
@@ -38,39 +37,29 @@ pub(crate) fn task(state: &UpstreamTask<'_>, handle: &str, shown: &ShownTask<'_>
     ];
     for (theirs, ours) in renamed {
         if let Some(value) = state.member(theirs) {
-            member(&mut out, ours, value);
+            out.member(ours, value);
         }
     }
     match shown {
         ShownTask::Bare => {}
-        ShownTask::Asks(questions) => member(&mut out, "inputRequests", &requests(questions)),
+        ShownTask::Asks(questions) => out.member("inputRequests", &requests(questions)),
         ShownTask::Came(reply) => match (reply.result(), reply.error()) {
-            (Some(result), _) => member(&mut out, "result", result),
-            (None, error) => member(&mut out, "error", error.unwrap_or("{}")),
+            (Some(result), _) => out.member("result", result),
+            (None, error) => out.member("error", error.unwrap_or("{}")),
         },
     }
-    out.push('}');
-    out
-}
-
-fn member(out: &mut String, name: &str, value: &str) {
-    out.push_str(",\"");
-    out.push_str(name);
-    out.push_str("\":");
-    out.push_str(value);
+    out.finish()
 }
 
 fn requests(questions: &[(String, InputRequest)]) -> String {
-    let entry = |(key, question): &(String, InputRequest)| {
-        let params = question.params.as_deref().map(std::str::from_utf8);
-        let params = match params.and_then(Result::ok) {
-            Some(params) => format!(",\"params\":{params}"),
-            None => String::new(),
-        };
-        let method = json::quote(&question.method);
-        (key.clone(), format!(r#"{{"method":{method}{params}}}"#))
-    };
-    json::object(questions.iter().map(entry))
+    json::object(questions.iter().map(|(key, question)| {
+        let mut out = ObjectWriter::default();
+        out.member("method", &json::quote(&question.method));
+        if question.params.is_some() {
+            out.member("params", question.params_text());
+        }
+        (key, out.finish())
+    }))
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ const MAX_REASON: usize = 512;
 /// The cancellation of the request `id`. Spec: SPEC C-10.
 pub(super) fn of_request(id: u64, reason: &str) -> Bytes {
     let reason = reason.get(..reason.floor_char_boundary(MAX_REASON));
-    let reason = json::quote(reason.unwrap_or_default());
-    let params = format!("{{\"requestId\":{id},\"reason\":{reason}}}");
+    let params = json::object([
+        ("requestId", id.to_string()),
+        ("reason", json::quote(reason.unwrap_or_default())),
+    ]);
     rpc::notification("notifications/cancelled", &params).into()
 }
 

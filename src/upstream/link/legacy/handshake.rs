@@ -6,28 +6,22 @@ use bytes::Bytes;
 
 use crate::call::ServerDeclaration;
 use crate::config;
-use crate::protocol::{Era, Message, Revision, json};
+use crate::protocol::{Era, Message, Revision, json, rpc};
 use crate::upstream::carrier::LinkSettings;
 use crate::upstream::error::LinkError;
 
 /// The first message of a session, under id 1.
 pub(in crate::upstream) fn request(settings: &LinkSettings) -> Bytes {
-    let mut out = format!(
-        r#"{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":"{}","capabilities":"#,
-        settings.offer.as_str()
-    )
-    .into_bytes();
-    out.extend_from_slice(
-        settings
-            .capabilities
-            .towards(settings.offer)
-            .text()
-            .as_bytes(),
-    );
-    out.extend_from_slice(b",\"clientInfo\":");
-    out.extend_from_slice(&settings.client_info);
-    out.extend_from_slice(b"}}");
-    out.into()
+    let revision = json::quote(settings.offer.as_str());
+    let params = json::object([
+        ("protocolVersion", &*revision),
+        (
+            "capabilities",
+            settings.capabilities.towards(settings.offer).text(),
+        ),
+        ("clientInfo", settings.client_info_text()),
+    ]);
+    rpc::request(1, "initialize", Some(&params)).into()
 }
 
 /// Whether an HTTP status says that no endpoint there accepts `initialize`.

@@ -12,7 +12,7 @@ use crate::protocol::error_codes::{
     HEADER_MISMATCH, MISSING_CLIENT_CAPABILITY, UNSUPPORTED_VERSION,
 };
 use crate::protocol::headers::{MCP_METHOD, MCP_PROTOCOL_VERSION};
-use crate::protocol::{Era, Message, Revision, json, meta};
+use crate::protocol::{Era, Message, Revision, json, meta, rpc};
 use crate::upstream::carrier::LinkSettings;
 use crate::upstream::carrier::http::message_headers::MessageHeaders;
 use crate::upstream::error::LinkError;
@@ -34,7 +34,7 @@ pub(in crate::upstream) enum DiscoverVerdict {
 
 /// The request `server/discover` with this id.
 pub(in crate::upstream) fn request(id: u64, settings: &LinkSettings) -> Bytes {
-    own_request(id, METHOD, "", settings)
+    own_request(id, METHOD, &[], settings)
 }
 
 /// The headers of [`request`].
@@ -42,21 +42,21 @@ pub(in crate::upstream) fn headers() -> MessageHeaders {
     own_headers(METHOD)
 }
 
-/// A request of the gateway's own; `params` is JSON text of its members besides `_meta`.
-pub(super) fn own_request(id: u64, method: &str, params: &str, settings: &LinkSettings) -> Bytes {
-    let comma = if params.is_empty() { "" } else { "," };
-    let mut out = format!(
-        r#"{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{{{params}{comma}"_meta":{{"{}":"{}","{}":"#,
-        meta::PROTOCOL_VERSION,
-        Revision::V2026_07_28.as_str(),
-        meta::CLIENT_CAPABILITIES,
-    )
-    .into_bytes();
-    out.extend_from_slice(settings.capabilities.text().as_bytes());
-    out.extend_from_slice(format!(r#","{}":"#, meta::CLIENT_INFO).as_bytes());
-    out.extend_from_slice(&settings.client_info);
-    out.extend_from_slice(b"}}}");
-    out.into()
+/// A request of the gateway's own; `params` are its members besides `_meta`, each with the JSON text of its value.
+pub(super) fn own_request(
+    id: u64,
+    method: &str,
+    params: &[(&str, &str)],
+    settings: &LinkSettings,
+) -> Bytes {
+    let version = json::quote(Revision::V2026_07_28.as_str());
+    let of_hop = json::object([
+        (meta::PROTOCOL_VERSION, &*version),
+        (meta::CLIENT_CAPABILITIES, settings.capabilities.text()),
+        (meta::CLIENT_INFO, settings.client_info_text()),
+    ]);
+    let params = params.iter().copied().chain([("_meta", &*of_hop)]);
+    rpc::request(id, method, Some(&json::object(params))).into()
 }
 
 /// The headers of a request of the gateway's own.

@@ -118,8 +118,7 @@ impl ModernServerLink {
 
     /// The client info of this request, else that of its session.
     fn client_info<'a>(&'a self, request: &'a Message) -> &'a str {
-        let own = || std::str::from_utf8(&self.settings.client_info).unwrap_or("{}");
-        meta::client_info(request).unwrap_or_else(own)
+        meta::client_info(request).unwrap_or_else(|| self.settings.client_info_text())
     }
 
     /// Whether a second run of the call is safe: the method only reads, or the operator says so. A tool's own
@@ -179,10 +178,7 @@ impl ModernServerLink {
     async fn walk(&self, tools: &KnownTools, outgoing: &OutgoingCall<'_>) -> Result<(), LinkError> {
         let mut cursor: Option<String> = None;
         for _ in 0..MAX_PAGES {
-            let params = match &cursor {
-                Some(cursor) => format!("{{\"cursor\":{cursor}}}"),
-                None => "{}".to_owned(),
-            };
+            let params = json::object(cursor.iter().map(|cursor| ("cursor", cursor)));
             let text = rpc::request(0, "tools/list", Some(&params));
             let request = own(text)?;
             let flight = RunningRequest::new(

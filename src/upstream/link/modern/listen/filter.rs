@@ -27,8 +27,8 @@ impl ListenFilter {
     }
 }
 
-/// The members of `params`, as JSON text.
-pub(super) fn params(filter: &ListenFilter) -> String {
+/// JSON text of the filter in a request.
+pub(super) fn notifications(filter: &ListenFilter) -> String {
     let mut notifications = ObjectWriter::default();
     for (what, flag) in LISTS {
         if filter.lists.contains(&what) {
@@ -38,7 +38,7 @@ pub(super) fn params(filter: &ListenFilter) -> String {
     if !filter.uris.is_empty() {
         notifications.member("resourceSubscriptions", &json::strings(&filter.uris));
     }
-    format!(r#""notifications":{}"#, notifications.finish())
+    notifications.finish()
 }
 
 /// The filter that an acknowledgement grants.
@@ -75,10 +75,10 @@ mod tests {
             uris: ["file:///b", "file:///\"a\""].map(str::to_owned).into(),
         };
         assert_eq!(
-            params(&filter),
-            r#""notifications":{"toolsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["file:///\"a\"","file:///b"]}"#
+            notifications(&filter),
+            r#"{"toolsListChanged":true,"resourcesListChanged":true,"resourceSubscriptions":["file:///\"a\"","file:///b"]}"#
         );
-        assert_eq!(params(&ListenFilter::default()), r#""notifications":{}"#);
+        assert_eq!(notifications(&ListenFilter::default()), "{}");
     }
 
     #[test]

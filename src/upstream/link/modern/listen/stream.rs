@@ -10,7 +10,7 @@ use super::super::connection::ModernConnection;
 use super::super::discover;
 use super::super::running_request::{ReplyOwner, RunningRequest};
 use super::super::schemas::ToolSchemas;
-use super::filter::{ListenFilter, params};
+use super::filter::{ListenFilter, notifications};
 use super::sink::{ForgetTools, ListenSink};
 use crate::protocol::{Message, json};
 use crate::upstream::deadlines::CallActivity;
@@ -72,9 +72,10 @@ impl ListenStream {
             Arc::new(CallActivity::new()),
         );
         let (ending, mut end) = oneshot::channel();
-        let (stopped, params) = (stop.clone(), params(&filter));
+        let (stopped, notifications) = (stop.clone(), notifications(&filter));
         let connection = Arc::clone(connection);
         settings.tasks.spawn_service(async move {
+            let params = [("notifications", &*notifications)];
             let bytes = discover::own_request(flight.id, METHOD, &params, &connection.settings);
             let headers = || Ok(discover::own_headers(METHOD));
             let listen = connection.exchange_again(bytes, headers, &flight);

@@ -215,7 +215,7 @@ fn cancelling(request: &Bytes) -> Option<Message> {
     {
         return None;
     }
-    let params = format!(r#"{{"_meta":{}}}"#, request.param("_meta")?);
+    let params = json::object([("_meta", request.param("_meta")?)]);
     let cancel = request.edit().method("tasks/cancel").params(params);
     let cancel = Message::parse(cancel.finish(), json::MAX_DEPTH).ok()?;
     let told = cancel.edit().remove_meta(meta::PROGRESS_TOKEN).finish();
