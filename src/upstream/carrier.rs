@@ -234,14 +234,22 @@ pub(super) struct StartedConnection {
     pub(super) lines: DuplexReceiver,
     /// When the connection was opened: a child has run since then.
     since: Instant,
-    /// Whether `server/discover` was sent.
-    pub(super) asked: bool,
-    /// Whether `initialize` was sent already, under id 1.
-    pub(super) greeted: bool,
-    /// The reply to `initialize`, if received already.
-    pub(super) answer: Option<Message>,
-    /// Whether `initialize` was answered already, with an error.
-    pub(super) refused: bool,
+    pub(super) stage: ProbeStage,
+}
+
+/// What an era probe has sent on a connection, and the answer to `initialize`. A second answer is ignored.
+#[derive(Debug)]
+pub(super) enum ProbeStage {
+    /// Nothing was sent.
+    Fresh,
+    /// `server/discover` was sent, under id 0.
+    Asked,
+    /// `initialize` was sent after it, under id 1.
+    Greeted,
+    /// `initialize` was answered with this result.
+    Answered(Message),
+    /// `initialize` was answered with an error.
+    Refused,
 }
 
 impl From<OpenError> for LinkError {
@@ -349,10 +357,7 @@ impl StartedConnection {
             child,
             lines,
             since: Instant::now(),
-            asked: false,
-            greeted: false,
-            answer: None,
-            refused: false,
+            stage: ProbeStage::Fresh,
         }
     }
 }

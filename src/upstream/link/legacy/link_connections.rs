@@ -20,7 +20,7 @@ use crate::sync::desired::Desired;
 use crate::sync::shared_failure::SharedFailure;
 use crate::telemetry::metrics::LABELED;
 use crate::upstream::carrier::duplex::DuplexSender;
-use crate::upstream::carrier::{LinkSettings, StartedConnection};
+use crate::upstream::carrier::{LinkSettings, ProbeStage, StartedConnection};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::session_state::SessionState;
 use crate::upstream::lock;
@@ -202,8 +202,9 @@ impl LinkConnections {
         }
         let limit = self.settings.upstream.connect_timeout;
         let mut started = lock(&self.started).take();
-        if started.as_ref().is_some_and(|started| started.asked) {
-            let open = opening.open(started.take());
+        let probed = started.take_if(|started| !matches!(started.stage, ProbeStage::Fresh));
+        if probed.is_some() {
+            let open = opening.open(probed);
             match tokio::time::timeout(limit / 2, open).await {
                 Ok(Err(LinkError::Lost { .. })) | Err(_) => {
                     tracing::debug!(upstream = %self.settings.name, "restarting child after probe");

@@ -17,9 +17,10 @@ use crate::call::ServerDeclaration;
 use crate::process::WaitPolicy;
 use crate::protocol::Message;
 use crate::protocol::salvage;
+use crate::upstream::carrier::duplex::{DuplexReceiver, DuplexSender};
 use crate::upstream::carrier::http::client::HttpClient;
 use crate::upstream::carrier::http::http_session::{HttpSession, ResponseBounds};
-use crate::upstream::carrier::{Carrier, LegacySseOnly, StartedConnection, read_first};
+use crate::upstream::carrier::{Carrier, LegacySseOnly, ProbeStage, StartedConnection, read_first};
 use crate::upstream::error::LinkError;
 use crate::upstream::room::ArrivingMessage;
 
@@ -218,50 +219,26 @@ impl<'a> ConnectionOpening<'a> {
         self.greet(opened).await
     }
 
-    /// Shakes hands on a connection that is open, unless it was done already.
+    /// Shakes hands on an open connection, unless a probe has done so.
     async fn greet(self, started: StartedConnection) -> Result<Arc<LegacyConnection>, LinkError> {
         let StartedConnection {
             child,
             mut lines,
-            greeted,
-            answer,
-            refused,
+            stage,
             ..
         } = started;
-        if refused {
-            // It was asked beside another question: a fresh one may answer otherwise.
-            return Err(child.lost());
-        }
         // One that waited long for its place is not given up for others of its owner meanwhile.
         let _busy = child.busy();
-        let reading = async {
-            if let Some(answer) = &answer {
-                return handshake::read(answer, &self.settings.upstream);
+        let declared = match stage {
+            ProbeStage::Fresh | ProbeStage::Asked => {
+                let request = handshake::request(self.settings);
+                let declared = self.declaration(&child, &mut lines);
+                child.ask_first(request, declared).await?
             }
-            let mut room = ArrivingMessage::new(self.settings.arriving_share());
-            loop {
-                let line = lines.next_in(&mut room).await;
-                let line = line.ok_or_else(|| child.lost())?;
-                match read_first(&child, &line, self.settings).await {
-                    Some(message) if message.number() == Some(1) && message.method().is_none() => {
-                        return handshake::read(&message, &self.settings.upstream);
-                    }
-                    None if salvage::answered(&line) == Some(1) => {
-                        let why = Message::parse(line, self.settings.message_depth).err();
-                        let why = why.map(|error| error.to_string());
-                        return Err(LinkError::Invalid(why.unwrap_or_default()));
-                    }
-                    _ => {
-                        tracing::debug!(upstream = %self.settings.name, "ignored output before initialize");
-                    }
-                }
-            }
-        };
-        let declared = if greeted {
-            reading.await?
-        } else {
-            let request = handshake::request(self.settings);
-            child.ask_first(request, reading).await?
+            ProbeStage::Greeted => self.declaration(&child, &mut lines).await?,
+            ProbeStage::Answered(answer) => handshake::read(&answer, &self.settings.upstream)?,
+            // It was asked beside another question: a fresh one may answer otherwise.
+            ProbeStage::Refused => return Err(child.lost()),
         };
         child.tell_first(INITIALIZED).await?;
         let connection = LegacyConnection::new(self.settings, LegacyWire::Duplex(child), declared);
@@ -271,6 +248,32 @@ impl<'a> ConnectionOpening<'a> {
             lines,
         ));
         Ok(connection)
+    }
+
+    /// Reads the answer to `initialize`.
+    async fn declaration(
+        self,
+        child: &DuplexSender,
+        lines: &mut DuplexReceiver,
+    ) -> Result<Arc<ServerDeclaration>, LinkError> {
+        let mut room = ArrivingMessage::new(self.settings.arriving_share());
+        loop {
+            let line = lines.next_in(&mut room).await;
+            let line = line.ok_or_else(|| child.lost())?;
+            match read_first(child, &line, self.settings).await {
+                Some(message) if message.number() == Some(1) && message.method().is_none() => {
+                    return handshake::read(&message, &self.settings.upstream);
+                }
+                None if salvage::answered(&line) == Some(1) => {
+                    let why = Message::parse(line, self.settings.message_depth).err();
+                    let why = why.map(|error| error.to_string());
+                    return Err(LinkError::Invalid(why.unwrap_or_default()));
+                }
+                _ => {
+                    tracing::debug!(upstream = %self.settings.name, "ignored output before initialize");
+                }
+            }
+        }
     }
 }
 

@@ -1,4 +1,19 @@
 //! `probe`: asks an upstream behind a pipe which era it speaks. Spec: SPEC U-05, U-06, U-09, D-07, D-08.
+//!
+//! `server/discover` goes first. A peer that has read it and does not answer within [`PATIENCE`] is sent `initialize`
+//! too. The first row that applies decides:
+//!
+//! | event | state of `initialize` | finding |
+//! | --- | --- | --- |
+//! | `server/discover` names our modern revision | any | `Modern` |
+//! | `server/discover` gets an error, or names legacy revisions alone | any | `Legacy` |
+//! | `server/discover` names unknown revisions alone, or offers ours and refuses it twice | any | an error |
+//! | the connection ends | any | `Ended` |
+//! | time is over | answered | `Legacy` |
+//! | time is over | refused | `Silent` |
+//! | time is over at a socket | any | `Silent` |
+//! | time is over at a child that has read all | sent | `Mute` |
+//! | time is over at another child | any | an error |
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +25,7 @@ use crate::call::ServerDeclaration;
 use crate::process::WaitPolicy;
 use crate::protocol::Era;
 use crate::upstream::carrier::duplex::DuplexSource;
-use crate::upstream::carrier::{Carrier, LinkSettings, StartedConnection};
+use crate::upstream::carrier::{LinkSettings, ProbeStage, StartedConnection};
 use crate::upstream::error::LinkError;
 use crate::upstream::link::legacy::handshake;
 use crate::upstream::link::modern::discover::{self, DiscoverVerdict};
@@ -33,19 +48,12 @@ pub(super) enum ProbeFinding {
     Modern(Arc<ServerDeclaration>, Option<StartedConnection>),
     /// The legacy era, proven.
     Legacy(Option<StartedConnection>),
-    /// Probably the legacy era: nothing contradicts it. Cached once the handshake succeeds.
-    Presumed(LegacySign),
+    /// The upstream is connected, and does not answer. It is probably legacy: cached once the handshake succeeds.
+    Silent,
+    /// The connection ended, perhaps because of the unknown request. Also probably legacy.
+    Ended,
     /// No verdict: a child has read `server/discover` and `initialize`, and answers neither.
     Mute(LinkError),
-}
-
-/// Why an upstream is presumed legacy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LegacySign {
-    /// The upstream is connected, and does not answer.
-    Silence,
-    /// The connection ended, perhaps because of the unknown request.
-    End,
 }
 
 /// Probes an upstream behind a pipe, over the connection `started` if there is one. A child's `connect_timeout` counts
@@ -54,81 +62,69 @@ pub(super) enum LegacySign {
 /// # Errors
 /// [`LinkError`] when there is no evidence for either era, or the upstream supports no revision that the gateway knows.
 pub(super) async fn probe(
+    source: &DuplexSource,
     settings: &LinkSettings,
     started: Option<StartedConnection>,
 ) -> Result<ProbeFinding, LinkError> {
-    let limit = settings.upstream.connect_timeout;
-    match &settings.carrier {
-        // HTTP upstreams are probed by `era_link/negotiation.rs`; HTTP+SSE exists only in the legacy era.
-        Carrier::Http(..) | Carrier::Duplex(DuplexSource::Events(..)) => {
-            Ok(ProbeFinding::Legacy(None))
-        }
-        Carrier::Duplex(source) => {
-            let started = match started {
-                Some(started) => started,
-                // Does not wait for a child's permit: other sessions wait for this probe.
-                None => tokio::time::timeout(
-                    limit,
-                    StartedConnection::new(source, settings, WaitPolicy::None),
-                )
-                .await
-                .unwrap_or(Err(LinkError::Timeout))?,
-            };
-            over_pipe(started, settings, limit).await
-        }
+    // HTTP+SSE exists only in the legacy era.
+    if let DuplexSource::Events(..) = source {
+        return Ok(ProbeFinding::Legacy(None));
     }
+    let limit = settings.upstream.connect_timeout;
+    let started = match started {
+        Some(started) => started,
+        // Does not wait for a child's permit: other sessions wait for this probe.
+        None => tokio::time::timeout(
+            limit,
+            StartedConnection::new(source, settings, WaitPolicy::None),
+        )
+        .await
+        .unwrap_or(Err(LinkError::Timeout))?,
+    };
+    over_pipe(started, settings).await
 }
 
 async fn over_pipe(
     mut started: StartedConnection,
     settings: &LinkSettings,
-    limit: Duration,
 ) -> Result<ProbeFinding, LinkError> {
-    let is_child = started.child.is_child();
+    let limit = settings.upstream.connect_timeout;
     // A socket is ready once it is open; a child may start slowly.
-    let mut end = if is_child {
+    let mut end = if started.child.is_child() {
         started.until(limit)
     } else {
         Instant::now() + limit / 2
     };
-    let mut asked = 1_u8;
-    started.asked = true;
+    started.stage = ProbeStage::Asked;
     if !tell(&started, discover::request(0, settings)).await {
-        return Ok(ProbeFinding::Presumed(LegacySign::End));
+        return Ok(ProbeFinding::Ended);
     }
+    let mut is_repeated = false;
     let mut read_since = None;
     let mut room = ArrivingMessage::new(settings.arriving_share());
     loop {
-        let wait = match read_since {
-            _ if started.greeted => end,
-            Some(since) => end.min(since + PATIENCE),
-            None => end.min(Instant::now() + LOOK),
+        let wait = match (&started.stage, read_since) {
+            (ProbeStage::Asked, Some(since)) => end.min(since + PATIENCE),
+            (ProbeStage::Asked, None) => end.min(Instant::now() + LOOK),
+            _ => end,
         };
         let line = match tokio::time::timeout_at(wait, started.lines.next_in(&mut room)).await {
             Ok(Some(line)) => line,
             // The child died of the unknown request: its successor gets `initialize` alone.
-            Ok(None) => return Ok(ProbeFinding::Presumed(LegacySign::End)),
-            Err(_) if !started.greeted && Instant::now() < end => {
-                if read_since.is_none() {
-                    // A slow start is not silence: the wait for the answer begins once the child has read the request.
-                    read_since = started.child.is_read().then(Instant::now);
-                    continue;
+            Ok(None) => return Ok(ProbeFinding::Ended),
+            Err(_) if Instant::now() >= end => return unanswered(started, settings),
+            // A slow start is not silence: the wait for the answer begins once the child has read the request.
+            Err(_) if read_since.is_none() => {
+                read_since = started.child.is_read().then(Instant::now);
+                continue;
+            }
+            Err(_) => {
+                if !tell(&started, handshake::request(settings)).await {
+                    return Ok(ProbeFinding::Ended);
                 }
-                started.greeted = tell(&started, handshake::request(settings)).await;
-                if started.greeted {
-                    continue;
-                }
-                return Ok(ProbeFinding::Presumed(LegacySign::End));
+                started.stage = ProbeStage::Greeted;
+                continue;
             }
-            Err(_) if started.answer.is_some() => return Ok(ProbeFinding::Legacy(Some(started))),
-            // The upstream refused `initialize`, and leaves `server/discover` unanswered.
-            Err(_) if started.refused || !is_child => {
-                return Ok(ProbeFinding::Presumed(LegacySign::Silence));
-            }
-            Err(_) if started.greeted && started.child.is_read() => {
-                return Ok(ProbeFinding::Mute(started.timed_out(settings)));
-            }
-            Err(_) => return Err(started.timed_out(settings)),
         };
         let Some(message) = started.read(&line, settings).await else {
             continue;
@@ -136,32 +132,33 @@ async fn over_pipe(
         if message.method().is_some() {
             continue;
         }
-        match message.number() {
-            Some(0) => match discover::judge(&message, true, &settings.upstream) {
+        match (message.number(), &started.stage) {
+            (Some(0), _) => match discover::judge(&message, true, &settings.upstream) {
                 DiscoverVerdict::Modern(declared) => {
                     // A slow child got both requests, and may consider the connection a legacy session: modern clients
                     // get a fresh child (SPEC D-08).
-                    let fits = !started.greeted || settings.client == Era::Legacy;
+                    let fits = matches!(started.stage, ProbeStage::Asked)
+                        || settings.client == Era::Legacy;
                     return Ok(ProbeFinding::Modern(declared, fits.then_some(started)));
                 }
                 DiscoverVerdict::Legacy => return Ok(ProbeFinding::Legacy(Some(started))),
                 DiscoverVerdict::Foreign(revisions) => return Err(discover::foreign(&revisions)),
-                DiscoverVerdict::Again if asked < 2 => {
-                    asked += 1;
+                DiscoverVerdict::Again if is_repeated => return Err(discover::refuses()),
+                DiscoverVerdict::Again => {
+                    is_repeated = true;
                     if !tell(&started, discover::request(0, settings)).await {
-                        return Ok(ProbeFinding::Presumed(LegacySign::End));
+                        return Ok(ProbeFinding::Ended);
                     }
                 }
-                DiscoverVerdict::Again => return Err(discover::refuses()),
             },
             // The child skipped the unknown request and answered the handshake, or answers in another order. An error
             // here is no handshake: the answer to `server/discover` may still follow.
-            Some(1) if message.result().is_some() && started.answer.is_none() => {
-                started.answer = Some(message);
+            (Some(1), ProbeStage::Greeted) if message.result().is_some() => {
+                started.stage = ProbeStage::Answered(message);
                 end = end.min(Instant::now() + BEHIND);
             }
-            Some(1) if message.error().is_some() => {
-                started.refused = true;
+            (Some(1), ProbeStage::Greeted) if message.error().is_some() => {
+                started.stage = ProbeStage::Refused;
                 end = end.min(Instant::now() + PATIENCE);
             }
             _ => {}
@@ -169,8 +166,25 @@ async fn over_pipe(
     }
 }
 
-/// Sends `initialize` on the connection of a probe that was answered in the modern era, unless the probe has done so.
-/// Returns the connection with the answer.
+/// The finding about a peer that has not answered `server/discover` in time.
+fn unanswered(
+    started: StartedConnection,
+    settings: &LinkSettings,
+) -> Result<ProbeFinding, LinkError> {
+    let child = &started.child;
+    match started.stage {
+        ProbeStage::Answered(_) => Ok(ProbeFinding::Legacy(Some(started))),
+        ProbeStage::Refused => Ok(ProbeFinding::Silent),
+        _ if !child.is_child() => Ok(ProbeFinding::Silent),
+        ProbeStage::Greeted if child.is_read() => {
+            Ok(ProbeFinding::Mute(started.timed_out(settings)))
+        }
+        _ => Err(started.timed_out(settings)),
+    }
+}
+
+/// Has `initialize` answered on the connection of a probe that was answered in the modern era. A connection that was
+/// not probed is returned unchanged.
 ///
 /// # Errors
 /// The connection, if the upstream refuses the handshake and still serves the modern era; `None` if the connection is
@@ -179,13 +193,13 @@ pub(super) async fn greet(
     mut started: StartedConnection,
     settings: &LinkSettings,
 ) -> Result<StartedConnection, Option<StartedConnection>> {
-    if started.answer.is_some() {
-        return Ok(started);
-    }
-    if started.refused {
-        return Err(Some(started));
-    }
-    if !started.greeted && !tell(&started, handshake::request(settings)).await {
+    let is_sent = match started.stage {
+        ProbeStage::Fresh | ProbeStage::Answered(_) => return Ok(started),
+        ProbeStage::Refused => return Err(Some(started)),
+        ProbeStage::Asked => tell(&started, handshake::request(settings)).await,
+        ProbeStage::Greeted => true,
+    };
+    if !is_sent {
         return Err(None);
     }
     let end = Instant::now() + PATIENCE;
@@ -201,8 +215,7 @@ pub(super) async fn greet(
         if message.result().is_none() {
             return Err(Some(started));
         }
-        started.greeted = true;
-        started.answer = Some(message);
+        started.stage = ProbeStage::Answered(message);
         return Ok(started);
     }
     Err(None)

@@ -11,9 +11,10 @@ use crate::process::{BusyGuard, WaitPolicy};
 use crate::protocol::Era;
 use crate::sync::shared_failure::AttemptPermit;
 use crate::telemetry::metrics::LABELED;
-use crate::upstream::carrier::{LinkSettings, StartedConnection};
+use crate::upstream::carrier::duplex::DuplexSource;
+use crate::upstream::carrier::{Carrier, LinkSettings, StartedConnection};
 use crate::upstream::error::LinkError;
-use crate::upstream::link::negotiated::probe::{self, LegacySign, ProbeFinding};
+use crate::upstream::link::negotiated::probe::{self, ProbeFinding};
 use crate::upstream::link::negotiated::{EraCell, EraSetting, EraVerdict, FruitlessProbe};
 
 /// How long a session waits for the probe of another session's child, before it probes its own child.
@@ -117,24 +118,26 @@ impl<'a> EraResolver<'a> {
             return Ok((self.current.legacy(started, true), None));
         }
         let believed = self.cell.believed().filter(|_| !afresh);
-        if !self.current.is_piped() {
+        let Carrier::Duplex(source) = &self.settings.carrier else {
             return Negotiation::new(self.current).run(believed).await;
-        }
+        };
         let (declared, is_told) = match believed {
             // Only whether the upstream keeps legacy sessions is unknown.
             Some(EraVerdict::Modern(declared)) => (declared, false),
-            _ => match self.probe(started.take()).await? {
+            _ => match self.probe(source, started.take()).await? {
                 ProbeFinding::Modern(declared, child) => {
+                    self.cell.learn(&EraVerdict::Modern(Arc::clone(&declared)));
                     started = child;
                     (declared, true)
                 }
                 ProbeFinding::Legacy(started) => {
+                    self.cell.learn(&EraVerdict::Legacy);
                     return Ok((self.current.legacy(started, false), None));
                 }
-                ProbeFinding::Presumed(sign) => {
-                    // Failures of a child concern its owner alone.
-                    let of_all = sign == LegacySign::Silence || self.current.is_remote();
-                    let owner = (!of_all).then_some(self.settings.owner);
+                found @ (ProbeFinding::Silent | ProbeFinding::Ended) => {
+                    // The end of a child concerns its owner alone.
+                    let is_own = matches!(found, ProbeFinding::Ended) && !self.current.is_remote();
+                    let owner = is_own.then_some(self.settings.owner);
                     let presumed = FruitlessProbe::Presumed(owner);
                     return Ok((self.current.legacy(None, true), Some(presumed)));
                 }
@@ -175,20 +178,16 @@ impl<'a> EraResolver<'a> {
         })
     }
 
-    async fn probe(&self, started: Option<StartedConnection>) -> Result<ProbeFinding, LinkError> {
+    async fn probe(
+        &self,
+        source: &DuplexSource,
+        started: Option<StartedConnection>,
+    ) -> Result<ProbeFinding, LinkError> {
         LABELED.upstream_probed.add(&self.settings.name, 1);
         // A child that has already ended is not probed.
         let started = started.filter(|started| !started.child.closed().is_cancelled());
-        let found = probe::probe(&self.current.settings, started).await;
-        let found = found.inspect_err(|error| self.settings.count_unopened(error))?;
-        match &found {
-            ProbeFinding::Modern(declared, _) => {
-                self.cell.learn(&EraVerdict::Modern(Arc::clone(declared)));
-            }
-            ProbeFinding::Legacy(_) => self.cell.learn(&EraVerdict::Legacy),
-            ProbeFinding::Presumed(_) | ProbeFinding::Mute(_) => {}
-        }
-        Ok(found)
+        let found = probe::probe(source, self.settings, started).await;
+        found.inspect_err(|error| self.settings.count_unopened(error))
     }
 
     /// A legacy session of a modern upstream; `None` if the upstream keeps none. `started` is the connection of the
@@ -200,13 +199,9 @@ impl<'a> EraResolver<'a> {
         // Some servers accept the handshake on the connection of the probe, others only on a fresh one.
         let mut greeted = None;
         if let Some(found) = started.take() {
-            if found.asked {
-                match probe::greet(found, &self.current.settings).await {
-                    Ok(answered) => greeted = Some(answered),
-                    Err(refused) => *started = refused,
-                }
-            } else {
-                greeted = Some(found);
+            match probe::greet(found, self.settings).await {
+                Ok(answered) => greeted = Some(answered),
+                Err(refused) => *started = refused,
             }
         }
         let link = self.current.legacy_link(greeted);
