@@ -85,7 +85,8 @@ async fn repeated_calls_take_no_place_of_detached_ones_while_their_streams_are_r
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
     let begun = async || {
-        let (id, call) = here.start_call("sleep", json!({"ms": 2000})).await;
+        // Long enough that neither ends before its owner is killed, also on a loaded machine.
+        let (id, call) = here.start_call("sleep", json!({"ms": 5000})).await;
         let mut call = call.stream();
         let first = call.next().await.expect("a priming event").id.unwrap();
         (id, first, call)
