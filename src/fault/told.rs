@@ -80,7 +80,7 @@ pub fn with_request_id(data: Option<String>) -> Option<String> {
             let id = (Cow::Borrowed("requestId"), &*id);
             Some(json::object(once(id).chain(members)))
         }
-        // It has no members.
+        // Not an object of ours.
         Err(_) => data,
     }
 }

@@ -103,6 +103,22 @@ async fn half_an_answer_takes_a_second_child() {
     gw.stop().await;
 }
 
+// Spec: SPEC D-08. An answer that comes once more says nothing of the era, and costs no second child.
+#[tokio::test]
+async fn only_first_answer_to_initialize_counts() {
+    let twice = cases(":", &format!("result '{INITIALIZED}'; refuse"));
+    let slow = server("", &twice);
+    let keys = "connect_timeout = \"1m\"";
+    let setup = Setup::open().stdio("slow", "sh", &["-c", &slow], keys);
+    let gw = setup.start().await;
+    assert_eq!(
+        Box::pin(within("a reply", plain(&gw, "legacy"))).await,
+        "plain"
+    );
+    assert!(is(starts(&gw).await, 1), "{}", starts(&gw).await);
+    gw.stop().await;
+}
+
 // Spec: SPEC D-08. A child may stop reading after a request that it does not know.
 #[tokio::test]
 async fn mute_child_is_replaced_at_the_next_attempt() {

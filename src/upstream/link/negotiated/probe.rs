@@ -5,9 +5,10 @@
 //!
 //! | event | state of `initialize` | finding |
 //! | --- | --- | --- |
-//! | `server/discover` names our modern revision | any | `Modern` |
-//! | `server/discover` gets an error, or names legacy revisions alone | any | `Legacy` |
-//! | `server/discover` names unknown revisions alone, or offers ours and refuses it twice | any | an error |
+//! | the result of `server/discover` names our modern revision | any | `Modern` |
+//! | -32022 that lists only revisions that we do not know | any | an error |
+//! | -32022 that lists a modern revision of ours, or has no list, twice | any | an error |
+//! | any other answer to `server/discover` | any | `Legacy` |
 //! | the connection ends | any | `Ended` |
 //! | time is over | answered | `Legacy` |
 //! | time is over | refused | `Silent` |
@@ -48,7 +49,8 @@ pub(super) enum ProbeFinding {
     Modern(Arc<ServerDeclaration>, Option<StartedConnection>),
     /// The legacy era, proven.
     Legacy(Option<StartedConnection>),
-    /// The upstream is connected, and does not answer. It is probably legacy: cached once the handshake succeeds.
+    /// The upstream is connected and does not answer `server/discover`; it refused `initialize`, or does not answer that
+    /// either. It is probably legacy: cached once the handshake succeeds.
     Silent,
     /// The connection ended, perhaps because of the unknown request. Also probably legacy.
     Ended,
@@ -213,6 +215,7 @@ pub(super) async fn greet(
             continue;
         }
         if message.result().is_none() {
+            started.stage = ProbeStage::Refused;
             return Err(Some(started));
         }
         started.stage = ProbeStage::Answered(message);
