@@ -9,10 +9,8 @@ use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::methods::{ListKind, lookup};
 use crate::protocol::{Era, Message, content, icons, meta};
 
-/// What a modern server says of itself in every result (SPEC M-41).
-const SERVER_INFO: &str = "io.modelcontextprotocol/serverInfo";
 /// What only modern results have in their `_meta`.
-const RESERVED: [&str; 2] = [SERVER_INFO, meta::SUBSCRIPTION_ID];
+const RESERVED: [&str; 2] = [meta::SERVER_INFO, meta::SUBSCRIPTION_ID];
 /// Bytes of an upstream's description of itself that are shown in every result.
 const MAX_UPSTREAM: usize = 4096;
 /// Answers that say how long they may be kept, besides lists (SPEC M-80).
@@ -157,8 +155,8 @@ impl RevisionProjection {
     ) -> Result<Option<String>, JsonError> {
         let meta = message.result_member("_meta");
         let own = || {
-            let read = message.result_meta(SERVER_INFO);
-            read.or_else(|| member(meta?, SERVER_INFO))
+            let read = message.result_meta(meta::SERVER_INFO);
+            read.or_else(|| member(meta?, meta::SERVER_INFO))
         };
         // A `serverInfo` with unsafe icons is replaced by the sanitised declaration. Mostly it equals the
         // declaration byte by byte, which needs no scan.
@@ -175,17 +173,17 @@ impl RevisionProjection {
         };
         let own = members
             .iter()
-            .find(|(name, info)| name == SERVER_INFO && is_fit(info) && !self.is_up())
+            .find(|(name, info)| name == meta::SERVER_INFO && is_fit(info) && !self.is_up())
             .map(|(_, info)| *info);
         let mut out = ObjectWriter::default();
         for (name, value) in &members {
             // A task of 2025-11-25 means nothing here (SPEC K-15).
-            let ours = name == SERVER_INFO || origin.is_merged && name == meta::UPSTREAM;
+            let ours = name == meta::SERVER_INFO || origin.is_merged && name == meta::UPSTREAM;
             if !(ours || self.is_up() && name == meta::RELATED_TASK) {
                 out.member(name, value);
             }
         }
-        out.member(SERVER_INFO, origin.server);
+        out.member(meta::SERVER_INFO, origin.server);
         let upstream = own.or(origin.upstream).filter(|_| origin.is_merged);
         if let Some(upstream) = upstream.filter(|info| is_told(info)) {
             out.member(meta::UPSTREAM, upstream);
@@ -245,7 +243,8 @@ impl RevisionProjection {
     pub(crate) fn begun(mut task: String, origin: &ResultOrigin<'_>) -> String {
         task.pop();
         let tail = format!(
-            r#","resultType":"task","_meta":{{"{SERVER_INFO}":{}}}}}"#,
+            r#","resultType":"task","_meta":{{"{}":{}}}}}"#,
+            meta::SERVER_INFO,
             origin.server
         );
         task + &tail
@@ -270,7 +269,7 @@ impl RevisionProjection {
         }
         let mut about = ObjectWriter::default();
         if !is_legacy {
-            about.member(SERVER_INFO, origin.server);
+            about.member(meta::SERVER_INFO, origin.server);
         }
         if let Some(missing) = origin.missing {
             about.member(meta::MISSING, missing);
@@ -339,7 +338,7 @@ fn undress<'m>(message: &'m Message, changes: &mut ResultChanges<'m>) -> Result<
 
 /// Whether a modern upstream's result has all that a modern client's has: most do.
 fn is_dressed(message: &Message, origin: &ResultOrigin<'_>) -> bool {
-    let named = || message.result_meta(SERVER_INFO);
+    let named = || message.result_meta(meta::SERVER_INFO);
     !origin.is_merged
         && message.result_member("resultType") == Some(COMPLETE)
         && named().is_some_and(|info| info.starts_with('{'))
