@@ -27,7 +27,7 @@ pub use caller_access::{CallerAccess, CallerToken};
 pub use capabilities::{Capabilities, ClientCapabilities, MAX_DECLARED};
 pub use declared::{ServerDeclaration, takes_tasks};
 pub use keys::{AccessKey, BindingKey, OwnerKey};
-pub use notice::{LogLevel, Notice, NoticeKind};
+pub use notice::{LogLevel, Notice, NoticeArrival, NoticeKind};
 pub use null_intake::NullIntake;
 pub use principal::Principal;
 pub use progress_batch::ProgressBatch;
@@ -326,9 +326,8 @@ pub trait NoticeIntake: Send + Sync + std::fmt::Debug {
     /// first stream for change notices opened.
     fn heard(&self, upstream: &Arc<str>, lists: &[&'static str], is_late: bool);
 
-    /// A notification that does not belong to a single call; `call` is the number ([`DownstreamLink::number`]) of
-    /// the call whose stream carried the notification, or which the notification names.
-    fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>);
+    /// A notification that does not belong to a single call.
+    fn notice(&self, upstream: &Arc<str>, notice: Notice, arrival: NoticeArrival);
 
     /// The upstream itself said that one of its lists (`tools`, `prompts`, `resources`) has changed: a notice of it comes
     /// as well. Other replicas may not hear the notice.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::protocol::{Message, json, rpc};
+use crate::sync::event_number::EventNumber;
 
 /// Severity of a log message, RFC 5424 order. Spec: MCP 2025-11-25, logging.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,6 +94,28 @@ pub struct Notice {
     pub kind: NoticeKind,
     /// The message, one JSON object.
     pub bytes: Bytes,
+}
+
+/// How a notification reached the gateway.
+#[derive(Debug, Clone, Copy)]
+pub struct NoticeArrival {
+    /// The number ([`DownstreamLink::number`](super::DownstreamLink::number)) of the call whose stream carried the
+    /// notification, or which the notification names.
+    pub call: Option<u64>,
+    /// The same for every session that is told: a list requested after the notification is newer than what it tells of,
+    /// however late a session is told.
+    pub number: EventNumber,
+}
+
+impl NoticeArrival {
+    /// A notification that arrives now; `call` as in [`NoticeArrival::call`].
+    #[must_use]
+    pub fn now(call: Option<u64>) -> Self {
+        Self {
+            call,
+            number: EventNumber::next(),
+        }
+    }
 }
 
 impl Notice {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
-use super::{InputOutcome, InputRequest, Notice, NoticeIntake, ServerDeclaration};
+use super::{InputOutcome, InputRequest, Notice, NoticeArrival, NoticeIntake, ServerDeclaration};
 use crate::protocol::Message;
 
 /// A link that drops notifications outside calls and answers no question.
@@ -16,7 +16,7 @@ impl NoticeIntake for NullIntake {
 
     fn heard(&self, _upstream: &Arc<str>, _lists: &[&'static str], _is_late: bool) {}
 
-    fn notice(&self, _upstream: &Arc<str>, _notice: Notice, _call: Option<u64>) {}
+    fn notice(&self, _upstream: &Arc<str>, _notice: Notice, _arrival: NoticeArrival) {}
 
     fn task_changed(&self, _upstream: &Arc<str>, _status: &Message, _call: Option<u64>) {}
 

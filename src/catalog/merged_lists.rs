@@ -189,7 +189,7 @@ impl MergedLists {
         given: &str,
     ) -> Arc<NameIndex> {
         let about = (session.key(), kind);
-        let changes = session.list_validity().changes(kind);
+        let changes = session.list_validity().last_recorded(kind);
         if let Some(known) = self.session_indexes.get(&about)
             && known.changes == changes
             && self.is_enough(&known, given)

@@ -124,8 +124,9 @@ impl ListReader {
         if !listed.as_ref().is_err_and(|broken| broken.in_the_middle) {
             return listed.map_err(|broken| broken.fault);
         }
-        let shared = &self.pages.shared;
-        shared.changed(session, upstream, kind.capability(), EventNumber::next());
+        // A guess about the pages of this session alone.
+        let known = session.list_validity();
+        known.changed(upstream, kind.capability(), EventNumber::next());
         let again = self.walk(call, session, upstream, kind).await;
         again.map_err(|broken| broken.fault)
     }

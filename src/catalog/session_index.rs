@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use crate::protocol::methods::ListKind;
 use crate::store::events::SessionKey;
 use crate::store::lists::ContentDigest;
+use crate::sync::event_number::EventNumber;
 use crate::translate::naming::NameIndex;
 
 /// Indexes of names kept at most.
@@ -20,9 +21,9 @@ const INDEX_LIFE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub(super) struct SessionIndex {
     pub(super) made: Instant,
-    /// The changes that the session knew of before its lists were read; see
-    /// [`ListValidity::changes`](crate::session::ListValidity::changes).
-    pub(super) changes: u64,
+    /// The last change that the session knew of before its lists were read; see
+    /// [`ListValidity::last_recorded`](crate::session::ListValidity::last_recorded).
+    pub(super) changes: Option<EventNumber>,
     /// Whether no upstream was missing.
     pub(super) is_whole: bool,
     pub(super) index: Arc<NameIndex>,

@@ -6,7 +6,7 @@ use moka::sync::Cache;
 use tokio::sync::broadcast::{Receiver, error::RecvError};
 
 use super::Relay;
-use crate::call::Notice;
+use crate::call::{Notice, NoticeArrival};
 use crate::session::NoticeSource;
 use crate::upstream::AccountState;
 use crate::vault::GrantKey;
@@ -94,6 +94,7 @@ impl Relay {
             .upstreams
             .shared_accounts()
             .end_others(upstream, key.owner, account.connection());
+        let arrival = NoticeArrival::now(None);
         for session in sessions {
             if !session.endpoint.upstreams.contains(upstream) {
                 continue;
@@ -106,7 +107,7 @@ impl Relay {
             }
             let intake = links.client(&session, upstream).intake;
             for what in LISTS {
-                intake.notice(upstream, Notice::list_changed(what), None);
+                intake.notice(upstream, Notice::list_changed(what), arrival);
             }
         }
     }

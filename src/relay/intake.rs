@@ -9,14 +9,13 @@ use super::Relay;
 use super::list_changes::SharedChanges;
 use crate::budget::ReplyShare;
 use crate::call::{
-    InputOutcome, InputRequest, Notice, NoticeIntake, NoticeKind, ServerDeclaration,
+    InputOutcome, InputRequest, Notice, NoticeArrival, NoticeIntake, NoticeKind, ServerDeclaration,
 };
-use crate::catalog::{ListPages, SharedPages};
+use crate::catalog::ListPages;
 use crate::config::Isolation;
 use crate::outbound::{EndpointView, IntakeFactory, is_loud_enough};
 use crate::protocol::{Era, Message};
 use crate::session::{NoticeSource, Session, UnattributedQuestion};
-use crate::sync::event_number::EventNumber;
 use crate::tasks;
 use crate::translate::project::{self, RevisionProjection};
 use crate::upstream::declaration_cache::{DeclarationCache, DeclarationKey};
@@ -30,7 +29,6 @@ struct SessionIntake {
     key: DeclarationKey,
     /// For what has to be looked at again.
     pages: Weak<ListPages>,
-    shared_pages: SharedPages,
     /// Set where other sessions subscribe over the same link: only what this one asked for.
     shared: bool,
     /// Whether the client is told of changed lists.
@@ -51,7 +49,6 @@ impl IntakeFactory for Relay {
             declarations: links.declarations.clone(),
             key: links.knowledge_key(session, upstream),
             pages: Arc::downgrade(pages),
-            shared_pages: pages.shared.clone(),
             shared,
             tells_changes: links.tells_changes(upstream),
             changes: self.changes.clone(),
@@ -90,14 +87,15 @@ impl NoticeIntake for SessionIntake {
         }
     }
 
-    fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>) {
+    fn notice(&self, upstream: &Arc<str>, notice: Notice, arrival: NoticeArrival) {
         let Some(session) = self.session.upgrade() else {
             return;
         };
         if let NoticeKind::ListChanged { what } = &notice.kind {
             // Before the client can hear of it and ask again (BRIDGING §5.6).
-            self.shared_pages
-                .changed(&session, upstream, what, EventNumber::next());
+            if let Some(pages) = self.pages.upgrade() {
+                pages.changed(&session, upstream, what, arrival.number);
+            }
         }
         if notice.kind == NoticeKind::ElicitationComplete
             && let Some(id) = elicitation_id(&notice)
@@ -105,7 +103,7 @@ impl NoticeIntake for SessionIntake {
             session.completions().add(upstream, &id);
         }
         let mut source = NoticeSource {
-            call,
+            call: arrival.call,
             ..NoticeSource::of(upstream)
         };
         let wanted = match &notice.kind {

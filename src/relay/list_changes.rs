@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::call::Notice;
+use crate::call::{Notice, NoticeArrival};
+use crate::catalog::SharedPages;
 use crate::config::Isolation;
 use crate::outbound::SessionLinks;
 use crate::protocol::Era;
 use crate::session::{Session, SessionRegistry};
 use crate::store::notices::{ListChange, SharedNotices};
 use crate::upstream::Upstreams;
+use crate::upstream::account::Account;
 
 /// After an outage, all sessions are told of all lists within this time: their clients do not ask together.
 const SPREAD: Duration = Duration::from_secs(5);
@@ -54,19 +56,33 @@ impl SharedChanges {
         self.notices.get_or_init(|| notices);
     }
 
-    /// Tells `sessions` in the background of changes that were not heard here; of those of all upstreams for `None`.
+    /// Ends the pages in `pages` that are older than changes that were not heard here, of all upstreams for `None`, and
+    /// tells `sessions` of the changes in the background.
     pub(super) fn tell_later(
         &self,
         (links, sessions): (&Arc<SessionLinks>, &Arc<SessionRegistry>),
+        pages: &SharedPages,
         upstream: Option<&str>,
         lists: Vec<&'static str>,
     ) {
+        let arrival = NoticeArrival::now(None);
+        // At once, and where no session is told as well: a session that begins later may adopt a page.
+        let names = upstream.map_or_else(
+            || self.upstreams.names().cloned().collect(),
+            |name| vec![name.into()],
+        );
+        for name in &names {
+            for what in &lists {
+                pages.record(name, Account::Common, what, arrival.number);
+            }
+        }
         let teller = ChangeTeller {
             links: Arc::clone(links),
             sessions: Arc::clone(sessions),
             changes: self.clone(),
             upstream: upstream.map(Into::into),
             lists,
+            arrival,
         };
         links.spawner.spawn_service(teller.run());
     }
@@ -100,6 +116,7 @@ struct ChangeTeller {
     /// `None` for all.
     upstream: Option<Arc<str>>,
     lists: Vec<&'static str>,
+    arrival: NoticeArrival,
 }
 
 impl ChangeTeller {
@@ -131,7 +148,7 @@ impl ChangeTeller {
             if self.changes.concern_others(upstream, era) {
                 let intake = self.links.client(session, upstream).intake;
                 for what in &self.lists {
-                    intake.notice(upstream, Notice::list_changed(what), None);
+                    intake.notice(upstream, Notice::list_changed(what), self.arrival);
                 }
             }
         }

@@ -329,7 +329,8 @@ impl Relay {
     /// Tells sessions in the background of changes that were not heard here; of those of all upstreams for `None`.
     fn tell_later(&self, upstream: Option<&str>, lists: Vec<&'static str>) {
         let told = (&self.parts.links, &self.opener.sessions);
-        self.changes.tell_later(told, upstream, lists);
+        let pages = &self.parts.catalog.pages.shared;
+        self.changes.tell_later(told, pages, upstream, lists);
     }
 
     /// The same as [`is_retry_safe`](Self::is_retry_safe), of the bytes of a request.

@@ -36,8 +36,8 @@ struct UpstreamLists {
 struct ListChanges {
     /// The last one: pages requested before it are stale.
     last: Option<EventNumber>,
-    /// How many were recorded.
-    count: u64,
+    /// When the last one was recorded, by itself an event.
+    recorded: Option<EventNumber>,
 }
 
 /// A page that was given.
@@ -103,7 +103,7 @@ impl UpstreamLists {
                 && let Some(changes) = self.changes.get_mut(kind as usize)
             {
                 changes.last = changes.last.max(Some(at));
-                changes.count += 1;
+                changes.recorded = Some(EventNumber::next());
             }
         }
     }
@@ -205,15 +205,15 @@ impl ListValidity {
         called.max(lists.changes(kind).last)
     }
 
-    /// How many changes of lists of this kind were recorded, of all upstreams. What was made of lists is good as long as the
-    /// count stays as it was before they were read. The last number would not do: a change that a list has shown has the
-    /// number of its request, and what was made meanwhile has a higher one, though it was made of older lists.
-    pub fn changes(&self, kind: ListKind) -> u64 {
+    /// When this session last recorded a change of lists of this kind, at any upstream. What was made of lists is good as long
+    /// as this stays as it was before they were read. The number of the last change would not do: a change that a list has
+    /// shown has the number of its request, and what was made meanwhile has a higher one, though it was made of older lists.
+    pub fn last_recorded(&self, kind: ListKind) -> Option<EventNumber> {
         let upstreams = lock(&self.0);
         upstreams
             .iter()
-            .map(|lists| lists.changes(kind).count)
-            .sum()
+            .filter_map(|lists| lists.changes(kind).recorded)
+            .max()
     }
 
     /// Records that the upstream's change notices are received from now on; `true` if they were received
@@ -260,7 +260,10 @@ impl ListValidity {
             }
             let mut pages = lists.pages.iter_mut();
             if let Some(known) = pages.find(|page| page.is_at(kind, cursor)) {
-                *known = kept;
+                // A slow answer to an earlier request may come last.
+                if known.held.number <= kept.held.number {
+                    *known = kept;
+                }
             } else if lists.pages.len() < MAX_PAGES {
                 lists.pages.push(kept);
             }
@@ -475,6 +478,16 @@ mod tests {
         assert!(is_current(&list_validity, ListKind::Tools, Some(3)));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn slow_answer_replaces_no_later_page() {
+        let list_validity = ListValidity::default();
+        let [first, second] = [(); 2].map(|()| held(None));
+        list_validity.hold(&up(), ListKind::Tools, None, second.clone());
+        list_validity.hold(&up(), ListKind::Tools, None, first);
+        let last = list_validity.last("up", ListKind::Tools, None).unwrap();
+        assert_eq!(last.number, second.number);
+    }
+
     // The clock stands: only the numbers tell what came first.
     #[tokio::test(start_paused = true)]
     async fn order_of_lists_and_events_needs_no_clock() {
@@ -515,14 +528,14 @@ mod tests {
         let other: Arc<str> = "other".into();
         list_validity.changed(&other, "tools", EventNumber::next());
         let [tools, prompts] =
-            [ListKind::Tools, ListKind::Prompts].map(|kind| list_validity.changes(kind));
+            [ListKind::Tools, ListKind::Prompts].map(|kind| list_validity.last_recorded(kind));
         assert!(
             is_current(&list_validity, ListKind::Tools, Some(3)),
             "not known yet"
         );
         list_validity.changed(&up(), "tools", found.number);
-        assert_ne!(list_validity.changes(ListKind::Tools), tools);
-        assert_eq!(list_validity.changes(ListKind::Prompts), prompts);
+        assert_ne!(list_validity.last_recorded(ListKind::Tools), tools);
+        assert_eq!(list_validity.last_recorded(ListKind::Prompts), prompts);
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,8 +24,8 @@ const LIFE: Duration = Duration::from_mins(10);
 /// Notices that are kept.
 const KEPT: usize = 1024;
 /// How long a change that was heard here is not told once more, as another replica has heard it as well. A time, as events of
-/// two replicas have no common order. A second change within it that only the other replica hears is missed here: this
-/// replica had no notice feed then, and looks at its lists again as the feed begins.
+/// two replicas have no common order. A second change within it that only the other replica hears is missed here until
+/// the lists are looked at again, or end by their age.
 const HEARD: Duration = Duration::from_secs(2);
 /// Notices added at once: a pending notice is unique by upstream and kind.
 const ADDED: usize = 256;

@@ -190,6 +190,11 @@ impl Upstreams {
         self.entries.get(upstream).map(|entry| &entry.settings)
     }
 
+    /// The configured upstreams.
+    pub fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.entries.keys()
+    }
+
     /// Whether an upstream hung lately, so that waiting for it now would be in vain.
     #[must_use]
     pub fn is_stuck(&self, upstream: &str) -> bool {

@@ -224,7 +224,7 @@ impl ListPages {
                 ..self.catalog_key(session, place.upstream)
             };
             let other = SharedPageKey::new(key, place);
-            self.shared.others.insert(other, held.clone());
+            self.shared.insert(other, held.clone());
         }
         Some(held)
     }

@@ -20,6 +20,7 @@ use crate::outbound::{EditDepth, SessionLinks};
 use crate::protocol::{Era, Revision};
 use crate::session::Session;
 use crate::store::lists::{CachedPage, ListPage};
+use crate::sync::event_number::EventNumber;
 use crate::sync::fair_permits::FairPermits;
 use crate::translate::project::{CacheHints, CacheScope};
 use crate::upstream::account::Account;
@@ -115,13 +116,30 @@ impl ListPages {
         held: &CachedPage,
     ) -> bool {
         let known = session.list_validity();
-        if held.outlives_calls || self.is_shared(session, place.upstream) {
+        let account = self.catalog_key(session, place.upstream).account;
+        if !self.shared.is_unchanged(place, account, held) {
+            false
+        } else if held.outlives_calls || self.is_shared(session, place.upstream) {
             let by_calls = !held.outlives_calls;
-            let disturbed = known.disturbed(place.upstream, place.kind, by_calls);
-            held.is_since(disturbed) && self.shared.is_calm(place, held)
+            held.is_since(known.disturbed(place.upstream, place.kind, by_calls))
         } else {
             known.is_untouched(place.upstream, place.kind) || place.cursor.is_some()
         }
+    }
+
+    /// Records a change of the upstream's `what` that `session` heard of; see [`ListValidity::changed`].
+    ///
+    /// [`ListValidity::changed`]: crate::session::ListValidity::changed
+    pub(crate) fn changed(
+        &self,
+        session: &Session,
+        upstream: &Arc<str>,
+        what: &'static str,
+        at: EventNumber,
+    ) {
+        session.list_validity().changed(upstream, what, at);
+        let account = self.catalog_key(session, upstream).account;
+        self.shared.record(upstream, account, what, at);
     }
 
     /// Records a page of another session in the list validity of this session, as if this session had fetched it.

@@ -35,8 +35,12 @@ enum RevalidateReason {
 /// The outcome of another look at a page.
 enum RevalidateOutcome {
     Same,
-    /// The page differs, or cannot be compared; with the new page, if one was fetched.
-    Differs(Option<(Arc<dyn UpstreamLink>, PageFetch, Message)>),
+    /// The page cannot be compared: what this session has may be old, which says nothing of the pages of others.
+    Unknown,
+    /// The page differs from a page that another session fetched by the request of this number.
+    Older(EventNumber),
+    /// The page differs from the page that was fetched.
+    Differs(Arc<dyn UpstreamLink>, PageFetch, Message),
 }
 
 /// A page, as it was given.
@@ -149,38 +153,42 @@ impl ListPages {
         if !is_current() {
             return;
         }
-        let now = match self.look(session, place, given).await {
-            Ok(RevalidateOutcome::Same) => return,
-            Ok(RevalidateOutcome::Differs(now)) => now,
+        let found = match self.look(session, place, given).await {
+            Ok(found) => found,
             Err(fault) => {
                 tracing::debug!(upstream = %place.upstream, error = chain(&fault), "a list cannot be looked at again");
                 if why == RevalidateReason::Aged {
                     return;
                 }
-                None
+                RevalidateOutcome::Unknown
             }
         };
         if !is_current() {
             return;
         }
-        let what = place.kind.capability();
-        let found = now.as_ref().map(|(_, fetch, _)| fetch.number);
-        let at = found.unwrap_or_else(EventNumber::next);
-        self.shared.changed(session, place.upstream, what, at);
-        // Cache the new page before the notice: the client requests it at once.
-        if let Some((link, fetch, message)) = now {
-            self.keep(session, &*link, place, fetch, &message);
+        let (upstream, what) = (place.upstream, place.kind.capability());
+        match found {
+            RevalidateOutcome::Same => return,
+            RevalidateOutcome::Unknown => {
+                let known = session.list_validity();
+                known.changed(upstream, what, EventNumber::next());
+            }
+            RevalidateOutcome::Older(number) => self.changed(session, upstream, what, number),
+            RevalidateOutcome::Differs(link, fetch, message) => {
+                self.changed(session, upstream, what, fetch.number);
+                // Cache the new page before the notice: the client requests it at once.
+                self.keep(session, &*link, place, fetch, &message);
+            }
         }
         self.links.tell_changed(session, place.upstream, what);
     }
 
     fn announce(&self, session: &Arc<Session>, upstream: &Arc<str>, what: &'static str) {
-        self.shared
-            .changed(session, upstream, what, EventNumber::next());
+        self.changed(session, upstream, what, EventNumber::next());
         self.links.tell_changed(session, upstream, what);
     }
 
-    /// Compares the page with the upstream's current list; an evicted page counts as `Differs`.
+    /// Compares the page with the upstream's current list; an evicted page cannot be compared.
     async fn look(
         self: &Arc<Self>,
         session: &Arc<Session>,
@@ -189,11 +197,11 @@ impl ListPages {
     ) -> Result<RevalidateOutcome, Fault> {
         let before = self.page(given);
         if before.is_none() {
-            return Ok(RevalidateOutcome::Differs(None));
+            return Ok(RevalidateOutcome::Unknown);
         }
         if let Some(other) = self.younger(session, place, given) {
             if other.digest != given.digest {
-                return Ok(RevalidateOutcome::Differs(None));
+                return Ok(RevalidateOutcome::Older(other.number));
             }
             let again = CachedPage {
                 number: other.number,
@@ -213,7 +221,7 @@ impl ListPages {
         let call = own_call(&session.principal, session, request.clone(), nothing);
         let reply = self.arrived(link.call(&request, &call).await?, place);
         let Reply::Relayed(now) = reply else {
-            return Ok(RevalidateOutcome::Differs(None));
+            return Ok(RevalidateOutcome::Unknown);
         };
         if now.result_member(place.kind.member()).is_none() {
             return Err(no_list(place));
@@ -221,7 +229,7 @@ impl ListPages {
         let same = before
             .is_some_and(|before| shown(&before.message, place.kind) == shown(&now, place.kind));
         if !same {
-            return Ok(RevalidateOutcome::Differs(Some((link, fetch, now))));
+            return Ok(RevalidateOutcome::Differs(link, fetch, now));
         }
         self.keep(session, &*link, place, fetch, &now);
         Ok(RevalidateOutcome::Same)

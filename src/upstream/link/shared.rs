@@ -25,8 +25,8 @@ use self::owners::MemberOwners;
 use self::url_elicitations::SharedUrlElicitations;
 use super::negotiated::EraLink;
 use crate::call::{
-    AccessKey, Call, InputOutcome, InputRequest, LogLevel, Notice, NoticeIntake, NoticeKind,
-    OwnerKey, Reply, ServerDeclaration, UpstreamLink,
+    AccessKey, Call, InputOutcome, InputRequest, LogLevel, Notice, NoticeArrival, NoticeIntake,
+    NoticeKind, OwnerKey, Reply, ServerDeclaration, UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::process::holders::{HolderKey, SessionHolders};
@@ -169,7 +169,7 @@ impl NoticeIntake for MemberFanout {
         }
     }
 
-    fn notice(&self, upstream: &Arc<str>, notice: Notice, call: Option<u64>) {
+    fn notice(&self, upstream: &Arc<str>, notice: Notice, arrival: NoticeArrival) {
         // The owner of the notice is unknown, and it may quote another user's input. Spec: BRIDGING §3.5.
         if self.owners.are_several() && matches!(notice.kind, NoticeKind::Log | NoticeKind::Other) {
             return COUNTERS.notices_unread.add(1);
@@ -184,7 +184,7 @@ impl NoticeIntake for MemberFanout {
             wanting.map(|(_, intake)| Arc::clone(intake)).collect()
         };
         for member in members {
-            member.notice(upstream, notice.clone(), call);
+            member.notice(upstream, notice.clone(), arrival);
         }
     }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::connection::LegacyConnection;
 use super::pending_reply::may_be_asked;
-use crate::call::{Call, Notice, ServerDeclaration};
+use crate::call::{Call, Notice, NoticeArrival, ServerDeclaration};
 use crate::protocol::{Era, Message};
 use crate::runtime::poll_time;
 use crate::telemetry::metrics::LABELED;
@@ -236,7 +236,7 @@ impl GetStream {
             let notice = Notice::resource_updated(&uri);
             self.settings
                 .intake
-                .notice(&self.settings.name, notice, None);
+                .notice(&self.settings.name, notice, NoticeArrival::now(None));
         }
     }
 

@@ -11,7 +11,7 @@ use super::open_questions::QuestionRefusal;
 use super::pending_reply::PendingReply;
 use super::question::UpstreamQuestion;
 use super::wire::LegacyWire;
-use crate::call::{Notice, NoticeKind};
+use crate::call::{Notice, NoticeArrival, NoticeKind};
 use crate::protocol::input_request_rules;
 use crate::protocol::{Era, Message, MessageKind, RequestId};
 use crate::telemetry::metrics::LABELED;
@@ -102,7 +102,7 @@ impl LegacyConnection {
         if let NoticeKind::ListChanged { what } = notice.kind {
             intake.list_changed(name, what);
         }
-        intake.notice(name, notice, call);
+        intake.notice(name, notice, NoticeArrival::now(call));
     }
 
     fn newest(&self) -> Option<Arc<PendingReply>> {

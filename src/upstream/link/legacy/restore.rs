@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 
 use super::connection::LegacyConnection;
-use crate::call::Notice;
+use crate::call::{Notice, NoticeArrival};
 use crate::protocol::json::quote;
 use crate::upstream::link::session_state::SessionState;
 
@@ -66,7 +66,8 @@ impl RestoredSession {
             }
             for uri in &self.followed {
                 let notice = Notice::resource_updated(uri);
-                settings.intake.notice(&settings.name, notice, None);
+                let arrival = NoticeArrival::now(None);
+                settings.intake.notice(&settings.name, notice, arrival);
             }
         });
     }

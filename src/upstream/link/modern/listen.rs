@@ -22,7 +22,7 @@ use self::stream::{ListenEnd, ListenStream};
 use self::wanted::{LinkListening, WantedNotices};
 use super::connection::ModernConnection;
 use super::schemas::ToolSchemas;
-use crate::call::{Notice, Reply};
+use crate::call::{Notice, NoticeArrival, Reply};
 use crate::cause::chain;
 use crate::protocol::error_codes::INVALID_PARAMS;
 use crate::protocol::{Message, rpc};
@@ -293,11 +293,12 @@ impl LinkNotices {
         if filter.lists.contains(&"tools") {
             self.schemas.forget(self.settings.owner);
         }
+        let (name, arrival) = (&self.settings.name, NoticeArrival::now(None));
         for what in &filter.lists {
-            intake.notice(&self.settings.name, Notice::list_changed(what), None);
+            intake.notice(name, Notice::list_changed(what), arrival);
         }
         for uri in &filter.uris {
-            intake.notice(&self.settings.name, Notice::resource_updated(uri), None);
+            intake.notice(name, Notice::resource_updated(uri), arrival);
         }
     }
 }

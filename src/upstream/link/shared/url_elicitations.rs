@@ -9,7 +9,8 @@ use futures_util::future::BoxFuture;
 
 use super::{MemberFanout, SharedMember};
 use crate::call::{
-    Call, DownstreamLink, InputOutcome, InputRequests, Notice, NoticeKind, Reply, UpstreamLink,
+    Call, DownstreamLink, InputOutcome, InputRequests, Notice, NoticeArrival, NoticeKind, Reply,
+    UpstreamLink,
 };
 use crate::fault::Fault;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
@@ -97,7 +98,7 @@ impl MemberFanout {
         };
         let intake = lock(&self.intakes).get(&member).map(Arc::clone);
         if let Some(intake) = intake {
-            intake.notice(upstream, over, None);
+            intake.notice(upstream, over, NoticeArrival::now(None));
         }
     }
 }

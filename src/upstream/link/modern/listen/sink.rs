@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::unmarked::unmarked;
 use super::filter::{ListenFilter, honoured};
-use crate::call::{Notice, NoticeIntake, NoticeKind};
+use crate::call::{Notice, NoticeArrival, NoticeIntake, NoticeKind};
 use crate::protocol::Message;
 use crate::upstream::lock;
 
@@ -43,6 +43,7 @@ impl ListenSink {
             }
             return;
         }
+        let arrival = NoticeArrival::now(None);
         match kind {
             NoticeKind::ListChanged { what } => {
                 if what == "tools" {
@@ -56,7 +57,7 @@ impl ListenSink {
         }
         let bytes = unmarked(message);
         let notice = Notice { kind, bytes };
-        self.intake.notice(&self.upstream, notice, None);
+        self.intake.notice(&self.upstream, notice, arrival);
     }
 
     /// The upstream has cancelled the stream.
