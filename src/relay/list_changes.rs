@@ -66,12 +66,10 @@ impl SharedChanges {
         lists: Vec<&'static str>,
     ) {
         let arrival = NoticeArrival::now(None);
-        // At once, and where no session is told as well: a session that begins later may adopt a page.
-        let names = upstream.map_or_else(
-            || self.upstreams.names().cloned().collect(),
-            |name| vec![name.into()],
-        );
-        for name in &names {
+        // At once, and where no session is told as well: a session that begins later may adopt a page. Another replica may
+        // name an upstream that is not configured here.
+        let is_meant = |name: &str| upstream.is_none_or(|meant| meant == name);
+        for name in self.upstreams.names().filter(|name| is_meant(name)) {
             for what in &lists {
                 pages.record(name, Account::Common, what, arrival.number);
             }
