@@ -35,7 +35,7 @@ enum RevalidateReason {
 /// The outcome of another look at a page.
 enum RevalidateOutcome {
     Same,
-    /// The page cannot be compared: what this session has may be old, which says nothing of the pages of others.
+    /// The page cannot be compared. It may be stale for this session; the pages of other sessions stay.
     Unknown,
     /// The page differs from a page that another session fetched by the request of this number.
     Older(EventNumber),
