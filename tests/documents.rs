@@ -11,6 +11,8 @@ mod kubernetes;
 mod links;
 #[path = "documents/snippets.rs"]
 mod snippets;
+#[path = "documents/systemd.rs"]
+mod systemd;
 #[path = "documents/walked.rs"]
 mod walked;
 #[path = "documents/yaml.rs"]
