@@ -232,6 +232,34 @@ fn every_metric_is_explained() {
 }
 
 #[test]
+fn every_label_of_a_metric_is_explained() {
+    let page = read(&root().join("docs/logging.md"));
+    let names = read(&root().join("src/telemetry/names.rs"));
+    let tables = read(&root().join("src/telemetry/metrics.rs"));
+    let rows = tables.lines().filter(|line| line.contains("\" by "));
+    let labels = rows.flat_map(|row| row.split("attribute::").skip(1));
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    let mut labels: Vec<&str> = labels
+        .filter_map(|rest| rest.split(|c| !is_name(c)).next())
+        .collect();
+    labels.sort_unstable();
+    labels.dedup();
+    assert!(labels.len() > 4, "{labels:?}");
+    for label in labels {
+        let declared = format!("pub const {label}: &str = \"");
+        let name = names
+            .split(&declared)
+            .nth(1)
+            .and_then(|rest| rest.split('"').next());
+        let name = name.expect("a name").replace('.', "_");
+        assert!(
+            page.contains(&format!("`{name}`")),
+            "{name} is not in docs/logging.md"
+        );
+    }
+}
+
+#[test]
 fn every_metric_that_a_page_names_exists() {
     let known = metrics();
     let mut unknown = Vec::new();
