@@ -136,6 +136,29 @@ fn every_series_of_dashboard_and_rules_is_a_metric() {
 }
 
 #[test]
+fn every_panel_that_a_page_names_is_on_the_dashboard() {
+    let text = read(&root().join("deploy/grafana/drawbridge.json"));
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let titles: Vec<_> = panels
+        .iter()
+        .filter_map(|panel| panel["title"].as_str())
+        .collect();
+    let mut named = Vec::new();
+    for document in documents() {
+        let page = read(&document).replace('\n', " ");
+        let rest = page.split("panel *").skip(1);
+        named.extend(
+            rest.filter_map(|rest| rest.split('*').next())
+                .map(str::to_owned),
+        );
+    }
+    assert!(named.len() > 5, "{named:?}");
+    named.retain(|title| !titles.contains(&title.as_str()));
+    assert!(named.is_empty(), "{named:?}");
+}
+
+#[test]
 fn each_alert_has_a_paragraph_and_each_paragraph_an_alert() {
     let rules = read(&root().join("deploy/alerts/drawbridge.yaml"));
     let page = read(&root().join("docs/operations/alerts.md"));
