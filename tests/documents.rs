@@ -11,6 +11,8 @@ mod kubernetes;
 mod links;
 #[path = "documents/snippets.rs"]
 mod snippets;
+#[path = "documents/systemd.rs"]
+mod systemd;
 #[path = "documents/walked.rs"]
 mod walked;
 #[path = "documents/yaml.rs"]
@@ -134,6 +136,29 @@ fn every_series_of_dashboard_and_rules_is_a_metric() {
 }
 
 #[test]
+fn every_panel_that_a_page_names_is_on_the_dashboard() {
+    let text = read(&root().join("deploy/grafana/drawbridge.json"));
+    let dashboard: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let titles: Vec<_> = panels
+        .iter()
+        .filter_map(|panel| panel["title"].as_str())
+        .collect();
+    let mut named = Vec::new();
+    for document in documents() {
+        let page = read(&document).replace('\n', " ");
+        let rest = page.split("panel *").skip(1);
+        named.extend(
+            rest.filter_map(|rest| rest.split('*').next())
+                .map(str::to_owned),
+        );
+    }
+    assert!(named.len() > 5, "{named:?}");
+    named.retain(|title| !titles.contains(&title.as_str()));
+    assert!(named.is_empty(), "{named:?}");
+}
+
+#[test]
 fn each_alert_has_a_paragraph_and_each_paragraph_an_alert() {
     let rules = read(&root().join("deploy/alerts/drawbridge.yaml"));
     let page = read(&root().join("docs/operations/alerts.md"));
@@ -227,6 +252,34 @@ fn every_metric_is_explained() {
     let mut missing = metrics();
     missing.retain(|name| !page.contains(&format!("`{name}`")));
     assert!(missing.is_empty(), "not in docs/logging.md: {missing:?}");
+}
+
+#[test]
+fn every_label_of_a_metric_is_explained() {
+    let page = read(&root().join("docs/logging.md"));
+    let names = read(&root().join("src/telemetry/names.rs"));
+    let tables = read(&root().join("src/telemetry/metrics.rs"));
+    let rows = tables.lines().filter(|line| line.contains("\" by "));
+    let labels = rows.flat_map(|row| row.split("attribute::").skip(1));
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    let mut labels: Vec<&str> = labels
+        .filter_map(|rest| rest.split(|c| !is_name(c)).next())
+        .collect();
+    labels.sort_unstable();
+    labels.dedup();
+    assert!(labels.len() > 4, "{labels:?}");
+    for label in labels {
+        let declared = format!("pub const {label}: &str = \"");
+        let name = names
+            .split(&declared)
+            .nth(1)
+            .and_then(|rest| rest.split('"').next());
+        let name = name.expect("a name").replace('.', "_");
+        assert!(
+            page.contains(&format!("`{name}`")),
+            "{name} is not in docs/logging.md"
+        );
+    }
 }
 
 #[test]

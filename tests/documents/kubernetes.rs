@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use drawbridge::budget::ProcessBound;
 use drawbridge::config::Config;
 use serde_json::Value;
 
@@ -215,6 +216,23 @@ fn grace_period_is_longer_than_a_drain() {
         );
         let stop = Duration::from_secs(before) + overlay.config.server.drain + AFTER_DRAIN;
         assert!(grace > stop, "{grace:?} for {stop:?}");
+    }
+}
+
+#[test]
+fn memory_limit_is_above_what_the_process_takes_at_most() {
+    let Some(overlays) = overlays() else { return };
+    for overlay in overlays {
+        let deployment = overlay.of_kind("Deployment").next().expect("a deployment");
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        let limit = text(&container["resources"]["limits"], "memory");
+        let gib: usize = limit
+            .strip_suffix("Gi")
+            .expect("GiB")
+            .parse()
+            .expect("a number");
+        let bound = ProcessBound::new(&overlay.config);
+        assert!(gib << 30 > bound.bytes(), "{limit}: {}", bound.summary());
     }
 }
 
