@@ -14,7 +14,7 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use sqlx::migrate::MigrateError;
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgPool, PgPoolOptions};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
@@ -235,7 +235,19 @@ async fn postgres(url: &Secret, limits: &[(&str, &str)]) -> Result<Engine, Datab
     let pool = PgPoolOptions::new()
         .max_connections(CONNECTIONS)
         .acquire_timeout(PATIENCE)
+        .after_release(|connection, _| Box::pin(answers(connection)))
         .connect_with(options)
         .await?;
     Ok(Engine::Postgres(pool))
+}
+
+/// Whether a connection that was used answers, and so can be used again. The pool asks that itself, but without a bound: all
+/// connections whose statements a vanished server has not answered would be missing for as long as TCP waits.
+///
+/// # Errors
+/// It gives no answer: the connection is closed.
+async fn answers(connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
+    let answer = tokio::time::timeout(PATIENCE, connection.ping()).await;
+    answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    Ok(true)
 }

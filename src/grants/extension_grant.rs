@@ -14,6 +14,7 @@ use url::form_urlencoded::{Serializer, byte_serialize};
 use super::client_key::ClientProof;
 use super::documents::DocumentClients;
 use super::server_metadata::ServerMetadata;
+use super::token_answer;
 use super::token_endpoint::{self, ASSERTION_TYPE, TokenError, client_auth, takes, takes_basic};
 use crate::secret::Secret;
 
@@ -77,15 +78,14 @@ fn read(body: &[u8]) -> Option<GrantedToken> {
     }
     let lasts = match &answer.expires_in {
         None | Some(Value::Null) => None,
-        Some(Value::String(text)) => Some(text.parse().ok()?),
-        Some(seconds) => Some(seconds.as_u64()?),
+        Some(written) => Some(token_answer::life(written)?),
     };
     let scopes = answer.scope.as_deref();
     Some(GrantedToken {
         token: Secret::new(answer.access_token),
         token_type: answer.token_type,
         issued_type: answer.issued_token_type,
-        lasts: lasts.map(Duration::from_secs),
+        lasts,
         scopes: scopes.map(|scopes| scopes.split_ascii_whitespace().map(str::to_owned).collect()),
     })
 }

@@ -31,6 +31,7 @@ mod server_lookup;
 mod server_metadata;
 mod source_owner;
 mod source_state;
+mod token_answer;
 mod token_claims;
 mod token_endpoint;
 mod token_source;

@@ -1,5 +1,5 @@
-//! Token requests. Only this file and `form_sender` use `oauth2`: for the form, the credentials in it, and parsing
-//! responses. Spec: RFC 6749 §4.1.3, §4.4, §5, §6; RFC 7523 §2.2; RFC 7636 §4.5; RFC 8707 §2.
+//! Token requests. Only this file, `form_sender` and `token_answer` use `oauth2`: for the form, the credentials
+//! in it, and parsing responses. Spec: RFC 6749 §4.1.3, §4.4, §5, §6; RFC 7523 §2.2; RFC 7636 §4.5; RFC 8707 §2.
 
 use std::borrow::Cow;
 use std::sync::atomic::AtomicU16;
@@ -10,17 +10,17 @@ use oauth2::basic::{
     BasicTokenIntrospectionResponse, BasicTokenType,
 };
 use oauth2::{
-    AccessToken, AuthType, AuthorizationCode, Client, ClientId, ClientSecret, EndpointNotSet,
-    EndpointSet, ExtraTokenFields, PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError,
-    Scope, StandardRevocableToken, StandardTokenResponse, TokenResponse as _, TokenUrl,
+    AuthType, AuthorizationCode, Client, ClientId, ClientSecret, EndpointNotSet, EndpointSet,
+    PkceCodeVerifier, RedirectUrl, RefreshToken, RequestTokenError, Scope, StandardRevocableToken,
+    TokenResponse as _, TokenUrl,
 };
-use serde::{Deserialize, Serialize};
 use url::Url;
 
 use super::client_key::ClientProof;
 use super::documents::{DocumentClients, DocumentError, MAX_SHOWN, ReadAnswer, is_passing};
 use super::form_sender::{FormSender, SendError, readable};
 use super::server_metadata::ServerMetadata;
+use super::token_answer::TokenAnswer;
 use crate::secret::Secret;
 use crate::telemetry::redact::shown;
 
@@ -76,16 +76,6 @@ impl IssuedToken {
         u64::try_from(ends.as_millis()).ok()
     }
 }
-
-/// Members of a response beyond RFC 6749. `AccessToken` as a type, since its `Debug` shows no secret.
-#[derive(Debug, Serialize, Deserialize)]
-struct OpenIdFields {
-    id_token: Option<AccessToken>,
-}
-
-impl ExtraTokenFields for OpenIdFields {}
-
-type TokenAnswer = StandardTokenResponse<OpenIdFields, BasicTokenType>;
 
 /// An `oauth2` client with a token endpoint and no other endpoint.
 type TokenClient<HasTokenUrl = EndpointNotSet> = Client<
@@ -314,8 +304,7 @@ fn issued(answer: &TokenAnswer) -> Result<IssuedToken, TokenError> {
         refresh: refresh.map(|token| Secret::new(token.secret().clone())),
         lasts: answer.expires_in(),
         scopes: scopes.map(|scopes| scopes.iter().map(|scope| scope.to_string()).collect()),
-        id_token: (answer.extra_fields().id_token.as_ref())
-            .map(|token| Secret::new(token.secret().clone())),
+        id_token: (answer.id_token()).map(|token| Secret::new(token.secret().clone())),
     })
 }
 

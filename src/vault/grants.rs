@@ -227,13 +227,15 @@ impl Vault {
         Ok(true)
     }
 
-    /// Whether the upstream refused the grant less than a minute ago, so that it is not sent.
+    /// Whether the upstream refused the grant less than a minute ago, so that it is not sent. A refusal of a later time is
+    /// ignored: a wrong clock noted it.
     #[must_use]
     pub fn counts_as_refused(&self, grant: &StoredGrant) -> bool {
         let now = u64::try_from(self.now()).unwrap_or_default();
         let pause = u64::try_from(REFUSED_FOR.as_millis()).unwrap_or(u64::MAX);
         let refused = grant.state.refused;
-        refused.is_some_and(|at| now < at.saturating_add(pause))
+        // Clocks of gateways may differ a little.
+        refused.is_some_and(|at| now.abs_diff(at) < pause)
     }
 
     /// The upstreams where `owner` has a grant, readable or not, ordered by name.

@@ -2,7 +2,8 @@
 //!
 //! The lease is taken by compare-and-set on the version and ends by itself. The result is written by compare-and-set on
 //! the version alone: a holder whose lease has ended still writes the only copy of a rotated refresh token, unless
-//! another process has written meanwhile. The clocks of gateways on one database must differ by less than [`LEASE`].
+//! another process has written meanwhile. The clocks of gateways on one database must differ by less than 15 s: a token
+//! request takes 10 s at most, and must have ended before another gateway takes the lease for over.
 
 use std::time::Duration;
 

@@ -8,8 +8,8 @@ use super::{RevocationRecord, Vault, digest_of, millis};
 use crate::database::{DatabaseError, SqlTransaction};
 use crate::telemetry::metrics::COUNTERS;
 
-/// Queued tokens; the oldest are dropped.
-pub(super) const MAX_QUEUED: i64 = 10_000;
+/// Queued tokens; the oldest are dropped. An account has two: 50,000 accounts can be ended at once.
+pub(super) const MAX_QUEUED: i64 = 100_000;
 /// Age at which a token is dropped from the queue.
 pub(super) const GIVE_UP: Duration = Duration::from_hours(7 * 24);
 /// Pause after the first attempt; doubled by each further one, up to 2^10 times.
@@ -115,7 +115,15 @@ impl RevocationQueue<'_> {
             .database()
             .execute(text, &[MAX_QUEUED.into()])
             .await?;
-        COUNTERS.vault_revocations_given_up.add(aged + crowded);
-        Ok(aged + crowded)
+        let tokens = aged + crowded;
+        if tokens > 0 {
+            COUNTERS.vault_revocations_given_up.add(tokens);
+            tracing::warn!(
+                tokens,
+                crowded,
+                "tokens of ended accounts were given up: their servers were not told, and they stay valid there until they end"
+            );
+        }
+        Ok(tokens)
     }
 }

@@ -17,6 +17,9 @@ local lent = math.max(0, math.min(tonumber(ARGV[4]), room))
 full = full + lent * each
 if full > now then
   redis.call('SET', KEYS[1], string.format('%.0f', full), 'PX', math.ceil((full - now) / 1000) + 1000)
+else
+  -- What was given back has filled it: the time that is kept is one to come.
+  redis.call('DEL', KEYS[1])
 end
 local wait = 0
 if lent == 0 then

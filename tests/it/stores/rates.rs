@@ -9,7 +9,7 @@ use drawbridge::runtime::lifecycle::TaskSpawner;
 use drawbridge::store::rates::{BorrowedRates, RateShape};
 use drawbridge::store::scripts::StoreKeys;
 
-use super::{keys_with_life, redis};
+use super::{ask, keys_with_life, redis};
 use crate::harness::eventually;
 
 /// The allowance does not grow during a test.
@@ -73,6 +73,26 @@ async fn unused_requests_are_given_back() {
         (two.take(owner("a"), 90) == Some(Ok(()))).then_some(())
     })
     .await;
+}
+
+#[tokio::test]
+async fn allowance_that_is_given_back_whole_is_full() {
+    const SCRIPT: &str = include_str!("../../../src/store/rates/borrow.lua");
+    let Some((_server, client)) = redis().await else {
+        return;
+    };
+    // A request in an hour, 20 of them at once.
+    let lent = async |charged: &str, wanted: &str| {
+        let hour = "3600000000";
+        let words = ["EVAL", SCRIPT, "1", "rate", hour, "20", charged, wanted];
+        let (lent, _wait): (u32, u64) = ask(&client, &words).await;
+        lent
+    };
+    assert_eq!(lent("0", "20").await, 20);
+    assert_eq!(lent("0", "20").await, 0);
+    assert_eq!(lent("-20", "0").await, 0);
+    assert_eq!(lent("0", "20").await, 20);
+    keys_with_life(&client).await;
 }
 
 #[tokio::test]

@@ -110,6 +110,29 @@ async fn lost_key_means_not_connected(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
+async fn refusal_that_a_wrong_clock_noted_is_ignored(#[case] backend: Backend) {
+    let Some(db) = backend.database().await else {
+        return;
+    };
+    let is_refused = async |ahead: Duration| {
+        let wrong = TestClock::at(START + ahead.as_secs());
+        let other = db.vault(&["k1"], &wrong).await;
+        let version = other.put_grant(&key("alice"), &record("a")).await.unwrap();
+        let noted = other.mark_refused(&key("alice"), version, true).await;
+        assert!(noted.unwrap());
+        let vault = db.vault(&["k1"], &clock()).await;
+        let grant = vault.read_grant(&key("alice")).await.unwrap().unwrap();
+        assert!(other.counts_as_refused(&grant));
+        vault.counts_as_refused(&grant)
+    };
+    assert!(!is_refused(60 * MINUTE).await);
+    assert!(is_refused(MINUTE / 2).await, "as clocks may differ");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
 async fn pages_list_each_grant_once(#[case] backend: Backend) {
     let Some(db) = backend.database().await else {
         return;

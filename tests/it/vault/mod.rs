@@ -7,6 +7,7 @@ mod leases;
 mod programs;
 mod schema;
 mod tables;
+mod vanished;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -366,3 +366,22 @@ async fn revocation_is_tried_again_for_a_week(#[case] backend: Backend) {
     assert_eq!(vault.sweep(100 * DAY).await.unwrap().revocations, 2);
     assert!(vault.revocations().due(10).await.unwrap().is_empty());
 }
+
+// `drawbridge vault revoke --all` queues both tokens of each account before the first server is told.
+#[tokio::test]
+async fn tokens_of_all_accounts_wait_to_be_revoked() {
+    let db = Backend::Sqlite.database().await.unwrap();
+    let vault = db.vault(&["k1"], &clock()).await;
+    let raw = db.open().await;
+    let text = "INSERT INTO revocations (id, key_id, sealed, tries, due, made) \
+         WITH RECURSIVE tokens (number) AS \
+         (SELECT 1 UNION ALL SELECT number + 1 FROM tokens WHERE number < $1) \
+         SELECT randomblob(16), 'k', x'00', 0, $2, $2 + number FROM tokens";
+    let made = i64::try_from(START).unwrap() * 1000;
+    for (more, given_up) in [(20_000, 0), (80_001, 1)] {
+        let values = [SqlValue::Int(more), SqlValue::Int(made)];
+        raw.execute(text, &values).await.unwrap();
+        let swept = vault.sweep(100 * DAY).await.unwrap();
+        assert_eq!(swept.revocations, given_up);
+    }
+}

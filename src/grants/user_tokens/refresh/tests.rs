@@ -1,6 +1,7 @@
-//! Refreshes while another process writes the same grant.
+//! Refreshes while another process writes the same grant, and with answers that are not as the RFC has them.
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 
 use super::super::super::authorization::account_with;
 use super::*;
@@ -51,11 +52,46 @@ fn is_whole(request: &[u8]) -> bool {
     lengths.next() == Some(&body.len().to_string())
 }
 
+/// Reads a whole request.
+async fn read_request(client: &mut TcpStream) {
+    let mut request = Vec::new();
+    while !is_whole(&request) {
+        assert_ne!(client.read_buf(&mut request).await.unwrap(), 0);
+    }
+}
+
+/// A listener for a token endpoint, and its URL.
+async fn listener() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/token", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+/// A token endpoint that grants each request with the answer `body`.
+async fn granting(body: &'static str) -> String {
+    let (listener, url) = listener().await;
+    let length = body.len();
+    let answer = format!(
+        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\
+         Connection: close\r\n\r\n{body}"
+    );
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a server of the test's own ends with it"
+    )]
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            read_request(&mut client).await;
+            client.write_all(answer.as_bytes()).await.unwrap();
+        }
+    });
+    url
+}
+
 /// A token endpoint that answers `invalid_grant`, and before the first answer writes the grant `next` into `vault`, as
 /// another process does.
 async fn refusing(vault: Vault, next: GrantRecord) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}/token", listener.local_addr().unwrap());
+    let (listener, url) = listener().await;
     let mut next = Some(next);
     #[expect(
         clippy::disallowed_methods,
@@ -63,10 +99,7 @@ async fn refusing(vault: Vault, next: GrantRecord) -> String {
     )]
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            let mut request = Vec::new();
-            while !is_whole(&request) {
-                assert_ne!(client.read_buf(&mut request).await.unwrap(), 0);
-            }
+            read_request(&mut client).await;
             if let Some(next) = next.take() {
                 vault.put_grant(&key(), &next).await.unwrap();
             }
@@ -109,4 +142,36 @@ async fn token_of_another_process_is_used_where_the_own_was_refused() {
     account.vault.put_grant(&key(), &older).await.unwrap();
     assert!(has_ended(&refresh(&account, &key(), seen).await));
     assert_eq!(stored(&account).await, None);
+}
+
+/// The refresh token that is kept of the answer `body`.
+async fn kept_of(body: &'static str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let account = account_with(&dir, "[egress]\nallow = [\"127.0.0.1\"]").await;
+    let older = record("older", Some(1), &granting(body).await);
+    account.vault.put_grant(&key(), &older).await.unwrap();
+    let seen = (older.access_token.as_ref(), RefreshCause::Age);
+    refresh(&account, &key(), seen).await.unwrap();
+    assert_eq!(stored(&account).await.as_deref(), Some("newer"));
+    let grant = account.vault.read_grant(&key()).await.unwrap().unwrap();
+    grant.record.refresh_token.unwrap().expose().to_owned()
+}
+
+// The server has ended the token before by then.
+#[tokio::test]
+async fn rotated_token_is_kept_whatever_the_answer_says_of_its_life() {
+    for body in [
+        r#"{"access_token":"newer","token_type":"Bearer","refresh_token":"next","expires_in":"3600"}"#,
+        r#"{"access_token":"newer","token_type":"Bearer","refresh_token":"next","expires_in":3600.0}"#,
+        r#"{"access_token":"newer","token_type":"Bearer","refresh_token":"next","expires_in":-1}"#,
+        r#"{"access_token":"newer","token_type":"Bearer","refresh_token":"next","scope":["a"]}"#,
+    ] {
+        assert_eq!(kept_of(body).await, "next", "{body}");
+    }
+}
+
+#[tokio::test]
+async fn empty_refresh_token_replaces_none() {
+    let body = r#"{"access_token":"newer","token_type":"Bearer","refresh_token":""}"#;
+    assert_eq!(kept_of(body).await, "refresh-older");
 }
