@@ -1,6 +1,7 @@
 //! Single-flight for list pages: a session that wants a page on request waits for the running request, if
-//! one reply may answer both sessions. A slow failure answers the waiting sessions as well. If the client
-//! cancels the running request, the next session sends its own.
+//! one reply may answer both sessions. If a change came during that request, the session waits for the next one: so the
+//! sessions that are told of a change cost two requests at most, however many they are. A slow failure answers the
+//! waiting sessions as well. If the client cancels the running request, the next session sends its own.
 //! Spec: DESIGN §5.
 
 use std::sync::Arc;
@@ -30,7 +31,7 @@ use crate::upstream::declaration_cache::DeclarationKey;
 /// Factor by which the lifetime of a list is extended while the upstream announces its changes.
 const LENGTHENED: u32 = 3;
 /// What part of `idle_timeout` a session may have waited for another one's request and still ask for
-/// itself when that fails: so none waits longer than 1.4 times.
+/// itself when that fails: so none waits longer than 1.4 times, and a session that waits for two requests twice.
 const ASKS_AGAIN: f64 = 0.4;
 
 /// Outcome of a request for a list.
@@ -229,7 +230,8 @@ impl ListPages {
         Some(held)
     }
 
-    /// Joins the single-flight for a page, if its reply may answer this session.
+    /// Joins the single-flight for a page, if its reply may answer this session. Where a change came during that request, the
+    /// session joins the next one, once: the many sessions that are told of a change at once ask together again.
     ///
     /// # Errors
     /// The call was cancelled meanwhile, or the awaited request failed.
@@ -242,12 +244,13 @@ impl ListPages {
         session: &Arc<Session>,
         place: ListPageKey<'_>,
     ) -> Result<FetchRole, Fault> {
-        let began = Instant::now();
+        let (began, wanted) = (Instant::now(), EventNumber::next());
+        let mut is_second = false;
         loop {
             let Some(key) = self.flight_key(session, place) else {
                 return Ok(FetchRole::Ask(None));
             };
-            let join = match self.flights.join(key) {
+            let join = match self.flights.join(key.clone()) {
                 single_flight::Joined::Lead(lead) => {
                     // One may have landed since the kept pages were looked at.
                     return Ok(match self.kept_page(session, place) {
@@ -274,21 +277,36 @@ impl ListPages {
                 FetchOutcome::Page(held, message) => Some((held, message)),
                 FetchOutcome::Failed(_) | FetchOutcome::Refused(_) | FetchOutcome::Nothing => None,
             };
+            let joins_again = landed.is_some() && !is_second;
             let adopted = || {
                 let (held, message) = landed?;
-                let may = self.may_adopt(session, place, &held);
+                let may = self.may_adopt(session, place, &held)
+                    || is_second && self.is_as_good_as_own(session, place, &key, wanted, &held);
                 may.then(|| (self.adopt(session, place, held), message))
             };
             // Prefer a page of this session to an adopted one.
-            let page = self.kept_page(session, place).or_else(adopted);
-            return Ok(match page {
-                Some((held, message)) => {
-                    COUNTERS.lists_joined.add(1);
-                    FetchRole::Page(held, message)
-                }
-                None => FetchRole::Ask(None),
-            });
+            if let Some((held, message)) = self.kept_page(session, place).or_else(adopted) {
+                COUNTERS.lists_joined.add(1);
+                return Ok(FetchRole::Page(held, message));
+            }
+            if !joins_again {
+                return Ok(FetchRole::Ask(None));
+            }
+            is_second = true;
         }
+    }
+
+    /// Whether a page, requested by another session with the same `key`, was requested after this session wanted one. So it is
+    /// what this session would get if it asked by itself, also if another change came since: its client is told of that.
+    fn is_as_good_as_own(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+        key: &SharedPageKey,
+        wanted: EventNumber,
+        page: &CachedPage,
+    ) -> bool {
+        page.is_since(Some(wanted)) && self.flight_key(session, place).as_ref() == Some(key)
     }
 
     /// How long a session may have waited for another one's request and still ask for itself.
