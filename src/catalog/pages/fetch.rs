@@ -1,7 +1,7 @@
 //! Single-flight for list pages: a session that wants a page on request waits for the running request, if
 //! one reply may answer both sessions. If a change came during that request, the session waits for the next one: so the
-//! sessions that are told of a change cost two requests at most, however many they are. A slow failure answers the
-//! waiting sessions as well. If the client cancels the running request, the next session sends its own.
+//! sessions that are told of a change cost two requests at most, however many they are. A slow failure, or a second
+//! one, answers the waiting sessions as well. If the client cancels the running request, the next session sends its own.
 //! Spec: DESIGN §5.
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::call::{Call, Reply, ServerDeclaration, UpstreamLink};
 use crate::catalog::page_key::{ListPageKey, SharedPageKey};
 use crate::catalog::tool_headers::warn_of_invalid;
 use crate::catalog::{connect_tool, icons};
-use crate::fault::{Fault, FaultKind, RetryHint};
+use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::outbound::UpstreamTarget;
 use crate::policy::Permit;
 use crate::protocol::methods::ListKind;
@@ -80,11 +80,12 @@ impl FetchOutcome {
     }
 }
 
-/// Hands the outcome of a request to the waiting sessions. A request that its client cancelled is left to
-/// the next session.
+/// Hands the outcome of a request to the waiting sessions. A request that its client cancelled, or that failed by a fault of
+/// that client, is left to the next session.
 pub(crate) fn land(lead: Option<FetchLeader>, landed: FetchOutcome) {
-    let given_up =
-        matches!(&landed, FetchOutcome::Failed(fault) if fault.kind == FaultKind::Cancelled);
+    let is_of_client =
+        |fault: &Fault| fault.kind == FaultKind::Cancelled || fault.side == FaultSide::Downstream;
+    let given_up = matches!(&landed, FetchOutcome::Failed(fault) if is_of_client(fault));
     if let Some(lead) = lead.filter(|_| !given_up) {
         lead.complete(landed);
     }
@@ -231,7 +232,8 @@ impl ListPages {
     }
 
     /// Joins the single-flight for a page, if its reply may answer this session. Where a change came during that request, the
-    /// session joins the next one, once: the many sessions that are told of a change at once ask together again.
+    /// session joins the next one, once: the many sessions that are told of a change at once ask together again. So they do
+    /// where the request failed, if all use one session of the upstream; where that fails too, it is the answer for all.
     ///
     /// # Errors
     /// The call was cancelled meanwhile, or the awaited request failed.
@@ -269,15 +271,22 @@ impl ListPages {
             };
             let Some(landed) = landed else { continue };
             let has_waited = began.elapsed() > self.asks_again(place.upstream);
+            let is_common = self.is_shared(session, place.upstream);
+            let is_over = has_waited || is_common && is_second;
+            let joins_again = !is_second
+                && match &landed {
+                    FetchOutcome::Page(..) => true,
+                    FetchOutcome::Failed(_) | FetchOutcome::Refused(_) => is_common,
+                    FetchOutcome::Nothing => false,
+                };
             let landed = match landed {
-                FetchOutcome::Failed(fault) if has_waited => return Err(fault.shared()),
-                FetchOutcome::Refused(message) if has_waited => {
+                FetchOutcome::Failed(fault) if is_over => return Err(fault.shared()),
+                FetchOutcome::Refused(message) if is_over => {
                     return Ok(FetchRole::Refused(message));
                 }
                 FetchOutcome::Page(held, message) => Some((held, message)),
                 FetchOutcome::Failed(_) | FetchOutcome::Refused(_) | FetchOutcome::Nothing => None,
             };
-            let joins_again = landed.is_some() && !is_second;
             let adopted = || {
                 let (held, message) = landed?;
                 let may = self.may_adopt(session, place, &held)

@@ -154,8 +154,8 @@ impl SharedLists {
         self.f.relay.opener.sessions.close(session);
     }
 
-    /// Has a session list its tools; the result.
-    fn lists(&self, session: &Arc<Session>) -> JoinHandle<String> {
+    /// Has a session list its tools; the result, if there is one.
+    fn lists(&self, session: &Arc<Session>) -> JoinHandle<Option<String>> {
         let text = r#"{"jsonrpc":"2.0","id":1,"method":"tools/list"}"#;
         let call = Call {
             principal: Arc::clone(&session.principal),
@@ -164,13 +164,14 @@ impl SharedLists {
         };
         let (relay, session) = (Arc::clone(&self.f.relay), Arc::clone(session));
         tokio::spawn(async move {
-            let reply = relay.handle(&call, &session).await.unwrap();
-            reply.result().unwrap().to_owned()
+            let reply = relay.handle(&call, &session).await.ok()?;
+            reply.result().map(str::to_owned)
         })
     }
 
     async fn list(&self, session: &Arc<Session>) -> String {
-        within(self.lists(session)).await.unwrap()
+        let listed = within(self.lists(session)).await.unwrap();
+        listed.expect("a list")
     }
 
     /// The upstream has another tool.
@@ -251,11 +252,12 @@ async fn sessions_that_are_told_during_a_request_share_the_next_one() {
     lists.upstream.answers.add_permits(ALL);
     let mut of_first = 0;
     for listed in listing {
-        of_first += usize::from(within(listed).await.unwrap().contains("first"));
+        let listed = within(listed).await.unwrap().expect("a list");
+        of_first += usize::from(listed.contains("first"));
     }
     assert_eq!(of_first, 1, "the one that asked before the change");
     for listed in again {
-        let listed = within(listed).await.unwrap();
+        let listed = within(listed).await.unwrap().expect("a list");
         assert!(listed.contains("second"), "{listed}");
     }
     assert_eq!(lists.upstream.asked(), 2);
@@ -279,7 +281,7 @@ async fn changes_during_each_request_cost_no_request_for_each_session() {
     all_wait().await;
     assert_eq!(lists.upstream.asked(), 2);
     for listed in listing {
-        let listed = within(listed).await.unwrap();
+        let listed = within(listed).await.unwrap().expect("a list");
         assert!(!listed.contains("third"), "{listed}");
     }
     // Nothing older than the second change is kept.
@@ -288,6 +290,30 @@ async fn changes_during_each_request_cost_no_request_for_each_session() {
         assert!(lists.list(session).await.contains("third"));
     }
     assert_eq!(lists.upstream.asked(), 3);
+}
+
+// All use one session of the upstream, which would fail each of them alike.
+#[tokio::test(start_paused = true)]
+async fn failed_request_is_made_once_more_for_all_who_wait() {
+    for recovers in [true, false] {
+        let lists = SharedLists::new(false);
+        let sessions = lists.open_many();
+        let listing: Vec<_> = sessions.iter().map(|one| lists.lists(one)).collect();
+        all_wait().await;
+        lists.upstream.fails.store(true, Relaxed);
+        lists.upstream.answers.add_permits(1);
+        all_wait().await;
+        assert_eq!(lists.upstream.asked(), 2);
+        lists.upstream.fails.store(!recovers, Relaxed);
+        lists.upstream.answers.add_permits(ALL);
+        let mut answered = 0;
+        for listed in listing {
+            answered += usize::from(within(listed).await.unwrap().is_some());
+        }
+        let expected = if recovers { MANY - 1 } else { 0 };
+        assert_eq!(answered, expected);
+        assert_eq!(lists.upstream.asked(), 2);
+    }
 }
 
 // After an outage of Redis: within five seconds, so that clients do not ask together.
