@@ -22,6 +22,11 @@ const SPREAD: Duration = Duration::from_secs(5);
 /// The lists that have change notices.
 pub(super) const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 
+/// The kind of list that another replica names, if it is known here.
+pub(super) fn known_list(change: &ListChange) -> Option<&'static str> {
+    LISTS.into_iter().find(|what| **what == *change.what)
+}
+
 /// Tells other replicas of changes, where there are any. Clones share it.
 #[derive(Debug, Clone)]
 pub(super) struct SharedChanges {
@@ -66,14 +71,8 @@ impl SharedChanges {
         lists: Vec<&'static str>,
     ) {
         let arrival = NoticeArrival::now(None);
-        // At once, and where no session is told as well: a session that begins later may adopt a page. Another replica may
-        // name an upstream that is not configured here.
-        let is_meant = |name: &str| upstream.is_none_or(|meant| meant == name);
-        for name in self.upstreams.names().filter(|name| is_meant(name)) {
-            for what in &lists {
-                pages.record(name, Account::Common, what, arrival.number);
-            }
-        }
+        // At once, and where no session is told as well: a session that begins later may adopt a page.
+        self.record(pages, upstream, &lists, arrival);
         let teller = ChangeTeller {
             links: Arc::clone(links),
             sessions: Arc::clone(sessions),
@@ -83,6 +82,23 @@ impl SharedChanges {
             arrival,
         };
         links.spawner.spawn_service(teller.run());
+    }
+
+    /// Ends the pages in `pages` that are older than a change that was not heard here, of all upstreams for `None`. Another
+    /// replica may name an upstream that is not configured here.
+    pub(super) fn record(
+        &self,
+        pages: &SharedPages,
+        upstream: Option<&str>,
+        lists: &[&'static str],
+        arrival: NoticeArrival,
+    ) {
+        let is_meant = |name: &str| upstream.is_none_or(|meant| meant == name);
+        for name in self.upstreams.names().filter(|name| is_meant(name)) {
+            for what in lists {
+                pages.record(name, Account::Common, what, arrival.number);
+            }
+        }
     }
 
     /// Whether a change of an upstream that speaks `era` may concern sessions of other replicas: all callers use it over

@@ -31,7 +31,7 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
 use crate::audit;
-use crate::call::{Call, Principal, Reply};
+use crate::call::{Call, NoticeArrival, Principal, Reply};
 use crate::catalog::{Catalog, CatalogParts, make_room};
 use crate::clock::SharedClock;
 use crate::config::Config;
@@ -60,7 +60,7 @@ use crate::vault::Vault;
 use self::consents::ConsentParts;
 use self::forward::{Forward, ForwardParts};
 use self::initialize::SessionOpener;
-use self::list_changes::{LISTS, SharedChanges};
+use self::list_changes::{LISTS, SharedChanges, known_list};
 use self::listen::Subscriptions;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
 use self::notify::ClientNotices;
@@ -385,9 +385,17 @@ impl Relay {
 
 impl ListChangeReceiver for Relay {
     fn changed(&self, change: &ListChange) {
-        let known = LISTS.into_iter().find(|what| **what == *change.what);
-        if let Some(what) = known {
+        if let Some(what) = known_list(change) {
             self.tell_later(Some(&change.upstream), vec![what]);
+        }
+    }
+
+    fn changed_again(&self, change: &ListChange) {
+        if let Some(what) = known_list(change) {
+            let pages = &self.parts.catalog.pages.shared;
+            let arrival = NoticeArrival::now(None);
+            self.changes
+                .record(pages, Some(&change.upstream), &[what], arrival);
         }
     }
 

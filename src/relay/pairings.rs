@@ -3,6 +3,7 @@
 
 mod known_accounts;
 mod scripted;
+mod shared_lists;
 
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
@@ -75,7 +76,7 @@ fn fixture_with(
             idle: Duration::from_mins(1),
             absolute: Duration::from_mins(10),
             max_per_principal: 9,
-            max_total: 9,
+            max_total: 200,
             hold_question: Duration::from_secs(10),
         },
         Arc::new(MemoryEvents::new(bounds)),

@@ -23,9 +23,10 @@ const INTERVAL: Duration = Duration::from_millis(500);
 const LIFE: Duration = Duration::from_mins(10);
 /// Notices that are kept.
 const KEPT: usize = 1024;
-/// How long a change that was heard here is not told once more, as another replica has heard it as well. A time, as events of
-/// two replicas have no common order. A second change within it that only the other replica hears is missed here until
-/// the lists are looked at again, or end by their age.
+/// How long a change that was heard here is not told once more, as another replica has heard it as well. A time: an upstream
+/// gives its notices no number, so whether two replicas were told of one change cannot be known. Nor do counts tell: a replica
+/// hears a change once over each of its links. A second change within it that only the other replica hears ends the lists
+/// that sessions share here, but clients are not told of it.
 const HEARD: Duration = Duration::from_secs(2);
 /// Notices added at once: a pending notice is unique by upstream and kind.
 const ADDED: usize = 256;
@@ -43,6 +44,10 @@ pub struct ListChange {
 pub trait ListChangeReceiver: Send + Sync + std::fmt::Debug {
     /// Another replica was told of a changed list.
     fn changed(&self, change: &ListChange);
+
+    /// The same, a moment after the upstream itself has told this replica. Nearly always it is the same change, which the
+    /// sessions know. It may be a second one that was not heard here, so older lists are not to be shared any more.
+    fn changed_again(&self, change: &ListChange);
 
     /// Notices may have been missed: any list may have changed.
     fn missed(&self);
@@ -163,8 +168,12 @@ impl SharedNotices {
         };
         // However often an upstream repeats itself, its sessions are told once for each reply.
         let changes: BTreeSet<ListChange> = elements(found).iter().filter_map(change).collect();
-        for change in changes.iter().filter(|change| !self.was_heard(change)) {
-            receiver.changed(change);
+        for change in &changes {
+            if self.was_heard(change) {
+                receiver.changed_again(change);
+            } else {
+                receiver.changed(change);
+            }
         }
         String::from_utf8(bytes(position)?.to_vec()).ok()
     }

@@ -22,6 +22,7 @@ impl EventNumber {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::{Arc, Barrier};
     use std::thread;
 
     use super::*;
@@ -35,9 +36,13 @@ mod tests {
 
     #[test]
     fn events_at_once_have_numbers_of_their_own() {
-        const EVENTS: usize = 1000;
+        // So many that the threads run at the same time.
+        const EVENTS: usize = 100_000;
+        let both_run = Arc::new(Barrier::new(2));
         let count = || {
-            thread::spawn(|| {
+            let both_run = Arc::clone(&both_run);
+            thread::spawn(move || {
+                both_run.wait();
                 (0..EVENTS)
                     .map(|_| EventNumber::next().0)
                     .collect::<Vec<_>>()

@@ -112,15 +112,20 @@ impl<K: Eq + Hash, V> Leader<K, V> {
         Follower(self.told.subscribe())
     }
 
-    /// Publishes the result to all joiners.
+    /// Publishes the result to all joiners. The flight is over before they hear of it: a joiner that joins again finds the
+    /// next one.
     pub fn complete(self, value: V) {
+        lock(&self.running).remove(&self.key);
         self.told.send_replace(Some(value));
     }
 }
 
 impl<K: Eq + Hash, V> Drop for Leader<K, V> {
     fn drop(&mut self) {
-        lock(&self.running).remove(&self.key);
+        // After a result, the key may be that of the next flight.
+        if self.told.borrow().is_none() {
+            lock(&self.running).remove(&self.key);
+        }
     }
 }
 
@@ -137,6 +142,9 @@ impl<V: Clone> Follower<V> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Wake, Waker};
+
     use super::*;
 
     fn lead(flights: &SingleFlight<&'static str, u8>) -> Leader<&'static str, u8> {
@@ -164,6 +172,43 @@ mod tests {
         assert_eq!(second.result().await, Some(7));
         // Nothing is kept.
         drop(lead(&flights));
+    }
+
+    /// Joins again as soon as it is woken.
+    struct JoinsAgain {
+        flights: SingleFlight<&'static str, u8>,
+        joined: Mutex<Option<Joined<&'static str, u8>>>,
+    }
+
+    impl Wake for JoinsAgain {
+        fn wake(self: Arc<Self>) {
+            *self.joined.lock().unwrap() = Some(self.flights.join("k"));
+        }
+    }
+
+    #[test]
+    fn joiner_that_joins_again_is_in_the_next_flight() {
+        let flights = SingleFlight::default();
+        let first = lead(&flights);
+        let again = Arc::new(JoinsAgain {
+            flights: flights.clone(),
+            joined: Mutex::default(),
+        });
+        let mut second = pin!(join(&flights).result());
+        let waker = Waker::from(Arc::clone(&again));
+        let mut context = Context::from_waker(&waker);
+        assert!(second.as_mut().poll(&mut context).is_pending());
+        first.complete(7);
+        assert_eq!(second.as_mut().poll(&mut context), Poll::Ready(Some(7)));
+        let joined = again.joined.lock().unwrap().take();
+        assert!(matches!(joined, Some(Joined::Lead(_))));
+        assert_eq!(
+            flights.under_way(),
+            1,
+            "the first leader ends its own alone"
+        );
+        drop(joined);
+        assert_eq!(flights.under_way(), 0);
     }
 
     #[tokio::test]

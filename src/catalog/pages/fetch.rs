@@ -1,6 +1,7 @@
 //! Single-flight for list pages: a session that wants a page on request waits for the running request, if
-//! one reply may answer both sessions. A slow failure answers the waiting sessions as well. If the client
-//! cancels the running request, the next session sends its own.
+//! one reply may answer both sessions. If a change came during that request, the session waits for the next one: so the
+//! sessions that are told of a change cost two requests at most, however many they are. A slow failure, or a second
+//! one, answers the waiting sessions as well. If the client cancels the running request, the next session sends its own.
 //! Spec: DESIGN §5.
 
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::call::{Call, Reply, ServerDeclaration, UpstreamLink};
 use crate::catalog::page_key::{ListPageKey, SharedPageKey};
 use crate::catalog::tool_headers::warn_of_invalid;
 use crate::catalog::{connect_tool, icons};
-use crate::fault::{Fault, FaultKind, RetryHint};
+use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 use crate::outbound::UpstreamTarget;
 use crate::policy::Permit;
 use crate::protocol::methods::ListKind;
@@ -30,7 +31,7 @@ use crate::upstream::declaration_cache::DeclarationKey;
 /// Factor by which the lifetime of a list is extended while the upstream announces its changes.
 const LENGTHENED: u32 = 3;
 /// What part of `idle_timeout` a session may have waited for another one's request and still ask for
-/// itself when that fails: so none waits longer than 1.4 times.
+/// itself when that fails: so none waits longer than 1.4 times, and a session that waits for two requests twice.
 const ASKS_AGAIN: f64 = 0.4;
 
 /// Outcome of a request for a list.
@@ -79,11 +80,12 @@ impl FetchOutcome {
     }
 }
 
-/// Hands the outcome of a request to the waiting sessions. A request that its client cancelled is left to
-/// the next session.
+/// Hands the outcome of a request to the waiting sessions. A request that its client cancelled, or that failed by a fault of
+/// that client, is left to the next session.
 pub(crate) fn land(lead: Option<FetchLeader>, landed: FetchOutcome) {
-    let given_up =
-        matches!(&landed, FetchOutcome::Failed(fault) if fault.kind == FaultKind::Cancelled);
+    let is_of_client =
+        |fault: &Fault| fault.kind == FaultKind::Cancelled || fault.side == FaultSide::Downstream;
+    let given_up = matches!(&landed, FetchOutcome::Failed(fault) if is_of_client(fault));
     if let Some(lead) = lead.filter(|_| !given_up) {
         lead.complete(landed);
     }
@@ -229,7 +231,9 @@ impl ListPages {
         Some(held)
     }
 
-    /// Joins the single-flight for a page, if its reply may answer this session.
+    /// Joins the single-flight for a page, if its reply may answer this session. Where a change came during that request, the
+    /// session joins the next one, once: the many sessions that are told of a change at once ask together again. So they do
+    /// where the request failed, if all use one session of the upstream; where that fails too, it is the answer for all.
     ///
     /// # Errors
     /// The call was cancelled meanwhile, or the awaited request failed.
@@ -242,12 +246,13 @@ impl ListPages {
         session: &Arc<Session>,
         place: ListPageKey<'_>,
     ) -> Result<FetchRole, Fault> {
-        let began = Instant::now();
+        let (began, wanted) = (Instant::now(), EventNumber::next());
+        let mut is_second = false;
         loop {
             let Some(key) = self.flight_key(session, place) else {
                 return Ok(FetchRole::Ask(None));
             };
-            let join = match self.flights.join(key) {
+            let join = match self.flights.join(key.clone()) {
                 single_flight::Joined::Lead(lead) => {
                     // One may have landed since the kept pages were looked at.
                     return Ok(match self.kept_page(session, place) {
@@ -266,9 +271,17 @@ impl ListPages {
             };
             let Some(landed) = landed else { continue };
             let has_waited = began.elapsed() > self.asks_again(place.upstream);
+            let is_common = self.is_shared(session, place.upstream);
+            let is_over = has_waited || is_common && is_second;
+            let joins_again = !is_second
+                && match &landed {
+                    FetchOutcome::Page(..) => true,
+                    FetchOutcome::Failed(_) | FetchOutcome::Refused(_) => is_common,
+                    FetchOutcome::Nothing => false,
+                };
             let landed = match landed {
-                FetchOutcome::Failed(fault) if has_waited => return Err(fault.shared()),
-                FetchOutcome::Refused(message) if has_waited => {
+                FetchOutcome::Failed(fault) if is_over => return Err(fault.shared()),
+                FetchOutcome::Refused(message) if is_over => {
                     return Ok(FetchRole::Refused(message));
                 }
                 FetchOutcome::Page(held, message) => Some((held, message)),
@@ -276,19 +289,33 @@ impl ListPages {
             };
             let adopted = || {
                 let (held, message) = landed?;
-                let may = self.may_adopt(session, place, &held);
+                let may = self.may_adopt(session, place, &held)
+                    || is_second && self.is_as_good_as_own(session, place, &key, wanted, &held);
                 may.then(|| (self.adopt(session, place, held), message))
             };
             // Prefer a page of this session to an adopted one.
-            let page = self.kept_page(session, place).or_else(adopted);
-            return Ok(match page {
-                Some((held, message)) => {
-                    COUNTERS.lists_joined.add(1);
-                    FetchRole::Page(held, message)
-                }
-                None => FetchRole::Ask(None),
-            });
+            if let Some((held, message)) = self.kept_page(session, place).or_else(adopted) {
+                COUNTERS.lists_joined.add(1);
+                return Ok(FetchRole::Page(held, message));
+            }
+            if !joins_again {
+                return Ok(FetchRole::Ask(None));
+            }
+            is_second = true;
         }
+    }
+
+    /// Whether a page, requested by another session with the same `key`, was requested after this session wanted one. So it is
+    /// what this session would get if it asked by itself, also if another change came since: its client is told of that.
+    fn is_as_good_as_own(
+        &self,
+        session: &Session,
+        place: ListPageKey<'_>,
+        key: &SharedPageKey,
+        wanted: EventNumber,
+        page: &CachedPage,
+    ) -> bool {
+        page.is_since(Some(wanted)) && self.flight_key(session, place).as_ref() == Some(key)
     }
 
     /// How long a session may have waited for another one's request and still ask for itself.

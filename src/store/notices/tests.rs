@@ -36,6 +36,8 @@ struct Deaf;
 impl ListChangeReceiver for Deaf {
     fn changed(&self, _change: &ListChange) {}
 
+    fn changed_again(&self, _change: &ListChange) {}
+
     fn missed(&self) {}
 }
 

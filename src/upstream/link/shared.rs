@@ -391,6 +391,45 @@ mod tests {
     use dashmap::try_result::TryResult;
 
     use super::*;
+    use crate::call::Principal;
+    use crate::sync::event_number::EventNumber;
+
+    /// A member, and the numbers of the notices that it was told of.
+    #[derive(Debug, Default)]
+    struct Told(Mutex<Vec<EventNumber>>);
+
+    impl NoticeIntake for Told {
+        fn opened(&self, _: &Arc<str>, _: &Arc<ServerDeclaration>) {}
+
+        fn heard(&self, _: &Arc<str>, _: &[&'static str], _: bool) {}
+
+        fn notice(&self, _: &Arc<str>, _: Notice, arrival: NoticeArrival) {
+            lock(&self.0).push(arrival.number);
+        }
+
+        fn task_changed(&self, _: &Arc<str>, _: &Message, _: Option<u64>) {}
+
+        fn question(&self, _: &Arc<str>, _: InputRequest) -> BoxFuture<'_, InputOutcome> {
+            unreachable!("only notices")
+        }
+    }
+
+    // A list that one member requests after the notice is new enough for all.
+    #[test]
+    fn notice_has_one_number_for_all_members() {
+        let members = MemberFanout::default();
+        let all = ["alice", "bob"].map(|name| {
+            let told = Arc::new(Told::default());
+            let owner = Principal::new("issuer", name, "", Vec::new(), None).owner();
+            members.join(owner, Arc::clone(&told) as _);
+            told
+        });
+        let arrival = NoticeArrival::now(None);
+        members.notice(&"up".into(), Notice::list_changed("tools"), arrival);
+        for told in all {
+            assert_eq!(*lock(&told.0), [arrival.number]);
+        }
+    }
 
     impl SharedLinks {
         pub(in crate::upstream) fn len(&self) -> usize {

@@ -20,6 +20,11 @@ impl ListChangeReceiver for Heard {
         self.0.lock().unwrap().push(text);
     }
 
+    fn changed_again(&self, change: &ListChange) {
+        let text = format!("{} {} again", change.upstream, change.what);
+        self.0.lock().unwrap().push(text);
+    }
+
     fn missed(&self) {
         self.0.lock().unwrap().push("missed".to_owned());
     }
@@ -132,6 +137,8 @@ async fn change_that_was_heard_here_too_is_not_told_again() {
     one.publish("both");
     one.publish("files");
     two.hears("files tools").await;
+    // It may be a second change, so lists end.
+    two.hears("both tools again").await;
     assert!(!two.heard().contains(&"both tools".to_owned()));
 }
 
