@@ -9,17 +9,20 @@ use tokio_util::sync::CancellationToken;
 
 use self::scripted::{INPUT_REQUIRED, ModernClient, ScriptStep, ScriptedUpstream};
 use super::*;
+use crate::audit::AuditSink;
 use crate::call::{ClientCapabilities, DownstreamLink, Principal, UpstreamLink};
 use crate::clock::SystemClock;
 use crate::ownership::Ownership;
+use crate::policy::ToolPolicy;
 use crate::protocol::{Message, RequestId, Revision};
-use crate::seal::SealPurpose;
-use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionSettings};
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::seal::{SealPurpose, Sealer};
+use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionRegistry, SessionSettings};
 use crate::store::events::{LogBounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
-use crate::upstream::AccountKeeping;
-use crate::vault::GrantRecord;
+use crate::upstream::{AccountKeeping, Upstreams};
 use crate::vault::samples::pasted_key;
+use crate::vault::{GrantRecord, Vault};
 
 /// Callers have keys of their own at the upstream.
 const KEYS: &str = "[upstreams.up.auth]\nkind = \"user_key\"\n";
@@ -107,7 +110,7 @@ fn fixture_with(
         )
         .unwrap();
     let host = crate::process::HostEnvironment::current();
-    let audit = audit::AuditSink::start(Arc::new(SystemClock), &tasks);
+    let audit = AuditSink::start(Arc::new(SystemClock), &tasks);
     let keeping = vault
         .as_ref()
         .map(|vault| AccountKeeping::new(vault, &audit));
