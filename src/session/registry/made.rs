@@ -1,6 +1,6 @@
 //! `NewSession` and `SessionIdentity`: what sessions are made of, opened here or taken over.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::time::Instant;
@@ -146,8 +146,7 @@ impl SessionIdentity {
             open_streams: AtomicUsize::new(0),
             open_standalones: AtomicUsize::new(0),
             hold_question: registry.settings.hold_question,
-            started: self.started,
-            used_us: AtomicU64::new(0),
+            uses: crate::session::use_clock::UseClock::new(self.started),
             closed: CancellationToken::new(),
             last_words: TaskTracker::new(),
         })
