@@ -127,7 +127,7 @@ impl ChildPipe {
         let asked = request.and_then(|request| self.child_of(request.id));
         let open = asked.or_else(|| self.open());
         open.map_or(LinkError::Timeout, |open| {
-            open.child.timed_out(since, settings)
+            open.child.timed_out(since, settings.upstream.isolation)
         })
     }
 
