@@ -239,18 +239,16 @@ impl RevisionProjection {
         Ok(())
     }
 
-    /// The answer that begins a task: its members, JSON text of an object, for a modern client.
-    pub(crate) fn begun(mut task: String, origin: &ResultOrigin<'_>) -> String {
-        task.pop();
-        let tail = format!(
-            r#","resultType":"task","_meta":{{"{}":{}}}}}"#,
-            meta::SERVER_INFO,
-            origin.server
-        );
-        task + &tail
+    /// The answer that begins a task, for a modern client. `task` is the JSON text of an object with the task's members.
+    pub(crate) fn begun(task: String, origin: &ResultOrigin<'_>) -> String {
+        let mut out = ObjectWriter::reopen(task);
+        out.member("resultType", TASK);
+        let meta = json::object([(meta::SERVER_INFO, origin.server)]);
+        out.member("_meta", &meta);
+        out.finish()
     }
 
-    /// A result that we wrote, JSON text of an object, in the client's revision.
+    /// A result that the gateway wrote itself (JSON text of an object), in the client's revision.
     pub(crate) fn authored(self, result: String, origin: &ResultOrigin<'_>) -> String {
         let (mut out, is_open) = self.authored_open(result, origin);
         if is_open {
@@ -260,8 +258,8 @@ impl RevisionProjection {
         out
     }
 
-    /// The same up to its lifetime in milliseconds, which comes last where there is one; whether
-    /// it and the closing brace are still to come.
+    /// As [`authored`](Self::authored). A result that clients may cache ends before the value of `ttlMs`, so that a kept
+    /// text can be sent with the lifetime that is left; returns whether it does.
     pub(crate) fn authored_open(self, result: String, origin: &ResultOrigin<'_>) -> (String, bool) {
         let is_legacy = self.to.era() == Era::Legacy;
         if is_legacy && origin.missing.is_none() {
@@ -274,29 +272,16 @@ impl RevisionProjection {
         if let Some(missing) = origin.missing {
             about.member(meta::MISSING, missing);
         }
-        let mut out = result;
-        out.pop();
-        if !out.ends_with('{') {
-            out.push(',');
-        }
+        let mut out = ObjectWriter::reopen(result);
         if !is_legacy {
-            out.push_str(r#""resultType":"complete","#);
+            out.member("resultType", COMPLETE);
         }
-        out.push_str("\"_meta\":");
-        out.push_str(&about.finish());
-        if is_legacy {
-            out.push('}');
-            return (out, false);
+        out.member("_meta", &about.finish());
+        if is_legacy || !is_cacheable(origin.method) {
+            return (out.finish(), false);
         }
-        let timed = is_cacheable(origin.method);
-        if timed {
-            out.push_str(",\"cacheScope\":");
-            out.push_str(origin.hints.scope.as_json());
-            out.push_str(",\"ttlMs\":");
-        } else {
-            out.push('}');
-        }
-        (out, timed)
+        out.member("cacheScope", origin.hints.scope.as_json());
+        (out.finish_before("ttlMs"), true)
     }
 }
 
@@ -307,8 +292,9 @@ pub(crate) fn is_of_unknown_kind(message: &Message) -> bool {
 }
 
 const COMPLETE: &str = "\"complete\"";
+const TASK: &str = "\"task\"";
 /// Kinds of results that may pass: a task only where it was asked for, which the relay saw to.
-const KINDS: [&str; 2] = [COMPLETE, "\"task\""];
+const KINDS: [&str; 2] = [COMPLETE, TASK];
 
 /// Takes out what only a modern result has.
 fn undress<'m>(message: &'m Message, changes: &mut ResultChanges<'m>) -> Result<(), JsonError> {
