@@ -223,8 +223,7 @@ impl<'a> Negotiation<'a> {
         shared: Option<FruitlessProbe>,
     ) -> NegotiationOutcome {
         link.accept(offer).await?;
-        let presumed = Arc::default();
-        Ok((NegotiatedState::Legacy { link, presumed }, shared))
+        Ok((NegotiatedState::legacy(link), shared))
     }
 
     async fn discover(&self) -> DiscoverAnswer {
