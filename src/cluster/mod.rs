@@ -77,7 +77,7 @@ pub struct Cluster {
 
 impl Cluster {
     /// Takes a number that no living replica has, which needs Redis. Waits five seconds for Redis, and then goes on with
-    /// a random number, as a restart during an outage has to serve as well. The others reach this replica at `address`;
+    /// a random number, as a restart during an outage has to serve as well. Other replicas reach this one at `address`;
     /// `digest` is the digest of its configuration.
     ///
     /// # Errors
@@ -166,8 +166,8 @@ impl Cluster {
         proof::is_wanted(connection)
     }
 
-    /// Greets the other side of such a connection, with a proof, within a second; `false`, and no answer, where the other
-    /// side does not prove first that it is a replica itself. Without Redis, it is known from then on.
+    /// Answers such a connection with the greeting and a proof, within a second. Returns `false` without an answer if the
+    /// other side does not prove first that it is a replica. This replica then knows the other side, also without Redis.
     pub async fn prove(&self, stream: &mut TlsStream<TcpStream>) -> bool {
         let answered = self.membership.proof().answer(stream, self.greeting());
         let Ok(Some(asker)) = timeout(PROVE_WITHIN, answered).await else {
@@ -198,7 +198,7 @@ impl Cluster {
         nodes
     }
 
-    /// One of them.
+    /// One of the [`successors`](Self::successors).
     #[must_use]
     pub fn any_successor(&self) -> Option<u32> {
         self.successors().first().copied()
@@ -274,7 +274,7 @@ impl Cluster {
         self.membership.has_settled()
     }
 
-    /// What this replica says of itself.
+    /// The state of this replica, as other replicas ask for it.
     #[must_use]
     pub fn greeting(&self) -> ReplicaGreeting {
         let own = self.membership.own();

@@ -18,21 +18,21 @@ use crate::session::{
 };
 use crate::telemetry::metrics::COUNTERS;
 
-/// What a message still owes before it is served; nothing where it may be.
+/// What a message still has to wait for before it is served; `None` if it may be served now.
 pub(super) type MessageDue = Option<OwedAdmission>;
 
-/// What a message owes.
+/// What a message has to wait for.
 #[derive(Debug)]
 pub(super) enum OwedAdmission {
-    /// Its part of the allowance, for which it may wait.
+    /// A part of its caller's rate.
     Rate(RateClaim),
-    /// An exchange within the share of its principal, for which nothing waits: a request is refused. What
-    /// is none may still owe its part of the allowance.
+    /// One more open exchange for its principal. No request waits for that: it is refused. A message that is no request may
+    /// still wait for its part of the rate.
     Exchange(Option<RateClaim>),
 }
 
 impl OwedAdmission {
-    /// The exchange, and what was owed before.
+    /// An exchange, beside the part of the rate that is `due`.
     pub(super) fn exchange(due: MessageDue) -> Self {
         Self::Exchange(due.and_then(Self::claim))
     }
@@ -85,7 +85,7 @@ impl AdmissionControl {
         }
     }
 
-    /// The way in for a request of a session: its place, or the wait for one.
+    /// Admits a request of a session: a permit for it, or the wait for one.
     ///
     /// # Errors
     /// A [`Fault`] when it cannot even wait.
@@ -103,7 +103,7 @@ impl AdmissionControl {
         CallEntry::of(session, request, self.caps()).map_err(refused)
     }
 
-    /// The same for a call of an implicit session, which may wait for `patience` still.
+    /// Admits a call of an implicit session, which may wait for `patience`.
     ///
     /// # Errors
     /// A [`Fault`] when it cannot even wait.
@@ -218,10 +218,10 @@ impl AdmissionControl {
     }
 }
 
-/// What a request has to wait for.
+/// The part of the rate that a request has to wait for, if any.
 ///
 /// # Errors
-/// It is refused without waiting.
+/// The principal has too many exchanges open: the request is refused without waiting.
 pub(super) fn claim(due: MessageDue) -> Result<Option<RateClaim>, Fault> {
     match due {
         None => Ok(None),
