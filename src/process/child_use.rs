@@ -19,7 +19,7 @@ pub(super) struct ChildUse {
 }
 
 impl ChildUse {
-    /// Of a child that has just been started.
+    /// The use of a child that has just been started.
     pub(super) fn new() -> Self {
         Self {
             started: Instant::now(),
@@ -63,7 +63,7 @@ impl ChildUse {
         self.note();
     }
 
-    /// Ends a use that [`begin`](Self::begin) noted. Returns whether it was the last one that ran.
+    /// Ends a use that [`begin`](Self::begin) noted. Returns whether no other use runs.
     pub(super) fn end(&self) -> bool {
         self.note();
         self.busy.fetch_sub(1, Ordering::AcqRel) == 1

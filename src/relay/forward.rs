@@ -123,7 +123,7 @@ impl<'a> Forward<'a> {
         Ok(opened)
     }
 
-    /// The request as `tasks` takes it.
+    /// The request in the form for `tasks`.
     pub(super) fn task_request<'o>(&'o self, opened: &'o Opened<'a>) -> TaskRequest<'o> {
         TaskRequest {
             permit: &self.permit,
@@ -142,7 +142,7 @@ impl<'a> Forward<'a> {
             .await
     }
 
-    /// Where the reply comes from.
+    /// The origin of the reply.
     pub(super) fn source(&self, opened: &Opened<'a>) -> ReplySource {
         let declared = opened.link.declared();
         let sources = &self.parts.sources;

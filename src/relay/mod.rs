@@ -105,13 +105,13 @@ impl Relay {
         Ok(answer)
     }
 
-    /// Whether a session ends that has lost its connection to an upstream with the replica that owned the session.
+    /// Whether a session cannot outlive the replica that owns it, because of its connection to `upstream`.
     #[must_use]
     pub fn ends_with_replica(&self, upstream: &str) -> bool {
         self.opener.links.upstreams.ends_with_replica(upstream)
     }
 
-    /// Opens in the background what an adopted session had open at `upstreams`, so that it hears of changes again.
+    /// Opens the links of an adopted session to `upstreams` in the background, so that it hears of changes again.
     pub fn reopen(&self, session: &Arc<Session>, upstreams: &[Arc<str>]) {
         for upstream in upstreams {
             self.opener.links.reopen(session, upstream);
@@ -216,14 +216,14 @@ impl Relay {
         self.changes.share(notices);
     }
 
-    /// Tells sessions in the background of changes that were not heard here; of those of all upstreams for `None`.
+    /// Tells sessions in the background of changes that were not heard here. `None` stands for all upstreams.
     fn tell_later(&self, upstream: Option<&str>, lists: Vec<&'static str>) {
         let told = (&self.parts.links, &self.opener.sessions);
         let pages = &self.parts.catalog.pages.shared;
         self.changes.tell_later(told, pages, upstream, lists);
     }
 
-    /// The same as [`is_retry_safe`](Self::is_retry_safe), of the bytes of a request.
+    /// [`is_retry_safe`](Self::is_retry_safe) for the bytes of a request.
     #[must_use]
     pub fn may_repeat(&self, endpoint: &Endpoint, request: &Bytes) -> bool {
         let message = Message::parse(request.clone(), json::MAX_DEPTH);

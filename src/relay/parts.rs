@@ -51,7 +51,7 @@ pub struct RelayParts {
 }
 
 impl RelayParts {
-    /// Puts the parts together. Some of them call the relay back, so each of them has a weak reference to it.
+    /// Puts the parts together. Some parts call the relay back, through a weak reference.
     pub(super) fn assemble(self) -> Arc<Relay> {
         let Self {
             settings,

@@ -90,7 +90,7 @@ impl<'a> Forward<'a> {
                 .into_iter()
                 .filter_map(|elicitation| elicitation.id)
                 .collect();
-            // Whether they are over or not: the upstream knows best.
+            // The upstream decides whether the elicitations are complete.
             if tells {
                 let over = self.session.completions().all(&target.upstream, &ids);
                 drop(tokio::time::timeout(HOLD, over).await);
@@ -180,7 +180,7 @@ fn round(elicitations: &[RequiredUrl]) -> InputRequests {
     }
 }
 
-/// The user does not want to go there.
+/// The reply after the user declined to open a URL.
 fn declined(call: &Call, source: &ReplySource, upstream: &str) -> Reply {
     let text =
         format!("the user did not agree to visit the page that upstream \"{upstream}\" needs");

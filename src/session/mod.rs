@@ -112,7 +112,7 @@ pub struct Session {
     /// Notifications of the client that wait for an upstream.
     notifications: notifications::NotificationQueues,
     absences: AbsentLists,
-    /// The principal's places for calls; `calls_running` is this session's number of taken places.
+    /// The principal's permits for calls; `calls_running` counts the permits in use by this session.
     places: Arc<CallPermits>,
     calls_running: AtomicUsize,
     /// How long a question that names no call waits for a stream.
@@ -135,7 +135,7 @@ pub struct Session {
     /// The byte budget of replies to the session's calls; unset for an implicit session, each of whose calls has its
     /// own.
     reply_share: OnceLock<ReplyShare>,
-    /// Keeps the record in the shared store, where there is one. Boxed: a process alone has none.
+    /// Keeps the record in the shared store, if there is one. Boxed: a single process has none.
     recorder: Option<Box<record::SessionRecorder>>,
     /// Open streams of calls; `open_standalones` counts streams for messages outside calls.
     open_streams: AtomicUsize,
@@ -239,15 +239,15 @@ impl Session {
         self.record_changed();
     }
 
-    /// Has the record in the shared store written once more, behind the caller: something in it has changed. Does
-    /// nothing without a shared store.
+    /// Has the changed record of the session written to the shared store, in the background. Does nothing without a
+    /// shared store.
     pub fn record_changed(&self) {
         if let Some(recorder) = &self.recorder {
             recorder.change(self.key);
         }
     }
 
-    /// What the link to an upstream begins with, where the session was adopted.
+    /// The state that the link to an upstream begins with, if the session was adopted.
     #[must_use]
     pub fn adopted_link(&self, upstream: &str) -> Option<AdoptedLink> {
         self.recorder.as_ref()?.adopted_link(self, upstream)
@@ -349,7 +349,7 @@ impl Session {
         &self.links
     }
 
-    /// The places for calls of its principal.
+    /// The permits for calls of its principal.
     #[must_use]
     pub fn places(&self) -> &Arc<CallPermits> {
         &self.places

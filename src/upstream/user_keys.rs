@@ -29,7 +29,7 @@ const MAX_HELD: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct UserKeys {
     upstream: Arc<str>,
-    /// Where keys are sent: users pasted them for this URL or program.
+    /// The URL or program that gets the keys, for which users paste them.
     resource: String,
     placement: TokenPlacement,
     config: UserKeyConfig,

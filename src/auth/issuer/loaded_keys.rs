@@ -44,7 +44,7 @@ impl LoadedKeys {
         self.digest == other.digest
     }
 
-    /// Checks that one of them is a key for signatures.
+    /// Checks that at least one key is for signatures.
     ///
     /// # Errors
     /// [`LoadError::BadKeySet`] if none is.

@@ -174,7 +174,7 @@ impl LinkConnections {
             previous.note_end();
             self.draining.retire(previous);
         }
-        // The session ended meanwhile: no one else would close this connection.
+        // The session ended meanwhile, so nothing else would close this connection.
         if self.has_ended() {
             drop(lock(&self.current).take());
             self.changed.notify_waiters();
