@@ -27,7 +27,7 @@ pub(super) fn over_http(redis: &RedisServer, stub: &HttpStub) -> Setup {
     setup(redis).http("stub", stub, "")
 }
 
-/// Two replicas that have had a lease for so long that they may adopt.
+/// Two replicas with leases old enough to adopt sessions.
 pub(super) async fn settled(make: impl Fn() -> Setup) -> [Gateway; 2] {
     let both = pair(make).await;
     // Redis has to have been there for a lease.

@@ -1,4 +1,4 @@
-//! Replicas without Redis: all of them, or one that is cut off while others reach it. Spec: DESIGN §8.1;
+//! Replicas without Redis: all replicas, or one that is cut off while the others reach Redis. Spec: DESIGN §8.1;
 //! `docs/adr/0027`.
 
 use std::net::Ipv4Addr;

@@ -135,7 +135,7 @@ async fn unknown_handles_are_refused_before_forwarding() {
     assert_eq!(none.status(), 401);
     let after = forwards(&two, "").await;
     assert!((after - before).abs() < 0.5, "nothing was forwarded");
-    // The owner does not believe the entry replica: this token is for that one alone.
+    // The owner verifies the token itself: this token is for the entry replica alone.
     let narrow = one.issuer();
     let narrow = narrow.mint("alice", &[format!("{}/mcp/stub", two.url)], "mcp:tools");
     let refused = here.at(two.bearer(&narrow)).post(&ping()).await;

@@ -12,7 +12,7 @@ use crate::harness::{Gateway, Session, Setup};
 
 const CHANGED: &str = "notifications/tools/list_changed";
 
-/// A replica whose upstream is a child of its own: it alone hears what that child says.
+/// A replica whose upstream is a child of its own: no other replica hears the child's notices.
 fn shared(redis: &RedisServer) -> Setup {
     Setup::open()
         .toml(&tables(redis, SECRET, ""))
