@@ -17,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout
 use tokio_util::sync::CancellationToken;
 
 use super::adoption::SessionAdopter;
-use super::busy::come_back;
+use super::busy::reconnect_delay;
 use crate::cause::chain;
 use crate::session::Session;
 use crate::store::pause::store_backoff;
@@ -219,7 +219,7 @@ impl SessionHandOver {
         // Messages that upstreams sent beside their last reply arrive over other connections.
         let unused = session.age().saturating_sub(session.age_when_used());
         sleep(SETTLE.saturating_sub(unused)).await;
-        session.end_streams(come_back(), READ_WITHIN).await;
+        session.end_streams(reconnect_delay(), READ_WITHIN).await;
         let outcome = self.release(&session).await;
         match outcome {
             HandOver::GivenUp => {

@@ -115,12 +115,12 @@ impl RequestForwarder {
     }
 
     /// Whether another replica has said that an upstream is modern.
-    pub(super) fn is_told_modern(&self, upstream: &Arc<str>) -> bool {
+    pub(super) fn is_known_modern(&self, upstream: &Arc<str>) -> bool {
         self.modern.contains_key(upstream)
     }
 
     /// Takes the mark `OWNERLESS` out of an answer of another replica, and remembers that these upstreams are modern.
-    pub(super) fn hear_ownerless(&self, upstreams: &[Arc<str>], headers: &mut HeaderMap) {
+    pub(super) fn take_ownerless_mark(&self, upstreams: &[Arc<str>], headers: &mut HeaderMap) {
         if headers.remove(OWNERLESS).is_some() {
             for upstream in upstreams {
                 self.modern.insert(Arc::clone(upstream), ());

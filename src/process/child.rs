@@ -77,7 +77,7 @@ impl StdioConnection {
     /// Stops a child that no longer reads its input.
     fn judge(&self, sent: Result<u64, SendError>) -> Result<u64, SendError> {
         if sent == Err(SendError::Gone) {
-            self.0.state.stop(StopReason::Deaf);
+            self.0.state.stop(StopReason::ClosedInput);
         }
         sent
     }
@@ -197,6 +197,6 @@ pub struct HoldGuard(Arc<ChildState>);
 
 impl Drop for HoldGuard {
     fn drop(&mut self) {
-        self.0.uses.let_go();
+        self.0.uses.release_hold();
     }
 }

@@ -80,7 +80,7 @@ impl ChildUse {
     }
 
     /// Removes a reason that `hold` added.
-    pub(super) fn let_go(&self) {
+    pub(super) fn release_hold(&self) {
         self.note();
         self.held.fetch_sub(1, Ordering::AcqRel);
     }

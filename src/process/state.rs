@@ -99,7 +99,11 @@ impl ChildState {
         if !self.closed.is_cancelled() {
             // Once `over`, the child has ended by itself: a connection dropped afterwards is not the reason.
             let is_over = self.over.is_cancelled();
-            let reason = if is_over { StopReason::Closed } else { reason };
+            let reason = if is_over {
+                StopReason::ClosedOutput
+            } else {
+                reason
+            };
             let _ = self.stop_reason.set(reason);
             self.over.cancel();
             self.closed.cancel();
@@ -120,8 +124,8 @@ impl ChildState {
     // Spec: SPEC D-05
     fn fault(&self) -> Option<&'static str> {
         let fault = match self.stop_reason()? {
-            StopReason::Closed => "it closed its output",
-            StopReason::Deaf => "it closed its input",
+            StopReason::ClosedOutput => "it closed its output",
+            StopReason::ClosedInput => "it closed its input",
             _ => return None,
         };
         // A crash closes both pipes too, and is given a moment to yield an exit status.
@@ -191,7 +195,7 @@ impl ChildState {
         };
         match (self.stop_reason(), self.fault()) {
             (_, Some(fault)) => warn(&format!("an upstream process was stopped: {fault}")),
-            (None | Some(StopReason::Closed | StopReason::Deaf), None) => {
+            (None | Some(StopReason::ClosedOutput | StopReason::ClosedInput), None) => {
                 warn("an upstream process ended by itself");
             }
             // A stop of a child that never wrote a message is rate-limited, as there may be many.
@@ -261,7 +265,7 @@ impl ChildState {
     pub(super) fn ends_by_itself(&self) -> bool {
         matches!(
             self.stop_reason(),
-            None | Some(StopReason::Closed | StopReason::Deaf)
+            None | Some(StopReason::ClosedOutput | StopReason::ClosedInput)
         )
     }
 

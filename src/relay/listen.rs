@@ -145,7 +145,7 @@ impl Subscriptions {
 
     /// Resolves when an acknowledged notification cannot be delivered: a late upstream declared no change
     /// notices. List changes are always deliverable on a merged endpoint.
-    pub(crate) fn until_deaf(
+    pub(crate) fn until_undeliverable(
         &self,
         session: &Session,
         heard: WatchedUpstreams,

@@ -114,7 +114,7 @@ impl ReplyMapper {
 
 /// The reply of an upstream. If a tool needs an answer that cannot be had, the model learns why.
 /// Spec: BRIDGING §3.2, 7; SPEC M-40, M-41.
-pub(super) fn told(
+pub(super) fn explain_missing_answer(
     call: &Call,
     source: &ReplySource,
     reply: Result<Reply, Fault>,

@@ -27,11 +27,11 @@ pub(super) fn without_bad_links(
     let text = format!(
         "upstream \"{upstream}\" wants its user to open what is no http or https URL with a host"
     );
-    Some(told_instead(call, source, &text))
+    Some(failure_reply(call, source, &text))
 }
 
 /// A failure in our words: a tool's, where a tool was called.
-pub(super) fn told_instead(call: &Call, source: &ReplySource, text: &str) -> Reply {
+pub(super) fn failure_reply(call: &Call, source: &ReplySource, text: &str) -> Reply {
     if call.message.method() == Some("tools/call") {
         return tool_failure(call, source, text);
     }

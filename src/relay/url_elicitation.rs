@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::forward::{Forward, Opened};
+use super::forward::{Forward, OpenedForward};
 use super::methods::tools_call;
-use super::refused_links::told_instead;
+use super::refused_links::failure_reply;
 use crate::call::{Call, InputOutcome, InputRequest, InputRequests, Reply};
 use crate::fault::Fault;
 use crate::outbound::ReplySource;
@@ -38,7 +38,7 @@ struct RequiredUrl {
 
 impl<'a> Forward<'a> {
     /// The reply of the upstream, after all URL elicitations that it requires.
-    pub(super) async fn exchange(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+    pub(super) async fn exchange(&self, opened: &OpenedForward<'a>) -> Result<Reply, Fault> {
         let reply = self.send_once(opened).await?;
         if is_required(opened.call(self), &reply) {
             return Box::pin(self.after_url_elicitations(opened, reply)).await;
@@ -47,7 +47,7 @@ impl<'a> Forward<'a> {
     }
 
     /// Sends the request once.
-    async fn send_once(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+    async fn send_once(&self, opened: &OpenedForward<'a>) -> Result<Reply, Fault> {
         if self.method() == "tools/call" {
             return tools_call::send(self, opened).await;
         }
@@ -58,7 +58,7 @@ impl<'a> Forward<'a> {
     /// round of them.
     async fn after_url_elicitations(
         &self,
-        opened: &Opened<'a>,
+        opened: &OpenedForward<'a>,
         first: Reply,
     ) -> Result<Reply, Fault> {
         let (link, call, target) = (&opened.link, opened.call(self), self.target);
@@ -184,7 +184,7 @@ fn round(elicitations: &[RequiredUrl]) -> InputRequests {
 fn declined(call: &Call, source: &ReplySource, upstream: &str) -> Reply {
     let text =
         format!("the user did not agree to visit the page that upstream \"{upstream}\" needs");
-    told_instead(call, source, &text)
+    failure_reply(call, source, &text)
 }
 
 #[cfg(test)]

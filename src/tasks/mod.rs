@@ -121,7 +121,7 @@ impl Tasks {
         });
         let over_legacy = Arc::new(ExtensionOverLegacy {
             handles: Arc::clone(&handles),
-            desks: PendingInputs::new(limits.parked_per_principal, limits.parked_total),
+            pending_inputs: PendingInputs::new(limits.parked_per_principal, limits.parked_total),
             sources: sources.clone(),
             spawner: links().spawner.clone(),
         });

@@ -41,7 +41,7 @@ impl ReachedUpstreams<'_> {
         let opener = &self.service.relay.opener;
         self.upstreams.iter().any(|upstream| {
             let has_sessions = opener.has_sessions(upstream, self.owner);
-            has_sessions.unwrap_or_else(|| !self.forwarder.is_told_modern(upstream))
+            has_sessions.unwrap_or_else(|| !self.forwarder.is_known_modern(upstream))
         })
     }
 
@@ -168,7 +168,7 @@ impl UnplacedRequest<'_> {
         match found {
             HomePlace::Here(home, used) => PlacedRequest::Here(Some(home), due, used),
             HomePlace::Answered(mut response) => {
-                forwarder.hear_ownerless(self.reached.upstreams, response.headers_mut());
+                forwarder.take_ownerless_mark(self.reached.upstreams, response.headers_mut());
                 PlacedRequest::Answered(self.watched(response, record))
             }
             HomePlace::Ended => PlacedRequest::Answered(self.refused(&lost_with_replica(), record)),

@@ -162,7 +162,7 @@ impl<'a> EraResolver<'a> {
     /// The link that follows from the cached verdict, over the child `started` if any; `None` if a probe is needed.
     fn decided(&self, started: &mut Option<StartedConnection>) -> Option<NegotiatedState> {
         let Some(believed) = self.cell.believed() else {
-            let is_known = self.cell.serves_elderly(self.settings.offer);
+            let is_known = self.cell.serves_old_offer(self.settings.offer);
             return is_known.then(|| self.current.legacy(started.take()));
         };
         Some(match (believed, self.settings.client) {
