@@ -57,7 +57,7 @@ pub struct ConnectParts {
     pub settings: Arc<Config>,
     /// Stores the accounts.
     pub vault: Vault,
-    /// Who connected and disconnected what.
+    /// Takes the audit records of connected and disconnected accounts.
     pub audit: AuditSink,
     /// Seals cookies and form tokens, and opens links.
     pub sealer: Arc<Sealer>,
@@ -65,7 +65,7 @@ pub struct ConnectParts {
     pub clock: SharedClock,
     /// The tokens of each upstream where persons authorize the gateway.
     pub tokens: Vec<Arc<UserTokens>>,
-    /// Why the accounts of an upstream are not used.
+    /// The upstreams whose accounts are not used, and why.
     pub withheld: HashMap<Arc<str>, TokenFailure>,
     /// Identifies persons by the tokens of their logins.
     pub auth: Arc<Authenticator>,

@@ -148,7 +148,7 @@ impl BridgedRequest<'_> {
             .unwrap_or_default()
     }
 
-    /// The call as one whose questions lie on `pending_input`.
+    /// The call, with its questions put into `pending_input`.
     fn asking(&self, pending_input: &Arc<PendingInput>) -> Call {
         let call = Call {
             link: Arc::clone(pending_input) as _,
@@ -204,7 +204,7 @@ impl BridgedRequest<'_> {
         RemoteTask { link, call, id }.send(method, &[]).await
     }
 
-    /// A task as its client may see it.
+    /// The reply that shows a task to its client.
     fn show(&self, state: &UpstreamTask<'_>, shown: &ShownTask<'_>) -> Result<Reply, Fault> {
         let handle = self.about.target.shown.as_deref().unwrap_or_default();
         let mut text = task(state, handle, shown);

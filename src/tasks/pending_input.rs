@@ -1,4 +1,4 @@
-//! What tasks of 2025-11-25 ask while their client only polls: each question lies here until
+//! Questions of tasks of 2025-11-25 whose client only polls: each question waits here until
 //! `tasks/update` brings its answer. Spec: BRIDGING §3.8; SPEC K-14, M-65.
 
 use std::collections::{BTreeMap, HashMap};
@@ -34,7 +34,7 @@ fn number() -> u64 {
 /// Session, upstream and task id.
 pub(super) type TaskKey = (SessionKey, Arc<str>, String);
 
-/// The tasks that ask, bounded.
+/// The tasks with questions; their number is bounded.
 #[derive(Debug)]
 pub(super) struct PendingInputs {
     per_principal: usize,
@@ -48,7 +48,7 @@ struct InputTable {
     owners: KeyedCounter<OwnerKey>,
 }
 
-/// What one task asks.
+/// The open questions of one task.
 #[derive(Debug)]
 pub(super) struct PendingInput {
     capabilities: ClientCapabilities,
@@ -117,7 +117,7 @@ impl PendingInputs {
 }
 
 impl PendingInput {
-    /// What is not answered yet.
+    /// The questions without an answer yet.
     pub(super) fn questions(&self) -> Vec<(String, InputRequest)> {
         let questions = lock(&self.questions);
         let open = questions.iter();

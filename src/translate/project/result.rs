@@ -9,11 +9,11 @@ use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::methods::{ListKind, lookup};
 use crate::protocol::{Era, Message, content, icons, meta};
 
-/// What only modern results have in their `_meta`.
+/// Members of `_meta` that only modern results have.
 const RESERVED: [&str; 2] = [meta::SERVER_INFO, meta::SUBSCRIPTION_ID];
 /// Bytes of an upstream's description of itself that are shown in every result.
 const MAX_UPSTREAM: usize = 4096;
-/// Answers that say how long they may be kept, besides lists (SPEC M-80).
+/// Methods besides lists whose results have cache hints (SPEC M-80).
 const CACHEABLE: [&str; 4] = [
     "resources/read",
     "resources/directory/read",
@@ -85,7 +85,7 @@ impl RevisionProjection {
             };
         }
         let bytes = edit.finish();
-        // What was whole and only had members exchanged is whole.
+        // Exchanging members of a valid message keeps it valid.
         Ok(Message::parse(bytes, usize::MAX).unwrap_or(message))
     }
 
@@ -114,7 +114,7 @@ impl RevisionProjection {
         Ok(changes)
     }
 
-    /// Adds what a modern result has; `kind` is its `resultType`.
+    /// Adds the members that every modern result has; `kind` is its `resultType`.
     fn dress<'m>(
         self,
         message: &'m Message,
@@ -146,8 +146,8 @@ impl RevisionProjection {
         Ok(())
     }
 
-    /// `_meta` of a modern result, where it changes. A merged endpoint speaks in its own name, and
-    /// tells of the upstream under a key of ours (BRIDGING §3.9).
+    /// `_meta` of a modern result; `None` if it does not change. A merged endpoint names itself, and the upstream
+    /// under a key of the gateway (BRIDGING §3.9).
     fn named(
         self,
         message: &Message,
@@ -191,7 +191,7 @@ impl RevisionProjection {
         Ok(Some(out.finish()))
     }
 
-    /// What the result is about.
+    /// Translates the part of the result that depends on its method.
     fn body<'m>(
         self,
         message: &'m Message,
@@ -285,7 +285,7 @@ impl RevisionProjection {
     }
 }
 
-/// Whether a result is of a kind that the core and the extensions which we understand do not have.
+/// Whether a result is of a kind that neither the core nor an extension known to the gateway defines.
 pub(crate) fn is_of_unknown_kind(message: &Message) -> bool {
     let kind = message.result_member("resultType");
     kind.is_some_and(|kind| !KINDS.contains(&kind))
@@ -293,10 +293,10 @@ pub(crate) fn is_of_unknown_kind(message: &Message) -> bool {
 
 const COMPLETE: &str = "\"complete\"";
 const TASK: &str = "\"task\"";
-/// Kinds of results that may pass: a task only where it was asked for, which the relay saw to.
+/// Kinds of results that may pass. The relay lets a task pass only if it was asked for.
 const KINDS: [&str; 2] = [COMPLETE, TASK];
 
-/// Takes out what only a modern result has.
+/// Removes the members that only a modern result has.
 fn undress<'m>(message: &'m Message, changes: &mut ResultChanges<'m>) -> Result<(), JsonError> {
     for name in ["resultType", "ttlMs", "cacheScope"] {
         if message.result_member(name).is_some() {
@@ -322,7 +322,7 @@ fn undress<'m>(message: &'m Message, changes: &mut ResultChanges<'m>) -> Result<
     Ok(())
 }
 
-/// Whether a modern upstream's result has all that a modern client's has: most do.
+/// Whether a modern upstream's result has all members that a modern client expects: most do.
 fn is_dressed(message: &Message, origin: &ResultOrigin<'_>) -> bool {
     let named = || message.result_meta(meta::SERVER_INFO);
     !origin.is_merged
@@ -331,7 +331,7 @@ fn is_dressed(message: &Message, origin: &ResultOrigin<'_>) -> bool {
         && !is_cacheable(origin.method)
 }
 
-/// Whether a description says something, and not too much.
+/// Whether an upstream's description of itself is shown: it is not empty, and not too long.
 fn is_told(info: &str) -> bool {
     info != "{}" && info.len() <= MAX_UPSTREAM
 }

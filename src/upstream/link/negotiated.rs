@@ -96,7 +96,7 @@ enum FruitlessProbe {
     ForNow,
 }
 
-/// Which era legacy clients get at a modern upstream.
+/// The era that legacy clients get at a modern upstream.
 #[derive(Debug, Clone, Copy)]
 enum SessionSupport {
     Kept,

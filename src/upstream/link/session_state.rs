@@ -1,4 +1,4 @@
-//! What a legacy session is told once and keeps: the log level and the subscriptions. A fresh connection and a
+//! State that a legacy session sets once and keeps: the log level and the subscriptions. A fresh connection and a
 //! link of the other era are told again. With them goes the way to report that the era may be the other one by now.
 //! Spec: SPEC U-02, U-07, D-06; BRIDGING §3.4, §3.5.
 
