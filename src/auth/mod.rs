@@ -174,7 +174,7 @@ impl Authenticator {
                 COUNTERS.token_cache_hits.add(1);
                 judged.map_err(|refusal| self.refuse(token, endpoint, refusal, None))?
             }
-            None => Box::pin(self.verify_anew(token, from, endpoint, key, now)).await?,
+            None => Box::pin(self.verify_uncached(token, from, endpoint, key, now)).await?,
         };
         caller_tokens::bring(&principal, token, now);
         let required = &endpoint.required_scopes;

@@ -273,7 +273,7 @@ async fn visited(capabilities: &'static str, answer: Option<&'static str>) -> (u
 
 // BRIDGING §3.6.
 #[tokio::test]
-async fn a_call_runs_again_when_its_visit_is_over() {
+async fn call_runs_again_after_its_url_elicitation() {
     let upstream = ScriptedUpstream::new(ScriptStep::Visited);
     let f = fixture(Arc::clone(&upstream) as _);
     let client = ModernClient::declaring(r#"{"elicitation":{"url":{}}}"#);
@@ -295,7 +295,7 @@ async fn a_call_runs_again_when_its_visit_is_over() {
 
 // SPEC C-83, E-03; BRIDGING §3.6.
 #[tokio::test]
-async fn a_modern_client_is_asked_to_visit_and_the_call_runs_again() {
+async fn modern_client_gets_the_url_and_the_call_runs_again() {
     let url = r#"{"elicitation":{"url":{}}}"#;
     let (calls, reply) = visited(url, Some(r#"{"action":"accept"}"#)).await;
     assert_eq!((calls, reply.error()), (2, None));

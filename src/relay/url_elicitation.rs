@@ -213,7 +213,7 @@ mod tests {
 
     // SPEC C-82.
     #[test]
-    fn a_modern_client_sees_no_id_of_a_visit() {
+    fn modern_client_sees_no_elicitation_id() {
         let one = r#"{"mode":"url","url":"https://a.example/1","elicitationId":"x","message":"m"}"#;
         let elicitations = read(&refusal(&format!("[{one}]"))).unwrap();
         let shown = r#"{"mode":"url","url":"https://a.example/1","message":"m"}"#;

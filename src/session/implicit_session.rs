@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn resources_are_bounded_and_forgotten_when_nobody_follows_them() {
+    async fn resources_are_bounded_and_forgotten_without_followers() {
         let implicit_session = implicit_session();
         let one = implicit_session.resource("a:1", 1).unwrap();
         assert!(implicit_session.resource("a:2", 1).is_none());

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_of_an_upstream_that_counts_anew_is_another_one() {
+    fn repeated_task_id_of_a_restarted_upstream_is_a_new_task() {
         let (tasks, up): (_, Arc<str>) = (SessionTasks::default(), "up".into());
         let add = || tasks.add(&up, "1", TaskHandle::mint(), 9).handle;
         let before = add();

@@ -24,8 +24,8 @@ pub(super) fn mark(handle: &str) -> String {
 }
 
 /// The call with a link that marks messages for the client: questions and progress with the task that the call
-/// is about, log messages with the task that they belong to. `None` if the call's link does that already, or
-/// if the call may begin a task.
+/// is about, log messages with the task that they belong to. `None` if the session has no tasks, or if the call
+/// asks for one (see [`beginning`]).
 pub(crate) fn marking(
     call: &Call,
     session: &Arc<Session>,

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_only_visits_cannot_be_asked_where_visits_do_not_exist() {
+    fn url_only_client_cannot_be_asked_in_older_revisions() {
         let declared = r#"{"elicitation":{"url":{}}}"#;
         let old = capabilities(declared, Revision::V2025_06_18, true);
         assert!(!old.allow_some());
