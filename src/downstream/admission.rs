@@ -125,10 +125,10 @@ impl AdmissionControl {
         CallEntry::of(session, request, caps).map_err(refused)
     }
 
-    /// Waits for the place of a call, until `over` at the latest.
+    /// Waits for the permit of a call, until `over` at the latest.
     ///
     /// # Errors
-    /// A [`Fault`] when there was no place in time, the call was cancelled, or the gateway stops.
+    /// A [`Fault`] when there was no permit in time, the call was cancelled, or the gateway stops.
     ///
     /// # Cancel safety
     /// A call whose future is dropped has left the line.
@@ -139,7 +139,7 @@ impl AdmissionControl {
     ) -> Result<Option<CallPermit>, Fault> {
         match entry {
             CallEntry::Free => Ok(None),
-            CallEntry::Placed(place) => Ok(Some(place)),
+            CallEntry::Permitted(permit) => Ok(Some(permit)),
             CallEntry::Waits(waiting) => Box::pin(self.wait(waiting, over)).await,
         }
     }
@@ -175,7 +175,7 @@ impl AdmissionControl {
             return Ok(());
         };
         let request = self.request(QueueLane::streams(session.key()), Some(due));
-        let waiting = session.places().pay(request, self.caps());
+        let waiting = session.call_permits().pay(request, self.caps());
         let waiting = Box::new(waiting.map_err(refused)?);
         self.wait(waiting, session.closed()).await.map(drop)
     }
@@ -211,7 +211,7 @@ impl AdmissionControl {
     /// A notification whose future is dropped has left the line.
     pub(super) async fn pay_for_notification(&self, session: &Session, due: RateClaim) -> bool {
         let request = self.request(QueueLane::notifications(session.key()), Some(due));
-        match session.places().pay(request, self.caps()) {
+        match session.call_permits().pay(request, self.caps()) {
             Ok(waiting) => self.wait(Box::new(waiting), session.closed()).await.is_ok(),
             Err(_) => false,
         }
@@ -240,7 +240,7 @@ pub(super) fn crowded() -> Fault {
 fn refused(unserved: QueueError) -> Fault {
     let (text, after) = match unserved {
         QueueError::LineFull => ("too many calls are running and waiting", RETRY_AFTER),
-        QueueError::NoPlace => ("too many calls are running", RETRY_AFTER),
+        QueueError::NoPermit => ("too many calls are running", RETRY_AFTER),
         QueueError::Rate(after) => {
             COUNTERS.rate_limited.add(1);
             ("too many requests, slow down", after)

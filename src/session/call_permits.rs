@@ -36,7 +36,7 @@ pub struct CallPermits {
 
 /// The permit of a running call; free again when dropped.
 #[derive(Debug)]
-#[must_use = "the place is free again once this is dropped"]
+#[must_use = "the permit is free again once this is dropped"]
 pub struct CallPermit(Arc<Session>);
 
 /// How a call begins.
@@ -45,7 +45,7 @@ pub enum CallEntry {
     /// It needs no permit.
     Free,
     /// It has its permit.
-    Placed(CallPermit),
+    Permitted(CallPermit),
     /// It waits for its turn.
     Waits(Box<QueuedRequest>),
 }
@@ -53,7 +53,7 @@ pub enum CallEntry {
 /// A request in the queue; it leaves the queue when dropped.
 #[derive(Debug)]
 pub struct QueuedRequest {
-    places: Arc<CallPermits>,
+    permits: Arc<CallPermits>,
     lane: QueueLane,
     number: u64,
     alarm: Arc<RateAlarm>,
@@ -68,7 +68,7 @@ pub enum QueueError {
     /// The queue of the principal is full.
     LineFull,
     /// No permit became free in time.
-    NoPlace,
+    NoPermit,
     /// The rate does not allow the request in time; it does after this long.
     Rate(Duration),
 }
@@ -162,7 +162,7 @@ impl CallPermits {
             GAUGES.calls_waiting.enter()
         });
         let waiting = QueuedRequest {
-            places: Arc::clone(self),
+            permits: Arc::clone(self),
             lane,
             number,
             alarm,
@@ -197,19 +197,19 @@ impl CallEntry {
         request: RequestedService,
         caps: CallCaps,
     ) -> Result<Self, QueueError> {
-        let places = &session.places;
+        let permits = &session.permits;
         // No request overtakes a waiting one.
         if request.toll.is_none()
-            && places.waiting.load(Ordering::SeqCst) == 0
-            && let Some(place) = CallPermit::take(session, caps)
+            && permits.waiting.load(Ordering::SeqCst) == 0
+            && let Some(permit) = CallPermit::take(session, caps)
         {
-            return Ok(Self::Placed(place));
+            return Ok(Self::Permitted(permit));
         }
         let wanted = WantedPermit {
             session: Arc::clone(session),
             caps,
         };
-        let waiting = places.join(request, caps, Some(wanted))?;
+        let waiting = permits.join(request, caps, Some(wanted))?;
         Ok(Self::Waits(Box::new(waiting)))
     }
 }
@@ -220,7 +220,7 @@ impl CallPermit {
         if !enter(&session.calls_running, caps.session) {
             return None;
         }
-        if !session.places.enter(caps.principal) {
+        if !session.permits.enter(caps.principal) {
             session.calls_running.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
@@ -256,12 +256,12 @@ impl QueuedRequest {
             let due = self.alarm.due().unwrap_or(self.deadline);
             tokio::select! {
                 biased;
-                granted = &mut self.granted => return granted.map_err(|_| QueueError::NoPlace),
+                granted = &mut self.granted => return granted.map_err(|_| QueueError::NoPermit),
                 () = &mut late => return self.give_up(),
                 () = self.alarm.changed() => {}
                 () = tokio::time::sleep_until(due) => {
                     self.alarm.clear();
-                    self.places.serve();
+                    self.permits.serve();
                 }
             }
         }
@@ -269,19 +269,19 @@ impl QueuedRequest {
 
     fn give_up(&mut self) -> Result<Option<CallPermit>, QueueError> {
         let left = self.leave();
-        if let Ok(place) = self.granted.try_recv() {
-            return Ok(place);
+        if let Ok(permit) = self.granted.try_recv() {
+            return Ok(permit);
         }
         let unserved = match left.as_ref().and_then(|waiter| waiter.toll.as_ref()) {
             Some(toll) => match toll.pay() {
                 // In the last moment, behind others.
-                Ok(()) if left.as_ref().is_some_and(QueueWaiter::wants_no_place) => {
+                Ok(()) if left.as_ref().is_some_and(QueueWaiter::wants_no_permit) => {
                     return Ok(None);
                 }
-                Ok(()) => QueueError::NoPlace,
+                Ok(()) => QueueError::NoPermit,
                 Err(wait) => QueueError::Rate(wait),
             },
-            None => QueueError::NoPlace,
+            None => QueueError::NoPermit,
         };
         note_refused(self.lane);
         Err(unserved)
@@ -289,10 +289,10 @@ impl QueuedRequest {
 
     /// Takes the request out of the queue, unless it was served.
     fn leave(&self) -> Option<QueueWaiter> {
-        let left = self.places.lock().leave(self.lane, self.number)?;
-        self.places.waiting.fetch_sub(1, Ordering::SeqCst);
+        let left = self.permits.lock().leave(self.lane, self.number)?;
+        self.permits.waiting.fetch_sub(1, Ordering::SeqCst);
         // The alarm of the rate may have been with this request.
-        self.places.serve();
+        self.permits.serve();
         Some(left)
     }
 }
@@ -306,6 +306,6 @@ impl Drop for QueuedRequest {
 impl Drop for CallPermit {
     fn drop(&mut self) {
         self.0.calls_running.fetch_sub(1, Ordering::SeqCst);
-        self.0.places.leave();
+        self.0.permits.leave();
     }
 }

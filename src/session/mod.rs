@@ -113,7 +113,7 @@ pub struct Session {
     notifications: notifications::NotificationQueues,
     absences: AbsentLists,
     /// The principal's permits for calls; `calls_running` counts the permits in use by this session.
-    places: Arc<CallPermits>,
+    permits: Arc<CallPermits>,
     calls_running: AtomicUsize,
     /// How long a question that names no call waits for a stream.
     hold_question: Duration,
@@ -351,8 +351,8 @@ impl Session {
 
     /// The permits for calls of its principal.
     #[must_use]
-    pub fn places(&self) -> &Arc<CallPermits> {
-        &self.places
+    pub fn call_permits(&self) -> &Arc<CallPermits> {
+        &self.permits
     }
 
     /// The open questions of this session.

@@ -236,7 +236,7 @@ impl SessionRegistry {
         request: RequestedService,
         caps: CallCaps,
     ) -> Result<QueuedRequest, QueueError> {
-        self.owners.enter(owner).places.pay(request, caps)
+        self.owners.enter(owner).permits.pay(request, caps)
     }
 
     /// The session behind an id, for its own binding on its own endpoint only. Forged, foreign,

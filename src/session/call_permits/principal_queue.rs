@@ -103,14 +103,14 @@ impl RateAlarm {
     }
 }
 
-/// A place for a call of this session.
+/// A permit for a call of this session.
 #[derive(Debug)]
 pub(super) struct WantedPermit {
     pub(super) session: Arc<Session>,
     pub(super) caps: CallCaps,
 }
 
-/// What a request is served with: its place, where it wanted one.
+/// What a request is served with: its permit, where it wanted one.
 pub(super) type GrantedService = Option<CallPermit>;
 
 /// One that waits.
@@ -123,11 +123,11 @@ pub(super) struct QueueWaiter {
 }
 
 impl QueueWaiter {
-    pub(super) fn wants_no_place(&self) -> bool {
+    pub(super) fn wants_no_permit(&self) -> bool {
         self.wanted.is_none()
     }
 
-    /// The place and the allowance, if both are there now; `is_used_up` says whether the rate allows
+    /// The permit and the allowance, if both are there now; `is_used_up` says whether the rate allows
     /// nothing.
     fn admit(&mut self, is_used_up: &mut bool) -> Option<GrantedService> {
         if let Some(toll) = &self.toll {
@@ -221,13 +221,13 @@ impl PrincipalQueue {
             let head = waiters.front_mut();
             let granted = head.and_then(|(_, head)| head.admit(&mut is_used_up));
             passed += 1;
-            if let Some(place) = granted
+            if let Some(permit) = granted
                 && let Some((_, waiter)) = waiters.pop_front()
             {
                 passed = 0;
                 *self.count(lane) -= 1;
                 served.count += 1;
-                served.unclaimed.extend(waiter.granted.send(place).err());
+                served.unclaimed.extend(waiter.granted.send(permit).err());
             }
             if !waiters.is_empty() {
                 self.lanes.push_back((lane, waiters));

@@ -124,7 +124,7 @@ impl SessionIdentity {
             links: crate::session::UpstreamLinks::default(),
             notifications: crate::session::notifications::NotificationQueues::default(),
             absences: crate::session::AbsentLists::default(),
-            places: Arc::clone(&owner.places),
+            permits: Arc::clone(&owner.permits),
             calls_running: AtomicUsize::new(0),
             initialized: AtomicBool::new(false),
             opening: AtomicBool::new(self.is_opening),

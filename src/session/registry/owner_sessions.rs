@@ -12,7 +12,7 @@ use crate::store::events::SessionKey;
 #[derive(Debug)]
 pub(super) struct OwnerSessions {
     pub(super) sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
-    pub(super) places: Arc<CallPermits>,
+    pub(super) permits: Arc<CallPermits>,
     pub(super) results: Arc<OwnResults>,
     /// Bytes of the URIs that its sessions follow.
     pub(super) uris: Arc<UriBytes>,
@@ -22,7 +22,7 @@ impl OwnerSessions {
     pub(super) fn new(results: OwnResults) -> Self {
         Self {
             sessions: Mutex::default(),
-            places: Arc::default(),
+            permits: Arc::default(),
             results: Arc::new(results),
             uris: Arc::default(),
         }
@@ -32,6 +32,6 @@ impl OwnerSessions {
     /// for a permit. To be called under the lock of the map, where all clones are made: sessions in a clone
     /// that outlives its entry would not be counted with those in the next entry.
     pub(super) fn is_unused(this: &Arc<Self>) -> bool {
-        Arc::strong_count(this) == 1 && lock(&this.sessions).is_empty() && this.places.are_idle()
+        Arc::strong_count(this) == 1 && lock(&this.sessions).is_empty() && this.permits.are_idle()
     }
 }

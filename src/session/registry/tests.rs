@@ -1,8 +1,8 @@
 mod adopted;
+mod call_permits;
 mod implicit;
 mod listening;
 mod owners;
-mod places;
 mod records;
 
 use bytes::Bytes;
