@@ -35,7 +35,7 @@ const SESSIONS: Duration = Duration::from_millis(700);
 /// From a signal to the end of all sessions and children.
 const END_AT_ONCE: Duration = Duration::from_millis(900);
 
-/// What became of the question.
+/// The outcome of the question.
 #[derive(Debug)]
 pub enum ProbeOutcome {
     /// Everything was asked.

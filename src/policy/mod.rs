@@ -1,4 +1,4 @@
-//! Who may do what: the decision about one request on one upstream, as a value.
+//! Permissions: the decision about one request on one upstream, as a value.
 //!
 //! Scopes that every request of an endpoint needs are `auth`'s; here are the tools an endpoint
 //! shows, and the scopes that single tools need (SPEC A-11).
@@ -49,7 +49,7 @@ pub struct Denial {
 }
 
 impl Denial {
-    /// What the caller is told: no more than it may know.
+    /// The text for the caller, which tells no more than the caller may know.
     #[must_use]
     pub fn public(&self) -> String {
         if self.hidden {
