@@ -220,7 +220,8 @@ impl LinkConnections {
         let since = Instant::now();
         let open = opening.open(started);
         tokio::time::timeout(limit, open).await.unwrap_or_else(|_| {
-            let quoting = |child: DuplexSender| child.timed_out(since, &self.settings);
+            let quoting =
+                |child: DuplexSender| child.timed_out(since, self.settings.upstream.isolation);
             Err(child.map_or(LinkError::Timeout, quoting))
         })
     }
