@@ -1,8 +1,8 @@
 //! One request in flight, and the two interfaces that make every pairing work (DESIGN §3).
 //!
 //! A downstream adapter turns bytes into a [`Call`]; an upstream adapter answers it. Neither knows
-//! the other: what a call may do toward its client stands in [`DownstreamLink`], one logical
-//! connection to a server in [`UpstreamLink`].
+//! the other: [`DownstreamLink`] is the way of a call back to its client, [`UpstreamLink`] one logical
+//! connection to a server.
 
 mod caller_access;
 mod capabilities;
@@ -148,7 +148,7 @@ pub enum InputOutcome {
     Unanswered,
 }
 
-/// What a call may do toward its client.
+/// The way of a call back to its client.
 pub trait DownstreamLink: Send + Sync + std::fmt::Debug {
     /// Capabilities declared to upstreams: those of the client that are reachable, expressible and permitted
     /// (BRIDGING §1.2). Whether a call may ask at all is decided by [`ask`](Self::ask): not during a list
@@ -261,7 +261,7 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
     /// Sends a notification. Dropped when the connection is not open: opening it transfers the state again.
     fn notify(&self, message: Bytes) -> BoxFuture<'_, ()>;
 
-    /// Opens the connection if needed and tells what the upstream declared.
+    /// Opens the connection if needed and returns the upstream's declaration.
     ///
     /// # Errors
     /// A [`Fault`] when it cannot be opened.
@@ -276,7 +276,7 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
         Box::pin(std::future::ready(()))
     }
 
-    /// What the upstream declared, while the connection is open.
+    /// The declaration of the upstream, while the connection is open.
     fn declared(&self) -> Option<Arc<ServerDeclaration>>;
 
     /// The upstream's session, where another process could continue it: over HTTP, and no other session's.
@@ -308,8 +308,8 @@ pub trait UpstreamLink: Send + Sync + std::fmt::Debug {
         Box::pin(std::future::ready(false))
     }
 
-    /// Another replica owns the session, and goes on with what the upstream keeps for it: nothing more is sent there, also
-    /// not when the link is closed. To be called before that.
+    /// Another replica owns the session now and continues the upstream's session. From here on nothing is sent to the
+    /// upstream, not even when the link is closed. To be called before [`close`](Self::close).
     fn disown(&self) {}
 
     /// Closes the link for good, telling the upstream; the session that owned the link is gone.
@@ -346,7 +346,7 @@ pub trait NoticeIntake: Send + Sync + std::fmt::Debug {
         false
     }
 
-    /// The byte budget for messages outside calls while they come; `None` if they count in no caller's share.
+    /// The byte budget for messages outside calls while they are read; `None` if they count in no caller's share.
     fn reply_share(&self) -> Option<ReplyShare> {
         None
     }

@@ -7,13 +7,13 @@
 //! | layer | modules |
 //! | --- | --- |
 //! | 1 | [`address`] [`secret`] [`clock`] [`protocol`] [`lock`] [`runtime`]: shapes, bytes, time, background work |
-//! | 2 | [`sync`] [`config`]: tools for tasks and threads; what the operator wants |
-//! | 3 | [`telemetry`]: what the operator sees |
+//! | 2 | [`sync`] [`config`]: tools for tasks and threads; the configuration |
+//! | 3 | [`telemetry`]: logs, metrics and traces |
 //! | 4 | [`fault`] [`cause`] [`seal`] [`egress`] [`endpoint`] [`ownership`] [`descriptors`] [`budget`] [`database`] [`redis_client`]: failures, causes, handles and their owners, address rules, views, limits, durable data, what replicas share |
-//! | 5 | [`call`] [`status`]: one request in flight and the two link traits; what a running gateway says of itself |
-//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`vault`] [`consent`]: messages between revisions and between views, child processes, where things are kept, sealed accounts, links to their pages |
+//! | 5 | [`call`] [`status`]: one request in flight and the two link traits; the state that `/status` shows |
+//! | 6 | [`translate`] [`process`] [`store`] [`audit`] [`vault`] [`consent`]: messages between revisions and between views, child processes, stores, audit records, sealed accounts, links to their pages |
 //! | 7 | [`grants`]: accounts at upstreams |
-//! | 8 | [`auth`] [`session`] [`policy`] [`upstream`] [`cluster`]: who, which, may, where to, which replica |
+//! | 8 | [`auth`] [`session`] [`policy`] [`upstream`] [`cluster`]: callers, their sessions, what they may do, MCP servers, other replicas |
 //! | 9 | [`outbound`]: a session's way to its upstreams |
 //! | 10 | [`catalog`] [`tasks`]: what upstreams list; calls that go on after their first answer |
 //! | 11 | [`relay`] [`connect`]: the spine; the pages where persons connect accounts |

@@ -1,4 +1,5 @@
-//! Which replica keeps a session, a parked call or a task, as its handle says; and whether that replica may still write.
+//! The replica that keeps a session, a parked call or a task, as its handle names it; and whether that replica may still
+//! write.
 
 mod fence;
 

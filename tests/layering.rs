@@ -235,7 +235,7 @@ const ROOMS: [(&str, &[&str]); 8] = [
     ("catalog", &["upstream::carrier", "upstream::link"]),
     // Tasks: how a link speaks is told by what the upstream declares.
     ("tasks", &["upstream::carrier", "upstream::link"]),
-    // Tokens: nothing of MCP; of a call nothing but who makes it, and with which token.
+    // Tokens: nothing of MCP, and of a call only its caller and the caller's token.
     (
         "grants",
         &[

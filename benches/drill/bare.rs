@@ -28,7 +28,7 @@ pub(crate) struct BarePlan<'a> {
     /// Worker threads.
     pub(crate) threads: usize,
     pub(crate) upstreams: &'a [&'a Target],
-    /// The program that runs it, with its options; empty for none.
+    /// The program to run it under, with its options; empty for none.
     pub(crate) under: &'a [String],
 }
 

@@ -39,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// One with a title of so many bytes.
+    /// A caller with a title of this many bytes.
     pub(crate) fn titled(title: usize) -> Self {
         Self { number: 0, title }
     }

@@ -35,7 +35,7 @@ const SESSIONS: Duration = Duration::from_millis(700);
 /// From a signal to the end of all sessions and children.
 const END_AT_ONCE: Duration = Duration::from_millis(900);
 
-/// What became of the question.
+/// The outcome of the question.
 #[derive(Debug)]
 pub enum ProbeOutcome {
     /// Everything was asked.
@@ -47,8 +47,8 @@ pub enum ProbeOutcome {
 /// Lengths of the lists of one upstream, or why there are none.
 type ListLengths = Result<Vec<(ListKind, usize)>, Fault>;
 
-/// What all answered.
-struct Found {
+/// The answers of all upstreams and issuers.
+struct CheckAnswers {
     listed: HashMap<Arc<str>, ListLengths>,
     logins: Vec<AskedLogin>,
     doubts: Vec<ConfigDoubt>,
@@ -120,7 +120,7 @@ struct ProbeContext {
 
 impl ProbeContext {
     /// Asks all issuers and upstreams concurrently, within the limits on sessions and children.
-    async fn all(&self) -> Found {
+    async fn all(&self) -> CheckAnswers {
         let limits = &self.config.sessions;
         let sessions = AT_ONCE.min(limits.max_per_principal).min(limits.max_total);
         let sessions = &Semaphore::new(sessions.max(1));
@@ -139,7 +139,7 @@ impl ProbeContext {
         let issuers = self.parts.service.auth.ask_issuers();
         let logins = connect::ask_logins(&self.config);
         let (listed, (), (logins, doubts)) = tokio::join!(join_all(upstreams), issuers, logins);
-        Found {
+        CheckAnswers {
             listed: listed.into_iter().collect(),
             logins,
             doubts,
@@ -196,8 +196,8 @@ impl ProbeContext {
         found.unwrap_or_else(|| Arc::new(Endpoint::unreachable(name)))
     }
 
-    fn report(&self, found: Found) -> AskedOnce {
-        let Found {
+    fn report(&self, found: CheckAnswers) -> AskedOnce {
+        let CheckAnswers {
             mut listed,
             logins,
             doubts,

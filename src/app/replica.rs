@@ -20,7 +20,7 @@ use crate::runtime::workers::Workers;
 
 /// Headers that replicas add to a request.
 const OWN_HEADERS: usize = 1024;
-/// How long idle connections of other replicas stay open at least. The other replicas close them after 30 s.
+/// Idle time after which a connection of another replica is closed here. Its sender closes it after 30 s.
 const IDLE: Duration = Duration::from_mins(1);
 /// How long answers to other replicas may take once the internal listener ends.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ pub struct DeniedResponse {
     pub reason: &'static str,
 }
 
-/// What a challenge says besides where the metadata is.
+/// The parameters of a challenge besides the address of the metadata.
 pub(super) struct ChallengeError {
     pub(super) status: StatusCode,
     pub(super) code: &'static str,
@@ -37,7 +37,7 @@ impl DeniedResponse {
         }
     }
 
-    /// What was presented is not accepted.
+    /// The presented credentials are not accepted.
     pub(super) fn refused(endpoint: &Endpoint, error: &ChallengeError) -> Self {
         Self {
             status: error.status,
@@ -61,7 +61,7 @@ impl DeniedResponse {
         }
     }
 
-    /// What is needed to judge the token cannot be had at the moment.
+    /// The token cannot be judged now: its issuer does not answer, or cannot be asked.
     pub(super) fn unavailable(reason: &'static str) -> Self {
         Self {
             status: StatusCode::SERVICE_UNAVAILABLE,
@@ -88,7 +88,7 @@ fn challenge(
     HeaderValue::try_from(text).ok()
 }
 
-/// Appends `name="value"`. What a quoted string cannot hold is left out: no value of ours has it.
+/// Appends `name="value"`. Characters that a quoted string cannot hold are left out: no value of ours has any.
 /// Spec: RFC 9110 §5.6.4
 fn parameter(text: &mut String, name: &str, value: &str) {
     if text.ends_with('"') {

@@ -1,4 +1,4 @@
-//! Opaque tokens: their issuer is asked about them, once however many wait for the answer.
+//! Opaque tokens: their issuer is asked about them, in one question for all parallel requests.
 //!
 //! Spec: RFC 7662; SPEC. An issuer that cannot be asked makes no token bad: the caller
 //! hears that the gateway cannot judge at the moment. A question that is refused is about its token alone:
@@ -53,7 +53,7 @@ pub(super) enum IntrospectionFailed {
     Unavailable,
 }
 
-/// Where an issuer answers, and how it wants to be asked.
+/// The address of an issuer's introspection endpoint, and its way to authenticate.
 #[derive(Debug, Clone)]
 struct IntrospectionEndpoint {
     url: Url,
@@ -120,8 +120,8 @@ impl IntrospectionClient {
         REFUSED_AGE.min(self.max_age)
     }
 
-    /// What the issuer says of `token`, which came from the client address `from`: an object with a boolean
-    /// `active`. All who ask for the same token at once share one question.
+    /// The issuer's answer about `token`, which came from the client address `from`: an object with a boolean
+    /// `active`. Parallel requests with the same token share one question.
     ///
     /// # Errors
     /// The issuer cannot be asked, refuses the question, or its answer cannot be read.
@@ -165,8 +165,8 @@ impl IntrospectionClient {
         token: &str,
         from: IpAddr,
     ) -> Result<Arc<[u8]>, IntrospectionFailed> {
-        // That many ask is no failure of the issuer: who has waited in vain is told to come back, and
-        // those in front go on.
+        // Many questions are no failure of the issuer: this caller is told to retry, and those before it
+        // go on.
         let Some(_permit) = self.question_permit(key, from).await else {
             LABELED.introspection_failures.add(&self.issuer, 1);
             return Err(IntrospectionFailed::Unavailable);

@@ -1,22 +1,25 @@
 //! One trusted issuer and its keys: fetched once however many wait, seldom again, kept when the
 //! issuer cannot be reached (SPEC A-23).
 
-use std::collections::VecDeque;
+mod key_fetches;
+mod load_error;
+mod loaded_keys;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use aws_lc_rs::digest::{SHA256, digest};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::discovery::{self, DiscoveryError};
-use super::fetch::{IssuerClients, MAX_BYTES, NO_ANSWER};
+use self::key_fetches::KeyFetches;
+use self::load_error::LoadError;
+use self::loaded_keys::LoadedKeys;
+use super::discovery;
+use super::fetch::{IssuerClients, MAX_BYTES};
 use super::introspection::IntrospectionClient;
-use super::key_set::{BadKeySet, KeySet};
 use super::setup_error::AuthError;
-use super::token_policy::SKEW_SECS;
 use crate::cause::{ErrorCause, LastCause};
 use crate::config;
 use crate::lock::lock;
@@ -25,69 +28,13 @@ use crate::telemetry::line_limit::LineLimit;
 use crate::telemetry::metrics::LABELED;
 use crate::telemetry::redact::shown;
 
-/// Fetches allowed within [`WINDOW`].
-const BURST: usize = 3;
-/// See [`BURST`]: a flood of unknown key ids costs the issuer three fetches in this time.
-const WINDOW: Duration = Duration::from_secs(30);
-/// After a fetch that failed.
-const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// For all documents of one fetch.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
-/// Keys of this age are fetched again in the background, so that one which the issuer has
-/// withdrawn does not stay.
+/// Keys of this age are fetched again in the background, so that a key that the issuer has withdrawn does not stay.
 const STALE: Duration = Duration::from_mins(5);
 
 /// Bytes of the address of a key set that are kept.
 const MAX_PLACE: usize = 512;
-
-/// Why keys could not be loaded.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LoadError {
-    #[error("the key file {} cannot be read", .path.display())]
-    File {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("the key file {} is larger than 1 MiB", .0.display())]
-    TooLarge(PathBuf),
-    #[error(transparent)]
-    Discovery(#[from] DiscoveryError),
-    #[error("the documents of {0} take longer than 10 s")]
-    TimedOut(String),
-    #[error("the keys at {place} cannot be used")]
-    BadKeySet {
-        place: String,
-        #[source]
-        source: BadKeySet,
-    },
-}
-
-impl LoadError {
-    /// What an operator can do.
-    fn remedy(&self) -> &'static str {
-        match self {
-            Self::File { .. } => "correct `jwks_file`, or the rights of the file",
-            Self::TooLarge(_) => "write the issuer's keys alone into `jwks_file`",
-            Self::Discovery(error) => error.remedy(),
-            Self::TimedOut(_) => NO_ANSWER,
-            Self::BadKeySet {
-                source: BadKeySet::Empty,
-                ..
-            } => "let the issuer publish a key for signatures: no token of its can be accepted",
-            Self::BadKeySet {
-                source: BadKeySet::NothingUsable(_),
-                ..
-            } => {
-                "let the issuer sign with RS256 to RS512, PS256, PS384, PS512, ES256, ES384 or EdDSA: it \
-                 publishes no key for them"
-            }
-            Self::BadKeySet { .. } => {
-                "correct where the keys are: the document there is no JWK set (RFC 7517)"
-            }
-        }
-    }
-}
 
 /// Where keys come from.
 #[derive(Debug)]
@@ -111,31 +58,10 @@ pub(super) struct Issuer {
     keys: RwLock<Option<Arc<LoadedKeys>>>,
     /// Grows whenever the keys change.
     generation: AtomicU64,
-    flight: Mutex<KeyFetches>,
+    fetches: Mutex<KeyFetches>,
     /// Why the keys could not be loaded, or hold none for signatures.
     cause: LastCause,
     lines: LineLimit,
-}
-
-/// The keys as last loaded.
-#[derive(Debug)]
-pub(super) struct LoadedKeys {
-    pub(super) set: KeySet,
-    digest: Vec<u8>,
-    /// When the load began: keys published before are included.
-    loaded: Instant,
-    /// The file or URL that they were read from.
-    place: String,
-}
-
-/// What is known of fetches.
-#[derive(Debug, Default)]
-struct KeyFetches {
-    /// Starts of the last fetches, [`BURST`] at most, oldest first.
-    started: VecDeque<Instant>,
-    failed: Option<Instant>,
-    /// Closed when the fetch under way is over.
-    running: Option<watch::Receiver<()>>,
 }
 
 impl Issuer {
@@ -180,7 +106,7 @@ impl Issuer {
             source,
             keys: RwLock::new(keys),
             generation: AtomicU64::new(0),
-            flight: Mutex::default(),
+            fetches: Mutex::default(),
             cause: LastCause::default(),
             lines: LineLimit::default(),
         })
@@ -224,25 +150,25 @@ impl Issuer {
 
     /// Starts to load keys that are old or missing, and does not wait.
     pub(super) fn refresh_stale(self: &Arc<Self>, tasks: &TaskSpawner) {
-        let is_fresh = |keys: Arc<LoadedKeys>| keys.loaded.elapsed() < STALE;
+        let is_fresh = |keys: Arc<LoadedKeys>| keys.age() < STALE;
         if !self.keys().is_some_and(is_fresh) {
             self.start_refresh(tasks);
         }
     }
 
     fn start_refresh(self: &Arc<Self>, tasks: &TaskSpawner) -> Option<watch::Receiver<()>> {
-        let mut flight = lock(&self.flight);
-        if let Some(running) = &flight.running
+        let mut fetches = lock(&self.fetches);
+        if let Some(running) = &fetches.running
             && running.has_changed().is_ok()
         {
             return Some(running.clone());
         }
-        if !flight.may_start() {
+        if !fetches.may_start() {
             return None;
         }
         let (over, running) = watch::channel(());
-        flight.running = Some(running.clone());
-        drop(flight);
+        fetches.running = Some(running.clone());
+        drop(fetches);
         let issuer = Arc::clone(self);
         tasks.spawn_service(async move {
             issuer.reload().await;
@@ -253,7 +179,7 @@ impl Issuer {
 
     #[cfg(test)]
     pub(super) fn loads_started(&self) -> usize {
-        self.flight.lock().expect("no panic").started.len()
+        self.fetches.lock().expect("no panic").started.len()
     }
 
     /// Loads the keys now, however often that was done.
@@ -276,8 +202,8 @@ impl Issuer {
                 Some(Instant::now())
             }
         };
-        let mut flight = lock(&self.flight);
-        flight.failed = failed;
+        let mut fetches = lock(&self.fetches);
+        fetches.failed = failed;
     }
 
     /// Counts and keeps a failure, and logs it unless the same remedy was logged within a minute.
@@ -306,7 +232,7 @@ impl Issuer {
 
     fn store(&self, keys: LoadedKeys) {
         let mut held = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        let is_new = held.as_ref().is_none_or(|old| old.digest != keys.digest);
+        let is_new = held.as_ref().is_none_or(|old| !old.are_same(&keys));
         if is_new {
             tracing::info!(
                 issuer = self.id,
@@ -318,67 +244,6 @@ impl Issuer {
         if is_new {
             self.generation.fetch_add(1, Ordering::Release);
         }
-    }
-}
-
-impl LoadedKeys {
-    /// Whether they may lack the key of a token issued at `issued`, seconds since the Unix epoch, as it
-    /// is `now`. An issuer publishes a key before it signs with it, so that a token older than the
-    /// keys names one that was withdrawn, or never was.
-    pub(super) fn may_lack_key(&self, issued: Option<f64>, now: f64) -> bool {
-        let loaded = now - self.loaded.elapsed().as_secs_f64();
-        issued.is_some_and(|issued| issued + SKEW_SECS > loaded)
-    }
-
-    /// How long ago they were loaded.
-    pub(super) fn age(&self) -> Duration {
-        self.loaded.elapsed()
-    }
-
-    /// Whether they were not loaded before `instant`.
-    pub(super) fn are_of(&self, instant: Instant) -> bool {
-        self.loaded >= instant
-    }
-
-    /// That they hold one for signatures.
-    fn usable(&self) -> Result<(), LoadError> {
-        self.set.usable().map_err(|source| LoadError::BadKeySet {
-            place: self.place.clone(),
-            source,
-        })
-    }
-
-    fn read(json: &[u8], loaded: Instant, place: String) -> Result<Self, LoadError> {
-        match KeySet::read(json) {
-            Ok(set) => Ok(Self {
-                set,
-                digest: digest(&SHA256, json).as_ref().to_vec(),
-                loaded,
-                place,
-            }),
-            Err(source) => Err(LoadError::BadKeySet { place, source }),
-        }
-    }
-}
-
-impl KeyFetches {
-    /// Whether a fetch may start now; if so, notes that it does.
-    fn may_start(&mut self) -> bool {
-        let recently = |at: &Instant, pause: Duration| at.elapsed() < pause;
-        if self.failed.is_some_and(|at| recently(&at, AFTER_FAILURE)) {
-            return false;
-        }
-        if self.failed.is_none() && self.started.len() == BURST {
-            let is_too_early = self.started.front().is_some_and(|at| recently(at, WINDOW));
-            if is_too_early {
-                return false;
-            }
-        }
-        if self.started.len() == BURST {
-            self.started.pop_front();
-        }
-        self.started.push_back(Instant::now());
-        true
     }
 }
 

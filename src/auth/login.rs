@@ -1,5 +1,5 @@
-//! Whose a login for the connect pages is: by its ID token, or by an access token for an endpoint of ours. Both name
-//! the principal that the same person's calls have.
+//! The person of a login for the connect pages, by an ID token or by an access token for an endpoint of ours. Both name
+//! the same principal as the person's calls.
 //!
 //! Spec: `OpenID` Connect Core §3.1.3.7; RFC 8725 §3.
 
@@ -7,23 +7,23 @@ use super::claims::ClaimSet;
 use super::reject::RejectReason;
 use crate::call::Principal;
 
-/// Claims that a person knows themselves by, in the order of looking.
+/// Claims with a name for people, the best one first.
 const NAMES: [&str; 3] = ["preferred_username", "email", "name"];
 
-/// What an ID token has to fulfil.
+/// The expected values of an ID token.
 #[derive(Debug, Clone, Copy)]
 pub struct IdTokenCheck<'a> {
     /// The issuer of the login, one of `auth.issuers`.
     pub issuer: &'a str,
-    /// The gateway there.
+    /// The gateway's client id there.
     pub client_id: &'a str,
-    /// What the login was begun with.
+    /// The nonce that the login was begun with.
     pub nonce: &'a str,
     /// The claim that names the subject; `None`: that of the issuer's access tokens.
     pub subject_claim: Option<&'a str>,
 }
 
-/// Who logged in.
+/// A person who has logged in.
 #[derive(Debug, Clone)]
 pub struct PersonLogin {
     /// Issuer and subject, as the person's calls have them.
@@ -38,7 +38,7 @@ pub struct PersonLogin {
 pub struct LoginRefusal {
     /// One word.
     pub reason: &'static str,
-    /// What would have been accepted, or a remedy.
+    /// The value that would have been accepted, or a remedy.
     pub wanted: &'static str,
 }
 
@@ -60,7 +60,7 @@ impl From<RejectReason> for LoginRefusal {
     }
 }
 
-/// The first claim that a person would know themselves by.
+/// The first claim with a name for people.
 pub(super) fn name(claims: &ClaimSet<'_>) -> Option<String> {
     let mut texts = NAMES.iter().filter_map(|name| claims.text(name).ok()?);
     texts

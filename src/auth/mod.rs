@@ -58,10 +58,10 @@ use crate::runtime::lifecycle::TaskSpawner;
 use crate::status::IssuerStatus;
 use crate::telemetry::metrics::{COUNTERS, LABELED};
 
-/// Tells who is calling.
+/// Authenticates callers.
 #[derive(Debug)]
 pub struct Authenticator {
-    /// Everybody, when no token is asked for.
+    /// The principal of all callers, if no token is required.
     anonymous: Option<Arc<Principal>>,
     issuers: Vec<Arc<Issuer>>,
     cache: TokenCache,
@@ -70,7 +70,7 @@ pub struct Authenticator {
     /// Scopes that the configuration names outside endpoints.
     known_scopes: BTreeSet<String>,
     hierarchy: ScopeHierarchy,
-    /// Where an upstream exchanges callers' tokens.
+    /// The tokens of callers, if an upstream exchanges them.
     callers: Option<CallerTokens>,
     clock: SharedClock,
     tasks: TaskSpawner,
@@ -97,7 +97,7 @@ impl Authenticator {
             .iter()
             .map(|issuer| Issuer::new(issuer, &mut fetcher).map(Arc::new))
             .collect::<Result<Vec<_>, _>>()?;
-        // One that is asked about tokens may have no keys at all.
+        // An issuer with introspection may have no keys at all.
         for issuer in issuers.iter().filter(|one| one.introspection.is_none()) {
             issuer.refresh_stale(&tasks);
         }
@@ -174,7 +174,7 @@ impl Authenticator {
                 COUNTERS.token_cache_hits.add(1);
                 judged.map_err(|refusal| self.refuse(token, endpoint, refusal, None))?
             }
-            None => Box::pin(self.verify_anew(token, from, endpoint, key, now)).await?,
+            None => Box::pin(self.verify_uncached(token, from, endpoint, key, now)).await?,
         };
         caller_tokens::bring(&principal, token, now);
         let required = &endpoint.required_scopes;
@@ -188,7 +188,7 @@ impl Authenticator {
         }
     }
 
-    /// What was found about a token, with keys that are still the issuer's.
+    /// The cached finding about a token, if it was verified with the issuer's present keys.
     fn recall(
         &self,
         key: &TokenKey,
@@ -212,7 +212,7 @@ impl Authenticator {
     }
 
     /// Loads the keys of every issuer and asks those with `introspection` about a made-up token, for `check --online`.
-    /// What was found is in [`status`](Self::status). Takes 10 s for each 16 issuers at most.
+    /// The results are in [`status`](Self::status). Takes 10 s for each 16 issuers at most.
     ///
     /// # Cancel safety
     /// Loading goes on in the background.

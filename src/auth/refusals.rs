@@ -37,7 +37,7 @@ struct TokenFields {
     kid: Option<String>,
     alg: Option<String>,
     typ: Option<String>,
-    /// What is wrong beyond these, in words of ours.
+    /// A flaw that these fields do not show, in words of the gateway.
     flaw: Option<String>,
 }
 
@@ -189,7 +189,7 @@ impl Authenticator {
         format!("`nbf` or `iat` is {early:.0} s from now: compare the clocks")
     }
 
-    /// What would have been accepted, in words of ours.
+    /// The values that would have been accepted, in words of the gateway.
     fn wanted(
         &self,
         reject: RejectReason,
@@ -220,7 +220,7 @@ impl Authenticator {
     }
 }
 
-/// What an issuer means that does not call a token active.
+/// Explanation of an answer that a token is not active.
 const INACTIVE: &str =
     "its issuer does not call it active: it has expired, was revoked, or is of another issuer";
 

@@ -1,5 +1,5 @@
-//! What the claims of a token have to fulfil on an endpoint, whether the token carries them itself or
-//! its issuer tells them.
+//! The rules for the claims of a token on an endpoint, whether the token carries the claims or its
+//! issuer tells them.
 //!
 //! Spec: RFC 9068 §4, RFC 7662 §2.2; SPEC.
 
@@ -13,7 +13,7 @@ use crate::call::Principal;
 /// How far the issuer's clock may differ from ours, in seconds.
 pub(super) const SKEW_SECS: f64 = 60.0;
 
-/// What a token has to fulfil besides being genuine.
+/// The rules for a genuine token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TokenPolicy<'a> {
     pub(super) issuer: &'a str,
@@ -23,19 +23,18 @@ pub(super) struct TokenPolicy<'a> {
     pub(super) audiences: [&'a [String]; 2],
     /// The claim that identifies the subject.
     pub(super) subject_claim: &'a str,
-    /// Which scopes bring others with them.
+    /// The scopes that imply others.
     pub(super) hierarchy: &'a ScopeHierarchy,
     /// Seconds since the Unix epoch.
     pub(super) now: f64,
 }
 
-/// What becomes of claims without an `iss` or `exp`. A missing audience or subject is never
-/// tolerated.
+/// Whether claims may lack `iss` or `exp`. A missing audience or subject is never tolerated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum MissingClaims {
-    /// As a token has to have them.
+    /// Claims of a token must have both.
     Refused,
-    /// As an answer of the issuer itself may leave them out. Spec: RFC 7662 §2.2
+    /// An answer of the issuer itself may lack them. Spec: RFC 7662 §2.2
     Tolerated,
 }
 
@@ -114,7 +113,7 @@ impl TokenPolicy<'_> {
     }
 }
 
-/// `scope` as RFC 9068 §2.2.3 has it, else `scp` as some servers do: a string or an array.
+/// `scope` as in RFC 9068 §2.2.3, else `scp`, as some servers write it: a string or an array.
 fn scopes(claims: &ClaimSet<'_>) -> Result<BTreeSet<String>, RejectReason> {
     let name = if claims.has("scope") { "scope" } else { "scp" };
     let texts = claims.texts(name)?;

@@ -76,7 +76,7 @@ impl VerificationFailure {
 
 impl Authenticator {
     /// Judges a token that is not remembered, and remembers what was found.
-    pub(super) async fn verify_anew(
+    pub(super) async fn verify_uncached(
         &self,
         token: &[u8],
         from: IpAddr,

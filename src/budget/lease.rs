@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::guarded_bytes::guarded;
 use super::{BudgetExhausted, BudgetHolder, ByteBudget, EXEMPT_BYTES, weight};
 
-/// What one message takes out of its caller's share; given back when it is dropped.
+/// The bytes of one message in its caller's share, given back on drop.
 #[derive(Debug)]
 #[must_use = "the bytes are given back when the lease is dropped"]
 pub struct BudgetLease {
@@ -29,7 +29,7 @@ pub fn held_with(copy: Bytes, sources: Vec<Bytes>) -> Bytes {
 }
 
 impl BudgetLease {
-    /// One that holds nothing yet.
+    /// A lease that holds nothing yet.
     pub fn empty(budget: Arc<ByteBudget>, holder: BudgetHolder) -> Self {
         Self {
             budget,

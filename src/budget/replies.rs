@@ -1,4 +1,4 @@
-//! Room for replies: unlike messages of clients they are never refused at once, as their calls ran, but wait.
+//! Room for replies. Their calls have run already, so a reply without room waits and is never refused.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ pub struct ReplyShare {
     holder: BudgetHolder,
 }
 
-/// What one reply takes out of its caller's share; given back when it is dropped.
+/// The bytes of one reply in its caller's share, given back on drop.
 #[derive(Debug)]
 #[must_use = "the bytes are given back when the lease is dropped"]
 pub struct ReplyLease(ReplyHold);
@@ -34,17 +34,17 @@ enum ReplyHold {
 /// The leases of the replies to one call, until its answer is made of them.
 #[derive(Debug, Default)]
 pub struct KeptLeases {
-    /// Whether there are any: every call looks.
+    /// Whether there are any; read by every call.
     any: AtomicBool,
     leases: Mutex<Vec<ReplyLease>>,
 }
 
-/// Where the replies to one call take their room, and keep it.
+/// The share from which the replies to one call take their bytes, and the leases on these.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplyRoom<'a> {
     /// The share of its caller.
     pub share: &'a ReplyShare,
-    /// What its replies have taken.
+    /// The leases of its replies.
     pub kept: &'a KeptLeases,
 }
 
@@ -66,9 +66,9 @@ impl ReplyShare {
 }
 
 impl ReplyRoom<'_> {
-    /// The lease of a reply for which `arrived` was taken while it came: that one where it `is_own`, of the caller's
-    /// share, or a permit of the reserve; else an empty one, and `arrived`. To be dropped before a wait for the first to
-    /// grow: it may hold what that waits for.
+    /// The lease for a reply that held `arrived` while it was read. That is `arrived` itself if it is of the caller's own
+    /// share (`is_own`), or a permit of the reserve. Otherwise an empty lease, with `arrived` beside it. Drop `arrived`
+    /// before the empty lease grows: it may hold the bytes that the growth waits for.
     pub fn lease_of(
         &self,
         arrived: Option<ReplyLease>,

@@ -125,8 +125,8 @@ impl FenceKeeper {
         FenceReason::Lease
     }
 
-    /// The worst word of all peers. A silent peer may reach Redis. So may a replica that started during the outage at the
-    /// address of a peer: its word counts as that of the peer, where it proves that it is a replica.
+    /// The worst answer of all peers. A silent peer may reach Redis. So may a replica that started during the outage at the
+    /// address of a peer: if it proves to be a replica, its answer counts for that peer.
     async fn word_of_all(&self, length: Duration) -> PeerWord {
         let peers = self.membership.peers();
         let asked = peers.known().map(|record| self.word_of(record, length));

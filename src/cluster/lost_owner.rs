@@ -23,7 +23,7 @@ use crate::sync::single_flight::SingleFlight;
 
 /// For the word of a replica without a lease: a living one answers sooner.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// Between two questions to a replica whose connection broke: a process that ends closes its sockets one by one.
+/// Between two questions to a replica whose connection broke: an ending process closes its sockets one after the other.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// Decides on replicas without a lease.

@@ -11,6 +11,7 @@ mod fence_keeper;
 mod forward;
 mod greeting;
 mod identity;
+mod join;
 mod lease;
 mod lost_owner;
 mod membership;
@@ -39,25 +40,21 @@ pub use self::forward::{is_for, misdirected, remove_hop_by_hop};
 pub use self::greeting::{REPLICA_PATH, ReplicaGreeting};
 pub use self::identity::IdentityError;
 use self::identity::{ReplicaIdentity, fingerprint};
+pub use self::join::ClusterError;
+use self::join::JoiningReplica;
 pub use self::lease::ReplicaLease;
 use self::lost_owner::LostOwners;
-use self::membership::{LeaseState, Membership};
-use self::record::{RecordSealer, ReplicaRecord};
-use crate::cause::chain;
+use self::membership::Membership;
+use self::record::ReplicaRecord;
 use crate::clock::{Clock, boot_time};
-use crate::config::{ClusterConfig, ReplicaTrust};
+use crate::config::ClusterConfig;
 use crate::ownership::Fence;
-use crate::redis_client::{RedisClient, RedisFailure};
+use crate::redis_client::RedisClient;
 use crate::runtime::lifecycle::TaskSpawner;
 use crate::status::{ClusterStatus, ReplicaStatus};
 
-/// For the first heartbeat; a replica starts without it where Redis is away.
-const JOIN_WITHIN: Duration = Duration::from_secs(5);
 /// For the exchange of proofs on a connection.
 const PROVE_WITHIN: Duration = Duration::from_secs(1);
-/// Between two attempts.
-const JOIN_PAUSE: Duration = Duration::from_millis(50);
-
 /// Beyond a lease, for the replica that adopts a session.
 const ADOPT_WITHIN: Duration = Duration::from_secs(2);
 
@@ -78,25 +75,10 @@ pub struct Cluster {
     leaves: AtomicBool,
 }
 
-/// Why a replica cannot join.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClusterError {
-    /// It has no identity.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// Redis cannot be used, whatever its state.
-    #[error("cluster.redis")]
-    Redis(#[from] RedisFailure),
-    /// Its record cannot be written.
-    #[error("the record of this replica")]
-    Record(#[from] serde_json::Error),
-}
-
 impl Cluster {
-    /// Takes a number that no living replica has, which needs Redis: waits five seconds for it, and goes on with a
-    /// random number where there is none, as a restart during an outage has to serve as well. `address` is where others
-    /// reach this replica, `digest` that of its configuration.
+    /// Takes a number that no living replica has, which needs Redis. Waits five seconds for Redis, and then goes on with
+    /// a random number, as a restart during an outage has to serve as well. Other replicas reach this one at `address`;
+    /// `digest` is the digest of its configuration.
     ///
     /// # Errors
     /// See [`ClusterError`].
@@ -109,46 +91,16 @@ impl Cluster {
         let redis = RedisClient::start(&config.redis, &config.prefix, tasks)?;
         let identity = Arc::new(ReplicaIdentity::new(&config.trust)?);
         let started = u64::try_from(clock.now().as_millis()).unwrap_or(u64::MAX);
-        let draw = || {
-            let secret = match &config.trust {
-                ReplicaTrust::Secret(secret) => Some(secret),
-                ReplicaTrust::Tls(_) => None,
-            };
-            let record = ReplicaRecord {
-                // Zero is the owner of everything where there is one process.
-                node: rand::random_range(1..=u32::MAX),
-                address: address.clone(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-                config: digest.clone(),
-                fingerprint: identity.fingerprint(),
-                started,
-                is_draining: false,
-            };
-            let records = RecordSealer::new(secret, &config.prefix);
-            let (redis, identity) = (redis.clone(), Arc::clone(&identity));
-            let terms = (config.lease, tasks.draining().clone());
-            Membership::new(redis, identity, records, record, terms)
+        let joining = JoiningReplica {
+            config,
+            redis: &redis,
+            identity: &identity,
+            tasks,
+            address,
+            digest,
+            started,
         };
-        let mut membership = draw()?;
-        let claimed = async {
-            loop {
-                match membership.beat().await {
-                    Ok(LeaseState::Held | LeaseState::New) => return Ok(()),
-                    Ok(LeaseState::Taken) => membership = draw()?,
-                    Err(failure) => {
-                        tracing::debug!(error = chain(&failure), "first heartbeat failed");
-                        tokio::time::sleep(JOIN_PAUSE).await;
-                    }
-                }
-            }
-        };
-        let claimed: Result<serde_json::Result<()>, _> = timeout(JOIN_WITHIN, claimed).await;
-        if let Ok(claimed) = claimed {
-            claimed?;
-        } else {
-            tracing::warn!("replica starts without a lease: Redis does not answer");
-        }
-        let membership = Arc::new(membership);
+        let membership = Arc::new(joining.membership().await?);
         let leasing = TaskSpawner::new();
         leasing.spawn_service(Arc::clone(&membership).keep());
         Ok(Arc::new(Self {
@@ -214,8 +166,8 @@ impl Cluster {
         proof::is_wanted(connection)
     }
 
-    /// Greets the other side of such a connection, with a proof, within a second; `false`, and no answer, where the other
-    /// side does not prove first that it is a replica itself. Without Redis, it is known from then on.
+    /// Answers such a connection with the greeting and a proof, within a second. Returns `false` without an answer if the
+    /// other side does not prove first that it is a replica. This replica then knows the other side, also without Redis.
     pub async fn prove(&self, stream: &mut TlsStream<TcpStream>) -> bool {
         let answered = self.membership.proof().answer(stream, self.greeting());
         let Ok(Some(asker)) = timeout(PROVE_WITHIN, answered).await else {
@@ -246,7 +198,7 @@ impl Cluster {
         nodes
     }
 
-    /// One of them.
+    /// One of the [`successors`](Self::successors).
     #[must_use]
     pub fn any_successor(&self) -> Option<u32> {
         self.successors().first().copied()
@@ -322,7 +274,7 @@ impl Cluster {
         self.membership.has_settled()
     }
 
-    /// What this replica says of itself.
+    /// The state of this replica, as other replicas ask for it.
     #[must_use]
     pub fn greeting(&self) -> ReplicaGreeting {
         let own = self.membership.own();

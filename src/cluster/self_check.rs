@@ -20,9 +20,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// For the answer.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 
-/// What was met.
+/// The replica that answers at this replica's own address.
 #[derive(Debug)]
-enum Met {
+enum ReachedReplica {
     Itself,
     /// Another replica.
     Other(u32),
@@ -35,23 +35,23 @@ pub(super) async fn check(own: &ReplicaRecord, identity: &ReplicaIdentity, tasks
     let (node, address) = (own.node, &*own.address);
     let remedy =
         "set cluster.advertise to a host and port that lead to cluster.listen of this replica";
-    let mut met = Met::Nothing(String::new());
+    let mut met = ReachedReplica::Nothing(String::new());
     for attempt in 0..ATTEMPTS {
         if attempt > 0 {
             sleep(PAUSE).await;
         }
         met = meet(own, identity, tasks).await;
-        if let Met::Itself = met {
+        if let ReachedReplica::Itself = met {
             return tracing::debug!(node, address, "replica reaches itself");
         }
     }
     match met {
-        Met::Itself => {}
-        Met::Other(other) => {
+        ReachedReplica::Itself => {}
+        ReachedReplica::Other(other) => {
             let line = "another replica answers at the own address";
             tracing::warn!(node, address, other, remedy, "{line}");
         }
-        Met::Nothing(error) => {
+        ReachedReplica::Nothing(error) => {
             tracing::warn!(
                 node,
                 address,
@@ -63,15 +63,19 @@ pub(super) async fn check(own: &ReplicaRecord, identity: &ReplicaIdentity, tasks
     }
 }
 
-async fn meet(own: &ReplicaRecord, identity: &ReplicaIdentity, tasks: &TaskSpawner) -> Met {
+async fn meet(
+    own: &ReplicaRecord,
+    identity: &ReplicaIdentity,
+    tasks: &TaskSpawner,
+) -> ReachedReplica {
     let peer = match Peer::new(own.clone(), identity) {
         Ok(peer) => peer,
-        Err(error) => return Met::Nothing(chain(&error)),
+        Err(error) => return ReachedReplica::Nothing(chain(&error)),
     };
     match timeout(ANSWER_WITHIN, greeting::ask(&peer, tasks)).await {
-        Ok(Ok(greeting)) if greeting.node == own.node => Met::Itself,
-        Ok(Ok(greeting)) => Met::Other(greeting.node),
-        Ok(Err(error)) => Met::Nothing(chain(&error)),
-        Err(_) => Met::Nothing(chain(&ForwardFailure::Silent)),
+        Ok(Ok(greeting)) if greeting.node == own.node => ReachedReplica::Itself,
+        Ok(Ok(greeting)) => ReachedReplica::Other(greeting.node),
+        Ok(Err(error)) => ReachedReplica::Nothing(chain(&error)),
+        Err(_) => ReachedReplica::Nothing(chain(&ForwardFailure::Silent)),
     }
 }

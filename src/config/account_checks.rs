@@ -74,7 +74,7 @@ fn check_user(config: &Config, upstream: &UpstreamConfig, report: &ReadReport<'_
         );
         report.error(&table, what, Some("give the upstream another name"));
     }
-    // Others may list something without an account, which starts nothing.
+    // Upstreams of other kinds may list something without an account, and no child is started for that.
     if kind == AccountKind::IdJag.as_str() || upstream.carrier.is_stdio() {
         check_warm(config, upstream, report);
     }

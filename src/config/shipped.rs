@@ -99,8 +99,8 @@ fn the_demonstration_realm_issues_tokens_for_the_gateway_of_the_compose_file() {
     }
 }
 
-// Clients that were made with consent required have no roles but those of their scopes. Without this one Keycloak refuses
-// `offline_access` to them (`not_allowed`), which most MCP clients request.
+// Clients that were made with consent required have only the roles of their scopes. Without this role Keycloak refuses them
+// `offline_access` (`not_allowed`), which most MCP clients request.
 #[test]
 fn the_demonstration_realm_lets_every_client_stay_connected() {
     let realm = std::fs::read_to_string(deployment("keycloak/realm.json")).unwrap();

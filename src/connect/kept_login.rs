@@ -5,12 +5,12 @@ use maud::html;
 use super::form::FormParts;
 use crate::grants::{OFFLINE, OPENID};
 
-/// What the page says before a person goes on.
+/// The text of the page before a person goes on.
 const PROMISE: &str = "The gateway keeps this login encrypted. With it that server tells the authorization servers of this \
      upstream, and of the others that are connected by a login, who you are, with the calls of this gateway account. Go on \
      only if you began this yourself. Disconnecting one of these upstreams disconnects all.";
 
-/// What a person is going to be asked at `issuer`.
+/// The request that a person is going to see at `issuer`.
 pub(super) fn parts(issuer: &str) -> FormParts {
     FormParts {
         promise: PROMISE,

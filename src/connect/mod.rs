@@ -14,6 +14,7 @@ mod form;
 mod kept_login;
 mod layout;
 mod login;
+mod page_request;
 mod person;
 mod response;
 mod upstream;
@@ -26,13 +27,14 @@ use std::sync::Arc;
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
-use http::{HeaderMap, Method, Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use url::{Url, form_urlencoded};
 
 use self::browser::{Browser, FormRefusal};
 use self::form::{Form, Submitted};
 use self::login::Logins;
 pub use self::login::ask_logins;
+pub use self::page_request::PageRequest;
 use self::person::Person;
 use self::upstream::ConnectedUpstream;
 use crate::audit::{AccountEvent, AccountRecord, AuditOutcome, AuditSink};
@@ -55,7 +57,7 @@ pub struct ConnectParts {
     pub settings: Arc<Config>,
     /// Stores the accounts.
     pub vault: Vault,
-    /// Who connected and disconnected what.
+    /// Takes the audit records of connected and disconnected accounts.
     pub audit: AuditSink,
     /// Seals cookies and form tokens, and opens links.
     pub sealer: Arc<Sealer>,
@@ -63,36 +65,12 @@ pub struct ConnectParts {
     pub clock: SharedClock,
     /// The tokens of each upstream where persons authorize the gateway.
     pub tokens: Vec<Arc<UserTokens>>,
-    /// Why the accounts of an upstream are not used.
+    /// The upstreams whose accounts are not used, and why.
     pub withheld: HashMap<Arc<str>, TokenFailure>,
     /// Identifies persons by the tokens of their logins.
     pub auth: Arc<Authenticator>,
     /// All endpoints.
     pub endpoints: Vec<Arc<Endpoint>>,
-}
-
-/// A request for a page.
-pub struct PageRequest<'a> {
-    /// The method.
-    pub method: &'a Method,
-    /// The query.
-    pub query: Option<&'a str>,
-    /// The headers.
-    pub headers: &'a HeaderMap,
-    /// The body: `application/x-www-form-urlencoded`.
-    pub form: &'a [u8],
-    /// The upstream of the page; `None` for the list of accounts.
-    pub upstream: Option<&'a Arc<str>>,
-}
-
-impl std::fmt::Debug for PageRequest<'_> {
-    /// Shows neither cookies nor form fields.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PageRequest")
-            .field("method", &self.method)
-            .field("upstream", &self.upstream)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The connect pages.

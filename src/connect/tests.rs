@@ -1,5 +1,5 @@
 use http::header::{COOKIE, ORIGIN, SET_COOKIE};
-use http::{HeaderValue, Uri};
+use http::{HeaderMap, HeaderValue, Uri};
 
 use super::*;
 use crate::call::Principal;

@@ -41,7 +41,7 @@ pub(super) fn all(person: &Person, accounts: &[ShownAccount<'_>], token: &str) -
     layout("Accounts", None, &body)
 }
 
-/// What is known of a connected account.
+/// The parts of a connected account that a page shows.
 fn details(grant: &StoredGrant, programs: &[ProgramRecord]) -> Markup {
     let (made, used) = grant.times();
     html! {

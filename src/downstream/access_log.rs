@@ -41,7 +41,7 @@ pub struct AccessLine {
     record: AccessRecord,
 }
 
-/// Where facts about a request are noted; cheap to clone. `None` when access lines are not logged.
+/// The fields of an access line, noted while the request is served; cheap to clone. `None` when access lines are not logged.
 #[derive(Debug, Clone, Default)]
 pub struct AccessRecord(Option<Arc<Mutex<LineFields>>>);
 
@@ -340,7 +340,7 @@ impl RecordEvent for LineFields {
     }
 }
 
-/// The method itself when HTTP has it: what clients invent may be long, and may be a secret.
+/// The method itself if HTTP defines it: other words of clients may be long, and may be secrets.
 fn known(method: &Method) -> &str {
     const KNOWN: [Method; 9] = [
         Method::POST,

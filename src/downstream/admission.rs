@@ -18,21 +18,21 @@ use crate::session::{
 };
 use crate::telemetry::metrics::COUNTERS;
 
-/// What a message still owes before it is served; nothing where it may be.
+/// What a message still has to wait for before it is served; `None` if it may be served now.
 pub(super) type MessageDue = Option<OwedAdmission>;
 
-/// What a message owes.
+/// What a message has to wait for.
 #[derive(Debug)]
 pub(super) enum OwedAdmission {
-    /// Its part of the allowance, for which it may wait.
+    /// A part of its caller's rate.
     Rate(RateClaim),
-    /// An exchange within the share of its principal, for which nothing waits: a request is refused. What
-    /// is none may still owe its part of the allowance.
+    /// One more open exchange for its principal. No request waits for that: it is refused. A message that is no request may
+    /// still wait for its part of the rate.
     Exchange(Option<RateClaim>),
 }
 
 impl OwedAdmission {
-    /// The exchange, and what was owed before.
+    /// An exchange, beside the part of the rate that is `due`.
     pub(super) fn exchange(due: MessageDue) -> Self {
         Self::Exchange(due.and_then(Self::claim))
     }
@@ -85,7 +85,7 @@ impl AdmissionControl {
         }
     }
 
-    /// The way in for a request of a session: its place, or the wait for one.
+    /// Admits a request of a session: a permit for it, or the wait for one.
     ///
     /// # Errors
     /// A [`Fault`] when it cannot even wait.
@@ -103,7 +103,7 @@ impl AdmissionControl {
         CallEntry::of(session, request, self.caps()).map_err(refused)
     }
 
-    /// The same for a call of an implicit session, which may wait for `patience` still.
+    /// Admits a call of an implicit session, which may wait for `patience`.
     ///
     /// # Errors
     /// A [`Fault`] when it cannot even wait.
@@ -125,10 +125,10 @@ impl AdmissionControl {
         CallEntry::of(session, request, caps).map_err(refused)
     }
 
-    /// Waits for the place of a call, until `over` at the latest.
+    /// Waits for the permit of a call, until `over` at the latest.
     ///
     /// # Errors
-    /// A [`Fault`] when there was no place in time, the call was cancelled, or the gateway stops.
+    /// A [`Fault`] when there was no permit in time, the call was cancelled, or the gateway stops.
     ///
     /// # Cancel safety
     /// A call whose future is dropped has left the line.
@@ -139,7 +139,7 @@ impl AdmissionControl {
     ) -> Result<Option<CallPermit>, Fault> {
         match entry {
             CallEntry::Free => Ok(None),
-            CallEntry::Placed(place) => Ok(Some(place)),
+            CallEntry::Permitted(permit) => Ok(Some(permit)),
             CallEntry::Waits(waiting) => Box::pin(self.wait(waiting, over)).await,
         }
     }
@@ -175,7 +175,7 @@ impl AdmissionControl {
             return Ok(());
         };
         let request = self.request(QueueLane::streams(session.key()), Some(due));
-        let waiting = session.places().pay(request, self.caps());
+        let waiting = session.call_permits().pay(request, self.caps());
         let waiting = Box::new(waiting.map_err(refused)?);
         self.wait(waiting, session.closed()).await.map(drop)
     }
@@ -211,17 +211,17 @@ impl AdmissionControl {
     /// A notification whose future is dropped has left the line.
     pub(super) async fn pay_for_notification(&self, session: &Session, due: RateClaim) -> bool {
         let request = self.request(QueueLane::notifications(session.key()), Some(due));
-        match session.places().pay(request, self.caps()) {
+        match session.call_permits().pay(request, self.caps()) {
             Ok(waiting) => self.wait(Box::new(waiting), session.closed()).await.is_ok(),
             Err(_) => false,
         }
     }
 }
 
-/// What a request has to wait for.
+/// The part of the rate that a request has to wait for, if any.
 ///
 /// # Errors
-/// It is refused without waiting.
+/// The principal has too many exchanges open: the request is refused without waiting.
 pub(super) fn claim(due: MessageDue) -> Result<Option<RateClaim>, Fault> {
     match due {
         None => Ok(None),
@@ -240,7 +240,7 @@ pub(super) fn crowded() -> Fault {
 fn refused(unserved: QueueError) -> Fault {
     let (text, after) = match unserved {
         QueueError::LineFull => ("too many calls are running and waiting", RETRY_AFTER),
-        QueueError::NoPlace => ("too many calls are running", RETRY_AFTER),
+        QueueError::NoPermit => ("too many calls are running", RETRY_AFTER),
         QueueError::Rate(after) => {
             COUNTERS.rate_limited.add(1);
             ("too many requests, slow down", after)

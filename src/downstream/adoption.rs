@@ -1,7 +1,7 @@
-//! `SessionAdopter`: sessions whose owner is lost go on at the replica that is asked for them.
+//! `SessionAdopter`: a replica that is asked for a session whose owner is lost takes the session over.
 //!
-//! The record of a session in the shared store says who owns it, and a compare-and-set on its epoch decides who does
-//! next. An adoption that has begun is finished whether or not its client waits for it.
+//! The record of a session in the shared store names its owner, and a compare-and-set on its epoch decides on the next
+//! one. An adoption that has begun is finished whether or not its client waits for it.
 //! Spec: DESIGN §8.1; `docs/adr/0027`.
 
 mod homes;
@@ -32,24 +32,24 @@ use crate::store::records::{Adoption, RecordState, RecordWriter, SessionRecord, 
 use crate::sync::single_flight::Joined;
 use crate::telemetry::metrics::COUNTERS;
 
-/// How long a replica counts as lost after Redis was asked for its lease, by the clock of the server that has the record:
-/// later the compare-and-set changes nothing. The owner asks for its records 3 s after it has a lease again at the earliest.
+/// How long a replica counts as lost after Redis was asked for its lease, by the clock of the server that has the record.
+/// After that the compare-and-set changes nothing. An owner with a lease again asks for its records after 3 s at the earliest.
 const DECISION_HOLDS: Duration = Duration::from_secs(1);
 
 /// The shared stores that an adoption reads and changes.
 #[derive(Debug)]
 pub struct AdoptionStores {
-    /// Who owns which session.
+    /// The owners of sessions.
     pub records: Arc<SharedRecords>,
     /// Keeps the records of the sessions of this replica.
     pub writer: Arc<RecordWriter>,
-    /// What clients may have missed.
+    /// Events that clients may have missed.
     pub events: Arc<SharedEvents>,
     /// Closed while another replica may own sessions of this one.
     pub fence: Fence,
 }
 
-/// What an adopter is made of, beside the stores.
+/// Finds the replica that has a session, and takes over sessions of lost replicas.
 #[derive(Debug)]
 pub(super) struct SessionAdopter {
     pub(super) cluster: Arc<Cluster>,
@@ -62,13 +62,14 @@ pub(super) struct SessionAdopter {
 }
 
 impl SessionAdopter {
-    /// Where a session is; it is adopted where its owner is lost. Requests for one session look once.
+    /// Finds the replica that has a session, and adopts a session whose owner is lost. Parallel requests for one session
+    /// share a search.
     ///
     /// # Cancel safety
     /// Dropping the future stops the wait alone.
     pub(super) async fn find(self: &Arc<Self>, named: &NamedSession) -> SessionPlace {
         loop {
-            // The tasks of a process that stops are dropped: a look in one of them would never end.
+            // The tasks of a process that stops are dropped: a search in one of them would never end.
             if self.tasks.stopping().is_cancelled() {
                 return Box::pin(self.look(named)).await;
             }
@@ -88,7 +89,7 @@ impl SessionAdopter {
         }
     }
 
-    /// Remembers the run of Redis that this replica begins with.
+    /// Remembers the run of Redis at the start of this replica.
     pub(super) fn note_first_run(&self) {
         let server = self.cluster.redis().server();
         let run = Arc::clone(&server.borrow().run_id);
@@ -118,7 +119,7 @@ impl SessionAdopter {
             }
         };
         if is_live {
-            // What is not another one's is served again once the fence is open.
+            // A session that no other replica owns is served again once the fence is open.
             return match state {
                 RecordState::Owned { by, .. }
                     if by.node != own && self.cluster.is_living(by.node) =>

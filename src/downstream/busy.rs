@@ -1,19 +1,19 @@
-//! What a client is told while the gateway takes no more of its requests.
+//! Refusals and delays for clients while the gateway takes no more of their requests.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::fault::{Fault, FaultKind, FaultSide, RetryHint};
 
-/// When a refused request may come again, where nothing else says it.
+/// When a refused request may be sent again, if nothing else determines it.
 pub(super) const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// When the client of a stream comes back that ends with others: within this time, at random.
-const COME_BACK_MS: RangeInclusive<u64> = 500..=3000;
+/// Range of the delay before the client of an ended stream reconnects, in milliseconds.
+const RECONNECT_MS: RangeInclusive<u64> = 500..=3000;
 
-/// The `retry` delay of a stream that ends with others, so that their clients do not come back together.
-pub(super) fn come_back() -> Duration {
-    Duration::from_millis(rand::random_range(COME_BACK_MS))
+/// The `retry` delay of a stream that ends together with others: random, so that their clients do not reconnect at once.
+pub(super) fn reconnect_delay() -> Duration {
+    Duration::from_millis(rand::random_range(RECONNECT_MS))
 }
 
 /// A session cannot begin, as the lease of this replica is over.

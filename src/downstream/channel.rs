@@ -84,7 +84,7 @@ pub(super) enum ChannelEnd {
     Draining,
 }
 
-/// What ends a connection besides its client: tokens, by this clock, and the stop of the gateway.
+/// The terms that end a connection besides its client: the expiry of tokens, and the stop of the gateway.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ChannelTerms<'a> {
     pub(super) auth: &'a Authenticator,

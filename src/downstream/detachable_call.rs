@@ -1,4 +1,4 @@
-//! A legacy call that runs, and goes on in the background when its exchange is gone.
+//! A running legacy call, which goes on in the background when its client closes the exchange.
 //! Spec: DESIGN §3.3.
 
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub(super) enum CallOutcome {
 /// The whole way of a call, part of its request wherever it is polled.
 pub(super) type CallFuture = TaggedWork<BoxFuture<'static, CallOutcome>>;
 
-/// A call that runs. Dropped unfinished it goes on in the background.
+/// A running call. Dropped before its end, it goes on in the background.
 pub(super) struct DetachableCall {
     pub(super) future: Option<CallFuture>,
     /// The call, or every call of an array: they share one stream.
@@ -133,7 +133,7 @@ impl Drop for DetachableCall {
                 reply::error_response(&Fault::left_alone(), Some(&links.0.id().to_string()));
             CallOutcome::Response(StatusCode::OK, error)
         } else {
-            // Which calls of an array have their replies is not known here.
+            // It is not known here which calls of an array have their replies.
             CallOutcome::Cancelled
         };
         finish(&links.0, outcome);

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body::{Body, Frame};
 
-use super::busy::come_back;
+use super::busy::reconnect_delay;
 use super::detachable_call::DetachableCall;
 use super::keep_alive::KeepAlive;
 use crate::budget::{EXEMPT_BYTES, held_with};
@@ -178,7 +178,7 @@ impl Body for EventBody {
             && ends.as_mut().poll(cx).is_ready()
         {
             this.done = true;
-            this.say_retry(&mut out, Some(come_back()));
+            this.say_retry(&mut out, Some(reconnect_delay()));
         }
         if out.is_empty() {
             if ended || this.done {

@@ -47,9 +47,9 @@ pub(super) struct LegacyExchanges {
 }
 
 impl LegacyExchanges {
-    /// Makes a call again whose owner was lost, as its stream was resumed; `None` where the stream has its end already.
-    /// The exchange that resumes the stream drives the call, as any other one drives its own. `principal` has the token of
-    /// that request: the caller's, as the session's id is bound to the caller.
+    /// Repeats a call whose owner was lost, when its stream is resumed; `None` if the stream has ended already. The exchange
+    /// that resumes the stream drives the call, like any other exchange its own call. `principal` has the token of that
+    /// request, which is the caller's: the session's id is bound to the caller.
     pub(super) fn make_again(
         &self,
         calls: &Arc<LegacyCalls>,
@@ -87,7 +87,7 @@ impl LegacyExchanges {
         }
     }
 
-    /// Answers an exchange as its calls go on, those of `links`, which `future` runs.
+    /// Answers an exchange with the calls of `links`, which `future` runs.
     ///
     /// # Cancel safety
     /// Dropping the future hands the calls to the background.

@@ -1,9 +1,9 @@
 //! Requests of sessions that another replica owns: passed on to it as they are, streams and disconnects included.
 //!
-//! The entry replica has checked Host, Origin, path, token and handle, and counts nothing: the owner verifies the token
-//! again, and limits, audit record and access line are its own. A request whose body names the owner is out of the
-//! caller's rate by then, and says so. A request that was forwarded is never forwarded again; the entry replica sends a
-//! call of a tool of `retry_safe` once more where its owner is lost.
+//! The entry replica checks Host, Origin, path, token and handle, and counts nothing. The owner verifies the token again,
+//! applies the limits, and writes audit record and access line. Only a request whose body names the owner has been counted
+//! against the caller's rate before; a mark says so. A forwarded request is never forwarded again. If the owner of a call
+//! is lost, the entry replica sends the call once more where its tool is in `retry_safe`.
 //! Spec: DESIGN §8.1.
 
 mod call_stream;
@@ -64,7 +64,7 @@ pub(super) struct RequestForwarder {
     pub(super) cluster: Arc<Cluster>,
     sessions: Arc<SessionRegistry>,
     pub(super) adopter: Arc<SessionAdopter>,
-    /// Owners of adopted sessions and of implicit ones, as they have answered: ids of sessions name the first owner.
+    /// Owners of adopted and of implicit sessions, learnt from their answers. An id names only the first owner.
     pub(super) owners: Cache<SessionKey, Ownership>,
     /// Upstreams that are modern, as other replicas have said.
     pub(super) modern: Cache<Arc<str>, ()>,
@@ -99,13 +99,13 @@ impl RequestForwarder {
         !self.adopter.stores.fence.is_open()
     }
 
-    /// The part that goes on with sessions of other replicas, and gives up those of this one.
+    /// The part that adopts sessions of lost replicas, and gives up the sessions of this replica.
     pub(super) fn adopter(&self) -> &Arc<SessionAdopter> {
         &self.adopter
     }
 
-    /// Where the session of the request `id` is served. A handle that is forged, foreign or over age is refused here, as
-    /// any other unknown handle. Behind a closed fence a session that lives here may not live here any more.
+    /// Where the session `id` of a request is served. A handle that is forged, foreign or over age is refused here, as any
+    /// other unknown handle. While the fence is closed, another replica may own a session that is still open here.
     pub(super) fn requested_session(
         &self,
         id: &str,
@@ -119,8 +119,8 @@ impl RequestForwarder {
         handle.map_or(RequestedSession::Unknown, RequestedSession::Absent)
     }
 
-    /// Passes a request that may open a session on to another replica, while this one drains. To be served here where no
-    /// other one takes it.
+    /// Passes a request that may open a session on to another replica, while this replica drains. If no other replica takes
+    /// the request, it is to be served here.
     ///
     /// # Cancel safety
     /// The other replica sees its client leave.
@@ -130,7 +130,7 @@ impl RequestForwarder {
         record: &AccessRecord,
     ) -> PassedOn {
         if is_forwarded(request.extensions()) {
-            // The replica that has sent it drains too, and asks another one.
+            // The sending replica drains too, and asks its next successor.
             return PassedOn::Answered(cluster::misdirected());
         }
         let (parts, body) = request.into_parts();
@@ -171,7 +171,7 @@ impl RequestForwarder {
         owner.node != self.cluster.node() && !is_forwarded(extensions)
     }
 
-    /// Whether another replica keeps something, and is not lost.
+    /// Whether `keeper` is another replica, and is not lost.
     ///
     /// # Cancel safety
     /// Nothing is changed.
@@ -179,8 +179,8 @@ impl RequestForwarder {
         keeper.node != self.cluster.node() && !self.cluster.is_lost(keeper.node).await
     }
 
-    /// Passes a request of `client` on to the owner of its session, whose answer is the answer. Where the owner is lost,
-    /// the session is adopted meanwhile; a request waits for that as long as for its owner.
+    /// Passes a request of `client` on to the owner of its session, and returns the owner's answer. If the owner is lost,
+    /// the session is adopted meanwhile; the request waits for that no longer than for the owner.
     ///
     /// # Cancel safety
     /// The owner sees its client leave. An adoption that has begun is finished.
@@ -194,7 +194,7 @@ impl RequestForwarder {
         if is_forwarded(request.extensions()) {
             return self.own(named, request, until).await;
         }
-        // Where the request may run, or may have run.
+        // The owner that may run the request, or may have run it.
         let mut broken = None;
         let key = named.handle.key;
         let (parts, body) = request.into_parts();
@@ -212,7 +212,7 @@ impl RequestForwarder {
                     return PassedOn::Here(Request::from_parts(parts, Body::new(body)));
                 }
                 SessionPlace::Unknown => ForwardFailure::NoReplica,
-                // Its owner lives, and may still be running it.
+                // The owner is alive, and may still run the request.
                 SessionPlace::At(owner) if broken == Some(owner) => ForwardFailure::Gone,
                 SessionPlace::At(owner) => {
                     let (sent, kept) = RepeatableBody::new(body);
@@ -240,7 +240,7 @@ impl RequestForwarder {
                                 Some(repeatable_body::whole(sent))
                             });
                             let Some(again) = again else {
-                                // Its client sends it again, and the owner is known then.
+                                // The client sends the request again: remember the owner for that.
                                 if has_not_run
                                     && let SessionPlace::At(by) = self.adopter.find(named).await
                                 {
@@ -249,7 +249,7 @@ impl RequestForwarder {
                                 return PassedOn::Answered(refused(&failure, owner, record));
                             };
                             if failure.is_uncertain() {
-                                // It may have taken long: its owner is waited for as from the beginning.
+                                // The attempt may have taken long: the wait for the owner starts again.
                                 broken = Some(owner);
                                 until = Instant::now() + self.cluster.patience();
                             }
@@ -271,7 +271,7 @@ impl RequestForwarder {
         }
     }
 
-    /// A forwarded request is served here, or by no replica that it was not sent to.
+    /// Serves a forwarded request here, or refuses it: it is not forwarded once more.
     async fn own(&self, named: &NamedSession, request: Request, until: Instant) -> PassedOn {
         loop {
             match self.adopter.find(named).await {
@@ -279,7 +279,7 @@ impl RequestForwarder {
                     return PassedOn::Here(request);
                 }
                 SessionPlace::At(_) => return PassedOn::Answered(cluster::misdirected()),
-                // The other replica looks once more: this one ends before the session is found.
+                // This replica stops before the session is found: the sending replica has to look again.
                 SessionPlace::Unknown if self.adopter.is_stopping() => {
                     return PassedOn::Answered(cluster::misdirected());
                 }
@@ -291,8 +291,8 @@ impl RequestForwarder {
         }
     }
 
-    /// The answer to a request of a session, where this replica has lost its lease meanwhile: what was answered may not
-    /// be so any more.
+    /// The refusal of a request of a session, if this replica has lost its lease meanwhile: another replica may own the
+    /// session, and the answer may be out of date.
     pub(super) fn lost_meanwhile(&self, record: &AccessRecord) -> Option<Response<Body>> {
         self.is_fenced().then(|| {
             record.outcome("fenced");
@@ -300,8 +300,8 @@ impl RequestForwarder {
         })
     }
 
-    /// Passes a request of `client` on to the replica that keeps what it goes on with, and what no other replica can
-    /// adopt. `is_paid` says whether the request was taken out of the rate of its caller.
+    /// Passes a request of `client` on to the replica that keeps its parked call, task or HTTP+SSE stream, which no other
+    /// replica can adopt. `is_paid`: the request was counted against the caller's rate already.
     pub(super) async fn pass_to_keeper(
         &self,
         keeper: Ownership,
@@ -336,7 +336,7 @@ impl RequestForwarder {
         record: &AccessRecord,
     ) -> Result<Response<Body>, Unforwarded> {
         let is_get = request.method() == Method::GET;
-        // The owner writes the line of what it was sent, also where the client leaves.
+        // The owner writes the access line of each request that reaches it, also if the client leaves.
         let on_way = |is_on_way| record.forwarded(is_on_way);
         let sent = self.cluster.forward(node, request, until, &on_way).await;
         let mut answer = sent
@@ -350,8 +350,8 @@ impl RequestForwarder {
         Ok(answer)
     }
 
-    /// The same answer of another replica, an event stream without an end of its own, which would break off with this
-    /// process.
+    /// Ends the event stream in an answer of another replica soon after this replica begins to drain. The stream has no end
+    /// of its own, and would break off with this process.
     pub(super) fn end_with_drain(&self, answer: Response<Body>) -> Response<Body> {
         end_with_drain(answer, self.adopter.tasks.draining())
     }

@@ -17,7 +17,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout, timeout
 use tokio_util::sync::CancellationToken;
 
 use super::adoption::SessionAdopter;
-use super::busy::come_back;
+use super::busy::reconnect_delay;
 use crate::cause::chain;
 use crate::session::Session;
 use crate::store::pause::store_backoff;
@@ -36,9 +36,9 @@ const READ_WITHIN: Duration = Duration::from_millis(500);
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 /// A request that waits until its session is at rest waits this much less than one that waits for an owner.
 const HELD_LESS: Duration = Duration::from_secs(1);
-/// Until the store is asked again that has not said whether a session is given up.
+/// Pause before the store is asked again, after an attempt to give a session up whose outcome is unknown.
 const REPEAT: Duration = Duration::from_millis(50);
-/// How soon what waits is refused where there is no other replica any more, and no heartbeat is answered.
+/// How soon waiting requests are refused when there is no other replica any more, and no heartbeat is answered.
 const REFUSES_WITHIN: Duration = Duration::from_secs(1);
 
 /// Gives up the sessions of a replica that drains.
@@ -57,10 +57,10 @@ pub struct SessionHandOver {
     has_warned: AtomicBool,
 }
 
-/// What became of a session.
+/// The outcome of one attempt to give a session up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HandOver {
-    /// Any replica goes on with it.
+    /// No replica owns it now: the next replica that is asked for it adopts it.
     GivenUp,
     /// Another replica owned it already.
     Lost,
@@ -68,11 +68,11 @@ enum HandOver {
     Kept,
     /// Its child ends with this replica.
     Ended,
-    /// No other replica can go on with it any more: it stays.
+    /// There is no other replica any more: it stays.
     Stayed,
 }
 
-/// When sessions are closed for requests again that the shared store did not take.
+/// The pause after the shared store has refused a session, before further sessions are closed for requests.
 #[derive(Debug)]
 struct HandOverPause {
     backoff: Backoff,
@@ -89,7 +89,7 @@ impl HandOverPause {
         Instant::now() >= self.until
     }
 
-    /// Of many sessions that fail together the first one counts.
+    /// Notes an outcome. Of many sessions that fail together, only the first makes the pause longer.
     fn note(&mut self, outcome: HandOver) {
         match outcome {
             HandOver::GivenUp => self.backoff.reset(),
@@ -103,7 +103,7 @@ impl HandOverPause {
 
 impl SessionHandOver {
     pub(super) fn new(adopter: &Arc<SessionAdopter>, drain: Duration) -> Arc<Self> {
-        // A request that is held waits for no longer than for an owner.
+        // A held request waits no longer than a request that waits for an owner.
         let held = adopter.patience().saturating_sub(HELD_LESS);
         Arc::new(Self {
             adopter: Arc::clone(adopter),
@@ -117,11 +117,12 @@ impl SessionHandOver {
         })
     }
 
-    /// Waits for the drain, then gives sessions up as they come to rest, until the last of them after
-    /// [`finish`](Self::finish).
+    /// Waits for the drain, then gives up each session as soon as it is at rest. Returns after [`finish`](Self::finish), once
+    /// no session is left.
     ///
     /// # Cancel safety
-    /// Sessions that are being given up then may have been: they are neither served nor ended here.
+    /// Sessions that are being given up at that moment are neither served nor ended here, whether or not the shared store
+    /// was told.
     pub async fn run(self: Arc<Self>) {
         let sessions = &self.adopter.sessions;
         self.adopter.tasks.draining().cancelled().await;
@@ -153,7 +154,7 @@ impl SessionHandOver {
                 }
             }
             if is_last && work.is_empty() {
-                // One that was being given up when the drain ended may have stayed.
+                // A session that was being given up when the drain ended may have stayed.
                 waiting.extend(sessions.take_ready());
                 waiting.extend(sessions.close_for_requests(true));
                 if waiting.is_empty() {
@@ -165,7 +166,7 @@ impl SessionHandOver {
                 Some(outcome) = work.next() => pause.note(outcome),
                 () = sessions.more_ready() => waiting.extend(sessions.take_ready()),
                 _ = look.tick(), if !is_last => {
-                    // Else they are served here until there is another replica, and the store takes them.
+                    // Otherwise sessions are served here until there is another replica and the store accepts them.
                     let goes_on = pause.is_over() && self.adopter.has_successor();
                     sessions.hand_over(goes_on, goes_on && is_held);
                     if goes_on {
@@ -179,7 +180,7 @@ impl SessionHandOver {
         self.is_done.send_replace(true);
     }
 
-    /// Gives up all sessions that are left, whatever they do, until the time `until` at the latest. To be called when the
+    /// Gives up all sessions that are left, also with running calls, until `until` at the latest. To be called when the
     /// drain is over, before background tasks are stopped.
     ///
     /// # Cancel safety
@@ -215,10 +216,10 @@ impl SessionHandOver {
             LABELED.hand_overs.add("ended", 1);
             return HandOver::Ended;
         }
-        // What upstreams have sent beside their last reply comes over other connections.
+        // Messages that upstreams sent beside their last reply arrive over other connections.
         let unused = session.age().saturating_sub(session.age_when_used());
         sleep(SETTLE.saturating_sub(unused)).await;
-        session.end_streams(come_back(), READ_WITHIN).await;
+        session.end_streams(reconnect_delay(), READ_WITHIN).await;
         let outcome = self.release(&session).await;
         match outcome {
             HandOver::GivenUp => {
@@ -285,7 +286,7 @@ pub(super) struct SessionDrain {
 }
 
 impl SessionDrain {
-    /// The same for a session that is handed over, or for one that ends.
+    /// The drain of one session, which `is_handed_over` or ends with this replica.
     pub(super) fn of(&self, is_handed_over: bool) -> Self {
         Self {
             draining: self.draining.clone(),

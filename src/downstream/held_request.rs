@@ -1,6 +1,6 @@
-//! Requests of a session that is about to be handed over. Most of them wait for the next owner.
-//! What begins no work goes to the owner that still runs the calls: the end of the session, messages that are no request,
-//! and questions about tasks. Spec: `docs/adr/0028`.
+//! Requests of a session that is about to be handed over. Most of them wait for the next owner. Messages that begin no
+//! work go to the owner that still runs the calls: the end of the session, notifications and responses, and requests about
+//! tasks. Spec: `docs/adr/0028`.
 
 use axum::body::Body;
 use axum::extract::Request;
@@ -21,7 +21,7 @@ const MOST: usize = 64 * 1024;
 /// A request that begins no work, and its session, if the session lives here and waits to be handed over.
 ///
 /// # Errors
-/// The request, whose session is to be looked for.
+/// The request, if it has to wait for the next owner of its session.
 ///
 /// # Cancel safety
 /// Not cancel safe: what was read of the body is lost.
@@ -45,7 +45,7 @@ pub(super) async fn enter(
     }
 }
 
-/// The same request, and whether its message begins work.
+/// Reads the message of a request. Returns the request with its whole body, and whether the message begins work.
 async fn read(service: &McpService, request: Request) -> (Request, bool) {
     let (parts, mut body) = request.into_parts();
     let mut begun = BytesMut::new();

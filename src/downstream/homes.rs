@@ -1,6 +1,6 @@
 //! Requests of modern clients whose implicit session another replica owns.
 //!
-//! The body says which one that is: it has been read, and can be sent as often as need be.
+//! Only the body says which implicit session that is. So it has been read here, and can be sent more than once.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,16 +25,16 @@ use crate::session::{ImplicitHome, LiveHome, SessionUse};
 pub(super) enum HomePlace {
     /// The owner has answered, or cannot be reached now.
     Answered(Response<Body>),
-    /// This replica owns the session, which stays while this is kept, where it lives already.
+    /// This replica owns the session. If the session is open already, it stays open while the `SessionUse` is kept.
     Here(ImplicitHome, Option<SessionUse>),
     /// The session has ended with its owner.
     Ended,
 }
 
 impl RequestForwarder {
-    /// Finds the owner of an implicit session, and passes a request on to it where that is another replica. All within a
-    /// lease and two seconds. What may have reached another replica is not sent again. `client` is the address of its client,
-    /// `is_paid` says whether the request was taken out of the rate of its caller.
+    /// Finds the owner of an implicit session within a lease and two seconds. If another replica owns it, passes the request
+    /// on. A request that may have reached a replica is not sent again. `client` is the address of the client; `is_paid`:
+    /// the request was counted against the caller's rate already.
     ///
     /// # Cancel safety
     /// The owner sees its client leave. An adoption that has begun is finished.
@@ -62,7 +62,7 @@ impl RequestForwarder {
                     None => ForwardFailure::NoReplica,
                 },
                 SessionPlace::Ended => return HomePlace::Ended,
-                // The other replica looks once more: this one ends before the session is found.
+                // This replica stops before the session is found: the sending replica has to look again.
                 SessionPlace::Unknown if is_forwarded && self.adopter.is_stopping() => {
                     return HomePlace::Answered(cluster::misdirected());
                 }
@@ -108,19 +108,19 @@ impl RequestForwarder {
         if let Some((home, used)) = sessions.enter_home(named.implicit.as_ref()?, listens) {
             return Some(HomePlace::Here(home, Some(used)));
         }
-        // It may have been handed over since it was found.
+        // The session may have been handed over since it was found.
         let is_absent = sessions.live_home(record) == LiveHome::Absent;
         let is_free = is_absent && self.adopter.next_owner().is_none();
         is_free.then_some(HomePlace::Here(ImplicitHome { record, by }, None))
     }
 
     /// Whether another replica has said that an upstream is modern.
-    pub(super) fn is_told_modern(&self, upstream: &Arc<str>) -> bool {
+    pub(super) fn is_known_modern(&self, upstream: &Arc<str>) -> bool {
         self.modern.contains_key(upstream)
     }
 
-    /// Takes what another replica has said of a request that reached these upstreams out of its answer.
-    pub(super) fn hear_ownerless(&self, upstreams: &[Arc<str>], headers: &mut HeaderMap) {
+    /// Takes the mark `OWNERLESS` out of an answer of another replica, and remembers that these upstreams are modern.
+    pub(super) fn take_ownerless_mark(&self, upstreams: &[Arc<str>], headers: &mut HeaderMap) {
         if headers.remove(OWNERLESS).is_some() {
             for upstream in upstreams {
                 self.modern.insert(Arc::clone(upstream), ());
@@ -129,14 +129,14 @@ impl RequestForwarder {
     }
 }
 
-/// The request once more, for the owner.
+/// A copy of the request, for the owner.
 fn copied(
     parts: &Parts,
     message: &Message,
     (client, is_paid): (Option<IpAddr>, bool),
 ) -> Request<ForwardedBody> {
     let mut parts = parts.clone();
-    // A byte order mark was left out.
+    // The body may have had a byte order mark, which the message lacks.
     parts.headers.remove(CONTENT_LENGTH);
     describe(&mut parts.headers, client, is_paid);
     let body = Full::new(message.bytes().clone()).map_err(|never| match never {});

@@ -238,7 +238,7 @@ impl Listener {
     pub async fn run<S: ResponseService>(self, service: S, tasks: TaskSpawner, workers: Workers) {
         let entrance = ConnectionEntrance {
             settings: self.settings,
-            places: Arc::new(PermitPool::new(self.shares, self.is_public)),
+            pool: Arc::new(PermitPool::new(self.shares, self.is_public)),
             overload: OverloadRefusals::default(),
             is_public: self.is_public,
             service,
@@ -274,7 +274,7 @@ impl Listener {
 /// Admits an accepted connection: takes a permit, picks a worker, or refuses.
 struct ConnectionEntrance<S> {
     settings: Arc<ConnectionSettings>,
-    places: Arc<PermitPool>,
+    pool: Arc<PermitPool>,
     overload: OverloadRefusals,
     is_public: bool,
     service: S,
@@ -290,7 +290,7 @@ impl<S: ResponseService> ConnectionEntrance<S> {
         // A child token has its own lock: connections do not meet in the one of all.
         let end = self.tasks.draining().child_token();
         let is_proxied = self.settings.proxies.trusts(peer.ip());
-        let place = self.places.take(peer.ip(), is_proxied, end);
+        let place = self.pool.take(peer.ip(), is_proxied, end);
         let (Some(place), Some(seat)) = (place, self.workers.place()) else {
             COUNTERS.connections_refused.add(u64::from(self.is_public));
             let error = io::Error::other("as many connections as server.max_connections are open");

@@ -1,4 +1,4 @@
-//! Towards MCP clients: the way of a request from the socket to the spine, and back.
+//! The side of MCP clients: the way of a request from the socket to the spine, and back.
 
 pub mod access_log;
 pub mod admin;
@@ -98,7 +98,7 @@ use crate::store::quotas::CallerQuota;
 /// After the drain, for clients to read how their calls ended.
 const READ_WITHIN: Duration = Duration::from_millis(500);
 
-/// Everything the MCP side of the gateway is made of.
+/// The MCP service for clients.
 #[derive(Debug)]
 pub struct McpService {
     settings: Arc<Config>,
@@ -124,22 +124,22 @@ pub struct McpService {
     stop: Arc<CancellationToken>,
 }
 
-/// The parts a [`McpService`] is made of.
+/// The parts that a [`McpService`] is made from.
 #[derive(Debug)]
 pub struct McpServiceParts {
     /// The whole configuration.
     pub settings: Arc<Config>,
     /// Every endpoint.
     pub endpoints: Vec<Arc<Endpoint>>,
-    /// Who calls.
+    /// Authenticates callers.
     pub auth: Arc<Authenticator>,
-    /// How often.
+    /// Limits the rate of callers.
     pub rate: RateLimiter,
-    /// How much memory messages may take.
+    /// The byte budget of messages of clients.
     pub budget: Arc<ByteBudget>,
-    /// How much memory replies may take.
+    /// The byte budget of replies.
     pub replies: Arc<ByteBudget>,
-    /// Legacy sessions.
+    /// All sessions of clients.
     pub sessions: Arc<SessionRegistry>,
     /// The spine.
     pub relay: Arc<Relay>,

@@ -68,7 +68,7 @@ pub(super) fn json_response(status: StatusCode, body: Bytes) -> Response<Body> {
     response
 }
 
-/// The response, saying when to come back where it is one of overload (SPEC T-17).
+/// Adds the time of the next attempt to a response of overload (SPEC T-17).
 #[must_use]
 pub(super) fn retryable(mut response: Response<Body>) -> Response<Body> {
     // No hint: after a second.
@@ -173,7 +173,7 @@ pub(super) fn denied(denied: &DeniedResponse) -> Response<Body> {
     denied_call(denied, plain_body(denied.reason))
 }
 
-/// The same of a request that was read: `body` is the JSON-RPC error under its id. Spec: SPEC M-15.
+/// [`denied`] for a request that was read: `body` is the JSON-RPC error under its id. Spec: SPEC M-15.
 #[must_use]
 pub(super) fn denied_call(denied: &DeniedResponse, body: Bytes) -> Response<Body> {
     let mut response = json_response(denied.status, body);
@@ -256,7 +256,7 @@ pub(super) fn unsupported_version(requested: &str) -> Fault {
     unsupported_among(&Revision::SERVED, requested)
 }
 
-/// The same where only some of our revisions are served.
+/// [`unsupported_version`] where only `served` revisions are offered.
 #[must_use]
 pub(super) fn unsupported_among(served: &[Revision], requested: &str) -> Fault {
     Fault::downstream(

@@ -20,11 +20,11 @@ use crate::session::{RequestedSession, SessionUse};
 
 /// Where a request is served.
 pub(super) enum RequestPlace {
-    /// Here; the session that it names lives here, and stays while this is kept.
+    /// Here. A session that the request names stays open while the `SessionUse` is kept.
     Here(Option<SessionUse>),
-    /// Where its session is, which does not live here.
+    /// At the replica that has its session.
     Session(NamedSession),
-    /// Where the HTTP+SSE stream of this owner is.
+    /// At the replica that has its HTTP+SSE stream.
     Stream(Ownership),
     /// At any other replica: this one drains, and the request may open a session.
     NextReplica,
@@ -78,7 +78,7 @@ impl RequestPlace {
         }
     }
 
-    /// Passes a request on to where it is served; the request, and its session, if it is to be served here
+    /// Passes a request on to the replica that serves it. Returns the request, and its session, if it is to be served here
     /// after all.
     ///
     /// # Errors

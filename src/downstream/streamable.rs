@@ -183,8 +183,8 @@ async fn post_message(
     }
 }
 
-/// A body that was not read for its size: what is no request of a live session's is read nonetheless where
-/// the byte budget alone has no room for it. Then a request is still to be refused.
+/// Reads a posted body. If only the byte budget has no room for it, reads it all the same: messages of a live session
+/// other than requests are served then, and a request is refused.
 ///
 /// # Errors
 /// The answer: a JSON-RPC error where it is a request of a live session, else a status.
@@ -262,7 +262,7 @@ pub(super) fn bind(
     session.ok_or_else(reply::unknown_session)
 }
 
-/// DELETE: the client has had enough. Spec: SPEC T-45.
+/// DELETE: the client ends its session. Spec: SPEC T-45.
 pub(super) fn delete(
     service: &Arc<McpService>,
     endpoint: &Arc<Endpoint>,

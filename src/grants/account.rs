@@ -10,7 +10,7 @@ use url::Url;
 
 use super::account_log::AccountLog;
 use super::client_key::{ClientKeyError, ClientProof};
-use super::discovery::{Discovered, DiscoveryHints};
+use super::discovery::{DiscoveredServer, DiscoveryHints};
 use super::documents::{ClientsError, DocumentClients, MAX_SHOWN};
 use super::endpoint_check::{PROBE_LIMIT, may_ask};
 use super::exchange::{self, ExchangeRequest};
@@ -20,7 +20,7 @@ use super::held_token::PlacedToken;
 use super::identity_assertion::AssertedRequest;
 use super::server_lookup::ServerLookup;
 use super::token_endpoint::{self, IssuedToken, TokenGrant, TokenRequest};
-use super::token_subject::{TokenSubject, Wanted};
+use super::token_subject::{TokenSubject, WantedToken};
 use crate::call::CallerAccess;
 use crate::cause::ErrorCause;
 use crate::config::{AccountConfig, AccountKind};
@@ -70,7 +70,7 @@ pub struct UpstreamAccount {
 
 /// A token, and the scopes that were requested.
 #[derive(Debug)]
-pub(super) struct Obtained {
+pub(super) struct ObtainedToken {
     pub(super) issued: IssuedToken,
     pub(super) scopes: Vec<String>,
 }
@@ -168,7 +168,10 @@ impl UpstreamAccount {
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request under way.
-    pub(super) async fn obtain(&self, wanted: Wanted<'_>) -> Result<Obtained, TokenFailure> {
+    pub(super) async fn obtain(
+        &self,
+        wanted: WantedToken<'_>,
+    ) -> Result<ObtainedToken, TokenFailure> {
         let began = Instant::now();
         let outcome = tokio::time::timeout(LIMIT, self.ask(wanted)).await;
         let outcome = outcome.unwrap_or_else(|_| Err(TokenFailure::slow(LIMIT)));
@@ -190,7 +193,7 @@ impl UpstreamAccount {
         outcome
     }
 
-    async fn ask(&self, wanted: Wanted<'_>) -> Result<Obtained, TokenFailure> {
+    async fn ask(&self, wanted: WantedToken<'_>) -> Result<ObtainedToken, TokenFailure> {
         let hints = self.hints(wanted.subject.caller());
         let found = self.lookup.find(&self.clients, &hints).await?;
         let mut scopes = found.scopes.clone();
@@ -214,7 +217,7 @@ impl UpstreamAccount {
                 if !is_gateway {
                     self.note_audience(&issued, &found);
                 }
-                Ok(Obtained { issued, scopes })
+                Ok(ObtainedToken { issued, scopes })
             }
             Err(failure) => {
                 // The cached discovery may be stale; the refusal of one caller's token is no evidence of that.
@@ -230,7 +233,7 @@ impl UpstreamAccount {
     async fn request(
         &self,
         subject: TokenSubject<'_>,
-        found: &Discovered,
+        found: &DiscoveredServer,
         scopes: &[String],
     ) -> Result<IssuedToken, TokenFailure> {
         let (clients, server) = (&self.clients, &found.server);
@@ -294,7 +297,7 @@ impl UpstreamAccount {
     }
 
     /// Logs once that an exchanged JWT does not name the upstream in `aud`. The token is used: the upstream decides.
-    fn note_audience(&self, issued: &IssuedToken, found: &Discovered) {
+    fn note_audience(&self, issued: &IssuedToken, found: &DiscoveredServer) {
         let Some(audiences) = exchange::audiences(&issued.token) else {
             return;
         };

@@ -13,7 +13,7 @@ use crate::telemetry::redact::shown;
 
 /// The result of a discovery: what token requests for an upstream need.
 #[derive(Debug)]
-pub(super) struct Discovered {
+pub(super) struct DiscoveredServer {
     pub(super) server: ServerMetadata,
     /// The `resource` parameter of token requests.
     pub(super) resource: String,
@@ -54,7 +54,7 @@ pub(super) async fn discover(
     upstream: &Url,
     hints: &DiscoveryHints<'_>,
     issuer: Option<&str>,
-) -> Result<Discovered, DiscoveryError> {
+) -> Result<DiscoveredServer, DiscoveryError> {
     let is_told = issuer.is_some() && hints.resource.is_some();
     let (challenge, metadata) = if is_told {
         (Challenge::default(), None)
@@ -81,7 +81,7 @@ pub(super) async fn discover(
     let scopes = [hints.scopes, &challenge.scopes, supported];
     let scopes = scopes.into_iter().find(|scopes| !scopes.is_empty());
     let of_metadata = metadata.as_ref().map(|metadata| metadata.resource.clone());
-    Ok(Discovered {
+    Ok(DiscoveredServer {
         server,
         resource: (hints.resource.map(str::to_owned))
             .or(of_metadata)

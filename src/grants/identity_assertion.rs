@@ -9,7 +9,7 @@ use futures_util::future::{BoxFuture, ready};
 use url::Url;
 
 use super::client_key::{ClientKeyError, ClientProof};
-use super::discovery::Discovered;
+use super::discovery::DiscoveredServer;
 use super::discovery_error::DiscoveryError;
 use super::documents::{DocumentClients, MAX_SHOWN};
 use super::exchange::{self, TOKEN_EXCHANGE};
@@ -75,7 +75,7 @@ pub struct IdentityProvider {
 #[derive(Debug)]
 pub(super) struct AssertedRequest<'a> {
     pub(super) client: RequestingClient<'a>,
-    pub(super) found: &'a Discovered,
+    pub(super) found: &'a DiscoveredServer,
     pub(super) scopes: &'a [String],
 }
 

@@ -31,7 +31,7 @@ const BATCH: i64 = 16;
 pub type UserAccounts = BTreeMap<Arc<str>, Arc<UserAccount>>;
 
 /// Outcome of one revocation request.
-enum Told {
+enum RevocationOutcome {
     /// The server knows.
     Done,
     /// The server refuses for good: asking again changes nothing.
@@ -56,14 +56,14 @@ pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
             let told = tell(account, &due.record).await;
             audit(account, &due.record, &told);
             match told {
-                Told::Done | Told::Refused | Told::Never => {
+                RevocationOutcome::Done | RevocationOutcome::Refused | RevocationOutcome::Never => {
                     let finished = vault.revocations().finish(&due).await;
                     tracing::debug!(
                         upstream = %due.record.upstream, hint = %due.record.hint, kept = finished.is_err(),
                         "asked an authorization server to revoke a token"
                     );
                 }
-                Told::Later(cause) => tracing::info!(
+                RevocationOutcome::Later(cause) => tracing::info!(
                     upstream = %due.record.upstream, issuer = %due.record.issuer, cause, tries = due.tries + 1,
                     "cannot revoke a token at its authorization server: retrying later"
                 ),
@@ -74,11 +74,11 @@ pub async fn revoke_queued(vault: Vault, accounts: UserAccounts) {
 }
 
 /// Records what a server was told of a principal's token.
-fn audit(account: &UserAccount, revoked: &RevocationRecord, told: &Told) {
+fn audit(account: &UserAccount, revoked: &RevocationRecord, told: &RevocationOutcome) {
     let outcome = match told {
-        Told::Done => AuditOutcome::Ok,
-        Told::Refused => AuditOutcome::Failed,
-        Told::Never | Told::Later(_) => return,
+        RevocationOutcome::Done => AuditOutcome::Ok,
+        RevocationOutcome::Refused => AuditOutcome::Failed,
+        RevocationOutcome::Never | RevocationOutcome::Later(_) => return,
     };
     let Some(owner) = revoked.owner.map(OwnerKey::from_bytes) else {
         return;
@@ -90,29 +90,29 @@ fn audit(account: &UserAccount, revoked: &RevocationRecord, told: &Told) {
         .account(record.reason(outcome, revoked.hint.clone()));
 }
 
-async fn tell(account: &UserAccount, record: &RevocationRecord) -> Told {
+async fn tell(account: &UserAccount, record: &RevocationRecord) -> RevocationOutcome {
     let (client_id, method) = (record.client_id.as_deref(), record.auth_method.as_deref());
     let Some(client_id) = client_id else {
-        return Told::Never;
+        return RevocationOutcome::Never;
     };
     let proof = match account.proof_of(&record.issuer, client_id, method).await {
         Ok(Some(proof)) => proof,
         // The gateway is no longer this client: nothing can authenticate the revocation.
-        Ok(None) => return Told::Never,
-        Err(error) => return Told::Later(chain(&error)),
+        Ok(None) => return RevocationOutcome::Never,
+        Err(error) => return RevocationOutcome::Later(chain(&error)),
     };
     let Some(request) = request_of(record, client_id, &proof) else {
-        return Told::Never;
+        return RevocationOutcome::Never;
     };
     let issuer = account.config.issuer.as_deref();
     let trusted = issuer.and_then(|issuer| Url::parse(issuer).ok());
     match account.clients.post(request, trusted.as_ref()).await {
         Ok(answer) if is_passing(answer.status.as_u16()) => {
-            Told::Later(format!("HTTP {}", answer.status.as_u16()))
+            RevocationOutcome::Later(format!("HTTP {}", answer.status.as_u16()))
         }
-        Ok(answer) if answer.status.is_success() => Told::Done,
-        Ok(_) => Told::Refused,
-        Err(error) => Told::Later(chain(&error)),
+        Ok(answer) if answer.status.is_success() => RevocationOutcome::Done,
+        Ok(_) => RevocationOutcome::Refused,
+        Err(error) => RevocationOutcome::Later(chain(&error)),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use url::Url;
 
-use super::discovery::{self, Discovered, DiscoveryHints};
+use super::discovery::{self, DiscoveredServer, DiscoveryHints};
 use super::documents::DocumentClients;
 use super::failure::TokenFailure;
 use crate::lock::lock;
@@ -35,13 +35,13 @@ pub(super) struct ServerLookup {
 #[derive(Debug, Default)]
 struct KnownServer {
     /// The last discovery, and when it was made.
-    found: Mutex<Option<(Arc<Discovered>, Instant)>>,
+    found: Mutex<Option<(Arc<DiscoveredServer>, Instant)>>,
     /// Serialises discoveries: callers that wait get the result or the error of the one under way.
     search: SharedFailure<TokenFailure>,
 }
 
 impl KnownServer {
-    fn believed(&self) -> Option<Arc<Discovered>> {
+    fn believed(&self) -> Option<Arc<DiscoveredServer>> {
         let found = lock(&self.found).clone();
         let found = found.filter(|(_, at)| at.elapsed() < BELIEVED);
         found.map(|(found, _)| found)
@@ -76,7 +76,7 @@ impl ServerLookup {
         &self,
         clients: &DocumentClients,
         hints: &DiscoveryHints<'_>,
-    ) -> Result<Arc<Discovered>, TokenFailure> {
+    ) -> Result<Arc<DiscoveredServer>, TokenFailure> {
         let pinned = lock(&self.pinned).clone();
         let issuer = hints.issuer.or(hints.caller_issuer).or(pinned.as_deref());
         let server = {
@@ -117,7 +117,7 @@ impl ServerLookup {
 
     /// Caches `found` for the server that the upstream names.
     #[cfg(test)]
-    pub(super) fn believe(&self, found: Discovered) {
+    pub(super) fn believe(&self, found: DiscoveredServer) {
         let server = Arc::clone(lock(&self.servers).entry(String::new()).or_default());
         *lock(&server.found) = Some((Arc::new(found), Instant::now()));
     }

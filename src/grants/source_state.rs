@@ -25,12 +25,12 @@ const MOST_SCOPE_SETS: usize = 32;
 /// How a request ended.
 pub(super) type Outcome = Result<Arc<HeldToken>, TokenFailure>;
 /// The request under way; the channel holds its outcome at the end.
-pub(super) type Running = watch::Receiver<Option<Outcome>>;
+pub(super) type PendingToken = watch::Receiver<Option<Outcome>>;
 
 #[derive(Debug, Default)]
 pub(super) struct SourceState {
     /// The request under way.
-    pub(super) running: Option<Running>,
+    pub(super) running: Option<PendingToken>,
     /// The last failure, until when it is returned instead of another request, and the number of the caller's token
     /// that was exchanged.
     pub(super) failure: Option<(TokenFailure, Instant, Option<u64>)>,
@@ -49,7 +49,7 @@ pub(super) struct SourceState {
 
 impl SourceState {
     /// The request under way; `None` also where its task ended without an outcome.
-    pub(super) fn running(&self) -> Option<Running> {
+    pub(super) fn running(&self) -> Option<PendingToken> {
         let running = self.running.as_ref()?;
         running.has_changed().is_ok().then(|| running.clone())
     }

@@ -12,14 +12,14 @@ use http::StatusCode;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::account::{Obtained, UpstreamAccount};
+use super::account::{ObtainedToken, UpstreamAccount};
 use super::challenge::Challenge;
 use super::failure::TokenFailure;
 use super::held_token::{HeldToken, NEXT_WITHIN};
 use super::identity_assertion::IdentityProvider;
 use super::source_owner::SourceOwner;
-use super::source_state::{Outcome, Running, SourceState, pause};
-use super::token_subject::{TokenSubject, Wanted};
+use super::source_state::{Outcome, PendingToken, SourceState, pause};
+use super::token_subject::{TokenSubject, WantedToken};
 use crate::call::{CallerAccess, CallerToken, OwnerKey};
 use crate::lock::lock;
 use crate::telemetry::request_tag;
@@ -47,7 +47,7 @@ pub struct TokenSource {
 #[derive(Debug)]
 enum Replacement {
     /// Wait for the request under way.
-    Wait(Running),
+    Wait(PendingToken),
     /// Another token is already cached.
     Held,
     /// Another token was refused less than a minute ago.
@@ -197,7 +197,7 @@ impl TokenSource {
     }
 
     /// `Err` with the request to wait for; `Ok` where one has just ended with a token.
-    fn begin(self: &Arc<Self>) -> Result<Result<Arc<HeldToken>, Running>, TokenFailure> {
+    fn begin(self: &Arc<Self>) -> Result<Result<Arc<HeldToken>, PendingToken>, TokenFailure> {
         let mut state = lock(&self.state);
         if let Some(token) = self.good() {
             return Ok(Ok(token));
@@ -279,7 +279,7 @@ impl TokenSource {
         Some(wanted)
     }
 
-    fn start(self: &Arc<Self>, state: &mut SourceState) -> Running {
+    fn start(self: &Arc<Self>, state: &mut SourceState) -> PendingToken {
         if let Some(running) = state.running() {
             return running;
         }
@@ -341,7 +341,7 @@ impl TokenSource {
                 (state.further.clone(), state.adding.clone())
             };
             let all: Vec<String> = further.iter().chain(&adding).cloned().collect();
-            let wanted = Wanted {
+            let wanted = WantedToken {
                 further: &all,
                 subject,
             };
@@ -371,7 +371,7 @@ impl TokenSource {
 
     /// # Cancel safety
     /// Dropping the future abandons nothing: the request goes on.
-    async fn wait(&self, mut running: Running) -> Outcome {
+    async fn wait(&self, mut running: PendingToken) -> Outcome {
         let told = running.wait_for(Option::is_some).await;
         let outcome = told.ok().and_then(|told| told.clone());
         outcome.unwrap_or_else(|| {
@@ -383,7 +383,7 @@ impl TokenSource {
         })
     }
 
-    fn made(&self, obtained: Obtained, subject: Option<&CallerToken>) -> Outcome {
+    fn made(&self, obtained: ObtainedToken, subject: Option<&CallerToken>) -> Outcome {
         let placed = self.account.placed(&obtained.issued.token);
         let placed = placed.ok_or_else(TokenFailure::unsendable)?;
         let token = HeldToken::new(placed, obtained.scopes, obtained.issued.lasts, subject);

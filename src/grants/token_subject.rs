@@ -5,7 +5,7 @@ use crate::call::{CallerAccess, CallerToken, OwnerKey};
 
 /// The scopes and the subject of one token request.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'a> {
+pub(super) struct WantedToken<'a> {
     /// Scopes beyond those that every request of the account names.
     pub(super) further: &'a [String],
     /// Whose token is requested.

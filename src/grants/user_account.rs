@@ -11,7 +11,7 @@ use url::Url;
 use super::account::AccountSetupError;
 use super::account_log::AccountLog;
 use super::client_key::ClientProof;
-use super::discovery::{Discovered, DiscoveryHints};
+use super::discovery::{DiscoveredServer, DiscoveryHints};
 use super::documents::{DocumentClients, SharedClients};
 use super::failure::TokenFailure;
 use super::held_token::PlacedToken;
@@ -156,7 +156,7 @@ impl UserAccount {
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request under way.
-    pub(super) async fn discovered(&self) -> Result<Arc<Discovered>, TokenFailure> {
+    pub(super) async fn discovered(&self) -> Result<Arc<DiscoveredServer>, TokenFailure> {
         let hints = DiscoveryHints {
             issuer: self.config.issuer.as_deref(),
             caller_issuer: None,
@@ -180,7 +180,7 @@ impl UserAccount {
 
     /// Caches `found` as the result of the discovery.
     #[cfg(test)]
-    pub(super) fn believe(&self, found: Discovered) {
+    pub(super) fn believe(&self, found: DiscoveredServer) {
         self.lookup.believe(found);
     }
 

@@ -114,7 +114,7 @@ impl SessionLinks {
         })
     }
 
-    /// The same where the upstream has just refused the account.
+    /// The same after the upstream has just refused the account.
     ///
     /// # Errors
     /// `fault`, if it is for another reason.

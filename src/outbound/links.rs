@@ -28,7 +28,7 @@ const PRESUMED: &str = r#"{"resources":{"subscribe":true},"completions":{},"logg
 /// Links of adopted sessions are opened within this time.
 const REOPENED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Makes what takes the messages that an upstream sends a session outside any call.
+/// Makes the receiver of an upstream's messages outside calls, for one session.
 pub(crate) trait IntakeFactory: std::fmt::Debug + Send + Sync {
     /// The intake of `session` for `upstream`.
     fn intake(&self, session: &Arc<Session>, upstream: &Arc<str>) -> Arc<dyn NoticeIntake>;
@@ -40,7 +40,7 @@ pub(crate) struct SessionLinks {
     pub(crate) upstreams: Arc<Upstreams>,
     pub(crate) declarations: DeclarationCache,
     pub(crate) views: EndpointViews,
-    /// For what goes on in the background.
+    /// Runs background work.
     pub(crate) spawner: TaskSpawner,
     /// `mcp.connect_wait`.
     pub(crate) connect_wait: Duration,
@@ -266,7 +266,7 @@ impl SessionLinks {
             .get(&self.knowledge_key(session, upstream))
     }
 
-    /// Cache key of what an upstream declares to this session.
+    /// Cache key of an upstream's declaration to this session.
     pub(crate) fn knowledge_key(&self, session: &Session, upstream: &Arc<str>) -> DeclarationKey {
         let capabilities = self.upstreams.declarable(upstream, &session.capabilities);
         DeclarationKey {
@@ -277,7 +277,7 @@ impl SessionLinks {
         }
     }
 
-    /// What every upstream of the session declares, each waited for as long as `wait` says.
+    /// The declarations of all upstreams of the session. Each upstream is waited for as `wait` says.
     pub(crate) async fn members(
         &self,
         session: &Arc<Session>,
@@ -303,8 +303,8 @@ impl SessionLinks {
         join_all(all).await
     }
 
-    /// Whether an upstream of the session declares what `has` looks for. None is waited for longer than
-    /// `mcp.connect_wait`, and not at all where one that is known already does.
+    /// Whether `has` is true for the declaration of an upstream of the session. Waits for upstreams no longer than
+    /// `mcp.connect_wait`, and not at all if a known declaration suffices.
     pub(crate) async fn any_declares(
         &self,
         session: &Arc<Session>,
@@ -322,7 +322,7 @@ impl SessionLinks {
         declared.any(has)
     }
 
-    /// What is known of an upstream; notes why nothing is.
+    /// The declaration of an upstream; logs the failure if there is none.
     pub(crate) fn or_left_out(
         &self,
         upstream: &Arc<str>,

@@ -5,7 +5,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::session::Session;
 use crate::upstream::Upstreams;
 
-/// What an upstream is called that is not waited for any longer.
+/// Text about an upstream that is not waited for any longer.
 const NOT_READY: &str = "is not ready yet";
 
 /// Whether the session's link to an upstream is open.

@@ -1,6 +1,6 @@
-//! The parts of a session's way to its upstreams that every request shares: where a request goes and how an endpoint
-//! shows that upstream, the link and the declaration of the upstream, the decision with its audit record, and why there is
-//! no reply. `catalog`, `tasks` and `relay` stand above and are handed these parts.
+//! The parts of a session's way to its upstreams that every request shares: the target and how an endpoint shows it, the
+//! link and the declaration of the upstream, the decision with its audit record, and the reasons for a missing reply.
+//! `catalog`, `tasks` and `relay` use these parts.
 
 mod accounts;
 mod audited_policy;

@@ -8,7 +8,7 @@ use crate::call::{Call, Reply, ServerDeclaration};
 use crate::protocol::{content, methods};
 use crate::translate::project::{CacheHints, ResultOrigin, RevisionProjection};
 
-/// Where a reply comes from.
+/// The origin of a reply.
 #[derive(Debug)]
 pub(crate) struct ReplySource {
     pub(crate) projection: RevisionProjection,
@@ -22,7 +22,7 @@ pub(crate) struct ReplySource {
     pub(crate) wraps: bool,
 }
 
-/// What every [`ReplySource`] says of the gateway itself.
+/// The part of every [`ReplySource`] that describes the gateway itself.
 #[derive(Debug, Clone)]
 pub(crate) struct ReplySources {
     /// JSON text of our own `Implementation`.
@@ -72,7 +72,7 @@ impl ReplySource {
         self.declared.as_deref()
     }
 
-    /// What a client learns of where a result comes from.
+    /// The origin of a result, as its client sees it.
     pub(crate) fn origin<'a>(&'a self, call: &'a Call) -> ResultOrigin<'a> {
         let declared = self.declared.as_ref();
         let own = declared.map(|declared| &*declared.server_info);

@@ -25,7 +25,7 @@ pub(crate) struct UpstreamTarget {
     /// The request, where it differs from the client's.
     pub(crate) request: Option<Message>,
     pub(crate) view: EndpointView,
-    /// The implicit session that a task of 2025-11-25 lives in, where the request is about one.
+    /// The implicit session of the task of 2025-11-25 that the request is about, if any.
     pub(crate) home: Option<Arc<Session>>,
 }
 
@@ -48,7 +48,7 @@ impl UpstreamTarget {
         }
     }
 
-    /// Sends the request as its upstream may see it.
+    /// Sends the request in its upstream's revision.
     ///
     /// # Errors
     /// The upstream did not answer.
@@ -63,7 +63,7 @@ impl UpstreamTarget {
         self.transmit(permit, link, call, &request).await
     }
 
-    /// The request in the words of its upstream's revision.
+    /// The request in its upstream's revision.
     ///
     /// # Errors
     /// The revision cannot express the request.
@@ -81,8 +81,8 @@ impl UpstreamTarget {
         }
     }
 
-    /// Sends a request that is in its upstream's words; what comes back beside the reply reaches
-    /// the client in its own.
+    /// Sends a request that is in its upstream's revision already. Messages beside the reply reach the
+    /// client in the client's revision.
     ///
     /// # Errors
     /// The upstream did not answer.

@@ -304,7 +304,7 @@ impl SlotTable {
                 }
             } else if child.is_idle()
                 && !taken.holders.shares(&request.holders)
-                && best.is_none_or(|(_, other)| child.last_used() < other.last_used())
+                && best.is_none_or(|(_, other)| child.uses.last_used() < other.uses.last_used())
             {
                 best = Some((*id, child));
             }

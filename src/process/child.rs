@@ -50,7 +50,7 @@ impl StdioConnection {
         if self.0.state.over().is_cancelled() {
             return Err(SendError::Gone);
         }
-        self.0.state.touch();
+        self.0.state.uses.touch();
         let sent = self.0.outbox.send(message).await;
         self.judge(sent)
     }
@@ -77,7 +77,7 @@ impl StdioConnection {
     /// Stops a child that no longer reads its input.
     fn judge(&self, sent: Result<u64, SendError>) -> Result<u64, SendError> {
         if sent == Err(SendError::Gone) {
-            self.0.state.stop(StopReason::Deaf);
+            self.0.state.stop(StopReason::ClosedInput);
         }
         sent
     }
@@ -116,19 +116,19 @@ impl StdioConnection {
 
     /// Postpones the idle stop.
     pub fn touch(&self) {
-        self.0.state.touch();
+        self.0.state.uses.touch();
     }
 
     /// Keeps the child from being stopped as idle until the guard is dropped.
     pub fn busy(&self) -> BusyGuard {
-        self.0.state.begin_use();
+        self.0.state.uses.begin();
         BusyGuard(Arc::clone(&self.0.state))
     }
 
     /// Keeps the child from being stopped as idle until the guard is dropped; it is evicted all the same when its
     /// principal needs the place.
     pub fn hold(&self) -> HoldGuard {
-        self.0.state.hold();
+        self.0.state.uses.hold();
         HoldGuard(Arc::clone(&self.0.state))
     }
 
@@ -179,14 +179,14 @@ pub struct UnusedGuard(Arc<ChildState>);
 
 impl UnusedGuard {
     fn new(state: &Arc<ChildState>) -> Self {
-        state.set_asked(true);
+        state.uses.set_asked(true);
         Self(Arc::clone(state))
     }
 }
 
 impl Drop for UnusedGuard {
     fn drop(&mut self) {
-        self.0.set_asked(false);
+        self.0.uses.set_asked(false);
     }
 }
 
@@ -197,6 +197,6 @@ pub struct HoldGuard(Arc<ChildState>);
 
 impl Drop for HoldGuard {
     fn drop(&mut self) {
-        self.0.let_go();
+        self.0.uses.release_hold();
     }
 }

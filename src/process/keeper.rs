@@ -106,10 +106,10 @@ async fn free_start(state: &ChildState) {
 
 async fn stop_idle(state: &ChildState, idle: Duration) {
     loop {
-        let due = state.last_used() + idle;
+        let due = state.uses.last_used() + idle;
         if due > tokio::time::Instant::now() {
             tokio::time::sleep_until(due).await;
-        } else if state.is_idle() && !state.is_held() {
+        } else if state.is_idle() && !state.uses.is_held() {
             return state.stop(StopReason::Idle);
         } else {
             tokio::time::sleep(idle).await;

@@ -12,6 +12,7 @@ mod admission;
 mod backoff;
 mod child;
 mod child_lines;
+mod child_use;
 mod environment;
 mod exec_child;
 mod full;

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::process::ExitStatus;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
-use std::time::Duration;
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -12,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::admission::ChildSlots;
 use super::backoff::{ChildCrash, CrashBackoff, CredentialMark};
 use super::child_lines::ChildEvent;
+use super::child_use::ChildUse;
 use super::start_limiter::{StartLimiter, StartPermit};
 use super::stderr::StderrLog;
 use super::stop_reason::StopReason;
@@ -28,18 +28,10 @@ pub(super) struct ChildState {
     backoff: Arc<CrashBackoff>,
     credential: CredentialMark,
     slots: Arc<ChildSlots>,
-    started: Instant,
-    /// Running uses; the child is not idle while this is above zero.
-    busy: AtomicU32,
-    /// Live `HoldGuard`s: the idle stop spares the child, but its place may still be taken.
-    held: AtomicU32,
-    /// Milliseconds from `started` to the last use.
-    last_used: AtomicU64,
+    pub(super) uses: ChildUse,
     has_spoken: AtomicBool,
     /// Lines that begin like messages, less the ones that failed to parse (`keep_stray`).
     messages: AtomicI64,
-    /// Whether an `UnusedGuard` is alive: traffic is a liveness check and does not count as use.
-    is_asked: AtomicBool,
     starts: Arc<StartLimiter>,
     /// Held until the child spoke or `START_WINDOW` passed: bounds the spawns at once.
     start_permit: Mutex<Option<StartPermit>>,
@@ -87,13 +79,9 @@ impl ChildState {
             backoff: birth.backoff,
             credential: birth.credential,
             slots: birth.slots,
-            started: Instant::now(),
-            busy: AtomicU32::new(0),
-            held: AtomicU32::new(0),
-            last_used: AtomicU64::new(0),
+            uses: ChildUse::new(),
             has_spoken: AtomicBool::new(false),
             messages: AtomicI64::new(0),
-            is_asked: AtomicBool::new(false),
             starts: Arc::clone(birth.start_permit.starts()),
             start_permit: Mutex::new(Some(birth.start_permit)),
             stop_reason: OnceLock::new(),
@@ -111,7 +99,11 @@ impl ChildState {
         if !self.closed.is_cancelled() {
             // Once `over`, the child has ended by itself: a connection dropped afterwards is not the reason.
             let is_over = self.over.is_cancelled();
-            let reason = if is_over { StopReason::Closed } else { reason };
+            let reason = if is_over {
+                StopReason::ClosedOutput
+            } else {
+                reason
+            };
             let _ = self.stop_reason.set(reason);
             self.over.cancel();
             self.closed.cancel();
@@ -132,8 +124,8 @@ impl ChildState {
     // Spec: SPEC D-05
     fn fault(&self) -> Option<&'static str> {
         let fault = match self.stop_reason()? {
-            StopReason::Closed => "it closed its output",
-            StopReason::Deaf => "it closed its input",
+            StopReason::ClosedOutput => "it closed its output",
+            StopReason::ClosedInput => "it closed its input",
             _ => return None,
         };
         // A crash closes both pipes too, and is given a moment to yield an exit status.
@@ -203,7 +195,7 @@ impl ChildState {
         };
         match (self.stop_reason(), self.fault()) {
             (_, Some(fault)) => warn(&format!("an upstream process was stopped: {fault}")),
-            (None | Some(StopReason::Closed | StopReason::Deaf), None) => {
+            (None | Some(StopReason::ClosedOutput | StopReason::ClosedInput), None) => {
                 warn("an upstream process ended by itself");
             }
             // A stop of a child that never wrote a message is rate-limited, as there may be many.
@@ -230,7 +222,7 @@ impl ChildState {
         } else if before <= 0 {
             self.note_start();
         }
-        self.touch();
+        self.uses.touch();
     }
 
     /// The start has used up `START_WINDOW` without a message: counts as failed and releases its permit.
@@ -244,11 +236,6 @@ impl ChildState {
     /// Notes whether the start gave a sign of life.
     fn note_start(&self) {
         self.starts.note(&self.upstream, self.has_spoken());
-    }
-
-    /// Sets whether output is only a reply to a liveness check, which does not count as use.
-    pub(super) fn set_asked(&self, asked: bool) {
-        self.is_asked.store(asked, Ordering::Relaxed);
     }
 
     /// Whether the child has written a message, beyond lines that only looked like one.
@@ -274,27 +261,11 @@ impl ChildState {
         lock(&self.start_permit).is_some()
     }
 
-    /// Notes a message in either direction as use, except during a liveness check.
-    pub(super) fn touch(&self) {
-        if !self.is_asked.load(Ordering::Relaxed) {
-            self.note_use();
-        }
-    }
-
-    fn note_use(&self) {
-        let now = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
-        self.last_used.store(now, Ordering::Relaxed);
-    }
-
-    pub(super) fn last_used(&self) -> Instant {
-        self.started + Duration::from_millis(self.last_used.load(Ordering::Relaxed))
-    }
-
     /// Whether the end is the child's own doing rather than a stop by the gateway.
     pub(super) fn ends_by_itself(&self) -> bool {
         matches!(
             self.stop_reason(),
-            None | Some(StopReason::Closed | StopReason::Deaf)
+            None | Some(StopReason::ClosedOutput | StopReason::ClosedInput)
         )
     }
 
@@ -304,7 +275,7 @@ impl ChildState {
             let spoke = self.has_spoken.load(Ordering::Relaxed);
             let crash = ChildCrash {
                 spoke,
-                age: self.started.elapsed(),
+                age: self.uses.age(),
             };
             let words = self.last_words();
             let of = (self.owner, &self.upstream, self.credential);
@@ -312,39 +283,16 @@ impl ChildState {
         }
     }
 
-    /// Notes a use, which keeps it from counting as idle until it ends.
-    pub(super) fn begin_use(&self) {
-        self.busy.fetch_add(1, Ordering::AcqRel);
-        self.note_use();
-    }
-
-    /// Ends a use that `begin_use` noted.
+    /// Ends a use of the child. After the last one, its place may be needed.
     pub(super) fn end_use(&self) {
-        self.note_use();
-        if self.busy.fetch_sub(1, Ordering::AcqRel) == 1 {
+        if self.uses.end() {
             self.slots.went_idle(self.owner);
         }
     }
 
-    /// Adds a reason to spare the unused child from the idle stop.
-    pub(super) fn hold(&self) {
-        self.held.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Removes a reason that `hold` added.
-    pub(super) fn let_go(&self) {
-        self.note_use();
-        self.held.fetch_sub(1, Ordering::AcqRel);
-    }
-
     /// Whether the child can be stopped without failing a call or a start.
     pub(super) fn is_idle(&self) -> bool {
-        self.busy.load(Ordering::Acquire) == 0 && !self.is_starting()
-    }
-
-    /// Whether a `HoldGuard` spares the child from the idle stop, for the notifications it may send.
-    pub(super) fn is_held(&self) -> bool {
-        self.held.load(Ordering::Acquire) > 0
+        self.uses.is_over() && !self.is_starting()
     }
 
     /// Notes a line that is no message.

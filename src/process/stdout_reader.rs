@@ -162,7 +162,7 @@ impl StdoutReader {
                 self.state.lingers();
             }
         }
-        self.state.stop(StopReason::Closed);
+        self.state.stop(StopReason::ClosedOutput);
     }
 }
 

@@ -4,9 +4,9 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum StopReason {
     /// The child ended or closed its output.
-    Closed,
+    ClosedOutput,
     /// The child ended or closed its input.
-    Deaf,
+    ClosedInput,
     /// The connection was closed or dropped.
     Dropped,
     /// Unused for `stdio.idle`.
@@ -21,8 +21,8 @@ impl StopReason {
     /// One word for the log.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Self::Closed => "closed_its_output",
-            Self::Deaf => "closed_its_input",
+            Self::ClosedOutput => "closed_its_output",
+            Self::ClosedInput => "closed_its_input",
             Self::Dropped => "session_over",
             Self::Idle => "idle",
             Self::Evicted => "place_needed",

@@ -9,7 +9,7 @@ const TOKEN: usize = 1 << 10;
 const IDS: usize = 3 << 10;
 
 /// Reads JSON-RPC text chunk by chunk and collects the ids of requests. Everything else is skipped by
-/// counting brackets. Of a text that is one message it also knows which request the message answers.
+/// counting brackets. For a text with a single message it also tells which request the message answers.
 #[derive(Debug, Default)]
 pub struct IdScan {
     stage: ScanStage,

@@ -1,4 +1,4 @@
-//! Changed accounts: what a session has of an upstream belongs to the account that it was opened with.
+//! Changed accounts: the links, lists and tasks of a session at an upstream belong to the account that they were opened with.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::session::NoticeSource;
 use crate::upstream::AccountState;
 use crate::vault::GrantKey;
 
-/// What may be another list for another account.
+/// The lists that may differ between accounts.
 const LISTS: [&str; 3] = ["tools", "prompts", "resources"];
 /// Accounts whose state is remembered between two changes.
 const MAX_KNOWN: u64 = 100_000;
@@ -51,7 +51,7 @@ impl Relay {
         }
     }
 
-    /// Tells the sessions of every account, whichever was changed.
+    /// Looks at every account: it is not known which ones have changed.
     async fn look_at_all(&self, known: &Cache<GrantKey, AccountState>) {
         let mut owners = self.parts.links.upstreams.shared_accounts().owners();
         owners.extend(self.opener.sessions.owners().all());
@@ -81,7 +81,7 @@ impl Relay {
             .caller_accounts()
             .kept(upstream, key.owner)
             .await;
-        // Where the database fails it is not known what the account is now.
+        // If the database fails, the state of the account is unknown.
         let state = state.ok().flatten();
         match state {
             Some(state) if known.get(key) == Some(state) => return,

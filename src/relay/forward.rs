@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::consents::ConsentParts;
 use super::levels::LogLevels;
-use super::map_reply::{ReplyMapper, told};
+use super::map_reply::{ReplyMapper, explain_missing_answer};
 use crate::audit;
 use crate::call::{Call, Reply, UpstreamLink};
 use crate::catalog::Catalog;
@@ -77,7 +77,7 @@ pub(super) struct Forward<'a> {
 
 /// The open link of a [`Forward`], and its audit record, which is written when this is dropped.
 #[derive(Debug)]
-pub(super) struct Opened<'a> {
+pub(super) struct OpenedForward<'a> {
     pub(super) link: Arc<dyn UpstreamLink>,
     audited: audit::PendingRecord<'a>,
     /// The call with another way back to its client, if the session has tasks.
@@ -103,7 +103,7 @@ impl<'a> Forward<'a> {
     pub(super) async fn open(
         &self,
         audited: audit::PendingRecord<'a>,
-    ) -> Result<Opened<'a>, RelayFailure> {
+    ) -> Result<OpenedForward<'a>, RelayFailure> {
         let link = self.parts.links.link(self.session, &self.target.upstream)?;
         let declared = check_declared(&*link, self.call, self.target);
         if let Err(fault) = declared.await {
@@ -111,7 +111,7 @@ impl<'a> Forward<'a> {
             return Err(fault.into());
         }
         self.call.link.routed(&self.target.upstream);
-        let opened = Opened {
+        let opened = OpenedForward {
             link,
             audited,
             marked: marking(self.call, self.session, self.target),
@@ -123,8 +123,8 @@ impl<'a> Forward<'a> {
         Ok(opened)
     }
 
-    /// The request as `tasks` takes it.
-    pub(super) fn task_request<'o>(&'o self, opened: &'o Opened<'a>) -> TaskRequest<'o> {
+    /// The request in the form for `tasks`.
+    pub(super) fn task_request<'o>(&'o self, opened: &'o OpenedForward<'a>) -> TaskRequest<'o> {
         TaskRequest {
             permit: &self.permit,
             link: &opened.link,
@@ -135,15 +135,15 @@ impl<'a> Forward<'a> {
     }
 
     /// Sends the request as it is, in the words of its upstream's revision.
-    pub(super) async fn send(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+    pub(super) async fn send(&self, opened: &OpenedForward<'a>) -> Result<Reply, Fault> {
         let call = opened.call(self);
         self.target
             .send(&self.permit, &*opened.link, call, self.parts.edits)
             .await
     }
 
-    /// Where the reply comes from.
-    pub(super) fn source(&self, opened: &Opened<'a>) -> ReplySource {
+    /// The origin of the reply.
+    pub(super) fn source(&self, opened: &OpenedForward<'a>) -> ReplySource {
         let declared = opened.link.declared();
         let sources = &self.parts.sources;
         sources.of(opened.call(self), declared, &self.target.view)
@@ -152,7 +152,7 @@ impl<'a> Forward<'a> {
     /// Writes the audit record, and puts the reply in the client's words.
     pub(super) fn respond(
         &self,
-        opened: Opened<'a>,
+        opened: OpenedForward<'a>,
         reply: Result<Reply, Fault>,
     ) -> Result<Reply, RelayFailure> {
         let source = self.source(&opened);
@@ -162,19 +162,19 @@ impl<'a> Forward<'a> {
     /// [`respond`](Self::respond) with a source that the method knows more of.
     pub(super) fn respond_from(
         &self,
-        opened: Opened<'a>,
+        opened: OpenedForward<'a>,
         source: &ReplySource,
         reply: Result<Reply, Fault>,
     ) -> Result<Reply, RelayFailure> {
         opened.audited.end(outcome(&reply));
         let call = opened.marked.as_ref().unwrap_or(self.call);
-        let reply = told(call, source, reply)?;
+        let reply = explain_missing_answer(call, source, reply)?;
         let replies = &self.parts.replies;
         replies.bring_back(call, self.target, source, reply)
     }
 }
 
-impl Opened<'_> {
+impl OpenedForward<'_> {
     /// The call as the upstream's link gets it.
     pub(super) fn call<'c>(&'c self, forward: &Forward<'c>) -> &'c Call {
         self.marked.as_ref().unwrap_or(forward.call)

@@ -48,7 +48,8 @@ impl SessionOpener {
         implicit_session.map_err(refused)
     }
 
-    /// The upstreams that a request of a modern client may reach: that whose name it has, else all of the endpoint.
+    /// The upstreams that a request of a modern client may reach: the one that its name or URI belongs to, else all of the
+    /// endpoint.
     pub(crate) fn reached<'e>(&self, endpoint: &'e Endpoint, request: &Message) -> &'e [Arc<str>] {
         let all = endpoint.upstreams.as_slice();
         if all.len() < 2 {
@@ -59,7 +60,7 @@ impl SessionOpener {
         at.and_then(|at| all.get(at..=at)).unwrap_or(all)
     }
 
-    /// The upstream whose name stands in what a request of a merged endpoint names.
+    /// The upstream whose prefix is in the name or URI of a request to a merged endpoint.
     fn named_upstream(&self, request: &Message) -> Option<Arc<str>> {
         let target = methods::lookup(request.method()?)?.target?;
         let prefixes = &self.links.views.prefixes;
@@ -96,7 +97,7 @@ impl SessionOpener {
         upstreams.has_sessions_of_modern_clients(upstream, owner)
     }
 
-    /// What a modern client that declares `declared` can be asked through an endpoint.
+    /// The effective capabilities of a modern client that declares `declared`, through an endpoint.
     pub(crate) fn effective(&self, declared: &str, endpoint: &Endpoint) -> ClientCapabilities {
         effective_capabilities::capabilities(
             declared,
@@ -106,8 +107,8 @@ impl SessionOpener {
     }
 }
 
-/// The `clientInfo` of a request as legacy upstreams may be told it, else the gateway's own: there name
-/// and version must be set (SPEC L-01), in the modern revision all of it is optional (SPEC M-06).
+/// The `clientInfo` of a request for legacy upstreams, or the gateway's own: legacy revisions require
+/// name and version (SPEC L-01), which are optional in the modern one (SPEC M-06).
 fn client_info(request: &Message) -> Bytes {
     let is_text = |info, name| json::member(info, name).and_then(json::string).is_some();
     let said = meta::client_info(request)

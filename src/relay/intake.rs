@@ -1,4 +1,4 @@
-//! What upstreams send a session outside any call: mapped, filtered, and put on its stream.
+//! Messages of upstreams outside calls: mapped, filtered, and put on a stream of the session.
 //! Spec: BRIDGING §2.4; SPEC C-50, C-61, T-21.
 
 use std::sync::{Arc, Weak};
@@ -27,9 +27,9 @@ struct SessionIntake {
     view: EndpointView,
     declarations: DeclarationCache,
     key: DeclarationKey,
-    /// For what has to be looked at again.
+    /// The pages that a change makes stale.
     pages: Weak<ListPages>,
-    /// Set where other sessions subscribe over the same link: only what this one asked for.
+    /// Whether other sessions subscribe over the same link: only updates that this session asked for are passed on.
     shared: bool,
     /// Whether the client is told of changed lists.
     tells_changes: bool,
@@ -61,7 +61,7 @@ impl NoticeIntake for SessionIntake {
         self.session.upgrade()?.reply_share().cloned()
     }
 
-    /// A session that was answered from knowledge learns when that was wrong (DESIGN §5).
+    /// Corrects a session that was answered from the declaration cache (DESIGN §5).
     fn opened(&self, upstream: &Arc<str>, declared: &Arc<ServerDeclaration>) {
         if let Some(session) = self.session.upgrade() {
             session.list_validity().reconnected(upstream);
@@ -92,7 +92,7 @@ impl NoticeIntake for SessionIntake {
             return;
         };
         if let NoticeKind::ListChanged { what } = &notice.kind {
-            // Before the client can hear of it and ask again (BRIDGING §5.6).
+            // Before the client is told and asks again (BRIDGING §5.6).
             if let Some(pages) = self.pages.upgrade() {
                 pages.changed(&session, upstream, what, arrival.number);
             }
@@ -195,7 +195,7 @@ impl NoticeIntake for SessionIntake {
     }
 }
 
-/// From what an upstream speaks now to what the session's client speaks.
+/// The projection from the upstream's present revision to that of the session's client.
 fn projection(session: &Session, declared: Option<&ServerDeclaration>) -> RevisionProjection {
     RevisionProjection::of(declared.map(|declared| declared.revision), session.revision)
 }

@@ -1,4 +1,4 @@
-//! `LogLevels`: what upstreams are told to log. Spec: SPEC C-21, G-03; BRIDGING §3.1, §3.5.
+//! `LogLevels`: the log levels of upstreams. Spec: SPEC C-21, G-03; BRIDGING §3.1, §3.5.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::protocol::{Era, json, rpc};
 use crate::session::Session;
 use crate::telemetry::metrics::LABELED;
 
-/// Tells upstreams what to log.
+/// Sets the log levels of upstreams.
 #[derive(Debug)]
 pub(crate) struct LogLevels {
     pub(super) links: Arc<SessionLinks>,
@@ -32,7 +32,7 @@ impl LogLevels {
         if call.message.method() == Some("logging/setLevel") {
             return levels.tell(upstream, level);
         }
-        // A modern one is told with each call; it may turn out to be a legacy one later.
+        // A modern upstream gets the level with each call; it may turn out to be legacy later.
         let is_modern = |declared: Arc<ServerDeclaration>| declared.revision.era() == Era::Modern;
         if link.declared().is_some_and(is_modern) {
             return;
@@ -103,8 +103,8 @@ impl LogLevels {
         }
     }
 
-    /// Tells every upstream of the session that is open what to log; the answer is ours. One that is opened
-    /// later, or does not answer within the time of merged lists, is told before its next call.
+    /// Sends the session's level to each of its open upstreams; the gateway answers itself. An upstream that is opened
+    /// later, or does not answer within the time of merged lists, gets the level before its next call.
     /// Spec: SPEC G-03, C-21.
     pub(super) async fn tell_all(&self, call: &Call, session: &Arc<Session>) -> Reply {
         let (links, level) = (session.links().all(), session.levels().wanted());

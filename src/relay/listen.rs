@@ -59,7 +59,7 @@ impl SubscriptionFilter {
     }
 }
 
-/// What is known of the upstreams of an implicit session that are listened to.
+/// The upstreams of an implicit session that are listened to.
 #[derive(Debug)]
 pub struct WatchedUpstreams {
     /// The deliverable notifications, and the resources worth following.
@@ -101,7 +101,7 @@ pub(crate) struct Subscriptions {
 }
 
 impl Subscriptions {
-    /// Listens to every upstream of an implicit session that has a listener; what of their changes can be told.
+    /// Listens to every upstream of an implicit session that has a listener; returns the changes that can be told.
     /// Waits for upstreams no longer than `mcp.connect_wait`: late ones join silently.
     pub(crate) async fn listen_all(
         &self,
@@ -113,7 +113,7 @@ impl Subscriptions {
         let upstreams = session.endpoint.upstreams.iter();
         let all = upstreams.map(|upstream| self.listen_one(session, upstream, asked, wait));
         let known: Vec<WatchedUpstream> = join_all(all).await.into_iter().flatten().collect();
-        // Whose upstreams come and go can always say that something has changed.
+        // A merged endpoint can always tell of changed lists, as its upstreams come and go.
         let merged = !self.links.views.is_pure(&session.endpoint);
         let tells = merged && self.tells_changes;
         let announces = |what| tells || known.iter().any(|one| one.announces(what));
@@ -145,7 +145,7 @@ impl Subscriptions {
 
     /// Resolves when an acknowledged notification cannot be delivered: a late upstream declared no change
     /// notices. List changes are always deliverable on a merged endpoint.
-    pub(crate) fn until_deaf(
+    pub(crate) fn until_undeliverable(
         &self,
         session: &Session,
         heard: WatchedUpstreams,
@@ -210,7 +210,7 @@ impl Subscriptions {
             return None;
         }
         let tells = is_heard(&*link).await;
-        // It may have turned out to speak the other era.
+        // The upstream may speak the other era by now.
         let declared = link.declared().unwrap_or(declared);
         Some(WatchedUpstream {
             declared,
@@ -349,10 +349,10 @@ impl Subscriptions {
     }
 }
 
-/// Waits until changes can be heard from an upstream: its stream for them takes a moment to open,
-/// and some have none (SPEC M-75). Nothing for one that is late: it is taken at its word, and joins
-/// silently (BRIDGING §3.4), for what an acknowledgement leaves out is not told for as long as it
-/// lasts.
+/// Waits until change notices of an upstream can arrive: its stream for them takes a moment to open,
+/// and some upstreams have none (SPEC M-75). `None` if the stream is late. The notices count as
+/// deliverable then (BRIDGING §3.4): a kind that the acknowledgement leaves out could not be told
+/// for as long as the subscription lasts.
 async fn is_heard(link: &dyn UpstreamLink) -> Option<bool> {
     let heard = tokio::time::timeout(HEARING_WAIT, link.wait_until_live());
     heard.await.ok()

@@ -1,6 +1,6 @@
-//! What is done to a reply on its way back: cursors are sealed, items that policy hides are left
-//! out, names and URIs are mapped, errors that speak of one hop only are turned, and all of it is
-//! put in the words of the client's revision.
+//! A reply on its way back to the client: cursors are sealed, items that policy hides are left out,
+//! names and URIs are mapped, and errors about a single hop are replaced. The result is written in the
+//! client's revision.
 //! Spec: SPEC C-40, E-01, E-04; BRIDGING §3.9, §3.10, §4.
 
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::telemetry::metrics::LABELED;
 use crate::translate::project::{CacheScope, ErrorSubject, ProjectedError, ResultOrigin};
 use crate::translate::{mapping, project};
 
-/// Puts replies in the words of their client.
+/// Translates replies for their client.
 #[derive(Debug)]
 pub(super) struct ReplyMapper {
     pub(super) policy: Arc<AuditedPolicy>,
@@ -112,9 +112,9 @@ impl ReplyMapper {
     }
 }
 
-/// The reply of an upstream: where a tool needs an answer that there is none to, the model learns
-/// why. Spec: BRIDGING §3.2, 7; SPEC M-40, M-41.
-pub(super) fn told(
+/// The reply of an upstream. If a tool needs an answer that cannot be had, the model learns why.
+/// Spec: BRIDGING §3.2, 7; SPEC M-40, M-41.
+pub(super) fn explain_missing_answer(
     call: &Call,
     source: &ReplySource,
     reply: Result<Reply, Fault>,
@@ -130,12 +130,12 @@ pub(super) fn told(
     }
 }
 
-/// What is known of the method of a call.
+/// The row of a call's method in the table of methods.
 fn known(call: &Call) -> Option<&'static MethodRow> {
     methods::lookup(call.message.method()?)
 }
 
-/// An error that the link wrote, about what the endpoint shows under another name.
+/// An error written by the link, with names and URIs as the endpoint shows them.
 fn written(target: &UpstreamTarget, error: Bytes) -> Bytes {
     match &target.view {
         EndpointView::Merged(prefix) => {

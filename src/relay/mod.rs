@@ -17,6 +17,7 @@ mod listen;
 mod map_reply;
 mod methods;
 mod notify;
+mod parts;
 mod program_use;
 mod refused_links;
 mod route;
@@ -24,40 +25,27 @@ mod url_elicitation;
 mod with_account;
 
 use std::pin::pin;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 
-use crate::audit;
 use crate::call::{Call, NoticeArrival, Principal, Reply};
-use crate::catalog::{Catalog, CatalogParts, make_room};
-use crate::clock::SharedClock;
-use crate::config::Config;
+use crate::catalog::make_room;
 use crate::endpoint::Endpoint;
 use crate::fault::Fault;
 pub use crate::outbound::RelayFailure;
-use crate::outbound::{
-    AuditedPolicy, EditDepth, IntakeFactory, ReplySources, RequestHandler, SessionLinks,
-    UpstreamTarget,
-};
+use crate::outbound::{RequestHandler, UpstreamTarget};
 use crate::ownership::Ownership;
-use crate::policy::ToolPolicy;
 use crate::protocol::methods::{ListKind, is_list};
 use crate::protocol::{Message, json};
-use crate::runtime::lifecycle::TaskSpawner;
-use crate::seal::Sealer;
-use crate::session::{Session, SessionRegistry};
+use crate::session::Session;
 use crate::store::notices::{ListChange, ListChangeReceiver, SharedNotices};
 pub use crate::tasks::FollowedTask;
-use crate::tasks::{TaskParts, Tasks, asks_for_task};
+use crate::tasks::asks_for_task;
 use crate::telemetry::trace;
-use crate::translate::merge::GatewayInfo;
-use crate::upstream::Upstreams;
-use crate::vault::Vault;
 
-use self::consents::ConsentParts;
 use self::forward::{Forward, ForwardParts};
 use self::initialize::SessionOpener;
 use self::list_changes::{LISTS, SharedChanges, known_list};
@@ -65,7 +53,8 @@ use self::listen::Subscriptions;
 pub use self::listen::{FOLLOWED, SubscriptionFilter, WatchedUpstreams};
 use self::notify::ClientNotices;
 pub(crate) use self::notify::modern_notification;
-use self::program_use::{ProgramUses, own_program};
+pub use self::parts::RelayParts;
+use self::program_use::own_program;
 use self::route::{RequestRoute, Router};
 
 /// The spine: one part for each step of a request, and what else clients ask of it.
@@ -84,110 +73,11 @@ pub struct Relay {
     changes: SharedChanges,
 }
 
-/// What a [`Relay`] is made of.
-#[derive(Debug)]
-pub struct RelayParts {
-    /// The whole configuration.
-    pub settings: Arc<Config>,
-    /// Where to.
-    pub upstreams: Arc<Upstreams>,
-    /// Who may what.
-    pub policy: Arc<ToolPolicy>,
-    /// Who did what.
-    pub audit: audit::AuditSink,
-    /// Seals cursors.
-    pub sealer: Arc<Sealer>,
-    /// Legacy sessions.
-    pub sessions: Arc<SessionRegistry>,
-    /// Accounts of callers, where there are any.
-    pub vault: Option<Vault>,
-    /// The time of day.
-    pub clock: SharedClock,
-    /// Background work.
-    pub tasks: TaskSpawner,
-}
-
 impl Relay {
     /// Puts the parts together.
     #[must_use]
     pub fn new(parts: RelayParts) -> Arc<Self> {
-        let RelayParts {
-            settings,
-            upstreams,
-            policy,
-            audit,
-            sealer,
-            sessions,
-            vault,
-            clock,
-            tasks,
-        } = parts;
-        let ourselves = GatewayInfo::new(&settings.mcp);
-        let uses = vault
-            .clone()
-            .map(|vault| ProgramUses::start(vault, audit.clone(), Arc::clone(&clock), &tasks));
-        let policy = Arc::new(AuditedPolicy::new(policy, audit));
-        let edits = EditDepth::new(settings.limits.json_depth);
-        let consents = ConsentParts::new(&settings, (vault.clone(), uses), &sealer, clock);
-        let changes = SharedChanges::new(&upstreams);
-        Arc::new_cyclic(|own| {
-            let intakes: Weak<dyn IntakeFactory> = Weak::<Self>::clone(own);
-            let links = Arc::new(SessionLinks::new(
-                &settings,
-                upstreams,
-                tasks,
-                &ourselves.info,
-                intakes,
-            ));
-            let handler = || -> Weak<dyn RequestHandler> { Weak::<Self>::clone(own) };
-            let catalog = Arc::new(Catalog::new(&CatalogParts {
-                settings: &settings,
-                links: &links,
-                policy: &policy,
-                sealer: &sealer,
-                sessions: &sessions,
-                ourselves: &ourselves.info,
-                vault: vault.as_ref(),
-                edits,
-            }));
-            let sources = ReplySources::new(Arc::clone(&ourselves.info), settings.lists.ttl);
-            let tasks = Arc::new(Tasks::new(TaskParts {
-                limits: &settings.limits,
-                links: &links,
-                policy: &policy,
-                sealer: &sealer,
-                sessions: &sessions,
-                sources: &sources,
-                edits,
-                handler: handler(),
-            }));
-            Self {
-                router: Router {
-                    links: Arc::clone(&links),
-                    catalog: Arc::clone(&catalog),
-                    tasks: Arc::clone(&tasks),
-                    edits,
-                },
-                subscriptions: Subscriptions {
-                    links: Arc::clone(&links),
-                    tasks: Arc::clone(&tasks),
-                    edits,
-                    tells_changes: ourselves.tells_changes,
-                    handler: handler(),
-                },
-                opener: SessionOpener {
-                    links: Arc::clone(&links),
-                    sessions,
-                    ourselves,
-                },
-                notices: ClientNotices {
-                    links: Arc::clone(&links),
-                },
-                parts: ForwardParts::new(links, policy, catalog, tasks, sources, consents, edits),
-                list_wait: settings.limits.call_wait,
-                changes,
-            }
-        })
+        parts.assemble()
     }
 
     /// Answers one request of a session.
@@ -215,13 +105,13 @@ impl Relay {
         Ok(answer)
     }
 
-    /// Whether a session ends that has lost its connection to an upstream with the replica that owned the session.
+    /// Whether a session cannot outlive the replica that owns it, because of its connection to `upstream`.
     #[must_use]
     pub fn ends_with_replica(&self, upstream: &str) -> bool {
         self.opener.links.upstreams.ends_with_replica(upstream)
     }
 
-    /// Opens in the background what an adopted session had open at `upstreams`, so that it hears of changes again.
+    /// Opens the links of an adopted session to `upstreams` in the background, so that it hears of changes again.
     pub fn reopen(&self, session: &Arc<Session>, upstreams: &[Arc<str>]) {
         for upstream in upstreams {
             self.opener.links.reopen(session, upstream);
@@ -326,14 +216,14 @@ impl Relay {
         self.changes.share(notices);
     }
 
-    /// Tells sessions in the background of changes that were not heard here; of those of all upstreams for `None`.
+    /// Tells sessions in the background of changes that were not heard here. `None` stands for all upstreams.
     fn tell_later(&self, upstream: Option<&str>, lists: Vec<&'static str>) {
         let told = (&self.parts.links, &self.opener.sessions);
         let pages = &self.parts.catalog.pages.shared;
         self.changes.tell_later(told, pages, upstream, lists);
     }
 
-    /// The same as [`is_retry_safe`](Self::is_retry_safe), of the bytes of a request.
+    /// [`is_retry_safe`](Self::is_retry_safe) for the bytes of a request.
     #[must_use]
     pub fn may_repeat(&self, endpoint: &Endpoint, request: &Bytes) -> bool {
         let message = Message::parse(request.clone(), json::MAX_DEPTH);
@@ -368,7 +258,7 @@ impl Relay {
     ///
     /// # Cancel safety
     /// The session of a dropped future stays open until
-    /// [`SessionRegistry::close_all`].
+    /// [`SessionRegistry::close_all`](crate::session::SessionRegistry::close_all).
     pub async fn list_alone(
         &self,
         endpoint: &Arc<Endpoint>,

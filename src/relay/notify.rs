@@ -1,4 +1,4 @@
-//! Notifications of a client, and what its streams mean for its upstreams.
+//! Notifications of a client for its upstreams, and the streams of upstreams that follow its own.
 //! Spec: BRIDGING §2.4; SPEC C-10, L-06; DESIGN §6 (GET streams).
 
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::telemetry::metrics::LABELED;
 /// Upstream streams stay open this long after the client's.
 const LISTEN_AFTER: Duration = Duration::from_mins(1);
 
-/// A notification up to this size is copied, bytes: as a part of its array it would keep the whole array
-/// while it waits.
+/// A notification up to this size, in bytes, is copied: as a slice of its array it would keep the whole array
+/// in memory while it waits.
 const SMALL_BYTES: usize = 16 << 10;
 /// Characters of a method in the log.
 const SHOWN: usize = 64;
 
-/// Takes what clients send without waiting for an answer.
+/// Takes the notifications of clients.
 #[derive(Debug)]
 pub(crate) struct ClientNotices {
     pub(super) links: Arc<SessionLinks>,
@@ -46,7 +46,7 @@ impl ClientNotices {
             return HeldNotifications::default();
         }
         let mut links = session.links().all();
-        // The modern era has no notifications of clients that we could write.
+        // The modern era has no notifications of clients.
         links.retain(|link| {
             let declared = link.declared();
             declared.is_some_and(|declared| declared.revision.era() == Era::Legacy)
@@ -107,7 +107,7 @@ impl ClientNotices {
                 }
                 if !session.standalone().is_attached() {
                     session.end_watching();
-                    // A client that came back meanwhile found a watcher: go on being it.
+                    // A client that came back meanwhile found this watcher, which has to go on.
                     let goes_on = session.standalone().is_attached() && session.begin_watching();
                     session.tell_links();
                     if !goes_on {
@@ -119,13 +119,13 @@ impl ClientNotices {
     }
 }
 
-/// Takes a notification that a modern client sent by itself: none is defined, and it does not
-/// say what its client declares (SPEC M-22).
+/// Drops a notification of a modern client: the revision defines none, and it carries no
+/// declaration of its client (SPEC M-22).
 pub(crate) fn modern_notification(message: &Message) {
     dropped(message.method().unwrap_or_default());
 }
 
-/// Counts a notification of a client that goes no further.
+/// Counts a notification of a client that is not passed on.
 fn dropped(method: &str) {
     LABELED.notices_unknown.add("client", 1);
     let method: String = method.chars().take(SHOWN).collect();

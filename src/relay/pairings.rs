@@ -10,17 +10,20 @@ use tokio_util::sync::CancellationToken;
 
 use self::scripted::{INPUT_REQUIRED, ModernClient, ScriptStep, ScriptedUpstream};
 use super::*;
+use crate::audit::AuditSink;
 use crate::call::{ClientCapabilities, DownstreamLink, Principal, UpstreamLink};
 use crate::clock::SystemClock;
 use crate::ownership::Ownership;
+use crate::policy::ToolPolicy;
 use crate::protocol::{Message, RequestId, Revision};
-use crate::seal::SealPurpose;
-use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionSettings};
+use crate::runtime::lifecycle::TaskSpawner;
+use crate::seal::{SealPurpose, Sealer};
+use crate::session::{LegacyClientLink, NewSession, SessionIds, SessionRegistry, SessionSettings};
 use crate::store::events::{LogBounds, MemoryEvents};
 use crate::telemetry::trace::TraceContext;
-use crate::upstream::AccountKeeping;
-use crate::vault::GrantRecord;
+use crate::upstream::{AccountKeeping, Upstreams};
 use crate::vault::samples::pasted_key;
+use crate::vault::{GrantRecord, Vault};
 
 /// Callers have keys of their own at the upstream.
 const KEYS: &str = "[upstreams.up.auth]\nkind = \"user_key\"\n";
@@ -108,7 +111,7 @@ fn fixture_with(
         )
         .unwrap();
     let host = crate::process::HostEnvironment::current();
-    let audit = audit::AuditSink::start(Arc::new(SystemClock), &tasks);
+    let audit = AuditSink::start(Arc::new(SystemClock), &tasks);
     let keeping = vault
         .as_ref()
         .map(|vault| AccountKeeping::new(vault, &audit));
@@ -271,7 +274,7 @@ async fn visited(capabilities: &'static str, answer: Option<&'static str>) -> (u
 
 // BRIDGING §3.6.
 #[tokio::test]
-async fn a_call_runs_again_when_its_visit_is_over() {
+async fn call_runs_again_after_its_url_elicitation() {
     let upstream = ScriptedUpstream::new(ScriptStep::Visited);
     let f = fixture(Arc::clone(&upstream) as _);
     let client = ModernClient::declaring(r#"{"elicitation":{"url":{}}}"#);
@@ -293,7 +296,7 @@ async fn a_call_runs_again_when_its_visit_is_over() {
 
 // SPEC C-83, E-03; BRIDGING §3.6.
 #[tokio::test]
-async fn a_modern_client_is_asked_to_visit_and_the_call_runs_again() {
+async fn modern_client_gets_the_url_and_the_call_runs_again() {
     let url = r#"{"elicitation":{"url":{}}}"#;
     let (calls, reply) = visited(url, Some(r#"{"action":"accept"}"#)).await;
     assert_eq!((calls, reply.error()), (2, None));

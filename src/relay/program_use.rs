@@ -43,10 +43,10 @@ pub(super) struct ProgramUses {
 /// One use, on its way to the database.
 #[derive(Debug)]
 struct ProgramUse {
-    /// Where the vault has the account: one of these.
+    /// The keys under which the vault may have the account.
     keys: Vec<GrantKey>,
     program: String,
-    /// Written where it is the first use.
+    /// Written if it is the first use.
     record: AccountRecord,
 }
 

@@ -1,4 +1,4 @@
-//! What a client is told of links that its user must not or did not open. Spec: SPEC C-82, C-83.
+//! Replies about links that a user must not or did not open. Spec: SPEC C-82, C-83.
 
 use crate::call::{Call, Reply};
 use crate::outbound::{ReplySource, tool_failure};
@@ -6,8 +6,8 @@ use crate::protocol::error_codes::{INTERNAL_ERROR, URL_ELICITATION_REQUIRED};
 use crate::protocol::{Message, links, rpc};
 use crate::telemetry::metrics::LABELED;
 
-/// What a client is told instead of an error -32042 with a link that may not be opened; `None` for any
-/// other reply. Spec: SPEC C-82, C-83.
+/// The reply in place of an error -32042 with a link that may not be opened; `None` for any other
+/// reply. Spec: SPEC C-82, C-83.
 pub(super) fn without_bad_links(
     call: &Call,
     source: &ReplySource,
@@ -27,11 +27,11 @@ pub(super) fn without_bad_links(
     let text = format!(
         "upstream \"{upstream}\" wants its user to open what is no http or https URL with a host"
     );
-    Some(told_instead(call, source, &text))
+    Some(failure_reply(call, source, &text))
 }
 
 /// A failure in our words: a tool's, where a tool was called.
-pub(super) fn told_instead(call: &Call, source: &ReplySource, text: &str) -> Reply {
+pub(super) fn failure_reply(call: &Call, source: &ReplySource, text: &str) -> Reply {
     if call.message.method() == Some("tools/call") {
         return tool_failure(call, source, text);
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::forward::{Forward, Opened};
+use super::forward::{Forward, OpenedForward};
 use super::methods::tools_call;
-use super::refused_links::told_instead;
+use super::refused_links::failure_reply;
 use crate::call::{Call, InputOutcome, InputRequest, InputRequests, Reply};
 use crate::fault::Fault;
 use crate::outbound::ReplySource;
@@ -38,7 +38,7 @@ struct RequiredUrl {
 
 impl<'a> Forward<'a> {
     /// The reply of the upstream, after all URL elicitations that it requires.
-    pub(super) async fn exchange(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+    pub(super) async fn exchange(&self, opened: &OpenedForward<'a>) -> Result<Reply, Fault> {
         let reply = self.send_once(opened).await?;
         if is_required(opened.call(self), &reply) {
             return Box::pin(self.after_url_elicitations(opened, reply)).await;
@@ -47,7 +47,7 @@ impl<'a> Forward<'a> {
     }
 
     /// Sends the request once.
-    async fn send_once(&self, opened: &Opened<'a>) -> Result<Reply, Fault> {
+    async fn send_once(&self, opened: &OpenedForward<'a>) -> Result<Reply, Fault> {
         if self.method() == "tools/call" {
             return tools_call::send(self, opened).await;
         }
@@ -58,7 +58,7 @@ impl<'a> Forward<'a> {
     /// round of them.
     async fn after_url_elicitations(
         &self,
-        opened: &Opened<'a>,
+        opened: &OpenedForward<'a>,
         first: Reply,
     ) -> Result<Reply, Fault> {
         let (link, call, target) = (&opened.link, opened.call(self), self.target);
@@ -90,7 +90,7 @@ impl<'a> Forward<'a> {
                 .into_iter()
                 .filter_map(|elicitation| elicitation.id)
                 .collect();
-            // Whether they are over or not: the upstream knows best.
+            // The upstream decides whether the elicitations are complete.
             if tells {
                 let over = self.session.completions().all(&target.upstream, &ids);
                 drop(tokio::time::timeout(HOLD, over).await);
@@ -180,11 +180,11 @@ fn round(elicitations: &[RequiredUrl]) -> InputRequests {
     }
 }
 
-/// The user does not want to go there.
+/// The reply after the user declined to open a URL.
 fn declined(call: &Call, source: &ReplySource, upstream: &str) -> Reply {
     let text =
         format!("the user did not agree to visit the page that upstream \"{upstream}\" needs");
-    told_instead(call, source, &text)
+    failure_reply(call, source, &text)
 }
 
 #[cfg(test)]
@@ -213,7 +213,7 @@ mod tests {
 
     // SPEC C-82.
     #[test]
-    fn a_modern_client_sees_no_id_of_a_visit() {
+    fn modern_client_sees_no_elicitation_id() {
         let one = r#"{"mode":"url","url":"https://a.example/1","elicitationId":"x","message":"m"}"#;
         let elicitations = read(&refusal(&format!("[{one}]"))).unwrap();
         let shown = r#"{"mode":"url","url":"https://a.example/1","message":"m"}"#;

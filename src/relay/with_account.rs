@@ -1,4 +1,4 @@
-//! Requests to upstreams where callers have accounts of their own: what they do without one.
+//! Requests to upstreams where callers have accounts of their own, if the caller has none yet.
 
 use std::sync::Arc;
 

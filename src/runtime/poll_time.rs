@@ -1,8 +1,8 @@
 //! The time of one poll: a clock read that all parts of a poll share.
 //!
 //! Reading the clock takes about 35 ns, and the parts of one call used to read it 31 times: a thirtieth of its cost. A
-//! poll lasts microseconds, which is nothing to deadlines, idle times and ages. What measures how long something took
-//! reads the clock itself at its end.
+//! poll lasts microseconds, which is nothing to deadlines, idle times and ages. Code that measures a duration reads the
+//! clock itself at its end.
 
 use std::cell::Cell;
 
@@ -12,14 +12,14 @@ thread_local! {
     static SHARED: Cell<SharedTime> = const { Cell::new(SharedTime::Off) };
 }
 
-/// The clock reading that one poll of this thread shares.
+/// Whether a poll runs on this thread in [`share`], and its clock reading.
 #[derive(Clone, Copy)]
 enum SharedTime {
-    /// No poll shares it.
+    /// No poll runs in [`share`].
     Off,
-    /// No code in this poll has asked yet.
+    /// The running poll has not read the clock yet.
     Unread,
-    /// What the first one read.
+    /// The time that the running poll has read.
     Read(Instant),
 }
 

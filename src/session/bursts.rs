@@ -32,7 +32,7 @@ struct NoticeBurst {
     waiting: Option<(Notice, NoticeSource)>,
 }
 
-/// What becomes of a notice.
+/// What happens to a notice.
 #[derive(Debug)]
 pub(super) enum BurstAdmission {
     /// It goes out now.

@@ -1,7 +1,7 @@
-//! Places for the running calls of a principal, and the line of requests that wait for one.
+//! Permits for the running calls of a principal, and the queue of requests that wait for one.
 //!
-//! A request above the cap on running calls, or above the rate, waits in the line of its principal. The
-//! sessions in a line take turns; the requests of one session keep their order.
+//! A request above the cap on running calls, or above the rate, waits in the queue of its principal. The
+//! sessions in a queue take turns; the requests of one session keep their order.
 
 mod principal_queue;
 
@@ -17,7 +17,7 @@ pub use self::principal_queue::{QueueLane, RateToll};
 use super::{Session, lock};
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
-/// How many calls may run. As many requests may wait besides.
+/// How many calls may run. The same number of requests may wait.
 #[derive(Debug, Clone, Copy)]
 pub struct CallCaps {
     /// Calls of one session.
@@ -26,7 +26,7 @@ pub struct CallCaps {
     pub principal: usize,
 }
 
-/// The running calls of one principal, and what waits.
+/// The running calls of one principal, and its waiting requests.
 #[derive(Debug, Default)]
 pub struct CallPermits {
     running: AtomicUsize,
@@ -34,26 +34,26 @@ pub struct CallPermits {
     line: Mutex<PrincipalQueue>,
 }
 
-/// The place of a running call; free again when dropped.
+/// The permit of a running call; free again when dropped.
 #[derive(Debug)]
-#[must_use = "the place is free again once this is dropped"]
+#[must_use = "the permit is free again once this is dropped"]
 pub struct CallPermit(Arc<Session>);
 
 /// How a call begins.
 #[derive(Debug)]
 pub enum CallEntry {
-    /// It needs no place.
+    /// It needs no permit.
     Free,
-    /// It has its place.
-    Placed(CallPermit),
+    /// It has its permit.
+    Permitted(CallPermit),
     /// It waits for its turn.
     Waits(Box<QueuedRequest>),
 }
 
-/// A request in the line; it leaves the line when dropped.
+/// A request in the queue; it leaves the queue when dropped.
 #[derive(Debug)]
 pub struct QueuedRequest {
-    places: Arc<CallPermits>,
+    permits: Arc<CallPermits>,
     lane: QueueLane,
     number: u64,
     alarm: Arc<RateAlarm>,
@@ -65,20 +65,20 @@ pub struct QueuedRequest {
 /// Why a request was not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueError {
-    /// As many requests wait as may.
+    /// The queue of the principal is full.
     LineFull,
-    /// No place became free in time.
-    NoPlace,
-    /// The rate does not allow it in time; after this long it may.
+    /// No permit became free in time.
+    NoPermit,
+    /// The rate does not allow the request in time; it does after this long.
     Rate(Duration),
 }
 
-/// What a request is served with, and until when it waits for that.
+/// What a request waits for, and for how long.
 #[derive(Debug)]
 pub struct RequestedService {
-    /// Whose turn it waits for.
+    /// The lane of the queue that it waits in.
     pub lane: QueueLane,
-    /// The allowance, where the request has not taken its part yet.
+    /// The rate, if the request has not been counted against it yet.
     pub toll: Option<Box<dyn RateToll>>,
     /// How long it may wait.
     pub patience: Duration,
@@ -90,12 +90,12 @@ impl CallPermits {
         self.running.load(Ordering::Relaxed) == 0 && self.waiting.load(Ordering::Relaxed) == 0
     }
 
-    /// Takes a place where fewer than `max` are taken.
+    /// Takes a permit if fewer than `max` are in use.
     pub(super) fn enter(&self, max: usize) -> bool {
         enter(&self.running, max)
     }
 
-    /// Gives a place back.
+    /// Gives a permit back.
     pub(super) fn leave(&self) {
         self.running.fetch_sub(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -103,10 +103,10 @@ impl CallPermits {
         }
     }
 
-    /// Waits for the allowance alone, as one of as many as `caps` says.
+    /// Waits for the rate alone, in a queue of at most as many requests as `caps` allow.
     ///
     /// # Errors
-    /// [`QueueError::LineFull`], or [`QueueError::Rate`] where the allowance comes too late.
+    /// [`QueueError::LineFull`], or [`QueueError::Rate`] if the rate does not allow the request in time.
     pub fn pay(
         self: &Arc<Self>,
         request: RequestedService,
@@ -130,7 +130,7 @@ impl CallPermits {
         if let Some(asked) = toll.as_ref().filter(|_| is_first) {
             match asked.pay() {
                 Ok(()) => toll = None,
-                // Nothing is gained by waiting for what comes too late.
+                // The rate would allow the request too late: do not wait.
                 Err(wait) if wait > patience => {
                     note_refused(lane);
                     return Err(QueueError::Rate(wait));
@@ -162,7 +162,7 @@ impl CallPermits {
             GAUGES.calls_waiting.enter()
         });
         let waiting = QueuedRequest {
-            places: Arc::clone(self),
+            permits: Arc::clone(self),
             lane,
             number,
             alarm,
@@ -178,7 +178,7 @@ impl CallPermits {
     fn serve(&self) {
         let served = self.lock().serve();
         self.waiting.fetch_sub(served.count, Ordering::SeqCst);
-        // A place that was given to a request that has gone serves the next one.
+        // A permit for a request that has left goes to the next one.
         drop(served.unclaimed);
     }
 
@@ -188,7 +188,7 @@ impl CallPermits {
 }
 
 impl CallEntry {
-    /// A place for a call of `session`, at once or after some waiting.
+    /// A permit for a call of `session`, at once or after a wait.
     ///
     /// # Errors
     /// [`QueueError`] when the request cannot even wait.
@@ -197,30 +197,30 @@ impl CallEntry {
         request: RequestedService,
         caps: CallCaps,
     ) -> Result<Self, QueueError> {
-        let places = &session.places;
-        // Nothing overtakes what waits.
+        let permits = &session.permits;
+        // No request overtakes a waiting one.
         if request.toll.is_none()
-            && places.waiting.load(Ordering::SeqCst) == 0
-            && let Some(place) = CallPermit::take(session, caps)
+            && permits.waiting.load(Ordering::SeqCst) == 0
+            && let Some(permit) = CallPermit::take(session, caps)
         {
-            return Ok(Self::Placed(place));
+            return Ok(Self::Permitted(permit));
         }
         let wanted = WantedPermit {
             session: Arc::clone(session),
             caps,
         };
-        let waiting = places.join(request, caps, Some(wanted))?;
+        let waiting = permits.join(request, caps, Some(wanted))?;
         Ok(Self::Waits(Box::new(waiting)))
     }
 }
 
 impl CallPermit {
-    /// A place for a call of `session`, where one is free.
+    /// A permit for a call of `session`, if one is free.
     pub(super) fn take(session: &Arc<Session>, caps: CallCaps) -> Option<Self> {
         if !enter(&session.calls_running, caps.session) {
             return None;
         }
-        if !session.places.enter(caps.principal) {
+        if !session.permits.enter(caps.principal) {
             session.calls_running.fetch_sub(1, Ordering::SeqCst);
             return None;
         }
@@ -242,13 +242,13 @@ fn enter(running: &AtomicUsize, max: usize) -> bool {
 }
 
 impl QueuedRequest {
-    /// Waits for its turn; the place, where one was wanted.
+    /// Waits for its turn; returns the permit, if one was wanted.
     ///
     /// # Errors
     /// [`QueueError`] when its time is over.
     ///
     /// # Cancel safety
-    /// A request whose future is dropped has left the line, and its place is free.
+    /// A request whose future is dropped has left the queue, and its permit is free.
     pub async fn turn(mut self) -> Result<Option<CallPermit>, QueueError> {
         let late = tokio::time::sleep_until(self.deadline);
         let mut late = std::pin::pin!(late);
@@ -256,12 +256,12 @@ impl QueuedRequest {
             let due = self.alarm.due().unwrap_or(self.deadline);
             tokio::select! {
                 biased;
-                granted = &mut self.granted => return granted.map_err(|_| QueueError::NoPlace),
+                granted = &mut self.granted => return granted.map_err(|_| QueueError::NoPermit),
                 () = &mut late => return self.give_up(),
                 () = self.alarm.changed() => {}
                 () = tokio::time::sleep_until(due) => {
                     self.alarm.clear();
-                    self.places.serve();
+                    self.permits.serve();
                 }
             }
         }
@@ -269,30 +269,30 @@ impl QueuedRequest {
 
     fn give_up(&mut self) -> Result<Option<CallPermit>, QueueError> {
         let left = self.leave();
-        if let Ok(place) = self.granted.try_recv() {
-            return Ok(place);
+        if let Ok(permit) = self.granted.try_recv() {
+            return Ok(permit);
         }
         let unserved = match left.as_ref().and_then(|waiter| waiter.toll.as_ref()) {
             Some(toll) => match toll.pay() {
                 // In the last moment, behind others.
-                Ok(()) if left.as_ref().is_some_and(QueueWaiter::wants_no_place) => {
+                Ok(()) if left.as_ref().is_some_and(QueueWaiter::wants_no_permit) => {
                     return Ok(None);
                 }
-                Ok(()) => QueueError::NoPlace,
+                Ok(()) => QueueError::NoPermit,
                 Err(wait) => QueueError::Rate(wait),
             },
-            None => QueueError::NoPlace,
+            None => QueueError::NoPermit,
         };
         note_refused(self.lane);
         Err(unserved)
     }
 
-    /// Takes the request out of the line, unless it was served.
+    /// Takes the request out of the queue, unless it was served.
     fn leave(&self) -> Option<QueueWaiter> {
-        let left = self.places.lock().leave(self.lane, self.number)?;
-        self.places.waiting.fetch_sub(1, Ordering::SeqCst);
+        let left = self.permits.lock().leave(self.lane, self.number)?;
+        self.permits.waiting.fetch_sub(1, Ordering::SeqCst);
         // The alarm of the rate may have been with this request.
-        self.places.serve();
+        self.permits.serve();
         Some(left)
     }
 }
@@ -306,6 +306,6 @@ impl Drop for QueuedRequest {
 impl Drop for CallPermit {
     fn drop(&mut self) {
         self.0.calls_running.fetch_sub(1, Ordering::SeqCst);
-        self.0.places.leave();
+        self.0.permits.leave();
     }
 }

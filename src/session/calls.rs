@@ -166,8 +166,8 @@ impl Session {
         self.note_rest();
     }
 
-    /// The call of a lost owner that is to be made again now, as its stream is resumed; most streams have none, and none
-    /// has one once the session has ended.
+    /// The call of a lost owner that is to be made again now, as its stream is resumed. `None` for most streams, and once
+    /// the session has ended.
     #[must_use]
     pub fn take_lost_call(&self, stream: u32) -> Option<LostCall> {
         let recorder = self.recorder.as_ref()?;
@@ -200,7 +200,7 @@ impl Session {
         stream
     }
 
-    /// The key of the session's record in the shared store; `None` where that is the record of the next implicit session by
+    /// The key of the session's record in the shared store; `None` if the record belongs to the next implicit session by
     /// now.
     #[must_use]
     pub fn record_key(&self) -> Option<SessionKey> {
@@ -223,7 +223,8 @@ impl Session {
         is_admitted.then(|| SessionUse::of(self))
     }
 
-    /// The same while the session waits until it is at rest: for a request that begins no work.
+    /// As [`enter_request`](Self::enter_request), for a request that begins no work while the session waits until it is at
+    /// rest.
     #[must_use]
     pub fn enter_held(self: &Arc<Self>) -> Option<SessionUse> {
         let is_admitted = self.uses().is_none_or(SessionUses::enter);
@@ -247,7 +248,7 @@ impl Session {
         self.uses().is_some()
     }
 
-    /// Whether the session is being handed over, or is to be as soon as it is at rest: it admits no request.
+    /// Whether the session admits no request: it is being handed over, or will be as soon as it is at rest.
     #[must_use]
     pub fn is_leaving(&self) -> bool {
         self.uses()
@@ -277,7 +278,7 @@ impl Session {
         }
     }
 
-    /// Admits no further request if the session has a record and is at rest; whether this call closed it.
+    /// Closes the session for requests if it has a record and is at rest; returns whether this call did.
     pub(super) fn close_at_rest(&self) -> bool {
         let Some(uses) = self.uses() else {
             return false;
@@ -285,7 +286,7 @@ impl Session {
         if !self.is_at_rest() || !uses.close_unused() {
             return false;
         }
-        // A request may have begun a call and left in between. None begins any more.
+        // A request may have begun a call and left in between. From here on no call begins.
         let is_at_rest = self.is_at_rest();
         if !is_at_rest {
             uses.open();
@@ -293,7 +294,7 @@ impl Session {
         is_at_rest
     }
 
-    /// The same whatever still runs.
+    /// The same, also with running calls.
     pub(super) fn close_anyway(&self) -> bool {
         self.uses().is_some_and(SessionUses::close)
     }

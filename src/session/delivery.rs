@@ -1,9 +1,9 @@
-//! Which stream of a client a notice takes that belongs to no call of ours.
+//! The stream of a client for each notice of an upstream.
 //!
-//! A notice that came on a call's stream stays on that call's. Any other goes down the client's GET
-//! stream while one is open, else down the newest running call at its upstream that has a reader. With
-//! neither, list changes and updates of subscribed resources wait for the next call (one per kind and
-//! URI), log messages are dropped and counted.
+//! A notice that came on a call's stream goes on the stream of that call. Any other notice goes on the
+//! client's GET stream while one is open, else on the stream of the newest running call at its upstream
+//! that has a reader. Without either, list changes and updates of subscribed resources wait for the next
+//! call (one per kind and URI); log messages are dropped and counted.
 //! Spec: SPEC T-21, T-22, C-02; BRIDGING §2.4, §3.4.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -47,14 +47,14 @@ impl NoticeSource {
 pub(super) struct PendingDelivery {
     /// Whether one connection carries all messages ([`DeliveryMode::Connection`](super::DeliveryMode)).
     is_one_stream: bool,
-    /// Runs the flush of bursts, and what sends waiting notifications of the client.
+    /// Runs the tasks that flush bursts and send waiting notifications of the client.
     pub(super) tasks: TaskSpawner,
     bursts: Mutex<NoticeBursts>,
     /// Notices for the next call, the oldest first; one of each kind.
     held: Mutex<Vec<Notice>>,
-    /// Whether there are any: every call looks.
+    /// Whether there are any; read by every call.
     is_holding: AtomicBool,
-    /// Questions that wait for a stream: every call looks.
+    /// Questions that wait for a stream; read by every call.
     pub(super) questions: AtomicUsize,
 }
 
@@ -70,7 +70,7 @@ impl PendingDelivery {
         }
     }
 
-    /// See the field.
+    /// Whether one connection carries all messages.
     pub(super) fn is_one_stream(&self) -> bool {
         self.is_one_stream
     }

@@ -316,7 +316,7 @@ impl RunningTask {
     /// # Errors
     /// [`NoRoom::TooManyCalls`] when the principal already runs `max_per_principal` calls and tasks.
     pub fn begin(session: &Arc<Session>, max_per_principal: usize) -> Result<Self, NoRoom> {
-        if !session.places.enter(max_per_principal.saturating_add(1)) {
+        if !session.permits.enter(max_per_principal.saturating_add(1)) {
             return Err(NoRoom::TooManyCalls);
         }
         session.tasks.running.fetch_add(1, Ordering::Relaxed);
@@ -329,7 +329,7 @@ impl RunningTask {
 
 impl Drop for RunningTask {
     fn drop(&mut self) {
-        self.session.places.leave();
+        self.session.permits.leave();
         self.session.tasks.running.fetch_sub(1, Ordering::Relaxed);
         self.session.touch();
     }

@@ -19,14 +19,14 @@ pub struct SessionIds {
     owner: Ownership,
 }
 
-/// What a genuine session id says.
+/// The contents of a genuine session id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionId {
     /// The session.
     pub key: SessionKey,
     /// Ownership of the session when the id was made.
     pub owner: Ownership,
-    /// When, since the Unix epoch.
+    /// When the id was made, since the Unix epoch.
     pub issued: Duration,
 }
 
@@ -127,7 +127,7 @@ impl EventId {
         is_whole.then_some(id)
     }
 
-    /// Whether the stream is that of a call; else it is that of messages outside calls, which each session has.
+    /// Whether the stream belongs to a call, and is not the session's one stream for messages outside calls.
     #[must_use]
     pub fn is_of_call(&self) -> bool {
         self.stream != 0
@@ -135,7 +135,7 @@ impl EventId {
 }
 
 impl EventId {
-    /// What the ids of all events of a stream begin with; the position follows.
+    /// The common beginning of the ids of all events of a stream; the position follows.
     #[must_use]
     pub fn stem(tag: u64, stream: u32) -> String {
         // 16 digits, 10 at most, and two points.

@@ -1,9 +1,8 @@
-//! An implicit session: what a modern client has in place of a session, without knowing of it.
+//! An implicit session: a session that the gateway keeps for a modern client, without an id.
 //!
-//! Its requests stand alone on the wire, yet its upstreams may be legacy ones with sessions of their
-//! own. So the calls of one binding on one endpoint with one set of capabilities share a hidden
-//! session, which no id names. It has no stream: what belongs to no call goes to the client's
-//! subscriptions. Spec: BRIDGING §1.3; SPEC M-02, M-17; DESIGN §6.
+//! Requests of a modern client stand alone on the wire, yet its upstreams may be legacy and have
+//! sessions. So the calls of one binding on one endpoint with one set of capabilities share a hidden
+//! session. It has no stream: messages outside calls go to the client's subscriptions. Spec: BRIDGING §1.3; SPEC M-02, M-17; DESIGN §6.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,7 +26,7 @@ const TOOL_HEADERS_BELIEVED: Duration = Duration::from_secs(30);
 /// Tools that have parameter headers, by name.
 pub type ToolHeaders = BTreeMap<String, ParamHeaders>;
 
-/// Whose implicit session, where, with which capabilities.
+/// The key of an implicit session: its client, endpoint and capabilities.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ImplicitSessionKey {
     pub(super) binding: BindingKey,
@@ -38,7 +37,7 @@ pub struct ImplicitSessionKey {
     pub(super) is_recorded: bool,
 }
 
-/// The record of an implicit session in the shared store, and as whose it is kept: this replica's.
+/// The record of an implicit session in the shared store, and the ownership that it names: this replica's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImplicitHome {
     /// The key of the record, equal at all replicas.
@@ -74,9 +73,9 @@ pub trait NoticeListener: Send + Sync + std::fmt::Debug {
 /// The running calls and the subscriptions of an implicit session.
 #[derive(Debug)]
 pub struct ImplicitSession {
-    /// What it is found by.
+    /// Its key.
     pub(super) key: ImplicitSessionKey,
-    /// Its record, where it has one.
+    /// Its record, if it has one.
     pub(super) home: Option<ImplicitHome>,
     next: AtomicU64,
     running: AtomicUsize,
@@ -89,7 +88,7 @@ pub struct ImplicitSession {
     task_changes: OnceLock<watch::Sender<u64>>,
 }
 
-/// The tools of one upstream that have parameter headers, and how old the implicit session was when that was learned.
+/// The tools of one upstream that have parameter headers, and the age of the implicit session when these were learned.
 #[derive(Debug)]
 struct LearnedTools {
     since: Duration,
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn resources_are_bounded_and_forgotten_when_nobody_follows_them() {
+    async fn resources_are_bounded_and_forgotten_without_followers() {
         let implicit_session = implicit_session();
         let one = implicit_session.resource("a:1", 1).unwrap();
         assert!(implicit_session.resource("a:2", 1).is_none());

@@ -19,7 +19,7 @@ const LEAVING: usize = 1 << (usize::BITS - 1);
 pub(super) struct LeavingSessions {
     /// Whether a session is closed for requests as soon as it is at rest.
     has_begun: AtomicBool,
-    /// Whether sessions that are not at rest admit no request either, but to answer their questions.
+    /// Whether requests wait even before their session is at rest. Answers to its questions are admitted.
     holds_requests: AtomicBool,
     /// Sessions that are closed for requests since the last look.
     ready: Mutex<Vec<SessionKey>>,
@@ -27,8 +27,8 @@ pub(super) struct LeavingSessions {
 }
 
 impl LeavingSessions {
-    /// `begins`: sessions are closed for requests as soon as they are at rest. `holds_requests`: until then their requests
-    /// wait, so that the sessions come to rest.
+    /// `begins`: a session is closed for requests as soon as it is at rest. `holds_requests`: before that its requests wait
+    /// as well, so that it gets to rest.
     pub(super) fn set(&self, begins: bool, holds_requests: bool) {
         self.has_begun.store(begins, Ordering::Release);
         self.holds_requests.store(holds_requests, Ordering::Release);
@@ -77,7 +77,7 @@ impl SessionUses {
         }
     }
 
-    /// Counts a request, unless none is admitted; whether it did.
+    /// Counts a request; `false` if no further request is admitted.
     pub(super) fn enter(&self) -> bool {
         let next = |count: usize| (count & LEAVING == 0).then_some(count + 1);
         let entered = self
@@ -90,7 +90,7 @@ impl SessionUses {
         self.count.load(Ordering::Acquire) & LEAVING != 0
     }
 
-    /// Admits no further request, unless one is being served; whether this call did.
+    /// Closes the session for requests if none is being served; returns whether this call did.
     pub(super) fn close_unused(&self) -> bool {
         let closed = self
             .count
@@ -98,7 +98,7 @@ impl SessionUses {
         closed.is_ok()
     }
 
-    /// Admits no further request; whether this call did it.
+    /// Closes the session for requests; returns whether this call did.
     pub(super) fn close(&self) -> bool {
         self.count.fetch_or(LEAVING, Ordering::AcqRel) & LEAVING == 0
     }
@@ -138,7 +138,7 @@ impl Drop for SessionUse {
 /// Where a request of a session is served.
 #[derive(Debug)]
 pub enum RequestedSession {
-    /// Here, and the session stays while this is kept.
+    /// Here. The session is not handed over while the `SessionUse` is kept.
     Here(SessionUse),
     /// The session does not live here, or is being handed over.
     Absent(SessionId),

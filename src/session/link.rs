@@ -175,7 +175,7 @@ impl LegacyClientLink {
                 .is_some_and(|stream| stream.is_attached())
     }
 
-    /// The exchange that asked is gone; the call runs on.
+    /// The client has closed the exchange of the call; the call runs on.
     pub fn abandon(&self) {
         let _opened = lock(&self.response_stream.opened);
         self.awaited.store(false, Ordering::Relaxed);
@@ -225,13 +225,13 @@ impl LegacyClientLink {
         self.is_cut_off.load(Ordering::Acquire)
     }
 
-    /// Cancelled when the answer is not wanted any more.
+    /// Cancelled when the client no longer wants the answer.
     #[must_use]
     pub fn cancelled(&self) -> &CancellationToken {
         &self.cancel
     }
 
-    /// The call is over: its id is free again, and what it has asked needs no answer.
+    /// The call is over: its id is free again, and its open questions need no answer.
     pub fn end(&self) {
         if let Some(stream) = self.response_stream.stream.get() {
             self.session.questions.end_call(self.order, stream);
@@ -299,7 +299,7 @@ impl DownstreamLink for LegacyClientLink {
     }
 }
 
-/// What is left of a call that has its reply: the stream of its session for what belongs to no call.
+/// The link of a call after its reply: the session's stream for messages outside calls.
 #[derive(Debug)]
 struct PostReplyLink {
     session: Weak<Session>,

@@ -1,4 +1,4 @@
-//! Calls that a lost owner of a session has taken, and that are made again, as their tool stands in `retry_safe`.
+//! Calls that ran at a lost owner of a session and are made again, as their tool is in `retry_safe`.
 //! Reasons: `docs/adr/0027`.
 
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ pub struct LostCall {
     pub request: Message,
 }
 
-/// The calls of a session that wait for the resumption of their streams, which brings the token of their caller.
+/// The calls of a session that wait until their streams are resumed: that request carries the token of their caller.
 #[derive(Debug, Default)]
 pub(super) struct LostCalls(Mutex<Vec<LostCall>>);
 

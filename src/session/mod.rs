@@ -10,6 +10,7 @@ mod bursts;
 mod call_permits;
 mod calls;
 mod delivery;
+mod delivery_mode;
 mod gateway_task;
 mod id;
 mod implicit_session;
@@ -29,14 +30,15 @@ mod tasks;
 mod unattributed;
 mod upstreams;
 mod url_elicitations;
+mod use_clock;
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use bytes::Bytes;
 use tokio::sync::Notify;
-use tokio::time::{Duration, Instant};
+use tokio::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -48,6 +50,7 @@ pub use call_permits::{
 };
 pub use calls::{NoRoom, StreamPermit};
 pub use delivery::NoticeSource;
+pub use delivery_mode::DeliveryMode;
 pub use gateway_task::{GatewayTask, QuotaReservation, ResultQuota, RunningTask, TaskOutcome};
 pub use id::{EventId, SessionId, SessionIds};
 pub use implicit_session::{
@@ -78,7 +81,6 @@ use crate::call::{AdoptedLink, ClientCapabilities, LogLevel, OwnerKey, Principal
 use crate::endpoint::Endpoint;
 use crate::lock::lock;
 use crate::protocol::{RequestId, Revision};
-use crate::runtime::poll_time;
 use crate::store::events::{EventStore, SessionKey};
 use crate::sync::desired::Desired;
 
@@ -110,8 +112,8 @@ pub struct Session {
     /// Notifications of the client that wait for an upstream.
     notifications: notifications::NotificationQueues,
     absences: AbsentLists,
-    /// The principal's places for calls; `calls_running` is this session's number of taken places.
-    places: Arc<CallPermits>,
+    /// The principal's permits for calls; `calls_running` counts the permits in use by this session.
+    permits: Arc<CallPermits>,
     calls_running: AtomicUsize,
     /// How long a question that names no call waits for a stream.
     hold_question: Duration,
@@ -133,13 +135,12 @@ pub struct Session {
     /// The byte budget of replies to the session's calls; unset for an implicit session, each of whose calls has its
     /// own.
     reply_share: OnceLock<ReplyShare>,
-    /// Keeps the record in the shared store, where there is one. Boxed: a process alone has none.
+    /// Keeps the record in the shared store, if there is one. Boxed: a single process has none.
     recorder: Option<Box<record::SessionRecorder>>,
     /// Open streams of calls; `open_standalones` counts streams for messages outside calls.
     open_streams: AtomicUsize,
     open_standalones: AtomicUsize,
-    started: Instant,
-    used_us: AtomicU64,
+    uses: use_clock::UseClock,
     closed: CancellationToken,
     /// Last messages to upstreams, awaited before the session's links are closed.
     last_words: TaskTracker,
@@ -147,22 +148,6 @@ pub struct Session {
 
 /// With the counts of its `Arc`, a session fits into the allocator's class of 1 KiB; the next one is a quarter larger.
 const _: () = assert!(size_of::<Session>() + 2 * size_of::<usize>() <= 1024);
-
-/// How the messages of a session reach its client.
-#[derive(Debug, Clone)]
-pub enum DeliveryMode {
-    /// On one stream per call and one standalone stream, which are logged and can be resumed.
-    Streams,
-    /// All on one connection, with which the session ends.
-    Connection {
-        /// Bytes that may wait to be read.
-        unread: usize,
-        /// The revision negotiated when the client offers an unknown one.
-        fallback: Revision,
-        /// Cancelled when more than `unread` bytes wait.
-        overflow: CancellationToken,
-    },
-}
 
 impl Session {
     /// The session's `Mcp-Session-Id`.
@@ -201,8 +186,7 @@ impl Session {
 
     /// Records a use at a known `age`, saving the caller a second read of the clock.
     fn touch_at(&self, age: Duration) {
-        let us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
-        self.used_us.store(us, Ordering::Relaxed);
+        self.uses.note_use(age);
     }
 
     /// Time since the client's last use; zero while [`is_busy`](Self::is_busy).
@@ -211,30 +195,30 @@ impl Session {
         if self.is_busy() {
             return Duration::ZERO;
         }
-        self.age().saturating_sub(self.age_when_used())
+        self.uses.unused_at(self.age())
     }
 
-    /// Whether the session has expired at `age`: idle for longer than `idle`, or older than `absolute`. A
-    /// implicit session with running or parked calls outlives `absolute`: its client knows of no session and could not
+    /// Whether the session has expired at `age`: idle for longer than `idle`, or older than `absolute`. An implicit
+    /// session with running or parked calls outlives `absolute`: its client knows of no session and could not
     /// have opened another. Called for every request, so `is_busy`, which takes locks, is checked last.
     #[must_use]
     pub fn outlived(&self, age: Duration, idle: Duration, absolute: Duration) -> bool {
         if age > absolute {
             return !self.implicit.as_ref().is_some_and(|it| it.is_busy());
         }
-        age.saturating_sub(self.age_when_used()) > idle && !self.is_busy()
+        self.uses.unused_at(age) > idle && !self.is_busy()
     }
 
     /// Time since the session was opened.
     #[must_use]
     pub fn age(&self) -> Duration {
-        poll_time::now().saturating_duration_since(self.started)
+        self.uses.age()
     }
 
     /// The session's age at the client's last use. While a request is served, that is nearly the age now.
     #[must_use]
     pub fn age_when_used(&self) -> Duration {
-        Duration::from_micros(self.used_us.load(Ordering::Relaxed))
+        self.uses.age_when_used()
     }
 
     /// Whether the session's `initialize`, a call or a hosted task runs, or a stream is open.
@@ -255,15 +239,15 @@ impl Session {
         self.record_changed();
     }
 
-    /// Has the record in the shared store written once more, behind the caller: something in it has changed. Does
-    /// nothing without a shared store.
+    /// Has the changed record of the session written to the shared store, in the background. Does nothing without a
+    /// shared store.
     pub fn record_changed(&self) {
         if let Some(recorder) = &self.recorder {
             recorder.change(self.key);
         }
     }
 
-    /// What the link to an upstream begins with, where the session was adopted.
+    /// The state that the link to an upstream begins with, if the session was adopted.
     #[must_use]
     pub fn adopted_link(&self, upstream: &str) -> Option<AdoptedLink> {
         self.recorder.as_ref()?.adopted_link(self, upstream)
@@ -365,10 +349,10 @@ impl Session {
         &self.links
     }
 
-    /// The places for calls of its principal.
+    /// The permits for calls of its principal.
     #[must_use]
-    pub fn places(&self) -> &Arc<CallPermits> {
-        &self.places
+    pub fn call_permits(&self) -> &Arc<CallPermits> {
+        &self.permits
     }
 
     /// The open questions of this session.

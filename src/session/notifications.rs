@@ -27,7 +27,7 @@ use crate::telemetry::metrics::LABELED;
 pub(super) struct NotificationQueues(Mutex<BTreeMap<Arc<str>, NotificationQueue>>);
 
 impl NotificationQueues {
-    /// Drops all that waits.
+    /// Drops all waiting notifications.
     pub(super) fn clear(&self) {
         let queues = std::mem::take(&mut *lock(&self.0));
         drop(queues);
@@ -98,7 +98,7 @@ fn note_dropped(upstream: &Arc<str>, count: u64, is_first: bool) {
     }
 }
 
-/// Sends what waits in one queue, until it is empty or the session ends. Does not keep the session.
+/// Sends the notifications in one queue, until it is empty or the session ends. Does not keep the session.
 struct QueueSender {
     session: Weak<Session>,
     closed: CancellationToken,
@@ -141,7 +141,7 @@ impl QueueSender {
         next
     }
 
-    /// Drops what was held for too long; when the next one was.
+    /// Drops notifications that were held for too long; returns when the next one was held.
     fn drop_expired(&self) -> Option<Instant> {
         let session = self.session.upgrade()?;
         let mut queues = lock(&session.notifications.0);

@@ -15,12 +15,12 @@ use crate::ownership::Ownership;
 use crate::protocol::{Message, json, rpc};
 use crate::telemetry::metrics::{COUNTERS, GAUGES, GaugeGuard};
 
-/// What the session has asked and not heard of yet. Ids are our own, unique in the session.
+/// The questions of a session that have no answer yet. Ids are our own, unique in the session.
 #[derive(Debug)]
 pub struct SentRequests {
     next: AtomicU64,
     open: Mutex<BTreeMap<u64, UnansweredRequest>>,
-    /// The newest reader of the GET stream under which a question was put there that has its answer.
+    /// The newest reader of the GET stream through which a question was answered.
     answered_reader: AtomicU64,
 }
 
@@ -28,9 +28,9 @@ pub struct SentRequests {
 #[derive(Debug)]
 struct UnansweredRequest {
     asker: oneshot::Sender<InputResponse>,
-    /// The call that it belongs to, by its number in order, where the upstream said so.
+    /// The number of the call that it belongs to, if the upstream named one.
     call: Option<u64>,
-    /// The reader of the GET stream, where it was put there.
+    /// The reader of the GET stream, if it was put there.
     reader: Option<u64>,
 }
 
@@ -65,7 +65,7 @@ impl SentRequests {
         self.answered_reader.load(Ordering::Relaxed) == reader
     }
 
-    /// Withdraws on `stream` what a call has asked, before that has its last message.
+    /// Withdraws the open questions of a call on its `stream`, before the last message of the stream.
     pub(super) fn end_call(&self, call: u64, stream: &EventStream) {
         let is_its = |_: &u64, question: &mut UnansweredRequest| question.call == Some(call);
         let void = lock(&self.open).extract_if(.., is_its).collect::<Vec<_>>();
@@ -136,7 +136,7 @@ impl SentRequest<'_> {
         }
         COUNTERS.questions_withdrawn.add(1);
         let notice = withdrawal(self.id);
-        // One that named no call may outlive the call on whose stream it went.
+        // A question that names no call may outlive the call on whose stream it was put.
         if self.stream.is_finished() {
             self.session.deliver(notice, &NoticeSource::default());
         } else {
@@ -165,11 +165,11 @@ fn withdrawal(id: u64) -> Notice {
 }
 
 impl<'a> SentRequest<'a> {
-    /// Asks the client of `session` on `stream` and waits for every answer, or as long as the round may take. What
-    /// belongs to a call, given by its number in order, ends with it.
+    /// Asks the client of `session` on `stream` and waits for every answer, or for as long as the round may take. Questions
+    /// of a call, given by its number, end with it.
     ///
     /// # Cancel safety
-    /// Dropping the future withdraws what is unanswered.
+    /// Dropping the future withdraws unanswered questions.
     pub(super) async fn ask_round(
         session: &'a Session,
         stream: &Arc<EventStream>,

@@ -1,5 +1,5 @@
-//! The session's record in the shared store, where there is one. Not kept for a session that ends with its connection,
-//! nor for an implicit session before modern upstreams alone, which each replica may have for itself.
+//! The session's record in the shared store, if there is one. A session that ends with its connection has none. Nor has an
+//! implicit session whose upstreams are all modern: each replica may have one of its own.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,7 +18,7 @@ use crate::store::records::{RecordSource, RecordWriter, RecordedCapabilities, Se
 pub(super) struct SessionRecorder {
     writer: Arc<RecordWriter>,
     by: Ownership,
-    /// The owner that the session's id names: the one that opened it.
+    /// The owner that the session's id names: the replica that opened the session.
     named: Ownership,
     /// Sessions at upstreams that a former owner had, and that have no link here yet.
     inherited: Mutex<Vec<UpstreamContinuation>>,
@@ -27,10 +27,10 @@ pub(super) struct SessionRecorder {
     /// When the session was opened, since the Unix epoch.
     opened: Duration,
     uses: SessionUses,
-    /// The key of the record of an implicit session, whose own key is another at each opening.
+    /// The key of the record of an implicit session. The session's own key changes each time it is opened.
     home: Option<SessionKey>,
-    /// Whether the record is not the session's any more. Locked while the writer is told, so that the next implicit
-    /// session under the same record is told of later.
+    /// Whether the record no longer belongs to the session. Locked while the writer is told, so that the writer hears of the
+    /// next implicit session under the same record later.
     is_left: Mutex<bool>,
 }
 
@@ -133,15 +133,15 @@ impl SessionRecorder {
         }
     }
 
-    /// Has the record written once more.
+    /// Has the changed record written.
     pub(super) fn change(&self, session: SessionKey) {
         if !*lock(&self.is_left) {
             self.writer.change(self.record(session));
         }
     }
 
-    /// Has the record say that the session is over, which a client that knows its id is told from now on. That of an
-    /// implicit session, which has no id, is removed: the next request may begin another at any replica.
+    /// Marks the record as that of an ended session: requests with its id are refused from now on. The record of an implicit
+    /// session, which has no id, is removed: the next request may begin another session at any replica.
     pub(super) fn end(&self, session: SessionKey) {
         let mut is_left = lock(&self.is_left);
         if !std::mem::replace(&mut *is_left, true) {
@@ -159,12 +159,12 @@ impl SessionRecorder {
         }
     }
 
-    /// Whether the record is not the session's any more.
+    /// Whether the record no longer belongs to the session.
     pub(super) fn is_left(&self) -> bool {
         *lock(&self.is_left)
     }
 
-    /// Has nothing written for an implicit session that another one was faster than.
+    /// Writes nothing for an implicit session: another request has opened one with the same key first.
     pub(super) fn abandon(&self) {
         *lock(&self.is_left) = true;
     }

@@ -49,7 +49,7 @@ use crate::sync::fast_maps::FastDashMap;
 pub use adopted::AdoptedSession;
 pub use homes::LiveHome;
 
-/// The registry.
+/// The live sessions of this replica.
 #[derive(Debug)]
 pub struct SessionRegistry {
     ids: SessionIds,
@@ -164,7 +164,7 @@ impl SessionRegistry {
         Ok(session)
     }
 
-    /// The session that makes room for another one of the same principal, where room has to be made.
+    /// The session to evict for another one of the same principal, if the cap is reached.
     fn make_room(
         &self,
         sessions: &HashMap<SessionKey, Arc<Session>>,
@@ -185,7 +185,7 @@ impl SessionRegistry {
         }
     }
 
-    /// Puts a session beside those of its principal, whose lock the caller has.
+    /// Adds a session to those of its principal, whose lock the caller holds.
     fn enter(
         &self,
         sessions: &mut HashMap<SessionKey, Arc<Session>>,
@@ -199,7 +199,7 @@ impl SessionRegistry {
             .count_sessions(session.owner(), sessions.len(), claim);
     }
 
-    /// Counts and records a session that is in its place, and ends the one that made room.
+    /// Counts and records a session that was added, and ends the evicted one.
     fn entered(&self, session: &Arc<Session>, spare: Option<Arc<Session>>) {
         // The record of an implicit session is kept once the session has its place.
         if session.implicit.is_none()
@@ -220,13 +220,13 @@ impl SessionRegistry {
         task_time(self.clock.now())
     }
 
-    /// A task that is run here, and begins now.
+    /// A new task that the gateway runs itself.
     #[must_use]
     pub fn begin_task(&self, ttl: Duration) -> Arc<GatewayTask> {
         GatewayTask::begin(Arc::clone(&self.clock), ttl)
     }
 
-    /// Waits for the allowance of a principal, which may have no session yet.
+    /// Waits for the rate of a principal, which may have no session yet.
     ///
     /// # Errors
     /// As for [`CallPermits::pay`](super::CallPermits::pay).
@@ -236,7 +236,7 @@ impl SessionRegistry {
         request: RequestedService,
         caps: CallCaps,
     ) -> Result<QueuedRequest, QueueError> {
-        self.owners.enter(owner).places.pay(request, caps)
+        self.owners.enter(owner).permits.pay(request, caps)
     }
 
     /// The session behind an id, for its own binding on its own endpoint only. Forged, foreign,
@@ -260,7 +260,7 @@ impl SessionRegistry {
         Some(session)
     }
 
-    /// What a genuine id of the caller says; `None` where the id is forged, foreign or over age.
+    /// The contents of a genuine id of the caller; `None` if the id is forged, foreign or over age.
     #[must_use]
     pub fn read_id(
         &self,
@@ -296,8 +296,8 @@ impl SessionRegistry {
         }
     }
 
-    /// The live session that was given exactly this id, where it was opened before and both session
-    /// and id are the caller's own.
+    /// The live session with exactly this id, if the id was opened before and both session and id
+    /// are the caller's own.
     fn known(&self, id: &str, principal: &Principal, endpoint: &Endpoint) -> Option<Arc<Session>> {
         let handle = self.known.get(id)?;
         let session = self.live(handle)?;
@@ -354,7 +354,7 @@ impl SessionRegistry {
         (handle.owner == self.ownership()).then_some(handle.key)
     }
 
-    /// What a genuine handle of the caller says; `None` where the handle is forged, foreign or over age.
+    /// The contents of a genuine handle of the caller; `None` if the handle is forged, foreign or over age.
     #[must_use]
     pub fn connection(
         &self,

@@ -1,4 +1,4 @@
-//! Tasks of 2025-11-25 that a session began, and their handles for the client.
+//! Tasks of 2025-11-25 that a session began, and their handles for the client. A *hosted* task is run by the gateway itself.
 //! Spec: SPEC K-02 to K-05, A-30; BRIDGING §3.8.
 
 mod adopted;
@@ -68,7 +68,7 @@ impl TaskHandle {
 /// A task that is known to its session.
 #[derive(Debug, Clone)]
 pub struct TrackedTask {
-    /// What the client calls it.
+    /// Its handle for the client.
     pub handle: Arc<str>,
     /// The task evicted to make room, if it was still running or its result had not been fetched.
     pub forgotten: Option<SessionTask>,
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_of_an_upstream_that_counts_anew_is_another_one() {
+    fn repeated_task_id_of_a_restarted_upstream_is_a_new_task() {
         let (tasks, up): (_, Arc<str>) = (SessionTasks::default(), "up".into());
         let add = || tasks.add(&up, "1", TaskHandle::mint(), 9).handle;
         let before = add();

@@ -31,11 +31,11 @@ enum QuestionStream {
 /// A question of `upstream` that names no call of the session.
 #[derive(Debug)]
 pub struct UnattributedQuestion<'a> {
-    /// Whose client is asked.
+    /// The session whose client is asked.
     pub session: &'a Session,
-    /// Who asks.
+    /// The upstream that asks.
     pub upstream: &'a str,
-    /// What is asked.
+    /// The question.
     pub request: &'a InputRequest,
 }
 
@@ -64,7 +64,7 @@ impl<'a> UnattributedQuestion<'a> {
             COUNTERS.questions_refused.add(1);
             return InputOutcome::CannotAsk("no stream of the client is open".to_owned());
         };
-        // Withdrawn ones stay: a client may have begun to answer one before it was told.
+        // Withdrawn questions stay: the client may have begun to answer before it got the withdrawal.
         let mut puts = vec![put];
         let mut pings = Vec::new();
         let mut look = Instant::now() + DOUBT_AFTER / 2;

@@ -113,7 +113,7 @@ impl UpstreamLinks {
         make: impl FnOnce() -> Arc<dyn UpstreamLink>,
     ) -> Option<Arc<dyn UpstreamLink>> {
         let mut links = lock(&self.0);
-        // It is closed before its links are taken out: none is made afterwards.
+        // `closed` is cancelled before the links are taken out, so that no link is made afterwards.
         if closed.is_cancelled() {
             return None;
         }
@@ -130,8 +130,8 @@ impl UpstreamLinks {
         Some(Arc::clone(&it.link))
     }
 
-    /// Takes the link to `upstream` if it was made for another account than that of `connection`; the next
-    /// call makes another.
+    /// Takes out the link to `upstream` if it was made for another account than that of `connection`. The next call makes
+    /// a new link.
     #[must_use]
     pub fn take_of_another(
         &self,

@@ -29,7 +29,7 @@ pub(super) trait OwnerTable: Sync {
     /// What the reply to a call is needed with.
     type Sent: Send + 'static;
 
-    /// Lists the callers that are due, and evicts those that hold nothing.
+    /// Lists the callers that are due, and evicts callers that hold nothing.
     fn look(&self);
 
     /// The call for `owner`, which stays listed until the reply; `None` for an owner that the table does not have.

@@ -1,8 +1,8 @@
-//! `CallerQuota`: a cap on what one caller holds, which holds in sum over all replicas.
+//! `CallerQuota`: a cap on the holdings of one caller (sessions, bytes, parked calls) over all replicas.
 //!
-//! A replica counts by itself, and tells the shared store what a caller holds here once that is a slice of the quota. The
-//! store returns the count of the other replicas. No call waits for the store: a replica goes a slice beyond what it has told,
-//! so the sum exceeds the quota by one slice for each replica, or by one thing that is larger than a slice.
+//! A replica counts by itself. Once a caller holds a slice of the quota here, the replica reports the count to the shared
+//! store, which returns the count of the other replicas. No call waits for the store: a replica may go a slice beyond its last
+//! report. So the sum exceeds the quota by one slice for each replica at most, or by one thing larger than a slice.
 
 mod held_here;
 mod outage;
@@ -28,21 +28,21 @@ static HOLD: Script = Script::new("quotas_hold", include_str!("quotas/hold.lua")
 
 /// Slices of a quota.
 const SLICES: usize = 16;
-/// Life of what a replica has told.
+/// Lifetime of a replica's report.
 const LIFE: Duration = Duration::from_secs(15);
-/// When it is told again.
+/// When a report is repeated.
 const RENEWAL: Duration = Duration::from_secs(5);
 /// How often a wait for room asks the store again.
 const ASKED: Duration = Duration::from_millis(250);
-/// How long something waits for an answer of the store.
+/// How long a claim waits for an answer of the store.
 const CLAIM_WITHIN: Duration = Duration::from_secs(1);
 
-/// What a quota counts.
+/// The kind and the size of a quota.
 #[derive(Debug, Clone, Copy)]
 pub struct QuotaShape {
     /// Part of the names of keys; one word.
     pub kind: &'static str,
-    /// What a caller may hold in all.
+    /// The most that a caller may hold in all.
     pub most: usize,
 }
 
@@ -111,7 +111,7 @@ impl CallerQuota {
         }
     }
 
-    /// The same without regard to what the store was not told yet: for a decision without a count.
+    /// [`most`](Self::most) without unreported changes: for a decision without a count.
     #[must_use]
     pub fn most_known(&self, owner: OwnerKey) -> usize {
         let held = self.held.get(&owner);
@@ -119,13 +119,13 @@ impl CallerQuota {
         room.max(self.size.slice)
     }
 
-    /// Has the store told, soon, of what `owner` holds at this replica. `used` is asked under a lock: of two changes at
-    /// once the later one counts.
+    /// Reports soon how much `owner` holds at this replica. `used` is called under a lock, so that of two parallel changes
+    /// the later one counts.
     pub fn changed(&self, owner: OwnerKey, used: impl FnOnce() -> usize) {
         self.change(owner, 0, used);
     }
 
-    /// The same where so much of the change was `claimed`: it is not claimed any more.
+    /// [`changed`](Self::changed) after so much of the change was `claimed`; the claim ends.
     fn change(&self, owner: OwnerKey, claimed: usize, used: impl FnOnce() -> usize) {
         let mut held = match self.held.entry(owner) {
             Entry::Occupied(entry) => {
@@ -183,7 +183,7 @@ impl CallerQuota {
         }
     }
 
-    /// For a claim that waits since `since`: what the store has said before is not enough for a refusal.
+    /// For a claim that waits since `since`: an older answer of the store is no reason for a refusal.
     fn try_claim(
         &self,
         owner: OwnerKey,

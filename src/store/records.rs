@@ -19,7 +19,7 @@ pub use writer::{RecordSource, RecordWriter};
 use crate::call::{BindingKey, ClientCapabilities, LogLevel, OwnerKey, UpstreamContinuation};
 use crate::protocol::Revision;
 
-/// What another replica needs to adopt a session.
+/// The state that another replica needs to adopt a session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionRecord {
     /// The binding that may use it.
@@ -40,7 +40,7 @@ pub struct SessionRecord {
     pub revision: Revision,
     /// The client's log level, if set.
     pub level: Option<LogLevel>,
-    /// What the client can be asked.
+    /// The effective capabilities of the client.
     pub capabilities: RecordedCapabilities,
     /// JSON text of `clientInfo`.
     pub client_info: Bytes,
@@ -61,11 +61,11 @@ pub struct RecordedTask {
     pub handle: String,
     /// The upstream whose tool the task runs.
     pub upstream: String,
-    /// Where it is run.
+    /// The side that runs it.
     pub site: RecordedSite,
 }
 
-/// Where a task is run.
+/// The side that runs a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RecordedSite {
     /// By its upstream, under this `taskId`.
@@ -79,7 +79,7 @@ pub enum RecordedSite {
     },
 }
 
-/// What [`ClientCapabilities`] are made of.
+/// The parts of [`ClientCapabilities`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedCapabilities {
     /// JSON text of what the client's revision can express.

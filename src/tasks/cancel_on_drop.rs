@@ -18,16 +18,16 @@ pub(super) struct CancelOnDrop {
     link: Arc<dyn UpstreamLink>,
     /// The call as handed to the upstream; questions and notifications on it reach the client.
     call: Call,
-    /// As the upstream calls it.
+    /// The upstream's id of the task.
     id: String,
     tasks: TaskSpawner,
     is_over: bool,
-    /// The link is there to cancel it, also when the session has ended.
+    /// Keeps the link open to cancel the task, also after the end of the session.
     last_word: TaskTrackerToken,
 }
 
 impl CancelOnDrop {
-    /// A task that was begun in the session of this word.
+    /// A task that was begun in the session of `last_word`.
     pub(super) fn new(
         link: &Arc<dyn UpstreamLink>,
         call: Call,
@@ -45,7 +45,7 @@ impl CancelOnDrop {
         }
     }
 
-    /// Its upstream is done with it: there is nothing left to cancel.
+    /// The task has ended at its upstream, so that nothing is cancelled on drop.
     pub(super) fn over(mut self) {
         self.is_over = true;
     }

@@ -26,7 +26,7 @@ use crate::translate::task::state::{TaskStatus, UpstreamTask};
 pub(crate) struct ExtensionOverLegacy {
     pub(super) handles: Arc<TaskHandles>,
     /// Tasks that ask while their clients poll.
-    pub(super) desks: Arc<PendingInputs>,
+    pub(super) pending_inputs: Arc<PendingInputs>,
     pub(super) sources: ReplySources,
     pub(super) spawner: TaskSpawner,
 }
@@ -126,11 +126,11 @@ impl BridgedRequest<'_> {
     /// Open questions of the task; a legacy upstream asks them while `tasks/result` is pending.
     async fn questions(&self) -> Vec<(String, InputRequest)> {
         let key = self.key();
-        let desks = &self.tasks.desks;
+        let pending_inputs = &self.tasks.pending_inputs;
         let owner = self.about.session.owner();
-        if let Some(client) = desks.open(&key, owner, &self.about.session.capabilities) {
-            let desk = Arc::clone(&client.desk);
-            let shown = self.asking(&desk);
+        if let Some(client) = pending_inputs.open(&key, owner, &self.about.session.capabilities) {
+            let pending_input = Arc::clone(&client.pending_input);
+            let shown = self.asking(&pending_input);
             let Ok(request) = task_request("tasks/result", &key.2, &[]) else {
                 return Vec::new();
             };
@@ -140,16 +140,18 @@ impl BridgedRequest<'_> {
                 drop(link.call(&request, &shown).await);
                 drop(client);
             });
-            return desk.first_questions().await;
+            return pending_input.first_questions().await;
         }
-        let desk = desks.find(&key);
-        desk.map(|desk| desk.questions()).unwrap_or_default()
+        let pending_input = pending_inputs.find(&key);
+        pending_input
+            .map(|pending_input| pending_input.questions())
+            .unwrap_or_default()
     }
 
-    /// The call as one whose questions lie on `desk`.
-    fn asking(&self, desk: &Arc<PendingInput>) -> Call {
+    /// The call, with its questions put into `pending_input`.
+    fn asking(&self, pending_input: &Arc<PendingInput>) -> Call {
         let call = Call {
-            link: Arc::clone(desk) as _,
+            link: Arc::clone(pending_input) as _,
             cancel: CancellationToken::new(),
             ..self.about.call.clone()
         };
@@ -167,7 +169,7 @@ impl BridgedRequest<'_> {
         let responses = responses
             .and_then(|text| json::members(text).ok())
             .ok_or_else(|| invalid("params.inputResponses must be an object"))?;
-        let Some(desk) = self.tasks.desks.find(&self.key()) else {
+        let Some(pending_input) = self.tasks.pending_inputs.find(&self.key()) else {
             // No question is open: `tasks/get` tells whether the task exists.
             let reply = self.send("tasks/get").await?;
             return Ok(if reply.error().is_some() {
@@ -177,7 +179,7 @@ impl BridgedRequest<'_> {
             });
         };
         for (key, text) in responses {
-            desk.answer(&key, text);
+            pending_input.answer(&key, text);
         }
         Ok(self.acknowledged())
     }
@@ -202,7 +204,7 @@ impl BridgedRequest<'_> {
         RemoteTask { link, call, id }.send(method, &[]).await
     }
 
-    /// A task as its client may see it.
+    /// The reply that shows a task to its client.
     fn show(&self, state: &UpstreamTask<'_>, shown: &ShownTask<'_>) -> Result<Reply, Fault> {
         let handle = self.about.target.shown.as_deref().unwrap_or_default();
         let mut text = task(state, handle, shown);

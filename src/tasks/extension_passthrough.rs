@@ -1,5 +1,5 @@
-//! Tasks of the extension between modern clients and modern upstreams: the ids that a client sees
-//! are sealed handles which name the upstream, for the client that got them alone.
+//! Tasks of the extension between modern clients and modern upstreams. A client gets sealed handles
+//! that name the upstream and work for this client alone.
 //! Spec: SPEC K-10 to K-19, M-10; BRIDGING §3.8, §4.1.
 
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct TaskHandles {
 }
 
 impl TaskHandles {
-    /// Where a request about a task goes: to the upstream that runs it.
+    /// The target of a request about a task: the upstream that runs it.
     pub(super) fn target(&self, call: &Call) -> Result<UpstreamTarget, Fault> {
         let given = required_text(&call.message, "taskId")?;
         let (upstream, task, home) = self
@@ -40,7 +40,7 @@ impl TaskHandles {
         Ok(UpstreamTarget { home, ..target })
     }
 
-    /// A result with the id of its task as the client may know it.
+    /// A result with the client's handle in place of the id of its task.
     ///
     /// # Errors
     /// When the upstream's id is too long to be carried.
@@ -149,7 +149,7 @@ impl TaskHandles {
         let upstream = shown.find(|upstream| ***upstream == *task.upstream)?;
         let home = match task.home {
             None => None,
-            // With its session a task is gone.
+            // A task ends with its session.
             Some((owner, key)) => Some(self.sessions.live_implicit_session(owner, key)?),
         };
         Some((Arc::clone(upstream), task.id, home))

@@ -26,14 +26,14 @@ pub struct FollowedTask {
     handler: Arc<dyn RequestHandler>,
     principal: Arc<Principal>,
     session: Arc<Session>,
-    /// As its client knows it.
+    /// Its handle for the client.
     id: String,
     /// Counter incremented when the upstream announces a change of any of its tasks.
     changes: watch::Receiver<u64>,
     first: TaskLook,
 }
 
-/// How a task stands.
+/// The state of a task, as last polled.
 #[derive(Debug)]
 struct TaskLook {
     /// The notification, one JSON-RPC message.

@@ -1,4 +1,4 @@
-//! What is said of a task that was evicted.
+//! Log lines and counts of evicted tasks.
 
 use crate::session::SessionTask;
 use crate::telemetry::metrics::COUNTERS;

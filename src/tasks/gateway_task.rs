@@ -60,7 +60,7 @@ impl GatewayTasks {
         self.policy.decide(call, target)?;
         call.link.routed(&target.upstream);
         let declared = self.links.learn(session, &target.upstream, None).await;
-        // Made as a plain call, it might reach its upstream after all, and be no task.
+        // A plain call might reach the upstream after all, and would be no task.
         let declared = declared.inspect_err(|_| self.policy.audit_failed(call, target))?;
         let Some(handler) = self.handler.upgrade().filter(|_| declared.hosts_tasks()) else {
             return Ok(None);
@@ -100,7 +100,7 @@ impl GatewayTasks {
             handle: known.handle,
             task,
         };
-        // A drain waits for what runs, as for every call, and not until it is unknown.
+        // A drain waits for the end of the run, as for every call, and not for the end of the task's lifetime.
         let work = request_tag::keep(trace::keep(hosted.work(call, running)));
         self.links.spawner.spawn(work);
         self.links.spawner.spawn_service(known.live());
@@ -217,10 +217,10 @@ impl Drop for GatewayRun {
     }
 }
 
-/// A task that its client can ask for: until this is dropped.
+/// A guard while the client can ask for the task.
 struct KnownTask {
     session: Arc<Session>,
-    /// As its client calls it.
+    /// Its handle for the client.
     handle: Arc<str>,
     task: Arc<GatewayTask>,
 }
@@ -263,7 +263,7 @@ impl Drop for KnownTask {
     }
 }
 
-/// Of a task whose result finds no room, JSON text of its error.
+/// JSON text of the error of a task whose result has no room in the quota.
 const UNKEPT: Bytes = Bytes::from_static(
     br#"{"code":-32603,"message":"there is no room to keep the result of the task: call the tool without one","data":{"side":"gateway"}}"#,
 );
@@ -273,9 +273,9 @@ const UNKEPT: Bytes = Bytes::from_static(
 struct TaskClientLink {
     task: Arc<GatewayTask>,
     session: Arc<Session>,
-    /// Of what belongs to the task, JSON text.
+    /// The mark of messages that belong to the task, JSON text.
     mark: String,
-    /// What the client can be asked, and the extension.
+    /// The capabilities of the client, and the extension.
     capabilities: ClientCapabilities,
     /// Whether progress is told besides the status.
     wants_progress: bool,

@@ -12,7 +12,7 @@ use crate::outbound::{RelayFailure, invalid, outcome};
 use crate::protocol::{json, meta};
 use crate::session::{GatewayTask, Session, TaskOutcome, TaskSite};
 
-/// Of a task that was cancelled, in place of a result: JSON text of an error.
+/// JSON text of the error that a cancelled task has in place of a result.
 const CANCELLED: Bytes =
     Bytes::from_static(br#"{"code":-32603,"message":"the task was cancelled"}"#);
 
@@ -21,7 +21,7 @@ const CANCELLED: Bytes =
 pub(crate) struct OwnTask {
     session: Arc<Session>,
     upstream: Arc<str>,
-    /// As its client calls it.
+    /// Its handle for the client.
     handle: Arc<str>,
     task: Arc<GatewayTask>,
 }

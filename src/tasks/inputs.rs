@@ -1,4 +1,4 @@
-//! What a task of the extension wants to know, put to the client of the call that waits for it.
+//! Questions of a task of the extension, put to the client of the call that waits for the task.
 //! Spec: SPEC K-14, M-62; BRIDGING §3.2, §3.8.
 
 use std::collections::HashSet;
@@ -15,7 +15,7 @@ use crate::translate::task::state::UpstreamTask;
 /// Questions that one task may put.
 const MAX_QUESTIONS: usize = 64;
 
-/// The keys of the questions that were put; each is put once, however often it is shown.
+/// The keys of the questions that were put. Each question is put once, even if the task shows it again.
 #[derive(Debug, Default)]
 pub(super) struct AskedInputs(HashSet<String>);
 

@@ -1,5 +1,5 @@
-//! Tasks of 2025-11-25 between a client and an upstream that both speak it. The client knows its
-//! tasks by names of ours, which are good in its session alone. Spec: SPEC K-01 to K-05; BRIDGING §3.8.
+//! Tasks of 2025-11-25 between a client and an upstream that both speak it. The client gets handles
+//! of the gateway, which are valid in its session alone. Spec: SPEC K-01 to K-05; BRIDGING §3.8.
 
 use std::sync::Arc;
 
@@ -60,7 +60,7 @@ impl LegacyTasks {
         Err(unknown_method(method))
     }
 
-    /// Where a request about a task of the session goes: to the upstream that runs it.
+    /// The target of a request about a task of the session: the upstream that runs it.
     pub(super) fn target(&self, call: &Call, session: &Session) -> Result<UpstreamTarget, Fault> {
         let given = required_text(&call.message, "taskId")?;
         let unknown = || invalid("there is no such task here");
@@ -71,8 +71,8 @@ impl LegacyTasks {
         task_target(call, &self.links, self.edits, task.upstream, &id)
     }
 
-    /// The result of a task, which is waited for as long as a call may take: it may be silent for
-    /// longer than a call.
+    /// Waits for the result of a task, for as long as a call may take in total: the idle timeout of calls does
+    /// not apply.
     pub(super) async fn result(&self, about: TaskRequest<'_>) -> Result<Reply, Fault> {
         let (link, call, target) = (&**about.link, about.call, about.target);
         let id = target.name.as_deref().unwrap_or_default();
@@ -89,7 +89,7 @@ impl LegacyTasks {
         waited.unwrap_or_else(|_| Err(about.late()))
     }
 
-    /// `tasks/list`: what the session began and its upstreams still know, in one page. Tasks of an
+    /// `tasks/list`: the tasks of the session that its upstreams still know, in one page. Tasks of an
     /// upstream that does not answer within the time of merged lists are left out. Spec: SPEC G-03.
     pub(super) async fn list(&self, call: &Call, session: &Arc<Session>) -> Result<Reply, Fault> {
         if given_cursor(&call.message).is_some() {
@@ -137,9 +137,9 @@ impl LegacyTasks {
         named(reply.result()?, &task.handle, status)
     }
 
-    /// Sends a call that its upstream is to run as the `task` (JSON text) that its client wants, and
-    /// shows the client what it has become. What the upstream says of it beside that belongs to the
-    /// task, whose name is known before.
+    /// Sends a call that its upstream is to run as a task, with the client's `task` (JSON text), and returns the
+    /// task to the client. Messages of the upstream about the call are marked with the task: its handle is made
+    /// before the call is sent.
     pub(super) async fn carry(&self, asked: TaskRequest<'_>, task: &str) -> Result<Reply, Fault> {
         let TaskRequest {
             permit,
@@ -179,7 +179,7 @@ impl LegacyTasks {
         Ok(Reply::Relayed(self.edits.parse(shown)?))
     }
 
-    /// The reply to a request of tasks, under the name that its client knows.
+    /// The reply to a request about tasks, with the handles that the client knows.
     pub(super) fn show(
         &self,
         call: &Call,
@@ -252,7 +252,7 @@ fn stage_of(state: &UpstreamTask<'_>) -> TaskStage {
     }
 }
 
-/// The JSON text of a task under another name, with the status that it has.
+/// The JSON text of a task with `handle` in place of its id, and with this status.
 fn named(task: &str, handle: &str, status: Option<&str>) -> Option<String> {
     let mut out = ObjectWriter::default();
     for (name, value) in json::members(task).ok()? {

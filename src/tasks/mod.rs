@@ -1,6 +1,6 @@
 //! Tasks: calls that continue after their first answer. Two designs exist: tasks of 2025-11-25, requested by
-//! the caller (*legacy*), and tasks of the extension, begun by the server. What a task says of itself is one model
-//! (`translate::task::state`). A client's design meets an upstream's:
+//! the caller (*legacy*), and tasks of the extension, begun by the server. The state of a task has one model for both
+//! (`translate::task::state`). These modules serve each pair of client and upstream:
 //!
 //! | client ╲ upstream | legacy | extension |
 //! | --- | --- | --- |
@@ -8,7 +8,7 @@
 //! | legacy | `legacy_passthrough` | `gateway_task`: the gateway runs the task |
 //! | extension | `extension_over_legacy` | `extension_passthrough` |
 //!
-//! `tool_call` finds out which of them a call takes, `wait` waits for a task of either design, `related_task` marks
+//! `tool_call` decides which of them a call takes, `wait` waits for a task of either design, `related_task` marks
 //! messages with their task, `remote_task` asks an upstream about one, `follow` sends the status of tasks to
 //! subscriptions. Spec: SPEC §11; BRIDGING §3.8.
 
@@ -70,7 +70,7 @@ pub(crate) struct Tasks {
     handler: Weak<dyn RequestHandler>,
 }
 
-/// What [`Tasks`] are made of.
+/// The parts that [`Tasks`] are made from.
 #[derive(Debug)]
 pub(crate) struct TaskParts<'a> {
     pub(crate) limits: &'a LimitsConfig,
@@ -88,7 +88,7 @@ pub(crate) struct TaskParts<'a> {
 pub(crate) enum TaskRoute {
     /// To a task that is run here.
     Here(OwnTask),
-    /// Nowhere: this is the list of the session's tasks.
+    /// To no upstream: this is the list of the session's tasks.
     Listed(Reply),
     /// To the upstream that runs the task.
     There(UpstreamTarget),
@@ -121,7 +121,7 @@ impl Tasks {
         });
         let over_legacy = Arc::new(ExtensionOverLegacy {
             handles: Arc::clone(&handles),
-            desks: PendingInputs::new(limits.parked_per_principal, limits.parked_total),
+            pending_inputs: PendingInputs::new(limits.parked_per_principal, limits.parked_total),
             sources: sources.clone(),
             spawner: links().spawner.clone(),
         });

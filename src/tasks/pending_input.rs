@@ -1,4 +1,4 @@
-//! What tasks of 2025-11-25 ask while their client only polls: each question lies here until
+//! Questions of tasks of 2025-11-25 whose client only polls: each question waits here until
 //! `tasks/update` brings its answer. Spec: BRIDGING §3.8; SPEC K-14, M-65.
 
 use std::collections::{BTreeMap, HashMap};
@@ -34,7 +34,7 @@ fn number() -> u64 {
 /// Session, upstream and task id.
 pub(super) type TaskKey = (SessionKey, Arc<str>, String);
 
-/// The tasks that ask, bounded.
+/// The tasks with questions; their number is bounded.
 #[derive(Debug)]
 pub(super) struct PendingInputs {
     per_principal: usize,
@@ -48,7 +48,7 @@ struct InputTable {
     owners: KeyedCounter<OwnerKey>,
 }
 
-/// What one task asks.
+/// The open questions of one task.
 #[derive(Debug)]
 pub(super) struct PendingInput {
     capabilities: ClientCapabilities,
@@ -65,10 +65,10 @@ struct OpenInput {
 
 /// Permit of a task to ask its client; released on drop.
 pub(super) struct InputPermit {
-    desks: Arc<PendingInputs>,
+    pending_inputs: Arc<PendingInputs>,
     owner: OwnerKey,
     key: TaskKey,
-    pub(super) desk: Arc<PendingInput>,
+    pub(super) pending_input: Arc<PendingInput>,
 }
 
 impl PendingInputs {
@@ -100,24 +100,24 @@ impl PendingInputs {
             COUNTERS.calls_park_refused.add(1);
             return None;
         }
-        let desk = Arc::new(PendingInput {
+        let pending_input = Arc::new(PendingInput {
             capabilities: capabilities.clone(),
             questions: Mutex::default(),
             asked: Notify::new(),
         });
-        table.open.insert(key.clone(), Arc::clone(&desk));
+        table.open.insert(key.clone(), Arc::clone(&pending_input));
         table.owners.add(owner);
         Some(InputPermit {
-            desks: Arc::clone(self),
+            pending_inputs: Arc::clone(self),
             owner,
             key: key.clone(),
-            desk,
+            pending_input,
         })
     }
 }
 
 impl PendingInput {
-    /// What is not answered yet.
+    /// The questions without an answer yet.
     pub(super) fn questions(&self) -> Vec<(String, InputRequest)> {
         let questions = lock(&self.questions);
         let open = questions.iter();
@@ -208,7 +208,7 @@ impl DownstreamLink for PendingInput {
 
 impl Drop for InputPermit {
     fn drop(&mut self) {
-        let mut table = lock(&self.desks.table);
+        let mut table = lock(&self.pending_inputs.table);
         table.open.remove(&self.key);
         table.owners.remove(&self.owner);
     }
@@ -223,21 +223,21 @@ mod tests {
         ([0; 16], "up".into(), task.to_owned())
     }
 
-    fn open(desks: &Arc<PendingInputs>, task: &str, subject: &str) -> Option<InputPermit> {
+    fn open(pending_inputs: &Arc<PendingInputs>, task: &str, subject: &str) -> Option<InputPermit> {
         let principal = Principal::new("https://issuer", subject, "client", Vec::new(), None);
-        desks.open(&key(task), principal.owner(), &ClientCapabilities::none())
+        pending_inputs.open(&key(task), principal.owner(), &ClientCapabilities::none())
     }
 
     // Spec: SPEC O-01; BRIDGING §3.1 step 12.
     #[test]
     fn principal_with_many_tasks_that_ask_leaves_places_to_others() {
-        let desks = PendingInputs::new(2, 3);
-        let first = open(&desks, "a", "alice").unwrap();
-        let _second = open(&desks, "b", "alice").unwrap();
-        assert!(open(&desks, "c", "alice").is_none());
-        let _other = open(&desks, "d", "bob").unwrap();
+        let pending_inputs = PendingInputs::new(2, 3);
+        let first = open(&pending_inputs, "a", "alice").unwrap();
+        let _second = open(&pending_inputs, "b", "alice").unwrap();
+        assert!(open(&pending_inputs, "c", "alice").is_none());
+        let _other = open(&pending_inputs, "d", "bob").unwrap();
         drop(first);
-        assert!(open(&desks, "c", "alice").is_some());
+        assert!(open(&pending_inputs, "c", "alice").is_some());
     }
 
     fn round() -> InputRequests {
@@ -255,40 +255,40 @@ mod tests {
     // SPEC K-14.
     #[tokio::test]
     async fn a_question_lies_there_until_its_own_answer_comes() {
-        let desks = PendingInputs::new(1, 1);
-        let client = open(&desks, "a", "alice").unwrap();
-        assert!(open(&desks, "a", "alice").is_none());
-        assert!(open(&desks, "b", "bob").is_none());
+        let pending_inputs = PendingInputs::new(1, 1);
+        let client = open(&pending_inputs, "a", "alice").unwrap();
+        assert!(open(&pending_inputs, "a", "alice").is_none());
+        assert!(open(&pending_inputs, "b", "bob").is_none());
         let answers = async {
-            let asked = client.desk.first_questions().await;
+            let asked = client.pending_input.first_questions().await;
             let answer = r#"{"roots":[]}"#;
-            client.desk.answer("unknown", answer);
-            assert_eq!(client.desk.questions().len(), 1);
-            client.desk.answer(&asked[0].0, answer);
+            client.pending_input.answer("unknown", answer);
+            assert_eq!(client.pending_input.questions().len(), 1);
+            client.pending_input.answer(&asked[0].0, answer);
         };
-        let (asked, ()) = tokio::join!(client.desk.ask(round()), answers);
+        let (asked, ()) = tokio::join!(client.pending_input.ask(round()), answers);
         assert!(matches!(asked, InputOutcome::Answered(answers) if answers.len() == 1));
-        assert!(client.desk.questions().is_empty());
+        assert!(client.pending_input.questions().is_empty());
         drop(client);
-        assert!(desks.find(&key("a")).is_none());
+        assert!(pending_inputs.find(&key("a")).is_none());
     }
 
     // SPEC M-65, K-14.
     #[tokio::test]
     async fn a_question_whose_answer_does_not_fit_is_put_under_another_key() {
-        let desks = PendingInputs::new(1, 1);
-        let client = open(&desks, "a", "alice").unwrap();
+        let pending_inputs = PendingInputs::new(1, 1);
+        let client = open(&pending_inputs, "a", "alice").unwrap();
         let answers = async {
-            let asked = client.desk.first_questions().await;
-            client.desk.answer(&asked[0].0, "5");
-            let again = client.desk.questions();
+            let asked = client.pending_input.first_questions().await;
+            client.pending_input.answer(&asked[0].0, "5");
+            let again = client.pending_input.questions();
             assert_eq!(again.len(), 1);
             assert_ne!(again[0].0, asked[0].0);
-            client.desk.answer(&asked[0].0, r#"{"roots":[]}"#);
-            assert_eq!(client.desk.questions().len(), 1);
-            client.desk.answer(&again[0].0, r#"{"roots":[]}"#);
+            client.pending_input.answer(&asked[0].0, r#"{"roots":[]}"#);
+            assert_eq!(client.pending_input.questions().len(), 1);
+            client.pending_input.answer(&again[0].0, r#"{"roots":[]}"#);
         };
-        let (asked, ()) = tokio::join!(client.desk.ask(round()), answers);
+        let (asked, ()) = tokio::join!(client.pending_input.ask(round()), answers);
         let InputOutcome::Answered(answers) = asked else {
             panic!("{asked:?}");
         };
@@ -298,15 +298,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_that_nobody_waits_for_is_taken_back() {
-        let desks = PendingInputs::new(1, 1);
-        let client = open(&desks, "a", "alice").unwrap();
+        let pending_inputs = PendingInputs::new(1, 1);
+        let client = open(&pending_inputs, "a", "alice").unwrap();
         {
-            let mut asking = client.desk.ask(round());
+            let mut asking = client.pending_input.ask(round());
             assert!(futures_util::poll!(&mut asking).is_pending());
-            let asked = client.desk.questions();
-            client.desk.answer(&asked[0].0, "5");
-            assert_eq!(client.desk.questions().len(), 1);
+            let asked = client.pending_input.questions();
+            client.pending_input.answer(&asked[0].0, "5");
+            assert_eq!(client.pending_input.questions().len(), 1);
         }
-        assert!(client.desk.questions().is_empty());
+        assert!(client.pending_input.questions().is_empty());
     }
 }

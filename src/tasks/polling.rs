@@ -1,4 +1,4 @@
-//! How often a task is looked after, and what its caller hears of it meanwhile.
+//! How often a task is polled, and the progress that its caller gets meanwhile.
 //! Spec: SPEC K-04, C-01 to C-03; BRIDGING §3.8.
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ const USUAL: Duration = Duration::from_secs(1);
 pub(super) const SHORTEST: Duration = Duration::from_millis(50);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// The pace of one task, and its status as progress of the call that waits for it.
+/// The poll interval of one task. Reports the task's status as progress of the call that waits for it.
 #[derive(Debug)]
 pub(super) struct PollPace {
     interval: Duration,
@@ -23,7 +23,7 @@ pub(super) struct PollPace {
 }
 
 impl PollPace {
-    /// Of a task that was begun for `call`.
+    /// For a task that was begun for `call`.
     pub(super) fn new(call: &Call, state: &UpstreamTask<'_>) -> Self {
         let mut pace = Self {
             interval: USUAL,
@@ -35,12 +35,12 @@ impl PollPace {
         pace
     }
 
-    /// Whether anybody wants to hear of the task before it is over.
+    /// Whether the caller wants progress.
     pub(super) fn is_followed(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Waits until it is time to look again.
+    /// Waits until the next poll is due.
     pub(super) async fn wait(&self) {
         tokio::time::sleep(self.interval).await;
     }
@@ -51,14 +51,14 @@ impl PollPace {
         }
     }
 
-    /// How long the upstream wants to be left alone with a task, within bounds.
+    /// The poll interval that the upstream asks for, within bounds.
     pub(super) fn asked_for(state: &UpstreamTask<'_>) -> Duration {
         state
             .interval
             .map_or(USUAL, |interval| interval.clamp(SHORTEST, LONGEST))
     }
 
-    /// Takes what the upstream says now: a new status message is progress.
+    /// Notes the present state of the task. A new status message is reported as progress.
     pub(super) fn note(&mut self, state: &UpstreamTask<'_>, link: &dyn DownstreamLink) {
         self.keep(state);
         let (Some(token), Some(message)) = (&self.token, &state.message) else {

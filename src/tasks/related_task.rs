@@ -18,14 +18,14 @@ use crate::session::Session;
 /// Depth limit for messages that were already checked on arrival.
 const ANY_DEPTH: usize = usize::MAX;
 
-/// The mark of what belongs to a task, JSON text.
+/// The mark of messages that belong to a task, JSON text.
 pub(super) fn mark(handle: &str) -> String {
     json::object([("taskId", json::quote(handle))])
 }
 
-/// The call with a way back on which questions and progress say that they belong to the task that the
-/// call is about, and log messages by its right name to which one; nothing where the link itself is that,
-/// or where a task is to begin that may be carried.
+/// The call with a link that marks messages for the client: questions and progress with the task that the call
+/// is about, log messages with the task that they belong to. `None` if the session has no tasks, or if the call
+/// asks for one (see [`beginning`]).
 pub(crate) fn marking(
     call: &Call,
     session: &Arc<Session>,
@@ -80,7 +80,7 @@ pub(super) fn beginning(
     })
 }
 
-/// Whose tasks a message may be of.
+/// The tasks that a message may belong to.
 #[derive(Debug, Clone)]
 struct RelatedTasks {
     session: Arc<Session>,
@@ -108,8 +108,8 @@ fn mark_of(session: &Session, upstream: &str, theirs: &str) -> Option<String> {
     Some(mark(&handle))
 }
 
-/// A log message that an upstream sends of any of its tasks, with the name of that which the client
-/// knows; a task that the client does not know is not named.
+/// A log message about any task of an upstream, with the client's handle of that task. The mark is removed if
+/// the client does not know the task.
 pub(crate) fn renamed(session: &Session, upstream: &str, notice: Notice) -> Notice {
     let names_task =
         || memchr::memmem::find(&notice.bytes, meta::RELATED_TASK.as_bytes()).is_some();
@@ -122,7 +122,7 @@ pub(crate) fn renamed(session: &Session, upstream: &str, notice: Notice) -> Noti
     })
 }
 
-/// The message with another mark, which `change` derives from its kind and the mark that it has.
+/// The message with another mark. `change` derives it from the kind of the message and its present mark.
 fn remarked(notice: Notice, change: impl FnOnce(&NoticeKind, Option<&str>) -> TagChange) -> Notice {
     let Ok(message) = Message::parse(notice.bytes.clone(), ANY_DEPTH) else {
         return notice;

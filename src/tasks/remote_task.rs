@@ -10,9 +10,9 @@ use crate::protocol::{Message, json, rpc};
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RemoteTask<'a> {
     pub(super) link: &'a dyn UpstreamLink,
-    /// On whose behalf the upstream is asked: its questions and notifications go there.
+    /// The call that requests are sent for: questions and notifications of the upstream go to its client.
     pub(super) call: &'a Call,
-    /// As the upstream calls it.
+    /// The upstream's id of the task.
     pub(super) id: &'a str,
 }
 
@@ -33,7 +33,7 @@ impl RemoteTask<'_> {
     /// still knows the task.
     ///
     /// # Errors
-    /// `failed`, where it is not, or why the upstream did not tell.
+    /// `failed` if not, or the fault of the question whether the upstream still knows the task.
     pub(super) async fn asks_again(&self, failed: Fault) -> Result<(), Fault> {
         let is_late = failed.kind == FaultKind::UpstreamTimeout;
         if is_late && self.send("tasks/get", &[]).await?.error().is_none() {

@@ -1,5 +1,5 @@
-//! Requests of tasks: which methods are about them, what of a call asks for one, and `TaskRequest`, a request that is or
-//! concerns a task, on its way to its upstream.
+//! Requests about tasks: their methods, the part of a call that asks for a task, and `TaskRequest`, a request on its way to
+//! an upstream that may become a task or is about one.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) fn concerns_one(known: &MethodRow) -> bool {
     known.target == Some(UpstreamParam::Task)
 }
 
-/// Whether a method is there for tasks.
+/// Whether a method belongs to tasks.
 pub(crate) fn is_of_tasks(method: &str) -> bool {
     methods::lookup(method).is_some_and(|known| known.needs == NeededCapability::Tasks)
 }
@@ -71,7 +71,7 @@ pub(crate) struct TaskRequest<'a> {
 }
 
 impl<'a> TaskRequest<'a> {
-    /// Sends a tool call. Until its reply is there, what its upstream lists may change.
+    /// Sends a tool call. Until its reply arrives, the lists of its upstream may change.
     ///
     /// # Errors
     /// The upstream did not answer.
@@ -81,7 +81,7 @@ impl<'a> TaskRequest<'a> {
         self.target.send(self.permit, link, self.call, edits).await
     }
 
-    /// The note that the call runs at its upstream, until it is dropped.
+    /// A guard that notes that the call runs at its upstream, until it is dropped.
     pub(super) fn running(&self) -> OnDrop<impl FnOnce() + use<'a>> {
         let lists = self.session.list_validity();
         lists.calling(&self.target.upstream)
@@ -93,7 +93,7 @@ impl<'a> TaskRequest<'a> {
         settings.map_or(Duration::ZERO, |settings| settings.total_timeout)
     }
 
-    /// Why a task is given up that takes longer.
+    /// The fault of a task that takes longer.
     pub(super) fn late(&self) -> Fault {
         let upstream = &self.target.upstream;
         let text = format!("the task of upstream \"{upstream}\" did not end in time");

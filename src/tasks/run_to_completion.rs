@@ -1,5 +1,5 @@
-//! Tools that run only as tasks, for clients that know no tasks: the task is run here, and the
-//! call waits for its end. Spec: BRIDGING §3.7, §3.8; SPEC K-01, K-10, K-13.
+//! Tools that run only as tasks, for clients that know no tasks: the gateway begins the task, and
+//! the call waits for its end. Spec: BRIDGING §3.7, §3.8; SPEC K-01, K-10, K-13.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,7 +29,7 @@ pub(crate) struct TaskRunner {
 }
 
 impl TaskRunner {
-    /// Waits for the end of a task; its outcome is the call's.
+    /// Waits for the end of a task; returns its outcome as that of the call.
     pub(super) async fn hold(
         &self,
         begun: TaskRequest<'_>,
@@ -87,15 +87,15 @@ impl TaskRunner {
                 watched.over();
                 format!("upstream \"{upstream}\" cancelled the task that the call had become")
             }
-            // What still runs is cancelled.
+            // The task still runs, and is cancelled.
             WaitEnd::Unanswered(why) => format!("upstream \"{upstream}\" needs an answer: {why}"),
         };
         let source = self.sources.of(call, declared, &target.view);
         Ok(tool_failure(call, &source, &why))
     }
 
-    /// A link of the newer era to the upstream of `link`, which is of the older one; nothing where it
-    /// is not known to speak both, or cannot be reached. It ends when it is dropped.
+    /// A modern link to the upstream of the legacy `link`. `None` if the upstream is not known to speak both
+    /// eras, or cannot be reached. The link ends when it is dropped.
     pub(super) async fn newer_link(
         &self,
         link: &dyn UpstreamLink,
@@ -108,7 +108,7 @@ impl TaskRunner {
         }
         let client = ClientContext {
             offer: Revision::V2026_07_28,
-            // What belongs to no call the session hears in its own era.
+            // The session gets messages outside calls over its own link.
             intake: Arc::new(NullIntake),
             ..self.links.client(session, upstream)
         };
@@ -123,8 +123,8 @@ impl TaskRunner {
     }
 }
 
-/// The request as one for a task that is kept for `ttl`. Its progress is what the task's status says,
-/// so that the upstream is not asked for any.
+/// The request as one for a task that is kept for `ttl`. Without a progress token: the status of the task is the
+/// progress.
 pub(super) fn as_task(request: &Message, ttl: Duration) -> Bytes {
     let task = json::object([("ttl", ttl.as_millis().to_string())]);
     let edit = request.edit().param("task", task);

@@ -1,23 +1,23 @@
-//! The handle of a task as modern clients know it: the upstream, its own id of the task, and the session that the
-//! task lives in. Spec: SPEC K-18, A-30; BRIDGING §4.1.
+//! The handle of a task for modern clients: the upstream, its own id of the task, and the session that the task
+//! lives in. Spec: SPEC K-18, A-30; BRIDGING §4.1.
 
 use crate::ownership::Ownership;
 use crate::seal::{SealPurpose, Sealer};
 use crate::store::events::SessionKey;
 
-/// Ends the upstream's name, which has no such byte.
+/// The byte after the upstream's name, which cannot contain it.
 const END: u8 = 0;
 /// The task lives at its upstream alone: any replica can ask for it.
 const ANYWHERE: u8 = 0;
 /// The task lives in an upstream session of an `ImplicitSession`.
 const AT_HOME: u8 = 1;
 
-/// What the handle of a task says.
+/// The contents of the handle of a task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SealedTask {
     /// The upstream that runs it.
     pub(super) upstream: Box<str>,
-    /// The upstream's id of it.
+    /// The upstream's id of the task.
     pub(super) id: String,
     /// Key and owner of the `ImplicitSession` in whose upstream session the task lives; `None` if in no session.
     pub(super) home: Option<(Ownership, SessionKey)>,

@@ -27,7 +27,7 @@ pub(crate) struct ToolCalls {
     pub(super) edits: EditDepth,
 }
 
-/// Who takes a task that a call may become.
+/// Which sides accept that a call becomes a task.
 #[derive(Debug, Clone, Copy)]
 struct TaskRoles {
     /// The gateway, by configuration: it waits for the task's result.
@@ -38,7 +38,7 @@ struct TaskRoles {
 
 impl ToolCalls {
     /// Sends the call. If its upstream makes a task of it and the client takes none, waits for the task's result.
-    /// `tool` looks up the declaration of the tool (JSON text), where that decides.
+    /// `tool` looks up the declaration of the tool (JSON text), if the decision depends on it.
     ///
     /// # Errors
     /// The upstream did not answer, or began a task without being asked to.

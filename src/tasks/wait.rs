@@ -38,7 +38,7 @@ impl TaskWait<'_> {
     /// Waits for the end of the task, however long that takes.
     ///
     /// # Errors
-    /// When the upstream is gone, or knows the task no more in a way that says so.
+    /// The upstream cannot be reached, or says that it no longer knows the task.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the task as it is.
@@ -53,8 +53,8 @@ impl TaskWait<'_> {
         }
     }
 
-    /// The request for the result of a legacy task waits for it, and what the task asks comes along
-    /// with it.
+    /// Waits for the end of a legacy task: `tasks/result` answers at that time, and questions of the task arrive while
+    /// it is open.
     async fn for_result(&self, pace: &mut PollPace) -> Result<WaitEnd, Fault> {
         loop {
             let reply = tokio::select! {
@@ -68,7 +68,7 @@ impl TaskWait<'_> {
         }
     }
 
-    /// Tells the caller how a legacy task is getting on, as long as that can be found out.
+    /// Reports the status of a legacy task to the caller, for as long as the upstream answers `tasks/get`.
     async fn report(&self, pace: &mut PollPace) -> Infallible {
         while pace.is_followed() {
             pace.wait().await;
@@ -83,7 +83,7 @@ impl TaskWait<'_> {
         std::future::pending().await
     }
 
-    /// A task of the extension is looked after until it shows its end.
+    /// Polls a task of the extension until it has ended.
     async fn for_state(&self, pace: &mut PollPace) -> Result<WaitEnd, Fault> {
         let mut inputs = AskedInputs::default();
         let mut misses = 0;
@@ -118,8 +118,8 @@ impl TaskWait<'_> {
         }
     }
 
-    /// Puts what the task wants to know to the client and passes the answers on; why there are none
-    /// otherwise.
+    /// Puts the questions of the task to the client and passes the answers on. Returns the reason if there are
+    /// none.
     async fn answer(
         &self,
         state: &UpstreamTask<'_>,
@@ -161,14 +161,14 @@ impl TaskWait<'_> {
     }
 }
 
-/// Why answers did not help; `error` is JSON text.
+/// The text about refused answers; `error` is JSON text.
 fn refused(error: &str) -> String {
     let message = json::member(error, "message").and_then(json::string);
     let message: String = message.unwrap_or_default().chars().take(200).collect();
     format!("it refused what the client answered: {message}")
 }
 
-/// The result without the mark of a task that its reader knows nothing of (SPEC K-03).
+/// The result without the mark of a task that its client does not know (SPEC K-03).
 pub(super) fn unmarked(reply: Reply) -> Reply {
     let Reply::Relayed(message) = &reply else {
         return reply;

@@ -1,4 +1,4 @@
-//! What operators see: names of spans, metrics and fields, and the machinery behind them.
+//! Logs, metrics and traces: their names and fields, and the code behind them.
 
 #[cfg(test)]
 pub(crate) mod captured;

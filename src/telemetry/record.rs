@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reads_until_somebody_listens() {
+    fn fields_are_read_only_for_a_listener() {
         assert!(!is_wanted());
         let _caught = RecordCapture::begin();
         assert!(is_wanted());

@@ -29,7 +29,7 @@ const SAMPLED: u8 = 0x01;
 const KNOWN_FLAGS: u8 = 0x03;
 const TRACEPARENT_BYTES: usize = 55;
 
-/// Where a call stands in a distributed trace; the default stands nowhere.
+/// The position of a call in a distributed trace; the default has none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TraceContext {
     position: Option<HexPosition>,
@@ -62,7 +62,7 @@ impl TraceContext {
         })
     }
 
-    /// What a request brings: `_meta` first, then the headers; what is malformed counts as absent.
+    /// The context of a request: from `_meta`, else from the headers; a malformed one counts as absent.
     /// The `_meta` members are given as JSON text; there may be no headers at all.
     #[must_use]
     pub fn incoming<'h>(
@@ -99,7 +99,7 @@ impl TraceContext {
         self.position.map(HexPosition::write)
     }
 
-    /// What vendors added.
+    /// The `tracestate` of vendors.
     #[must_use]
     pub fn tracestate(&self) -> Option<&str> {
         self.state.as_deref()

@@ -1,4 +1,4 @@
-//! Which answers fit a question. Spec: SPEC M-65.
+//! Whether an answer fits its question. Spec: SPEC M-65.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -50,8 +50,8 @@ fn is_content_valid(params: &str, content: Option<&str>) -> bool {
         })
 }
 
-/// Whether a value is of its property's type, within its bounds, and one of its choices. What a text
-/// has to look like is for the upstream to say.
+/// Whether a value is of its property's type, within its bounds, and one of its choices. The format of a text
+/// is left to the upstream.
 fn is_allowed(property: &str, value: &str) -> bool {
     member(property, "type")
         .and_then(json::string)
@@ -60,8 +60,8 @@ fn is_allowed(property: &str, value: &str) -> bool {
         && is_offered(property, value)
 }
 
-/// Whether a value is one of the choices that there are, or every one of several is. Those are
-/// looked up, not gone through: the client decides how many there are.
+/// Whether a value is one of the choices; of an array, whether each of its values is. Choices are looked up in a
+/// set, since the client decides how many values there are.
 fn is_offered(property: &str, value: &str) -> bool {
     let several = value.starts_with('[');
     let of_one = if several {
@@ -79,10 +79,10 @@ fn is_offered(property: &str, value: &str) -> bool {
     }
 }
 
-/// What a value may be.
+/// The choices for a value.
 struct AllowedValues<'s>(HashSet<AllowedValue<'s>>);
 
-/// A value as it is compared: a text is the same however it is written.
+/// A value in the form in which it is compared: texts are decoded.
 #[derive(PartialEq, Eq, Hash)]
 enum AllowedValue<'s> {
     Text(Cow<'s, str>),

@@ -1,4 +1,4 @@
-//! What a client can really be asked through us. Spec: BRIDGING §1.2, §3.8, §5.1, §6; SPEC N-01.
+//! Effective capabilities: what a client can be asked through the gateway. Spec: BRIDGING §1.2, §3.8, §5.1, §6; SPEC N-01.
 
 use std::borrow::Cow;
 
@@ -64,9 +64,9 @@ fn carried<'a>(
             Some(extensions::filtered(value, carries).into())
         }
         "experimental" if !is_pure => None,
-        // Never asked: the revision has no elicitation.
+        // The revision has no elicitation.
         "elicitation" if !revision.has_elicitation() => None,
-        // Forms have no name yet, and visits do not exist.
+        // In this revision the capability does not name forms, and URLs do not exist.
         "elicitation" if !revision.has_url_elicitation() => {
             let only_visits =
                 json::member(value, "url").is_some() && json::member(value, "form").is_none();
@@ -77,7 +77,7 @@ fn carried<'a>(
     }
 }
 
-/// The capability without what later revisions put into it.
+/// The capability without members of later revisions.
 fn plain(value: &str) -> Cow<'_, str> {
     if value.starts_with('{') {
         Cow::Borrowed("{}")
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_only_visits_cannot_be_asked_where_visits_do_not_exist() {
+    fn url_only_client_cannot_be_asked_in_older_revisions() {
         let declared = r#"{"elicitation":{"url":{}}}"#;
         let old = capabilities(declared, Revision::V2025_06_18, true);
         assert!(!old.allow_some());

@@ -12,11 +12,10 @@ pub(crate) struct PutQuestion<'q> {
     pub(crate) what: String,
 }
 
-/// JSON text of `inputResponses`. A form that the client refused with an error, or left, counts as cancelled; no other
-/// question can be refused so.
+/// JSON text of `inputResponses`. A form that the client refused with an error, or left unanswered, counts as cancelled.
 ///
 /// # Errors
-/// A sentence about the question that has no answer.
+/// A sentence about any other question that was refused or has no answer.
 pub(crate) fn input_responses<'q>(
     questions: impl IntoIterator<Item = PutQuestion<'q>>,
     answers: &[(String, InputResponse)],

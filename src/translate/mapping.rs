@@ -1,5 +1,5 @@
-//! Messages of an upstream as a merged endpoint shows them. Where a message cannot be mapped it
-//! is not shown: what is unmapped could name another upstream's things.
+//! Messages of an upstream as a merged endpoint shows them. A message that cannot be mapped is not
+//! shown: its names could belong to another upstream.
 //! Spec: BRIDGING §4.1, §4.2.
 
 use std::borrow::Cow;
@@ -86,8 +86,8 @@ pub(crate) fn result(
     Message::parse(bytes, ANY_DEPTH).map_err(Fault::internal)
 }
 
-/// An error, about what the upstream knows as the first of `asked` and the client as the second.
-/// Where it cannot be mapped it goes on without its data, and its message says whose it is.
+/// An error. `asked` is the requested name or URI, as the upstream and as the client spells it. An error that
+/// cannot be mapped loses its data, and its message names the upstream.
 pub(crate) fn error(prefix: &NamePrefix, message: Message, asked: Option<(&str, &str)>) -> Message {
     let Some(mapped) = message
         .error()
@@ -112,7 +112,7 @@ pub(crate) fn written_error(
     }
 }
 
-/// An error as the client may see it; `None` where that is the same text.
+/// An error as the client may see it; `None` if nothing changes.
 fn mapped_error(prefix: &NamePrefix, text: &str, asked: Option<(&str, &str)>) -> Option<String> {
     match rewrite::error(text, prefix, asked) {
         Ok(Cow::Borrowed(_)) => None,

@@ -1,6 +1,6 @@
 //! Several upstreams shown as one: the answer to `initialize`, and lists. Spec: BRIDGING §5.
 //!
-//! Pure: what each upstream said goes in, what the client gets comes out.
+//! Pure: answers of upstreams in, the client's answer out.
 
 pub mod capabilities;
 mod discover;

@@ -1,6 +1,6 @@
-//! Messages put into other words: another revision's (`project`), those of a merged endpoint (`naming`, `rewrite`,
-//! `mapping`, `merge`), another design of tasks (`task`), and what a client can be asked (`effective_capabilities`,
-//! `answer_validation`, `input_responses`).
+//! Translation of messages: into another revision (`project`), for a merged endpoint (`naming`, `rewrite`, `mapping`,
+//! `merge`), and into another design of tasks (`task`). Also the questions that a client can be asked
+//! (`effective_capabilities`, `answer_validation`, `input_responses`).
 //!
 //! Pure: values and bytes in, bytes out. Nothing waits, and nothing knows a session or a connection.
 

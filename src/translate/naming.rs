@@ -34,19 +34,19 @@ pub struct NamePrefix {
     segment: String,
 }
 
-/// What a name or URI from a client means.
+/// The meaning of a name or URI from a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResolvedName<'a> {
     /// It names its upstream.
     Exact {
         /// The upstream.
         upstream: Arc<str>,
-        /// As the upstream knows it.
+        /// The name or URI in the upstream's spelling.
         original: Cow<'a, str>,
     },
     /// It may be known from a list: a shortened name, a bare name, an unmapped URI.
     NeedsIndex,
-    /// It can mean nothing.
+    /// It has no meaning.
     Unknown,
 }
 
@@ -78,7 +78,7 @@ impl NamePrefix {
         }
     }
 
-    /// What goes in front of an exact name, when nothing else changes.
+    /// The prefix to insert before an exact name, if nothing else changes.
     pub(crate) fn name_insertion(&self, original: &str) -> Option<&str> {
         self.is_plain(original).then_some(&*self.name)
     }
@@ -181,7 +181,7 @@ impl NamePrefixes {
         self.0.iter().find(|prefix| *prefix.upstream == *upstream)
     }
 
-    /// What a tool's or prompt's name from a client means.
+    /// Resolves a tool's or prompt's name from a client.
     #[must_use]
     pub fn resolve_name<'a>(&self, name: &'a str) -> ResolvedName<'a> {
         if name.is_empty() || name.chars().any(is_hidden) {
@@ -196,7 +196,7 @@ impl NamePrefixes {
         if prefix.is_plain(original) {
             return exact(prefix, original.into());
         }
-        // Longer than anything we list: not ours, and no upstream's bare name may pass for it.
+        // Longer than any name that the gateway lists: no upstream's bare name may stand for it.
         if name.chars().count() > MAX_NAME {
             ResolvedName::Unknown
         } else {
@@ -204,7 +204,7 @@ impl NamePrefixes {
         }
     }
 
-    /// What a URI, or a template, from a client means.
+    /// Resolves a URI or a URI template from a client.
     #[must_use]
     pub fn resolve_uri<'a>(&self, uri: &'a str) -> ResolvedName<'a> {
         if uri.is_empty() || uri.chars().any(char::is_control) {

@@ -1,8 +1,8 @@
 //! Names and URIs inside messages, mapped where they occur. Spec: BRIDGING §4.2.
 //!
-//! Every function takes JSON text that was read before, and the mark of the upstream concerned, and
-//! gives the same text with the occurrences replaced, byte for byte otherwise. Texts, structured
-//! content, arguments and schemas are never touched.
+//! Every function takes JSON text that was checked before, and the prefix of the upstream. It returns the
+//! text with names and URIs replaced, and otherwise the same bytes. Texts, structured content, arguments
+//! and schemas are never touched.
 
 mod splice;
 mod walk;
@@ -49,8 +49,8 @@ pub fn result<'t>(
     })
 }
 
-/// The parameters of a question that an upstream has for the client: `title` says who asks, and the
-/// client's context is not for it to read. Spec: BRIDGING §4.3, SPEC C-86.
+/// The parameters of a question of an upstream to the client. `title` names the asking upstream. The client's
+/// context is not passed to the upstream. Spec: BRIDGING §4.3, SPEC C-86.
 ///
 /// # Errors
 /// When an object that we rewrite repeats a member, or the text is no JSON.
@@ -120,7 +120,7 @@ fn asker(title: &str) -> String {
     json_inner(&format!("[{}] ", clean(title, MAX_TITLE)))
 }
 
-/// What a completion is about.
+/// The subject of a completion.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CompletionRef<'t> {
     /// A prompt, by name.
@@ -145,7 +145,7 @@ impl<'t> CompletionRef<'t> {
         }
     }
 
-    /// The same reference as the upstream knows it: `text` is what was [read](Self::read).
+    /// The reference in the upstream's spelling; `text` is the JSON text that was [read](Self::read).
     ///
     /// # Errors
     /// When `text` repeats a member, or is no JSON.

@@ -16,7 +16,7 @@ const IDLE: Duration = Duration::from_hours(24);
 /// The account, which is part of the key of every cached fact about an upstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Account {
-    /// The same for all principals.
+    /// The account that all principals share.
     Common,
     /// One principal's, shown to no other.
     Principal(OwnerKey),

@@ -341,7 +341,8 @@ impl StartedConnection {
 
     /// The error of a connection whose first reply did not arrive in time.
     pub(super) fn timed_out(&self, settings: &LinkSettings) -> LinkError {
-        self.child.timed_out(self.since, settings)
+        self.child
+            .timed_out(self.since, settings.upstream.isolation)
     }
 
     /// The message in `line`, or the reply to one of the first requests behind other text.

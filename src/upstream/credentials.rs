@@ -50,7 +50,7 @@ pub trait Credentials: Send + Sync + std::fmt::Debug {
         ready(Ok(due)).boxed()
     }
 
-    /// What a 401 or 403 to a request with `used` means: whether there is another credential by now.
+    /// Handles a 401 or 403 to a request with `used`: returns whether there is another credential by now.
     fn refused(
         &self,
         _requester: &Requester,
@@ -67,7 +67,7 @@ pub trait Credentials: Send + Sync + std::fmt::Debug {
     }
 }
 
-/// On whose behalf a request goes.
+/// The account and the caller of a request.
 #[derive(Debug, Clone)]
 pub struct Requester {
     /// The account whose credential it carries.
@@ -78,11 +78,11 @@ pub struct Requester {
 
 /// Credential headers of one request. A header that the request already has is left as it is.
 pub enum Credential<'a> {
-    /// The same for as long as the gateway runs.
+    /// Constant while the gateway runs.
     Ready(&'a HeaderMap),
     /// A token that is good now.
     Held(Arc<HeldToken>),
-    /// To be waited for, such as a token that is refreshed.
+    /// A token that has to be waited for, as it is being refreshed.
     Awaited(BoxFuture<'a, Result<Arc<HeldToken>, ExchangeError>>),
 }
 
@@ -131,7 +131,7 @@ impl Credentials for FixedHeaders {
 pub(super) struct CommonTokens(Arc<TokenSource>);
 
 impl CommonTokens {
-    /// Those of `source`.
+    /// The tokens of `source`.
     pub(super) fn new(source: Arc<TokenSource>) -> Self {
         Self(source)
     }
@@ -175,7 +175,7 @@ pub(super) struct ExchangedTokens {
 }
 
 impl ExchangedTokens {
-    /// Those of `account`.
+    /// The tokens for `account`.
     pub(super) fn new(account: Arc<UpstreamAccount>) -> Self {
         let sources = Cache::builder().max_capacity(CALLERS).time_to_idle(IDLE);
         Self {

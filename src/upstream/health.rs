@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_hears_of_the_return() {
+    async fn waiting_callers_learn_of_the_recovery() {
         let health = health();
         health.was_late(Instant::now());
         let waiting = health.recovered();

@@ -36,8 +36,8 @@ impl NotReached {
         }
     }
 
-    /// Of an upstream that is not tried for a moment, as the last attempts took long; with why the last one
-    /// failed, in words for callers, where that is known.
+    /// The error of an upstream that is not tried for a moment, as the last attempts took long. `reason` says why the
+    /// last one failed, in words for callers.
     pub(super) fn lately(reason: Option<Cow<'static, str>>) -> Self {
         let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
         Self::new(format!(
@@ -57,7 +57,7 @@ impl NotReached {
         self
     }
 
-    /// The same with the sources of `error`, for the log.
+    /// Adds the sources of `error`, for the log.
     pub(super) fn caused_by(mut self, error: &dyn std::error::Error) -> Self {
         self.detail = error
             .source()

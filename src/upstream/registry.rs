@@ -63,7 +63,7 @@ pub struct ClientContext {
     pub offer: Revision,
     /// Receiver of messages outside calls.
     pub intake: Arc<dyn NoticeIntake>,
-    /// What a session of its own begins with, where another replica had it before.
+    /// The state that a link of its own begins with, if another replica had the session before.
     pub adopted: Option<AdoptedLink>,
 }
 
@@ -78,7 +78,7 @@ pub struct Upstreams {
     stdio_idle: Duration,
     /// Whether callers have accounts of their own anywhere.
     any_accounts: bool,
-    /// Where these are kept.
+    /// The vault with the accounts of callers.
     vault: Option<Vault>,
     /// Whether the gateway gets tokens for any upstream.
     any_credentials: bool,
@@ -144,14 +144,14 @@ impl Upstreams {
         })
     }
 
-    /// The same upstreams behind `fence`: no message goes to legacy upstreams while the fence is closed.
+    /// Puts the upstreams behind `fence`: no message goes to legacy upstreams while the fence is closed.
     #[must_use]
     pub fn behind(self, fence: &Fence) -> Self {
         let fence = fence.clone();
         Self { fence, ..self }
     }
 
-    /// The budget of what upstreams send.
+    /// The byte budget of messages from upstreams.
     #[must_use]
     pub fn replies(&self) -> &Arc<ByteBudget> {
         &self.replies
@@ -240,8 +240,8 @@ impl Upstreams {
         entry.map_or(Account::Principal(owner), |entry| entry.account(owner))
     }
 
-    /// Whether a session is over that has lost its connection to an upstream with another process: the connection was not
-    /// shared by all, and the upstream is not `restartable`.
+    /// Whether a session cannot outlive the process that has its connection to `upstream`: the connection is not shared by
+    /// all, and the upstream is not `restartable`.
     #[must_use]
     pub fn ends_with_replica(&self, upstream: &str) -> bool {
         let Some(entry) = self.entries.get(upstream) else {
@@ -251,8 +251,8 @@ impl Upstreams {
         settings.isolation != Isolation::Shared && !settings.restartable
     }
 
-    /// Whether calls of a modern client for `owner` share a session at an upstream, which one replica alone may have: it
-    /// speaks the legacy era, and is not shared by all. `None` while its era is not known.
+    /// Whether calls of a modern client for `owner` share a session at an upstream, which only one replica may have. True for
+    /// a legacy upstream that is not shared by all; `None` while its era is unknown.
     #[must_use]
     pub fn has_sessions_of_modern_clients(&self, upstream: &str, owner: OwnerKey) -> Option<bool> {
         let entry = self.entries.get(upstream)?;
@@ -272,8 +272,8 @@ impl Upstreams {
             .is_some_and(|entry| entry.eras.common().speaks_modern())
     }
 
-    /// How far the first start of an upstream has come, since that of the gateway; that of `owner` where the
-    /// upstream sees owners apart.
+    /// Progress of the first start of an upstream since the start of the gateway: of `owner`, if the upstream can tell
+    /// owners apart.
     #[must_use]
     pub fn first_start(&self, upstream: &str, owner: &OwnerKey) -> FirstStart {
         let entry = self.entries.get(upstream);
@@ -297,7 +297,7 @@ impl Upstreams {
         }
     }
 
-    /// When a session that waited for the return of an upstream may open it: 50 of them in a second.
+    /// When a session that waited for the return of an upstream may open it. 50 sessions may do so per second.
     #[must_use]
     pub fn next_return(&self, upstream: &str) -> Instant {
         let entry = self.entries.get(upstream);

@@ -23,12 +23,12 @@ pub(super) async fn too_late(serves_one_session: bool) {
 #[derive(Debug)]
 pub(crate) struct GrowingReply {
     lease: ReplyLease,
-    /// Of the call, whose idle clock stands still while there is no room.
+    /// The activity of the call: its idle clock stops while there is no room.
     activity: Arc<CallActivity>,
 }
 
 impl GrowingReply {
-    /// Nothing yet, of `room`.
+    /// Room for a reply to a call; none is taken yet.
     pub(super) fn of(room: ReplyRoom<'_>, activity: &Arc<CallActivity>) -> Self {
         Self {
             lease: room.share.lease(),
@@ -36,7 +36,7 @@ impl GrowingReply {
         }
     }
 
-    /// Nothing yet, of `share`: for a message outside calls.
+    /// Room in `share` for a message outside calls; none is taken yet.
     pub(super) fn outside_calls(share: &ReplyShare) -> Self {
         Self {
             lease: share.lease(),
@@ -77,7 +77,7 @@ pub(super) trait PipeCalls: Send + Sync {
         true
     }
 
-    /// Their idle clocks stand still until the guard is dropped; `None` where the pipe is over.
+    /// Stops their idle clocks until the guard is dropped; `None` if the pipe is over.
     fn stop_clocks(&self) -> Option<StoppedClocks>;
 }
 
@@ -91,7 +91,7 @@ impl PipeCalls for () {
     }
 }
 
-/// Before there are calls: one share for all that comes.
+/// Before there are calls: one share for all messages.
 impl PipeCalls for ReplyShare {
     fn share(&self) -> Option<ReplyShare> {
         Some(self.clone())
@@ -123,7 +123,7 @@ impl ReadRoom for ArrivingMessage {
 }
 
 impl ArrivingMessage {
-    /// Nothing yet; for a message to one of `calls`.
+    /// Room for a message to one of `calls`; none is taken yet.
     pub(super) fn new(calls: impl PipeCalls + 'static) -> Self {
         Self {
             calls: Box::new(calls),
@@ -132,7 +132,7 @@ impl ArrivingMessage {
         }
     }
 
-    /// Counted in no share.
+    /// A message that counts in no share.
     pub(super) fn uncounted() -> Self {
         Self::new(())
     }

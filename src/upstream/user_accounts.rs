@@ -10,7 +10,7 @@ use crate::call::OwnerKey;
 use crate::grants::TokenFailure;
 use crate::vault::{AccountCheck, Vault};
 
-/// Where accounts of callers are kept, and what is recorded of them.
+/// The vault of callers' accounts, and their audit log.
 #[derive(Debug, Clone, Copy)]
 pub struct AccountKeeping<'a> {
     pub(super) vault: &'a Vault,
@@ -47,7 +47,7 @@ impl AccountState {
 /// The accounts of one upstream, one for each principal. The gateway itself has none: its requests carry the configured
 /// headers alone, and are of the account that is common to all.
 pub(super) trait UserAccounts: Credentials {
-    /// What memory says of the account of `owner`; `None` where the database has to be asked. No waiting.
+    /// The state of the account of `owner` in memory; `None` if the database has to be asked. No waiting.
     fn known(&self, owner: OwnerKey) -> Option<AccountState>;
 
     /// How long calls of `owner` go on without asking again; `None` where they cannot go on, and where each call asks. No
@@ -56,12 +56,12 @@ pub(super) trait UserAccounts: Credentials {
         None
     }
 
-    /// What the database says of the account of `owner`, which [`known`](Self::known) tells from then on. Fails where
-    /// the database does. Dropping the future changes nothing.
+    /// The state of the account of `owner` in the database; [`known`](Self::known) returns it from then on. Fails if the
+    /// database does. Dropping the future changes nothing.
     fn look_up(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>>;
 
-    /// What the database says of the account of `owner`, without a refresh: a token that has ended and can be refreshed
-    /// is connected. Fails where the database does. Dropping the future changes nothing.
+    /// The state of the account of `owner` in the database, without a refresh: an expired token that can be refreshed
+    /// counts as connected. Fails if the database does. Dropping the future changes nothing.
     fn kept(&self, owner: OwnerKey) -> BoxFuture<'_, Result<AccountState, TokenFailure>> {
         self.look_up(owner)
     }

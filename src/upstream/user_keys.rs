@@ -29,7 +29,7 @@ const MAX_HELD: u64 = 10_000;
 #[derive(Debug)]
 pub(super) struct UserKeys {
     upstream: Arc<str>,
-    /// Where keys are sent: users pasted them for this URL or program.
+    /// The URL or program that gets the keys, for which users paste them.
     resource: String,
     placement: TokenPlacement,
     config: UserKeyConfig,
@@ -93,7 +93,7 @@ impl UserKeys {
         }
     }
 
-    /// What the vault's cache says; `None` where it says nothing.
+    /// The key in the vault's cache; `None` if the cache has no entry.
     fn cached(&self, owner: OwnerKey) -> Option<Result<HeldKey, NoKey>> {
         let Some(vault) = &self.vault else {
             return Some(Err(NoKey::Missing));
@@ -195,7 +195,7 @@ impl UserKeys {
     }
 }
 
-/// What it means for calls.
+/// The state of the account by its held key.
 fn state_of(held: Result<HeldKey, NoKey>) -> AccountState {
     match held {
         Ok(held) => AccountState::Connected(held.connection),

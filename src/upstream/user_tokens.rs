@@ -25,7 +25,7 @@ pub(super) struct PrincipalTokens {
 }
 
 impl PrincipalTokens {
-    /// Those of `tokens` at `upstream`, whose configured headers are `fixed`.
+    /// The `tokens` at `upstream`, whose configured headers are `fixed`.
     pub(super) fn new(
         upstream: Arc<str>,
         tokens: Option<Arc<UserTokens>>,
@@ -45,7 +45,7 @@ impl PrincipalTokens {
         }
     }
 
-    /// The tokens, and whose requests of `account` carry.
+    /// The tokens, and the key of the one that requests of `account` carry.
     fn of(&self, account: Account) -> Option<(&Arc<UserTokens>, GrantKey)> {
         match (account, &self.tokens) {
             (Account::Connected(owner, _), Some(tokens)) => Some((tokens, self.key(owner))),
@@ -54,7 +54,7 @@ impl PrincipalTokens {
     }
 }
 
-/// What `token` says of the account; `None` where it has to be waited for.
+/// The state of the account by its `token`; `None` if the token has to be waited for.
 fn state_of(token: &UserToken) -> Option<AccountState> {
     match token {
         UserToken::Good(token) => Some(AccountState::Connected(token.connection())),
@@ -64,7 +64,7 @@ fn state_of(token: &UserToken) -> Option<AccountState> {
     }
 }
 
-/// `token`, where it is of the account that the connection belongs to.
+/// `token`, if it is of the account that the connection belongs to.
 fn of_account(account: Account, token: Arc<HeldToken>) -> Result<Arc<HeldToken>, TokenFailure> {
     if token.connection() == account.connection() {
         Ok(token)

@@ -6,10 +6,7 @@ use std::time::Duration;
 
 use super::keys::{RecordKind, Sealed};
 use super::records::{OpenedGrant, SealedGrant};
-use super::{
-    ConnectionState, GrantKey, GrantKind, GrantRecord, RevocationRecord, StoredGrant, Vault,
-    programs,
-};
+use super::{ConnectionState, GrantKey, GrantRecord, StoredGrant, Vault, programs};
 use crate::call::OwnerKey;
 use crate::database::{DatabaseError, SqlRow, SqlTransaction, SqlValue};
 
@@ -77,7 +74,8 @@ impl Vault {
         let version = self.begin_change(&mut tx, key).await?;
         let old = self.read(&mut tx, key).await?;
         if let Some(old) = &old {
-            self.queue_revocation(&mut tx, key, (&old.record, Some(record)))
+            self.revocations()
+                .add_replaced(&mut tx, key, (&old.record, Some(record)))
                 .await?;
         }
         // Only the account's name proves that the account is the same; without a previous grant nothing does.
@@ -268,7 +266,9 @@ impl Vault {
         key: &GrantKey,
     ) -> Result<bool, DatabaseError> {
         if let Some(old) = self.read(tx, key).await? {
-            self.queue_revocation(tx, key, (&old.record, None)).await?;
+            self.revocations()
+                .add_replaced(tx, key, (&old.record, None))
+                .await?;
         }
         let lists = self.lists().remove(tx, key).await?;
         programs::remove(tx, key).await?;
@@ -293,7 +293,8 @@ impl Vault {
         let mut tx = self.database().begin().await?;
         let current = self.read(&mut tx, key).await?;
         let current = current.as_ref().map(|grant| &grant.record);
-        self.queue_revocation(&mut tx, key, (record, current))
+        self.revocations()
+            .add_replaced(&mut tx, key, (record, current))
             .await?;
         tx.commit().await
     }
@@ -349,51 +350,6 @@ impl Vault {
             made,
             used,
         }))
-    }
-
-    /// Queues the tokens of `old` that `new` does not have; none where both have the same registration and account,
-    /// since some servers end all grants of a registration and account with one token.
-    pub(super) async fn queue_revocation(
-        &self,
-        tx: &mut SqlTransaction,
-        key: &GrantKey,
-        (old, new): (&GrantRecord, Option<&GrantRecord>),
-    ) -> Result<(), DatabaseError> {
-        let Some(endpoint) = &old.revocation_endpoint else {
-            return Ok(());
-        };
-        if new.is_some_and(|new| old.may_share_its_end_with(new)) {
-            return Ok(());
-        }
-        let has = |token: &str| {
-            let tokens = new.map(|new| [&new.access_token, &new.refresh_token]);
-            let mut tokens = tokens.into_iter().flatten().flatten();
-            tokens.any(|kept| kept.expose() == token)
-        };
-        // Both are sent: a server that forgets a refresh token may forget its access tokens (RFC 7009, section 2.1), or
-        // may not.
-        for (token, hint) in [
-            (&old.refresh_token, "refresh_token"),
-            (&old.access_token, "access_token"),
-        ] {
-            let Some(token) = token else { continue };
-            let is_id_token = old.kind == GrantKind::Login && hint == "access_token";
-            if is_id_token || has(token.expose()) {
-                continue;
-            }
-            let record = RevocationRecord {
-                upstream: key.upstream.to_string(),
-                owner: Some(*key.owner.bytes()),
-                issuer: old.issuer.clone(),
-                endpoint: endpoint.clone(),
-                client_id: old.client_id.clone(),
-                auth_method: old.auth_method.clone(),
-                token: Some(token.clone()),
-                hint: hint.to_owned(),
-            };
-            self.revocations().add(tx, &record).await?;
-        }
-        Ok(())
     }
 }
 

@@ -145,11 +145,13 @@ impl GrantLeases<'_> {
         if written == 0 {
             let current = current.as_ref().map(|grant| &grant.record);
             self.0
-                .queue_revocation(&mut tx, key, (record, current))
+                .revocations()
+                .add_replaced(&mut tx, key, (record, current))
                 .await?;
         } else if useless.is_some() {
             self.0
-                .queue_revocation(&mut tx, key, (record, None))
+                .revocations()
+                .add_replaced(&mut tx, key, (record, None))
                 .await?;
         }
         tx.commit().await?;

@@ -76,7 +76,7 @@ impl TokenPlacement {
     }
 }
 
-/// What a principal has granted: tokens, and everything that decides where they are sent.
+/// The tokens that a principal has granted, and everything that decides where they are sent.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct GrantRecord {
     /// Origin of the grant.

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::keys::RecordKind;
-use super::{RevocationRecord, Vault, digest_of, millis};
+use super::{GrantKey, GrantKind, GrantRecord, RevocationRecord, Vault, digest_of, millis};
 use crate::database::{DatabaseError, SqlTransaction};
 use crate::telemetry::metrics::COUNTERS;
 
@@ -31,7 +31,52 @@ pub struct DueRevocation {
 pub struct RevocationQueue<'a>(pub(super) &'a Vault);
 
 impl RevocationQueue<'_> {
-    pub(super) async fn add(
+    /// Queues the tokens of `old` that `new` does not have; none where both have the same registration and account,
+    /// since some servers end all grants of a registration and account with one token.
+    pub(super) async fn add_replaced(
+        self,
+        tx: &mut SqlTransaction,
+        key: &GrantKey,
+        (old, new): (&GrantRecord, Option<&GrantRecord>),
+    ) -> Result<(), DatabaseError> {
+        let Some(endpoint) = &old.revocation_endpoint else {
+            return Ok(());
+        };
+        if new.is_some_and(|new| old.may_share_its_end_with(new)) {
+            return Ok(());
+        }
+        let has = |token: &str| {
+            let tokens = new.map(|new| [&new.access_token, &new.refresh_token]);
+            let mut tokens = tokens.into_iter().flatten().flatten();
+            tokens.any(|kept| kept.expose() == token)
+        };
+        // Both are sent: a server that forgets a refresh token may forget its access tokens (RFC 7009, section 2.1), or
+        // may not.
+        for (token, hint) in [
+            (&old.refresh_token, "refresh_token"),
+            (&old.access_token, "access_token"),
+        ] {
+            let Some(token) = token else { continue };
+            let is_id_token = old.kind == GrantKind::Login && hint == "access_token";
+            if is_id_token || has(token.expose()) {
+                continue;
+            }
+            let record = RevocationRecord {
+                upstream: key.upstream.to_string(),
+                owner: Some(*key.owner.bytes()),
+                issuer: old.issuer.clone(),
+                endpoint: endpoint.clone(),
+                client_id: old.client_id.clone(),
+                auth_method: old.auth_method.clone(),
+                token: Some(token.clone()),
+                hint: hint.to_owned(),
+            };
+            self.add(tx, &record).await?;
+        }
+        Ok(())
+    }
+
+    async fn add(
         self,
         tx: &mut SqlTransaction,
         record: &RevocationRecord,

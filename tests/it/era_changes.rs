@@ -46,7 +46,7 @@ impl Era {
     }
 }
 
-/// What the server knows that runs now; a restart forgets it.
+/// The state of the running server process; lost at a restart.
 #[derive(Debug)]
 struct Process {
     era: Era,
@@ -292,7 +292,7 @@ impl Client {
         })
     }
 
-    /// Follows the resource; the stream on which that is told.
+    /// Follows the resource; returns the stream for its updates.
     async fn follow(&self) -> EventStream {
         match self {
             Self::Legacy(session) => {
@@ -317,7 +317,7 @@ fn wanted() -> Value {
     json!({"toolsListChanged": true, "resourceSubscriptions": [URI]})
 }
 
-/// Opens a subscription; what of it is honoured, and its stream.
+/// Opens a subscription; returns the honoured notifications, and its stream.
 async fn listen(user: &Modern) -> (Value, EventStream) {
     let params = json!({"notifications": wanted()});
     let message = user.request(&json!("l"), "subscriptions/listen", params);

@@ -333,7 +333,7 @@ async fn old_revision_is_not_asked_to_discover() {
     gw.stop().await;
 }
 
-// What an old client is answered says nothing of newer ones.
+// The answer to an old client proves nothing about newer revisions.
 #[tokio::test]
 async fn old_client_does_not_decide_for_others() {
     let up = Upstream::start(DUAL).await;

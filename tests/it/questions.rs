@@ -378,8 +378,8 @@ async fn a_required_visit_is_an_error_for_new_clients_and_text_for_older_ones() 
     gw.stop().await;
 }
 
-// Spec: SPEC E-01, E-04: what speaks of one hop is not relayed; other errors are, as they came. The range from
-// -32020 on is a server's own before 2026-07-28.
+// Spec: SPEC E-01, E-04: errors about a single hop are not relayed. All others pass unchanged: before 2026-07-28 the
+// range from -32020 on is the server's own.
 #[tokio::test]
 async fn errors_of_the_other_hop_are_turned_and_others_pass() {
     let gw = Setup::open().stub("stub", &[]).start().await;

@@ -55,7 +55,7 @@ impl BegunLogin {
         Some(OwnerKey::from_bytes(owner.try_into().ok()?))
     }
 
-    /// What is recorded where this login was begun to be kept, and is not.
+    /// The audit record for a login that was begun to be kept, if it is not kept.
     pub(super) fn refused(&self) -> Option<RefusedLogin> {
         Some(RefusedLogin {
             owner: self.keeper()?,

@@ -90,7 +90,7 @@ pub(super) enum LoginPurpose {
 }
 
 /// A started login. No `Debug`: it holds the `state`.
-pub(super) struct Departure {
+pub(super) struct StartedLogin {
     /// The URL that the browser is sent to.
     pub(super) url: Url,
     /// The cookie that the browser must send back.
@@ -157,7 +157,7 @@ impl Logins {
         issuer: &str,
         next: NextPage,
         purpose: LoginPurpose,
-    ) -> Option<Result<Departure, LoginFailure>> {
+    ) -> Option<Result<StartedLogin, LoginFailure>> {
         let login = self.find(issuer)?;
         let endpoint = login.endpoint(&next)?;
         let (state, verifier) = (chance(), Secret::new(chance()));
@@ -198,7 +198,7 @@ impl Logins {
             self.warn_of_pairwise(login).await;
         }
         let cookie = begun.cookie(&self.sealer, &state)?;
-        Some(Ok(Departure { url, cookie }))
+        Some(Ok(StartedLogin { url, cookie }))
     }
 
     /// The claims that hold the subject: in tokens of logins at `issuer`, and in callers' tokens.

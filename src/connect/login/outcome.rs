@@ -16,7 +16,7 @@ pub(crate) struct LoginEnd {
     pub(crate) outcome: LoginOutcome,
     /// Cookies to set or remove.
     pub(crate) cookies: Vec<HeaderValue>,
-    /// What became of a login that was begun to be kept.
+    /// Whether a login that was begun to be kept is kept.
     pub(crate) keeping: Option<LoginKeeping>,
     /// A login whose tokens nothing is going to use.
     pub(crate) unkept: Option<UnkeptLogin>,
@@ -45,7 +45,7 @@ pub(crate) enum LoginKeeping {
 pub(crate) struct KeptLogin {
     /// Whose.
     pub(crate) person: Arc<Principal>,
-    /// What is kept.
+    /// The tokens to keep.
     pub(crate) record: Box<GrantRecord>,
     /// The upstream whose page it was begun on.
     pub(crate) upstream: String,

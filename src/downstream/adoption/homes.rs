@@ -1,4 +1,4 @@
-//! Where the implicit session of a modern client is: the first replica that asks for it owns it.
+//! The owner of an implicit session of a modern client: the first replica that asks for a session without one.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::store::events::SessionKey;
 use crate::store::records::RecordState;
 
 impl SessionAdopter {
-    /// Where an implicit session is. It is claimed where it has no owner, and adopted where its owner is lost.
+    /// Finds the replica that has an implicit session. Claims a session without owner, and adopts one whose owner is lost.
     pub(super) async fn look_home(&self, named: &NamedSession) -> SessionPlace {
         let key = named.handle.key;
         match self.sessions.live_home(key) {
@@ -19,7 +19,7 @@ impl SessionAdopter {
             LiveHome::Joinable(_) | LiveHome::Absent => {}
             LiveHome::Leaving => return SessionPlace::Unknown,
         }
-        // An adoption whose answer was lost goes on first: its record has the state of the session.
+        // An adoption whose answer was lost is finished first: its record has the state of the session.
         if self.stores.fence.is_open()
             && !self.work.unfinished.contains_key(&key)
             && let Some(successor) = self.next_owner()
@@ -80,8 +80,8 @@ impl SessionAdopter {
         }
     }
 
-    /// Leaves an implicit session that does not live here to other replicas while this one drains: to `successor` unless
-    /// another one has it by now.
+    /// While this replica drains, leaves an implicit session that is not open here to another replica: to its owner, or else
+    /// to `successor`.
     fn leave_to_others(
         &self,
         key: SessionKey,
@@ -89,10 +89,10 @@ impl SessionAdopter {
         successor: u32,
     ) -> SessionPlace {
         if self.sessions.live_home(key) != LiveHome::Absent {
-            // It was opened while the record was read.
+            // The session was opened while the record was read.
             return SessionPlace::Unknown;
         }
-        // One over age, which has running calls alone.
+        // A session over age may still be here, for its running calls alone.
         self.sessions.release(key);
         match state {
             RecordState::Owned { by, .. } if by.node == self.cluster.node() => {
@@ -107,15 +107,15 @@ impl SessionAdopter {
             }
             _ => {}
         }
-        // It adopts the session, or claims it once the record is gone.
+        // The successor adopts the session, or claims it once the record is gone.
         SessionPlace::At(Ownership {
             node: successor,
             epoch: 0,
         })
     }
 
-    /// The owner of an implicit session, which is claimed if it has none; `None` where it may have one that Redis has
-    /// lost, or where nothing can be claimed here.
+    /// The owner of an implicit session; claims a session without owner. `None` if Redis may have lost the record of the
+    /// owner, or if this replica cannot claim.
     async fn owner_of_home(&self, key: SessionKey) -> Result<Option<Ownership>, RedisFailure> {
         if self.may_adopt() && self.has_all_records() {
             let own = self.sessions.ownership();

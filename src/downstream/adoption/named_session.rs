@@ -12,7 +12,7 @@ use crate::session::{ImplicitSessionKey, SessionId};
 pub(in crate::downstream) struct NamedSession {
     /// The id as it was sent.
     pub(in crate::downstream) id: String,
-    /// What it says.
+    /// The contents of the id.
     pub(in crate::downstream) handle: SessionId,
     /// Its client.
     pub(in crate::downstream) principal: Arc<Principal>,
@@ -20,6 +20,6 @@ pub(in crate::downstream) struct NamedSession {
     pub(in crate::downstream) endpoint: Arc<Endpoint>,
     /// Whose share of the reply budget its calls use.
     pub(in crate::downstream) holder: BudgetHolder,
-    /// What an implicit session is found by. It has no id, and `handle` has the key of its record.
+    /// The key of an implicit session, which has no id; `handle` has the key of its record.
     pub(in crate::downstream) implicit: Option<ImplicitSessionKey>,
 }

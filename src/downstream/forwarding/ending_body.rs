@@ -11,7 +11,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Response};
 use tokio_util::sync::CancellationToken;
 
-use crate::downstream::busy::come_back;
+use crate::downstream::busy::reconnect_delay;
 use crate::protocol::sse;
 
 /// Within this after the begin of the drain the streams end, at random: their clients do not come back together.
@@ -71,7 +71,7 @@ impl EndingStream {
                 Some((chunk, Some(self)))
             }
             () = ended => {
-                let retry = u64::try_from(come_back().as_millis()).unwrap_or(u64::MAX);
+                let retry = u64::try_from(reconnect_delay().as_millis()).unwrap_or(u64::MAX);
                 let mut last = BytesMut::new();
                 sse::encode_retry(&mut last, retry);
                 Some((Ok(last.freeze()), None))

@@ -1,5 +1,5 @@
-//! What a forwarded request and its answer say beside what the client sent: headers between replicas, which no client can
-//! set, and the mark of a request that came over the internal listener.
+//! Marks between replicas: headers of forwarded requests and of their answers, which no client can set, and the mark of a
+//! request that came over the internal listener.
 
 use std::net::IpAddr;
 
@@ -17,11 +17,11 @@ use crate::telemetry::request_tag;
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Says that a forwarded request was taken out of the rate of its caller.
 const PAID: HeaderName = HeaderName::from_static("drawbridge-paid");
-/// Says that the request needed no owner: the upstreams that it reached are modern.
+/// Says that the request needed no owner, as all upstreams that it reached are modern.
 pub(in crate::downstream) const OWNERLESS: HeaderName =
     HeaderName::from_static("drawbridge-ownerless");
 
-/// Says where the event stream begins that answers a call: as the id of an event before the first one.
+/// The position before the first event of the stream that answers a call, as an event id.
 const STREAM: HeaderName = HeaderName::from_static("drawbridge-stream");
 
 /// Marks a request that another replica has passed on, which has authenticated itself.
@@ -50,7 +50,7 @@ pub(in crate::downstream) fn say_begun(headers: &mut HeaderMap, begun: EventId) 
     }
 }
 
-/// Removes what [`say_begun`] has said from an answer, as clients do not need it. An earlier release says nothing.
+/// Takes the header that [`say_begun`] sets out of an answer; clients do not need it. Earlier releases do not set it.
 pub(super) fn take_begun(headers: &mut HeaderMap) -> Option<EventId> {
     let begun = headers.remove(STREAM)?;
     begun.to_str().ok().and_then(EventId::parse)
@@ -90,7 +90,7 @@ pub(in crate::downstream) fn describe(
     client: Option<IpAddr>,
     is_paid: bool,
 ) {
-    // First, so that a client cannot have what follows removed by naming it in `Connection`.
+    // Before the marks are set: a client must not have them removed by naming them in `Connection`.
     cluster::remove_hop_by_hop(headers);
     headers.remove(FORWARDED_FOR);
     if let Some(client) = client.and_then(|client| HeaderValue::try_from(client.to_string()).ok()) {

@@ -18,11 +18,11 @@ const DATA: &[u8] = b"data: ";
 pub(super) struct SeenEvents {
     /// The beginning of an event whose end has not come yet.
     begun: Vec<u8>,
-    /// How long that event is so far.
+    /// Bytes of that event so far.
     begun_bytes: usize,
     /// Reads the message of that event once it is longer than what is kept.
     scan: Option<Box<IdScan>>,
-    /// Whether what has come so far ends with the end of a line inside an event.
+    /// Whether the bytes so far end with the end of a line inside an event.
     ends_line: bool,
     /// The newest id, empty before the first one.
     id: String,

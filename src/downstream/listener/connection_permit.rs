@@ -1,4 +1,4 @@
-//! The place of one connection under `server.max_connections`.
+//! The permit of one connection under `server.max_connections`.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use crate::downstream::connection_id::ConnectionId;
 use crate::lock::lock;
 use crate::telemetry::metrics::{COUNTERS, GaugeGuard};
 
-/// A connection's place, free again when the last clone is dropped: a connection that was upgraded
+/// A connection's permit, free again when the last clone is dropped: a connection that was upgraded
 /// keeps it for as long as its socket lives. In the extensions of every request, with its sender.
 #[derive(Debug, Clone)]
 pub(in crate::downstream) struct ConnectionPermit {
     taken: Arc<TakenPermit>,
     client: Option<IpAddr>,
-    /// The exchange of a request for an upgrade, which is open as long as the place is kept.
+    /// The exchange of a request for an upgrade, which is open as long as the permit is kept.
     open: Option<Arc<OpenExchange>>,
 }
 
@@ -29,14 +29,14 @@ pub(in crate::downstream) struct ConnectionPermit {
 struct TakenPermit {
     id: ConnectionId,
     entry: Arc<ConnectionEntry>,
-    places: Arc<PermitPool>,
+    pool: Arc<PermitPool>,
     /// Absent for a connection that is not a client's.
     open: Option<GaugeGuard>,
 }
 
 impl Drop for TakenPermit {
     fn drop(&mut self) {
-        self.places.leave(&self.entry);
+        self.pool.leave(&self.entry);
     }
 }
 
@@ -47,13 +47,13 @@ pub(in crate::downstream) struct TooManyExchanges;
 impl ConnectionPermit {
     pub(super) fn new(
         entry: Arc<ConnectionEntry>,
-        places: Arc<PermitPool>,
+        pool: Arc<PermitPool>,
         open: Option<GaugeGuard>,
     ) -> Self {
         let taken = Arc::new(TakenPermit {
             id: ConnectionId::next(),
             entry,
-            places,
+            pool,
             open,
         });
         Self {
@@ -63,11 +63,11 @@ impl ConnectionPermit {
         }
     }
 
-    /// The place with the sender of one of its requests.
+    /// The permit with the sender of one of its requests.
     pub(super) fn of_request(&self, client: IpAddr) -> Self {
         let entry = &self.taken.entry;
         if entry.is_proxied && !entry.is_proven() {
-            self.taken.places.seen(entry, client);
+            self.taken.pool.seen(entry, client);
         }
         Self {
             taken: Arc::clone(&self.taken),
@@ -86,7 +86,7 @@ impl ConnectionPermit {
         self.client
     }
 
-    /// Has the exchange last as long as this place is kept.
+    /// Has the exchange last as long as this permit is kept.
     pub(in crate::downstream) fn keep(&mut self, open: OpenExchange) {
         self.open = Some(Arc::new(open));
     }
@@ -137,8 +137,8 @@ impl ConnectionPermit {
 
     /// Notes that the connection is used by `owner` from now on.
     fn change_hands(&self, owner: OwnerKey, is_limited: bool) -> Arc<PrincipalHolding> {
-        let TakenPermit { entry, places, .. } = &*self.taken;
-        let holding = places.holding(owner, is_limited);
+        let TakenPermit { entry, pool, .. } = &*self.taken;
+        let holding = pool.holding(owner, is_limited);
         holding.connected();
         let before = lock(&entry.holding).replace(Arc::clone(&holding));
         if let Some(before) = &before {
@@ -147,7 +147,7 @@ impl ConnectionPermit {
         let is_first = before.is_none();
         let may_be_proxy = !entry.is_proxied && !entry.is_shared.load(Ordering::Relaxed);
         if is_first || may_be_proxy {
-            places.proven(entry, owner, is_first);
+            pool.proven(entry, owner, is_first);
         }
         if is_first && let Some(activity) = entry.activity.get() {
             activity.refused(false);
@@ -157,9 +157,9 @@ impl ConnectionPermit {
 
     /// A request was refused for its token.
     pub(in crate::downstream) fn refused(&self) {
-        let TakenPermit { entry, places, .. } = &*self.taken;
+        let TakenPermit { entry, pool, .. } = &*self.taken;
         if !entry.is_proven()
-            && !places.is_from_proxy(entry)
+            && !pool.is_from_proxy(entry)
             && let Some(activity) = entry.activity.get()
         {
             activity.refused(true);

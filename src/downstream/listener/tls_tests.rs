@@ -1,3 +1,5 @@
+mod renewal;
+
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -5,9 +7,8 @@ use http::Request;
 use http_body_util::BodyExt;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::io::AsyncWriteExt;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -168,78 +169,6 @@ async fn a_drain_finishes_a_handshake_under_way() {
     let mut answer = String::new();
     drop(tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut answer).await);
     assert!(answer.ends_with("hello"), "{answer}");
-}
-
-/// The certificate that a handshake shows.
-async fn shown(running: &Running, client: &ClientConfig) -> Vec<u8> {
-    let mut client = client.clone();
-    // Whatever it is: the test compares it.
-    client
-        .dangerous()
-        .set_certificate_verifier(Arc::new(Anything));
-    let stream = handshake(running, client, "http/1.1").await;
-    stream.get_ref().1.peer_certificates().unwrap()[0].to_vec()
-}
-
-#[derive(Debug)]
-struct Anything;
-
-impl ServerCertVerifier for Anything {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        _: &[u8],
-        _: &CertificateDer<'_>,
-        _: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        Ok(HandshakeSignatureValid::assertion())
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        let provider = rustls::crypto::aws_lc_rs::default_provider();
-        provider
-            .signature_verification_algorithms
-            .supported_schemes()
-    }
-}
-
-#[tokio::test]
-async fn a_renewed_certificate_is_shown_without_restart() {
-    let (running, client, folder) = start_tls(|_| ());
-    let first = shown(&running, &client).await;
-    let renewed = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-    let refused = COUNTERS.certificates_refused.get();
-    // Beside the old key it cannot be used.
-    std::fs::write(folder.path().join("cert.pem"), renewed.cert.pem()).unwrap();
-    while COUNTERS.certificates_refused.get() == refused {
-        tokio::task::yield_now().await;
-    }
-    assert_eq!(shown(&running, &client).await, first);
-    let key = renewed.signing_key.serialize_pem();
-    std::fs::write(folder.path().join("key.pem"), key).unwrap();
-    let replaced = async { while shown(&running, &client).await == first {} };
-    let patience = Duration::from_secs(30);
-    tokio::time::timeout(patience, replaced).await.unwrap();
-    assert_eq!(shown(&running, &client).await, renewed.cert.der().to_vec());
 }
 
 /// How often connections of clients have failed for this reason.

@@ -112,7 +112,7 @@ impl ModernCalls {
         record: &AccessRecord,
     ) -> ModernExchange {
         let response_queue = ResponseQueue::new();
-        let session = Arc::clone(&link.desk.session);
+        let session = Arc::clone(&link.context.session);
         let wants = ExchangePreferences::new(
             self.relay
                 .opener
@@ -187,7 +187,7 @@ impl ModernCalls {
             ClientCapabilities::none()
         };
         let response_queue = ResponseQueue::new();
-        let desk = InputContext {
+        let context = InputContext {
             parking: Arc::clone(&self.parking),
             relay: Arc::clone(&self.relay),
             session: Arc::clone(&session),
@@ -197,7 +197,8 @@ impl ModernCalls {
             share: asked.share,
         };
         let wants = ExchangePreferences::new(can_be_asked, &asked.envelope);
-        let link = ModernClientLink::new(desk, wants, Arc::clone(&response_queue), record.clone());
+        let link =
+            ModernClientLink::new(context, wants, Arc::clone(&response_queue), record.clone());
         let message = match retry::without_answers(&asked.message).filter(|_| askable) {
             Some(bytes) => Message::parse(bytes, json::MAX_DEPTH).map_err(Fault::internal)?,
             None => asked.message,

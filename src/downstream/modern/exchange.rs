@@ -114,7 +114,7 @@ impl ModernExchange {
         COUNTERS.calls_detached.add(1);
         let counted = GAUGES.calls_detached_now.enter();
         let link = Arc::clone(&self.link);
-        self.link.desk.parking.tasks.spawn_service(async move {
+        self.link.context.parking.tasks.spawn_service(async move {
             tokio::select! {
                 biased;
                 outcome = future => link.finish(outcome),

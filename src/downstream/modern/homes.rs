@@ -1,4 +1,4 @@
-//! The replica that answers a request: the keeper of what the request goes on with, or the owner of its implicit session.
+//! The replica that answers a request: the keeper of its parked call or task, or the owner of its implicit session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,18 +35,18 @@ pub(super) struct ReachedUpstreams<'a> {
 }
 
 impl ReachedUpstreams<'_> {
-    /// Whether the client of the request has a session at one of them, which one replica alone may have. An upstream whose
-    /// era is not known may be one of these.
+    /// Whether the request may reach a legacy upstream, where its client has a session that only one replica may have. An
+    /// upstream of unknown era counts as legacy.
     fn need_home(&self) -> bool {
         let opener = &self.service.relay.opener;
         self.upstreams.iter().any(|upstream| {
             let has_sessions = opener.has_sessions(upstream, self.owner);
-            has_sessions.unwrap_or_else(|| !self.forwarder.is_told_modern(upstream))
+            has_sessions.unwrap_or_else(|| !self.forwarder.is_known_modern(upstream))
         })
     }
 
-    /// The answer of this replica, which says to another one that the request needed no owner, if that is known by now.
-    /// What was answered may not be so where the lease of this replica was over meanwhile.
+    /// The answer of this replica. It tells the sending replica that the request needed no owner, if that is known by now. A
+    /// refusal if this replica has lost its lease meanwhile: another replica may own the session.
     pub(super) fn answered(
         &self,
         home: Option<ImplicitHome>,
@@ -79,14 +79,14 @@ pub(super) struct UnplacedRequest<'a> {
 pub(super) enum PlacedRequest {
     /// By another replica, or not at all.
     Answered(Response<Body>),
-    /// Here, in this implicit session where it needs the only one of all replicas. A session that lives already stays while
-    /// its guard is kept.
+    /// Here, in this implicit session if the request needs one. A session that is open already stays open while the
+    /// `SessionUse` is kept.
     Here(Option<ImplicitHome>, MessageDue, Option<SessionUse>),
 }
 
 impl UnplacedRequest<'_> {
-    /// The same as [`place`](Self::place), but what is due is paid before a session that does not live yet is opened here:
-    /// another replica may own the session after the wait, so the request is placed once more.
+    /// As [`place`](Self::place), but a request that opens its session here waits for its part of the rate before that.
+    /// Another replica may own the session after the wait, so the request is placed once more.
     ///
     /// # Cancel safety
     /// As that of `place`.
@@ -111,8 +111,8 @@ impl UnplacedRequest<'_> {
         }
     }
 
-    /// Finds out who answers the request, and passes it on to another replica. What has been paid to the rate of its
-    /// caller is not taken again, and what is due waits where the request is answered.
+    /// Finds the replica that answers the request, and passes the request on if that is another one. The request counts once
+    /// against the caller's rate; if it has to wait for that, it waits where it is answered.
     ///
     /// # Cancel safety
     /// The other replica sees its client leave.
@@ -147,7 +147,7 @@ impl UnplacedRequest<'_> {
             id: String::new(),
             handle: SessionId {
                 key: ImplicitHome::key(self.principal, self.endpoint, declared),
-                // None that has been found yet.
+                // No owner has been found yet.
                 owner: Ownership::ALONE,
                 issued: Duration::ZERO,
             },
@@ -168,14 +168,14 @@ impl UnplacedRequest<'_> {
         match found {
             HomePlace::Here(home, used) => PlacedRequest::Here(Some(home), due, used),
             HomePlace::Answered(mut response) => {
-                forwarder.hear_ownerless(self.reached.upstreams, response.headers_mut());
+                forwarder.take_ownerless_mark(self.reached.upstreams, response.headers_mut());
                 PlacedRequest::Answered(self.watched(response, record))
             }
             HomePlace::Ended => PlacedRequest::Answered(self.refused(&lost_with_replica(), record)),
         }
     }
 
-    /// What is due waits at the keeper.
+    /// Passes the request on to `keeper`, where it waits for its part of the rate if that is still due.
     async fn pass_to_keeper(
         &self,
         keeper: Ownership,
@@ -199,8 +199,8 @@ impl UnplacedRequest<'_> {
         }
     }
 
-    /// Waits for another replica; `None` where this one stops before it has answered. What another replica has passed on
-    /// goes back there instead, as it has not run. A request that comes later than that is not cut off.
+    /// Waits for another replica; `None` if this replica stops before the answer arrives. A request that another replica has
+    /// passed on is never cut off: it has not run, and goes back there. Nor is a request that arrives after the stop began.
     async fn until_cut_off<T>(&self, answered: impl Future<Output = T>) -> Option<T> {
         if forwarding::is_forwarded(&self.parts.extensions) || self.cut_off().is_cancelled() {
             return Some(answered.await);

@@ -85,7 +85,7 @@ pub(in crate::downstream) type ParkedModernCalls = ParkedCalls<ModernClientLink>
 /// A running call.
 pub(in crate::downstream) struct ModernClientLink {
     pub(super) me: Weak<Self>,
-    pub(super) desk: InputContext,
+    pub(super) context: InputContext,
     upstream: OnceLock<Arc<str>>,
     trace: OnceLock<TraceContext>,
     cancel: CancellationToken,
@@ -112,14 +112,14 @@ pub(super) struct TakeoverState {
 impl ModernClientLink {
     /// A call that `response_queue` waits for, on behalf of the request that `record` is about.
     pub(super) fn new(
-        desk: InputContext,
+        context: InputContext,
         wants: ExchangePreferences,
         response_queue: Arc<ResponseQueue<ExchangeOutcome>>,
         record: AccessRecord,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
-            desk,
+            context,
             upstream: OnceLock::new(),
             trace: OnceLock::new(),
             cancel: CancellationToken::new(),
@@ -203,18 +203,18 @@ impl ModernClientLink {
 
     /// Seals the upstream's state into `requestState`; the gateway keeps none of it. Spec: BRIDGING §3.3.
     fn suspend(&self, entries: &[(String, InputRequest)], carry: CarriedState) -> InputOutcome {
-        let parking = &self.desk.parking;
+        let parking = &self.context.parking;
         let expires = parking.clock.now() + LIFE;
         let request_state = RequestState::Carried(carry);
         let sealed = self
-            .desk
+            .context
             .request_binding
             .seal(&parking.sealer, &request_state, expires);
         if sealed.len() > SealPurpose::RequestState.max_len() {
             return InputOutcome::CannotAsk("the upstream's state is too large".to_owned());
         }
         COUNTERS.questions_asked.add(entries.len() as u64);
-        let server = self.desk.relay.opener.server_info(&self.desk.session);
+        let server = self.context.relay.opener.server_info(&self.context.session);
         let shown = entries
             .iter()
             .map(|(key, question)| (key.clone(), question));
@@ -233,7 +233,7 @@ impl std::fmt::Debug for ModernClientLink {
 
 impl DownstreamLink for ModernClientLink {
     fn capabilities(&self) -> &ClientCapabilities {
-        &self.desk.session.capabilities
+        &self.context.session.capabilities
     }
 
     fn notify(&self, notice: Notice) {
@@ -278,7 +278,7 @@ impl DownstreamLink for ModernClientLink {
 
     fn reply_room(&self) -> Option<ReplyRoom<'_>> {
         Some(ReplyRoom {
-            share: self.desk.share.as_ref()?,
+            share: self.context.share.as_ref()?,
             kept: &self.leases,
         })
     }

@@ -232,7 +232,7 @@ async fn open_subscription(
     let deaf = service
         .relay
         .subscriptions
-        .until_deaf(&session, heard, &honoured);
+        .until_undeliverable(&session, heard, &honoured);
     subscription.honours(honoured);
     let server = service.relay.opener.server_info(&session);
     let about = json::object([

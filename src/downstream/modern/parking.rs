@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 pub(super) use self::line::SharedConnection;
-use self::line::{Line, Spot, WaitingCaps};
+use self::line::{Line, ParkingGroup, WaitingCaps};
 use super::request_state::KEY_LEN;
 use crate::call::OwnerKey;
 use crate::clock::SharedClock;
@@ -106,7 +106,7 @@ impl ParkingCaps {
 #[derive(Debug)]
 pub(super) struct ParkingPermit<C> {
     parking: Arc<ParkedCalls<C>>,
-    spot: Spot,
+    group: ParkingGroup,
     key: ParkingKey,
     _counted: GaugeGuard,
 }
@@ -115,16 +115,16 @@ pub(super) struct ParkingPermit<C> {
 enum Entry<C> {
     Placed(ParkingPermit<C>),
     /// It waits, since the named cap is reached.
-    Waits(Waiting<C>, &'static str),
+    Waits(WaitingCall<C>, &'static str),
     /// It may not even wait.
     Full(&'static str),
 }
 
 /// A call in the line; it leaves the line when dropped, and a place that it was just granted is free again.
 #[derive(Debug)]
-struct Waiting<C> {
+struct WaitingCall<C> {
     parking: Arc<ParkedCalls<C>>,
-    spot: Spot,
+    group: ParkingGroup,
     number: u64,
     granted: oneshot::Receiver<ParkingPermit<C>>,
 }
@@ -178,7 +178,7 @@ impl<C> ParkedCalls<C> {
         call: Arc<C>,
         patience: Duration,
     ) -> Option<ParkingPermit<C>> {
-        let spot = Spot { owner, upstream };
+        let group = ParkingGroup { owner, upstream };
         let claim = match &self.in_sum {
             Some(quota) => {
                 let parked = || self.lock().parked.owners.of(&owner);
@@ -186,7 +186,7 @@ impl<C> ParkedCalls<C> {
             }
             None => None,
         };
-        let entry = self.enter((spot.clone(), claim.as_ref()), connection, call, patience);
+        let entry = self.enter((group.clone(), claim.as_ref()), connection, call, patience);
         drop(claim);
         let cap = match entry {
             Entry::Placed(place) => return Some(place),
@@ -204,7 +204,7 @@ impl<C> ParkedCalls<C> {
                 cap
             }
         };
-        self.refused(&spot, cap);
+        self.refused(&group, cap);
         None
     }
 
@@ -247,20 +247,20 @@ impl<C> ParkedCalls<C> {
 
     fn enter(
         self: &Arc<Self>,
-        (spot, claim): (Spot, Option<&QuotaClaim>),
+        (group, claim): (ParkingGroup, Option<&QuotaClaim>),
         connection: SharedConnection,
         call: Arc<C>,
         patience: Duration,
     ) -> Entry<C> {
         let mut table = self.lock();
         // No call in the line could enter now: it would have, when the last place became free.
-        let Some(cap) = table.parked.full(&spot, self.caps_of(spot.owner)) else {
-            return Entry::Placed(self.seat(&mut table, (spot, claim), call));
+        let Some(cap) = table.parked.full(&group, self.caps_of(group.owner)) else {
+            return Entry::Placed(self.seat(&mut table, (group, claim), call));
         };
         if patience.is_zero()
             || !table
                 .line
-                .has_room(spot.owner, connection, self.caps.waiting)
+                .has_room(group.owner, connection, self.caps.waiting)
         {
             return Entry::Full(cap);
         }
@@ -269,12 +269,12 @@ impl<C> ParkedCalls<C> {
             call,
             granted: sender,
         };
-        let number = table.line.join(spot.clone(), connection, waiter);
+        let number = table.line.join(group.clone(), connection, waiter);
         drop(table);
         let parking = Arc::clone(self);
-        let waiting = Waiting {
+        let waiting = WaitingCall {
             parking,
-            spot,
+            group,
             number,
             granted,
         };
@@ -284,16 +284,16 @@ impl<C> ParkedCalls<C> {
     fn seat(
         self: &Arc<Self>,
         table: &mut ParkingTable<C>,
-        (spot, claim): (Spot, Option<&QuotaClaim>),
+        (group, claim): (ParkingGroup, Option<&QuotaClaim>),
         call: Arc<C>,
     ) -> ParkingPermit<C> {
         let key: ParkingKey = rand::random();
         table.calls.insert(key, call);
-        table.parked.add(&spot);
-        self.tell(table, spot.owner, claim);
+        table.parked.add(&group);
+        self.tell(table, group.owner, claim);
         ParkingPermit {
             parking: Arc::clone(self),
-            spot,
+            group,
             key,
             _counted: GAUGES.calls_parked.enter(),
         }
@@ -305,20 +305,20 @@ impl<C> ParkedCalls<C> {
         loop {
             let ParkingTable { line, parked, .. } = &mut *table;
             let oldest =
-                line.take_oldest(|spot| parked.full(spot, self.caps_of(spot.owner)).is_none());
-            let Some((spot, waiter)) = oldest else {
+                line.take_oldest(|group| parked.full(group, self.caps_of(group.owner)).is_none());
+            let Some((group, waiter)) = oldest else {
                 return unclaimed;
             };
-            let place = self.seat(table, (spot, None), waiter.call);
+            let place = self.seat(table, (group, None), waiter.call);
             unclaimed.extend(waiter.granted.send(place).err());
         }
     }
 
-    fn refused(&self, spot: &Spot, cap: &'static str) {
+    fn refused(&self, group: &ParkingGroup, cap: &'static str) {
         COUNTERS.calls_park_refused.add(1);
         if let Some(muted) = self.refusals.admit(cap) {
             tracing::warn!(
-                upstream = %spot.upstream, principal = %spot.owner, cap, muted,
+                upstream = %group.upstream, principal = %group.owner, cap, muted,
                 "a client was not asked: too many calls wait for answers"
             );
         }
@@ -336,10 +336,10 @@ impl<C> ParkedCalls<C> {
 
 impl Counts {
     /// The name of the cap that keeps a call from being parked.
-    fn full(&self, spot: &Spot, caps: ParkingCaps) -> Option<&'static str> {
-        let is_full = self.upstreams.of(&spot.upstream) >= caps.per_upstream;
+    fn full(&self, group: &ParkingGroup, caps: ParkingCaps) -> Option<&'static str> {
+        let is_full = self.upstreams.of(&group.upstream) >= caps.per_upstream;
         let upstream = is_full.then_some("limits.parked_per_upstream");
-        upstream.or_else(|| self.full_for(spot.owner, caps))
+        upstream.or_else(|| self.full_for(group.owner, caps))
     }
 
     /// The same, where the upstream is not known yet.
@@ -350,14 +350,14 @@ impl Counts {
         (self.owners.total() >= caps.total).then_some("limits.parked_total")
     }
 
-    fn add(&mut self, spot: &Spot) {
-        self.owners.add(spot.owner);
-        self.upstreams.add(Arc::clone(&spot.upstream));
+    fn add(&mut self, group: &ParkingGroup) {
+        self.owners.add(group.owner);
+        self.upstreams.add(Arc::clone(&group.upstream));
     }
 
-    fn remove(&mut self, spot: &Spot) {
-        self.owners.remove(&spot.owner);
-        self.upstreams.remove(&spot.upstream);
+    fn remove(&mut self, group: &ParkingGroup) {
+        self.owners.remove(&group.owner);
+        self.upstreams.remove(&group.upstream);
     }
 }
 
@@ -372,8 +372,8 @@ impl<C> Drop for ParkingPermit<C> {
     fn drop(&mut self) {
         let mut table = self.parking.lock();
         let call = table.calls.remove(&self.key);
-        table.parked.remove(&self.spot);
-        self.parking.tell(&table, self.spot.owner, None);
+        table.parked.remove(&self.group);
+        self.parking.tell(&table, self.group.owner, None);
         let unclaimed = self.parking.serve(&mut table);
         drop(table);
         // Perhaps the last that held the call: not under the lock. Nor are places, which take it.
@@ -381,9 +381,9 @@ impl<C> Drop for ParkingPermit<C> {
     }
 }
 
-impl<C> Drop for Waiting<C> {
+impl<C> Drop for WaitingCall<C> {
     fn drop(&mut self) {
-        let left = self.parking.lock().line.leave(&self.spot, self.number);
+        let left = self.parking.lock().line.leave(&self.group, self.number);
         drop(left);
     }
 }

@@ -203,15 +203,15 @@ impl ModernClientLink {
         state.rounds.round += 1;
         let round = state.rounds.round;
         let life = self.life();
-        let parking = &self.desk.parking;
+        let parking = &self.context.parking;
         let owner = parking.owner;
         let request_state = RequestState::Parked { owner, key, round };
         let expires = parking.clock.now() + life;
         let sealed = self
-            .desk
+            .context
             .request_binding
             .seal(&parking.sealer, &request_state, expires);
-        let server = self.desk.relay.opener.server_info(&self.desk.session);
+        let server = self.context.relay.opener.server_info(&self.context.session);
         let open = state.rounds.open.iter();
         let shown = open.map(|(number, open)| (format!("i{number}"), &open.question));
         let result = answers::input_required(shown, &sealed, &server);
@@ -220,7 +220,7 @@ impl ModernClientLink {
         drop(state);
         response_queue.end(ExchangeOutcome::Parked(result));
         let link = self.me.clone();
-        self.desk.parking.tasks.spawn_service(async move {
+        self.context.parking.tasks.spawn_service(async move {
             tokio::time::sleep(life).await;
             if let Some(link) = link.upgrade() {
                 link.expire(round).await;
@@ -251,9 +251,9 @@ impl ModernClientLink {
         };
         let unknown = || Arc::from("");
         let upstream = self.upstream().map_or_else(unknown, Arc::clone);
-        let patience = self.desk.relay.ask_wait(&upstream).unwrap_or_default();
-        let parking = &self.desk.parking;
-        let caller = (self.desk.owner, self.desk.connection);
+        let patience = self.context.relay.ask_wait(&upstream).unwrap_or_default();
+        let parking = &self.context.parking;
+        let caller = (self.context.owner, self.context.connection);
         let place = parking.place(upstream, caller, me, patience).await;
         let mut state = self.lock();
         let Some(place) = place else {
@@ -273,7 +273,7 @@ impl ModernClientLink {
     /// Time limit for the client's retry.
     fn life(&self) -> Duration {
         let upstream = self.upstream();
-        let patience = upstream.and_then(|upstream| self.desk.relay.ask_timeout(upstream));
+        let patience = upstream.and_then(|upstream| self.context.relay.ask_timeout(upstream));
         patience.unwrap_or(LIFE).min(LIFE)
     }
 

@@ -38,7 +38,7 @@ use self::redemption::CodeRedemption;
 pub use self::redemption::FinishedAuthorization;
 use self::rehearsal::browser_endpoint;
 pub(in crate::grants) use self::rehearsal::rehearse;
-use super::discovery::Discovered;
+use super::discovery::DiscoveredServer;
 use super::failure::TokenFailure;
 use super::server_metadata::ServerMetadata;
 use super::user_account::UserAccount;
@@ -313,7 +313,7 @@ impl Authorizer {
     async fn scopes(
         &self,
         key: &GrantKey,
-        found: &Discovered,
+        found: &DiscoveredServer,
         wider: &[String],
     ) -> Result<Vec<String>, TokenFailure> {
         let account = &self.account;
@@ -408,7 +408,7 @@ mod tests {
         server.consent.authorization_endpoint = Url::parse("https://as.test/authorize").ok();
         server.consent.registration_endpoint = Url::parse("https://as.test/register").ok();
         server.consent.lists_s256 = Some(true);
-        account.believe(Discovered {
+        account.believe(DiscoveredServer {
             server,
             resource: "https://up.test/mcp".to_owned(),
             scopes: Vec::new(),

@@ -73,7 +73,7 @@ fn later(slots: &Arc<ChildSlots>, request: SlotRequest) -> oneshot::Receiver<Chi
 }
 
 #[test]
-fn a_place_goes_to_whoever_gave_a_child_for_it() {
+fn freed_place_goes_to_the_request_whose_child_was_evicted() {
     let slots = slots(2, 2);
     let alice = request("alice", "up");
     let first = at_once(&slots, alice.clone());
@@ -134,7 +134,7 @@ fn waiting_has_a_bound_and_leaves_nothing() {
 }
 
 #[test]
-fn a_grant_that_nobody_takes_goes_on_to_the_next() {
+fn unclaimed_grant_goes_to_the_next_request() {
     let slots = slots(1, 1);
     let place = at_once(&slots, request("alice", "up"));
     let (gone, mut next) = (

@@ -195,6 +195,19 @@ fn an_object_is_written_with_quoted_names_and_raw_values() {
 }
 
 #[test]
+fn a_reopened_object_gets_further_members() {
+    for (text, expected) in [("{}", r#"{"b":2}"#), (r#"{"a":{}}"#, r#"{"a":{},"b":2}"#)] {
+        let mut out = ObjectWriter::reopen(text.to_owned());
+        out.member("b", "2");
+        assert_eq!(out.finish(), expected);
+        let same = ObjectWriter::reopen(text.to_owned());
+        assert_eq!(same.finish(), text);
+        let open = ObjectWriter::reopen(text.to_owned()).finish_before("b");
+        assert_eq!(format!("{open}2}}"), expected);
+    }
+}
+
+#[test]
 fn an_array_is_written_of_values_or_of_strings() {
     assert_eq!(array(["1", "{ }"]), "[1,{ }]");
     assert_eq!(strings(["a", "\"", ""]), r#"["a","\"",""]"#);

@@ -54,6 +54,17 @@ pub struct ObjectWriter {
 }
 
 impl ObjectWriter {
+    /// Continues `object`, the text of an object that was written by this type, behind its last member.
+    #[must_use]
+    pub fn reopen(object: String) -> Self {
+        let mut out = object;
+        out.pop();
+        if out == "{" {
+            out.clear();
+        }
+        Self { out }
+    }
+
     /// Appends the member `name`, whose value is the JSON text `value`.
     pub fn member(&mut self, name: &str, value: &str) {
         self.out.push(if self.out.is_empty() { '{' } else { ',' });
@@ -73,6 +84,13 @@ impl ObjectWriter {
     pub fn finish(mut self) -> String {
         self.out
             .push_str(if self.out.is_empty() { "{}" } else { "}" });
+        self.out
+    }
+
+    /// The object up to the value of its last member `name`. The value and the closing brace are left to the caller.
+    #[must_use]
+    pub fn finish_before(mut self, name: &str) -> String {
+        self.member(name, "");
         self.out
     }
 }

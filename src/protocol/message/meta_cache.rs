@@ -144,7 +144,7 @@ mod tests {
     }
 
     /// Reads `texts` on a new thread, whose cache is empty.
-    fn read_anew(texts: &[String], max_depth: usize) -> Vec<Read> {
+    fn read_uncached(texts: &[String], max_depth: usize) -> Vec<Read> {
         let texts = texts.to_owned();
         let all = move || texts.iter().map(|text| read(text, max_depth)).collect();
         std::thread::spawn(all).join().unwrap()
@@ -174,7 +174,7 @@ mod tests {
         );
         assert_eq!(
             [read(&again, 128)],
-            *read_anew(std::slice::from_ref(&again), 128)
+            *read_uncached(std::slice::from_ref(&again), 128)
         );
         let message = Message::parse(again.into(), 128).unwrap();
         assert_eq!(message.meta(meta::PROTOCOL_VERSION), Some("\"d\""));
@@ -247,10 +247,10 @@ mod tests {
                 .map(|(meta, in_result)| if *in_result { response(meta) } else { request(meta) })
                 .collect();
             let one_by_one = texts.iter().flat_map(|text| {
-                read_anew(std::slice::from_ref(text), max_depth)
+                read_uncached(std::slice::from_ref(text), max_depth)
             });
             let one_by_one: Vec<Read> = one_by_one.collect();
-            prop_assert_eq!(read_anew(&texts, max_depth), one_by_one, "{:?}", texts);
+            prop_assert_eq!(read_uncached(&texts, max_depth), one_by_one, "{:?}", texts);
         }
     }
 }

@@ -3,6 +3,8 @@
 //! Reads the message, `params`, `error`, the top of `result`, and `_meta` of both; everything below
 //! stays unread and passes byte for byte (DESIGN §3.4).
 
+mod batch;
+mod bounds;
 mod edit;
 mod layout;
 mod meta_cache;
@@ -16,8 +18,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use bytestring::ByteString;
 
+pub use bounds::MessageBounds;
 pub use edit::MessageEditor;
-pub use parse::MessageBounds;
 pub use progress::ProgressNotice;
 
 use self::layout::{
@@ -71,7 +73,7 @@ impl Message {
         max_len: usize,
     ) -> Result<Vec<Result<Self, DecodeError>>, DecodeError> {
         let bounds = bounds.into();
-        let spans = parse::batch(&bytes, bounds, max_len)?;
+        let spans = batch::spans(&bytes, bounds, max_len)?;
         let read = move |span| Self::parse(bytes.slice(span), bounds);
         Ok(spans.into_iter().map(read).collect())
     }

@@ -8,6 +8,7 @@ use super::super::id::is_id;
 use super::super::json::{
     self, JsonFlaw, JsonScanner, NameFolding, RawString, WalkStop, first_duplicate,
 };
+use super::bounds::MessageBounds;
 use super::layout::{
     MemberExtent, MemberSpan, MessageLayout, MessageSection, MethodName, ObjectExtent, nth,
 };
@@ -21,33 +22,6 @@ const MAX_ID_BYTES: usize = 4096;
 /// 24 bytes beside the text for the life of the message. A tool's `arguments` are not read and may have
 /// any number of members.
 pub(super) const MAX_MEMBERS: usize = 1024;
-
-/// How large a message may be in other things than bytes. A number stands for a depth, with any number of values.
-#[derive(Debug, Clone, Copy)]
-pub struct MessageBounds {
-    /// How deep its containers may nest; never deeper than [`json::MAX_DEPTH`].
-    pub depth: usize,
-    /// How many values a message may have below the members that are read. A value of two bytes costs about ten times as
-    /// much time as two bytes of a string.
-    pub values: usize,
-}
-
-impl From<usize> for MessageBounds {
-    fn from(depth: usize) -> Self {
-        Self {
-            depth,
-            values: usize::MAX,
-        }
-    }
-}
-
-impl MessageBounds {
-    /// A scanner of `text` within the bounds, with `more` levels around each message.
-    fn scanner(self, text: &str, more: usize) -> JsonScanner<'_> {
-        let depth = self.depth.min(json::MAX_DEPTH) + more;
-        JsonScanner::new(text, depth).with_values(self.values)
-    }
-}
 
 /// Finds the members that routing needs; refuses a text that is not a message.
 pub(super) fn layout(text: &str, bounds: MessageBounds) -> Result<MessageLayout, DecodeError> {
@@ -75,37 +49,6 @@ pub(super) fn layout(text: &str, bounds: MessageBounds) -> Result<MessageLayout,
         Err(WalkStop::Ambiguous(member)) => return Err(DecodeError::Ambiguous { member }),
     }
     reader.classify(text)
-}
-
-/// Spans of the elements of an array of messages.
-pub(super) fn batch(
-    bytes: &[u8],
-    bounds: MessageBounds,
-    max_len: usize,
-) -> Result<Vec<Range<usize>>, DecodeError> {
-    let text = std::str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)?;
-    // The array itself is not part of any message's depth.
-    let mut scanner = bounds.scanner(text, 1);
-    let mut spans = Vec::new();
-    let mut too_many = false;
-    let walked = scanner.array(|scanner| {
-        let span = scanner.value()?;
-        too_many = spans.len() >= max_len;
-        if too_many {
-            return Err(JsonFlaw::Syntax);
-        }
-        spans.push(span);
-        Ok(())
-    });
-    if too_many {
-        return Err(DecodeError::TooMany);
-    }
-    let whole = walked.and_then(|()| scanner.finish());
-    whole.map_err(|flaw| DecodeError::from_flaw(flaw, scanner.offset()))?;
-    if spans.is_empty() {
-        return Err(DecodeError::invalid("an array of messages is not empty"));
-    }
-    Ok(spans)
 }
 
 struct MessageParser {

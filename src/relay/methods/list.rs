@@ -51,8 +51,8 @@ pub(super) async fn handle(
     forward.respond(opened, reply)
 }
 
-/// The reply to a list request of a pure endpoint, where a page may answer it that is kept or
-/// on its way. Requests of other kinds go on.
+/// The reply to a list request of a pure endpoint, if a page that is cached or being fetched
+/// answers it.
 ///
 /// # Errors
 /// The call was cancelled meanwhile, or the request that it waited for failed.
@@ -83,7 +83,7 @@ async fn listing(forward: &Forward<'_>, place: ListPageKey<'_>) -> Result<ListRe
     })
 }
 
-/// The reply that a page makes, which is at hand or kept.
+/// The reply from a page: the one just fetched, or the cached one.
 fn reply_of(forward: &Forward<'_>, held: &CachedPage, page: Option<Message>) -> Option<Reply> {
     let (pages, call) = (&forward.parts.catalog.pages, forward.call);
     let form = ClientForm {
@@ -134,7 +134,7 @@ fn make(
     Some(made)
 }
 
-/// The result as it stands.
+/// The result, unchanged.
 fn whole(message: &Message) -> Option<MergedResult> {
     let text = std::str::from_utf8(message.bytes()).ok()?;
     let span = json::span_of(text, message.result()?)?;

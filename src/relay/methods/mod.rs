@@ -1,4 +1,4 @@
-//! What a method adds to the way of a request to one upstream beyond being passed on: one file for each. Which parameter
+//! The methods that do more than pass a request on to one upstream, one file for each. Which parameter
 //! names the upstream is decided in `route` and `catalog::resolve_name`; names in results are mapped in
 //! `translate::rewrite`.
 

@@ -5,7 +5,7 @@ use crate::call::Reply;
 use crate::fault::Fault;
 use crate::outbound::RelayFailure;
 use crate::protocol::Revision;
-use crate::relay::forward::{Forward, Opened};
+use crate::relay::forward::{Forward, OpenedForward};
 use crate::tasks::TaskRequest;
 
 /// # Errors
@@ -48,7 +48,7 @@ fn wraps(forward: &Forward<'_>) -> bool {
 /// Sends the call, which may become a task. Dropping the future cancels the request, and the task.
 pub(in crate::relay) fn send<'o>(
     forward: &'o Forward<'_>,
-    opened: &'o Opened<'_>,
+    opened: &'o OpenedForward<'_>,
 ) -> impl Future<Output = Result<Reply, Fault>> + Send + 'o {
     let request = forward.task_request(opened);
     forward.parts.tasks.calls.send(request, move || {

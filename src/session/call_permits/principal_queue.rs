@@ -1,4 +1,4 @@
-//! Who waits in which order: a lane for each session, which take turns.
+//! The queue of one principal: a lane for each session; the lanes take turns.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,16 +12,16 @@ use crate::lock::lock;
 use crate::session::Session;
 use crate::store::events::SessionKey;
 
-/// Takes one request out of the allowance of its principal.
+/// Counts one request against the rate of its principal.
 pub trait RateToll: Send + std::fmt::Debug {
-    /// Takes it.
+    /// Counts the request.
     ///
     /// # Errors
-    /// The allowance is used up; says after how long to ask again.
+    /// The rate is used up; says after how long to try again.
     fn pay(&self) -> Result<(), Duration>;
 }
 
-/// Those that wait for one turn: the requests of a session, its notifications, or its streams.
+/// A lane of the queue: the requests of a session, its notifications, or its streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueueLane {
     session: Option<SessionKey>,
@@ -77,7 +77,7 @@ impl QueueLane {
     }
 }
 
-/// When the rate has to be checked again. One waiting request of the line checks it for all.
+/// When the rate has to be checked again. One waiting request of the queue checks it for all.
 #[derive(Debug, Default)]
 pub(super) struct RateAlarm {
     due: Mutex<Option<Instant>>,
@@ -103,17 +103,17 @@ impl RateAlarm {
     }
 }
 
-/// A place for a call of this session.
+/// A permit for a call of this session.
 #[derive(Debug)]
 pub(super) struct WantedPermit {
     pub(super) session: Arc<Session>,
     pub(super) caps: CallCaps,
 }
 
-/// What a request is served with: its place, where it wanted one.
+/// The permit of a served request, if it wanted one.
 pub(super) type GrantedService = Option<CallPermit>;
 
-/// One that waits.
+/// A waiting request.
 #[derive(Debug)]
 pub(super) struct QueueWaiter {
     pub(super) wanted: Option<WantedPermit>,
@@ -123,12 +123,12 @@ pub(super) struct QueueWaiter {
 }
 
 impl QueueWaiter {
-    pub(super) fn wants_no_place(&self) -> bool {
+    pub(super) fn wants_no_permit(&self) -> bool {
         self.wanted.is_none()
     }
 
-    /// The place and the allowance, if both are there now; `is_used_up` says whether the rate allows
-    /// nothing.
+    /// Takes the permit and counts against the rate, if both are possible now. `is_used_up`: the rate allows no
+    /// request.
     fn admit(&mut self, is_used_up: &mut bool) -> Option<GrantedService> {
         if let Some(toll) = &self.toll {
             if *is_used_up {
@@ -221,13 +221,13 @@ impl PrincipalQueue {
             let head = waiters.front_mut();
             let granted = head.and_then(|(_, head)| head.admit(&mut is_used_up));
             passed += 1;
-            if let Some(place) = granted
+            if let Some(permit) = granted
                 && let Some((_, waiter)) = waiters.pop_front()
             {
                 passed = 0;
                 *self.count(lane) -= 1;
                 served.count += 1;
-                served.unclaimed.extend(waiter.granted.send(place).err());
+                served.unclaimed.extend(waiter.granted.send(permit).err());
             }
             if !waiters.is_empty() {
                 self.lanes.push_back((lane, waiters));

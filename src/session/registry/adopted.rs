@@ -27,7 +27,7 @@ use crate::store::records::SessionRecord;
 pub struct AdoptedSession {
     /// The id that the client sends.
     pub id: String,
-    /// What the id says.
+    /// The contents of the id.
     pub handle: SessionId,
     /// The ownership of this replica.
     pub by: Ownership,
@@ -41,7 +41,7 @@ pub struct AdoptedSession {
     pub highest_stream: u32,
     /// Its event log, which this replica writes by now.
     pub log: RestoredLog,
-    /// What an implicit session is found by, whose `handle` has the key of its record.
+    /// The key of an implicit session; `handle` has the key of its record.
     pub implicit: Option<ImplicitSessionKey>,
 }
 
@@ -86,7 +86,7 @@ impl AdoptedSession {
             Box::new(recorder.at_home(home.map(|home| home.record)))
         });
         let identity = SessionIdentity {
-            // A task names its implicit session by a key that no other one has.
+            // The handle of a task names its implicit session by this key, which no other session may have.
             key: home.map_or(handle.key, |_| rand::random()),
             id: self.id,
             tag: record.tag,
@@ -114,7 +114,7 @@ impl AdoptedSession {
         restore_streams(&session, &log);
         let spare = {
             let mut sessions = lock(&owner.sessions);
-            // Its former owner's share may be counted still: what this replica has is held against the whole quota.
+            // The former owner's part may still be counted, so only this replica's sessions are held against the quota.
             let most = registry.settings.max_per_principal;
             let spare = registry.make_room(&sessions, most).ok().flatten();
             registry.enter(&mut sessions, &session, None);
@@ -171,7 +171,7 @@ fn lost_call(
     (*open == [id.clone()]).then_some((id, LostCall { stream, request }))
 }
 
-/// Those of the `calls` of a stream, a JSON array of ids, that have no reply on it.
+/// The calls of a stream that have no reply on it; `calls` is a JSON array of their ids.
 fn open_calls(session: &Session, at: StreamKey, calls: &[u8]) -> Vec<RequestId> {
     let text = std::str::from_utf8(calls).unwrap_or_default();
     let mut open: Vec<RequestId> = json::elements(text)

@@ -1,5 +1,4 @@
-//! Where a session is counted: those of clients, and those that the gateway keeps for modern clients, who know
-//! of none, are different instruments.
+//! The instruments that count a session: one set for sessions of clients, another for implicit sessions.
 
 use crate::session::Session;
 use crate::telemetry::metrics::{COUNTERS, CounterHandle, GAUGES, GaugeHandle};

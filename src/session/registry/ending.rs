@@ -15,7 +15,7 @@ use crate::session::{RequestedSession, Session, SessionId, SessionUse};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::server_session_ended;
 
-/// How long the links of a session that is over stay open for what its upstreams are still told.
+/// How long the links of an ended session stay open for its last messages to upstreams.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Closes the links of a session that is over, after `wait` at the latest.
@@ -51,7 +51,7 @@ impl SessionRegistry {
         }
     }
 
-    /// Takes a session out; its links, or nothing when it was out already.
+    /// Removes a session and returns its links; `None` if it was removed already.
     fn remove(&self, session: &Arc<Session>) -> Option<Vec<Arc<dyn UpstreamLink>>> {
         // A session that was given up may have been adopted since, under the same key.
         self.live
@@ -132,8 +132,8 @@ impl SessionRegistry {
             .is_some_and(|session| session.is_leaving())
     }
 
-    /// Whether, from now on, a session with a record is closed for requests as soon as it is at rest, and whether one that is
-    /// not at rest admits requests only to answer its questions.
+    /// `begins`: from now on a session with a record is closed for requests as soon as it is at rest. `holds_requests`: before
+    /// that it admits only answers to its questions.
     pub fn hand_over(&self, begins: bool, holds_requests: bool) {
         self.leaving.set(begins, holds_requests);
     }
@@ -154,8 +154,8 @@ impl SessionRegistry {
             .enter_held()
     }
 
-    /// Ends the calls that run in sessions which no other replica goes on with, with the error that their outcome is unknown,
-    /// and waits `within` at most for the error to be read.
+    /// Ends the running calls of sessions that are not handed over. Their clients get the error that the outcome is unknown;
+    /// waits `within` at most until it is read.
     ///
     /// # Cancel safety
     /// The calls end in any case.
@@ -183,7 +183,7 @@ impl SessionRegistry {
         self.leaving.more().await;
     }
 
-    /// Closes all sessions with a record for requests that are at rest, or all `anyway`; those that this call closed.
+    /// Closes the sessions with a record for requests, those at rest or all `anyway`. Returns those that this call closed.
     #[must_use]
     pub fn close_for_requests(&self, anyway: bool) -> Vec<Arc<Session>> {
         let all: Vec<_> = { self.live.iter() }

@@ -10,7 +10,7 @@ use crate::session::{ImplicitHome, ImplicitSession, ImplicitSessionKey, Session,
 use crate::store::events::SessionKey;
 use crate::store::quotas::QuotaClaim;
 
-/// What this replica has of the implicit session with a record.
+/// Whether this replica has the implicit session with a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LiveHome {
     /// Nothing that a request may join.
@@ -49,13 +49,13 @@ impl SessionRegistry {
         let made = self.open_as(new(), Some(ImplicitSession::new(key, home)), claim)?;
         let implicit_session = sessions.enter(&made);
         if !Arc::ptr_eq(&implicit_session, &made) {
-            // Another request of the same client was faster.
+            // Another request of the same client has opened one first.
             self.close(&made);
         }
         Ok(implicit_session)
     }
 
-    /// The live implicit session that a request joins. One that is over, or over age, leaves its place to a new one.
+    /// The live implicit session that a request joins. A session that is over, or over age, is removed for a new one.
     fn found_implicit(
         &self,
         principal: &Principal,
@@ -81,14 +81,14 @@ impl SessionRegistry {
             }
             sessions.remove(&implicit_session);
         } else {
-            // The record is left to the next one. Where the reaper was faster, waits until it has told the writer.
+            // The record is left to the next session. If the reaper was faster, waits until it has told the writer.
             sessions.remove(&implicit_session);
             self.close(&implicit_session);
         }
         None
     }
 
-    /// What the implicit session with a record is found by, of a client that declares `declares` (JSON text).
+    /// The key of the implicit session with a record, of a client that declares `declares` (JSON text).
     #[must_use]
     pub fn implicit_key(
         &self,
@@ -100,13 +100,13 @@ impl SessionRegistry {
         sessions.key(principal, endpoint, declares, true)
     }
 
-    /// The record of the implicit session that is found by `key`, where it lives here.
+    /// The record of the implicit session with this `key`, if it lives here.
     #[must_use]
     pub fn home(&self, key: &ImplicitSessionKey) -> Option<ImplicitHome> {
         self.recorded(key)?.implicit.as_ref()?.home
     }
 
-    /// As whose the record of an implicit session that lives here is kept.
+    /// The ownership in the record of an implicit session that lives here.
     #[must_use]
     pub fn owner_of_record(&self, record: SessionKey) -> Option<Ownership> {
         let session = self.implicit_sessions.of_record(record)?;
@@ -139,7 +139,7 @@ impl SessionRegistry {
         self.is_joinable(&session).then_some(session)
     }
 
-    /// What lives here of the implicit session with a record.
+    /// Whether the implicit session with a record lives here.
     #[must_use]
     pub fn live_home(&self, record: SessionKey) -> LiveHome {
         let found = self.implicit_sessions.of_record(record);
@@ -174,9 +174,9 @@ impl SessionRegistry {
         self.owners.claim_place(principal.owner()).await
     }
 
-    /// The record of the implicit session that is found by `key`, for a request, which is counted until the guard is
-    /// dropped. `None` where the session does not live here, or is being handed over. What `listens` is not admitted either
-    /// once sessions are handed over: it would keep its session here.
+    /// The record of the implicit session with this `key`, for a request, which is counted until the guard is dropped. `None`
+    /// if the session does not live here, or is being handed over. A request that `listens` is not admitted while sessions
+    /// are handed over: it would keep its session here.
     #[must_use]
     pub fn enter_home(
         &self,
@@ -193,7 +193,7 @@ impl SessionRegistry {
         Some((home, used))
     }
 
-    /// The live implicit session that `owner` keeps under this key, as only handles of ours say; its client is there.
+    /// The live implicit session that a handle of ours names by `owner` and `key`. Counts as a use by its client.
     #[must_use]
     pub fn live_implicit_session(&self, owner: Ownership, key: SessionKey) -> Option<Arc<Session>> {
         if owner != self.ownership() {

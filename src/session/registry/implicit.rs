@@ -11,7 +11,7 @@ use crate::session::{ImplicitSessionKey, Session};
 use crate::store::events::SessionKey;
 use crate::sync::fast_maps::FastDashMap;
 
-/// Implicit sessions by whose they are, and those with a record by its key too.
+/// Implicit sessions by their keys, and those with a record also by the key of the record.
 #[derive(Debug, Default)]
 pub(super) struct ImplicitSessions {
     by_client: DashMap<ImplicitSessionKey, Arc<Session>>,
@@ -19,7 +19,7 @@ pub(super) struct ImplicitSessions {
 }
 
 impl ImplicitSessions {
-    /// What the implicit session of a client that declares `declares` is found by.
+    /// The key of the implicit session of a client that declares `declares`.
     pub(super) fn key(
         &self,
         principal: &Principal,
@@ -45,8 +45,8 @@ impl ImplicitSessions {
         found.map(|session| Arc::clone(&session))
     }
 
-    /// Puts a session in its place, and begins to keep its record, unless another one of its client is there; the one
-    /// that is.
+    /// Adds a session and begins to keep its record, unless another session with its key is there. Returns the session
+    /// that is there.
     pub(super) fn enter(&self, made: &Arc<Session>) -> Arc<Session> {
         let Some(implicit_session) = &made.implicit else {
             return Arc::clone(made);
@@ -66,7 +66,7 @@ impl ImplicitSessions {
         present
     }
 
-    /// Takes a session out of its place; its record is left to the next one.
+    /// Removes a session; its record is left to the next one.
     pub(super) fn remove(&self, session: &Arc<Session>) {
         let Some(implicit_session) = &session.implicit else {
             return;

@@ -1,11 +1,11 @@
-//! Ids that were opened before: who sends the very text we gave out need not have it opened again.
+//! Ids that were opened before: an id with the same text is not opened again.
 
 use std::hash::BuildHasher;
 
 use crate::session::{Session, SessionId};
 use crate::sync::fast_maps::{FastDashMap, FastState};
 
-/// What was read from the ids of live sessions, by the digest of their text; at most one entry for
+/// The contents of the ids of live sessions, by the digest of their text; at most one entry for
 /// each live session. An entry proves nothing: text, binding and endpoint are still compared with
 /// those of the session.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 //! `NewSession` and `SessionIdentity`: what sessions are made of, opened here or taken over.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use tokio::time::Instant;
@@ -20,16 +20,16 @@ use crate::session::{DeliveryMode, EventStream, ImplicitSession, ResultQuota, Se
 use crate::store::events::{EventStore, LiveEvents, SessionKey, StreamKey};
 use crate::sync::desired::Desired;
 
-/// What a session is opened with.
+/// The parameters of a session that is opened.
 #[derive(Debug)]
 pub struct NewSession {
-    /// Who opens it.
+    /// The caller.
     pub principal: Arc<Principal>,
-    /// Where.
+    /// The endpoint that it is opened on.
     pub endpoint: Arc<Endpoint>,
-    /// What was negotiated.
+    /// The negotiated revision.
     pub revision: Revision,
-    /// What the client can be asked.
+    /// The effective capabilities of the client.
     pub capabilities: ClientCapabilities,
     /// JSON text of `clientInfo`.
     pub client_info: Bytes,
@@ -37,7 +37,7 @@ pub struct NewSession {
     pub delivery: DeliveryMode,
 }
 
-/// What makes a session itself, beside what its client has said.
+/// The parts of a session that its client did not choose.
 #[derive(Debug)]
 pub(super) struct SessionIdentity {
     pub(super) key: SessionKey,
@@ -63,7 +63,7 @@ impl SessionIdentity {
         let by = home.map_or(registry.ownership(), |home| home.by);
         let has_record = is_opening || home.is_some();
         let (key, id) = match implicit_session {
-            // Nothing that a client could send names an implicit session.
+            // No id names an implicit session.
             Some(_) => (rand::random(), String::new()),
             None => registry.ids.mint(
                 &new.principal.binding(),
@@ -86,7 +86,7 @@ impl SessionIdentity {
         }
     }
 
-    /// The session.
+    /// Makes the session.
     pub(super) fn make(
         self,
         new: NewSession,
@@ -124,7 +124,7 @@ impl SessionIdentity {
             links: crate::session::UpstreamLinks::default(),
             notifications: crate::session::notifications::NotificationQueues::default(),
             absences: crate::session::AbsentLists::default(),
-            places: Arc::clone(&owner.places),
+            permits: Arc::clone(&owner.permits),
             calls_running: AtomicUsize::new(0),
             initialized: AtomicBool::new(false),
             opening: AtomicBool::new(self.is_opening),
@@ -146,16 +146,15 @@ impl SessionIdentity {
             open_streams: AtomicUsize::new(0),
             open_standalones: AtomicUsize::new(0),
             hold_question: registry.settings.hold_question,
-            started: self.started,
-            used_us: AtomicU64::new(0),
+            uses: crate::session::use_clock::UseClock::new(self.started),
             closed: CancellationToken::new(),
             last_words: TaskTracker::new(),
         })
     }
 }
 
-/// What keeps the record of a new session that `by` owns; `None` without a shared store, and where the session ends with
-/// its connection.
+/// The recorder of a new session that `by` owns; `None` without a shared store, and for a session that ends with its
+/// connection.
 fn recorder(
     delivery: &DeliveryMode,
     registry: &SessionRegistry,

@@ -12,9 +12,9 @@ use crate::store::events::SessionKey;
 #[derive(Debug)]
 pub(super) struct OwnerSessions {
     pub(super) sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
-    pub(super) places: Arc<CallPermits>,
+    pub(super) permits: Arc<CallPermits>,
     pub(super) results: Arc<OwnResults>,
-    /// Bytes of the URIs that are followed.
+    /// Bytes of the URIs that its sessions follow.
     pub(super) uris: Arc<UriBytes>,
 }
 
@@ -22,16 +22,16 @@ impl OwnerSessions {
     pub(super) fn new(results: OwnResults) -> Self {
         Self {
             sessions: Mutex::default(),
-            places: Arc::default(),
+            permits: Arc::default(),
             results: Arc::new(results),
             uris: Arc::default(),
         }
     }
 
-    /// Whether nothing is counted here, nor can be soon: no session is open, and no request is about to open
-    /// one or to wait for its place. To be asked under the lock of the map, where all clones are made: a
-    /// clone that outlived its entry would be counted beside the next one.
+    /// Whether the entry can be removed: no session is open, and no request is about to open one or to wait
+    /// for a permit. To be called under the lock of the map, where all clones are made: sessions in a clone
+    /// that outlives its entry would not be counted with those in the next entry.
     pub(super) fn is_unused(this: &Arc<Self>) -> bool {
-        Arc::strong_count(this) == 1 && lock(&this.sessions).is_empty() && this.places.are_idle()
+        Arc::strong_count(this) == 1 && lock(&this.sessions).is_empty() && this.permits.are_idle()
     }
 }

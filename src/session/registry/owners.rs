@@ -15,9 +15,9 @@ static GATEWAY: LazyLock<OwnerKey> = LazyLock::new(|| Principal::gateway().owner
 /// The quotas that replicas share.
 #[derive(Debug)]
 pub struct SharedQuotas {
-    /// Of live sessions.
+    /// The quota of live sessions.
     pub sessions: Arc<CallerQuota>,
-    /// Of bytes of kept task results.
+    /// The quota of bytes of kept task results.
     pub results: Arc<CallerQuota>,
 }
 
@@ -26,12 +26,12 @@ pub struct SharedQuotas {
 pub struct SessionOwners {
     by_key: FastDashMap<OwnerKey, Arc<OwnerSessions>>,
     max_per_principal: usize,
-    /// What holds for all replicas together, where there are several.
+    /// The quotas over all replicas, if there are several.
     in_sum: OnceLock<SharedQuotas>,
 }
 
 impl SessionOwners {
-    /// No principal. Each may have `max_per_principal` live sessions.
+    /// An empty list. Each principal may have `max_per_principal` live sessions.
     pub(super) fn new(max_per_principal: usize) -> Self {
         Self {
             by_key: FastDashMap::default(),
@@ -40,18 +40,18 @@ impl SessionOwners {
         }
     }
 
-    /// Has quotas hold in sum for callers that open their first session from now on. Only the first call has an effect.
+    /// Applies `quotas` to callers that open their first session from now on. Only the first call has an effect.
     pub fn share_quotas(&self, quotas: SharedQuotas) {
         self.in_sum.get_or_init(|| quotas);
     }
 
-    /// Whether quotas hold in sum for all replicas.
+    /// Whether quotas count the sessions of all replicas.
     pub(super) fn are_shared(&self) -> bool {
         self.in_sum.get().is_some()
     }
 
-    /// Claims a place for a session of `owner`, until it is opened: waits for the shared store where the caller opens so
-    /// many sessions that those of other replicas count, a second at most. `None` where the quota is this replica's own.
+    /// Claims a place for a session of `owner` until it is opened. Waits for the shared store for a second at most, if the
+    /// caller has so many sessions that those at other replicas matter. `None` if the quota is not shared.
     ///
     /// # Cancel safety
     /// Nothing is claimed.
@@ -64,7 +64,7 @@ impl SessionOwners {
         Some(quota.claim(owner, 1, held).await)
     }
 
-    /// The quota of a caller's sessions over all replicas. The gateway's own sessions are each replica's for itself.
+    /// The quota of a caller's sessions over all replicas. Sessions of the gateway itself are not shared.
     fn shared_quota(&self, owner: OwnerKey) -> Option<&Arc<CallerQuota>> {
         let quotas = self.in_sum.get()?;
         (owner != *GATEWAY).then_some(&quotas.sessions)
@@ -86,7 +86,7 @@ impl SessionOwners {
         }
     }
 
-    /// Looks once more what other replicas have of a caller that was refused.
+    /// Asks the shared store again how many sessions a refused caller has at other replicas.
     pub(super) fn ask_others(&self, owner: OwnerKey) {
         if let Some(quota) = self.shared_quota(owner) {
             quota.ask(owner);

@@ -1,26 +1,20 @@
 mod adopted;
+mod call_permits;
+mod implicit;
+mod listening;
 mod owners;
-mod places;
 mod records;
 
-use std::sync::{Mutex, mpsc};
-use std::thread::{self, JoinHandle};
-
 use bytes::Bytes;
-use futures_util::future::{BoxFuture, ready};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::call::{Call, ClientCapabilities, Notice, Reply, ServerDeclaration, UpstreamLink};
+use crate::call::ClientCapabilities;
 use crate::clock::TestClock;
-use crate::fault::Fault;
-use crate::lock::lock;
-use crate::protocol::{Message, RequestId, Revision};
+use crate::protocol::{RequestId, Revision};
 use crate::seal::Sealer;
-use crate::session::{
-    DeliveryMode, ImplicitHome, ImplicitSessionCall, ListenerRegistration, NoticeListener,
-};
+use crate::session::DeliveryMode;
 use crate::store::events::{LogBounds, MemoryEvents, ReplayResult, StreamKey};
 
 pub(in crate::session) struct Fixture {
@@ -279,150 +273,4 @@ async fn a_call_that_goes_on_keeps_no_finished_streams_after_it() {
     assert!(session.stream(newest.number() - 1).is_some());
     let kept = (long.number()..=newest.number()).filter(|number| session.stream(*number).is_some());
     assert_eq!(kept.count(), 1024);
-}
-
-// SPEC M-44, M-67: its calls have ends of their own.
-#[tokio::test(start_paused = true)]
-async fn a_busy_visit_that_is_over_age_ends_with_its_calls() {
-    let f = fixture(10, 10);
-    let (alice, files) = (principal("alice"), endpoint("files"));
-    let implicit_session = || {
-        let implicit_session =
-            f.sessions
-                .implicit_session(&alice, &files, "{}", None, (|| new("alice"), None));
-        implicit_session.unwrap()
-    };
-    let old = implicit_session();
-    let call = ImplicitSessionCall::begin(&old);
-    tokio::time::advance(Duration::from_secs(601)).await;
-    f.sessions.reap_once();
-    assert!(!old.closed().is_cancelled(), "a call runs");
-    let fresh = implicit_session();
-    assert!(!Arc::ptr_eq(&old, &fresh));
-    assert!(!old.closed().is_cancelled(), "a call runs");
-    assert!(Arc::ptr_eq(&fresh, &implicit_session()));
-    assert!(
-        f.sessions
-            .live_implicit_session(f.sessions.ownership(), old.key())
-            .is_some()
-    );
-    drop(call);
-    f.sessions.reap_once();
-    assert!(old.closed().is_cancelled());
-    assert!(!fresh.closed().is_cancelled());
-    assert!(Arc::ptr_eq(&fresh, &implicit_session()));
-}
-
-// SPEC M-74: its client subscribes again.
-#[tokio::test(start_paused = true)]
-async fn a_visit_that_is_over_age_ends_though_somebody_subscribes() {
-    let f = fixture(10, 10);
-    let implicit_session = f
-        .sessions
-        .implicit_session(
-            &principal("alice"),
-            &endpoint("files"),
-            "{}",
-            None,
-            (|| new("alice"), None),
-        )
-        .unwrap();
-    let _subscription = implicit_session.open_stream(9).unwrap();
-    tokio::time::advance(Duration::from_secs(599)).await;
-    f.sessions.reap_once();
-    assert!(!implicit_session.closed().is_cancelled());
-    tokio::time::advance(Duration::from_secs(2)).await;
-    f.sessions.reap_once();
-    assert!(implicit_session.closed().is_cancelled());
-}
-
-/// A link whose `listen(false)` is slow: a listener registers meanwhile.
-#[derive(Debug)]
-struct Slow {
-    upstream: Arc<str>,
-    session: Arc<Session>,
-    told: Mutex<Vec<bool>>,
-    meanwhile: Mutex<Option<JoinHandle<ListenerRegistration>>>,
-}
-
-#[derive(Debug)]
-struct Somebody;
-
-impl NoticeListener for Somebody {
-    fn tell(&self, _notice: &Notice) {}
-}
-
-impl UpstreamLink for Slow {
-    fn upstream(&self) -> &Arc<str> {
-        &self.upstream
-    }
-
-    fn call<'a>(&'a self, _: &'a Message, _: &'a Call) -> BoxFuture<'a, Result<Reply, Fault>> {
-        Box::pin(ready(Err(Fault::internal("nobody calls"))))
-    }
-
-    fn notify(&self, _message: Bytes) -> BoxFuture<'_, ()> {
-        Box::pin(ready(()))
-    }
-
-    fn open(&self) -> BoxFuture<'_, Result<Arc<ServerDeclaration>, Fault>> {
-        Box::pin(ready(Err(Fault::internal("nobody opens"))))
-    }
-
-    fn declared(&self) -> Option<Arc<ServerDeclaration>> {
-        None
-    }
-
-    fn listen(&self, wanted: bool) {
-        if !wanted {
-            let session = Arc::clone(&self.session);
-            let (done, is_done) = mpsc::channel();
-            *lock(&self.meanwhile) = Some(thread::spawn(move || {
-                let listening = ListenerRegistration::of(&session, Arc::new(Somebody));
-                session.tell_links();
-                let _ = done.send(());
-                listening
-            }));
-            // Wait for `tell_links` to finish, unless it waits for this `listen`.
-            let _ = is_done.recv_timeout(Duration::from_millis(200));
-        }
-        lock(&self.told).push(wanted);
-    }
-
-    fn close(&self) -> BoxFuture<'_, ()> {
-        Box::pin(ready(()))
-    }
-}
-
-// Spec: BRIDGING §3.4.
-#[tokio::test]
-async fn who_begins_to_listen_is_not_outrun_by_who_ends() {
-    let f = fixture(10, 10);
-    let session = f.sessions.implicit_session(
-        &principal("alice"),
-        &endpoint("files"),
-        "{}",
-        None,
-        (|| new("alice"), None),
-    );
-    let session = session.unwrap();
-    let link = Arc::new(Slow {
-        upstream: "files".into(),
-        session: Arc::clone(&session),
-        told: Mutex::default(),
-        meanwhile: Mutex::default(),
-    });
-    let make = || Arc::clone(&link) as _;
-    drop(
-        session
-            .links()
-            .get_or(session.closed(), &link.upstream, None, make),
-    );
-    let first = ListenerRegistration::of(&session, Arc::new(Somebody));
-    session.tell_links();
-    drop(first);
-    session.tell_links();
-    let meanwhile = lock(&link.meanwhile).take().unwrap();
-    let _second = meanwhile.join().unwrap();
-    assert_eq!(*lock(&link.told), [true, false, true]);
 }

@@ -245,8 +245,8 @@ fn is_logged_by(owner: Ownership, number: u64) -> bool {
     number > owner.first_number()
 }
 
-/// The requests that the owner right before `by` has logged. A call that was made again already is not made once more: it
-/// may be what ends its replicas.
+/// The requests that the owner right before `by` has logged. A call that was repeated once already is left out: the call
+/// itself may be the reason that its replicas end.
 fn requests_of_former(requests: HashMap<u32, (u64, Bytes)>, by: Ownership) -> HashMap<u32, Bytes> {
     let former = Ownership {
         epoch: by.epoch.saturating_sub(1),

@@ -1,4 +1,4 @@
-//! What a merged server can do.
+//! The capabilities of a merged endpoint.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use crate::protocol::{Era, Revision};
 
 /// Calls as tasks of 2025-11-25; their list is made here.
 const TASKS: &str = r#"{"list":{},"requests":{"tools":{"call":{}}}}"#;
-/// The same where an upstream lets them be cancelled.
+/// [`TASKS`] if an upstream allows to cancel them.
 const CANCELLABLE_TASKS: &str = r#"{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}"#;
 /// Skills whose directories can be read.
 const READS_DIRECTORIES: &str = r#"{"directoryRead":true}"#;
@@ -18,9 +18,9 @@ const READS_DIRECTORIES: &str = r#"{"directoryRead":true}"#;
 /// was [`shown`] to the client's revision before.
 ///
 /// Tools, prompts and resources are always there and announce changes (unless `tells_changes` is `false`),
-/// because legacy capabilities cannot change later and upstreams can (DESIGN §4). Of the extensions those are there
-/// that we understand, under the settings of the first upstream; directories of skills can be read
-/// where any upstream lets them. What is no object counts as `{}`. Spec: BRIDGING §5.1, SPEC N-01.
+/// because legacy capabilities cannot change later and upstreams can (DESIGN §4). Only extensions that the gateway
+/// understands are included, with the settings of the first upstream; directories of skills can be read if any
+/// upstream allows it. A value that is no object counts as `{}`. Spec: BRIDGING §5.1, SPEC N-01.
 #[must_use]
 pub fn merged<'t>(upstreams: impl IntoIterator<Item = &'t str>, tells_changes: bool) -> String {
     let (mut subscribe, mut completions, mut logging) = (false, false, false);
@@ -95,9 +95,9 @@ pub fn shown(declared: &ServerDeclaration, revision: Revision) -> String {
     json::object(objects(&shown).chain([("tasks".into(), CANCELLABLE_TASKS)]))
 }
 
-/// The capabilities of an upstream of revision `from` without what `revision` does not know: JSON
-/// text of an object, the rest as it came. Tasks are carried to modern clients, as the extension that
-/// they are there, and from 2025-11-25 to 2025-11-25. Spec: SPEC L-02, K-15, M-52; BRIDGING §3.8.
+/// The capabilities of an upstream of revision `from`, without those that `revision` does not have: JSON text of
+/// an object, otherwise unchanged. Modern clients get tasks as the extension, clients of 2025-11-25 the tasks of
+/// upstreams of 2025-11-25. Spec: SPEC L-02, K-15, M-52; BRIDGING §3.8.
 fn projected(capabilities: &str, from: Revision, revision: Revision) -> String {
     let modern = revision.era() == Era::Modern;
     let carries_tasks = modern && from.era() == Era::Modern;
@@ -126,7 +126,7 @@ fn projected(capabilities: &str, from: Revision, revision: Revision) -> String {
     extensions::with(&shown, extensions::TASKS)
 }
 
-/// What is said to clients of the tasks of an upstream that takes calls as tasks.
+/// The task capability for clients of an upstream that runs calls as tasks.
 fn carried_tasks(capabilities: &str) -> Option<&'static str> {
     let tasks = json::member(capabilities, "tasks").filter(|_| takes_tasks(capabilities))?;
     let cancels = json::member(tasks, "cancel").is_some();

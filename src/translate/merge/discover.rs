@@ -46,7 +46,7 @@ fn of_one(revision: Revision, declared: &ServerDeclaration, ttl_ms: u64) -> Byte
     result(&capabilities, instructions, server, ttl_ms)
 }
 
-/// On a merged endpoint: what the upstreams that are known declared, and ourselves as the server.
+/// Result for a merged endpoint: the declarations of all known upstreams, with the gateway as the server.
 pub(crate) fn merged(
     revision: Revision,
     upstreams: &[MergedMember],

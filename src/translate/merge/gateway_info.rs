@@ -9,19 +9,19 @@ use crate::translate::naming::clean;
 /// Characters of the title.
 const MAX_TITLE: usize = 80;
 
-/// What clients of merged endpoints are told of the gateway.
+/// The gateway as clients of merged endpoints see it.
 #[derive(Debug)]
 pub(crate) struct GatewayInfo {
     /// JSON text of its `Implementation`.
     pub(crate) info: Arc<str>,
-    /// What the operator has to say before the upstreams do.
+    /// The operator's instructions, which precede those of the upstreams.
     pub(crate) instructions: Option<String>,
     /// Whether it tells of changed lists.
     pub(crate) tells_changes: bool,
 }
 
 impl GatewayInfo {
-    /// As the operator wants it.
+    /// From the configuration.
     pub(crate) fn new(settings: &config::MergedConfig) -> Self {
         let info = json::object([
             ("name", json::quote("drawbridge")),

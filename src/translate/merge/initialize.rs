@@ -53,7 +53,7 @@ pub(super) fn capabilities_of(
     capabilities::merged(all.iter().map(String::as_str), ourselves.tells_changes)
 }
 
-/// What the operator and the upstreams that are known say about their use, and who is missing.
+/// The instructions of the operator and of all known upstreams, and the names of missing upstreams.
 pub(super) fn instructions(upstreams: &[MergedMember], ourselves: &GatewayInfo) -> Option<String> {
     let known = upstreams
         .iter()
@@ -77,7 +77,7 @@ pub(super) fn instructions(upstreams: &[MergedMember], ourselves: &GatewayInfo) 
     instructions.finish()
 }
 
-/// What the upstream calls itself; empty when it does not say.
+/// The title in the upstream's `serverInfo`; empty if there is none.
 fn title(declared: &ServerDeclaration) -> Cow<'_, str> {
     let info = json::members(&declared.server_info).unwrap_or_default();
     let member = |key: &str| {

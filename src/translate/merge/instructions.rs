@@ -9,12 +9,12 @@ const MAX_TOTAL: usize = 32 * 1024;
 /// Characters of a title.
 const MAX_TITLE: usize = 80;
 
-/// What one upstream says.
+/// The instructions of one upstream.
 #[derive(Debug, Clone, Copy)]
 pub struct InstructionPart<'a> {
-    /// Whose it is.
+    /// The prefix of the upstream.
     pub prefix: &'a NamePrefix,
-    /// What people call it; empty for the upstream's configured name.
+    /// The title of the upstream; empty for its configured name.
     pub title: &'a str,
     /// Its instructions, decoded.
     pub text: &'a str,
@@ -30,7 +30,7 @@ pub struct InstructionsText<'a> {
 }
 
 impl<'a> InstructionsText<'a> {
-    /// Nothing yet but the operator's own words.
+    /// Begins with the operator's own text.
     #[must_use]
     pub fn new(operator: Option<&'a str>) -> Self {
         Self {
@@ -40,12 +40,12 @@ impl<'a> InstructionsText<'a> {
         }
     }
 
-    /// Says who is missing, in words of ours: after what the operator has to say.
+    /// Names the missing upstreams in a sentence after the operator's text.
     pub fn miss(&mut self, missing: Option<&'a str>) {
         self.missing = missing;
     }
 
-    /// Adds what an upstream says, in the order of calls.
+    /// Adds the instructions of an upstream, in the order of calls.
     pub fn push(&mut self, part: InstructionPart<'a>) {
         self.parts.push(part);
     }

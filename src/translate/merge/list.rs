@@ -27,7 +27,7 @@ pub struct ListMerger {
     shown: usize,
     dropped: usize,
     partial: bool,
-    /// Whose items are appended, and how many there were.
+    /// The upstream whose items are being appended, and their number so far.
     upstream: Option<Arc<str>>,
     count: usize,
     hasher: RandomState,
@@ -74,9 +74,9 @@ impl ListMerger {
         }
     }
 
-    /// Appends what one upstream lists: the JSON text of its array of items, or of one page of them,
-    /// which follows the one before. `is_shown` is asked with each name or URI as the upstream knows
-    /// it. A flawed item is dropped; the others stay.
+    /// Appends the items of one upstream: the JSON text of its array of items, or of the next page of
+    /// it. `is_shown` is called with each name or URI in the upstream's spelling. A flawed item is
+    /// dropped; the others stay.
     ///
     /// # Errors
     /// When the text is no array. Then no item of the page is shown, and the list counts as partial.
@@ -122,7 +122,7 @@ impl ListMerger {
         self.shown += 1;
     }
 
-    /// An upstream gave no list: the others are shown without it. Spec: SPEC G-03.
+    /// Notes that an upstream gave no list: the others are shown without it. Spec: SPEC G-03.
     pub fn miss(&mut self) {
         self.partial = true;
     }

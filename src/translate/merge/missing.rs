@@ -1,5 +1,5 @@
-//! Upstreams that an answer about several goes out without, and why: a code of a closed list for programs, and a
-//! sentence of ours for models. No text of an upstream is shown. Spec: SPEC G-03; BRIDGING §5.3, §5.6.
+//! Missing upstreams of an answer about several, with the reasons: a code of a closed list for programs, and a
+//! sentence of the gateway for models. No text of an upstream is shown. Spec: SPEC G-03; BRIDGING §5.3, §5.6.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::call::ServerDeclaration;
 use crate::fault::{Fault, FaultKind};
 use crate::protocol::json;
 
-/// Why an answer goes out without an upstream, or with what was known of it.
+/// Why an upstream is missing from an answer, or only its last known list is in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MissingReason {
     /// Its first start since that of the gateway still runs.

@@ -60,9 +60,11 @@ pub(crate) fn from_upstream(
             }
             capability_missing(asked.method, asked.upstream, &missing)
         }
-        URL_ELICITATION_REQUIRED if modern => no_visit(asked),
+        URL_ELICITATION_REQUIRED if modern => unasked_url(asked),
         URL_ELICITATION_REQUIRED if projection.is_beyond() => ProjectedError::Relayed(message),
-        URL_ELICITATION_REQUIRED if !projection.to.has_url_elicitation() => visit(error, asked),
+        URL_ELICITATION_REQUIRED if !projection.to.has_url_elicitation() => {
+            url_as_text(error, asked)
+        }
         RESOURCE_NOT_FOUND if modern => recoded(message, INVALID_PARAMS),
         INVALID_PARAMS if projection.is_down() && is_not_found(error, asked) => {
             recoded(message, RESOURCE_NOT_FOUND)
@@ -79,9 +81,9 @@ pub(crate) fn from_upstream(
     }
 }
 
-/// The call for a visit, for a client that knows no such error: text for the model to act on, with
-/// the URLs. Spec: BRIDGING §2.3; SPEC C-83.
-fn visit(error: &str, asked: &ErrorSubject<'_>) -> ProjectedError {
+/// A required URL elicitation (-32042) for a client that does not know this error: text with the URLs for the
+/// model to act on. Spec: BRIDGING §2.3; SPEC C-83.
+fn url_as_text(error: &str, asked: &ErrorSubject<'_>) -> ProjectedError {
     let text = string_member(error, "message").unwrap_or_default();
     if asked.method != "tools/call" {
         let data = json::object([("upstream", json::quote(asked.upstream))]);
@@ -96,9 +98,9 @@ fn visit(error: &str, asked: &ErrorSubject<'_>) -> ProjectedError {
     ProjectedError::ToolError(lines.join("\n"))
 }
 
-/// A visit that a modern client was not, or could not be, asked for: it may declare that it can.
-/// The links are left out. Spec: BRIDGING §3.6; SPEC M-16, M-60.
-fn no_visit(asked: &ErrorSubject<'_>) -> ProjectedError {
+/// A required URL elicitation that a modern client was not or could not be asked. The client learns which
+/// capability to declare. The URLs are left out. Spec: BRIDGING §3.6; SPEC M-16, M-60.
+fn unasked_url(asked: &ErrorSubject<'_>) -> ProjectedError {
     let upstream = json::quote(asked.upstream);
     let url = r#"{"elicitation":{"url":{}}}"#;
     if methods::may_ask(asked.method) && !is_declared(url, asked.declared) {

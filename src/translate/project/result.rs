@@ -9,11 +9,11 @@ use crate::protocol::json::{self, JsonError, ObjectWriter, member};
 use crate::protocol::methods::{ListKind, lookup};
 use crate::protocol::{Era, Message, content, icons, meta};
 
-/// What only modern results have in their `_meta`.
+/// Members of `_meta` that only modern results have.
 const RESERVED: [&str; 2] = [meta::SERVER_INFO, meta::SUBSCRIPTION_ID];
 /// Bytes of an upstream's description of itself that are shown in every result.
 const MAX_UPSTREAM: usize = 4096;
-/// Answers that say how long they may be kept, besides lists (SPEC M-80).
+/// Methods besides lists whose results have cache hints (SPEC M-80).
 const CACHEABLE: [&str; 4] = [
     "resources/read",
     "resources/directory/read",
@@ -85,7 +85,7 @@ impl RevisionProjection {
             };
         }
         let bytes = edit.finish();
-        // What was whole and only had members exchanged is whole.
+        // Exchanging members of a valid message keeps it valid.
         Ok(Message::parse(bytes, usize::MAX).unwrap_or(message))
     }
 
@@ -114,7 +114,7 @@ impl RevisionProjection {
         Ok(changes)
     }
 
-    /// Adds what a modern result has; `kind` is its `resultType`.
+    /// Adds the members that every modern result has; `kind` is its `resultType`.
     fn dress<'m>(
         self,
         message: &'m Message,
@@ -146,8 +146,8 @@ impl RevisionProjection {
         Ok(())
     }
 
-    /// `_meta` of a modern result, where it changes. A merged endpoint speaks in its own name, and
-    /// tells of the upstream under a key of ours (BRIDGING §3.9).
+    /// `_meta` of a modern result; `None` if it does not change. A merged endpoint names itself, and the upstream
+    /// under a key of the gateway (BRIDGING §3.9).
     fn named(
         self,
         message: &Message,
@@ -191,7 +191,7 @@ impl RevisionProjection {
         Ok(Some(out.finish()))
     }
 
-    /// What the result is about.
+    /// Translates the part of the result that depends on its method.
     fn body<'m>(
         self,
         message: &'m Message,
@@ -239,18 +239,16 @@ impl RevisionProjection {
         Ok(())
     }
 
-    /// The answer that begins a task: its members, JSON text of an object, for a modern client.
-    pub(crate) fn begun(mut task: String, origin: &ResultOrigin<'_>) -> String {
-        task.pop();
-        let tail = format!(
-            r#","resultType":"task","_meta":{{"{}":{}}}}}"#,
-            meta::SERVER_INFO,
-            origin.server
-        );
-        task + &tail
+    /// The answer that begins a task, for a modern client. `task` is the JSON text of an object with the task's members.
+    pub(crate) fn begun(task: String, origin: &ResultOrigin<'_>) -> String {
+        let mut out = ObjectWriter::reopen(task);
+        out.member("resultType", TASK);
+        let meta = json::object([(meta::SERVER_INFO, origin.server)]);
+        out.member("_meta", &meta);
+        out.finish()
     }
 
-    /// A result that we wrote, JSON text of an object, in the client's revision.
+    /// A result that the gateway wrote itself (JSON text of an object), in the client's revision.
     pub(crate) fn authored(self, result: String, origin: &ResultOrigin<'_>) -> String {
         let (mut out, is_open) = self.authored_open(result, origin);
         if is_open {
@@ -260,8 +258,8 @@ impl RevisionProjection {
         out
     }
 
-    /// The same up to its lifetime in milliseconds, which comes last where there is one; whether
-    /// it and the closing brace are still to come.
+    /// As [`authored`](Self::authored). A result that clients may cache ends before the value of `ttlMs`, so that a kept
+    /// text can be sent with the lifetime that is left; returns whether it does.
     pub(crate) fn authored_open(self, result: String, origin: &ResultOrigin<'_>) -> (String, bool) {
         let is_legacy = self.to.era() == Era::Legacy;
         if is_legacy && origin.missing.is_none() {
@@ -274,43 +272,31 @@ impl RevisionProjection {
         if let Some(missing) = origin.missing {
             about.member(meta::MISSING, missing);
         }
-        let mut out = result;
-        out.pop();
-        if !out.ends_with('{') {
-            out.push(',');
-        }
+        let mut out = ObjectWriter::reopen(result);
         if !is_legacy {
-            out.push_str(r#""resultType":"complete","#);
+            out.member("resultType", COMPLETE);
         }
-        out.push_str("\"_meta\":");
-        out.push_str(&about.finish());
-        if is_legacy {
-            out.push('}');
-            return (out, false);
+        out.member("_meta", &about.finish());
+        if is_legacy || !is_cacheable(origin.method) {
+            return (out.finish(), false);
         }
-        let timed = is_cacheable(origin.method);
-        if timed {
-            out.push_str(",\"cacheScope\":");
-            out.push_str(origin.hints.scope.as_json());
-            out.push_str(",\"ttlMs\":");
-        } else {
-            out.push('}');
-        }
-        (out, timed)
+        out.member("cacheScope", origin.hints.scope.as_json());
+        (out.finish_before("ttlMs"), true)
     }
 }
 
-/// Whether a result is of a kind that the core and the extensions which we understand do not have.
+/// Whether a result is of a kind that neither the core nor an extension known to the gateway defines.
 pub(crate) fn is_of_unknown_kind(message: &Message) -> bool {
     let kind = message.result_member("resultType");
     kind.is_some_and(|kind| !KINDS.contains(&kind))
 }
 
 const COMPLETE: &str = "\"complete\"";
-/// Kinds of results that may pass: a task only where it was asked for, which the relay saw to.
-const KINDS: [&str; 2] = [COMPLETE, "\"task\""];
+const TASK: &str = "\"task\"";
+/// Kinds of results that may pass. The relay lets a task pass only if it was asked for.
+const KINDS: [&str; 2] = [COMPLETE, TASK];
 
-/// Takes out what only a modern result has.
+/// Removes the members that only a modern result has.
 fn undress<'m>(message: &'m Message, changes: &mut ResultChanges<'m>) -> Result<(), JsonError> {
     for name in ["resultType", "ttlMs", "cacheScope"] {
         if message.result_member(name).is_some() {
@@ -336,7 +322,7 @@ fn undress<'m>(message: &'m Message, changes: &mut ResultChanges<'m>) -> Result<
     Ok(())
 }
 
-/// Whether a modern upstream's result has all that a modern client's has: most do.
+/// Whether a modern upstream's result has all members that a modern client expects: most do.
 fn is_dressed(message: &Message, origin: &ResultOrigin<'_>) -> bool {
     let named = || message.result_meta(meta::SERVER_INFO);
     !origin.is_merged
@@ -345,7 +331,7 @@ fn is_dressed(message: &Message, origin: &ResultOrigin<'_>) -> bool {
         && !is_cacheable(origin.method)
 }
 
-/// Whether a description says something, and not too much.
+/// Whether an upstream's description of itself is shown: it is not empty, and not too long.
 fn is_told(info: &str) -> bool {
     info != "{}" && info.len() <= MAX_UPSTREAM
 }

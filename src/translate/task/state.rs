@@ -1,20 +1,20 @@
-//! What an upstream says of a task, in either design. Spec: SPEC K-02, K-04, K-11, K-12.
+//! The state of a task as an upstream reports it, in either design. Spec: SPEC K-02, K-04, K-11, K-12.
 
 use std::time::Duration;
 
 use crate::call::Reply;
 use crate::protocol::json::{self, ObjectMembers};
 
-/// Which of the two designs a task is of.
+/// The design of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskDialect {
-    /// Of 2025-11-25: `tasks/result` waits, and brings questions along.
+    /// Of 2025-11-25: `tasks/result` answers at the end, and questions arrive while it is open.
     Legacy,
     /// Of the extension: everything is in the answer to `tasks/get`.
     Extension,
 }
 
-/// Where a task stands.
+/// The status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TaskStatus {
     Working,

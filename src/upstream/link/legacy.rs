@@ -59,7 +59,7 @@ pub struct LegacyLink {
     own: Weak<Self>,
     settings: Arc<LinkSettings>,
     connections: Arc<LinkConnections>,
-    /// What a fresh connection has to be told again.
+    /// State that a fresh connection has to be sent again.
     state: SessionState,
     /// Subscriptions that are asked for now.
     asking: PendingSubscribes,

@@ -121,25 +121,25 @@ impl ModernServerLink {
             }
             _ => {}
         }
-        let trip = OutgoingCall::new(request, call, Arc::new(CallActivity::new()));
+        let outgoing = OutgoingCall::new(request, call, Arc::new(CallActivity::new()));
         let upstream = &self.settings.upstream;
         // Pinned outside `select!`: `abort` sets the reason before the running request is dropped.
-        let mut work = std::pin::pin!(self.rounds(&trip));
+        let mut work = std::pin::pin!(self.rounds(&outgoing));
         tokio::select! {
             // A reply that is ready takes precedence over a deadline or a cancellation.
             biased;
             reply = &mut work => reply,
-            () = trip.activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
-                trip.abort("timeout");
-                Err(if trip.activity.awaits_room() {
+            () = outgoing.activity.expired(upstream.idle_timeout, upstream.total_timeout) => {
+                outgoing.abort("timeout");
+                Err(if outgoing.activity.awaits_room() {
                     LinkError::no_room()
                 } else {
-                    let request = lock(&trip.flight).clone();
-                    self.connection.timed_out(trip.activity.started(), request.as_deref())
+                    let request = lock(&outgoing.running).clone();
+                    self.connection.timed_out(outgoing.activity.started(), request.as_deref())
                 })
             }
             () = call.cancel.cancelled() => {
-                trip.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));
+                outgoing.abort(call.link.cancel_reason().unwrap_or("cancelled by the client"));
                 Err(LinkError::Cancelled)
             }
         }

@@ -32,13 +32,13 @@ pub(in crate::upstream) struct EraCell {
     /// Whether a modern upstream keeps legacy sessions too; unknown before the first legacy client.
     sessions: Mutex<Option<SessionSupport>>,
     /// Owners whose children died of the handshake for a legacy session.
-    bereft: Cache<OwnerKey, ()>,
+    sessionless: Cache<OwnerKey, ()>,
     /// Owners whose children answered neither `server/discover` nor `initialize`; their next child gets `initialize`
     /// alone.
     mute: Cache<OwnerKey, ()>,
     /// When a client that offers a revision older than `server/discover` last got a session of an upstream without a
     /// verdict.
-    elderly: Mutex<Option<Instant>>,
+    old_offers_are_legacy: Mutex<Option<Instant>>,
     /// Serialises probes.
     probing: SharedFailure<FruitlessProbe>,
     /// When evidence last caused a probe.
@@ -50,7 +50,7 @@ pub(in crate::upstream) struct EraCell {
 /// Least time between two probes caused by evidence: an upstream that refuses every call is not probed at every call.
 const RECONSIDER: Duration = Duration::from_secs(5);
 
-/// Most owners in `bereft` and in `mute`, per upstream.
+/// Most owners in `sessionless` and in `mute`, per upstream.
 const BEREFT: u64 = 1024;
 /// Longest lifetime of their entries: the cache needs a finite one.
 const LONGEST: Duration = Duration::from_hours(24 * 365);
@@ -96,7 +96,7 @@ enum FruitlessProbe {
     ForNow,
 }
 
-/// Which era legacy clients get at a modern upstream.
+/// The era that legacy clients get at a modern upstream.
 #[derive(Debug, Clone, Copy)]
 enum SessionSupport {
     Kept,
@@ -132,8 +132,8 @@ impl EraCell {
             recheck: upstream.era_recheck,
             known: Mutex::default(),
             sessions: Mutex::default(),
-            elderly: Mutex::default(),
-            bereft: Cache::builder()
+            old_offers_are_legacy: Mutex::default(),
+            sessionless: Cache::builder()
                 .max_capacity(BEREFT)
                 .time_to_live(upstream.era_recheck.min(LONGEST))
                 .build(),
@@ -185,7 +185,7 @@ impl EraCell {
     /// Whether the upstream keeps legacy sessions for this owner. "No" is cached as long as the verdict "legacy": a
     /// change would cause no error.
     fn keeps_sessions(&self, owner: OwnerKey) -> Option<bool> {
-        if self.bereft.contains_key(&owner) {
+        if self.sessionless.contains_key(&owner) {
             return Some(false);
         }
         match (*lock(&self.sessions))? {
@@ -218,14 +218,14 @@ impl EraCell {
 
     /// Records for `era_recheck` that a client which offers a revision before `server/discover` gets a legacy session.
     /// Other clients draw no conclusion: the upstream may speak newer revisions.
-    fn learn_elderly(&self) {
-        *lock(&self.elderly) = Some(Instant::now());
+    fn learn_old_offer_is_legacy(&self) {
+        *lock(&self.old_offers_are_legacy) = Some(Instant::now());
     }
 
     /// Whether a client with this offer gets a legacy session without a verdict.
-    fn serves_elderly(&self, offer: Revision) -> bool {
+    fn serves_old_offer(&self, offer: Revision) -> bool {
         offer < FIRST_TO_DISCOVER
-            && lock(&self.elderly).is_some_and(|at| at.elapsed() < self.recheck)
+            && lock(&self.old_offers_are_legacy).is_some_and(|at| at.elapsed() < self.recheck)
     }
 
     /// Drops the verdict "modern", contradicted by evidence that may be temporary.
@@ -256,7 +256,7 @@ impl EraCell {
 
     /// Records that a child of this owner died of the handshake for a legacy session, at a modern upstream.
     fn learn_loss(&self, owner: OwnerKey) {
-        self.bereft.insert(owner, ());
+        self.sessionless.insert(owner, ());
         tracing::info!(
             upstream = %self.name, principal = %owner,
             "upstream ends at the handshake for a legacy session: clients of this owner get the modern era"
@@ -342,7 +342,7 @@ impl EraCell {
         });
         if matches!(verdict, EraVerdict::Legacy) {
             *lock(&self.sessions) = None;
-            self.bereft.invalidate_all();
+            self.sessionless.invalidate_all();
         }
         let before = before.map(|known| known.verdict);
         if before.as_ref().map(EraVerdict::era) != Some(verdict.era()) {

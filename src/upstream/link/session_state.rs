@@ -1,4 +1,4 @@
-//! What a legacy session is told once and keeps: the log level and the subscriptions. A fresh connection and a
+//! State that a legacy session sets once and keeps: the log level and the subscriptions. A fresh connection and a
 //! link of the other era are told again. With them goes the way to report that the era may be the other one by now.
 //! Spec: SPEC U-02, U-07, D-06; BRIDGING §3.4, §3.5.
 
@@ -16,12 +16,12 @@ pub(super) struct SessionState {
     /// The resources that are followed.
     pub(super) followed: FollowedUris,
     /// Where links report that their upstream may have changed its era.
-    pub(super) doubt: Doubt,
+    pub(super) doubt: DoubtReporter,
 }
 
 impl SessionState {
     /// State of a session whose links report to `doubt`; what was told before, where another replica had the session.
-    pub(super) fn with(doubt: Doubt, adopted: Option<&AdoptedLink>) -> Self {
+    pub(super) fn with(doubt: DoubtReporter, adopted: Option<&AdoptedLink>) -> Self {
         let state = Self {
             doubt,
             ..Self::default()
@@ -75,11 +75,11 @@ impl FollowedUris {
 /// Takes the error of a link whose stream is refused, in the legacy era of one that was open before. One by default
 /// ignores it.
 #[derive(Clone, Default)]
-pub(super) struct Doubt(Option<Arc<TakeError>>);
+pub(super) struct DoubtReporter(Option<Arc<TakeError>>);
 
 type TakeError = dyn Fn(&LinkError) + Send + Sync;
 
-impl Doubt {
+impl DoubtReporter {
     pub(super) fn new(take: impl Fn(&LinkError) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(take)))
     }
@@ -92,9 +92,9 @@ impl Doubt {
     }
 }
 
-impl std::fmt::Debug for Doubt {
+impl std::fmt::Debug for DoubtReporter {
     /// Shows no receiver: it refers back to the link.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Doubt")
+        f.write_str("DoubtReporter")
     }
 }

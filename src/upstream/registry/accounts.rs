@@ -44,17 +44,17 @@ pub(super) struct EntryAccounts {
 /// The credentials of requests or children, and whose they are.
 pub(super) type MadeAccounts = (Arc<dyn Credentials>, EntryAccounts);
 
-/// Where an account is used.
+/// The user of an account's credential.
 #[derive(Clone, Copy)]
 enum AccountSite<'a> {
-    /// A service.
+    /// Requests to a service.
     Http(&'a HttpCarrier),
     /// The children of an upstream, which call a service that only the configuration names.
     Children,
 }
 
 impl AccountSite<'_> {
-    /// What tokens are for: the service, or what the configuration says of a child's.
+    /// The resource of tokens: the URL of the service, or for children the configured one.
     fn url(self, resource: Option<&str>) -> Result<Url, AccountSetupError> {
         match self {
             Self::Http(carrier) => Ok(carrier.url.clone()),
@@ -120,8 +120,8 @@ impl<'c> AccountFactory<'c> {
         )
     }
 
-    /// Whose token or key the children of `upstream` get, where the configuration has an account. Where children can read
-    /// each other's environment, and the configuration does not accept that, it is withheld.
+    /// The token or key for the children of `upstream`, if the configuration has an account. Withheld if children can read
+    /// each other's environment, and the configuration does not accept that.
     ///
     /// # Errors
     /// A key cannot be used.
@@ -223,7 +223,7 @@ impl<'c> AccountFactory<'c> {
         Ok((users, accounts))
     }
 
-    /// The account alone.
+    /// One account, without credentials of requests.
     fn account(
         &mut self,
         upstream: &UpstreamConfig,
@@ -244,7 +244,7 @@ impl<'c> AccountFactory<'c> {
         account.map_err(failed)
     }
 
-    /// The kept logins, which all upstreams have in common.
+    /// The kept logins, which all upstreams share.
     ///
     /// # Errors
     /// The private key of a login cannot be used, or this machine has no trust anchors.

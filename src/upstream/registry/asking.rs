@@ -1,5 +1,5 @@
-//! What `/status` and `check --online` ask of upstreams: their state, how many children may start at once, and why one
-//! failed.
+//! Questions of `/status` and `check --online` about upstreams: state, number of children that may start at once, and
+//! causes of failures.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::upstream::error::LinkError;
 use crate::vault::GrantCensus;
 
 impl Upstreams {
-    /// Every upstream as it does at `now`, since the Unix epoch; by name. `census` has the accounts of callers, where
+    /// The status of every upstream at `now` (since the Unix epoch), by name. `census` has the accounts of callers, if
     /// they were counted.
     #[must_use]
     pub fn status(&self, now: Duration, census: Option<&GrantCensus>) -> Vec<UpstreamStatus> {
@@ -35,9 +35,9 @@ impl Upstreams {
         starts.max(1)
     }
 
-    /// Finds out where accounts of callers are to be had at `upstream`, without a caller; what is in the way is the cause
-    /// of its account in the [status](Self::status). `issuers` are those whose tokens callers may have. Takes 8 s at
-    /// most, and asks nothing where there is nothing to find out.
+    /// Checks, without a caller, how callers get accounts at `upstream`. An obstacle becomes the cause of its account in
+    /// the [status](Self::status). `issuers` are those whose tokens callers may have. Takes 8 s at most, and sends nothing
+    /// if there is nothing to check.
     ///
     /// # Cancel safety
     /// Dropping the future abandons the request.

@@ -15,7 +15,7 @@ pub struct CallerAccounts<'a> {
     pub(super) entries: &'a HashMap<Arc<str>, RegistryEntry>,
     /// Whether there are any.
     pub(super) is_any: bool,
-    /// Where they are kept.
+    /// The vault that keeps them.
     pub(super) vault: Option<&'a Vault>,
     /// The kept logins of callers, where an upstream needs them.
     pub(super) logins: Option<&'a LoginGrants>,
@@ -31,7 +31,7 @@ impl<'a> CallerAccounts<'a> {
     /// Whether callers have accounts of their own at the upstream.
     #[must_use]
     pub fn has(self, upstream: &str) -> bool {
-        // Most gateways have none: their calls look for no entry.
+        // Most gateways have none, and their calls skip the look-up.
         self.is_any
             && self
                 .entries
@@ -79,7 +79,7 @@ impl<'a> CallerAccounts<'a> {
         entries.map(|(name, _)| Arc::clone(name)).collect()
     }
 
-    /// Where the vault has the grant of `owner` for the upstream: one of these.
+    /// The keys under which the vault may have the grant of `owner` for the upstream.
     #[must_use]
     pub fn grant_keys(self, upstream: &str, owner: OwnerKey) -> Vec<GrantKey> {
         let entry = self.entries.get(upstream);

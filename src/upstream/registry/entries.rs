@@ -36,9 +36,9 @@ pub(super) struct RegistryEntry {
     pub(super) schemas: PerAccount<ToolSchemas>,
     pub(super) health: Arc<UpstreamHealth>,
     pub(super) load: Arc<UpstreamLoad>,
-    /// Those to children.
+    /// The links to children, for liveness checks.
     pub(super) links: CheckedLinks,
-    /// Whose tokens the requests or children have.
+    /// The accounts whose tokens requests or children have.
     pub(super) accounts: EntryAccounts,
 }
 
@@ -54,7 +54,7 @@ impl RegistryEntry {
 /// Entries by name, and the kept logins of callers where an upstream needs them.
 type MadeEntries = (HashMap<Arc<str>, RegistryEntry>, Option<Arc<LoginGrants>>);
 
-/// What all entries have in common.
+/// The parts that all entries share.
 pub(super) struct EntryParts<'a> {
     /// Runs children; `None` without stdio upstreams.
     pub(super) stdio: Option<&'a Arc<StdioRuntime>>,

@@ -176,7 +176,7 @@ async fn unused_child_gives_its_only_place_to_the_one_with_the_next_token(
     gw.stop().await;
 }
 
-// Nothing that a server says means that its token was refused.
+// No answer of a child proves that its token was refused.
 #[rstest]
 #[tokio::test]
 async fn error_and_end_of_a_child_are_no_refusal_of_its_token(

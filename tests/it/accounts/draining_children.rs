@@ -125,7 +125,7 @@ struct World {
 }
 
 impl World {
-    /// A gateway whose children get a token that ends soon. `keys` are those of the upstream, `tables` others.
+    /// A gateway whose children get a token that ends soon. `keys` are keys of the upstream's table, `tables` further tables.
     async fn start(keys: &str, tables: &str) -> Self {
         let (server, dir) = (AuthServer::start().await, tempfile::tempdir().unwrap());
         server.answers(Answering::Tokens(Some(LIFE)));

@@ -159,7 +159,7 @@ async fn task_that_runs_here_goes_on_with_the_next_token() {
     caller.gw.stop().await;
 }
 
-// No request brings the next one, so that nobody can ask the upstream what became of the task.
+// No request brings a new token, so the gateway cannot ask the upstream for the outcome of the task.
 #[tokio::test]
 async fn task_that_runs_here_fails_without_a_next_token() {
     let caller = Caller::start(&MODERN).await;

@@ -76,7 +76,7 @@ async fn refusal_of_an_account_is_none_of_its_upstream(#[case] verdict: Verdict)
     gw.stop().await;
 }
 
-// Its refusal shows that the upstream is there.
+// A refused probe proves that the upstream is up.
 #[tokio::test]
 async fn probe_goes_without_an_account_of_a_user() {
     let server = ConsentServer::start().await;

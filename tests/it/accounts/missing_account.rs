@@ -1,5 +1,4 @@
-//! Accounts that are missing: what is listed meanwhile, what happens to a key that its upstream refuses, and calls that wait
-//! for one question.
+//! Missing accounts: the lists meanwhile, a key that its upstream refuses, and calls that wait for the same question.
 
 use serde_json::{Value, json};
 

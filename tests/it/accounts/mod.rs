@@ -1,4 +1,4 @@
-//! Upstreams with an account: the tokens that the gateway gets for them. Spec: SPEC §9, §10.
+//! Upstreams with an account, and the tokens of the gateway for them. Spec: SPEC §9, §10.
 
 mod attacks;
 mod children;

@@ -2,12 +2,14 @@
 
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
 use super::{LARGE, MIB, held_mib, large_call, small_budget, until_nothing_is_held};
 use crate::harness::process::resident;
 use crate::harness::session::reply_of;
 use crate::harness::socket::{Socket, upgrade};
-use crate::harness::{Setup, eventually, within};
+use crate::harness::{Gateway, Setup, eventually, within};
 
 const WITH_SOCKETS: &str = "[server.websocket]\nenabled = true";
 
@@ -17,6 +19,22 @@ fn first_fragment(len: u64) -> Vec<u8> {
     head.extend(len.to_be_bytes());
     head.extend([0; 4]);
     head
+}
+
+/// Opens `count` sockets, and begins to send a message of 4 MiB on each.
+async fn half_sent(gw: &Gateway, token: Option<&str>, count: usize) -> Vec<JoinHandle<TcpStream>> {
+    let mut sending = Vec::new();
+    for _ in 0..count {
+        let (_, mut tcp) = upgrade(&gw.url, "/ws/stub", token, &[]).await;
+        sending.push(tokio::spawn(async move {
+            let mut message = first_fragment(4 << 20);
+            message.resize((4 << 20) - 10, b' ');
+            // The gateway may close the connection before the whole message is written.
+            drop(tcp.write_all(&message).await);
+            tcp
+        }));
+    }
+    sending
 }
 
 #[tokio::test]
@@ -29,17 +47,7 @@ async fn half_sent_messages_stay_within_the_share_and_end() {
     let alice = gw.principal("alice");
     let bob = gw.principal("bob").open("/mcp/stub").await;
     let before = resident(gw.pid());
-    let mut sending = Vec::new();
-    for _ in 0..30 {
-        let (_, mut tcp) = upgrade(&gw.url, "/ws/stub", alice.token(), &[]).await;
-        sending.push(tokio::spawn(async move {
-            let mut message = first_fragment(4 << 20);
-            message.resize((4 << 20) - 10, b' ');
-            // The gateway may close the connection before the whole message is written.
-            drop(tcp.write_all(&message).await);
-            tcp
-        }));
-    }
+    let sending = half_sent(&gw, alice.token(), 30).await;
     eventually("her share is used", async || {
         (held_mib(&gw).await > 24.0).then_some(())
     })
@@ -69,17 +77,7 @@ async fn half_sent_messages_keep_at_most_256_mib_by_default() {
         .stub("stub", &[]);
     let gw = setup.start().await;
     let alice = gw.principal("alice");
-    let mut sending = Vec::new();
-    for _ in 0..150 {
-        let (_, mut tcp) = upgrade(&gw.url, "/ws/stub", alice.token(), &[]).await;
-        sending.push(tokio::spawn(async move {
-            let mut message = first_fragment(4 << 20);
-            message.resize((4 << 20) - 10, b' ');
-            // The gateway may close the connection before the whole message is written.
-            drop(tcp.write_all(&message).await);
-            tcp
-        }));
-    }
+    let sending = half_sent(&gw, alice.token(), 150).await;
     eventually("her share is used", async || {
         (held_mib(&gw).await > 112.0).then_some(())
     })

@@ -27,7 +27,7 @@ pub(super) fn over_http(redis: &RedisServer, stub: &HttpStub) -> Setup {
     setup(redis).http("stub", stub, "")
 }
 
-/// Two replicas that have had a lease for so long that they may adopt.
+/// Two replicas with leases old enough to adopt sessions.
 pub(super) async fn settled(make: impl Fn() -> Setup) -> [Gateway; 2] {
     let both = pair(make).await;
     // Redis has to have been there for a lease.
@@ -39,6 +39,13 @@ pub(super) fn ping() -> Value {
     json!({"jsonrpc": "2.0", "id": 77, "method": "ping"})
 }
 
+/// Stores a value in the session at the stub.
+pub(super) async fn put_state(user: &Session) {
+    let state = json!({"key": "k", "value": "kept"});
+    user.text("state_set", state).await;
+}
+
+/// The value in the session at the stub: contains `kept` after [`put_state`].
 pub(super) async fn keeps(user: &Session) -> String {
     user.text("state_get", json!({"key": "k"})).await
 }
@@ -57,8 +64,7 @@ async fn session_at_an_http_upstream_is_continued() {
     let [one, two] = settled(|| over_http(&redis, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     assert!(keeps(&there).await.contains("kept"));
     one.kill().await;
     let started = Instant::now();
@@ -175,8 +181,7 @@ async fn session_on_a_stream_of_the_old_transport_ends_with_its_replica() {
     // The other replica has never spoken to the upstream.
     let [one, two] = settled(|| over_http(&redis, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     one.kill().await;
     let there = here.at(two.anonymous());
     assert_eq!(there.post(&ping()).await.status(), 404);
@@ -192,8 +197,7 @@ async fn owner_that_lives_keeps_its_session_through_an_empty_redis() {
     let [one, two] = settled(|| over_http(&redis, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     redis.kill();
     redis.start().await;
     let until = Instant::now() + 2 * LEASE;
@@ -217,8 +221,7 @@ async fn one_of_many_that_ask_adopts() {
     knows(&two, 3).await;
     tokio::time::sleep(LEASE).await;
     let here = one.anonymous().open("/mcp/stub").await;
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     one.kill().await;
     let users: Vec<_> = (0..12)
         .map(|n| here.at([&two, &three][n % 2].anonymous()))
@@ -239,8 +242,7 @@ async fn owner_that_was_stopped_gives_its_session_up() {
     let stub = HttpStub::start(&[]).await;
     let [one, two] = settled(|| over_http(&redis, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     one.signal(Signal::STOP);
     let there = here.at(two.anonymous());
     let started = Instant::now();
@@ -313,8 +315,7 @@ async fn session_of_a_lost_owner_is_503_while_redis_is_away() {
     let stub = HttpStub::start(&[]).await;
     let [one, two] = settled(|| over_http(&redis, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     redis.kill();
     one.kill().await;
     let there = here.at(two.anonymous());

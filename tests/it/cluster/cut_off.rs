@@ -1,4 +1,4 @@
-//! Replicas without Redis: all of them, or one that is cut off while others reach it. Spec: DESIGN §8.1;
+//! Replicas without Redis: all replicas, or one that is cut off while the others reach Redis. Spec: DESIGN §8.1;
 //! `docs/adr/0027`.
 
 use std::net::Ipv4Addr;
@@ -11,7 +11,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::adoption::{LEASE, adopted, keeps, over_http, ping, settled};
+use super::adoption::{LEASE, adopted, keeps, over_http, ping, put_state, settled};
 use super::{SECRET, knows};
 use crate::harness::http::initialize;
 use crate::harness::redis::{self, RedisServer, free_port};
@@ -95,6 +95,16 @@ async fn cluster(gateway: &Gateway) -> Value {
     status["cluster"].take()
 }
 
+/// A replica whose Redis is behind a gate, and a replica beside it. Both know each other.
+async fn behind_gate(redis: &RedisServer, stub: &HttpStub) -> (Gate, [Gateway; 2]) {
+    let gate = Gate::before(redis).await;
+    let one = at(gate.port, 0, stub).start().await;
+    let two = over_http(redis, stub).start().await;
+    knows(&two, 2).await;
+    knows(&one, 2).await;
+    (gate, [one, two])
+}
+
 /// The number of a replica.
 async fn node(gateway: &Gateway) -> u32 {
     let cluster = cluster(gateway).await;
@@ -110,8 +120,7 @@ async fn owners_serve_on_while_redis_is_away_for_all() {
     let [one, two] = settled(|| over_http(&redis, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     redis.kill();
     let until = Instant::now() + 3 * LEASE;
     while Instant::now() < until {
@@ -142,16 +151,11 @@ async fn owner_that_is_cut_off_loses_its_session_and_leaves_it_alone() {
         return;
     };
     let stub = HttpStub::start(&[]).await;
-    let gate = Gate::before(&redis).await;
-    let one = at(gate.port, 0, &stub).start().await;
-    let two = over_http(&redis, &stub).start().await;
-    knows(&two, 2).await;
-    knows(&one, 2).await;
+    let (gate, [one, two]) = behind_gate(&redis, &stub).await;
     tokio::time::sleep(LEASE).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     assert_eq!(cluster(&one).await["fenced"], false);
     gate.close();
     is_fenced(&one).await;
@@ -173,11 +177,7 @@ async fn owner_that_is_cut_off_leaves_the_get_stream_of_its_session() {
         return;
     };
     let stub = HttpStub::start(&[]).await;
-    let gate = Gate::before(&redis).await;
-    let one = at(gate.port, 0, &stub).start().await;
-    let two = over_http(&redis, &stub).start().await;
-    knows(&two, 2).await;
-    knows(&one, 2).await;
+    let (gate, [one, two]) = behind_gate(&redis, &stub).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let listening = here.listen().await;
     stub.heard().await;
@@ -200,11 +200,7 @@ async fn owner_that_is_cut_off_opens_no_session() {
         return;
     };
     let stub = HttpStub::start(&[]).await;
-    let gate = Gate::before(&redis).await;
-    let one = at(gate.port, 0, &stub).start().await;
-    let two = over_http(&redis, &stub).start().await;
-    knows(&two, 2).await;
-    knows(&one, 2).await;
+    let (gate, [one, two]) = behind_gate(&redis, &stub).await;
     gate.close();
     is_fenced(&one).await;
     let hello = initialize(1, "2025-11-25", &json!({}));
@@ -228,8 +224,7 @@ async fn peer_that_was_cut_off_is_asked_when_it_reaches_redis_alone() {
     knows(&one, 2).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     other.close();
     knows(&one, 1).await;
     tokio::time::sleep(2 * LEASE).await;
@@ -285,8 +280,7 @@ async fn replica_that_restarted_without_redis_is_believed() {
     knows(&two, 2).await;
     tokio::time::sleep(LEASE).await;
     let here = one.anonymous().open("/mcp/stub").await;
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     redis.kill();
     two.kill().await;
     // Its record, and its certificate, are in no Redis.
@@ -320,8 +314,7 @@ async fn owner_that_has_a_lease_again_is_not_succeeded() {
     let [one, two] = settled(|| over_http(&redis, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     let lease = format!("drawbridge:{{replicas}}:lease:{}", node(&one).await);
     let client: RedisClient = redis.client().await;
     one.signal(Signal::STOP);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use drawbridge::redis_client::cmd;
 use serde_json::json;
 
-use super::adoption::{adopted, keeps, ping, settled};
+use super::adoption::{adopted, keeps, ping, put_state, settled};
 use super::{SECRET, forwards};
 use crate::harness::redis::{self, RedisServer, RedisTls};
 use crate::harness::upstream::HttpStub;
@@ -135,8 +135,7 @@ async fn sessions_go_on_over_a_failover_of_sentinels() {
     let [one, two] = settled(|| replica(&places, &tls, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     master.kill();
     for gateway in [&one, &two] {
         cut(gateway).await;
@@ -171,8 +170,7 @@ async fn sessions_go_on_while_a_master_of_a_cluster_is_gone() {
     let [one, two] = settled(|| replica(&places, &tls, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     // Leases are kept in one slot: without its master that is an outage of all.
     let leases = cluster.place_of("drawbridge:{replicas}:index").await;
     let gone = (leases + 1) % 3;

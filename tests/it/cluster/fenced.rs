@@ -4,7 +4,7 @@ use drawbridge::redis_client::cmd;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::adoption::{LEASE, keeps, over_http, ping, settled};
+use super::adoption::{LEASE, keeps, over_http, ping, put_state, settled};
 use super::knows;
 use crate::harness::eventually;
 use crate::harness::redis::{self, RedisServer};
@@ -41,8 +41,7 @@ async fn fenced_replica_adopts_no_session_and_knows_what_is_over() {
     let stub = HttpStub::start(&[]).await;
     let [one, two] = settled(|| over_http(&redis, &stub)).await;
     let here = one.anonymous().open("/mcp/stub").await;
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     let over = one.anonymous().open("/mcp/stub").await;
     assert_eq!(over.delete().await, 204);
     has_ended_record(&redis).await;

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
+use super::adoption::put_state;
 use super::{forwards, knows, pair, replica, replica_with, tables};
 use crate::harness::connection::EventSession;
 use crate::harness::http::{everything, without_request_id};
@@ -26,8 +27,7 @@ async fn session_works_at_another_replica() {
         .await;
     let there = here.at(two.anonymous());
     // JSON, and a stream that begins late.
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     let kept = there.text("state_get", json!({"key": "k"})).await;
     assert!(kept.contains("kept"), "one child has both calls: {kept}");
     let slept = there.text("sleep", json!({"ms": 400})).await;
@@ -135,7 +135,7 @@ async fn unknown_handles_are_refused_before_forwarding() {
     assert_eq!(none.status(), 401);
     let after = forwards(&two, "").await;
     assert!((after - before).abs() < 0.5, "nothing was forwarded");
-    // The owner does not believe the entry replica: this token is for that one alone.
+    // The owner verifies the token itself: this token is for the entry replica alone.
     let narrow = one.issuer();
     let narrow = narrow.mint("alice", &[format!("{}/mcp/stub", two.url)], "mcp:tools");
     let refused = here.at(two.bearer(&narrow)).post(&ping()).await;

@@ -8,11 +8,11 @@ use rustix::process::Signal;
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::adoption::{adopted, keeps, ping};
+use super::adoption::{adopted, keeps, ping, put_state};
 use super::{SECRET, forwards, knows, pair, tables};
 use crate::harness::http::{everything, initialize};
 use crate::harness::redis::{self, RedisServer};
-use crate::harness::session::text_of;
+use crate::harness::session::{Exchange, text_of};
 use crate::harness::upstream::HttpStub;
 use crate::harness::{Gateway, Session, Setup, eventually, within};
 
@@ -41,9 +41,7 @@ async fn session_goes_on_at_another_replica_at_once() {
     let [mut one, two] = pair(|| setup(&redis, &stub, "")).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    there
-        .text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&there).await;
     one.signal(Signal::TERM);
     let asked = Instant::now();
     assert!(keeps(&there).await.contains("kept"), "the same session");
@@ -149,9 +147,7 @@ async fn call_that_outlasts_the_drain_ends_with_an_unknown_outcome() {
     let [mut one, two] = pair(|| setup(&redis, &stub, "drain = \"1s\"")).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    there
-        .text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&there).await;
     let (id, call) = here.start_call("sleep", json!({"ms": 60_000})).await;
     let mut call = call.stream();
     let first = call.next().await.expect("a priming event").id.unwrap();
@@ -209,8 +205,7 @@ async fn session_of_the_only_replica_goes_on_at_the_next_one() {
     let stub = HttpStub::start(&[]).await;
     let mut one = setup(&redis, &stub, "").start().await;
     let here = one.anonymous().open("/mcp/stub").await;
-    here.text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
+    put_state(&here).await;
     one.signal(Signal::TERM);
     assert_eq!(one.exit().await, Some(0));
     let two = setup(&redis, &stub, "").start().await;
@@ -231,6 +226,26 @@ async fn drains(gateway: &Gateway) {
     .await;
 }
 
+/// A call of `ms` at each replica, for which a drain waits.
+async fn hold_drains(replicas: [&Gateway; 2], ms: u64) -> Vec<Exchange> {
+    let mut calls = Vec::new();
+    for replica in replicas {
+        let session = replica.anonymous().open("/mcp/stub").await;
+        calls.push(session.start_call("sleep", json!({"ms": ms})).await.1);
+    }
+    calls
+}
+
+/// Waits for the `calls` of [`hold_drains`] and for the ends of the replicas.
+async fn end_drains(calls: Vec<Exchange>, replicas: [&mut Gateway; 2]) {
+    for call in calls {
+        assert_eq!(text_of(&call.finish().await.1.unwrap()), "slept");
+    }
+    for replica in replicas {
+        assert_eq!(replica.exit().await, Some(0));
+    }
+}
+
 #[tokio::test]
 async fn replicas_that_drain_together_serve_their_sessions() {
     let Some(redis) = redis::server(&[]).await else {
@@ -241,18 +256,8 @@ async fn replicas_that_drain_together_serve_their_sessions() {
     let [mut one, mut two] = pair(|| setup(&redis, &stub, linger)).await;
     let here = one.anonymous().open("/mcp/stub").await;
     let there = here.at(two.anonymous());
-    there
-        .text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
-    // Hold both drains.
-    let busy = [
-        one.anonymous().open("/mcp/stub").await,
-        two.anonymous().open("/mcp/stub").await,
-    ];
-    let mut calls = Vec::new();
-    for session in &busy {
-        calls.push(session.start_call("sleep", json!({"ms": 4000})).await.1);
-    }
+    put_state(&there).await;
+    let calls = hold_drains([&one, &two], 4000).await;
     one.signal(Signal::TERM);
     two.signal(Signal::TERM);
     drains(&one).await;
@@ -261,11 +266,7 @@ async fn replicas_that_drain_together_serve_their_sessions() {
     assert!(keeps(&there).await.contains("kept"));
     assert!(keeps(&here).await.contains("kept"));
     assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
-    for call in calls {
-        assert_eq!(text_of(&call.finish().await.1.unwrap()), "slept");
-    }
-    assert_eq!(one.exit().await, Some(0));
-    assert_eq!(two.exit().await, Some(0));
+    end_drains(calls, [&mut one, &mut two]).await;
     // A replica that starts later goes on with it.
     let three = setup(&redis, &stub, "").start().await;
     knows(&three, 1).await;
@@ -282,18 +283,8 @@ async fn session_that_was_given_up_is_adopted_where_all_replicas_drain() {
     let linger = "drain_linger = \"3s\"";
     let [mut one, mut two] = pair(|| setup(&redis, &stub, linger)).await;
     let there = one.anonymous().open("/mcp/stub").await.at(two.anonymous());
-    there
-        .text("state_set", json!({"key": "k", "value": "kept"}))
-        .await;
-    // Hold both drains.
-    let busy = [
-        one.anonymous().open("/mcp/stub").await,
-        two.anonymous().open("/mcp/stub").await,
-    ];
-    let mut calls = Vec::new();
-    for session in &busy {
-        calls.push(session.start_call("sleep", json!({"ms": 8000})).await.1);
-    }
+    put_state(&there).await;
+    let calls = hold_drains([&one, &two], 8000).await;
     one.signal(Signal::TERM);
     eventually("the session is given up", async || {
         (hand_overs(&one, "given_up").await > 0.5).then_some(())
@@ -303,11 +294,7 @@ async fn session_that_was_given_up_is_adopted_where_all_replicas_drain() {
     drains(&two).await;
     assert!(keeps(&there).await.contains("kept"), "no other can have it");
     assert!((hand_overs(&two, "taken_over").await - 1.0).abs() < 0.5);
-    for call in calls {
-        assert_eq!(text_of(&call.finish().await.1.unwrap()), "slept");
-    }
-    assert_eq!(one.exit().await, Some(0));
-    assert_eq!(two.exit().await, Some(0));
+    end_drains(calls, [&mut one, &mut two]).await;
 }
 
 #[tokio::test]

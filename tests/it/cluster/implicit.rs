@@ -46,7 +46,7 @@ async fn drains(gateway: &Gateway) {
     .await;
 }
 
-/// Most bytes of a record without a session: what is left of a removed one names that.
+/// Most bytes of a record without a session, such as the rest of a removed one.
 const HEAD: usize = 20;
 
 fn user(gateway: &Gateway, path: &str) -> Modern {

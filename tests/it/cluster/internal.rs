@@ -98,7 +98,7 @@ async fn forwarded_request_goes_no_further() {
     let here = one.anonymous().open("/mcp/stub").await;
     let owner = certificate.ping(&one, first, &here).await;
     assert!(owner.starts_with("HTTP/1.1 200"), "{owner}");
-    // Sent to one replica by mistake, which serves neither itself nor the other one with it.
+    // Sent to the wrong replica, which neither answers the request itself nor forwards it.
     let mistaken = certificate.ping(&two, first, &here).await;
     assert!(mistaken.starts_with("HTTP/1.1 421"), "{mistaken}");
     assert!(mistaken.contains("drawbridge-for: other"), "{mistaken}");

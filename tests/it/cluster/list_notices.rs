@@ -12,7 +12,7 @@ use crate::harness::{Gateway, Session, Setup};
 
 const CHANGED: &str = "notifications/tools/list_changed";
 
-/// A replica whose upstream is a child of its own: it alone hears what that child says.
+/// A replica whose upstream is a child of its own: no other replica hears the child's notices.
 fn shared(redis: &RedisServer) -> Setup {
     Setup::open()
         .toml(&tables(redis, SECRET, ""))
@@ -25,12 +25,8 @@ async fn session(gateway: &Gateway) -> Session {
     session
 }
 
-#[tokio::test]
-async fn change_at_one_replica_is_told_at_the_others() {
-    let Some(redis) = redis::server(&[]).await else {
-        return;
-    };
-    let [one, two] = pair(|| shared(&redis)).await;
+/// Changes the tools at the first replica: sessions at both replicas are told.
+async fn both_hear([one, two]: [Gateway; 2]) {
     let (here, there) = (session(&one).await, session(&two).await);
     let (mut near, mut far) = (here.listen().await, there.listen().await);
     here.text("change_tools", json!({})).await;
@@ -38,6 +34,14 @@ async fn change_at_one_replica_is_told_at_the_others() {
     far.until(CHANGED).await;
     one.stop().await;
     two.stop().await;
+}
+
+#[tokio::test]
+async fn change_at_one_replica_is_told_at_the_others() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    both_hear(pair(|| shared(&redis)).await).await;
 }
 
 #[tokio::test]
@@ -49,14 +53,7 @@ async fn change_in_a_modern_child_is_told_at_the_others() {
         let setup = Setup::open().toml(&tables(&redis, SECRET, ""));
         setup.stub_with("stub", &["--era", "modern"], "")
     };
-    let [one, two] = pair(make).await;
-    let (here, there) = (session(&one).await, session(&two).await);
-    let (mut near, mut far) = (here.listen().await, there.listen().await);
-    here.text("change_tools", json!({})).await;
-    near.until(CHANGED).await;
-    far.until(CHANGED).await;
-    one.stop().await;
-    two.stop().await;
+    both_hear(pair(make).await).await;
 }
 
 // The notice of this replica and the position of the other are gone with the data of Redis.

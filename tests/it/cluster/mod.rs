@@ -1,4 +1,4 @@
-//! Several gateways as one: the Redis that they share, their leases, and requests that are forwarded.
+//! Several gateways as one: their shared Redis, their leases, and forwarded requests.
 
 mod adoption;
 mod cut_off;

@@ -18,7 +18,7 @@ use crate::harness::upstream::HttpStub;
 use crate::harness::{Actor, Answer, Gateway, Setup};
 use crate::modern::{Modern, VERSION};
 
-/// Long, so that no replica of a busy machine misses it.
+/// Long, so that no replica loses it on a busy machine.
 const LEASE: &str = "lease = \"15s\"";
 /// Log messages of each call.
 const BURST: u64 = 5;

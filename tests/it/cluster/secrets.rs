@@ -188,8 +188,8 @@ async fn tell_modern(here: &Modern, there: &Modern) {
     assert!(text_of(&done).contains(ANSWER), "{done}");
 }
 
-/// Callers of both eras at two replicas, the first of which is killed, and the second stopped; all that is marked beside
-/// the constants.
+/// Callers of both eras at two replicas; the first replica is killed, the second stopped. Returns all secrets beside the
+/// constants.
 async fn tour(redis: &RedisServer, database: &str) -> Vec<String> {
     let server = AuthServer::start().await;
     server.answers(Answering::Made(Arc::new(|_, number| {

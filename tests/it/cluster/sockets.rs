@@ -24,7 +24,7 @@ async fn set(socket: &mut Socket) {
 }
 
 /// A further socket has a session of its own at once, where nothing is kept.
-async fn begins_anew(gateway: &Gateway, since: Instant) -> Socket {
+async fn reconnects(gateway: &Gateway, since: Instant) -> Socket {
     let mut socket = Socket::open(&gateway.url, "/ws/stub", None).await;
     let kept = socket.call("state_get", json!({"key": "k"})).await.unwrap();
     assert!(!text_of(&kept).contains("kept"), "{kept}");
@@ -59,7 +59,7 @@ async fn socket_session_ends_with_its_replica_and_the_next_one_begins_elsewhere(
     assert_eq!(text_of(&slept), "slept");
     let ended = Instant::now();
     assert_eq!(socket.message().await, None, "the socket ends");
-    let mut socket = begins_anew(&two, ended).await;
+    let mut socket = reconnects(&two, ended).await;
     assert_eq!(one.exit().await, Some(0));
     // The same where a replica is killed, whose lease is not over.
     set(&mut socket).await;
@@ -67,6 +67,6 @@ async fn socket_session_ends_with_its_replica_and_the_next_one_begins_elsewhere(
     let killed = Instant::now();
     two.kill().await;
     assert_eq!(socket.message().await, None, "the socket breaks");
-    begins_anew(&three, killed).await;
+    reconnects(&three, killed).await;
     three.stop().await;
 }

@@ -18,7 +18,7 @@ async fn through(make: impl Fn() -> Setup, revision: &str, has_owners: bool) -> 
     let scores = run_suite(&url, revision, None).await;
     let mut forwarded = 0.0;
     for gateway in replicas.gateways() {
-        // One replica owns what all callers of a declaration do: it passes nothing on, and the others serve nothing.
+        // One replica serves all callers of a declaration. It passes no request on, and the other replicas serve none.
         let mut served = gateway.log_records();
         served.retain(|line| line["target"] == "access");
         let passed_on = gateway

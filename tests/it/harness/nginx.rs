@@ -1,5 +1,5 @@
-//! Debian's nginx in front of several gateways, as `deploy/compose` has it: each request goes to the next one, also
-//! those of one session.
+//! Debian's nginx in front of several gateways, as in `deploy/compose`: each request goes to the next gateway, also within
+//! one session.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -71,7 +71,7 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
-/// Runs a program of `PostgreSQL`, which refuses to run as root, as `nobody` then.
+/// Runs a program of `PostgreSQL`. These programs refuse to run as root: root runs them as the user `nobody`.
 fn unprivileged(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "QUIT"]);

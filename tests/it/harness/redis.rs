@@ -77,8 +77,8 @@ pub(crate) async fn sentinel(file: &Path, tls: Option<&Arc<RedisTls>>) -> Option
     started(Some(file), tls, &["--sentinel"]).await
 }
 
-/// A Cluster of masters without replicas, which have equal shares of the slots in their order. The others go on when
-/// one of them is silent. `None` as for [`server`].
+/// A Cluster of masters without replicas, which have equal shares of the slots in their order. When one master is
+/// silent, the others go on. `None` as for [`server`].
 pub(crate) struct RedisCluster {
     pub(crate) nodes: Vec<RedisServer>,
 }

@@ -143,7 +143,7 @@ impl<M: Fn() -> Setup> Replicas<M> {
     }
 }
 
-/// A port that nothing listens on, and that the kernel gives to no socket by itself: what is killed there can come back.
+/// A free port outside the kernel's range for client sockets, so that a killed gateway can listen there again.
 fn steady_port() -> u16 {
     const FIRST: u16 = 15_000;
     const COUNT: u16 = 16_000;

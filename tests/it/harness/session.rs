@@ -106,7 +106,7 @@ impl Session {
             id: self.id.clone(),
             revision: self.revision.clone(),
             hello: self.hello.clone(),
-            // No id of one of them is ever one of another.
+            // The sessions never use the same id.
             next: AtomicI64::new(1_000_000 * self.next_id()),
         }
     }

@@ -1,4 +1,4 @@
-//! A gateway with `[cluster]`: what it keeps in Redis while sessions live.
+//! The keys in Redis of a gateway with `[cluster]`, while sessions live.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Quotas of callers: what they hold is counted over all replicas.
+//! Quotas of callers, counted over all replicas.
 
 use std::sync::Arc;
 use std::time::Duration;

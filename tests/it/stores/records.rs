@@ -1,4 +1,4 @@
-//! Session records: who owns a session, and what an adopter learns of it.
+//! Session records: the owner of a session, and the state that an adopter reads.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

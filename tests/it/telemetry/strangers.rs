@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use super::Collector;
 use crate::harness::process::resident;
 use crate::harness::session::Session;
-use crate::harness::{Setup, eventually};
+use crate::harness::{Gateway, Setup, eventually};
 
 /// A `traceparent` whose flag asks for a record.
 const ASKS: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
@@ -24,6 +24,24 @@ impl Collector {
     }
 }
 
+/// A gateway that sends spans to the collector at `url`, and a caller that it does not know. `more` follows the table
+/// `[telemetry]`.
+async fn stranger(url: &str, more: &str) -> (Gateway, Session) {
+    let telemetry = format!("[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 0.0\n{more}");
+    let setup = Setup::open().toml(&telemetry).stub("stub", &[]);
+    let gw = setup.start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    (gw, user)
+}
+
+/// Makes `count` calls that ask for a record of their trace.
+async fn call_traced(user: &Session, count: usize) {
+    for _ in 0..count {
+        let params = json!({"name": "seen_meta", "arguments": {}, "_meta": {"traceparent": ASKS}});
+        user.request("tools/call", params).await.expect("a result");
+    }
+}
+
 async fn read(user: &Session, uri: &str) {
     let params = json!({"uri": uri, "_meta": {"traceparent": ASKS}});
     drop(user.request("resources/read", params).await);
@@ -33,20 +51,9 @@ async fn read(user: &Session, uri: &str) {
 #[tokio::test]
 async fn a_stranger_has_few_traces_recorded() {
     let (collector, url) = Collector::start().await;
-    let telemetry = format!(
-        "[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 0.0\ncaller_traces = \"20/h\"\n\
-         [limits]\nrate = \"1000/s\""
-    );
-    let gw = Setup::open()
-        .toml(&telemetry)
-        .stub("stub", &[])
-        .start()
-        .await;
-    let user = gw.anonymous().open("/mcp/stub").await;
-    for _ in 0..100 {
-        let params = json!({"name": "seen_meta", "arguments": {}, "_meta": {"traceparent": ASKS}});
-        user.request("tools/call", params).await.expect("a result");
-    }
+    let more = "caller_traces = \"20/h\"\n[limits]\nrate = \"1000/s\"";
+    let (gw, user) = stranger(&url, more).await;
+    call_traced(&user, 100).await;
     gw.stop().await;
     // Stopping flushes.
     eventually("the traces", async || {
@@ -60,17 +67,8 @@ async fn a_stranger_has_few_traces_recorded() {
 #[tokio::test]
 async fn strangers_traces_are_few_by_default() {
     let (collector, url) = Collector::start().await;
-    let telemetry = format!("[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 0.0");
-    let gw = Setup::open()
-        .toml(&telemetry)
-        .stub("stub", &[])
-        .start()
-        .await;
-    let user = gw.anonymous().open("/mcp/stub").await;
-    for _ in 0..300 {
-        let params = json!({"name": "seen_meta", "arguments": {}, "_meta": {"traceparent": ASKS}});
-        user.request("tools/call", params).await.expect("a result");
-    }
+    let (gw, user) = stranger(&url, "").await;
+    call_traced(&user, 300).await;
     gw.stop().await;
     let recorded = eventually("some traces", async || {
         let recorded = collector.spans(SpanKind::Server).len();
@@ -84,13 +82,7 @@ async fn strangers_traces_are_few_by_default() {
 #[tokio::test]
 async fn a_span_shows_no_secret_of_a_uri() {
     let (collector, url) = Collector::start().await;
-    let telemetry = format!("[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 0.0");
-    let gw = Setup::open()
-        .toml(&telemetry)
-        .stub("stub", &[])
-        .start()
-        .await;
-    let user = gw.anonymous().open("/mcp/stub").await;
+    let (gw, user) = stranger(&url, "").await;
     read(
         &user,
         "https://files.example/x?token=5ECRET0001&sig=5ECRET0002",
@@ -116,15 +108,7 @@ async fn large_uris_are_not_kept_for_a_slow_collector() {
     // A collector that accepts connections and never answers.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let telemetry = format!(
-        "[telemetry]\notlp_endpoint = {url:?}\nsample_ratio = 0.0\ncaller_traces = \"1000/s\""
-    );
-    let gw = Setup::open()
-        .toml(&telemetry)
-        .stub("stub", &[])
-        .start()
-        .await;
-    let user = gw.anonymous().open("/mcp/stub").await;
+    let (gw, user) = stranger(&url, "caller_traces = \"1000/s\"").await;
     let uri = format!("memo:{}", "x".repeat(4 * 1024 * 1024 - 1024));
     let before = resident(gw.pid());
     for _ in 0..40 {

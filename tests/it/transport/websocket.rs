@@ -270,13 +270,15 @@ fn raw(opcode: Data, payload: &'static [u8]) -> Message {
     Message::Frame(Frame::message(payload, OpCode::Data(opcode), true))
 }
 
-/// A word of each of the first `count` access lines of messages that went wrong, and the bytes of
-/// their answers.
-async fn refused(gw: &Gateway, count: usize) -> Vec<(String, u64)> {
+/// Outcome and answer bytes of each access line that `is_meant`, once there are `count`.
+async fn access_lines(
+    gw: &Gateway,
+    count: usize,
+    is_meant: impl Fn(&serde_json::Value) -> bool,
+) -> Vec<(String, u64)> {
     eventually("all lines", async || {
         let records = gw.log_records().into_iter();
-        let lines = records.filter(|line| line["target"] == "access");
-        let lines = lines.filter(|line| line.get("status").is_none() && line["outcome"] != "ok");
+        let lines = records.filter(|line| line["target"] == "access" && is_meant(line));
         let told = |line: serde_json::Value| {
             let outcome = line["outcome"].as_str().unwrap().to_owned();
             (outcome, line["bytes_out"].as_u64().unwrap())
@@ -285,6 +287,13 @@ async fn refused(gw: &Gateway, count: usize) -> Vec<(String, u64)> {
         (told.len() >= count).then_some(told)
     })
     .await
+}
+
+/// The access lines of messages that went wrong, once there are `count`.
+async fn refused(gw: &Gateway, count: usize) -> Vec<(String, u64)> {
+    let is_refused =
+        |line: &serde_json::Value| line.get("status").is_none() && line["outcome"] != "ok";
+    access_lines(gw, count, is_refused).await
 }
 
 // Operators see why a client is cut off. Spec: DESIGN §10.
@@ -418,19 +427,9 @@ async fn start_two(socket: &mut Socket) {
     }
 }
 
-/// The outcomes and sizes of the answers with a large result, once all `count` lines are written.
+/// The access lines of calls with a large result, once there are `count`.
 async fn large(gw: &Gateway, count: usize) -> Vec<(String, u64)> {
-    eventually("all lines", async || {
-        let records = gw.log_records().into_iter();
-        let lines = records.filter(|line| line["target"] == "access" && line["name"] == "big");
-        let told = |line: serde_json::Value| {
-            let outcome = line["outcome"].as_str().unwrap().to_owned();
-            (outcome, line["bytes_out"].as_u64().unwrap())
-        };
-        let told: Vec<_> = lines.map(told).collect();
-        (told.len() >= count).then_some(told)
-    })
-    .await
+    access_lines(gw, count, |line| line["name"] == "big").await
 }
 
 // Progress counts, as with `server.stall_timeout`; pings stay unanswered meanwhile.

@@ -195,7 +195,7 @@ async fn a_listen_that_the_upstream_refuses_is_no_promise_to_clients() {
     gw.stop().await;
 }
 
-// Spec: BRIDGING §3.4, §3.10: what is out of reach refuses nothing.
+// Spec: BRIDGING §3.4, §3.10: an upstream out of reach has not refused the subscription.
 #[rstest]
 #[case::busy(503)]
 #[case::broken(500)]
@@ -264,7 +264,7 @@ async fn a_page_where_there_was_a_stream_before_a_pause_is_no_refusal() {
 const CHANGED: &str =
     "data: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/tools/list_changed\"}\n\n";
 
-// Spec: BRIDGING §3.4: who only listens makes no call that would open it.
+// Spec: BRIDGING §3.4: a client that only listens makes no call that would open the stream.
 #[rstest]
 #[tokio::test]
 async fn stream_that_is_refused_for_a_while_is_heard_again(#[values(403, 405)] status: u16) {

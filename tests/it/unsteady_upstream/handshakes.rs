@@ -25,7 +25,7 @@ async fn a_session_that_cannot_be_ended_does_not_hold_up_the_next_one() {
     gw.stop().await;
 }
 
-/// What somebody is told whose first message opens the upstream.
+/// The answer to an `initialize` that opens the upstream.
 async fn greeting(gw: &Gateway) -> String {
     let hello = initialize(1, "2025-11-25", &json!({}));
     let answer = within("an answer", gw.anonymous().post("/mcp/up", &[], &hello)).await;
@@ -77,7 +77,7 @@ async fn a_question_on_the_stream_of_a_handshake_is_no_answer_to_it() {
     gw.stop().await;
 }
 
-// Spec: SPEC U-04, U-12: what a notification is answered with says nothing.
+// Spec: SPEC U-04, U-12: the answer to a notification means nothing.
 #[tokio::test]
 async fn an_answer_without_end_to_a_notification_holds_up_no_handshake() {
     let up = Upstream::start(|what, _| match what {

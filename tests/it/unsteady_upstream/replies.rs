@@ -249,11 +249,11 @@ async fn upstream_status_of_a_call_is_not_ours(#[values("legacy", "modern")] era
     gw.stop().await;
 }
 
-// Spec: SPEC O-01, T-22: the stream does not wait for a call of which it is none.
+// Spec: SPEC O-01, T-22: the stream of one call does not wait for the replies of others.
 #[tokio::test]
 async fn large_replies_on_a_foreign_stream_have_a_share() {
     const LARGE: usize = 7_500_000;
-    // Whichever numbers the calls have; that of the last one ends its stream.
+    // The ids of the calls are not known. The reply of the last call ends its stream.
     let event = |id| -> &'static str {
         let content = json!([{"type": "text", "text": "x".repeat(LARGE)}]);
         let reply = json!({"jsonrpc": "2.0", "id": id, "result": {"content": content}});

@@ -15,7 +15,7 @@ use super::*;
 const ROLE: &str = "DRAWBRIDGE_TEST_ROLE";
 const PLACE: &str = "DRAWBRIDGE_TEST_PLACE";
 
-/// Another process that does what `role` says; killed on drop.
+/// Another process that does the work of `role`; killed on drop.
 struct OtherProcess {
     child: Child,
     lines: BufReader<std::process::ChildStdout>,
@@ -44,7 +44,7 @@ impl OtherProcess {
         Self { child, lines }
     }
 
-    /// What it says next, of the lines that begin with `role:`.
+    /// The next line of its output that begins with `role:`.
     fn says(&mut self) -> String {
         loop {
             let mut line = String::new();

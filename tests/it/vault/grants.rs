@@ -285,14 +285,14 @@ async fn change_reaches_other_processes(#[case] backend: Backend) {
     assert!(own.try_recv().is_err());
     there.poll_changes().await.unwrap();
     assert!(there.grant(&key("carol")).await.unwrap().is_some());
-    // Changes that were swept before this process has seen them: nothing in memory holds.
+    // The changes are swept before this process has read them: all cached grants are dropped.
     here.remove_grant(&key("bob")).await.unwrap();
     let raw = db.open().await;
     raw.execute("DELETE FROM changes", &[]).await.unwrap();
     let mut told = there.changes();
     there.poll_changes().await.unwrap();
     assert!(there.cached_grant(&key("carol")).is_none());
-    // And it is told so, to whatever lasts longer than a call.
+    // Connections that outlast a call are told of each dropped grant.
     let told: Vec<_> = std::iter::from_fn(|| told.try_recv().ok()).collect();
     assert!(
         told.contains(&key("bob")) && told.contains(&key("carol")),

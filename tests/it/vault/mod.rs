@@ -1,4 +1,4 @@
-//! The vault over both databases: what is kept, what does not open, who refreshes, what ends.
+//! The vault over both databases: stored grants, records that do not open, refreshes under leases, the end of grants.
 
 mod commands;
 mod crashes;

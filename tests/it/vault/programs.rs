@@ -135,7 +135,7 @@ async fn grants_are_counted_by_upstream_and_state(#[case] backend: Backend) {
     let edited = "UPDATE grants SET version = version + 1000 WHERE owner = $1";
     let damaged = [owner("damaged").bytes().into()];
     assert_eq!(raw.execute(edited, &damaged).await.unwrap(), 1);
-    // Its access token ends then, as that of the others, which can be refreshed.
+    // All access tokens have ended by then; those of the other accounts can be refreshed.
     clock.advance(Duration::from_hours(1));
     vault.count().await.unwrap();
     let census = vault.census().unwrap();

@@ -10,7 +10,7 @@ fn owner(name: &str) -> OwnerKey {
 }
 
 /// `PermitPool` with a quarter of `total` as the share of one address, and of one principal.
-fn places(total: usize) -> Arc<PermitPool> {
+fn pool(total: usize) -> Arc<PermitPool> {
     let shares = ConnectionShares {
         total,
         address: total / 4,
@@ -19,13 +19,13 @@ fn places(total: usize) -> Arc<PermitPool> {
     Arc::new(PermitPool::new(shares, true))
 }
 
-fn take(places: &Arc<PermitPool>, peer: &str) -> Option<ConnectionPermit> {
-    places.take(peer.parse().unwrap(), false, CancellationToken::new())
+fn take(pool: &Arc<PermitPool>, peer: &str) -> Option<ConnectionPermit> {
+    pool.take(peer.parse().unwrap(), false, CancellationToken::new())
 }
 
 /// A connection that has brought a good token and waits for its next request.
-fn idle(places: &Arc<PermitPool>, peer: &str, name: &str) -> ConnectionPermit {
-    let place = take(places, peer).unwrap();
+fn idle(pool: &Arc<PermitPool>, peer: &str, name: &str) -> ConnectionPermit {
+    let place = take(pool, peer).unwrap();
     let long = Duration::from_secs(75);
     place.shows(ConnectionActivity::Http1(HeadClock::new(long, long, long)));
     drop(place.begin(owner(name), true).unwrap());
@@ -38,13 +38,13 @@ fn have_left(all: &[ConnectionPermit]) -> Vec<bool> {
 
 #[tokio::test]
 async fn oldest_connection_without_a_token_makes_room() {
-    let places = places(4);
-    let _known = idle(&places, "192.0.2.1", "alice");
+    let pool = pool(4);
+    let _known = idle(&pool, "192.0.2.1", "alice");
     let open: Vec<ConnectionPermit> = (2..5)
-        .filter_map(|n| take(&places, &format!("192.0.2.{n}")))
+        .filter_map(|n| take(&pool, &format!("192.0.2.{n}")))
         .collect();
     assert_eq!(have_left(&open), [false, false, false]);
-    let next = take(&places, "192.0.2.9");
+    let next = take(&pool, "192.0.2.9");
     assert!(next.is_some());
     assert_eq!(have_left(&open), [true, false, false]);
     assert!(open[0].end().is_cancelled() && !open[1].end().is_cancelled());
@@ -52,25 +52,25 @@ async fn oldest_connection_without_a_token_makes_room() {
 
 #[tokio::test]
 async fn address_has_its_share_only_while_places_are_short() {
-    let places = places(16);
+    let pool = pool(16);
     let mut open: Vec<ConnectionPermit> =
-        (0..12).filter_map(|_| take(&places, "192.0.2.1")).collect();
+        (0..12).filter_map(|_| take(&pool, "192.0.2.1")).collect();
     assert_eq!(open.len(), 12, "enough are free");
     assert!(open.iter().all(|place| !place.has_left()));
     // Fewer than four are free after the next: only its own leave.
-    let other = take(&places, "192.0.2.2").unwrap();
-    open.extend(take(&places, "192.0.2.1"));
+    let other = take(&pool, "192.0.2.2").unwrap();
+    open.extend(take(&pool, "192.0.2.1"));
     assert!(open[0].has_left() && !open[1].has_left() && !other.has_left());
-    let others: Vec<ConnectionPermit> = (0..3).filter_map(|_| take(&places, "192.0.2.3")).collect();
+    let others: Vec<ConnectionPermit> = (0..3).filter_map(|_| take(&pool, "192.0.2.3")).collect();
     assert_eq!(have_left(&others), [false, false, false]);
     assert!(!open[1].has_left(), "places were free");
 }
 
 #[tokio::test]
 async fn networks_of_ipv6_have_one_share() {
-    let places = places(8);
+    let pool = pool(8);
     let open: Vec<ConnectionPermit> = (1..9)
-        .filter_map(|n| take(&places, &format!("2001:db8::{n}")))
+        .filter_map(|n| take(&pool, &format!("2001:db8::{n}")))
         .collect();
     assert_eq!(open.len(), 8);
     assert!(open[0].has_left());
@@ -78,19 +78,19 @@ async fn networks_of_ipv6_have_one_share() {
 
 #[tokio::test]
 async fn address_with_tokens_of_three_callers_has_no_share() {
-    let places = places(16);
-    let _known = ["alice", "bob", "carol"].map(|name| idle(&places, "192.0.2.1", name));
-    let open: Vec<ConnectionPermit> = (0..13).filter_map(|_| take(&places, "192.0.2.1")).collect();
+    let pool = pool(16);
+    let _known = ["alice", "bob", "carol"].map(|name| idle(&pool, "192.0.2.1", name));
+    let open: Vec<ConnectionPermit> = (0..13).filter_map(|_| take(&pool, "192.0.2.1")).collect();
     assert_eq!(open.len(), 13);
     assert!(open.iter().all(|place| !place.has_left()));
 }
 
 #[tokio::test]
 async fn connections_of_a_trusted_proxy_count_for_the_address_behind_it() {
-    let places = places(8);
+    let pool = pool(8);
     let proxied = |client: &str| {
         let peer = "10.0.0.1".parse().unwrap();
-        let place = places.take(peer, true, CancellationToken::new()).unwrap();
+        let place = pool.take(peer, true, CancellationToken::new()).unwrap();
         drop(place.of_request(client.parse().unwrap()));
         place
     };
@@ -103,10 +103,10 @@ async fn connections_of_a_trusted_proxy_count_for_the_address_behind_it() {
 
 #[tokio::test]
 async fn idle_connections_of_the_caller_with_most_make_room() {
-    let places = places(8);
-    let alice = idle(&places, "192.0.2.1", "alice");
-    let mallory = [(); 7].map(|()| idle(&places, "192.0.2.2", "mallory"));
-    assert!(take(&places, "192.0.2.3").is_some());
+    let pool = pool(8);
+    let alice = idle(&pool, "192.0.2.1", "alice");
+    let mallory = [(); 7].map(|()| idle(&pool, "192.0.2.2", "mallory"));
+    assert!(take(&pool, "192.0.2.3").is_some());
     assert!(!alice.has_left());
     let left = have_left(&mallory).into_iter().filter(|left| *left);
     assert_eq!(left.count(), 1);
@@ -114,25 +114,25 @@ async fn idle_connections_of_the_caller_with_most_make_room() {
 
 #[tokio::test]
 async fn connections_that_are_in_use_stay() {
-    let places = places(4);
+    let pool = pool(4);
     let open: Vec<ConnectionPermit> = ["alice", "bob", "carol", "dave"]
         .iter()
         .map(|name| {
-            let place = take(&places, "192.0.2.1").unwrap();
+            let place = take(&pool, "192.0.2.1").unwrap();
             drop(place.begin(owner(name), true).unwrap());
             place
         })
         .collect();
-    assert!(take(&places, "192.0.2.2").is_none());
+    assert!(take(&pool, "192.0.2.2").is_none());
     assert_eq!(have_left(&open), [false; 4]);
     drop(open);
-    assert!(take(&places, "192.0.2.2").is_some());
+    assert!(take(&pool, "192.0.2.2").is_some());
 }
 
 #[tokio::test]
 async fn principal_without_a_limit_has_no_share() {
-    let places = places(4);
-    let place = take(&places, "127.0.0.1").unwrap();
+    let pool = pool(4);
+    let place = take(&pool, "127.0.0.1").unwrap();
     let open: Vec<_> = (0..50)
         .map(|_| place.begin(owner("anonymous"), false))
         .collect();
@@ -141,10 +141,10 @@ async fn principal_without_a_limit_has_no_share() {
 
 #[tokio::test]
 async fn nothing_is_kept_of_connections_that_are_closed() {
-    let places = places(4);
+    let pool = pool(4);
     for n in 0..100 {
-        drop(take(&places, &format!("192.0.2.{n}")));
-        drop(idle(&places, &format!("198.51.100.{n}"), "alice"));
+        drop(take(&pool, &format!("192.0.2.{n}")));
+        drop(idle(&pool, &format!("198.51.100.{n}"), "alice"));
     }
-    assert!(places.lock().is_empty());
+    assert!(pool.lock().is_empty());
 }

@@ -9,7 +9,7 @@ use crate::sync::keyed_counter::KeyedCounter;
 
 /// Whose call is parked, and at which upstream: each has a cap of its own.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Spot {
+pub(super) struct ParkingGroup {
     pub(super) owner: OwnerKey,
     pub(super) upstream: Arc<str>,
 }
@@ -27,12 +27,12 @@ pub(crate) struct WaitingCaps {
     pub(crate) total: usize,
 }
 
-/// The waiting calls. Those of one [`Spot`] share a lane, since the same caps keep them all waiting: a look for the
+/// The waiting calls. Those of one [`ParkingGroup`] share a lane, since the same caps keep them all waiting: a look for the
 /// next call reads the head of each lane only.
 #[derive(Debug)]
 pub(super) struct Line<W> {
     /// No lane is empty; numbers grow along a lane.
-    lanes: HashMap<Spot, VecDeque<(u64, SharedConnection, W)>>,
+    lanes: HashMap<ParkingGroup, VecDeque<(u64, SharedConnection, W)>>,
     owners: KeyedCounter<OwnerKey>,
     connections: KeyedCounter<ConnectionId>,
     next: u64,
@@ -64,42 +64,50 @@ impl<W> Line<W> {
     }
 
     /// Adds a call behind all others; returns its number for [`Line::leave`].
-    pub(super) fn join(&mut self, spot: Spot, connection: SharedConnection, waiter: W) -> u64 {
+    pub(super) fn join(
+        &mut self,
+        group: ParkingGroup,
+        connection: SharedConnection,
+        waiter: W,
+    ) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.owners.add(spot.owner);
+        self.owners.add(group.owner);
         if let Some(connection) = connection {
             self.connections.add(connection);
         }
-        let lane = self.lanes.entry(spot).or_default();
+        let lane = self.lanes.entry(group).or_default();
         lane.push_back((number, connection, waiter));
         number
     }
 
     /// Takes out a call that still waits.
-    pub(super) fn leave(&mut self, spot: &Spot, number: u64) -> Option<W> {
-        let lane = self.lanes.get(spot)?;
+    pub(super) fn leave(&mut self, group: &ParkingGroup, number: u64) -> Option<W> {
+        let lane = self.lanes.get(group)?;
         let at = lane.binary_search_by_key(&number, |(number, ..)| *number);
-        self.take(spot, at.ok()?)
+        self.take(group, at.ok()?)
     }
 
-    /// Takes out the oldest call among those whose spot `is_free`.
-    pub(super) fn take_oldest(&mut self, is_free: impl Fn(&Spot) -> bool) -> Option<(Spot, W)> {
-        let free = self.lanes.iter().filter(|(spot, _)| is_free(spot));
-        let heads = free.filter_map(|(spot, lane)| Some((lane.front()?.0, spot)));
-        let (_, spot) = heads.min_by_key(|(number, _)| *number)?;
-        let spot = spot.clone();
-        let waiter = self.take(&spot, 0)?;
-        Some((spot, waiter))
+    /// Takes out the oldest call among those whose group `is_free`.
+    pub(super) fn take_oldest(
+        &mut self,
+        is_free: impl Fn(&ParkingGroup) -> bool,
+    ) -> Option<(ParkingGroup, W)> {
+        let free = self.lanes.iter().filter(|(group, _)| is_free(group));
+        let heads = free.filter_map(|(group, lane)| Some((lane.front()?.0, group)));
+        let (_, group) = heads.min_by_key(|(number, _)| *number)?;
+        let group = group.clone();
+        let waiter = self.take(&group, 0)?;
+        Some((group, waiter))
     }
 
-    fn take(&mut self, spot: &Spot, at: usize) -> Option<W> {
-        let lane = self.lanes.get_mut(spot)?;
+    fn take(&mut self, group: &ParkingGroup, at: usize) -> Option<W> {
+        let lane = self.lanes.get_mut(group)?;
         let (_, connection, waiter) = lane.remove(at)?;
         if lane.is_empty() {
-            self.lanes.remove(spot);
+            self.lanes.remove(group);
         }
-        self.owners.remove(&spot.owner);
+        self.owners.remove(&group.owner);
         if let Some(connection) = connection {
             self.connections.remove(&connection);
         }
@@ -112,9 +120,9 @@ mod tests {
     use super::*;
     use crate::call::Principal;
 
-    fn spot(subject: &str, upstream: &str) -> Spot {
+    fn group(subject: &str, upstream: &str) -> ParkingGroup {
         let principal = Principal::new("https://issuer", subject, "", Vec::new(), None);
-        Spot {
+        ParkingGroup {
             owner: principal.owner(),
             upstream: upstream.into(),
         }
@@ -123,11 +131,14 @@ mod tests {
     #[test]
     fn oldest_call_whose_spot_is_free_comes_first() {
         let mut line = Line::default();
-        let (one, other) = (spot("ada", "a"), spot("bob", "b"));
+        let (one, other) = (group("ada", "a"), group("bob", "b"));
         line.join(one.clone(), None, "first");
         line.join(other.clone(), None, "second");
         line.join(one.clone(), None, "third");
-        assert_eq!(line.take_oldest(|spot| *spot == other).unwrap().1, "second");
+        assert_eq!(
+            line.take_oldest(|group| *group == other).unwrap().1,
+            "second"
+        );
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "first");
         assert_eq!(line.take_oldest(|_| false), None);
         assert_eq!(line.take_oldest(|_| true).unwrap().1, "third");
@@ -137,7 +148,7 @@ mod tests {
     #[test]
     fn call_that_leaves_holds_up_no_other() {
         let mut line = Line::default();
-        let ada = spot("ada", "a");
+        let ada = group("ada", "a");
         let numbers = ["first", "second", "third"].map(|name| line.join(ada.clone(), None, name));
         assert_eq!(line.leave(&ada, numbers[1]), Some("second"));
         assert_eq!(line.leave(&ada, numbers[1]), None);
@@ -155,7 +166,7 @@ mod tests {
             per_connection: 3,
             total: 100,
         };
-        let (ada, bob) = (spot("ada", "a"), spot("bob", "a"));
+        let (ada, bob) = (group("ada", "a"), group("bob", "a"));
         let (shared, other) = (Some(ConnectionId::next()), Some(ConnectionId::next()));
         let mut line = Line::default();
         line.join(ada.clone(), shared, ());

@@ -36,7 +36,7 @@ async fn connection_of_another_owner_is_not_read() {
 }
 
 #[tokio::test]
-async fn visit_of_another_owner_is_not_found() {
+async fn implicit_session_of_another_owner_is_not_found() {
     let f = fixture(10, 10);
     let (alice, files) = (principal("alice"), endpoint("files"));
     let implicit_session =

@@ -1,12 +1,14 @@
 //! What is written of sessions to a shared store.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, ready};
 
 use super::*;
 use crate::call::LogLevel;
 use crate::redis_client::Value;
+use crate::session::{ImplicitHome, ImplicitSessionCall};
 use crate::store::fenced::FencedSessions;
 use crate::store::quotas::{CallerQuota, QuotaShape};
 use crate::store::records::SharedRecords;

@@ -109,7 +109,7 @@ async fn who_has_more_than_an_equal_share_makes_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_total_bound_holds_whoever_has_what() {
+async fn total_bound_holds_over_all_sessions() {
     const TOTAL: usize = 10 * (BATCH_BYTES + 1);
     let store = store(1 << 20, TOTAL);
     for number in 0..100_u32 {

@@ -1,4 +1,4 @@
-//! `SessionQueue`: entries of one session that the shared log has, and entries that wait for it.
+//! `SessionQueue`: the entries of one session, in the shared log or waiting to be written there.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
@@ -17,7 +17,7 @@ const WAITING: usize = 1024;
 /// Entries of one call at most.
 const AT_ONCE: usize = 64;
 
-/// Positions of consecutive events of one stream that become one entry. The payloads stay in the log of this process
+/// Consecutive events of one stream, by their positions, that become one entry. The payloads stay in the log of this process
 /// until the entry is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct WaitingEntry {

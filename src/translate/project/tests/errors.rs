@@ -113,7 +113,7 @@ fn a_missing_capability_is_the_clients_only_when_it_lacks_it() {
 
 // SPEC C-83, E-03.
 #[test]
-fn a_visit_is_relayed_to_one_revision_and_told_in_words_before_it() {
+fn url_elicitation_is_relayed_to_one_revision_and_text_before_it() {
     let visit = json!({"code": -32042, "message": "log in",
         "data": {"elicitations": [{"mode": "url", "url": "https://e.example/x", "elicitationId": "1"}]}});
     assert_eq!(

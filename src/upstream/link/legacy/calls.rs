@@ -103,7 +103,7 @@ impl LegacyConnection {
                 flight.abort("timeout");
                 Err(match &self.wire {
                     _ if activity.awaits_room() => LinkError::no_room(),
-                    LegacyWire::Duplex(duplex) => duplex.timed_out(activity.started(), &self.settings),
+                    LegacyWire::Duplex(duplex) => duplex.timed_out(activity.started(), upstream.isolation),
                     LegacyWire::Http(_) => LinkError::Timeout,
                 })
             }

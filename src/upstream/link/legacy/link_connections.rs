@@ -174,7 +174,7 @@ impl LinkConnections {
             previous.note_end();
             self.draining.retire(previous);
         }
-        // The session ended meanwhile: no one else would close this connection.
+        // The session ended meanwhile, so nothing else would close this connection.
         if self.has_ended() {
             drop(lock(&self.current).take());
             self.changed.notify_waiters();
@@ -220,7 +220,8 @@ impl LinkConnections {
         let since = Instant::now();
         let open = opening.open(started);
         tokio::time::timeout(limit, open).await.unwrap_or_else(|_| {
-            let quoting = |child: DuplexSender| child.timed_out(since, &self.settings);
+            let quoting =
+                |child: DuplexSender| child.timed_out(since, self.settings.upstream.isolation);
             Err(child.map_or(LinkError::Timeout, quoting))
         })
     }

@@ -59,7 +59,8 @@ impl<'a> Ping<'a> {
             answer.map(drop)
         } else {
             flight.abort("timeout");
-            Err(duplex.timed_out(activity.started(), &self.connection.settings))
+            let isolation = self.connection.settings.upstream.isolation;
+            Err(duplex.timed_out(activity.started(), isolation))
         };
         // A child stopped as idle, or evicted, has not failed.
         let is_stopped = found.is_err() && duplex.closed().is_cancelled() && !duplex.broke_off();

@@ -145,14 +145,14 @@ impl ModernConnection {
         let piped = matches!(self.wire, ModernWire::Pipe(_));
         let mut lost = false;
         for _ in 0..3 {
-            let flight = RunningRequest::new(
+            let running = RunningRequest::new(
                 self.next_id(),
                 ReplyOwner::Nobody,
                 Arc::new(CallActivity::new()),
             );
-            let bytes = discover::request(flight.id, &self.settings);
+            let bytes = discover::request(running.id, &self.settings);
             let reply = self
-                .exchange_again(bytes, || Ok(discover::headers()), &flight)
+                .exchange_again(bytes, || Ok(discover::headers()), &running)
                 .await;
             let reply = match reply {
                 // Spec: SPEC M-44.
@@ -184,12 +184,12 @@ impl ModernConnection {
         self: &Arc<Self>,
         bytes: Bytes,
         headers: impl FnOnce() -> Result<MessageHeaders, JsonError> + Send,
-        flight: &Arc<RunningRequest>,
+        running: &Arc<RunningRequest>,
     ) -> Result<Message, LinkError> {
         match &self.wire {
-            ModernWire::Pipe(pipe) => self.exchange_piped(pipe, bytes, flight).await,
+            ModernWire::Pipe(pipe) => self.exchange_piped(pipe, bytes, running).await,
             ModernWire::Http(http) => {
-                let mut take = ModernPostStream(self, flight);
+                let mut take = ModernPostStream(self, running);
                 let unsendable = |error: JsonError| LinkError::Unsendable(error.to_string());
                 // Two awaits: one future around both would be moved as a whole.
                 let reply = match http.post(bytes, headers().map_err(unsendable)?).await {
@@ -210,11 +210,11 @@ impl ModernConnection {
         self: &Arc<Self>,
         bytes: Bytes,
         headers: impl Fn() -> Result<MessageHeaders, JsonError> + Send + Sync,
-        flight: &Arc<RunningRequest>,
+        running: &Arc<RunningRequest>,
     ) -> Result<Message, LinkError> {
-        let reply = self.exchange(bytes.clone(), &headers, flight).await;
+        let reply = self.exchange(bytes.clone(), &headers, running).await;
         let reply = match reply {
-            Err(LinkError::Unread { .. }) => self.exchange(bytes, &headers, flight).await,
+            Err(LinkError::Unread { .. }) => self.exchange(bytes, &headers, running).await,
             other => other,
         };
         reply.map_err(LinkError::of_last_try)
@@ -277,8 +277,8 @@ impl ModernConnection {
         }
     }
 
-    pub(super) fn flight(&self, id: u64, from: Option<&OpenPipe>) -> Option<Arc<RunningRequest>> {
-        self.pipe()?.flight(id, from?)
+    pub(super) fn running(&self, id: u64, from: Option<&OpenPipe>) -> Option<Arc<RunningRequest>> {
+        self.pipe()?.running(id, from?)
     }
 
     /// The call that a message of the child `from` without an id is about.

@@ -22,20 +22,20 @@ type NoticeOrigin<'a> = (Option<&'a Arc<RunningRequest>>, Option<&'a OpenPipe>);
 const ASKS: &str = "a modern server sends no requests";
 
 impl ModernConnection {
-    /// Takes one message of the stream of `flight`. Returns the message if it is the reply to `flight`.
+    /// Takes one message of the stream of `running`. Returns the message if it is the reply to `running`.
     pub(super) fn on_message(
         &self,
         message: Message,
-        flight: &Arc<RunningRequest>,
+        running: &Arc<RunningRequest>,
     ) -> Option<Message> {
-        flight.activity.touch();
+        running.activity.touch();
         match (message.method(), message.id()) {
             // An HTTP stream has no way back. Spec: SPEC M-42
             (Some(_), Some(_)) => self.suspect(ASKS),
-            (Some(method), None) => self.on_notice(method, &message, (Some(flight), None)),
+            (Some(method), None) => self.on_notice(method, &message, (Some(running), None)),
             // An error without an id counts as the reply. Spec: JSON-RPC 2.0 §5
             (None, None) => return Some(message),
-            (None, Some(_)) if message.number() == Some(flight.id) => return Some(message),
+            (None, Some(_)) if message.number() == Some(running.id) => return Some(message),
             (None, Some(_)) => self.suspect(ANSWERS_UNASKED),
         }
         None
@@ -62,34 +62,34 @@ impl ModernConnection {
         }
     }
 
-    /// Takes a notice of the stream of `flight`, or of the child `from`.
-    fn on_notice(&self, method: &str, message: &Message, (flight, from): NoticeOrigin<'_>) {
+    /// Takes a notice of the stream of `running`, or of the child `from`.
+    fn on_notice(&self, method: &str, message: &Message, (running, from): NoticeOrigin<'_>) {
         match method {
-            "notifications/progress" => self.on_progress(message, (flight, from)),
-            "notifications/message" => self.on_log(message, flight),
+            "notifications/progress" => self.on_progress(message, (running, from)),
+            "notifications/message" => self.on_log(message, running),
             "notifications/cancelled" => self.on_listen_ended(message, from),
             // The gateway requests no task notices, and the task id is the upstream's, not the client's. Spec: SPEC
             // K-16
             "notifications/tasks" => self.suspect("it told of a task that nobody follows"),
             _ => match (
-                self.subscription(message, (flight, from)),
+                self.subscription(message, (running, from)),
                 kind(method, message),
             ) {
-                (Some(flight), kind) => {
-                    flight.activity.touch();
-                    if let ReplyOwner::Listen(sink) = &flight.whose {
+                (Some(running), kind) => {
+                    running.activity.touch();
+                    if let ReplyOwner::Listen(sink) = &running.whose {
                         sink.take(method, kind, message);
                     }
                 }
-                (None, NoticeKind::Other) => self.on_unknown(method, message, flight),
+                (None, NoticeKind::Other) => self.on_unknown(method, message, running),
                 (None, _) => self.suspect("it announced a change to nobody who had asked"),
             },
         }
     }
 
     /// Passes an unknown notification on, if an extension that both sides declare may define it. Spec: SPEC N-01
-    fn on_unknown(&self, method: &str, message: &Message, flight: Option<&Arc<RunningRequest>>) {
-        if let Some(ReplyOwner::Call { link, .. }) = flight.map(|flight| &flight.whose)
+    fn on_unknown(&self, method: &str, message: &Message, running: Option<&Arc<RunningRequest>>) {
+        if let Some(ReplyOwner::Call { link, .. }) = running.map(|running| &running.whose)
             && methods::lookup(method).is_none()
             && self.shares_extension(link.capabilities())
         {
@@ -107,27 +107,27 @@ impl ModernConnection {
     fn subscription(
         &self,
         message: &Message,
-        (flight, from): NoticeOrigin<'_>,
+        (running, from): NoticeOrigin<'_>,
     ) -> Option<Arc<RunningRequest>> {
         let id = json::number(message.meta(meta::SUBSCRIPTION_ID)?)?;
-        let found = match flight {
-            Some(flight) => (flight.id == id).then(|| Arc::clone(flight)),
-            None => self.flight(id, from),
+        let found = match running {
+            Some(running) => (running.id == id).then(|| Arc::clone(running)),
+            None => self.running(id, from),
         };
-        found.filter(|flight| matches!(flight.whose, ReplyOwner::Listen(_)))
+        found.filter(|running| matches!(running.whose, ReplyOwner::Listen(_)))
     }
 
     /// Passes progress on to the request whose id is the token.
-    fn on_progress(&self, message: &Message, (flight, from): NoticeOrigin<'_>) {
+    fn on_progress(&self, message: &Message, (running, from): NoticeOrigin<'_>) {
         let token = message.param_number(meta::PROGRESS_TOKEN);
-        let found = match (token, flight) {
-            (Some(id), Some(flight)) if flight.id == id => Some(Arc::clone(flight)),
-            (Some(id), None) => self.flight(id, from),
+        let found = match (token, running) {
+            (Some(id), Some(running)) if running.id == id => Some(Arc::clone(running)),
+            (Some(id), None) => self.running(id, from),
             _ => None,
         };
-        let Some(flight) = found else {
+        let Some(running) = found else {
             // Over a pipe the upstream may not know yet that the call is over.
-            let is_late = flight.is_none() && token.is_some_and(|id| self.has_used(id));
+            let is_late = running.is_none() && token.is_some_and(|id| self.has_used(id));
             let counter = if is_late {
                 &LABELED.notices_late
             } else {
@@ -136,12 +136,12 @@ impl ModernConnection {
             counter.add(&self.settings.name, 1);
             return;
         };
-        flight.activity.touch();
+        running.activity.touch();
         let ReplyOwner::Call {
             link,
             progress: Some(toward),
             ..
-        } = &flight.whose
+        } = &running.whose
         else {
             return;
         };
@@ -170,12 +170,12 @@ impl ModernConnection {
     }
 
     /// Passes a log message on if it reaches the level of the request. Spec: SPEC C-20
-    fn on_log(&self, message: &Message, flight: Option<&Arc<RunningRequest>>) {
+    fn on_log(&self, message: &Message, running: Option<&Arc<RunningRequest>>) {
         let Some(ReplyOwner::Call {
             link,
             level: Some(wanted),
             ..
-        }) = flight.map(|flight| &flight.whose)
+        }) = running.map(|running| &running.whose)
         else {
             LABELED.upstream_garbage.add(&self.settings.name, 1);
             return;
@@ -193,8 +193,8 @@ impl ModernConnection {
     /// Ends a `subscriptions/listen`, the only request that a server may cancel. Spec: SPEC M-45
     fn on_listen_ended(&self, message: &Message, from: Option<&OpenPipe>) {
         let id = message.param_number("requestId");
-        let flight = id.and_then(|id| self.flight(id, from));
-        match flight.as_ref().map(|flight| &flight.whose) {
+        let running = id.and_then(|id| self.running(id, from));
+        match running.as_ref().map(|running| &running.whose) {
             Some(ReplyOwner::Listen(sink)) => sink.end(),
             _ => self.suspect("it cancelled what is not its own"),
         }
@@ -204,7 +204,7 @@ impl ModernConnection {
     /// once, as no other reply will follow.
     pub(super) fn not_read(&self, line: &Bytes, error: &DecodeError, from: Option<&Arc<OpenPipe>>) {
         let child = from.map(|from| &**from);
-        let is_awaited = |id| self.flight(id, child).is_some();
+        let is_awaited = |id| self.running(id, child).is_some();
         let depth = self.settings.message_depth;
         if let Some(reply) = salvage(&self.settings.name, line, depth, is_awaited) {
             return self.on_line(reply, from);

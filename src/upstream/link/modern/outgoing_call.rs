@@ -20,7 +20,7 @@ pub(super) struct OutgoingCall<'a> {
     pub(super) call: &'a Call,
     pub(super) activity: Arc<CallActivity>,
     /// The running request, which records why the call is dropped.
-    pub(super) flight: Mutex<Option<Arc<RunningRequest>>>,
+    pub(super) running: Mutex<Option<Arc<RunningRequest>>>,
     /// Highest progress of all requests of the call, once a client wants progress.
     pub(super) told: OnceLock<Arc<HighestProgress>>,
 }
@@ -33,7 +33,7 @@ impl<'a> OutgoingCall<'a> {
             name: param.and_then(|param| request.param_str(param)),
             call,
             activity,
-            flight: Mutex::default(),
+            running: Mutex::default(),
             told: OnceLock::new(),
         }
     }
@@ -56,8 +56,8 @@ impl<'a> OutgoingCall<'a> {
     }
 
     pub(super) fn abort(&self, reason: &str) {
-        if let Some(flight) = &*lock(&self.flight) {
-            flight.abort(reason);
+        if let Some(running) = &*lock(&self.running) {
+            running.abort(reason);
         }
     }
 }

@@ -57,7 +57,7 @@ pub(super) struct OpenPipe {
 /// A request waiting for its reply.
 #[derive(Debug)]
 struct PipeWaiter {
-    flight: Arc<RunningRequest>,
+    running: Arc<RunningRequest>,
     /// The child that received the request, and its `serial`.
     child: Weak<OpenPipe>,
     serial: u64,
@@ -127,7 +127,7 @@ impl ChildPipe {
         let asked = request.and_then(|request| self.child_of(request.id));
         let open = asked.or_else(|| self.open());
         open.map_or(LinkError::Timeout, |open| {
-            open.child.timed_out(since, settings)
+            open.child.timed_out(since, settings.upstream.isolation)
         })
     }
 
@@ -139,10 +139,10 @@ impl ChildPipe {
 
     /// The request with this id that runs on the child `from`. Ids are those of all children of the link, and a child that
     /// was replaced cannot speak for the next one.
-    pub(super) fn flight(&self, id: u64, from: &OpenPipe) -> Option<Arc<RunningRequest>> {
+    pub(super) fn running(&self, id: u64, from: &OpenPipe) -> Option<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
         let waiting = waiting.get(&id)?;
-        waiting.is_of(from).then(|| Arc::clone(&waiting.flight))
+        waiting.is_of(from).then(|| Arc::clone(&waiting.running))
     }
 
     /// The only call that runs on `open`; of several calls the newest, if all are of one client.
@@ -155,14 +155,14 @@ impl ChildPipe {
         let mut calls: Vec<_> = waiting
             .values()
             .filter(|waiting| waiting.serial == open.serial)
-            .map(|waiting| &waiting.flight)
-            .filter(|flight| matches!(flight.whose, ReplyOwner::Call { .. }))
+            .map(|waiting| &waiting.running)
+            .filter(|running| matches!(running.whose, ReplyOwner::Call { .. }))
             .collect();
         if calls.len() > 1 && !exclusive {
             return None;
         }
-        calls.sort_unstable_by_key(|flight| flight.id);
-        calls.last().map(|flight| Arc::clone(flight))
+        calls.sort_unstable_by_key(|running| running.id);
+        calls.last().map(|running| Arc::clone(running))
     }
 
     /// Delivers the reply of the child `from` to the request `id`; returns the message if no request of that child waits
@@ -213,10 +213,10 @@ impl ChildPipe {
     }
 
     /// The requests waiting for replies.
-    pub(super) fn flights(&self) -> Vec<Arc<RunningRequest>> {
+    pub(super) fn requests(&self) -> Vec<Arc<RunningRequest>> {
         let waiting = lock(&self.waiting);
-        let flights = waiting.values().map(|waiting| Arc::clone(&waiting.flight));
-        flights.collect()
+        let requests = waiting.values().map(|waiting| Arc::clone(&waiting.running));
+        requests.collect()
     }
 
     /// Stops the idle clocks of the requests of `open` while the output of that child is not read.
@@ -224,7 +224,7 @@ impl ChildPipe {
         open.clocks.stop(|| {
             let waiting = lock(&self.waiting);
             let own = waiting.values().filter(|one| one.serial == open.serial);
-            let activities = own.map(|one| Arc::clone(&one.flight.activity));
+            let activities = own.map(|one| Arc::clone(&one.running.activity));
             activities.collect::<Vec<_>>()
         })
     }
@@ -238,7 +238,7 @@ impl ChildPipe {
         let mut waiting = lock(&self.waiting);
         let waiting = waiting.get_mut(&id).filter(|waiting| waiting.is_of(from))?;
         let reply = waiting.reply.take()?;
-        Some((Arc::clone(&waiting.flight), reply))
+        Some((Arc::clone(&waiting.running), reply))
     }
 
     /// Puts the reply sender back, if the request still waits.

@@ -209,7 +209,7 @@ mod tests {
     #[case("https://a.example and then some/", "a URL")]
     #[case("mailto:a@b.example", "a URL")]
     #[case("https:///path", "a URL")]
-    fn a_visit_is_told_with_its_site_alone(#[case] url: &str, #[case] told: &str) {
+    fn a_url_is_told_with_its_site_alone(#[case] url: &str, #[case] told: &str) {
         let url_elicitation = format!(r#"{{"mode":"url","url":"{url}"}}"#);
         let url_elicitation = only(&url_elicitation, "elicitation/create");
         assert_eq!(url_elicitation.what(), format!("a visit to {told}"));

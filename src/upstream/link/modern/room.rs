@@ -31,9 +31,9 @@ impl ChildCalls {
 impl PipeCalls for ChildCalls {
     fn share(&self) -> Option<ReplyShare> {
         let connection = self.connection.upgrade()?;
-        let flights = connection.pipe()?.flights();
-        let mut flights = flights.iter().filter(|_| connection.settings.exclusive);
-        let of_call = flights.find_map(|flight| Some(flight.reply_room()?.share.clone()));
+        let requests = connection.pipe()?.requests();
+        let mut requests = requests.iter().filter(|_| connection.settings.exclusive);
+        let of_call = requests.find_map(|running| Some(running.reply_room()?.share.clone()));
         Some(of_call.unwrap_or_else(|| connection.settings.arriving_share()))
     }
 
@@ -62,10 +62,10 @@ impl ChildPipe {
         let Some(id) = message.number().filter(|_| message.method().is_none()) else {
             return true;
         };
-        let Some((flight, mut reply)) = self.take_reply(id, from) else {
+        let Some((running, mut reply)) = self.take_reply(id, from) else {
             return true;
         };
-        let Some(room) = flight.reply_room() else {
+        let Some(room) = running.reply_room() else {
             self.give_back(id, reply);
             return true;
         };
@@ -77,7 +77,7 @@ impl ChildPipe {
         drop(arrived);
         let has_room = tokio::select! {
             biased;
-            () = flight.activity.make_room(&mut lease, len) => true,
+            () = running.activity.make_room(&mut lease, len) => true,
             () = reply.closed() => true,
             () = closed.cancelled() => true,
             () = from.closed().cancelled() => true,

@@ -82,7 +82,7 @@ impl ModernServerLink {
             return Err(LinkError::Cancelled);
         }
         let whose = RunningRequest::of_call(request, call, &outgoing.told);
-        let flight = RunningRequest::new(
+        let running = RunningRequest::new(
             self.connection.next_id(),
             whose,
             Arc::clone(&outgoing.activity),
@@ -91,16 +91,16 @@ impl ModernServerLink {
             &self.settings,
             request,
             call,
-            flight.id,
+            running.id,
             Revision::V2026_07_28,
         );
-        *lock(&outgoing.flight) = Some(Arc::clone(&flight));
+        *lock(&outgoing.running) = Some(Arc::clone(&running));
         let parent = span.context().traceparent();
         let place = OutgoingTrace::of(span.context(), parent.as_ref());
         let info = self.client_info(request);
-        let bytes = envelope::body(flight.id, request, call, info, inputs, &place);
+        let bytes = envelope::body(running.id, request, call, info, inputs, &place);
         let headers = || envelope::headers(outgoing, params, &place);
-        let reply = self.connection.exchange(bytes, headers, &flight).await;
+        let reply = self.connection.exchange(bytes, headers, &running).await;
         let reply = reply.and_then(|reply| self.with_outcome(reply));
         span.finish(outcome(&reply));
         reply
@@ -181,22 +181,22 @@ impl ModernServerLink {
             let params = json::object(cursor.iter().map(|cursor| ("cursor", cursor)));
             let text = rpc::request(0, "tools/list", Some(&params));
             let request = own(text)?;
-            let flight = RunningRequest::new(
+            let running = RunningRequest::new(
                 self.connection.next_id(),
                 ReplyOwner::Nobody,
                 Arc::new(CallActivity::new()),
             );
-            let listing = OutgoingCall::new(&request, outgoing.call, Arc::clone(&flight.activity));
+            let listing = OutgoingCall::new(&request, outgoing.call, Arc::clone(&running.activity));
             let trace = outgoing.call.trace.child();
             let parent = trace.traceparent();
             let place = OutgoingTrace::of(&trace, parent.as_ref());
             let info = self.client_info(outgoing.request);
             let inputs = RetryInputs::default();
-            let bytes = envelope::body(flight.id, &request, outgoing.call, info, &inputs, &place);
+            let bytes = envelope::body(running.id, &request, outgoing.call, info, &inputs, &place);
             let headers = || envelope::headers(&listing, None, &place);
             let reply = self
                 .connection
-                .exchange_again(bytes, headers, &flight)
+                .exchange_again(bytes, headers, &running)
                 .await?;
             outgoing.activity.touch();
             let Some(page) = reply.result_member("tools") else {

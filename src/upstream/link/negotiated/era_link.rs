@@ -3,12 +3,12 @@
 mod contradiction;
 mod current_link;
 mod negotiation;
+mod presumption;
 mod reconsideration;
 mod resolve;
 mod state;
 mod watch;
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -103,16 +103,16 @@ impl EraLink {
 
     /// Records the outcome of a use of the link, before anything is concluded from it.
     async fn settle<T>(&self, inner: &NegotiatedState, outcome: &Result<T, LinkError>) {
-        let NegotiatedState::Legacy { link, presumed } = inner else {
+        let NegotiatedState::Legacy { link, presumption } = inner else {
             return;
         };
         // A cancellation proves nothing, and other callers may be waiting for the same link.
         let is_cancelled = matches!(outcome, Err(LinkError::Cancelled));
-        if !presumed.load(Ordering::Relaxed) || is_cancelled && link.declared().is_none() {
+        if !presumption.is_pending() || is_cancelled && link.declared().is_none() {
             return;
         }
         if outcome.is_ok() || link.declared().is_some() {
-            presumed.store(false, Ordering::Relaxed);
+            presumption.confirm();
             self.cell.learn(&EraVerdict::Legacy);
         } else {
             // The presumption was wrong: the next use probes again, unless another caller has already replaced the

@@ -96,7 +96,7 @@ impl RealWorld {
         )
     }
 
-    /// Logs `user` in at the page at `path`; the page that it goes on with.
+    /// Logs `user` in at the page at `path`; returns the page after that.
     async fn log_in(&self, browser: &mut Browser, path: &str, user: &str) -> super::world::Page {
         let page = browser.open(&format!("{}{path}", self.gw.url)).await;
         let departs = browser
@@ -172,7 +172,7 @@ async fn id_token_of_a_pairwise_server_is_another_person() {
     world.gw.stop().await;
 }
 
-// Two real servers: the one where people log in, and the upstream's, which trusts it.
+// Two real servers: the login server, and the authorization server of the upstream, which trusts the first.
 #[tokio::test]
 async fn kept_login_at_a_real_server_is_asserted_to_another() {
     if !peers::are_installed() {

@@ -240,7 +240,7 @@ impl<U> World<U> {
         self.caller_at(subject, "/mcp/up")
     }
 
-    /// One who calls the endpoint at `path`.
+    /// A caller of the endpoint at `path`.
     pub(super) fn caller_at(&self, subject: &str, path: &str) -> Actor {
         let resource = self.url(path);
         self.gw
@@ -264,7 +264,7 @@ impl<U> World<U> {
         browser.open(&self.callback(&query)).await
     }
 
-    /// Logs `subject` in from the page at `path`; the page that it goes on with.
+    /// Logs `subject` in from the page at `path`; returns the page after that.
     pub(super) async fn log_in(&self, browser: &mut Browser, path: &str, subject: &str) -> Page {
         let begun = self.begin(browser, path).await;
         self.server.logs_in(subject, &begun.nonce, &json!({}));

@@ -38,9 +38,9 @@ type Form = BTreeMap<String, String>;
 #[derive(Default)]
 struct State {
     mood: Option<Mood>,
-    /// Members that replace those of the metadata; null ones are taken out.
+    /// Members that replace members of the metadata; a null removes one.
     metadata: Vec<(&'static str, Value)>,
-    /// What registrations said.
+    /// The bodies of registrations.
     registered: Vec<Value>,
     /// Queries of authorization requests.
     asked: Vec<Form>,
@@ -197,7 +197,7 @@ impl ConsentServer {
         of.cloned().collect()
     }
 
-    /// Everything that nobody but the gateway and the upstream may see.
+    /// All values that only the gateway and the upstream may see.
     pub(super) fn secrets(&self) -> Vec<String> {
         let state = self.state.lock().unwrap();
         let verifiers = state

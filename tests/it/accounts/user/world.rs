@@ -114,7 +114,7 @@ impl World {
     }
 }
 
-/// Calls `echo`; what it says, or what is said instead.
+/// Calls `echo`; returns its text, or the text of the error.
 pub(super) async fn echo(session: &Session, text: &str) -> String {
     match session.call("echo", json!({ "text": text })).await {
         Ok(result) => text_of(&result).to_owned(),

@@ -45,8 +45,8 @@ struct Streamed {
     heard: Vec<Heard>,
 }
 
-/// Whether a stream that is read again brings what it brought. What had no id may have one by now: the error that a replica
-/// wrote which had passed the call on.
+/// Whether a stream has the same events when it is read again. An event without an id may have one by now: an error by the
+/// replica that had passed the call on.
 fn is_same(was: &[Heard], now: &[Heard]) -> bool {
     let same = |(was, now): (&Heard, &Heard)| {
         was.1 == now.1 && (was.0 == now.0 || was.0.is_none() && was.1["error"].is_object())
@@ -267,7 +267,7 @@ impl Caller {
         Ending::Reply(reply)
     }
 
-    /// Reads a finished stream once more, from its first event on: every event that came is still there, once.
+    /// Reads a finished stream again, from its first event on: each event is still there, once.
     async fn read_again(&self, streamed: &Streamed, reply: &Value) {
         let first = streamed.first.as_deref();
         let started = Instant::now();

@@ -53,7 +53,7 @@ impl Front {
 
 /// What came of a request.
 pub(super) enum Sent {
-    /// Success; the replica that answered, as nginx names it.
+    /// Success, and nginx's name of the answering replica.
     Answer(http::Response<Incoming>, String),
     /// It did not run, and may be sent again after this.
     Later(Duration),

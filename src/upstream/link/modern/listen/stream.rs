@@ -66,7 +66,7 @@ impl ListenStream {
             forget_tools: ForgetTools(Box::new(move || schemas.forget(owner))),
             keeps_busy: !filter.lists.is_empty(),
         });
-        let flight = RunningRequest::new(
+        let running = RunningRequest::new(
             connection.next_id(),
             ReplyOwner::Listen(Arc::clone(&sink)),
             Arc::new(CallActivity::new()),
@@ -76,9 +76,9 @@ impl ListenStream {
         let connection = Arc::clone(connection);
         settings.tasks.spawn_service(async move {
             let params = [("notifications", &*notifications)];
-            let bytes = discover::own_request(flight.id, METHOD, &params, &connection.settings);
+            let bytes = discover::own_request(running.id, METHOD, &params, &connection.settings);
             let headers = || Ok(discover::own_headers(METHOD));
-            let listen = connection.exchange_again(bytes, headers, &flight);
+            let listen = connection.exchange_again(bytes, headers, &running);
             let caller_ended = async {
                 match &caller {
                     Some(caller) => caller.ended().await,

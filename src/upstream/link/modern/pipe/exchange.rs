@@ -114,10 +114,10 @@ impl ModernConnection {
         self: &Arc<Self>,
         pipe: &ChildPipe,
         bytes: Bytes,
-        flight: &Arc<RunningRequest>,
+        running: &Arc<RunningRequest>,
     ) -> Result<Message, LinkError> {
-        match self.exchange_once(pipe, bytes.clone(), flight).await {
-            Err(LinkError::SessionGone) => self.exchange_once(pipe, bytes, flight).await,
+        match self.exchange_once(pipe, bytes.clone(), running).await {
+            Err(LinkError::SessionGone) => self.exchange_once(pipe, bytes, running).await,
             other => other,
         }
     }
@@ -126,10 +126,10 @@ impl ModernConnection {
         self: &Arc<Self>,
         pipe: &ChildPipe,
         bytes: Bytes,
-        flight: &Arc<RunningRequest>,
+        running: &Arc<RunningRequest>,
     ) -> Result<Message, LinkError> {
         let open = self.child(pipe).await?;
-        let keeps_busy = flight.keeps_busy();
+        let keeps_busy = running.keeps_busy();
         let _busy = keeps_busy.then(|| open.child.busy());
         let _held = (!keeps_busy).then(|| open.child.hold());
         let lost = || LinkError::Lost {
@@ -137,17 +137,17 @@ impl ModernConnection {
         };
         let (reply, waiting) = oneshot::channel();
         let entry = PipeWaiter {
-            flight: Arc::clone(flight),
+            running: Arc::clone(running),
             child: Arc::downgrade(&open),
             serial: open.serial,
             reply: Some(reply),
         };
-        lock(&pipe.waiting).insert(flight.id, entry);
-        open.clocks.begin(&flight.activity);
+        lock(&pipe.waiting).insert(running.id, entry);
+        open.clocks.begin(&running.activity);
         let mut aloft = PipeCancellation {
             pipe,
             open: &open,
-            flight,
+            running,
             request: bytes.clone(),
             departure: DepartureFlag::default(),
             done: false,
@@ -161,7 +161,7 @@ impl ModernConnection {
         }
         let replaced = async {
             // A stream has no end of its own: it moves to the next child.
-            if flight.is_stream() {
+            if running.is_stream() {
                 open.replaced.cancelled().await;
             } else {
                 std::future::pending::<()>().await;
@@ -185,7 +185,7 @@ impl ModernConnection {
 struct PipeCancellation<'a> {
     pipe: &'a ChildPipe,
     open: &'a OpenPipe,
-    flight: &'a RunningRequest,
+    running: &'a RunningRequest,
     request: Bytes,
     departure: DepartureFlag,
     done: bool,
@@ -196,12 +196,12 @@ impl Drop for PipeCancellation<'_> {
         if !self.done && !self.open.child.withdraw(&self.departure) {
             if let Some(cancel) = cancelling(&self.request) {
                 let noted = (self.open.serial, cancel);
-                self.pipe.given_up.note(self.flight.id, noted);
+                self.pipe.given_up.note(self.running.id, noted);
             }
-            let cancelled = cancellation::of_request(self.flight.id, self.flight.reason());
+            let cancelled = cancellation::of_request(self.running.id, self.running.reason());
             self.open.child.cancel(cancelled);
         }
-        lock(&self.pipe.waiting).remove(&self.flight.id);
+        lock(&self.pipe.waiting).remove(&self.running.id);
     }
 }
 

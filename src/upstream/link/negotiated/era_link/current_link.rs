@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_util::future::BoxFuture;
 
+use super::presumption::EraPresumption;
 use super::state::NegotiatedState;
 use crate::call::ServerDeclaration;
 use crate::protocol::Era;
@@ -152,14 +153,15 @@ impl CurrentLink {
     }
 
     /// A legacy link over the child `started`, if any, that is not current yet.
-    pub(super) fn legacy(
-        &self,
-        started: Option<StartedConnection>,
-        presumed: bool,
-    ) -> NegotiatedState {
+    pub(super) fn legacy(&self, started: Option<StartedConnection>) -> NegotiatedState {
+        NegotiatedState::legacy(self.legacy_link(started))
+    }
+
+    /// The same for an upstream that is only presumed to be legacy.
+    pub(super) fn presumed_legacy(&self, started: Option<StartedConnection>) -> NegotiatedState {
         NegotiatedState::Legacy {
             link: self.legacy_link(started),
-            presumed: Arc::new(AtomicBool::new(presumed)),
+            presumption: EraPresumption::pending(),
         }
     }
 
@@ -221,7 +223,7 @@ mod tests {
         assert!(!current.stands_by(), "it is not in use");
         current.put(&modern).unwrap();
         assert!(current.stands_by());
-        current.put(&current.legacy(None, false)).unwrap();
+        current.put(&current.legacy(None)).unwrap();
         assert!(!current.stands_by());
     }
 }

@@ -123,7 +123,7 @@ impl<'a> Negotiation<'a> {
             if offer.is_older() || self.settings.offer >= FIRST_TO_DISCOVER {
                 self.cell.learn(&EraVerdict::Legacy);
             } else {
-                self.cell.learn_elderly();
+                self.cell.learn_old_offer_is_legacy();
             }
             return self.accept(link, offer, None).await;
         }
@@ -223,8 +223,7 @@ impl<'a> Negotiation<'a> {
         shared: Option<FruitlessProbe>,
     ) -> NegotiationOutcome {
         link.accept(offer).await?;
-        let presumed = Arc::default();
-        Ok((NegotiatedState::Legacy { link, presumed }, shared))
+        Ok((NegotiatedState::legacy(link), shared))
     }
 
     async fn discover(&self) -> DiscoverAnswer {

@@ -172,7 +172,7 @@ impl EraLink {
         }
         self.cell
             .prefer_legacy("the modern era refused the form of a call");
-        let fresh = self.current.legacy(None, false);
+        let fresh = self.current.legacy(None);
         let put = self.current.put(&fresh);
         was.close().await;
         put.ok()?;
@@ -188,7 +188,7 @@ mod tests {
     #[tokio::test]
     async fn link_that_was_replaced_is_not_put_back() {
         let link = era_link();
-        let [old, new] = [(); 2].map(|()| link.current.legacy(None, false));
+        let [old, new] = [(); 2].map(|()| link.current.legacy(None));
         link.current.put(&new).unwrap();
         let found = link.reconsider(&old).await;
         assert!(found.is_some_and(|found| found.is(&new)));

@@ -44,8 +44,8 @@ impl<'a> EraResolver<'a> {
         }
         match self.cell.pin {
             // Another replica has found out.
-            _ if self.settings.continues_session() => Ok(self.current.legacy(None, false)),
-            Some(EraSetting::Legacy(_)) => Ok(self.current.legacy(None, false)),
+            _ if self.settings.continues_session() => Ok(self.current.legacy(None)),
+            Some(EraSetting::Legacy(_)) => Ok(self.current.legacy(None)),
             Some(EraSetting::Modern) => Ok(self.current.modern(None, None)),
             // Boxed, since it runs once per link and is large.
             None => Box::pin(self.detect(afresh)).await,
@@ -76,11 +76,11 @@ impl<'a> EraResolver<'a> {
         }
         match turn.as_ref().and_then(AttemptPermit::spared) {
             Some(FruitlessProbe::Failed(error)) => return Err(error),
-            Some(FruitlessProbe::ForNow) => return Ok(self.current.legacy(started, false)),
+            Some(FruitlessProbe::ForNow) => return Ok(self.current.legacy(started)),
             Some(FruitlessProbe::Presumed(owner))
                 if owner.is_none_or(|owner| owner == self.settings.owner) =>
             {
-                return Ok(self.current.legacy(started, true));
+                return Ok(self.current.presumed_legacy(started));
             }
             Some(FruitlessProbe::Presumed(_)) | None => {}
         }
@@ -115,7 +115,7 @@ impl<'a> EraResolver<'a> {
         busy: Option<BusyGuard>,
     ) -> Result<(NegotiatedState, Option<FruitlessProbe>), LinkError> {
         if self.cell.is_mute(self.settings.owner) && !afresh {
-            return Ok((self.current.legacy(started, true), None));
+            return Ok((self.current.presumed_legacy(started), None));
         }
         let believed = self.cell.believed().filter(|_| !afresh);
         let Carrier::Duplex(source) = &self.settings.carrier else {
@@ -132,14 +132,14 @@ impl<'a> EraResolver<'a> {
                 }
                 ProbeFinding::Legacy(started) => {
                     self.cell.learn(&EraVerdict::Legacy);
-                    return Ok((self.current.legacy(started, false), None));
+                    return Ok((self.current.legacy(started), None));
                 }
                 found @ (ProbeFinding::Silent | ProbeFinding::Ended) => {
                     // The end of a child concerns its owner alone.
                     let is_own = matches!(found, ProbeFinding::Ended) && !self.current.is_remote();
                     let owner = is_own.then_some(self.settings.owner);
                     let presumed = FruitlessProbe::Presumed(owner);
-                    return Ok((self.current.legacy(None, true), Some(presumed)));
+                    return Ok((self.current.presumed_legacy(None), Some(presumed)));
                 }
                 ProbeFinding::Mute(error) => {
                     // No second start now; the owner's next child gets `initialize` alone.
@@ -162,15 +162,15 @@ impl<'a> EraResolver<'a> {
     /// The link that follows from the cached verdict, over the child `started` if any; `None` if a probe is needed.
     fn decided(&self, started: &mut Option<StartedConnection>) -> Option<NegotiatedState> {
         let Some(believed) = self.cell.believed() else {
-            let is_known = self.cell.serves_elderly(self.settings.offer);
-            return is_known.then(|| self.current.legacy(started.take(), false));
+            let is_known = self.cell.serves_old_offer(self.settings.offer);
+            return is_known.then(|| self.current.legacy(started.take()));
         };
         Some(match (believed, self.settings.client) {
-            (EraVerdict::Legacy, _) => self.current.legacy(started.take(), false),
+            (EraVerdict::Legacy, _) => self.current.legacy(started.take()),
             (EraVerdict::Modern(_), Era::Legacy)
                 if self.cell.keeps_sessions(self.settings.owner)? =>
             {
-                self.current.legacy(started.take(), false)
+                self.current.legacy(started.take())
             }
             (EraVerdict::Modern(declared), _) => {
                 self.current.modern(Some(declared), started.take())
@@ -232,9 +232,6 @@ impl<'a> EraResolver<'a> {
             Err(error) => return Err(error),
         };
         self.cell.learn_sessions(is_kept);
-        Ok(is_kept.then(|| NegotiatedState::Legacy {
-            link,
-            presumed: Arc::default(),
-        }))
+        Ok(is_kept.then(|| NegotiatedState::legacy(link)))
     }
 }

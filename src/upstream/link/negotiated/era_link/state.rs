@@ -1,10 +1,10 @@
 //! `NegotiatedState`: the link of the negotiated era, and the methods that both eras share.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use futures_util::future::BoxFuture;
 
+use super::presumption::EraPresumption;
 use crate::call::{Call, Reply, ServerDeclaration};
 use crate::protocol::{Era, Message};
 use crate::upstream::error::LinkError;
@@ -14,15 +14,22 @@ use crate::upstream::link::modern::ModernServerLink;
 /// The link of the negotiated era.
 #[derive(Debug, Clone)]
 pub(super) enum NegotiatedState {
-    /// `presumed` until the handshake succeeds.
+    /// A legacy link.
     Legacy {
         link: Arc<LegacyLink>,
-        presumed: Arc<AtomicBool>,
+        presumption: EraPresumption,
     },
+    /// A modern link.
     Modern(Arc<ModernServerLink>),
 }
 
 impl NegotiatedState {
+    /// The legacy `link`, whose era does not depend on the success of its handshake.
+    pub(super) fn legacy(link: Arc<LegacyLink>) -> Self {
+        let presumption = EraPresumption::none();
+        Self::Legacy { link, presumption }
+    }
+
     pub(super) fn era(&self) -> Era {
         match self {
             Self::Legacy { .. } => Era::Legacy,

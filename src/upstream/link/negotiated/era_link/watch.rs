@@ -11,7 +11,7 @@ use super::EraLink;
 use crate::sync::backoff::Backoff;
 use crate::upstream::error::LinkError;
 use crate::upstream::link::negotiated::RECONSIDER;
-use crate::upstream::link::session_state::Doubt;
+use crate::upstream::link::session_state::DoubtReporter;
 use crate::upstream::lock;
 
 /// The longest pause between two checks; the first is [`RECONSIDER`], and each is twice as long as the one before.
@@ -23,9 +23,9 @@ const CONFIRMED: Duration = Duration::from_mins(10);
 const LEARNT_WITHIN: Duration = Duration::from_secs(1);
 
 /// Starts a check for each report of a link of `own`; does not keep `own` alive.
-pub(super) fn doubt(own: &Weak<EraLink>) -> Doubt {
+pub(super) fn doubt(own: &Weak<EraLink>) -> DoubtReporter {
     let own = Weak::clone(own);
-    Doubt::new(move |error| {
+    DoubtReporter::new(move |error| {
         if let Some(link) = own.upgrade() {
             link.doubted(error);
         }

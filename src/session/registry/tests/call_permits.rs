@@ -25,7 +25,7 @@ fn request(session: &Session) -> RequestedService {
 
 fn placed(session: &Arc<Session>, caps: CallCaps) -> CallPermit {
     match CallEntry::of(session, request(session), caps) {
-        Ok(CallEntry::Placed(place)) => place,
+        Ok(CallEntry::Permitted(place)) => place,
         other => panic!("{other:?}"),
     }
 }
@@ -66,7 +66,7 @@ async fn a_call_above_the_cap_waits_for_a_place() {
     let second = second.await.unwrap();
     assert!(second.is_some());
     drop(second);
-    assert!(session.places().are_idle());
+    assert!(session.call_permits().are_idle());
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,7 +75,7 @@ async fn who_waited_too_long_is_refused_and_leaves() {
     let session = f.open("alice").unwrap();
     let _first = placed(&session, CAPS);
     let refused = waits(&session, CAPS).turn().await;
-    assert_eq!(refused.unwrap_err(), QueueError::NoPlace);
+    assert_eq!(refused.unwrap_err(), QueueError::NoPermit);
     let again = waits(&session, CAPS);
     let full = CallEntry::of(&session, request(&session), CAPS).unwrap_err();
     assert_eq!(full, QueueError::LineFull, "as many wait as may run");
@@ -137,7 +137,7 @@ async fn one_that_left_the_line_takes_no_place() {
     drop(running.0);
     assert!(granted(next).is_some());
     drop(running.1);
-    assert!(session.places().are_idle());
+    assert!(session.call_permits().are_idle());
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,7 +170,7 @@ async fn requests_above_the_rate_are_served_in_time() {
     assert!(first.unwrap().is_some() && second.unwrap().is_some());
     let left = Duration::from_secs(55);
     assert_eq!(never.unwrap_err(), QueueError::Rate(left));
-    assert!(session.places().are_idle());
+    assert!(session.call_permits().are_idle());
     let at_once = ask(60).unwrap_err();
     assert_eq!(at_once, QueueError::Rate(left), "it would come too late");
 }
@@ -186,7 +186,7 @@ async fn a_notification_waits_for_no_request() {
         toll: Some(Box::new(After(Instant::now() + Duration::from_secs(1)))),
         patience: PATIENCE,
     };
-    let notice = session.places().pay(notice, CAPS).unwrap();
+    let notice = session.call_permits().pay(notice, CAPS).unwrap();
     let paid = notice.turn().await;
     assert!(paid.unwrap().is_none());
 }
@@ -205,7 +205,7 @@ async fn line_of_a_principal_is_bounded_over_its_sessions() {
         toll: Some(Box::new(After(Instant::now() + Duration::from_secs(1)))),
         patience: PATIENCE,
     };
-    let notice = third.places().pay(notice, CAPS).unwrap();
+    let notice = third.call_permits().pay(notice, CAPS).unwrap();
     let bob = f.open("bob").unwrap();
     let _running_too = placed(&bob, CAPS);
     let _waiting_too = waits(&bob, CAPS);
