@@ -95,8 +95,18 @@ impl ChildKeeper {
 
 /// Serves a running child: its input, its start permit and its idle stop. Never ends.
 async fn serve(state: &ChildState, outbox: &StdinWriter, idle: Duration) {
-    tokio::join!(outbox.pump(), free_start(state), stop_idle(state, idle));
+    tokio::join!(
+        write(state, outbox),
+        free_start(state),
+        stop_idle(state, idle)
+    );
     std::future::pending::<()>().await;
+}
+
+/// Writes the queue, and stops a child that closes its input before it: no other message may come to notice that.
+async fn write(state: &ChildState, outbox: &StdinWriter) {
+    outbox.pump().await;
+    state.stop(StopReason::ClosedInput);
 }
 
 async fn free_start(state: &ChildState) {

@@ -1,6 +1,6 @@
 //! Why bytes are no message.
 
-use super::json::JsonFlaw;
+use super::json::{self, JsonFlaw};
 
 /// Why a message is refused that has more values than `limits.json_values`.
 pub(super) const TOO_MANY_VALUES: &str =
@@ -19,7 +19,7 @@ pub enum DecodeError {
         offset: usize,
     },
     /// A repeated member in an object that the gateway reads, or two spellings on which parsers differ.
-    #[error("ambiguous member {member:?}")]
+    #[error("ambiguous member {:?}", json::shown(.member))]
     Ambiguous {
         /// The member.
         member: String,

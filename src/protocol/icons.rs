@@ -23,6 +23,16 @@ pub struct PurgedText {
     pub icons: usize,
 }
 
+impl PurgedText {
+    /// An object that lost every member, as two parsers could read it differently.
+    fn emptied() -> Self {
+        Self {
+            text: "{}".to_owned(),
+            icons: 1,
+        }
+    }
+}
+
 /// The object `text` (JSON text of an item or of an `Implementation`) without icons that a client must
 /// not load; `None` if `text` has no unsafe icon. An array of icons left empty is removed, too, and
 /// an object whose icons two parsers could read differently loses every member. Names are compared
@@ -35,10 +45,7 @@ pub fn purged(text: &str) -> Option<PurgedText> {
     if let Ok(members) = json::members(text) {
         return without_unsafe(&members);
     }
-    has_icons(text).then(|| PurgedText {
-        text: "{}".to_owned(),
-        icons: 1,
-    })
+    has_icons(text).then(PurgedText::emptied)
 }
 
 /// The same for each element of the array `text` (JSON text); an object that would lose every member
@@ -77,7 +84,8 @@ pub fn purged_content(content: &str) -> Option<PurgedText> {
     }
 }
 
-/// The same for messages of a prompt (JSON text of an array), each with content.
+/// The same for messages of a prompt (JSON text of an array), each with content; one that would lose every member is
+/// left out.
 #[must_use]
 pub fn purged_messages(messages: &str) -> Option<PurgedText> {
     if !may_have_links(messages) {
@@ -86,9 +94,14 @@ pub fn purged_messages(messages: &str) -> Option<PurgedText> {
     let mut icons = 0;
     let mut kept = Vec::new();
     for message in json::elements(messages).ok()? {
-        let purged = purged_holder(message);
-        icons += purged.as_ref().map_or(0, |purged| purged.icons);
-        kept.push(purged.map_or(Cow::Borrowed(message), |purged| purged.text.into()));
+        let Some(purged) = purged_holder(message) else {
+            kept.push(Cow::Borrowed(message));
+            continue;
+        };
+        icons += purged.icons;
+        if purged.text != "{}" {
+            kept.push(purged.text.into());
+        }
     }
     (icons > 0).then(|| PurgedText {
         text: json::array(kept),
@@ -96,10 +109,17 @@ pub fn purged_messages(messages: &str) -> Option<PurgedText> {
     })
 }
 
-/// The same for an object with such content: a message of a prompt, or the result of a tool.
+/// The same for an object with such content: a message of a prompt, or the result of a tool. One whose content two
+/// parsers could read differently loses every member.
 #[must_use]
 pub fn purged_holder(holder: &str) -> Option<PurgedText> {
-    let members = json::members(holder).ok()?;
+    if !holder.starts_with('{') {
+        return None;
+    }
+    let Ok(members) = json::members(holder) else {
+        let may_be_unsafe = may_have_links(holder) && may_have(holder);
+        return may_be_unsafe.then(PurgedText::emptied);
+    };
     let mut out = ObjectWriter::default();
     let mut icons = 0;
     for (name, value) in &members {
@@ -307,6 +327,23 @@ mod tests {
             text_of(purged_holder(&result(&bad))),
             Some(result(&link("")))
         );
+    }
+
+    // SPEC C-96.
+    #[test]
+    fn holder_whose_content_two_parsers_read_differently_is_not_shown() {
+        let icons = r#""icons":[{"src":"javascript:x"}]"#;
+        let link = format!(r#"{{"type":"resource_link","uri":"a:b",{icons}}}"#);
+        let text = r#"{"type":"text","text":"x"}"#;
+        let twice = |first: &str, last: &str| format!(r#"{{"content":{first},"content":{last}}}"#);
+        for twice in [twice(text, &link), twice(&link, text)] {
+            let messages = format!(r#"[{{"role":"user"}},{twice},"{{"]"#);
+            let kept = r#"[{"role":"user"},"{"]"#;
+            assert_eq!(text_of(purged_messages(&messages)).as_deref(), Some(kept));
+            assert_eq!(text_of(purged_holder(&twice)).as_deref(), Some("{}"));
+        }
+        assert_eq!(purged_holder(&twice(text, text)), None);
+        assert_eq!(purged_holder(r#""resource_link "icons"""#), None);
     }
 
     #[test]

@@ -3,6 +3,9 @@
 
 use super::json::{self, member};
 
+/// The longest id of an elicitation by URL that is remembered, bytes: upstreams choose them.
+pub(crate) const LONGEST_ELICITATION_ID: usize = 1024;
+
 /// Whether `url` is an `http` or `https` URL with a host that every parser reads the same: without
 /// invalid characters and surrounding space.
 pub(crate) fn is_link(url: &str) -> bool {

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use tokio::sync::Notify;
 
 use super::lock;
+use crate::protocol::links::LONGEST_ELICITATION_ID;
 
 /// Completed ids kept, the newest.
 const REMEMBERED: usize = 64;
@@ -18,8 +19,11 @@ pub struct UrlElicitationIds {
 }
 
 impl UrlElicitationIds {
-    /// Records that an upstream's URL elicitation is complete.
+    /// Records that an upstream's URL elicitation is complete. One with a very long id is not waited for.
     pub fn add(&self, upstream: &str, id: &str) {
+        if id.len() > LONGEST_ELICITATION_ID {
+            return;
+        }
         {
             let mut ids = lock(&self.ids);
             if ids.len() >= REMEMBERED {
@@ -81,6 +85,12 @@ mod tests {
         }
         assert_eq!(lock(&completions.ids).len(), REMEMBERED);
         assert!(!lock(&completions.ids).contains(&key("up", "0")));
+        completions.add("up", &"a".repeat(LONGEST_ELICITATION_ID + 1));
+        let longest = lock(&completions.ids).iter().map(String::len).max();
+        assert!(
+            longest < Some(LONGEST_ELICITATION_ID),
+            "no very long one is"
+        );
     }
 
     #[tokio::test]

@@ -139,6 +139,20 @@ async fn a_message_over_the_limit_fails_its_call_and_not_the_gateway(
     gw.stop().await;
 }
 
+#[tokio::test]
+async fn a_request_over_the_limit_is_refused_as_one_that_did_not_run() {
+    let setup = Setup::open().toml("[limits]\nupstream_message = \"256KiB\"");
+    let gw = setup.stub("stub", &[]).start().await;
+    let user = gw.anonymous().open("/mcp/stub").await;
+    let long = json!({"text": "x".repeat(400_000)});
+    let reply = within("a refusal", user.call("echo", long)).await;
+    let said = reply.map_or_else(|error| error.to_string(), |result| result.to_string());
+    assert!(said.contains("cannot be sent on"), "{said:.200}");
+    let short = user.text("echo", json!({})).await;
+    assert_eq!(short, "{}", "the next call works");
+    gw.stop().await;
+}
+
 #[rstest]
 #[tokio::test]
 async fn a_silent_call_ends_at_the_idle_timeout(#[values("stdio", "http")] carrier: &str) {

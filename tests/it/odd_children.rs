@@ -164,6 +164,40 @@ async fn a_result_that_is_no_object_reaches_no_client(#[values("legacy", "modern
     gw.stop().await;
 }
 
+// Spec: SPEC C-10, U-14. A reply may be under way when its call is cancelled.
+#[rstest]
+#[tokio::test]
+async fn a_reply_to_a_call_that_was_cancelled_is_no_garbage(
+    #[values("legacy", "modern")] era: &str,
+) {
+    let odd = child(
+        r#"
+        *'"late"'*) late=$id; say '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":'$id',"progress":1}}' ;;
+        *notifications/cancelled*) replied=yes; say '{"jsonrpc":"2.0","id":'$late',"result":{"content":[]}}' ;;
+        *'"replied"'*) say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[{"type":"text","text":"'$replied'"}]}}' ;;
+        *'"unasked"'*) say '{"jsonrpc":"2.0","id":4711,"result":{"content":[]}}'; say '{"jsonrpc":"2.0","id":'$id',"result":{"content":[]}}' ;;
+        "#,
+    );
+    let gw = behind(&odd, &format!("era = {era:?}")).start().await;
+    let user = gw.anonymous().open("/mcp/odd").await;
+    let garbage = async || gw.metric("drawbridge_upstream_garbage_total", "odd").await;
+    let params = json!({"name": "late", "arguments": {}, "_meta": {"progressToken": "mine"}});
+    let (id, mut late) = user.start("tools/call", params).await;
+    late.next().await.expect("progress");
+    let reason = json!({"requestId": id, "reason": "enough"});
+    user.notify("notifications/cancelled", reason).await;
+    eventually("the late reply", async || {
+        (user.text("replied", json!({})).await == "yes").then_some(())
+    })
+    .await;
+    drop(late);
+    assert!(garbage().await < 0.5, "{}", garbage().await);
+    user.call("unasked", json!({})).await.expect("a result");
+    let unasked = garbage().await;
+    assert!((0.5..1.5).contains(&unasked), "{unasked}");
+    gw.stop().await;
+}
+
 // Spec: SPEC U-14. `null` as the result of a method without result members is accepted.
 #[tokio::test]
 async fn a_subscription_that_is_granted_with_null_is_granted() {

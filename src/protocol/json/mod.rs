@@ -34,11 +34,19 @@ pub enum JsonError {
     #[error("JSON nested too deeply")]
     TooDeep,
     /// An object repeats a member, or names one in a way that two parsers read differently.
-    #[error("ambiguous member {member:?}")]
+    #[error("ambiguous member {:?}", shown(.member))]
     Ambiguous {
         /// The member.
         member: String,
     },
+}
+
+/// How much of a member's name an error quotes, bytes.
+const QUOTED: usize = 64;
+
+/// The beginning of a member's name, for an error: the whole may be as long as a message.
+pub(super) fn shown(member: &str) -> &str {
+    slice(member, 0..member.floor_char_boundary(QUOTED))
 }
 
 /// Members of an object, in order: decoded name and JSON text of the value.

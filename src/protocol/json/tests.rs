@@ -170,6 +170,20 @@ fn repeated_members_are_refused_whatever_their_spelling() {
 }
 
 #[test]
+fn error_quotes_the_beginning_of_a_long_member_alone() {
+    let name = "\u{1}é".repeat(100_000);
+    let member = quote(&name);
+    let object = format!("{{{member}:1,{member}:2}}");
+    let in_object = members(&object).unwrap_err().to_string();
+    let message = format!(r#"{{"jsonrpc":"2.0","method":"x","params":{object}}}"#);
+    let in_message = crate::protocol::Message::parse(message.into(), MAX_DEPTH);
+    for error in [in_object, in_message.unwrap_err().to_string()] {
+        assert!(error.contains('é'), "{error}");
+        assert!(error.len() < 400, "{} bytes", error.len());
+    }
+}
+
+#[test]
 fn other_kinds_and_trailing_text_are_refused() {
     assert!(members("[]").is_err());
     assert!(elements("{}").is_err());

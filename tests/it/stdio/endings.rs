@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use rstest::rstest;
 
-use super::world::{ECHO, World, exists, is_alive, next, python, send, sh, tuned, upstream};
+use super::world::{
+    ECHO, MAX_MESSAGE, World, exists, is_alive, next, python, send, sh, tuned, upstream,
+};
 use crate::harness::process::is_asleep;
 use crate::harness::{eventually, within};
 
@@ -245,6 +247,32 @@ async fn a_child_that_we_had_to_stop_is_not_said_to_have_died_of_our_signal(
     connection.close().await;
     assert_eq!(connection.last_words().as_deref(), Some(said));
     assert!(connection.broke_off(), "that it was of no use is why");
+    world.end().await;
+}
+
+// Spec: SPEC D-05: no later message is needed to notice it.
+#[tokio::test]
+async fn a_child_that_closes_its_input_before_it_has_read_everything_is_ended() {
+    let world = World::new();
+    let dir = tempfile::tempdir().unwrap();
+    let now = dir.path().join("now");
+    let script = format!(
+        "echo '{{}}'; while [ ! -e {} ]; do sleep 0.05; done; exec 0<&-; while :; do sleep 0.05; done",
+        now.display()
+    );
+    let (connection, mut lines) = world.open("alice", &sh(&script)).await;
+    assert_eq!(next(&mut lines).await.as_deref(), Some("{}"));
+    // Together more than a pipe holds.
+    let message = "x".repeat(MAX_MESSAGE / 2);
+    for _ in 0..8 {
+        send(&connection, &message).await;
+    }
+    std::fs::write(&now, "").unwrap();
+    assert_eq!(next(&mut lines).await, None);
+    assert_eq!(
+        connection.last_words().as_deref(),
+        Some("it closed its input")
+    );
     world.end().await;
 }
 

@@ -48,6 +48,44 @@ async fn the_stream_outside_calls_is_tried_again_after_a_refusal_that_passes(
     gw.stop().await;
 }
 
+// Spec: SPEC U-10: an upstream sends again what came after the last event.
+#[tokio::test]
+async fn the_stream_outside_calls_goes_on_behind_an_event_that_is_too_large() {
+    let begun = Arc::<AtomicUsize>::default();
+    let count = Arc::clone(&begun);
+    let answer = move |request: Request| {
+        let count = Arc::clone(&count);
+        async move {
+            let method = request.method().clone();
+            let is_resumed = request.headers().contains_key("last-event-id");
+            let body = to_bytes(request.into_body(), 1 << 20).await.unwrap();
+            if method != Method::GET {
+                return usual(&method, &serde_json::from_slice(&body).unwrap_or_default());
+            }
+            let mut events = String::new();
+            if !is_resumed {
+                count.fetch_add(1, Ordering::SeqCst);
+                events += "id: 1\ndata:\n\n";
+            }
+            events += &format!("id: 2\ndata: {}\n\n", " ".repeat(300_000));
+            let response = Response::builder().header("content-type", "text/event-stream");
+            response.body(Body::from(events)).unwrap()
+        }
+    };
+    let url = serve(answer).await + "/mcp";
+    let limits = "[limits]\nupstream_message = \"256KiB\"\nsse_event = \"256KiB\"";
+    let gw = Setup::open().toml(limits).url("up", &url, LEGACY).start();
+    let gw = gw.await;
+    let user = gw.anonymous().open("/mcp/up").await;
+    let stream = user.listen().await;
+    eventually("a stream that resumes nothing", async || {
+        (begun.load(Ordering::SeqCst) > 1).then_some(())
+    })
+    .await;
+    drop(stream);
+    gw.stop().await;
+}
+
 // Spec: BRIDGING §3.4: what an upstream announces in the first call would be lost.
 #[tokio::test]
 async fn get_stream_is_sent_for_before_the_first_call() {

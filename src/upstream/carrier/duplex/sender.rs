@@ -65,7 +65,7 @@ impl DuplexSender {
                 sent.map(|line| departure.waits_as(line))
                     .map_err(|error| match error {
                         SendError::Gone => LinkError::SessionGone,
-                        SendError::TooLong => self.lost(),
+                        SendError::TooLong => LinkError::Unsendable(error.to_string()),
                     })
             }
             Self::Events(posts) => {

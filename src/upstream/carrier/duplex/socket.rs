@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode};
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Error as WsError;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
@@ -30,7 +30,7 @@ use crate::upstream::carrier::http::http_session::ResponseBounds;
 use crate::upstream::error::LinkError;
 use crate::upstream::room::ArrivingMessage;
 
-/// Silence of ours after which a ping is sent.
+/// Time between two pings, whatever else is written: only their pongs come from an upstream that works on long calls.
 const PING_EVERY: Duration = Duration::from_secs(20);
 /// A socket without a frame for this long, pongs included, is dead.
 const SILENCE: Duration = Duration::from_mins(1);
@@ -183,14 +183,20 @@ async fn write<S>(
     S: Sink<Message, Error = WsError> + Unpin,
 {
     let _ended = ended.drop_guard();
+    let mut ping_at = Instant::now() + PING_EVERY;
     loop {
         let next = tokio::select! {
             biased;
             () = closed.cancelled() => break,
-            next = timeout(PING_EVERY, waiting.next()) => next,
+            // Before the messages: there may always be one.
+            () = sleep_until(ping_at) => Err(()),
+            next = waiting.next() => Ok(next),
         };
         let (frame, left) = match next {
-            Err(_quiet) => (Message::Ping(Bytes::new()), None),
+            Err(()) => {
+                ping_at = Instant::now() + PING_EVERY;
+                (Message::Ping(Bytes::new()), None)
+            }
             Ok(None) => break,
             Ok(Some(QueuedMessage { text, left })) => match text.try_into() {
                 Ok(text) => (Message::Text(text), left),
@@ -402,7 +408,6 @@ mod tests {
     use std::future::{Future, pending, ready};
 
     use futures_util::sink;
-    use tokio::time::Instant;
 
     use super::*;
 
@@ -434,6 +439,24 @@ mod tests {
             ),
             "{outcome:?}"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pings_leave_between_messages_too() {
+        let (pings, pinged) = mpsc::channel(8);
+        let sink = sink::unfold((), move |(), frame: Message| {
+            if frame.is_ping() {
+                pings.try_send(()).unwrap();
+            }
+            ready(Ok(()))
+        });
+        let writer = SocketWriter::new(Box::pin(sink), &TaskSpawner::new());
+        for _ in 0..4 {
+            writer.send(Bytes::from_static(b"{}")).await.unwrap();
+            sleep(PING_EVERY * 3 / 4).await;
+        }
+        // Three times as long as the time between two pings.
+        assert!(pinged.len() >= 2, "{} pings", pinged.len());
     }
 
     #[tokio::test(start_paused = true)]

@@ -189,6 +189,8 @@ impl HttpSession {
                     };
                     if let Err(error) = read {
                         tracing::warn!(error = chain(&error), "upstream event stream is invalid");
+                        // It would come again where the stream is resumed: go on from now.
+                        place.last_event = None;
                     }
                     let is_good = place.events > events || since.elapsed() >= LASTING;
                     // What comes until the next stream is lost, and the upstream asks for no pause: a call ends it.

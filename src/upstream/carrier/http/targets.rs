@@ -116,14 +116,15 @@ impl RequestTargets {
     }
 }
 
-/// `Host` of requests to `uri`, as hyper's client spells it: user information and the scheme's own port are left out.
+/// `Host` of requests to `uri`, as hyper's client spells it: without user information. The scheme's own port was left
+/// out by [`Url`].
 ///
 /// # Errors
 /// The URL names no host.
 pub(super) fn host(uri: &Uri) -> Result<HeaderValue, ClientError> {
     let authority = uri.authority().ok_or(ClientError::Host)?;
     let host = match authority.port_u16() {
-        None | Some(80) => authority.host().to_owned(),
+        None => authority.host().to_owned(),
         Some(port) => format!("{}:{port}", authority.host()),
     };
     HeaderValue::from_str(&host).map_err(|_| ClientError::Host)
@@ -207,6 +208,16 @@ mod tests {
         assert_eq!(targets.current().1.origin_form, "/mcp/", "it has no stream");
         assert_eq!(judge(&targets, status, ""), RedirectVerdict::Stands);
         assert_eq!(targets.current().1.origin_form, "/mcp");
+    }
+
+    #[rstest]
+    #[case("http://a:b@up.test:80/mcp", "up.test")]
+    #[case("https://up.test:443/mcp", "up.test")]
+    #[case("https://up.test:80/mcp", "up.test:80")]
+    #[case("http://[::1]:443/mcp", "[::1]:443")]
+    fn host_names_every_port_but_that_of_the_scheme(#[case] url: &str, #[case] expected: &str) {
+        let targets = targets(url);
+        assert_eq!(host(&targets.configured.absolute).unwrap(), expected);
     }
 
     #[test]

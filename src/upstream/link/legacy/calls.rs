@@ -218,7 +218,8 @@ impl LegacyConnection {
         }
     }
 
-    /// Resolves a pending request with a reply from a pipe or from a stream of another call.
+    /// Resolves a pending request with a reply from a pipe or from a stream of another call. Late replies are ignored
+    /// (SPEC C-10); if one begins a task, the task is cancelled.
     pub(super) fn deliver(self: &Arc<Self>, id: u64, message: Message) {
         let waiting = self.pending.take_reply(id);
         let is_ours = waiting.is_some();
@@ -229,7 +230,7 @@ impl LegacyConnection {
         let Some(Ok(late)) = left else { return };
         if self.pending.given_up.take(id).is_some() {
             self.cancel_begun(&late);
-        } else if !is_ours {
+        } else if !is_ours && !self.pending.has_used(id) {
             self.suspect("it answered a request that we did not make");
         }
     }

@@ -210,7 +210,7 @@ impl LegacyConnection {
                 answer = question.ask() => Some(answer),
                 () = withdrawn.cancelled() => None,
             };
-            this.questions.close(&key);
+            this.questions.close(&key, &withdrawn);
             if let Some(answer) = answer {
                 this.send(response(&id, &answer)).await;
             }

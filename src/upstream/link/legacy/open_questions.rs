@@ -52,21 +52,28 @@ impl OpenQuestions {
         Ok(withdrawn)
     }
 
-    /// Closes a question that is answered or withdrawn.
-    pub(super) fn close(&self, key: &RequestId) {
-        lock(&self.by_id).remove(key);
+    /// Closes a question that is answered; one that is withdrawn is closed already, and the upstream may have used its
+    /// id again.
+    pub(super) fn close(&self, key: &RequestId, withdrawn: &CancellationToken) {
+        let mut open = lock(&self.by_id);
+        // Cancelled under the lock.
+        if !withdrawn.is_cancelled() {
+            open.remove(key);
+        }
     }
 
     /// Withdraws a question: the upstream no longer wants an answer.
     pub(super) fn withdraw(&self, key: &RequestId) {
-        if let Some(question) = lock(&self.by_id).remove(key) {
+        let mut open = lock(&self.by_id);
+        if let Some(question) = open.remove(key) {
             question.cancel();
         }
     }
 
     /// Withdraws all questions, as the connection is over.
     pub(super) fn withdraw_all(&self) {
-        for (_, question) in lock(&self.by_id).drain() {
+        let mut open = lock(&self.by_id);
+        for (_, question) in open.drain() {
             question.cancel();
         }
     }
@@ -101,5 +108,20 @@ mod tests {
         questions.withdraw(&key("1"));
         assert!(first.is_cancelled());
         assert!(questions.open(&key("3")).is_ok(), "a place is free again");
+    }
+
+    #[test]
+    fn question_that_was_withdrawn_does_not_close_the_next_one_with_its_id() {
+        let questions = OpenQuestions::new(2);
+        let first = questions.open(&key("1")).unwrap();
+        questions.withdraw(&key("1"));
+        let second = questions.open(&key("1")).unwrap();
+        questions.close(&key("1"), &first);
+        assert!(questions.open(&key("1")).is_err(), "it is still open");
+        questions.withdraw(&key("1"));
+        assert!(second.is_cancelled());
+        let third = questions.open(&key("1")).unwrap();
+        questions.close(&key("1"), &third);
+        assert!(questions.open(&key("1")).is_ok());
     }
 }

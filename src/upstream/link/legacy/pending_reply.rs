@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::budget::{ReplyLease, ReplyRoom};
 use crate::call::{Call, CallerAccess, DownstreamLink};
+use crate::protocol::links::LONGEST_ELICITATION_ID;
 use crate::protocol::{Message, methods};
 use crate::upstream::carrier::duplex::DepartureFlag;
 use crate::upstream::deadlines::CallActivity;
@@ -16,8 +17,6 @@ use crate::upstream::lock;
 
 /// Elicitations by URL remembered per call.
 const MOST_VISITS: usize = 16;
-/// The longest remembered id of an elicitation, in bytes.
-const LONGEST_VISIT: usize = 1024;
 
 /// A request of ours without its reply.
 #[derive(Debug)]
@@ -105,7 +104,7 @@ impl PendingReply {
     /// Notes an elicitation by its id. Only the first ones are remembered.
     pub(super) fn note_asked(&self, elicitation: &str) {
         let mut url_elicitations = lock(&self.url_elicitations);
-        if url_elicitations.len() < MOST_VISITS && elicitation.len() <= LONGEST_VISIT {
+        if url_elicitations.len() < MOST_VISITS && elicitation.len() <= LONGEST_ELICITATION_ID {
             url_elicitations.push(elicitation.to_owned());
         }
     }

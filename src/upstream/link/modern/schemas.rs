@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use crate::call::OwnerKey;
 use crate::cause::chain;
 use crate::protocol::json;
-use crate::protocol::param_headers::ParamHeaders;
+use crate::protocol::param_headers::{ParamHeader, ParamHeaders};
 use crate::upstream::lock;
 
 /// Most principals with cached tools.
@@ -20,6 +20,8 @@ const OWNERS: u64 = 4096;
 const BELIEVED: Duration = Duration::from_hours(1);
 /// Most cached tools per principal.
 const TOOLS: usize = 10_000;
+/// Most bytes of their names and headers, which the upstream chooses.
+const TOOL_BYTES: usize = 4 << 20;
 /// Least time between two walks through all pages for a tool that no list has.
 const WALK_AGAIN: Duration = Duration::from_mins(1);
 
@@ -39,10 +41,17 @@ pub(super) struct SeenTools(Mutex<Option<(u64, Arc<KnownTools>)>>);
 #[derive(Debug)]
 pub(super) struct KnownTools {
     since: Instant,
-    known: Mutex<BTreeMap<String, ListedHeaders>>,
+    known: Mutex<ToolTable>,
     walked: Mutex<Option<Instant>>,
     /// Serialises walks.
     pub(super) walking: tokio::sync::Mutex<()>,
+}
+
+/// Listed tools by name, within the bounds.
+#[derive(Debug, Default)]
+struct ToolTable {
+    tools: BTreeMap<String, ListedHeaders>,
+    bytes: usize,
 }
 
 /// Headers of one tool, as listed.
@@ -52,6 +61,30 @@ pub(super) enum ListedHeaders {
     Asks(Arc<ParamHeaders>),
     /// The annotations are invalid: the tool is neither listed nor called (SPEC M-31).
     Invalid,
+}
+
+impl ToolTable {
+    /// Caches the headers of a tool where there is room.
+    fn insert(&mut self, name: String, listed: ListedHeaders) {
+        if let Some(before) = self.tools.remove(&name) {
+            self.bytes -= name.len() + before.bytes();
+        }
+        let bytes = self.bytes + name.len() + listed.bytes();
+        if bytes <= TOOL_BYTES && self.tools.len() < TOOLS {
+            self.bytes = bytes;
+            self.tools.insert(name, listed);
+        }
+    }
+}
+
+impl ListedHeaders {
+    /// Length of what the upstream chose.
+    fn bytes(&self) -> usize {
+        let Self::Asks(headers) = self else { return 0 };
+        let path = |path: &[String]| path.iter().map(String::len).sum::<usize>();
+        let header = |header: &ParamHeader| 2 * header.token.len() + path(&header.path);
+        headers.iter().map(header).sum()
+    }
 }
 
 impl Default for ToolSchemas {
@@ -101,7 +134,7 @@ impl Default for KnownTools {
 impl KnownTools {
     /// The headers of a tool, if it was listed.
     pub(super) fn get(&self, tool: &str) -> Option<ListedHeaders> {
-        lock(&self.known).get(tool).cloned()
+        lock(&self.known).tools.get(tool).cloned()
     }
 
     /// Whether all pages were read less than a minute ago.
@@ -135,9 +168,7 @@ impl KnownTools {
                     ListedHeaders::Invalid
                 }
             };
-            if let Some(name) = name
-                && (known.len() < TOOLS || known.contains_key(&name))
-            {
+            if let Some(name) = name {
                 known.insert(name, listed);
             }
         }
@@ -196,5 +227,25 @@ mod tests {
         assert_eq!(tools.get("bad"), Some(ListedHeaders::Invalid));
         assert_eq!(tools.get("unheard_of"), None);
         assert_eq!(tools.learn("up", &format!("[{good}]")), None);
+    }
+
+    #[test]
+    fn names_and_headers_of_tools_are_cached_within_a_bound() {
+        let tools = KnownTools::default();
+        let long = "x".repeat(TOOL_BYTES / 8);
+        for number in 0..8 {
+            let property = format!(r#""{long}":{{"type":"string","x-mcp-header":"R"}}"#);
+            let schema = format!(r#"{{"properties":{{{property}}}}}"#);
+            let page = format!(
+                r#"[{{"name":"{number}{long}"}},{{"name":"{number}","inputSchema":{schema}}}]"#
+            );
+            for _ in 0..3 {
+                assert_eq!(tools.learn("up", &page), None);
+            }
+        }
+        let known = lock(&tools.known);
+        assert!(known.bytes <= TOOL_BYTES, "{}", known.bytes);
+        assert!(known.tools.contains_key("0"));
+        assert_eq!(known.tools.len(), 7);
     }
 }

@@ -14,6 +14,7 @@ use crate::call::{
 };
 use crate::fault::Fault;
 use crate::protocol::error_codes::URL_ELICITATION_REQUIRED;
+use crate::protocol::links::LONGEST_ELICITATION_ID;
 use crate::protocol::{Message, json};
 use crate::telemetry::metrics::COUNTERS;
 use crate::upstream::lock;
@@ -35,13 +36,14 @@ struct ElicitationTable {
 
 impl SharedUrlElicitations {
     /// The members to tell of the end of a URL elicitation; `None` for a notice of another kind. An end that arrives
-    /// before its URL elicitation is kept for `show`.
+    /// before its URL elicitation is kept for `show`. One with a very long id is told nobody.
     pub(super) fn over(&self, notice: &Notice) -> Option<Vec<u64>> {
         if notice.kind != NoticeKind::ElicitationComplete {
             return None;
         }
         let message = Message::parse(notice.bytes.clone(), json::MAX_DEPTH).ok();
         let id = message.as_ref().and_then(|m| m.param_str("elicitationId"));
+        let id = id.filter(|id| id.len() <= LONGEST_ELICITATION_ID);
         let Some(id) = id.map(Cow::into_owned) else {
             return Some(Vec::new());
         };
@@ -56,7 +58,8 @@ impl SharedUrlElicitations {
         });
         if sent.is_empty() {
             // The evicted end may be that of another session's URL elicitation, or was told before.
-            push(&mut inner.early, (id, notice.clone()), EARLY);
+            let own = Notice::elicitation_complete(&json::quote(&id));
+            push(&mut inner.early, (id, own), EARLY);
         }
         Some(sent)
     }
@@ -92,6 +95,7 @@ impl MemberFanout {
     /// Notes the URL elicitation in a question's parameters (JSON text) for a member.
     fn sends(&self, upstream: &Arc<str>, member: u64, params: &str) {
         let id = json::member(params, "elicitationId").and_then(json::string);
+        let id = id.filter(|id| id.len() <= LONGEST_ELICITATION_ID);
         let Some(over) = id.and_then(|id| self.url_elicitations.show(id.into_owned(), member))
         else {
             return;
@@ -168,6 +172,7 @@ impl DownstreamLink for ElicitationNoter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::rpc;
 
     fn complete(id: &str) -> Notice {
         let text = format!(
@@ -196,6 +201,23 @@ mod tests {
         assert_eq!(url_elicitations.over(&complete("a")), Some(vec![]));
         assert!(url_elicitations.show("a".to_owned(), 1).is_some());
         assert!(url_elicitations.show("a".to_owned(), 1).is_none());
+    }
+
+    #[test]
+    fn no_more_is_kept_of_an_early_end_than_a_short_id() {
+        let url_elicitations = SharedUrlElicitations::default();
+        let padded = format!(r#"{{"elicitationId":"a","x":"{}"}}"#, "x".repeat(10_000));
+        let padded = rpc::notification("notifications/elicitation/complete", &padded);
+        let padded = Notice {
+            kind: NoticeKind::ElicitationComplete,
+            bytes: padded.into(),
+        };
+        assert_eq!(url_elicitations.over(&padded), Some(vec![]));
+        let early = url_elicitations.show("a".to_owned(), 1);
+        assert_eq!(early, Some(Notice::elicitation_complete(r#""a""#)));
+        let long = "a".repeat(LONGEST_ELICITATION_ID + 1);
+        assert_eq!(url_elicitations.over(&complete(&long)), Some(vec![]));
+        assert!(lock(&url_elicitations.0).early.is_empty());
     }
 
     // In one test: the counter is one for the process.
