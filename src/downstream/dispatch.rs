@@ -159,8 +159,9 @@ impl McpService {
             }
         };
         let (target, caller) = ((endpoint, way), (principal, due));
-        let is_of_session =
-            self.forwarder.is_some() && request.headers().contains_key(MCP_SESSION_ID);
+        let is_of_session = self.forwarder.is_some()
+            && request.headers().contains_key(MCP_SESSION_ID)
+            && !modern::names_modern(request.headers());
         let response = self.hand_over(target, caller, request, record).await;
         if is_of_session
             && let Some(forwarder) = &self.forwarder
