@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use super::guard::{OriginGuard, RequestKind};
 
 const ALLOWED_HEADERS: &str = "authorization, content-type, accept, last-event-id, \
-     mcp-session-id, mcp-protocol-version, mcp-method, mcp-name";
+     mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate";
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "mcp-session-id, mcp-protocol-version, www-authenticate, retry-after, x-request-id",
 );
@@ -170,6 +170,8 @@ mod tests {
             "mcp-session-id",
             "last-event-id",
             "mcp-protocol-version",
+            "traceparent",
+            "tracestate",
         ] {
             assert!(allowed.contains(name), "{name} is missing");
         }
