@@ -1,4 +1,3 @@
-use std::net::IpAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -31,17 +30,6 @@ fn share_of_one_caller_leaves_room_for_another() {
     assert!(other.is_ok());
     drop(kept);
     assert!(budget.take(alice, MIB).is_ok());
-}
-
-#[test]
-fn addresses_of_one_network_have_one_share() {
-    let budget = budget();
-    let holder = |text: &str| BudgetHolder::Address(text.parse::<IpAddr>().unwrap().into());
-    let kept = budget.take(holder("2001:db8::1"), 4 * MIB).unwrap();
-    let neighbour = budget.take(holder("2001:db8::2"), MIB);
-    assert_eq!(neighbour.unwrap_err(), BudgetExhausted::Share);
-    assert!(budget.take(holder("2001:db8:0:1::1"), MIB).is_ok());
-    drop(kept);
 }
 
 #[test]

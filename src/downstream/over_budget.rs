@@ -62,9 +62,7 @@ impl BodyReader {
             AuthMode::None => extensions.get().and_then(ConnectionPermit::client),
             AuthMode::OAuth => None,
         };
-        address.map_or(principal.owner().into(), |address| {
-            BudgetHolder::Address(address.into())
-        })
+        address.map_or(principal.owner().into(), BudgetHolder::Address)
     }
 
     /// Reads a body that was not read for its size, where the byte budget alone has no room for it and `holder`, the
