@@ -171,7 +171,9 @@ impl Authenticator {
         if asked.binding() != verified.principal.binding() {
             return Err(refused(introspection, RejectReason::Subject, None));
         }
-        verified.principal = Arc::new(asked);
+        // The answer may leave the end out.
+        let end = verified.principal.expires_at();
+        verified.principal = Arc::new(asked.ending_by(end));
         Ok((verified, introspection.max_age))
     }
 

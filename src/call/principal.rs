@@ -53,6 +53,16 @@ impl Principal {
         }
     }
 
+    /// This caller, until `end` at the latest.
+    #[must_use]
+    pub fn ending_by(self, end: Option<Duration>) -> Self {
+        let ends = [self.expires_at, end];
+        Self {
+            expires_at: ends.into_iter().flatten().min(),
+            ..self
+        }
+    }
+
     /// Everybody, with `auth.mode = "none"`.
     #[must_use]
     pub fn anonymous() -> Self {
@@ -147,6 +157,21 @@ mod tests {
         let b = Principal::new("i", "s", "c", Vec::new(), Some(Duration::from_secs(9)));
         assert_eq!(a.binding(), b.binding());
         assert_eq!(a.owner(), b.owner());
+    }
+
+    #[test]
+    fn the_earlier_end_counts() {
+        let at = |secs: u64| Some(Duration::from_secs(secs));
+        for (own, other, expected) in [
+            (None, None, None),
+            (None, at(5), at(5)),
+            (at(5), None, at(5)),
+            (at(5), at(4), at(4)),
+            (at(5), at(6), at(5)),
+        ] {
+            let ending = Principal::new("i", "s", "c", Vec::new(), own).ending_by(other);
+            assert_eq!(ending.expires_at(), expected, "{own:?} and {other:?}");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ impl ConnectPages {
         headers: &HeaderMap,
     ) -> Response<Bytes> {
         if method != Method::GET {
-            return response::not_allowed();
+            return response::allows("GET");
         }
         let browser = Browser::of(headers, (&self.parts.sealer, &self.parts.clock));
         // Checked before the `state` is used up: the person can log in and reload this page.
@@ -55,7 +55,7 @@ impl ConnectPages {
     #[must_use]
     pub fn client_document(&self, method: &Method) -> Response<Bytes> {
         if !matches!(*method, Method::GET | Method::HEAD) {
-            return response::not_allowed();
+            return response::allows("GET, HEAD");
         }
         let Some(document) = self.gateway.document() else {
             return response::page(StatusCode::NOT_FOUND, &views::unknown());

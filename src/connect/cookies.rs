@@ -8,18 +8,20 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 
-/// The value of the cookie `name`, which is a handle; `None` where the cookie is missing or occurs twice.
+/// The value of the cookie `name`, which is a handle; `None` where the cookie is missing or occurs twice. Cookies beside
+/// it may hold any bytes: other programs of the domain set them.
 pub(super) fn find<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let lines = headers.get_all(COOKIE).iter();
-    let pairs = lines.flat_map(|line| line.to_str().unwrap_or_default().split(';'));
+    let pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
     let mut found = pairs.filter_map(|pair| {
-        let (found, value) = pair.trim().split_once('=')?;
-        (found == name).then_some(value)
+        let value = pair.trim_ascii().strip_prefix(name.as_bytes())?;
+        value.strip_prefix(b"=")
     });
-    match (found.next(), found.next()) {
-        (Some(value), None) if BASE64_URL_SAFE_NO_PAD.decode(value).is_ok() => Some(value),
-        _ => None,
-    }
+    let (Some(value), None) = (found.next(), found.next()) else {
+        return None;
+    };
+    let is_handle = BASE64_URL_SAFE_NO_PAD.decode(value).is_ok();
+    std::str::from_utf8(value).ok().filter(|_| is_handle)
 }
 
 /// Sets the cookie `name` for `lasts`. `Lax`: sent when another site navigates the whole page here, as an issuer does
@@ -52,5 +54,13 @@ mod tests {
         assert_eq!(find(&headers(&["aa=AAAA"]), "a"), None);
         assert_eq!(find(&headers(&["a=AAAA; a=BBBB"]), "a"), None);
         assert_eq!(find(&headers(&["a=<b>"]), "a"), None);
+    }
+
+    #[test]
+    fn cookie_is_found_beside_one_that_is_not_ascii() {
+        let line = HeaderValue::from_bytes("city=Köln; a=AAAA".as_bytes()).unwrap();
+        let headers = HeaderMap::from_iter([(COOKIE, line)]);
+        assert_eq!(find(&headers, "a"), Some("AAAA"));
+        assert_eq!(find(&headers, "city"), None);
     }
 }

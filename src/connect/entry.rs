@@ -199,7 +199,7 @@ impl ConnectPages {
         headers: &HeaderMap,
     ) -> Response<Bytes> {
         let (&Method::GET, Some(logins)) = (method, &self.logins) else {
-            return response::not_allowed();
+            return response::allows("GET");
         };
         let end = logins.end(headers, &CallbackQuery::read(query)).await;
         LABELED.connect_logins.add(end.outcome.word(), 1);

@@ -45,10 +45,15 @@ pub(super) fn page(status: StatusCode, page: &Markup) -> Response<Bytes> {
     response
 }
 
-/// 405 Method Not Allowed.
+/// 405 Method Not Allowed, of a page that lists accounts or changes them.
 pub(super) fn not_allowed() -> Response<Bytes> {
+    allows("GET, HEAD, POST")
+}
+
+/// 405 Method Not Allowed, of a page with these methods.
+pub(super) fn allows(methods: &'static str) -> Response<Bytes> {
     let mut response = page(StatusCode::METHOD_NOT_ALLOWED, &super::views::unknown());
-    let methods = HeaderValue::from_static("GET, HEAD, POST");
+    let methods = HeaderValue::from_static(methods);
     response.headers_mut().insert(ALLOW, methods);
     response
 }

@@ -1,4 +1,4 @@
-use http::header::{COOKIE, ORIGIN, SET_COOKIE};
+use http::header::{ALLOW, COOKIE, ORIGIN, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, Uri};
 
 use super::*;
@@ -65,6 +65,26 @@ fn debug_output_of_a_request_hides_form_and_cookie() {
         shown.contains("POST") && !shown.contains("hunter2"),
         "{shown}"
     );
+}
+
+// RFC 9110 §10.2.1
+#[tokio::test]
+async fn page_with_fewer_methods_names_only_those() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = pages(&dir).await;
+    let (uri, headers) = (Uri::from_static("/connect/up/callback"), HeaderMap::new());
+    let refused = [
+        (pages.callback(&Method::HEAD, &uri, &headers).await, "GET"),
+        (
+            pages.login_callback(&Method::POST, None, &headers).await,
+            "GET",
+        ),
+        (pages.client_document(&Method::POST), "GET, HEAD"),
+    ];
+    for (response, methods) in refused {
+        assert_eq!(response.status(), StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(response.headers()[ALLOW], methods);
+    }
 }
 
 #[tokio::test]

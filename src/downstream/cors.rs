@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use super::guard::{OriginGuard, RequestKind};
 
 const ALLOWED_HEADERS: &str = "authorization, content-type, accept, last-event-id, \
-     mcp-session-id, mcp-protocol-version, mcp-method, mcp-name";
+     mcp-session-id, mcp-protocol-version, mcp-method, mcp-name, traceparent, tracestate";
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "mcp-session-id, mcp-protocol-version, www-authenticate, retry-after, x-request-id",
 );
@@ -58,17 +58,20 @@ pub fn preflight(guard: &OriginGuard, kind: RequestKind, request: &HeaderMap) ->
 }
 
 /// Adds the headers that let a page read this response, refusals included, so that a page can read the reason. `origin`
-/// is the request's.
+/// is the request's. Metadata has the same headers for everybody: a cache may give a page what another client asked for.
+/// Spec: Fetch, "CORS protocol and HTTP caches".
 pub fn decorate(
     guard: &OriginGuard,
     kind: RequestKind,
     origin: Option<&HeaderValue>,
     response: &mut HeaderMap,
 ) {
-    if origin.is_none() {
-        return;
+    if kind != RequestKind::Metadata {
+        if origin.is_none() {
+            return;
+        }
+        response.append(VARY, HeaderValue::from(ORIGIN));
     }
-    response.append(VARY, HeaderValue::from(ORIGIN));
     if let Some(allowed) = allowed_origin(guard, kind, origin) {
         response.insert(ACCESS_CONTROL_ALLOW_ORIGIN, allowed);
         response.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_HEADERS);
@@ -167,6 +170,8 @@ mod tests {
             "mcp-session-id",
             "last-event-id",
             "mcp-protocol-version",
+            "traceparent",
+            "tracestate",
         ] {
             assert!(allowed.contains(name), "{name} is missing");
         }
@@ -227,11 +232,15 @@ mod tests {
         assert_eq!(text(&headers, &VARY), Some("origin"));
     }
 
+    // SPEC A-02.
     #[test]
-    fn metadata_is_readable_by_every_page() {
-        let mut headers = HeaderMap::new();
-        let origin = HeaderValue::from_static("https://evil.example");
-        decorate(&guard(), RequestKind::Metadata, Some(&origin), &mut headers);
-        assert_eq!(text(&headers, &ACCESS_CONTROL_ALLOW_ORIGIN), Some("*"));
+    fn metadata_is_readable_by_every_page_also_from_a_cache() {
+        let page = HeaderValue::from_static("https://evil.example");
+        for origin in [None, Some(&page)] {
+            let mut headers = HeaderMap::new();
+            decorate(&guard(), RequestKind::Metadata, origin, &mut headers);
+            assert_eq!(text(&headers, &ACCESS_CONTROL_ALLOW_ORIGIN), Some("*"));
+            assert_eq!(text(&headers, &VARY), None);
+        }
     }
 }

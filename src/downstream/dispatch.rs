@@ -22,6 +22,7 @@ use super::listener::{ConnectionPermit, OpenExchange, TooManyExchanges};
 use super::paths::{PathTarget, ServedTransport, pattern};
 use super::request_place::RequestPlace;
 use super::{McpService, cors, get_stream, http_sse, modern, reply, streamable, websocket};
+use crate::address::ClientNetwork;
 use crate::call::{OwnerKey, Principal};
 use crate::config::AuthMode;
 use crate::endpoint::Endpoint;
@@ -66,7 +67,10 @@ impl McpService {
             return reply::plain(failure.status(), failure.public());
         }
         if kind == RequestKind::Page
-            && let Err(wait) = self.admission.rate.take(page_visitor(&request))
+            && let Err(wait) = self
+                .admission
+                .rate
+                .take(page_visitor(client_address(&request)))
         {
             record.outcome("rate_limited");
             return reply::over_the_rate(wait);
@@ -159,8 +163,9 @@ impl McpService {
             }
         };
         let (target, caller) = ((endpoint, way), (principal, due));
-        let is_of_session =
-            self.forwarder.is_some() && request.headers().contains_key(MCP_SESSION_ID);
+        let is_of_session = self.forwarder.is_some()
+            && request.headers().contains_key(MCP_SESSION_ID)
+            && !modern::names_modern(request.headers());
         let response = self.hand_over(target, caller, request, record).await;
         if is_of_session
             && let Some(forwarder) = &self.forwarder
@@ -326,9 +331,9 @@ fn nothing_here() -> Response<Body> {
 }
 
 /// The owner that the rate counts a page for: only the address is known yet.
-fn page_visitor(request: &Request) -> OwnerKey {
-    let address = client_address(request).to_string();
-    Principal::new("connect pages", &address, "", Vec::new(), None).owner()
+fn page_visitor(address: IpAddr) -> OwnerKey {
+    let network = ClientNetwork::from(address).to_string();
+    Principal::new("connect pages", &network, "", Vec::new(), None).owner()
 }
 
 /// The metadata is public and never fails. Spec: RFC 9728 §3.2; SPEC A-02.
@@ -355,5 +360,18 @@ fn metadata(
             );
             response
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_one_customer_are_one_visitor_of_pages() {
+        let visitor = |text: &str| page_visitor(text.parse().unwrap());
+        assert!(visitor("2001:db8::1") == visitor("2001:db8::2:9"));
+        assert!(visitor("2001:db8::1") != visitor("2001:db8:0:1::1"));
+        assert!(visitor("192.0.2.1") != visitor("192.0.2.2"));
     }
 }

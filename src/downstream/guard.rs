@@ -248,6 +248,8 @@ fn split_authority(authority: &str) -> Option<(&str, Option<u16>)> {
     };
     let (name, rest) = authority.split_at_checked(end_of_name)?;
     let port = match rest.strip_prefix(':') {
+        // Spec: RFC 3986 §3.2.3: a port may be empty.
+        Some("") => None,
         Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => Some(digits.parse().ok()?),
         None if rest.is_empty() => None,
         Some(_) | None => return None,

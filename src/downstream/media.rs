@@ -68,37 +68,62 @@ impl AcceptedMedia {
     }
 
     fn read_each(headers: &HeaderMap) -> Self {
-        let mut accept = Self {
-            json: false,
-            events: false,
-            names_events: false,
-        };
+        let mut json = TypeRanges::default();
+        let mut events = TypeRanges::default();
         let mut present = false;
         for value in headers.get_all(ACCEPT) {
             present = true;
             for part in value.to_str().unwrap_or_default().split(',') {
                 let mut pieces = part.split(';').map(str::trim);
                 let media = pieces.next().unwrap_or_default();
-                if pieces.any(|piece| matches!(piece, "q=0" | "q=0.0" | "q=0.00" | "q=0.000")) {
-                    continue;
-                }
-                let is = |known: &str| media.eq_ignore_ascii_case(known);
-                let any = is("*/*");
-                accept.json |= any || is("application/json") || is("application/*");
-                accept.names_events |= is("text/event-stream");
-                accept.events |= any || is("text/event-stream") || is("text/*");
+                let is_taken = !pieces.any(is_quality_zero);
+                json.add(["application/json", "application/*"], media, is_taken);
+                events.add(["text/event-stream", "text/*"], media, is_taken);
             }
         }
-        if present {
-            accept
-        } else {
-            Self {
-                json: true,
-                events: true,
-                names_events: false,
-            }
+        Self {
+            json: json.are_taken() || !present,
+            events: events.are_taken() || !present,
+            names_events: events.by_name == Some(true),
         }
     }
+}
+
+/// Whether the ranges that one media type is in are taken; `None` for those not listed.
+#[derive(Default)]
+struct TypeRanges {
+    by_name: Option<bool>,
+    by_kind: Option<bool>,
+    by_any: Option<bool>,
+}
+
+impl TypeRanges {
+    fn add(&mut self, [name, kind]: [&str; 2], media: &str, is_taken: bool) {
+        let is = |known: &str| media.eq_ignore_ascii_case(known);
+        let range = if is(name) {
+            &mut self.by_name
+        } else if is(kind) {
+            &mut self.by_kind
+        } else if is("*/*") {
+            &mut self.by_any
+        } else {
+            return;
+        };
+        *range = Some(is_taken || *range == Some(true));
+    }
+
+    /// What the most specific range says. Spec: RFC 9110 §12.5.1.
+    fn are_taken(&self) -> bool {
+        let said = self.by_name.or(self.by_kind).or(self.by_any);
+        said.unwrap_or(false)
+    }
+}
+
+/// Whether a parameter says `q=0`. Spec: RFC 9110 §12.4.2.
+fn is_quality_zero(parameter: &str) -> bool {
+    parameter.split_once('=').is_some_and(|(name, value)| {
+        name.eq_ignore_ascii_case("q") && matches!(value, "0" | "0." | "0.0" | "0.00" | "0.000")
+    })
 }
 
 #[cfg(test)]
@@ -119,10 +144,27 @@ mod tests {
 
     #[test]
     fn type_with_quality_zero_is_not_accepted() {
+        for line in [
+            "application/json, text/event-stream;q=0",
+            "application/json, text/event-stream; Q=0",
+            "application/json, text/event-stream;q=0.",
+            // The more specific range counts, wherever it stands.
+            "*/*, text/event-stream;q=0",
+            "text/*;q=0.000, */*;q=0.5",
+        ] {
+            let mut headers = HeaderMap::new();
+            headers.append(ACCEPT, HeaderValue::from_static(line));
+            let read = AcceptedMedia::read(&headers);
+            assert!(read.json && !read.events && !read.names_events, "{line}");
+        }
+    }
+
+    #[test]
+    fn type_is_accepted_where_only_a_wider_range_is_not() {
         let mut headers = HeaderMap::new();
-        let line = "application/json, text/event-stream;q=0";
+        let line = "*/*;q=0, application/*;q=0.001, Text/Event-Stream";
         headers.append(ACCEPT, HeaderValue::from_static(line));
         let read = AcceptedMedia::read(&headers);
-        assert!(read.json && !read.events && !read.names_events);
+        assert!(read.json && read.events && read.names_events);
     }
 }

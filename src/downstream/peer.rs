@@ -52,12 +52,12 @@ impl TrustedProxies {
             .get_all(FORWARDED_FOR)
             .iter()
             .rev()
-            .flat_map(|line| line.to_str().unwrap_or_default().rsplit(','));
+            .flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b','));
         for hop in hops {
             if !self.trusts(nearest) {
                 break;
             }
-            let Some(address) = parse_hop(hop.trim()) else {
+            let Some(address) = parse_hop(hop) else {
                 break;
             };
             nearest = address;
@@ -107,8 +107,10 @@ fn as_bits(address: IpAddr) -> u128 {
     }
 }
 
-/// `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:4711`.
-fn parse_hop(text: &str) -> Option<IpAddr> {
+/// `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:4711`. Another hop of the line may hold
+/// any bytes.
+fn parse_hop(hop: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(hop.trim_ascii()).ok()?;
     if let Some(rest) = text.strip_prefix('[') {
         let (inside, _port) = rest.split_once(']')?;
         return inside
@@ -134,7 +136,10 @@ mod tests {
         let blocks: Vec<String> = blocks.iter().map(|b| (*b).to_owned()).collect();
         let mut headers = HeaderMap::new();
         for line in forwarded {
-            headers.append(FORWARDED_FOR, HeaderValue::from_str(line).unwrap());
+            headers.append(
+                FORWARDED_FOR,
+                HeaderValue::from_bytes(line.as_bytes()).unwrap(),
+            );
         }
         let proxies = TrustedProxies::parse(&blocks).unwrap();
         let client = proxies.client(peer.parse().unwrap(), &headers);
@@ -149,6 +154,7 @@ mod tests {
         &["10.0.0.0/8"], "10.0.0.1", &["6.6.6.6, 192.0.2.9, 10.0.0.2"], "192.0.2.9")]
     #[case::lines_are_one_list(&["10.0.0.0/8"], "10.0.0.1", &["192.0.2.9", "10.0.0.2"], "192.0.2.9")]
     #[case::garbage_ends_the_walk(&["10.0.0.0/8"], "10.0.0.1", &["192.0.2.9, unknown, 10.0.0.2"], "10.0.0.2")]
+    #[case::bytes_of_the_client_hide_nothing(&["10.0.0.0/8"], "10.0.0.1", &["\u{ff}, 192.0.2.9"], "192.0.2.9")]
     #[case::ports_are_cut(&["::1"], "::1", &["[2001:db8::5]:99"], "2001:db8::5")]
     #[case::v4_ports_are_cut(&["10.0.0.1"], "10.0.0.1", &["192.0.2.9:4711"], "192.0.2.9")]
     #[case::mapped_addresses_are_ipv4(&["10.0.0.0/8"], "::ffff:10.0.0.1", &["192.0.2.9"], "192.0.2.9")]

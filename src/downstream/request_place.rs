@@ -47,6 +47,10 @@ impl RequestPlace {
         (endpoint, way): (&Arc<Endpoint>, ServedTransport),
     ) -> Self {
         match way {
+            // Spec: SPEC M-02: its session id means nothing, also not where it is served.
+            ServedTransport::Streamable if modern::names_modern(request.headers()) => {
+                Self::Here(None)
+            }
             ServedTransport::Streamable => match headers::session_id(request.headers()) {
                 Ok(Some(id)) => {
                     let requested = forwarder.requested_session(id, principal, endpoint);
@@ -123,9 +127,7 @@ impl RequestPlace {
     }
 }
 
-/// Whether a request without a session may open one, while this replica drains. Modern clients open none.
+/// Whether a legacy request without a session may open one, while this replica drains.
 fn opens_at_next_replica(service: &McpService, request: &Request) -> bool {
-    request.method() == Method::POST
-        && !modern::names_modern(request.headers())
-        && service.tasks.draining().is_cancelled()
+    request.method() == Method::POST && service.tasks.draining().is_cancelled()
 }

@@ -2,6 +2,7 @@
 //! time, and its silence makes no token bad.
 
 mod junk;
+mod jwt_end;
 mod server;
 
 use std::net::IpAddr;

@@ -49,6 +49,8 @@ fn check(
 #[case::listed("gateway.internal:8080", true)]
 #[case::listed_port("other.internal:8443", true)]
 #[case::another_port("other.internal:1", false)]
+#[case::empty_port("mcp.example.com:", true)]
+#[case::empty_port_for_a_listed_one("other.internal:", false)]
 #[case::foreign("evil.example", false)]
 #[case::suffix("mcp.example.com.evil.example", false)]
 #[case::prefix("evil-mcp.example.com", false)]

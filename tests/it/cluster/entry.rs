@@ -1,4 +1,4 @@
-//! What the replica that passes a request on counts and notes. Spec: DESIGN §8.1.
+//! What the replica that passes a request on counts and notes, and what it does not pass on. Spec: DESIGN §8.1.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{SECRET, forwards, pair, replica, replica_with, tables};
 use crate::harness::connection::EventSession;
 use crate::harness::{Gateway, Setup, eventually, redis};
-use crate::modern::Modern;
+use crate::modern::{Modern, VERSION};
 
 #[tokio::test]
 async fn forwarded_task_request_is_charged_once() {
@@ -74,4 +74,26 @@ async fn streams_that_open_together_wait_for_the_slice() {
     assert_eq!(open.len(), 8);
     drop(open);
     gw.stop().await;
+}
+
+// SPEC M-02.
+#[tokio::test]
+async fn modern_request_is_not_for_the_owner_of_a_session_that_it_names() {
+    let Some(redis) = redis::server(&[]).await else {
+        return;
+    };
+    let [one, two] = pair(|| replica_with(&redis, "lease = \"30s\"")).await;
+    let session = one.anonymous().open("/mcp/stub").await;
+    one.kill().await;
+    let there = Modern::new(two.anonymous(), "/mcp/stub");
+    let asked = there.request(&json!(1), "server/discover", json!({}));
+    let headers = [
+        ("mcp-protocol-version", VERSION),
+        ("mcp-method", "server/discover"),
+        ("mcp-session-id", &session.id),
+    ];
+    let answer = there.post_as(&headers, &asked).await;
+    assert_eq!(answer.status(), 200);
+    assert!(forwards(&two, "").await < 0.5);
+    two.stop().await;
 }
