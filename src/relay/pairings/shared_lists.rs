@@ -11,6 +11,7 @@ use super::*;
 use crate::call::{Notice, NoticeArrival, ServerDeclaration};
 use crate::catalog::ListPageKey;
 use crate::fault::FaultKind;
+use crate::outbound::IntakeFactory;
 use crate::session::{ReaderStep, StreamReader};
 use crate::store::lists::CachedPage;
 
