@@ -66,11 +66,9 @@ impl McpService {
             record.outcome(failure.reason());
             return reply::plain(failure.status(), failure.public());
         }
+        let rate = &self.admission.rate;
         if kind == RequestKind::Page
-            && let Err(wait) = self
-                .admission
-                .rate
-                .take(page_visitor(client_address(&request)))
+            && let Err(wait) = rate.take(page_visitor(client_address(&request)))
         {
             record.outcome("rate_limited");
             return reply::over_the_rate(wait);

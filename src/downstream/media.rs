@@ -84,7 +84,7 @@ impl AcceptedMedia {
         Self {
             json: json.are_taken() || !present,
             events: events.are_taken() || !present,
-            names_events: events.by_name == Some(true),
+            names_events: events.exact == Some(true),
         }
     }
 }
@@ -92,20 +92,20 @@ impl AcceptedMedia {
 /// Whether the ranges that one media type is in are taken; `None` for those not listed.
 #[derive(Default)]
 struct TypeRanges {
-    by_name: Option<bool>,
-    by_kind: Option<bool>,
-    by_any: Option<bool>,
+    exact: Option<bool>,
+    of_kind: Option<bool>,
+    any: Option<bool>,
 }
 
 impl TypeRanges {
     fn add(&mut self, [name, kind]: [&str; 2], media: &str, is_taken: bool) {
         let is = |known: &str| media.eq_ignore_ascii_case(known);
         let range = if is(name) {
-            &mut self.by_name
+            &mut self.exact
         } else if is(kind) {
-            &mut self.by_kind
+            &mut self.of_kind
         } else if is("*/*") {
-            &mut self.by_any
+            &mut self.any
         } else {
             return;
         };
@@ -114,7 +114,7 @@ impl TypeRanges {
 
     /// What the most specific range says. Spec: RFC 9110 §12.5.1.
     fn are_taken(&self) -> bool {
-        let said = self.by_name.or(self.by_kind).or(self.by_any);
+        let said = self.exact.or(self.of_kind).or(self.any);
         said.unwrap_or(false)
     }
 }

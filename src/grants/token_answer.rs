@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     /// An answer with these further members.
-    fn answer(members: Value) -> TokenAnswer {
+    fn answer(members: &Value) -> TokenAnswer {
         let mut body = json!({"access_token": "t", "token_type": "bearer"});
         for (name, value) in members.as_object().unwrap() {
             body[name] = value.clone();
@@ -140,7 +140,7 @@ mod tests {
     #[case::null(json!(null), None)]
     #[case::object(json!({"seconds": 1}), None)]
     fn life_that_cannot_be_read_loses_no_token(#[case] written: Value, #[case] secs: Option<u64>) {
-        let answer = answer(json!({"expires_in": written, "refresh_token": "next"}));
+        let answer = answer(&json!({"expires_in": written, "refresh_token": "next"}));
         assert_eq!(answer.expires_in().map(|life| life.as_secs()), secs);
         assert_eq!(answer.refresh_token().unwrap().secret(), "next");
     }
@@ -155,7 +155,7 @@ mod tests {
         #[case] written: Value,
         #[case] expected: Option<&[&str]>,
     ) {
-        let answer = answer(json!({"scope": written}));
+        let answer = answer(&json!({"scope": written}));
         let scopes = answer.scopes().map(|scopes| {
             let words = scopes.iter().map(|scope| scope.as_str());
             words.collect::<Vec<_>>()
@@ -166,11 +166,11 @@ mod tests {
     #[test]
     fn empty_refresh_token_is_none() {
         assert!(
-            answer(json!({"refresh_token": ""}))
+            answer(&json!({"refresh_token": ""}))
                 .refresh_token()
                 .is_none()
         );
-        assert!(answer(json!({})).refresh_token().is_none());
+        assert!(answer(&json!({})).refresh_token().is_none());
     }
 
     #[rstest]
@@ -182,7 +182,7 @@ mod tests {
 
     #[test]
     fn debug_output_hides_every_token() {
-        let answer = answer(json!({"refresh_token": "hunter2", "id_token": "hunter2"}));
+        let answer = answer(&json!({"refresh_token": "hunter2", "id_token": "hunter2"}));
         assert_eq!(answer.id_token().unwrap().secret(), "hunter2");
         assert!(!format!("{answer:?}").contains("hunter2"));
     }

@@ -164,6 +164,7 @@ impl SharedLists {
             ..self.f.call(ModernClient::new(), CancellationToken::new())
         };
         let (relay, session) = (Arc::clone(&self.f.relay), Arc::clone(session));
+        #[expect(clippy::disallowed_methods, reason = "another task of this test")]
         tokio::spawn(async move {
             let reply = relay.handle(&call, &session).await.ok()?;
             reply.result().map(str::to_owned)

@@ -67,7 +67,9 @@ async fn the_stream_outside_calls_goes_on_behind_an_event_that_is_too_large() {
                 count.fetch_add(1, Ordering::SeqCst);
                 events += "id: 1\ndata:\n\n";
             }
-            events += &format!("id: 2\ndata: {}\n\n", " ".repeat(300_000));
+            events.push_str("id: 2\ndata: ");
+            events.extend(std::iter::repeat_n(' ', 300_000));
+            events.push_str("\n\n");
             let response = Response::builder().header("content-type", "text/event-stream");
             response.body(Body::from(events)).unwrap()
         }
