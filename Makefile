@@ -85,17 +85,19 @@ compatibility: preconditions ## Tries every pairing of clients and upstreams; wr
 	$(MATRIX)::every_cell_does_what_the_rules_say
 	DRAWBRIDGE_WRITE=1 $(MATRIX)::the_page_on_compatibility_says_what_the_rules_say
 
-# Built without optimisation: they run for a second and would compile for minutes.
+# Built without optimisation and without debug information: they run for a second and would compile for minutes.
+TOOL := CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug --no-default-features --root $(TOOLS)
+
 $(TOOLS)/deny-$(DENY):
-	cargo install --quiet --locked --debug --no-default-features --root $(TOOLS) cargo-deny@$(DENY)
+	$(TOOL) cargo-deny@$(DENY)
 	touch $@
 
 $(TOOLS)/machete-$(MACHETE):
-	cargo install --quiet --locked --debug --no-default-features --root $(TOOLS) cargo-machete@$(MACHETE)
+	$(TOOL) cargo-machete@$(MACHETE)
 	touch $@
 
 $(TOOLS)/fuzz-$(FUZZ):
-	cargo install --quiet --locked --debug --no-default-features --root $(TOOLS) cargo-fuzz@$(FUZZ)
+	$(TOOL) cargo-fuzz@$(FUZZ)
 	touch $@
 
 DRILL := target/release/drill
