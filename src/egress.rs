@@ -7,7 +7,9 @@
 mod allow;
 mod documents;
 mod public;
+mod trust;
 
 pub use self::allow::EgressRules;
-pub use self::documents::{documents, learned_documents, read_body};
+pub use self::documents::{documents, documents_trusting, learned_documents, read_body};
 pub use self::public::{EgressRefusal, check_address, check_url};
+pub use self::trust::system_trust;

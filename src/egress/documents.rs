@@ -6,13 +6,30 @@ use std::net::SocketAddr;
 use futures_util::StreamExt as _;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use reqwest::redirect::Policy;
-use reqwest::{Client, ClientBuilder, Response};
+use reqwest::{Certificate, Client, ClientBuilder, Response};
 
 use super::public::{EgressRefusal, check_address};
+use super::trust::system_trust;
 
 /// A client that follows no redirect, obeys no proxy of the environment and sends no `Referer`. Deadlines are the
 /// caller's.
 pub fn documents() -> ClientBuilder {
+    match system_trust() {
+        Ok(mut tls) => {
+            tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            bare_documents().tls_backend_preconfigured(tls)
+        }
+        // `build` reads them itself then, and tells why that fails.
+        Err(_) => bare_documents(),
+    }
+}
+
+/// The same, which trusts `certificates` beside the authorities of the system.
+pub fn documents_trusting(certificates: impl IntoIterator<Item = Certificate>) -> ClientBuilder {
+    bare_documents().tls_certs_merge(certificates)
+}
+
+fn bare_documents() -> ClientBuilder {
     #[expect(
         clippy::disallowed_methods,
         reason = "the one client builder for documents"

@@ -153,14 +153,14 @@ impl DocumentClients {
     /// # Errors
     /// `ca_file` or `proxy` cannot be used.
     pub fn new(shared: SharedClients, carrier: &HttpCarrier) -> Result<Self, ClientsError> {
-        let mut builder = limited(egress::documents());
-        if let Some(file) = &carrier.ca_file {
-            let pem = std::fs::read(file)
-                .map_err(|error| ClientsError::TrustAnchors(file.clone(), error))?;
-            for certificate in Certificate::from_pem_bundle(&pem)? {
-                builder = builder.add_root_certificate(certificate);
+        let mut builder = limited(match &carrier.ca_file {
+            Some(file) => {
+                let pem = std::fs::read(file)
+                    .map_err(|error| ClientsError::TrustAnchors(file.clone(), error))?;
+                egress::documents_trusting(Certificate::from_pem_bundle(&pem)?)
             }
-        }
+            None => egress::documents(),
+        });
         if let Some(proxy) = &carrier.proxy {
             builder = builder.proxy(Proxy::all(proxy.clone())?);
         }

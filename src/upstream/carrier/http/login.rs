@@ -151,13 +151,13 @@ impl UpstreamLogin {
         if !self.is_own(url) {
             return egress::learned_documents().build().ok();
         }
-        let mut builder = egress::documents();
-        if let Some(file) = &self.ca_file {
-            let pem = tokio::fs::read(file).await.ok()?;
-            for certificate in Certificate::from_pem_bundle(&pem).ok()? {
-                builder = builder.add_root_certificate(certificate);
+        let mut builder = match &self.ca_file {
+            Some(file) => {
+                let pem = tokio::fs::read(file).await.ok()?;
+                egress::documents_trusting(Certificate::from_pem_bundle(&pem).ok()?)
             }
-        }
+            None => egress::documents(),
+        };
         if let Some(proxy) = &self.proxy {
             builder = builder.proxy(Proxy::all(proxy.clone()).ok()?);
         }

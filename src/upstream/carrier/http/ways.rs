@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, Uri, Version};
 use http_body_util::Full;
-use hyper_rustls::{ConfigBuilderExt, HttpsConnector};
+use hyper_rustls::HttpsConnector;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
@@ -24,6 +24,7 @@ use super::exchange_error::ExchangeError;
 use super::h2_clients::{AT_ONCE, ClientSet};
 use super::pool::{self, ConnectionPool, KeepRule, TcpRoute, UpstreamDial};
 use crate::config::{HttpCarrier, TransportKind};
+use crate::egress;
 use crate::ownership::Fence;
 
 /// How long a TCP connect may take.
@@ -214,20 +215,17 @@ fn server_name(uri: &Uri) -> Result<ServerName<'static>, ClientError> {
 }
 
 fn tls_config(carrier: &HttpCarrier) -> Result<ClientConfig, ClientError> {
+    if carrier.ca_file.is_none() && carrier.url.scheme() == "https" {
+        return Ok(egress::system_trust().map_err(io::Error::other)?);
+    }
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?;
     let Some(path) = &carrier.ca_file else {
-        if carrier.url.scheme() == "http" {
-            // Never used, and the system's anchors take long to read: redirects are not followed.
-            let none = rustls::RootCertStore::empty();
-            return Ok(builder.with_root_certificates(none).with_no_client_auth());
-        }
-        let verified = builder
-            .try_with_platform_verifier()
-            .map_err(io::Error::other)?;
-        return Ok(verified.with_no_client_auth());
+        // Never used, since redirects are not followed: the authorities of the system need not be read.
+        let none = rustls::RootCertStore::empty();
+        return Ok(builder.with_root_certificates(none).with_no_client_auth());
     };
     let bad = |error: &dyn std::fmt::Display| ClientError::TrustAnchors(error.to_string());
     let mut roots = rustls::RootCertStore::empty();
