@@ -28,7 +28,8 @@ fi
 # on two cores. Tests with other people's clients start up to ten processes each. Some tests need the whole machine.
 # What holds for names of `it` must not leave out a test of another program: those run whole.
 peers=(clients:: oauth:: browsers::)
-alone=(conformance:: hostile:: budget::replies:: budget::partial:: idle_clocks cluster::kills::)
+alone=(conformance:: hostile:: budget::replies:: budget::partial:: idle_clocks cluster::kills::
+  networks::no_call_is_lost)
 part() { cargo test --locked --features stubs --no-fail-fast "$@"; }
 run() {
   part --no-run || return 1
