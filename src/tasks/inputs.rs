@@ -22,6 +22,11 @@ const MAX_QUESTIONS: usize = 64;
 pub(super) struct AskedInputs(HashSet<String>);
 
 impl AskedInputs {
+    /// Forgets questions that were withdrawn: they are put again if the task shows them again.
+    pub(super) fn withdraw(&mut self, keys: &[String]) {
+        self.0.retain(|known| !keys.contains(known));
+    }
+
     /// The questions that were not put yet.
     ///
     /// # Errors
