@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::inputs;
 use super::request::{is_task, task_target};
 use super::sealed::SealedTask;
+use super::shown_error;
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -76,6 +77,14 @@ impl TaskHandles {
         let mut edit = message.edit();
         if let Some(shown) = shown {
             edit = edit.result_member("inputRequests", shown);
+        }
+        let failed = message
+            .result_member("error")
+            .filter(|error| error.starts_with('{'));
+        let failed =
+            failed.and_then(|error| shown_error::shown_text(error, call, &target.upstream, way.1));
+        if let Some(failed) = failed {
+            edit = edit.result_member("error", failed);
         }
         // Spec: SPEC K-19.
         if !creates {
