@@ -3,19 +3,19 @@
 //! Spec: BRIDGING §5.6, §5.7; SPEC G-03; DESIGN §6.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::detached_link::DetachedLink;
 use super::list_deadline::{FirstAnswer, ListDeadline};
 use super::page_key::ListPageKey;
 use super::pages::ListPages;
 use super::reader::{ListReader, UpstreamList};
 use super::session_index::SessionIndexes;
-use crate::call::{Call, DownstreamLink, InputOutcome, InputRequests, Notice};
+use crate::call::Call;
 use crate::cause::chain;
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{SessionLinks, is_open, left_out};
@@ -221,10 +221,7 @@ impl LateLists {
         upstream: &Arc<str>,
         kind: ListKind,
     ) -> DetachedFetch {
-        let asker = Arc::new(DetachedLink {
-            link: Arc::clone(&call.link),
-            gone: AtomicBool::new(false),
-        });
+        let asker = Arc::new(DetachedLink::of(&call.link));
         let cancel = CancellationToken::new();
         let call = Call {
             link: Arc::clone(&asker) as _,
@@ -252,7 +249,7 @@ impl LateLists {
         fetching: Option<DetachedFetch>,
     ) {
         if let Some(fetching) = &fetching {
-            fetching.asker.gone.store(true, Ordering::Relaxed);
+            fetching.asker.leave();
         }
         let (call, session) = (call.clone(), Arc::clone(session));
         let Some(errand) = errand else {
@@ -318,7 +315,7 @@ impl LateLists {
             }
             absences.resume(errand);
             let next = self.fetching(call, session, upstream, kind);
-            next.asker.gone.store(true, Ordering::Relaxed);
+            next.asker.leave();
             fetching = Some(next);
         }
     }
@@ -360,31 +357,4 @@ fn comes_back(fault: &Fault) -> bool {
         fault.kind,
         FaultKind::Cancelled | FaultKind::UpstreamInvalid | FaultKind::UnknownMethod
     )
-}
-
-/// Link of a request that may outlive the client's wait: after the client was answered, no message of
-/// this request reaches it.
-#[derive(Debug)]
-struct DetachedLink {
-    link: Arc<dyn DownstreamLink>,
-    gone: AtomicBool,
-}
-
-impl DownstreamLink for DetachedLink {
-    fn notify(&self, notice: Notice) {
-        if !self.gone.load(Ordering::Relaxed) {
-            self.link.notify(notice);
-        }
-    }
-
-    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
-        if self.gone.load(Ordering::Relaxed) {
-            return Box::pin(std::future::ready(InputOutcome::Unanswered));
-        }
-        self.link.ask(round)
-    }
-
-    fn behind(&self) -> Option<&dyn DownstreamLink> {
-        Some(&*self.link)
-    }
 }

@@ -6,6 +6,7 @@
 mod anonymous_lists;
 mod connect_tool;
 mod cursors;
+mod detached_link;
 mod icons;
 mod kept_lists;
 mod late_lists;

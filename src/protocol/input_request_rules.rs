@@ -5,9 +5,13 @@ use super::json::{self, member};
 use super::{links, sampling};
 
 /// What is wrong with a question of `method` with these `params` (JSON text) that no client may be asked,
-/// whatever it declares; for who asked it. Spec: SPEC C-70, C-81, C-82.
+/// whatever it declares; for who asked it. Parameters that two parsers could read differently are flawed: the client
+/// could find another link in them. Spec: SPEC C-70, C-81, C-82.
 pub(crate) fn flaw(method: &str, params: &str) -> Option<&'static str> {
     match method {
+        "elicitation/create" | "sampling/createMessage" if !json::is_object(params) => {
+            Some("params must be an object that repeats no member")
+        }
         "elicitation/create" if is_url(params) => {
             let url = member(params, "url").and_then(json::string);
             let is_link = url.is_some_and(|url| links::is_link(&url));
@@ -32,6 +36,9 @@ pub(crate) fn flaw_among(requests: &str) -> Option<&'static str> {
         return Some("the questions must be told apart");
     };
     requests.iter().find_map(|(_, request)| {
+        if !json::is_object(request) {
+            return Some("a question must be an object that repeats no member");
+        }
         let method = member(request, "method").and_then(json::string)?;
         flaw(&method, member(request, "params").unwrap_or("{}"))
     })
@@ -150,6 +157,21 @@ mod tests {
         "url must be"
     )]
     #[case("elicitation/create", r#"{"mode":"\u0075rl"}"#, "url must be")]
+    #[case(
+        "elicitation/create",
+        r#"{"mode":"form","mode":"url","url":"javascript:x"}"#,
+        "repeats"
+    )]
+    #[case(
+        "elicitation/create",
+        r#"{"mode":"url","url":"https://a.example/","url":"javascript:x"}"#,
+        "repeats"
+    )]
+    #[case(
+        "sampling/createMessage",
+        r#"{"messages":[],"messages":[{"role":"assistant","content":{"type":"tool_use","id":"1"}}]}"#,
+        "repeats"
+    )]
     #[case("elicitation/create", r#"{"message":"m"}"#, "")]
     #[case(
         "elicitation/create",
@@ -179,6 +201,14 @@ mod tests {
     #[case(r#"{"a":{"method":"roots/list"},"a":{"method":"roots/list"}}"#, true)]
     #[case(
         r#"{"a":{"method":"roots/list"},"b":{"method":"elicitation/create","params":{"mode":"url","url":"x:y"}}}"#,
+        true
+    )]
+    #[case(
+        r#"{"a":{"method":"elicitation/create","params":{"mode":"form","mode":"url","url":"x:y"}}}"#,
+        true
+    )]
+    #[case(
+        r#"{"a":{"method":"elicitation/create","params":{},"params":{"mode":"url","url":"x:y"}}}"#,
         true
     )]
     fn one_flawed_question_among_several_is_found(#[case] requests: &str, #[case] is_flawed: bool) {

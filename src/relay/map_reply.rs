@@ -15,6 +15,7 @@ use crate::outbound::{
     AuditedPolicy, EditDepth, EndpointView, RelayFailure, ReplySource, UpstreamTarget, is_shared,
     tool_failure,
 };
+use crate::protocol::error_codes::INTERNAL_ERROR;
 use crate::protocol::methods::{self, MethodRow};
 use crate::protocol::{Message, meta};
 use crate::tasks::Tasks;
@@ -44,7 +45,9 @@ impl ReplyMapper {
             Reply::Error(error) => return Ok(Reply::Error(written(target, error))),
             Reply::Result(_) => return Ok(reply),
         };
-        if let Some(code) = message.error_code() {
+        if message.error().is_some() {
+            let message = project::readable_error(message);
+            let code = message.error_code().unwrap_or(INTERNAL_ERROR);
             return Ok(error(call, target, source, message, code));
         }
         let method = call.message.method().unwrap_or_default();

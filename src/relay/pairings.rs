@@ -307,6 +307,18 @@ async fn modern_client_gets_the_url_and_the_call_runs_again() {
     assert_eq!((calls, reply.error_code()), (1, Some(-32021)));
 }
 
+// SPEC E-01: SDKs fail to parse an error whose code is no integer, and their caller waits for a reply.
+#[tokio::test]
+async fn every_error_of_an_upstream_has_a_code_and_a_text() {
+    let f = fixture(ScriptedUpstream::new(ScriptStep::Odd));
+    let link = f.legacy_link();
+    let call = f.call(Arc::clone(&link) as _, link.cancelled().clone());
+    let reply = f.relay.handle(&call, &f.session).await.unwrap();
+    assert_eq!(reply.error_code(), Some(-32603));
+    let text = json::member(reply.error().unwrap(), "message").unwrap();
+    assert!(json::string(text).is_some_and(|text| !text.is_empty()));
+}
+
 // BRIDGING §3.8: after a panic the task is removed, so that no client waits for its result.
 #[tokio::test]
 async fn a_task_whose_work_panics_is_forgotten_and_counts_no_longer() {

@@ -294,26 +294,27 @@ impl EventStream {
         }
     }
 
-    /// Replaces the oldest unread notification of the same kind. `None` if the kind does not merge or
-    /// has no unread notification; `Some(false)` if the store no longer has the event.
+    /// Replaces the newest unread notification of the same kind: so those that stay keep their order, as progress must
+    /// only grow. `None` if the kind does not merge or has no unread notification; `Some(false)` if the store no longer
+    /// has the event.
     fn merge(&self, state: &mut StreamState, notice: &Notice) -> Option<bool> {
         if !merges(&notice.kind) {
             return None;
         }
         let size = notice.bytes.len();
-        let mut unread = state.unread.iter_mut();
-        if let Some(unread) = unread.find(|unread| unread.kind == notice.kind) {
-            let old = std::mem::replace(&mut unread.bytes, size);
-            let seq = unread.seq;
+        let mut fresh = state.fresh.iter_mut().rev();
+        if let Some(fresh) = fresh.find(|fresh| fresh.kind.as_ref() == Some(&notice.kind)) {
+            let old = std::mem::replace(&mut fresh.payload, notice.bytes.clone()).len();
             state.notice_bytes = state.notice_bytes - old + size;
-            return Some(self.store.replace(self.key, seq, notice.bytes.clone()));
+            state.fresh_bytes = state.fresh_bytes - old + size;
+            return Some(true);
         }
-        let mut fresh = state.fresh.iter_mut();
-        let fresh = fresh.find(|fresh| fresh.kind.as_ref() == Some(&notice.kind))?;
-        let old = std::mem::replace(&mut fresh.payload, notice.bytes.clone()).len();
+        let mut unread = state.unread.iter_mut().rev();
+        let unread = unread.find(|unread| unread.kind == notice.kind)?;
+        let old = std::mem::replace(&mut unread.bytes, size);
+        let seq = unread.seq;
         state.notice_bytes = state.notice_bytes - old + size;
-        state.fresh_bytes = state.fresh_bytes - old + size;
-        Some(true)
+        Some(self.store.replace(self.key, seq, notice.bytes.clone()))
     }
 
     /// Logs `fresh` as unread events.

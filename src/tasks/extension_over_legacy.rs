@@ -9,6 +9,7 @@ use super::extension_passthrough::TaskHandles;
 use super::pending_input::{PendingInput, PendingInputs, TaskKey};
 use super::remote_task::{RemoteTask, task_request};
 use super::request::TaskRequest;
+use super::shown_error;
 use super::wait::unmarked;
 use crate::call::{Call, InputRequest, Reply};
 use crate::fault::told::error_object;
@@ -118,6 +119,8 @@ impl BridgedRequest<'_> {
             }
             TaskStatus::Completed | TaskStatus::Failed => {
                 let came = unmarked(self.send("tasks/result").await?);
+                let (call, upstream) = (self.about.call, &self.about.target.upstream);
+                let came = shown_error::shown(came, call, upstream, self.source().projection);
                 self.show(&state, &ShownTask::Came(&came))
             }
         }

@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 
+use super::inputs;
 use super::request::{is_task, task_target};
 use super::sealed::SealedTask;
+use super::shown_error;
 use crate::call::{Call, Principal};
 use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
@@ -16,6 +18,7 @@ use crate::seal::{SealPurpose, Sealer};
 use crate::session::{Session, SessionRegistry};
 use crate::store::events::SessionKey;
 use crate::telemetry::metrics::LABELED;
+use crate::translate::project::RevisionProjection;
 
 /// Upstream of a task, its task id there, and the session of the `ImplicitSession` that owns it, if any.
 type OwnedTask = (Arc<str>, String, Option<Arc<Session>>);
@@ -66,7 +69,23 @@ impl TaskHandles {
             );
             return Err(Fault::upstream(FaultKind::UpstreamInvalid, text));
         }
+        let way = (
+            &target.view,
+            RevisionProjection::new(call.revision, call.revision),
+        );
+        let shown = asked.and_then(|asked| inputs::shown(asked, way, call.link.capabilities()));
         let mut edit = message.edit();
+        if let Some(shown) = shown {
+            edit = edit.result_member("inputRequests", shown);
+        }
+        let failed = message
+            .result_member("error")
+            .filter(|error| error.starts_with('{'));
+        let failed =
+            failed.and_then(|error| shown_error::shown_text(error, call, &target.upstream, way.1));
+        if let Some(failed) = failed {
+            edit = edit.result_member("error", failed);
+        }
         // Spec: SPEC K-19.
         if !creates {
             edit = edit.result_member("resultType", "\"complete\"");

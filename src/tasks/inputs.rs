@@ -6,10 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::call::{DownstreamLink, InputOutcome, InputRequest, InputRequests};
+use crate::call::{Capabilities, DownstreamLink, InputOutcome, InputRequest, InputRequests};
+use crate::outbound::EndpointView;
 use crate::protocol::input_request_rules;
-use crate::protocol::json;
+use crate::protocol::json::{self, ObjectWriter};
 use crate::translate::input_responses::{PutQuestion, input_responses};
+use crate::translate::project::RevisionProjection;
 use crate::translate::task::state::UpstreamTask;
 
 /// Questions that one task may put.
@@ -20,6 +22,11 @@ const MAX_QUESTIONS: usize = 64;
 pub(super) struct AskedInputs(HashSet<String>);
 
 impl AskedInputs {
+    /// Forgets questions that were withdrawn: they are put again if the task shows them again.
+    pub(super) fn withdraw(&mut self, keys: &[String]) {
+        self.0.retain(|known| !keys.contains(known));
+    }
+
     /// The questions that were not put yet.
     ///
     /// # Errors
@@ -92,6 +99,46 @@ pub(super) async fn ask(
     input_responses(asked, &answers)
 }
 
+/// The open questions of a task (JSON text of `inputRequests`) as a client with these capabilities is asked them, where
+/// that differs: a merged endpoint names the upstream that asks and shares no context of other servers. `projection` is
+/// between upstream and client. Spec: BRIDGING §4.3; SPEC C-70, C-86.
+pub(super) fn shown(
+    requests: &str,
+    (view, projection): (&EndpointView, RevisionProjection),
+    client: &Capabilities,
+) -> Option<String> {
+    let mut is_changed = false;
+    let mut out = ObjectWriter::default();
+    for (key, request) in json::members(requests).ok()? {
+        let changed = changed_question(request, (view, projection), client);
+        is_changed |= changed.is_some();
+        out.member(&key, changed.as_deref().unwrap_or(request));
+    }
+    is_changed.then(|| out.finish())
+}
+
+/// One of them; `None` where it stays.
+fn changed_question(
+    request: &str,
+    (view, projection): (&EndpointView, RevisionProjection),
+    client: &Capabilities,
+) -> Option<String> {
+    let asked = question(request)?;
+    let before = asked.params.clone();
+    let shown = view.question(projection, client.fitted(asked)).ok()?;
+    if shown.params == before {
+        return None;
+    }
+    let members = json::members(request).ok()?;
+    let members = members.into_iter().filter_map(|(name, value)| {
+        if name != "params" {
+            return Some((name, value));
+        }
+        shown.params.is_some().then(|| (name, shown.params_text()))
+    });
+    Some(json::object(members))
+}
+
 fn question(text: &str) -> Option<InputRequest> {
     let method = json::string(json::member(text, "method")?)?.into_owned();
     let params = json::member(text, "params").filter(|text| text.starts_with('{'));
@@ -108,9 +155,15 @@ fn missing(question: &InputRequest, link: &dyn DownstreamLink) -> Option<String>
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use rstest::rstest;
+
     use super::*;
     use crate::call::ClientCapabilities;
     use crate::outbound::InternalCall;
+    use crate::protocol::Revision;
+    use crate::translate::naming::NamePrefix;
 
     fn fresh(inputs: &mut AskedInputs, offered: &'static str) -> Result<Vec<String>, String> {
         let task = r#"{"taskId":"a","status":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"?"}}}}"#;
@@ -147,5 +200,43 @@ mod tests {
         let link = InternalCall::declaring(offered);
         let refused = AskedInputs::default().fresh(&UpstreamTask::read(&task).unwrap(), &*link);
         assert!(refused.unwrap_err().contains("flat"));
+    }
+
+    fn of(request: &str, view: &EndpointView, declares: &'static str) -> Option<String> {
+        let client = ClientCapabilities::read(Bytes::from_static(declares.as_bytes()));
+        let revision = Revision::V2026_07_28;
+        let projection = RevisionProjection::new(revision, revision);
+        let requests = format!(r#"{{"k":{request}}}"#);
+        let shown = shown(&requests, (view, projection), &client)?;
+        json::member(&shown, "k").map(str::to_owned)
+    }
+
+    // BRIDGING §4.3, SPEC C-86: what is not named stays.
+    #[rstest]
+    #[case(
+        r#"{"method":"elicitation/create","params":{"message":"m","x":1},"y":2}"#,
+        r#"{"method":"elicitation/create","params":{"message":"[up] m","x":1},"y":2}"#
+    )]
+    #[case(
+        r#"{"method":"sampling/createMessage","params":{"includeContext":"allServers"}}"#,
+        r#"{"method":"sampling/createMessage","params":{"includeContext":"none"}}"#
+    )]
+    fn merged_endpoint_says_who_asks_and_shares_no_context(
+        #[case] asked: &str,
+        #[case] expected: &str,
+    ) {
+        let merged = EndpointView::Merged(Arc::new(NamePrefix::new("up".into())));
+        let all = r#"{"elicitation":{},"sampling":{"context":{}}}"#;
+        assert_eq!(of(asked, &merged, all).as_deref(), Some(expected));
+        assert_eq!(of(asked, &EndpointView::Pure, all), None);
+    }
+
+    // SPEC C-70.
+    #[test]
+    fn client_that_offers_no_context_is_asked_for_none() {
+        let asked =
+            r#"{"method":"sampling/createMessage","params":{"includeContext":"thisServer"}}"#;
+        let shown = of(asked, &EndpointView::Pure, r#"{"sampling":{}}"#).unwrap();
+        assert_eq!(shown, asked.replace("thisServer", "none"));
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! `tool_call` decides which of them a call takes, `wait` waits for a task of either design, `related_task` marks
 //! messages with their task, `remote_task` asks an upstream about one, `follow` sends the status of tasks to
-//! subscriptions. Spec: SPEC §11; BRIDGING §3.8.
+//! subscriptions, `shown_error` gives the error of a failed task the code of a call. Spec: SPEC §11; BRIDGING §3.8.
 
 mod cancel_on_drop;
 mod declare;
@@ -29,6 +29,7 @@ mod remote_task;
 mod request;
 mod run_to_completion;
 mod sealed;
+mod shown_error;
 mod tool_call;
 mod wait;
 

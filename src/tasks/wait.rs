@@ -107,7 +107,7 @@ impl TaskWait<'_> {
             match state.status {
                 TaskStatus::Working => {}
                 TaskStatus::InputRequired => {
-                    if let Err(why) = self.answer(&state, &mut inputs).await? {
+                    if let Err(why) = self.answer(&state, &mut inputs, pace).await? {
                         return Ok(WaitEnd::Unanswered(why));
                     }
                 }
@@ -119,11 +119,12 @@ impl TaskWait<'_> {
     }
 
     /// Puts the questions of the task to the client and passes the answers on. Returns the reason if there are
-    /// none.
+    /// none. The questions are withdrawn as soon as the task goes on without answers: its result must not wait for them.
     async fn answer(
         &self,
         state: &UpstreamTask<'_>,
         inputs: &mut AskedInputs,
+        pace: &mut PollPace,
     ) -> Result<Result<(), String>, Fault> {
         let link = &*self.task.call.link;
         let fresh = match inputs.fresh(state, link) {
@@ -131,7 +132,16 @@ impl TaskWait<'_> {
             Ok(fresh) => fresh,
             Err(why) => return Ok(Err(why)),
         };
-        let responses = match inputs::ask(link, fresh, self.ask_timeout).await {
+        let keys: Vec<String> = fresh.iter().map(|(key, _)| key.clone()).collect();
+        let responses = tokio::select! {
+            biased;
+            responses = inputs::ask(link, fresh, self.ask_timeout) => responses,
+            () = self.until_it_goes_on(pace) => {
+                inputs.withdraw(&keys);
+                return Ok(Ok(()));
+            }
+        };
+        let responses = match responses {
             Ok(responses) => responses,
             Err(why) => return Ok(Err(why)),
         };
@@ -142,6 +152,24 @@ impl TaskWait<'_> {
             Some(error) => Err(refused(error)),
             None => Ok(()),
         })
+    }
+
+    /// Waits until the task has a status that needs no answer, or its upstream no longer knows it. A task that is out of
+    /// reach may still wait for the answer.
+    async fn until_it_goes_on(&self, pace: &mut PollPace) {
+        loop {
+            pace.wait().await;
+            let Ok(reply) = self.task.send("tasks/get", &[]).await else {
+                continue;
+            };
+            let Some(state) = reply.result().and_then(UpstreamTask::read) else {
+                return;
+            };
+            pace.note(&state, &*self.task.call.link);
+            if state.status != TaskStatus::InputRequired {
+                return;
+            }
+        }
     }
 
     /// The outcome of the task, as the response that a plain call would have got.

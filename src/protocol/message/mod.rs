@@ -29,6 +29,7 @@ use self::name_filter::NameBit;
 use super::decode_error::DecodeError;
 use super::json;
 use super::names::is_same;
+use super::number::DecimalNumber;
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -225,10 +226,13 @@ impl Message {
         self.member(MessageSection::Error, name)
     }
 
-    /// `error.code`, when it is an integer of at most 64 bits.
+    /// `error.code`, when it is an integer of at most 64 bits. It may be spelled as `-32042.0`, which most parsers read as
+    /// the same code.
     #[must_use]
     pub fn error_code(&self) -> Option<i64> {
-        self.error_member("code")?.parse().ok()
+        let text = self.error_member("code")?;
+        let spelled = || DecimalNumber::parse(text)?.integer()?.parse().ok();
+        text.parse().ok().or_else(spelled)
     }
 
     /// The same bytes under another id (JSON text).

@@ -38,6 +38,8 @@ pub(super) enum ScriptStep {
     Asking,
     /// Of the legacy era: wants a URL visited before it answers.
     Visited,
+    /// Of the legacy era: answers with an error that not every client can read.
+    Odd,
     /// Of the modern era and with tasks: a call of it fails the test.
     Faulty,
 }
@@ -89,6 +91,11 @@ impl ScriptedUpstream {
         }
     }
 
+    fn odd() -> Reply {
+        let reply = r#"{"jsonrpc":"2.0","id":1,"error":{"code":"E1","data":{"elicitations":[]}}}"#;
+        Reply::Relayed(Message::parse(Bytes::from_static(reply.as_bytes()), 128).unwrap())
+    }
+
     fn visited(earlier: usize) -> Reply {
         let reply = match earlier {
             0 => {
@@ -116,6 +123,7 @@ impl UpstreamLink for ScriptedUpstream {
                 ScriptStep::Modern => self.modern(call).await,
                 ScriptStep::Asking => self.asking(call).await,
                 ScriptStep::Visited => Self::visited(earlier),
+                ScriptStep::Odd => Self::odd(),
                 ScriptStep::Faulty => panic!("a fault of ours, for a test"),
             })
         })
@@ -134,7 +142,7 @@ impl UpstreamLink for ScriptedUpstream {
     fn declared(&self) -> Option<Arc<ServerDeclaration>> {
         let (revision, capabilities) = match self.part {
             ScriptStep::Modern | ScriptStep::Asking => return None,
-            ScriptStep::Visited => (Revision::V2025_11_25, "{}"),
+            ScriptStep::Visited | ScriptStep::Odd => (Revision::V2025_11_25, "{}"),
             ScriptStep::Faulty => (Revision::V2026_07_28, WITH_TASKS),
         };
         let (capabilities, info) = (Bytes::from_static(capabilities.as_bytes()), "{}".into());

@@ -22,13 +22,13 @@ fn stream() -> Arc<EventStream> {
     EventStream::new(key, Arc::new(MemoryEvents::new(bounds)))
 }
 
-fn progress(token: &str, text: &'static str) -> Notice {
+fn progress(token: &str, text: impl Into<Bytes>) -> Notice {
     let kind = NoticeKind::Progress {
         token: token.into(),
     };
     Notice {
         kind,
-        bytes: Bytes::from_static(text.as_bytes()),
+        bytes: text.into(),
     }
 }
 
@@ -259,6 +259,28 @@ fn a_crowded_stream_keeps_the_newest_progress_and_drops_logs() {
     let first = texts(read(&mut reader));
     assert_eq!(first.first().unwrap(), "90%");
     assert_eq!(texts(read(&mut reader)), ["reply"]);
+}
+
+// SPEC C-02: progress only grows. Both where a reader is behind and where there is none yet.
+#[test]
+fn progress_that_is_not_read_keeps_its_order() {
+    for is_read in [true, false] {
+        let stream = stream();
+        let before = is_read.then(|| stream.attach());
+        let last = UNREAD_FRAMES + 6;
+        for step in 1..=last {
+            assert!(stream.notify(progress("1", step.to_string())));
+        }
+        let mut reader = before.unwrap_or_else(|| stream.attach());
+        let mut steps: Vec<usize> = Vec::new();
+        while steps.last() != Some(&last) {
+            let read = texts(read(&mut reader));
+            assert!(!read.is_empty(), "the newest is lost: {steps:?}");
+            steps.extend(read.iter().map(|step| step.parse::<usize>().unwrap()));
+        }
+        assert!(steps.is_sorted_by(|a, b| a < b), "{steps:?}");
+        assert_eq!(steps.len(), UNREAD_FRAMES);
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -26,6 +27,7 @@ const ASKING: Look = Ok(
     r#"{"taskId":"t","status":"input_required","inputRequests":{"q":{"method":"elicitation/create"}}}"#,
 );
 const REFUSED: Look = Ok(r#"{"code":-32602,"message":"no such field"}"#);
+const ACKNOWLEDGED: Look = Ok("{}");
 const DONE: Look = Ok(r#"{"taskId":"t","status":"completed","result":{"content":[]}}"#);
 
 /// Scripted reply to `tasks/get`: JSON text of a result or an error, or the kind of fault.
@@ -88,6 +90,26 @@ impl DownstreamLink for Willing {
         let entries = round.entries.into_iter();
         let answers = entries.map(|(key, _)| (key, agreed.clone())).collect();
         Box::pin(std::future::ready(InputOutcome::Answered(answers)))
+    }
+}
+
+/// A client that leaves its first round unanswered, and agrees to every other one.
+#[derive(Debug)]
+struct Hesitant {
+    agrees: Willing,
+    rounds: Arc<AtomicUsize>,
+}
+
+impl DownstreamLink for Hesitant {
+    fn ask(&self, round: InputRequests) -> BoxFuture<'_, InputOutcome> {
+        if self.rounds.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Box::pin(std::future::pending());
+        }
+        self.agrees.ask(round)
+    }
+
+    fn behind(&self) -> Option<&dyn DownstreamLink> {
+        Some(&self.agrees)
     }
 }
 
@@ -176,6 +198,48 @@ async fn answers_that_the_upstream_refuses_end_the_wait() {
     };
     let ended = wait.for_end(TaskDialect::Extension, &mut pace).await;
     assert!(matches!(ended, Ok(WaitEnd::Unanswered(why)) if why.contains("no such field")));
+    watched.over();
+}
+
+// SPEC K-14: an upstream may end its own wait for an answer. A question that it shows again later is put again.
+#[rstest]
+#[case::it_ends(&[ASKING, LOST, ASKING, DONE, DONE], 1)]
+#[case::it_asks_again(&[ASKING, WORKING, ASKING, ACKNOWLEDGED, DONE], 2)]
+#[tokio::test(start_paused = true)]
+async fn question_is_withdrawn_when_the_task_goes_on_without_an_answer(
+    #[case] looks: &[Look],
+    #[case] rounds: usize,
+) {
+    let script = Arc::new(Script(
+        "up".into(),
+        Mutex::new(looks.iter().copied().collect()),
+    ));
+    let link: Arc<dyn UpstreamLink> = Arc::clone(&script) as _;
+    let offered = ClientCapabilities::read(Bytes::from_static(br#"{"elicitation":{}}"#));
+    let asked = Arc::new(AtomicUsize::new(0));
+    let client = Hesitant {
+        agrees: Willing(offered),
+        rounds: Arc::clone(&asked),
+    };
+    let call = Call {
+        link: Arc::new(client),
+        ..call()
+    };
+    let state = UpstreamTask::read(WORKING.unwrap()).unwrap();
+    let mut pace = PollPace::new(&call, &state);
+    let (last_word, tasks) = (TaskTracker::new().token(), TaskSpawner::new());
+    let watched = CancelOnDrop::new(&link, call, "t", last_word, &tasks);
+    let wait = TaskWait {
+        task: watched.remote(),
+        upstream: link.upstream(),
+        ask_timeout: Duration::from_mins(10),
+    };
+    let ending = wait.for_end(TaskDialect::Extension, &mut pace);
+    let ended = tokio::time::timeout(Duration::from_mins(1), ending).await;
+    let ended = ended.expect("the result waits for no answer");
+    assert!(matches!(ended, Ok(WaitEnd::Reply(reply)) if reply.error().is_none()));
+    assert_eq!(asked.load(Ordering::Relaxed), rounds);
+    assert!(lock(&script.1).is_empty(), "every look was taken");
     watched.over();
 }
 

@@ -35,6 +35,27 @@ pub(crate) enum ProjectedError {
     ToolError(String),
 }
 
+/// An error in the form that every client can read: the code is an integer, the message is text. Of an upstream's error
+/// that is written otherwise the rest stays. A code that is no integer becomes -32603: clients differ on what it means.
+pub(crate) fn readable(message: Message) -> Message {
+    let code = message.error_code();
+    let spelled = code.unwrap_or(INTERNAL_ERROR).to_string();
+    let text = message.error_member("message");
+    let is_text = text.is_some_and(|text| text.starts_with('"'));
+    if is_text && code.is_some() && message.error_member("code") == Some(&*spelled) {
+        return message;
+    }
+    let members = json::members(message.error().unwrap_or("{}")).unwrap_or_default();
+    let text = text.filter(|_| is_text);
+    let text = text.unwrap_or("\"the upstream gave no reason that can be shown\"");
+    let sound = [("code", &*spelled), ("message", text)];
+    let others = members.iter().map(|(name, value)| (&**name, *value));
+    let others = others.filter(|(name, _)| !matches!(*name, "code" | "message"));
+    let error = json::object(sound.into_iter().chain(others));
+    let bytes = message.edit().error(error).finish();
+    Message::parse(bytes, usize::MAX).unwrap_or(message)
+}
+
 /// Converts an upstream's error `code` to the client's revision. Errors about a single hop are never
 /// relayed unchanged: the client would negotiate with the gateway about the hop between gateway and upstream.
 pub(crate) fn from_upstream(

@@ -14,7 +14,9 @@ mod result;
 mod schema;
 mod tool;
 
-pub(crate) use error::{ErrorSubject, ProjectedError, covers, from_upstream as error};
+pub(crate) use error::{
+    ErrorSubject, ProjectedError, covers, from_upstream as error, readable as readable_error,
+};
 pub(crate) use hints::{CacheHints, CacheScope};
 pub(crate) use question::methods;
 pub(crate) use request::request;

@@ -54,6 +54,33 @@ async fn modern_client_answers_before_there_is_a_task() {
     stub.stop().await;
 }
 
+// Spec: BRIDGING §4.3: the user of a merged endpoint learns who asks, also where the client polls.
+#[rstest]
+#[case("/mcp/up", "errand", "Whose errand?")]
+#[case("/mcp", "up__errand", "[up] Whose errand?")]
+#[tokio::test]
+async fn question_of_a_polled_task_says_who_asks(
+    #[case] path: &str,
+    #[case] tool: &str,
+    #[case] expected: &str,
+) {
+    let (gw, stub) = gateway().await;
+    let capabilities = json!({"elicitation": {}, "extensions": {EXTENSION: {}}});
+    let user = Modern::with(gw.anonymous(), path, capabilities);
+    let call = json!({"name": tool, "arguments": {"ms": 50, "looks": 1, "ask": 1}});
+    let task = user.send("tools/call", call).await.unwrap();
+    let about = json!({"taskId": task["taskId"]});
+    let asked = eventually("a question", async || {
+        let state = user.send("tasks/get", about.clone()).await.unwrap();
+        (state["status"] == "input_required").then(|| state["inputRequests"].clone())
+    });
+    let asked = asked.await;
+    let question = asked.as_object().unwrap().values().next().unwrap();
+    assert_eq!(question["params"]["message"], expected);
+    gw.stop().await;
+    stub.stop().await;
+}
+
 // Spec: SPEC K-17: a client without tasks is asked on the stream of its call, which then waits.
 #[rstest]
 #[tokio::test]

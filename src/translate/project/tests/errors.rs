@@ -22,6 +22,40 @@ fn failure(from: Revision, to: Revision, method: &str, error: &Value) -> Reply {
     turned.into_reply(|result| projection.authored(result, &origin(method)))
 }
 
+// SPEC E-01, E-04: no spelling of a code passes by the rules about it.
+#[rstest]
+#[case("-32042.0", "-32042")]
+#[case("-3.2042e4", "-32042")]
+#[case("-32020.00", "-32020")]
+#[case("-32042.00000000000000000001", "-32603")]
+#[case("-99999999999999999999", "-32603")]
+#[case("\"-32042\"", "-32603")]
+#[case("null", "-32603")]
+#[case("7", "7")]
+fn code_of_an_error_is_an_integer(#[case] given: &str, #[case] shown: &str) {
+    let data = r#""data":{"a":1}"#;
+    let text =
+        format!(r#"{{"jsonrpc":"2.0","id":1,"error":{{"code":{given},"message":"m",{data}}}}}"#);
+    let message = readable_error(Message::parse(text.into(), 128).unwrap());
+    let expected = format!(r#"{{"code":{shown},"message":"m",{data}}}"#);
+    assert_eq!(message.error(), Some(&*expected));
+    assert_eq!(message.error_code(), shown.parse().ok());
+}
+
+#[rstest]
+#[case(r#"{"code":5}"#)]
+#[case(r#"{"code":5,"message":null}"#)]
+#[case(r#"{"message":{"a":1},"code":5}"#)]
+fn error_without_a_text_gets_one(#[case] error: &str) {
+    let text = format!(r#"{{"jsonrpc":"2.0","id":1,"error":{error}}}"#);
+    let message = readable_error(Message::parse(text.into(), 128).unwrap());
+    assert_eq!(message.error_code(), Some(5));
+    let text = message
+        .error_member("message")
+        .and_then(crate::protocol::json::string);
+    assert!(text.is_some_and(|text| !text.is_empty()));
+}
+
 // SPEC C-51, E-03.
 #[test]
 fn a_missing_resource_has_the_code_of_the_clients_era() {
