@@ -1,4 +1,4 @@
-//! Refusals before a message is read, in the order of DESIGN §4: 421 Host / 403 Origin →
+//! Refusals before a message is read, in the order of DESIGN §4: 400 or 421 Host / 403 Origin →
 //! 404 path → preflight 204 → 401 token → 403 endpoint scope → 405 method → 429 rate (a message that
 //! is posted and the GET stream of a session may wait instead, see `admission`); then the handler of the
 //! method goes on with 406 / 415 / 413 → 400.
