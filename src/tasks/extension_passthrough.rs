@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::fault::{Fault, FaultKind};
 use crate::outbound::{EditDepth, SessionLinks, UpstreamTarget, invalid, required_text};
 use crate::ownership::Ownership;
-use crate::protocol::{Era, Message, input_request_rules, json};
+use crate::protocol::{Era, Message, icons, input_request_rules, json};
 use crate::seal::{SealPurpose, Sealer};
 use crate::session::{Session, SessionRegistry};
 use crate::store::events::SessionKey;
@@ -67,6 +67,10 @@ impl TaskHandles {
             return Err(Fault::upstream(FaultKind::UpstreamInvalid, text));
         }
         let mut edit = message.edit();
+        // Spec: SPEC C-96.
+        if let Some(purged) = asked.and_then(icons::purged_requests) {
+            edit = edit.result_member("inputRequests", purged.text);
+        }
         // Spec: SPEC K-19.
         if !creates {
             edit = edit.result_member("resultType", "\"complete\"");
